@@ -1,0 +1,62 @@
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+
+# Stamps, so that set-up happens once, and again only when these files change.
+READY := $(VENV)/.stamp-run
+READY_DEV := $(VENV)/.stamp-dev
+READY_BENCH := $(VENV)/.stamp-bench
+INPUTS := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help run setup test test-all check bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
+
+run: $(READY) ## set up, then run the main job (fedpoint lab; options in ARGS)
+	$(BIN)/fedpoint lab $(ARGS)
+
+setup: $(READY_DEV) ## install the package with its development tools into .venv
+
+test: check ## check, then run the tests and doctests (options in ARGS)
+	$(BIN)/python -m pytest $(ARGS)
+
+test-all: check ## the same, slow tests included
+	$(BIN)/python -m pytest -m "" $(ARGS)
+
+check: $(READY_DEV) ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(READY_BENCH) ## install the bench extra, then time the engine
+	$(BIN)/python benchmarks/engine.py $(ARGS)
+
+clean: ## remove caches and build products (keeps .venv and runs)
+	rm -rf build dist src/*.egg-info benchmarks/.build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+# A stamp rather than pyvenv.cfg: that file is there even if venv stopped half-way.
+$(VENV)/.stamp-venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "fedpoint needs Python 3.11 or newer; $(PYTHON) is: $$($(PYTHON) --version 2>&1)" >&2; \
+	  echo "Name a newer one: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(READY): $(VENV)/.stamp-venv $(INPUTS)
+	$(INSTALL) -e .
+	@touch $@
+
+# An extra brings the plain install with it, hence the second stamp.
+$(READY_DEV): $(VENV)/.stamp-venv $(INPUTS)
+	$(INSTALL) -e '.[dev]'
+	@touch $@ $(READY)
+
+$(READY_BENCH): $(VENV)/.stamp-venv $(INPUTS)
+	$(INSTALL) -e '.[bench]'
+	@touch $@ $(READY)

@@ -1,0 +1,39 @@
+"""Shared configuration of the tests."""
+
+import os
+from pathlib import Path
+
+# Before jax and matplotlib are imported; subprocesses of the tests inherit these.
+# One cache folder, so that compilations are reused between test processes.
+os.environ["FEDPOINT_CACHE"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax")
+os.environ["JAX_ENABLE_X64"] = "0"  # the library asks for double precision itself
+os.environ["JAX_PLATFORMS"] = "cpu"  # the tolerances are those of the CPU
+os.environ["MPLBACKEND"] = "Agg"
+
+import hypothesis
+import jax
+import numpy as np
+import pytest
+
+# No deadline: the first example pays for compilation. Derandomized: a red run can be repeated.
+hypothesis.settings.register_profile("fedpoint", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("fedpoint")
+
+
+def pytest_report_header() -> str:
+    cache = os.environ["FEDPOINT_CACHE"]
+    return f"fedpoint: jax {jax.__version__} on cpu, x64 flag off (the library scopes it), cache {cache}"
+
+
+@pytest.fixture(autouse=True)
+def x64_flag_stays_off():
+    """Double precision is a context of the library: no test may leave it on for the next."""
+    yield
+    leaked = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", False)  # so that only the culprit fails
+    assert not leaked
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
