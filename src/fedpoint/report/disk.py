@@ -1,0 +1,234 @@
+"""Files that appear whole or not at all, npz files with a manifest and a hash, JSON lines, and a lock."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import tomllib
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import tomli_w
+from numpy.typing import ArrayLike, NDArray
+
+from fedpoint.errors import FedpointError
+
+Arrays = dict[str, NDArray[Any]]
+
+VERSION = 1
+_MANIFEST = "__manifest__"
+_HINTS = {
+    errno.ENOSPC: "free some space on the disk",
+    errno.EDQUOT: "free some of your disk quota",
+    errno.EROFS: "the disk is read-only, choose another folder",
+    errno.EACCES: "check the permissions or choose another folder",
+}
+
+
+class Damaged(FedpointError):
+    """A file is missing or not what was written; an older one may still serve."""
+
+
+@contextlib.contextmanager
+def os_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as err:
+        hint = _HINTS.get(err.errno or 0, "check the path and the disk")
+        raise FedpointError(f"cannot {what}: {err.strerror or err}; {hint}") from err
+
+
+def sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes its name once it is complete and on disk."""
+    temp = temporary(path)
+    with os_errors(f"write {path} (what was there before is untouched)"):
+        try:
+            with open(temp, "wb") as file:
+                yield file
+                sync(file)
+            os.replace(temp, path)
+            sync_folder(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temp.unlink(missing_ok=True)
+            raise
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    with atomic(path) as file:
+        file.write(data)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    with os_errors(f"write {path}"):
+        size = path.stat().st_size
+        try:
+            with open(path, "ab") as file:
+                file.write(line + b"\n")
+                sync(file)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(path, size)  # half a line would spoil the next one
+            raise
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The objects of a JSON Lines file, and its length; both without a last line that a crash cut short."""
+    with os_errors(f"read {path}"):
+        lines = path.read_bytes().splitlines(keepends=True)
+    values, good = [], 0
+    for number, line in enumerate(lines, 1):
+        try:
+            if not line.endswith(b"\n"):
+                raise ValueError("cut short")
+            values.append(json.loads(line))
+            good += len(line)
+        except ValueError as err:
+            if number < len(lines):
+                raise FedpointError(f"line {number} of {path} is damaged ({err}); remove that line") from err
+    return values, good
+
+
+def take_lock(folder: Path) -> BinaryIO:
+    file = open(folder / "lock", "a+b")  # noqa: SIM115 - open as long as the lock is held
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as err:
+        file.seek(0)
+        holder = file.read().decode(errors="replace")
+        file.close()
+        if not isinstance(err, BlockingIOError):
+            raise
+        raise FedpointError(
+            f"process {holder} is writing {folder}; wait for it, or choose another name"
+        ) from err
+    file.truncate(0)
+    file.write(str(os.getpid()).encode())
+    file.flush()
+    return file
+
+
+def write_npz(path: Path, kind: str, arrays: Arrays, body: Mapping[str, Any]) -> str:
+    """Write arrays with their manifest; returns the SHA-256 of both. Same content, same bytes."""
+    manifest = {"format": f"fedpoint-{kind}", "version": VERSION, **body}
+    digest = _digest(arrays, manifest)
+    packed = np.frombuffer(canonical({**manifest, "sha256": digest}), np.uint8)
+    # Not np.savez: it cannot store an array called "file", and it writes the time into the file.
+    with atomic(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in {_MANIFEST: packed, **arrays}.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
+    return digest
+
+
+def read_npz(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        manifest = json.loads(arrays.pop(_MANIFEST).tobytes())
+        found, version, digest = manifest["format"], manifest["version"], manifest.pop("sha256")
+    except MemoryError:
+        raise
+    except FileNotFoundError as err:
+        raise Damaged(f"{path} is missing; check the path or restore the file") from err
+    except Exception as err:  # numpy and zipfile raise many kinds on damaged input
+        # Refused by the system is not damaged: no reason to go back to an older file.
+        if isinstance(err, OSError) and err.errno not in (None, errno.EIO):
+            with os_errors(f"read {path}"):
+                raise
+        raise Damaged(f"{path} is damaged or not a fedpoint {kind} file ({err}); restore it") from err
+    check_version(path, kind, found, version)
+    if _digest(arrays, manifest) != digest:
+        raise Damaged(f"{path} is damaged (its SHA-256 differs); restore it")
+    return arrays, {**manifest, "sha256": digest}
+
+
+def check_version(path: Path, kind: str, found: object, version: object) -> None:
+    if found != f"fedpoint-{kind}":
+        raise Damaged(f"{path} is not a fedpoint {kind} but {found!r}; check the path")
+    if version != VERSION:
+        raise FedpointError(
+            f"{path} has format version {version} and this fedpoint reads version {VERSION}; "
+            "use the fedpoint that wrote it"
+        )
+
+
+def checked(arrays: Mapping[str, ArrayLike], where: str) -> Arrays:
+    """The arrays as numpy arrays that an npz file keeps bit for bit."""
+    result: Arrays = {}
+    for name, value in arrays.items():
+        array = np.asarray(value, order="C")
+        if not isinstance(name, str) or name in ("", _MANIFEST) or name.endswith(".npy") or "\0" in name:
+            raise FedpointError(f"{where} has an array called {name!r}; choose another name")
+        # The second test is for extension types, such as bfloat16, that npy files do not know.
+        if array.dtype.kind not in "biufc" or np.dtype(array.dtype.str) != array.dtype:
+            raise FedpointError(
+                f"{where}[{name!r}] has dtype {array.dtype}; convert it to numbers or booleans"
+            )
+        result[name] = array
+    return result
+
+
+def plain(value: Any, where: str, drop_none: bool = False) -> Any:
+    """The value in plain JSON types; without None, which TOML does not have, if `drop_none`."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise FedpointError(f"{where} has keys that are not text; use text keys")
+        kept = {key: item for key, item in value.items() if not (drop_none and item is None)}
+        return {key: plain(item, f"{where}.{key}", drop_none) for key, item in kept.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, f"{where}[{i}]", drop_none) for i, item in enumerate(value)]
+    if isinstance(value, bool | int | float | str) or (value is None and not drop_none):
+        return value
+    raise FedpointError(f"{where} is a {type(value).__name__}; use text, numbers, booleans, lists and dicts")
+
+
+def to_toml(config: Mapping[str, Any]) -> bytes:
+    try:
+        data = tomli_w.dumps(config).encode()
+        if canonical(tomllib.loads(data.decode())) == canonical(config):
+            return data
+        problem = "it reads back differently"
+    except ValueError as err:
+        problem = str(err)
+    raise FedpointError(f"the config cannot be written as TOML: {problem}; simplify it")
+
+
+def canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _digest(arrays: Arrays, manifest: Mapping[str, Any]) -> str:
+    sha = hashlib.sha256(canonical(manifest))
+    for name, array in sorted(arrays.items()):
+        sha.update(canonical([name, array.dtype.str, array.shape]))
+        sha.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return sha.hexdigest()
