@@ -162,7 +162,7 @@ class RunFolder:
         """Make durable, both or neither: the state, and the records (in rows) since the last commit."""
         self._check_writable()
         if self.summary is not None:
-            raise FedpointError(f"{self.path} is finished; start a new run for more rounds")
+            raise FedpointError(f"{self.path} is finished; reopen it for more rounds")
         if self._head is None:
             self.latest()
         round, head = int(round), self._head or _Head()
@@ -203,10 +203,16 @@ class RunFolder:
         return found and replace(found, skipped=tuple(skipped))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Mark the run as complete: it takes no commits afterwards."""
+        """Mark the run as complete: it takes no commits until it is reopened."""
         self._check_writable()
         text = json.dumps(disk.plain(summary, "summary"), indent=2)
         disk.write_bytes(self.path / "summary.json", text.encode())
+
+    def reopen(self) -> None:
+        """Let a finished run take more rounds."""
+        self._check_writable()
+        with disk.os_errors(f"reopen {self.path}"), contextlib.suppress(FileNotFoundError):
+            (self.path / "summary.json").unlink()
 
     @property
     def summary(self) -> dict[str, Any] | None:

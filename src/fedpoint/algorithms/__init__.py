@@ -1,0 +1,29 @@
+"""The methods of the lectures, one file each."""
+
+from fedpoint.algorithms.fedavg import FedAvg
+from fedpoint.algorithms.fednova import FedNova
+from fedpoint.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
+from fedpoint.algorithms.fedprox import FedProx
+from fedpoint.algorithms.general_rule import GeneralRule
+from fedpoint.algorithms.gradient_exchange import GradientExchange
+from fedpoint.algorithms.parameter_exchange import ParameterExchange
+from fedpoint.algorithms.qfedavg import QFedAvg
+from fedpoint.algorithms.scaffnew import Scaffnew
+from fedpoint.algorithms.scaffold import Scaffold
+
+__all__ = [
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedNova",
+    "FedOpt",
+    "FedProx",
+    "FedYogi",
+    "GeneralRule",
+    "GradientExchange",
+    "ParameterExchange",
+    "QFedAvg",
+    "Scaffnew",
+    "Scaffold",
+]

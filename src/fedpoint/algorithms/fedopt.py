@@ -1,0 +1,118 @@
+"""Server optimisers: the mean change is treated as a gradient by any optax optimiser at the hub."""
+
+from typing import Any, NamedTuple
+
+from fedpoint.algorithms.fedavg import local_descent
+from fedpoint.algorithms.references import HSU, REDDI
+from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
+from fedpoint.core.steps import at
+from fedpoint.core.vector import unwrap, wrap
+from fedpoint.errors import FedpointError, nearest
+
+SERVERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
+
+
+class Optimised(NamedTuple):
+    """A model and the server optimiser's state."""
+
+    w: Any
+    state: Any
+
+
+@algorithm(
+    Card(
+        name="fedopt",
+        title="FedOpt (FedAvgM, FedAdam, FedYogi, FedAdagrad)",
+        summary="any optax optimiser at the hub, with the mean change as its gradient",
+        lecture="(what users expect beside the lectures)",
+        references=(REDDI, HSU),
+        limit="FedAvg's, when it converges",
+    )
+)
+class FedOpt:
+    r"""Federated averaging with an optimiser at the server.
+
+    $$\Delta = \sum_k v_k (y_k - w), \qquad w^+ = w + \text{server}(-\Delta)$$
+
+    Args:
+        step: the local step itself. local_steps: $E_k$.
+        server: "sgd", "momentum" (FedAvgM), "adam" (FedAdam), "yogi" (FedYogi), "adagrad" (FedAdagrad), or any optax
+            optimiser (then `server_step` is a factor on its updates).
+        server_step: the server's learning rate.
+        momentum: first-moment factor (FedAvgM's momentum, Adam's and Yogi's b1).
+        second: second-moment factor b2. adaptivity: Reddi et al.'s tau, added to the root of the second moment.
+        optimiser: an optax transformation for the local steps, as in FedAvg.
+
+    Adam and Yogi are optax's, with bias correction, which Reddi et al.'s algorithm 2 leaves out.
+
+    >>> import fedpoint as fp
+    >>> quad = fp.problems.Quadratic(1.0, [[0.0], [2.0]])
+    >>> fp.run(fp.FedAdam(step=0.1, server_step=0.3), quad, rounds=300).model[0].round(3)
+    array([1.])
+
+    References: Reddi et al. (2021); Hsu et al. (2019) for FedAvgM.
+    """
+
+    step: Any = positive(per_agent=True)
+    local_steps: Any = counts()
+    server: Any = "sgd"
+    server_step: float = positive(default=1.0)
+    momentum: float = nonnegative(default=0.9, below=1.0)
+    second: float = nonnegative(default=0.99, below=1.0)
+    adaptivity: float = positive(default=1e-3)
+    optimiser: Any = None
+
+    def check(self):
+        if isinstance(self.server, str) and self.server not in SERVERS:
+            raise FedpointError(f"FedOpt: unknown server {self.server!r}: {nearest(self.server, SERVERS)}")
+
+    def _server(self):
+        import optax  # here, because importing it takes longer than importing fedpoint
+
+        rate, tau = self.server_step, self.adaptivity
+        if not isinstance(self.server, str):
+            return optax.chain(self.server, optax.scale(rate))
+        return {
+            "sgd": lambda: optax.sgd(rate),
+            "momentum": lambda: optax.sgd(rate, momentum=self.momentum),
+            "adam": lambda: optax.adam(rate, b1=self.momentum, b2=self.second, eps=tau),
+            "yogi": lambda: optax.yogi(rate, b1=self.momentum, b2=self.second, eps=tau),
+            "adagrad": lambda: optax.adagrad(rate, initial_accumulator_value=tau**2, eps=tau),
+        }[self.server]()
+
+    def init(self, w):
+        return Optimised(w, self._server().init(unwrap(w))), ()
+
+    def say(self, hub, row):
+        return hub.w
+
+    def local(self, w, memory, agent):
+        return local_descent(self, w, agent, lambda e, steps: at(self.step, agent.round * steps + e)) - w, memory
+
+    def combine(self, hub, inbox):
+        gradient = unwrap(-inbox.mean)
+        update, state = self._server().update(gradient, hub.state, unwrap(hub.w))
+        return Optimised(hub.w + wrap(update), state)
+
+    def read(self, hub, memory):
+        return hub.w
+
+
+def FedAvgM(step, local_steps=1, server_step=1.0, momentum=0.9, **rest) -> FedOpt:
+    """FedAvg with momentum at the server (Hsu et al., 2019)."""
+    return FedOpt(step, local_steps, "momentum", server_step, momentum=momentum, **rest)
+
+
+def FedAdam(step, local_steps=1, server_step=0.1, **rest) -> FedOpt:
+    """FedOpt with Adam at the server (Reddi et al., 2021)."""
+    return FedOpt(step, local_steps, "adam", server_step, **rest)
+
+
+def FedYogi(step, local_steps=1, server_step=0.1, **rest) -> FedOpt:
+    """FedOpt with Yogi at the server (Reddi et al., 2021)."""
+    return FedOpt(step, local_steps, "yogi", server_step, **rest)
+
+
+def FedAdagrad(step, local_steps=1, server_step=0.1, **rest) -> FedOpt:
+    """FedOpt with Adagrad at the server (Reddi et al., 2021)."""
+    return FedOpt(step, local_steps, "adagrad", server_step, **rest)

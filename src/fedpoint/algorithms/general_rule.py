@@ -1,0 +1,128 @@
+"""The general update rule: any (tau_eff, w, a). Lecture 002."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from fedpoint.algorithms.references import WANG_NOVA
+from fedpoint.core.agent import descend
+from fedpoint.core.algorithm import Card, algorithm, by_agent, counts, nonnegative, positive
+from fedpoint.core.steps import at
+from fedpoint.core.vector import zeros
+from fedpoint.errors import FedpointError, nearest
+
+WEIGHTINGS = ("fedavg", "fednova")
+
+
+class Normalised(NamedTuple):
+    """An agent's message: its normalised direction d, scaled by w_k / p_k, and the length |a|_1 behind it."""
+
+    direction: Any
+    length: Any
+
+
+def accumulate(self, w, agent):
+    """d = sum_j a_j g(x_j) / |a|_1 and |a|_1 for the local solver's own a, in units of the first step.
+
+    The solver is linear in the gradients, so |a|_1 is how far it goes when every gradient is 1: one more scalar
+    recursion, whatever momentum, pull and decay are combined.
+    """
+    steps = agent.steps(self.local_steps)
+    start = agent.round * steps
+    first = at(self.step, start)
+
+    def advance(state, e):
+        y, buffer, reach, unit = state
+        ratio = at(self.step, start + e) / first * jnp.power(self.decay, e)
+        buffer = self.momentum * buffer + agent.field(y, e) + self.pull * (y - w)
+        unit = self.momentum * unit + 1.0 - first * self.pull * reach
+        return y - first * ratio * buffer, buffer, reach + ratio * unit, unit
+
+    zero = jnp.zeros_like(jnp.asarray(first))
+    y, _, length, _ = descend(agent, (w, zeros(w), zero, zero), steps, advance)
+    return (w - y) / (first * length), length
+
+
+def custom(self, w, agent):
+    """d and |a|_1 for given coefficients a, along plain local steps."""
+    steps = agent.steps(self.local_steps)
+    a = jnp.asarray(self.coefficients)
+
+    def advance(state, e):
+        y, total, length = state
+        gradient = agent.field(y, e)
+        rate = at(self.step, agent.round * steps + e)
+        return y - rate * gradient, total + a[e] * gradient, length + a[e]
+
+    _, total, length = descend(agent, (w, zeros(w), jnp.zeros((), a.dtype)), steps, advance)
+    return total / length, length
+
+
+@algorithm(
+    Card(
+        name="general_rule",
+        title="General update rule",
+        summary="any accumulation a, agents' weights w and effective length tau_eff",
+        lecture="002 (general update rule)",
+        references=(WANG_NOVA,),
+        limit="depends on (tau_eff, w, a)",
+    )
+)
+class GeneralRule:
+    r"""The general update rule.
+
+    $$w^+ = w - \tau_{\text{eff}}\, \eta \sum_k w_k d_k, \qquad d_k = \frac{\sum_j a_{kj}\, \hat g_k(x_{kj})}{|a_k|_1}$$
+
+    Args:
+        step: $\eta$, the local step itself.
+        local_steps: $\tau_k$.
+        weights: $w_k$: "fedavg" ($p_k |a_k|_1 / \sum_j p_j |a_j|_1$), "fednova" ($p_k$), or one number per agent.
+        effective: $\tau_{\text{eff}}$; None is $\sum_j p_j |a_j|_1$ over those heard.
+        coefficients: $a$, for plain local steps; None takes the local solver's own a.
+        momentum, pull, decay: the local solver: momentum (buffer zeroed every round), proximal term, factor on the
+            step after each local step.
+
+    >>> import fedpoint as fp
+    >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
+    >>> a = fp.run(fp.GeneralRule(step=0.1, local_steps=[2, 5], weights="fedavg"), quad, rounds=9).model
+    >>> b = fp.run(fp.FedAvg(step=0.1, local_steps=[2, 5], normalise=False), quad, rounds=9).model
+    >>> bool(abs(a - b).max() < 1e-14)
+    True
+
+    References: Wang et al. (2020).
+    """
+
+    step: Any = positive(per_agent=True)
+    local_steps: Any = counts()
+    weights: Any = by_agent(default="fedavg")
+    effective: float | None = None
+    coefficients: Any = None
+    momentum: float = nonnegative(default=0.0, below=1.0)
+    pull: float = nonnegative(default=0.0)
+    decay: float = positive(default=1.0)
+
+    def check(self):
+        if isinstance(self.weights, str) and self.weights not in WEIGHTINGS:
+            raise FedpointError(f"GeneralRule: unknown weights {self.weights!r}: {nearest(self.weights, WEIGHTINGS)}")
+        if self.coefficients is not None and (self.momentum or self.pull or self.decay != 1.0):
+            raise FedpointError("GeneralRule: coefficients are for plain steps: leave out momentum, pull and decay")
+
+    def init(self, w):
+        return w, ()
+
+    def local(self, w, memory, agent):
+        solver = accumulate if self.coefficients is None else custom
+        direction, length = solver(self, w, agent)
+        step = at(self.step, agent.round * agent.steps(self.local_steps))
+        if not isinstance(self.weights, str):
+            direction = direction * (self.weights / agent.share)
+        elif self.weights == "fedavg":
+            direction = direction * length
+        return Normalised(direction * step, length), memory
+
+    def combine(self, w, inbox):
+        mean = inbox.mean
+        effective = mean.length if self.effective is None else self.effective
+        fedavg = isinstance(self.weights, str) and self.weights == "fedavg"
+        scale = effective / mean.length if fedavg else effective
+        return w - scale * mean.direction

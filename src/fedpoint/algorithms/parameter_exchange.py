@@ -1,0 +1,46 @@
+"""Parameter exchange: agents take the step, the hub averages. Lecture 000, (11)-(12), (31)-(32)."""
+
+from typing import Any
+
+from fedpoint.algorithms.references import RIZK
+from fedpoint.core.algorithm import Card, algorithm, positive
+from fedpoint.core.steps import at
+
+
+@algorithm(
+    Card(
+        name="parameter_exchange",
+        title="Parameter exchange",
+        summary="agents take one step and send their models, the hub averages",
+        lecture="000 (11)-(12), (31)-(32)",
+        references=(RIZK,),
+        limit="w*",
+    )
+)
+class ParameterExchange:
+    r"""Centralised (stochastic) gradient descent by exchanging models. The iterates are those of gradient exchange.
+
+    $$\psi_k = w - \mu \hat g_k(w), \qquad w^+ = w + \sum_k v_k (\psi_k - w)$$
+
+    Args:
+        step: $\mu$, a number or a schedule of the round.
+
+    >>> import fedpoint as fp
+    >>> quad = fp.problems.Quadratic(1.0, [[0.0], [2.0]])
+    >>> fp.run(fp.ParameterExchange(step=0.5), quad, rounds=2).model[0]
+    array([0.75])
+
+    References: Rizk, Vlaski and Sayed (2022).
+    """
+
+    step: Any = positive()
+
+    def init(self, w):
+        return w, ()
+
+    def local(self, w, memory, agent):
+        moved = w - at(self.step, agent.round) * agent.field(w)
+        return moved - w, memory
+
+    def combine(self, w, inbox):
+        return w + inbox.mean

@@ -1,0 +1,70 @@
+"""q-FedAvg: agents with a larger loss weigh more. Lecture 002's outlook on fairness."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from fedpoint.algorithms.references import LI_FAIR
+from fedpoint.core.agent import descend
+from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
+from fedpoint.core.vector import square
+
+
+class Fair(NamedTuple):
+    """F^q D, and an upper bound of the curvature along it."""
+
+    direction: Any
+    curvature: Any
+
+
+@algorithm(
+    Card(
+        name="qfedavg",
+        title="q-FedAvg",
+        summary="fairness: minimises sum p_k F_k^(q+1)/(q+1), so that agents with a larger loss weigh more",
+        lecture="002 (outlook)",
+        references=(LI_FAIR,),
+        limit="q = 0: FedAvg's; q > 0: fairer than w*",
+    )
+)
+class QFedAvg:
+    r"""q-FedAvg, for $\min_w \sum_k p_k F_k(w)^{q+1}/(q+1)$.
+
+    $$D_k = \frac{w - w_k}{\eta}, \qquad h_k = q F_k^{q-1} |D_k|^2 + \frac{F_k^q}{\eta}, \qquad
+      w^+ = w - \frac{\sum_k v_k F_k^q D_k}{\sum_k v_k h_k}$$
+
+    with $w_k$ after $E_k$ local steps and $F_k$ the loss at the received model, above zero. q = 0 is FedAvg with
+    `normalise=False`.
+
+    Args:
+        q: 0 is the plain average, larger is fairer. step: $\eta$, the local step itself. local_steps: $E_k$.
+
+    >>> import fedpoint as fp
+    >>> quad = fp.problems.Quadratic([1.0, 4.0], [[0.0], [1.0]])
+    >>> plain = fp.run(fp.QFedAvg(q=0.0, step=0.1), quad, rounds=200).model[0]
+    >>> fair = fp.run(fp.QFedAvg(q=2.0, step=0.1), quad, rounds=200).model[0]
+    >>> a, b = fp.metrics.fairness(quad.losses(plain)), fp.metrics.fairness(quad.losses(fair))
+    >>> bool(b.variance < a.variance)
+    True
+
+    References: Li et al., Fair resource allocation in federated learning (2020).
+    """
+
+    q: float = nonnegative()
+    step: Any = positive()
+    local_steps: Any = counts()
+
+    def init(self, w):
+        return w, ()
+
+    def local(self, w, memory, agent):
+        loss = agent.loss(w)
+        y = descend(agent, w, agent.steps(self.local_steps), lambda y, e: y - self.step * agent.field(y, e))
+        direction = (w - y) / self.step
+        power = jnp.power(loss, self.q)
+        # q F^(q-1) written so that q = 0 gives 0 also where F = 0.
+        slope = jnp.where(self.q > 0, self.q * power / jnp.where(loss > 0, loss, 1.0), 0.0)
+        return Fair(power * direction, slope * square(direction) + power / self.step), memory
+
+    def combine(self, w, inbox):
+        return w - inbox.mean.direction / inbox.mean.curvature

@@ -1,0 +1,78 @@
+"""SCAFFOLD: control variates correct the drift of local steps. Lectures 000 and 001 point to it."""
+
+from typing import Any, NamedTuple
+
+from fedpoint.algorithms.references import KARIMIREDDY
+from fedpoint.core.agent import descend
+from fedpoint.core.algorithm import Card, algorithm, counts, positive
+from fedpoint.core.vector import zeros
+from fedpoint.errors import FedpointError
+
+
+class Controlled(NamedTuple):
+    """A model and the control variate beside it; as a message, the changes of both."""
+
+    w: Any
+    c: Any
+
+
+@algorithm(
+    Card(
+        name="scaffold",
+        title="SCAFFOLD",
+        summary="control variates at hub and agents remove the drift of local steps",
+        lecture="000 (81), 001",
+        references=(KARIMIREDDY,),
+        limit="w*",
+        participation=("Everyone", "Uniform", "ByWeight", "Importance", "Answering"),
+    )
+)
+class Scaffold:
+    r"""SCAFFOLD.
+
+    $$y \leftarrow y - \eta_l (\hat g_k(y) - c_k + c), \qquad
+      c_k^+ = \hat g_k(x) \ \text{(option 1)} \quad\text{or}\quad c_k - c + \frac{x - y}{E_k \eta_l} \ \text{(option 2)},$$
+    $$x^+ = x + \eta_g \sum_k v_k (y_k - x), \qquad c^+ = c + \sum_{k \in S} p_k (c_k^+ - c_k).$$
+
+    c takes the shares $p_k$ without any $K/|S|$, so that $c = \sum_k p_k c_k$ is conserved whoever answers. All start
+    at zero, otherwise the limit is wrong.
+
+    Args:
+        step: $\eta_l$, the local step itself, one or one per agent. local_steps: $E_k$.
+        server_step: $\eta_g$. option: 1 (one more field evaluation) or 2.
+
+    >>> import fedpoint as fp
+    >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
+    >>> bool(fp.run(fp.Scaffold(step=0.1, local_steps=5), quad, rounds=200).error[0, -1] < 1e-20)
+    True
+
+    References: Karimireddy et al. (2020).
+    """
+
+    step: Any = positive(per_agent=True)
+    local_steps: Any = counts()
+    server_step: float = positive(default=1.0)
+    option: int = 2
+
+    def check(self):
+        if self.option not in (1, 2):
+            raise FedpointError(f"Scaffold: option must be 1 or 2, got {self.option}")
+
+    def samples(self, steps: int) -> int:
+        return steps + 1 if self.option == 1 else steps
+
+    def init(self, w):
+        return Controlled(w, zeros(w)), zeros(w)
+
+    def local(self, heard, c_k, agent):
+        x, c = heard
+        steps = agent.steps(self.local_steps)
+        y = descend(agent, x, steps, lambda y, e: y - self.step * (agent.field(y, e) - c_k + c))
+        new = agent.field(x, steps) if self.option == 1 else c_k - c + (x - y) / (steps * self.step)
+        return Controlled(y - x, new - c_k), new
+
+    def combine(self, hub, inbox):
+        return Controlled(hub.w + self.server_step * inbox.mean.w, hub.c + inbox.total.c)
+
+    def read(self, hub, memory):
+        return hub.w

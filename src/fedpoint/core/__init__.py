@@ -1,0 +1,1 @@
+"""The abstraction: agents, hubs, messages, randomness, participation and the one inner loop."""

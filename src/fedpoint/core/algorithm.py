@@ -1,0 +1,179 @@
+"""What is an algorithm? Four pure functions of hub, memory and messages; its fields are its hyper-parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import Any, dataclass_transform
+
+import numpy as np
+
+from fedpoint.core.record import record
+from fedpoint.core.steps import Stragglers
+from fedpoint.errors import FedpointError, nearest
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A publication, enough of it for BibTeX."""
+
+    key: str
+    authors: str
+    title: str
+    venue: str
+    year: int
+
+    def bibtex(self) -> str:
+        return (
+            f"@inproceedings{{{self.key},\n  author = {{{self.authors}}},\n  title = {{{self.title}}},\n"
+            f"  booktitle = {{{self.venue}}},\n  year = {{{self.year}}}\n}}"
+        )
+
+    def text(self) -> str:
+        return f"{self.authors.replace(' and ', ', ')}. {self.title}. {self.venue}, {self.year}."
+
+
+@dataclass(frozen=True)
+class Card:
+    """What command line, documentation and conformance tests enumerate."""
+
+    name: str
+    title: str
+    summary: str
+    lecture: str
+    references: tuple[Reference, ...] = ()
+    limit: str = ""  # where it ends with exact fields and everyone
+    participation: tuple[str, ...] | None = None  # names of valid schemes; None: all
+    restriction: str = ""  # the reason, when not all are
+    cls: type | None = field(default=None, compare=False)
+
+
+CATALOGUE: dict[str, Card] = {}
+
+
+def positive(default: Any = dataclasses.MISSING, per_agent: bool = False) -> Any:
+    """A hyper-parameter above zero: a number, a number per agent where allowed, or a schedule of steps."""
+    return field(default=default, metadata={"low": 0.0, "strict": True, "per_agent": per_agent})
+
+
+def nonnegative(default: Any = dataclasses.MISSING, below: float | None = None) -> Any:
+    return field(default=default, metadata={"low": 0.0, "strict": False, "below": below})
+
+
+def counts(default: Any = 1) -> Any:
+    """A number of local steps: an int, one per agent, `Epochs` or `Stragglers`."""
+    return field(default=default, metadata={"low": 1, "strict": False, "per_agent": True, "whole": True})
+
+
+def by_agent(default: Any = dataclasses.MISSING) -> Any:
+    """A hyper-parameter that may be one number per agent."""
+    return field(default=default, metadata={"per_agent": True})
+
+
+def check_fields(self: Any) -> None:
+    """One clear message for a hyper-parameter out of range."""
+    for f in dataclasses.fields(self):
+        value, rule = getattr(self, f.name), f.metadata
+        if "low" not in rule or value is None or hasattr(value, "_leaves"):
+            continue
+        where = f"{type(self).__name__}: {f.name}"
+        try:
+            array = np.asarray(value, dtype=float)
+        except (TypeError, ValueError):
+            raise FedpointError(f"{where} must be a number, got {value!r}") from None
+        if array.ndim and not rule.get("per_agent"):
+            raise FedpointError(f"{where} must be one number, got {array.size} (sweep over it with fp.sweep)")
+        low = rule["low"]
+        bad = ~(array > low) if rule["strict"] else ~(array >= low)
+        if bad.any() or not np.isfinite(array).all():
+            raise FedpointError(f"{where} must be {'above' if rule['strict'] else 'at least'} {low:g}, got {value}")
+        if rule.get("below") is not None and (array >= rule["below"]).any():
+            raise FedpointError(f"{where} must be below {rule['below']:g}, got {value}")
+        if rule.get("whole"):
+            if (array != np.round(array)).any():
+                raise FedpointError(f"{where} must be whole numbers, got {value}")
+            if array.ndim == 0 and not isinstance(value, int):
+                object.__setattr__(self, f.name, int(value))
+
+
+def per_agent_fields(algorithm: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(algorithm) if f.metadata.get("per_agent"))
+
+
+def samples_per_round(algorithm: Any) -> int | None:
+    """The most samples any agent draws in a round; None when only the run will tell."""
+    if type(algorithm).unbounded:
+        return None
+    steps = getattr(algorithm, "local_steps", 1)
+    steps = int(steps.steps) if isinstance(steps, Stragglers) else int(np.max(np.asarray(steps)))
+    return algorithm.samples(steps) if algorithm.samples is not None else steps
+
+
+class Defaults:
+    """What an algorithm need not say."""
+
+    samples = None  # how many samples a round of so many steps draws, when not one a step
+    unbounded = False  # True: the number of local steps is drawn in the run, without a bound
+
+    def say(self, hub, row):
+        """What the hub sends down; `row` is the hub's own randomness of this round."""
+        return hub
+
+    def settle(self, hub, memory):
+        """An agent's memory once it has heard the merged model."""
+        return memory
+
+    def read(self, hub, memory):
+        """The model."""
+        return hub
+
+
+def register(card: Card) -> None:
+    CATALOGUE[card.name] = card
+
+
+@dataclass_transform(frozen_default=True)
+def algorithm(card: Any) -> Any:
+    """Make a class an algorithm: a frozen dataclass, a pytree, and (with a `Card`) an entry of the catalogue."""
+
+    def make(cls: type, card: Card | None) -> type:
+        for name in ("init", "local", "combine"):
+            if not hasattr(cls, name):
+                raise FedpointError(f"algorithm {cls.__name__} lacks the method {name!r}")
+        for name, default in vars(Defaults).items():
+            if not name.startswith("__") and not hasattr(cls, name):
+                setattr(cls, name, default)
+        own_check = getattr(cls, "check", None)
+
+        def check(self):
+            check_fields(self)
+            if own_check is not None:
+                own_check(self)
+
+        cls.check = check  # type: ignore[attr-defined]
+        cls = record(cls)
+        snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+        card = card or Card(snake, cls.__name__, (cls.__doc__ or "").split("\n")[0], lecture="")
+        cls.card = dataclasses.replace(card, cls=cls)  # type: ignore[attr-defined]
+        return cls
+
+    if isinstance(card, type):
+        return make(card, None)
+
+    def decorate(cls: type) -> type:
+        cls = make(cls, card)
+        register(cls.card)  # type: ignore[attr-defined]
+        return cls
+
+    return decorate
+
+
+def find(name: str) -> Card:
+    """The card of a method by its name in the catalogue, forgiving case, dashes and spaces."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    for card in CATALOGUE.values():
+        titles = (card.name, card.title, card.cls.__name__ if card.cls else "")
+        if plain in [re.sub(r"[^a-z0-9]", "", t.lower()) for t in titles]:
+            return card
+    raise FedpointError(f"unknown algorithm {name!r}: {nearest(name, CATALOGUE)}")

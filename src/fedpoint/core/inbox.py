@@ -1,0 +1,26 @@
+"""What does a hub hear? Weighted sums of the agents' messages, never the messages."""
+
+from typing import Any, NamedTuple
+
+from jax import Array
+
+from fedpoint.core.vector import weighted_sum
+
+
+class Inbox(NamedTuple):
+    """What a hub hears in a round.
+
+    mean: sum_k v_k m_k with the schedule's weights v (p_k when everyone answers, p_k K/L for L uniform answers...):
+        an unbiased estimate of sum_k p_k m_k.
+    total: sum_k p_k m_k over the distinct agents that answered: what conserved quantities need.
+    mass: sum_k p_k over the same agents.
+    """
+
+    mean: Any
+    total: Any
+    mass: Array
+
+
+def gather(messages: Any, weights: Array, shares: Array) -> Inbox:
+    """Messages of shape (L, ...) with their weights v and shares p; an agent that did not answer has zeros."""
+    return Inbox(weighted_sum(weights, messages), weighted_sum(shares, messages), shares.sum())

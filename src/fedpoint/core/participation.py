@@ -1,0 +1,290 @@
+"""Who takes part in a round, and with which weight is an answer merged?
+
+Every scheme names its participants by index, so a round costs O(L), and gives weights v with E sum_k v_k m_k =
+sum_k p_k m_k: weights for *changes*. They need not sum to one, and are never renormalised over the sample.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedpoint.core.random import Key
+from fedpoint.core.record import record
+from fedpoint.errors import FedpointError, nearest
+
+
+class Tick(NamedTuple):
+    """One round of a schedule. `agents` is None when everyone takes part in the agents' own order."""
+
+    agents: Array | None  # (L,) indices
+    weight: Array  # (L,) v_k, zero where no answer came or the slot repeats an agent
+    share: Array  # (L,) p_k, zero likewise
+    heard: Array  # (L,) bool: a first answer of an agent
+    asked: Array  # how many agents were sent the model
+    merge: Array  # bool: False abandons the round
+
+
+def _distinct(agents: Array) -> Array:
+    """True at the first slot of each agent."""
+    slots = jnp.arange(agents.shape[0])
+    same = agents[:, None] == agents[None, :]
+    return jnp.argmax(same, axis=1) == slots
+
+
+def _positive_count(self: Any) -> None:
+    if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+        raise FedpointError(f"{type(self).__name__}: the number of participants must be at least 1, got {self.count}")
+
+
+def _limit_count(self: Any, agents: int) -> None:
+    if self.count > agents:
+        raise FedpointError(
+            f"{type(self).__name__}: {self.count} participants of {agents} agents: choose at most {agents}"
+        )
+
+
+@record
+class Everyone:
+    """All agents, v_k = p_k."""
+
+    drawn = False  # nothing random: no need to draw ahead
+    abandons = False
+
+    def slots(self, agents: int) -> int:
+        return agents
+
+    def bind(self, problem, algorithm):
+        return self
+
+    def tick(self, key: Key, p: Array, round) -> Tick:
+        return Tick(None, p, p, jnp.ones(p.shape, bool), jnp.int32(p.shape[0]), jnp.asarray(True))
+
+
+@record
+class Uniform:
+    """`count` agents uniformly without replacement, v_k = p_k K / L (scheme II; lecture 000 (56)).
+
+    With p = 1/K that is the plain mean. `plain=True` takes the plain mean whatever the weights: it then solves
+    the problem with p = 1/K.
+    """
+
+    drawn = True
+    abandons = False
+
+    count: int
+    plain: bool = False
+
+    check = _positive_count
+
+    def slots(self, agents: int) -> int:
+        _limit_count(self, agents)
+        return self.count
+
+    def bind(self, problem, algorithm):
+        return self
+
+    def tick(self, key: Key, p: Array, round) -> Tick:
+        agents = key.row().subset(self.count, p.shape[0])
+        share = p[agents]
+        weight = jnp.full(self.count, 1.0 / self.count) if self.plain else share * (p.shape[0] / self.count)
+        return Tick(agents, weight, share, jnp.ones(self.count, bool), jnp.int32(self.count), jnp.asarray(True))
+
+
+@record
+class ByWeight:
+    """`count` draws with replacement with probability p_k, each with weight 1/L (scheme I of Li et al., 2020).
+
+    An agent drawn m times works once, with weight m/L.
+    """
+
+    drawn = True
+    abandons = False
+
+    count: int
+
+    check = _positive_count
+
+    def slots(self, agents: int) -> int:
+        return self.count
+
+    def bind(self, problem, algorithm):
+        return self
+
+    def tick(self, key: Key, p: Array, round) -> Tick:
+        return _with_replacement(key, p, p, self.count)
+
+
+@record
+class Importance:
+    """`count` draws with replacement with probability q_k, each with weight p_k / (L q_k).
+
+    Without `probabilities` they are the variance-optimal ones: q_k proportional to p_k sqrt(noise_k + |g_k(w*)|^2),
+    noise_k the variance of the agent's averaged local field (Rizk, Vlaski and Sayed, 2022).
+    """
+
+    drawn = True
+    abandons = False
+
+    count: int
+    probabilities: Any = None
+
+    def check(self):
+        _positive_count(self)
+        q = self.probabilities
+        if q is not None and not (np.all(np.asarray(q) > 0) and np.isfinite(q).all()):
+            raise FedpointError("Importance: every probability must be above 0, or its agent is never heard")
+
+    def slots(self, agents: int) -> int:
+        q = self.probabilities
+        if q is not None and np.shape(q) != (agents,):
+            raise FedpointError(f"Importance: {np.size(q)} probabilities for {agents} agents")
+        return self.count
+
+    def bind(self, problem, algorithm):
+        q = self.probabilities
+        if q is None:
+            q = problem.sampling_probabilities(algorithm)
+        q = np.asarray(q, dtype=float)
+        return Importance(self.count, q / q.sum())
+
+    def tick(self, key: Key, p: Array, round) -> Tick:
+        return _with_replacement(key, p, self.probabilities, self.count)
+
+
+def _with_replacement(key: Key, p: Array, q: Array, count: int) -> Tick:
+    edges = jnp.cumsum(q)
+    agents = jnp.searchsorted(edges, key.row().uniform((count,)) * edges[-1], side="right")
+    agents = jnp.minimum(agents, p.shape[0] - 1).astype(jnp.int32)
+    first = _distinct(agents)
+    times = jnp.sum(agents[:, None] == agents[None, :], axis=1)
+    share = jnp.where(first, p[agents], 0.0)
+    weight = times * share / (count * q[agents])
+    return Tick(agents, weight, share, first, jnp.sum(first, dtype=jnp.int32), jnp.asarray(True))
+
+
+@record
+class Answering:
+    """Agents that do not always answer, around any scheme.
+
+    scheme: who is asked (ask more than you need for over-selection, and set `keep`).
+    probability: that an agent answers, one for all or one per agent.
+    trace: instead of it, a table (rounds, agents) of who is there, repeated when it ends.
+    keep: at most so many answers are merged, the first to arrive (in a uniformly random order).
+    minimum: with fewer answers the round is abandoned, and model and memories stay.
+
+    Weights stay unbiased: with one probability (or a trace, read as such) the answers stand for all who were
+    asked, v (asked / merged); with different probabilities a_k, v_k / a_k.
+    """
+
+    drawn = True
+    abandons = True
+
+    scheme: Any
+    probability: Any = None
+    trace: Any = None
+    keep: int | None = None
+    minimum: int = 1
+
+    def check(self):
+        if (self.probability is None) == (self.trace is None):
+            raise FedpointError("Answering: give either a probability or a trace")
+        a = self.probability
+        if a is not None and not (np.all(np.asarray(a) > 0) and np.all(np.asarray(a) <= 1)):
+            raise FedpointError("Answering: probabilities must lie above 0 and at most at 1")
+        if self.keep is not None and np.ndim(a) == 1:
+            raise FedpointError(
+                "Answering: keeping only the first answers favours agents that answer often, and their chances "
+                "then have no simple correction: give one probability for all, or leave out keep"
+            )
+        if self.trace is not None and (np.ndim(self.trace) != 2 or not np.isin(self.trace, (0, 1)).all()):
+            raise FedpointError("Answering: the trace must be a table of 0 and 1, one row a round, one column an agent")
+        if self.keep is not None and self.keep < 1:
+            raise FedpointError(f"Answering: keep must be at least 1, got {self.keep}")
+        if self.minimum < 1 or (self.keep is not None and self.minimum > self.keep):
+            raise FedpointError(f"Answering: minimum must be at least 1 and at most keep, got {self.minimum}")
+
+    def slots(self, agents: int) -> int:
+        count = self.scheme.slots(agents)
+        if self.minimum > count:
+            raise FedpointError(f"Answering: a minimum of {self.minimum} answers, but only {count} agents are asked")
+        for name, table in (("probabilities", self.probability), ("columns in the trace", self.trace)):
+            if np.ndim(table) and np.shape(table)[-1] != agents:
+                raise FedpointError(f"Answering: {np.shape(table)[-1]} {name} for {agents} agents")
+        return count
+
+    def bind(self, problem, algorithm):
+        scheme = self.scheme.bind(problem, algorithm)
+        trace = None if self.trace is None else np.asarray(self.trace, dtype=np.uint8)
+        return Answering(scheme, self.probability, trace, self.keep, self.minimum)
+
+    def tick(self, key: Key, p: Array, round) -> Tick:
+        asked = self.scheme.tick(key, p, round)
+        agents = jnp.arange(p.shape[0]) if asked.agents is None else asked.agents
+        if self.trace is not None:
+            answers = self.trace[round % self.trace.shape[0], agents] > 0
+        else:
+            per_agent = jnp.ndim(self.probability) == 1
+            chance = self.probability[agents] if per_agent else self.probability
+            answers = key.fold(1).row().uniform_at(agents) < chance
+        answers = answers & asked.heard
+        if self.keep is not None:
+            arrival = jnp.where(answers, key.fold(2).row().uniform_at(agents), 2.0)
+            answers = answers & (jnp.argsort(jnp.argsort(arrival)) < self.keep)
+        # The answers stand for all that were asked.
+        merged = jnp.sum(answers)
+        if jnp.ndim(self.probability) == 1 and self.trace is None:
+            scale = 1.0 / self.probability[agents]
+        else:
+            scale = jnp.sum(asked.heard) / jnp.maximum(merged, 1)
+        zero = jnp.zeros_like(asked.weight)
+        return Tick(
+            asked.agents,
+            jnp.where(answers, asked.weight * scale, zero),
+            jnp.where(answers, asked.share, zero),
+            answers,
+            asked.asked,
+            merged >= self.minimum,
+        )
+
+
+SCHEMES = {c.__name__.lower(): c for c in (Everyone, Uniform, ByWeight, Importance, Answering)}
+
+
+def scheme_names(participation: Any) -> tuple[str, ...]:
+    """The class names a participation is made of, outermost first."""
+    inner = getattr(participation, "scheme", None)
+    return (type(participation).__name__, *(scheme_names(inner) if inner is not None else ()))
+
+
+def as_participation(value: Any) -> Any:
+    """None is everyone, a number L is Uniform(L), other schemes are objects."""
+    if value is None:
+        return Everyone()
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return Uniform(int(value))
+    if isinstance(value, str):
+        if value.lower() not in SCHEMES:
+            raise FedpointError(f"unknown participation {value!r}: {nearest(value, SCHEMES)}")
+        return SCHEMES[value.lower()]()
+    if all(hasattr(value, m) for m in ("tick", "slots", "bind")):
+        return value
+    raise FedpointError(f"participation must be a number of agents or a scheme such as fp.Uniform(10), got {value!r}")
+
+
+def read_trace(path: str) -> np.ndarray:
+    """A table of who was there: comma-separated 0 and 1, one row a round, one column an agent."""
+    try:
+        table = np.loadtxt(path, delimiter=",", ndmin=2)
+    except (OSError, ValueError) as error:
+        raise FedpointError(f"availability trace {path}: {error}") from None
+    if not np.isin(table, (0, 1)).all():
+        row, column = np.argwhere(~np.isin(table, (0, 1)))[0]
+        raise FedpointError(
+            f"availability trace {path}: row {row + 1}, column {column + 1} is {table[row, column]:g}; "
+            "a cell is 1 (there) or 0 (away)"
+        )
+    return table.astype(np.uint8)

@@ -1,0 +1,67 @@
+"""Frozen dataclasses that JAX can trace: numbers are traced, the rest is structure.
+
+A field that holds a float, an array or another record is a leaf of the pytree: it can change, be swept under
+`vmap` and be differentiated without compiling again. A field that holds an int, a string, a bool or None is
+structure: a new value means a new program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, dataclass_transform
+
+import jax
+import numpy as np
+
+
+def _is_leaf(value: Any) -> bool:
+    if isinstance(value, bool | int | str | bytes | np.bool_ | np.integer) or value is None:
+        return False
+    return isinstance(value, float | np.ndarray | np.floating | jax.Array) or hasattr(value, "_leaves")
+
+
+def _setup(self) -> None:
+    for field in dataclasses.fields(self):
+        value = getattr(self, field.name)
+        if isinstance(value, list | tuple) and value and all(isinstance(v, int | float) for v in value):
+            object.__setattr__(self, field.name, np.asarray(value))
+    leaves = tuple(f.name for f in dataclasses.fields(self) if _is_leaf(getattr(self, f.name)))
+    object.__setattr__(self, "_leaves", leaves)
+
+
+def _flatten(self):
+    static = tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in self._leaves)
+    return tuple(getattr(self, name) for name in self._leaves), (self._leaves, static)
+
+
+def _unflatten(cls, aux, children):
+    self = object.__new__(cls)
+    leaves, static = aux
+    for name, value in (*zip(leaves, children, strict=True), *static, ("_leaves", leaves)):
+        object.__setattr__(self, name, value)
+    return self
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Equality that also holds for array fields."""
+    if type(a) is not type(b):
+        return False
+    return all(np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
+
+
+@dataclass_transform(frozen_default=True)
+def record(cls: type) -> type:
+    """Make `cls` a frozen dataclass and a pytree. `check(self)` is called on construction, not when traced."""
+    check = getattr(cls, "check", None)
+
+    def __post_init__(self):
+        _setup(self)
+        if check is not None:
+            check(self)
+
+    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
+    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
+    cls.__eq__ = _equal  # type: ignore[assignment]
+    cls.__hash__ = None  # type: ignore[assignment]
+    jax.tree_util.register_pytree_node(cls, _flatten, lambda aux, children: _unflatten(cls, aux, children))
+    return cls

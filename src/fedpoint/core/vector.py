@@ -1,0 +1,94 @@
+"""How does one write w - mu g when a model is a whole tree of arrays?
+
+A model that is one array is used as it is. Any other pytree travels as a `Vector`, which has the arithmetic of
+an array, so that an algorithm is written once.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+@jax.tree_util.register_pytree_node_class
+class Vector:
+    """A pytree with the arithmetic of a vector space."""
+
+    __slots__ = ("tree",)
+
+    def __init__(self, tree: Any):
+        self.tree = tree
+
+    def tree_flatten(self):
+        return (self.tree,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(children[0])
+
+    def _with(self, other, op):
+        if isinstance(other, Vector):
+            return Vector(jax.tree.map(op, self.tree, other.tree))
+        return Vector(jax.tree.map(lambda a: op(a, other), self.tree))
+
+    def __add__(self, other):
+        return self._with(other, operator.add)
+
+    def __sub__(self, other):
+        return self._with(other, operator.sub)
+
+    def __mul__(self, other):
+        return self._with(other, operator.mul)
+
+    def __truediv__(self, other):
+        return self._with(other, operator.truediv)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __neg__(self):
+        return Vector(jax.tree.map(operator.neg, self.tree))
+
+    def __repr__(self):
+        return f"Vector({self.tree!r})"
+
+
+def wrap(model: Any) -> Any:
+    """A model as an algorithm sees it."""
+    return model if hasattr(model, "dtype") or isinstance(model, Vector) else Vector(model)
+
+
+def unwrap(model: Any) -> Any:
+    """A model as the user wrote it."""
+    return model.tree if isinstance(model, Vector) else model
+
+
+def zeros(model: Any) -> Any:
+    return jax.tree.map(jnp.zeros_like, model)
+
+
+def dot(a: Any, b: Any):
+    """Inner product over all leaves."""
+    return sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def square(a: Any):
+    """Squared Euclidean norm over all leaves."""
+    return sum(jnp.sum(x * x) for x in jax.tree.leaves(a))
+
+
+def where(condition, a: Any, b: Any) -> Any:
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
+
+
+def take(tree: Any, index) -> Any:
+    """Rows of every leaf. The index is known to be in range: checks would cost as much as the rows."""
+    return jax.tree.map(lambda a: a.at[index].get(mode="promise_in_bounds"), tree)
+
+
+def weighted_sum(weights, messages: Any) -> Any:
+    """sum_k weights_k messages_k over the leading axis, in the agents' order."""
+    return jax.tree.map(lambda m: jnp.tensordot(weights.astype(m.dtype), m, axes=1), messages)

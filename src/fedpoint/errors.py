@@ -1,0 +1,24 @@
+"""What a user did wrong, in one clear message: what, where, and what to do."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedpointError(ValueError):
+    """A mistake of the user's. The command line prints it without a traceback and exits with status 2."""
+
+
+class Diverged(FedpointError):
+    """A run left the finite numbers; `round` says when."""
+
+    def __init__(self, message: str, round: int):
+        super().__init__(message)
+        self.round = round
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a mistyped name: ``did you mean 'fedavg'? Known: ...``."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
+    guess = f"did you mean {next(k for k in known if k.lower() == close[0])!r}? " if close else ""
+    return f"{guess}Known: {', '.join(known)}."

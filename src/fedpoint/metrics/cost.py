@@ -1,0 +1,29 @@
+"""What did a run cost?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Totals of a run, a mean over its repeats.
+
+    down, up: messages from the hub and answers to it; floats and bytes of their arrays; evaluations of local fields.
+    """
+
+    rounds: int
+    messages_down: float
+    messages_up: float
+    floats_down: float
+    floats_up: float
+    bytes_down: float
+    bytes_up: float
+    evaluations: float
+
+    @classmethod
+    def of(cls, rounds: int, used, floats_down: int, floats_up: int, width: int) -> Cost:
+        """From (models sent, answers, evaluations) and the numbers in one message."""
+        asked, heard, evaluations = (float(u) for u in used)
+        down, up = asked * floats_down, heard * floats_up
+        return cls(rounds, asked, heard, down, up, down * width, up * width, evaluations)

@@ -1,0 +1,20 @@
+"""What agents hold: quadratics, regressions, classifications, any loss; stored or streamed."""
+
+from fedpoint.problems.base import Constants, Mine, Oracle, Problem
+from fedpoint.problems.least_squares import LeastSquares
+from fedpoint.problems.linear_stream import LinearStream
+from fedpoint.problems.logistic import Logistic
+from fedpoint.problems.loss import Loss
+from fedpoint.problems.quadratic import Quadratic
+
+__all__ = [
+    "Constants",
+    "LeastSquares",
+    "LinearStream",
+    "Logistic",
+    "Loss",
+    "Mine",
+    "Oracle",
+    "Problem",
+    "Quadratic",
+]

@@ -1,0 +1,242 @@
+"""What is a problem? K agents, each with a weight and an oracle for its field; find w* with sum_k p_k g_k(w*) = 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+
+from fedpoint.errors import FedpointError
+
+
+class Mine(NamedTuple):
+    """What one agent holds: its own slice of the agents' arrays, and the arrays that all share."""
+
+    own: Any
+    common: Any
+
+
+class Oracle:
+    """How one agent answers. Pure functions; a frozen dataclass whose fields are structure, not numbers.
+
+    Drawing is apart from using, so that samples can be drawn ahead for many rounds: `draw` never sees a model.
+    """
+
+    predraw = True  # samples are worth drawing ahead; False: they are only looked up in the plan
+
+    def plan(self, mine: Mine, key: Any) -> Any:
+        """What is drawn once a round, for instance an order of the rows."""
+        return ()
+
+    def draw(self, mine: Mine, plan: Any, row: Any, e: Any) -> Any:
+        """The e-th sample of a round."""
+        return ()
+
+    def field(self, mine: Mine, w: Any, z: Any) -> Any:
+        """g(w; z)."""
+        raise FedpointError(f"{type(self).__name__} has no field")
+
+    def mean_field(self, mine: Mine, w: Any) -> Any:
+        """g_k(w) = E g(w; z)."""
+        return jax.grad(lambda v: self.loss(mine, v))(w)
+
+    def loss(self, mine: Mine, w: Any) -> Array:
+        raise FedpointError(f"{type(self).__name__} has no loss: its field is not a gradient")
+
+    def prox(self, mine: Mine, center: Any, weight: Any) -> Any:
+        """argmin_v loss(v) + weight |v - center|^2."""
+        return newton(lambda v: self.mean_field(mine, v), center, weight)
+
+
+def newton(gradient, center, weight, tolerance: float = 1e-13, most: int = 50):
+    """Newton's method with conjugate gradients for gradient(v) + 2 weight (v - center) = 0, halving where needed."""
+    origin, unravel = ravel_pytree(center)
+
+    def residual(v):
+        return ravel_pytree(gradient(unravel(v)))[0] + 2 * weight * (v - origin)
+
+    def improve(state):
+        v, r, i, _ = state
+        step, _ = jax.scipy.sparse.linalg.cg(lambda d: jax.jvp(residual, (v,), (d,))[1], -r, tol=1e-14, maxiter=200)
+        size = jnp.linalg.norm(r)
+
+        def shorter(s):
+            return (s > 1e-4) & ~(jnp.linalg.norm(residual(v + s * step)) < (1 - 1e-4 * s) * size)
+
+        s = lax.while_loop(shorter, lambda s: s / 2, jnp.ones((), v.dtype))
+        better = v + s * step
+        left = residual(better)
+        stuck = ~(jnp.linalg.norm(left) < size)
+        return jnp.where(stuck, v, better), jnp.where(stuck, r, left), i + 1, stuck
+
+    def unfinished(state):
+        v, r, i, stuck = state
+        return (i < most) & ~stuck & (jnp.linalg.norm(r) > tolerance * (1 + jnp.linalg.norm(v)))
+
+    start = (origin, residual(origin), 0, jnp.asarray(False))
+    return unravel(lax.while_loop(unfinished, improve, start)[0])
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of the lectures, where they are defined for a problem (None where not).
+
+    nu, delta: strong convexity and smoothness of the aggregate; nu_k, delta_k those of each agent.
+    beta2_k, sigma2_k: E|noise|^2 <= beta2_k |w - w_k*|^2 + sigma2_k (lecture 000 (25)).
+    heterogeneity: sum_k p_k |w_k* - w*|^2. gamma: f* - sum_k p_k f_k* (lecture 004).
+    """
+
+    nu: float | None = None
+    delta: float | None = None
+    nu_k: np.ndarray | None = None
+    delta_k: np.ndarray | None = None
+    beta2_k: np.ndarray | None = None
+    sigma2_k: np.ndarray | None = None
+    heterogeneity: float | None = None
+    gamma: float | None = None
+
+
+class Problem:
+    """K agents with weights p_k. Subclasses set `oracle`, `own` (arrays of K rows), `common`, `weights`, `names`.
+
+    Numbers are NumPy arrays; the engine moves them to the device.
+    """
+
+    oracle: Oracle
+    own: Any
+    common: Any
+    weights: np.ndarray
+    names: list[str]
+    batch: int | None = None
+
+    @property
+    def agents(self) -> int:
+        return len(self.weights)
+
+    def prepare(self, algorithm: Any) -> Oracle:
+        """The oracle for an algorithm whose local steps are known."""
+        return self.oracle
+
+    def start(self) -> Any:
+        """The model a run starts from when none is given."""
+        raise FedpointError(f"{type(self).__name__} does not say where a run starts: give start=")
+
+    def solution(self) -> Any:
+        """w*, or None where it is not known."""
+        return None
+
+    def local_solutions(self) -> Any:
+        """w_k* of every agent, or None."""
+        return None
+
+    def constants(self) -> Constants:
+        return Constants()
+
+    def noise(self, w: Any) -> np.ndarray:
+        """(K,): the trace of the covariance of one sampled field at w."""
+        return np.zeros(self.agents)
+
+    def local_rows(self) -> np.ndarray | None:
+        """(K,): how many rows each agent stores, or None for a stream."""
+        return None
+
+    def sampling_probabilities(self, algorithm: Any) -> np.ndarray:
+        """The variance-optimal q_k, proportional to p_k sqrt(noise_k / E_k + |g_k(w*)|^2)."""
+        w = self.solution()
+        if w is None:
+            raise FedpointError(
+                "variance-optimal importance sampling needs the solution, which is not known for this problem: "
+                "give Importance(count, probabilities=...)"
+            )
+        steps = getattr(algorithm, "local_steps", 1)
+        steps = np.asarray(getattr(steps, "steps", steps), dtype=float)
+        fields = self.fields(w)
+        q = self.weights * np.sqrt(self.noise(w) / steps + (fields**2).sum(axis=1))
+        if not q.max() > 0:
+            return self.weights.copy()
+        return np.maximum(q, 1e-3 * q.max()) / np.maximum(q, 1e-3 * q.max()).sum()
+
+    def fields(self, w: Any) -> np.ndarray:
+        """(K, d): the exact field of every agent at w, flattened."""
+        with jax.enable_x64(True):
+            return np.asarray(_fields(self.oracle, self.own, self.common, w))
+
+    def losses(self, w: Any) -> np.ndarray:
+        """(K,): the exact loss of every agent at w."""
+        with jax.enable_x64(True):
+            return np.asarray(_losses(self.oracle, self.own, self.common, w))
+
+    def objective(self, models: Any) -> np.ndarray:
+        """(n,): sum_k p_k f_k at each of n models (leading axis)."""
+        with jax.enable_x64(True):
+            return np.asarray(_objective(self.oracle, self.own, self.common, self.weights, models))
+
+
+def per_agent(function, own):
+    """function(own_k) for every agent: batched when small, mapped when agents' own work is ragged inside."""
+    return lax.map(function, own, batch_size=256)
+
+
+@partial(jax.jit, static_argnums=0)
+def _fields(oracle, own, common, w):
+    return per_agent(lambda o: ravel_pytree(oracle.mean_field(Mine(o, common), w))[0], own)
+
+
+@partial(jax.jit, static_argnums=0)
+def _losses(oracle, own, common, w):
+    return per_agent(lambda o: oracle.loss(Mine(o, common), w), own)
+
+
+@partial(jax.jit, static_argnums=0)
+def _objective(oracle, own, common, weights, models):
+    return lax.map(lambda w: weights @ per_agent(lambda o: oracle.loss(Mine(o, common), w), own), models)
+
+
+def check_finite(name: str, array: np.ndarray, agent: str | None = None) -> None:
+    """Refuse NaN and inf, saying where."""
+    array = np.asarray(array)
+    if not np.issubdtype(array.dtype, np.number):
+        raise FedpointError(f"{name}{f' of agent {agent}' if agent else ''} holds {array.dtype}, not numbers")
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        where = ", ".join(
+            f"{axis} {i}" for axis, i in zip(("row", "column", "axis 2"), bad[0], strict=False)
+        )
+        more = f" and {len(bad) - 1} more places" if len(bad) > 1 else ""
+        raise FedpointError(
+            f"{name}{f' of agent {agent}' if agent else ''} is {array[tuple(bad[0])]} at {where or 'its only value'}{more}: "
+            "remove or impute it"
+        )
+
+
+def check_weights(weights: Any, agents: int, default: np.ndarray | None = None) -> np.ndarray:
+    """Weights as p_k that sum to one."""
+    if weights is None:
+        weights = np.full(agents, 1.0) if default is None else default
+    weights = np.asarray(weights, dtype=float)
+    if weights.shape != (agents,):
+        raise FedpointError(f"weights have shape {weights.shape}, but there are {agents} agents")
+    for k in np.flatnonzero(~np.isfinite(weights) | (weights <= 0)):
+        raise FedpointError(f"the weight of agent {k} is {weights[k]:g}: weights must be above 0; leave the agent out")
+    return weights / weights.sum()
+
+
+def check_agents(count: int) -> None:
+    if count == 0:
+        raise FedpointError("there is no agent: give at least one")
+
+
+def by_agent(groups: Sequence | np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Order of rows by agent, rows per agent, and the agents' names in sorted order."""
+    groups = np.asarray(groups)
+    if groups.shape != (rows,):
+        raise FedpointError(f"groups has shape {groups.shape}, but there are {rows} rows: one agent's name a row")
+    names, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    return np.argsort(inverse, kind="stable"), counts, [str(n) for n in names]

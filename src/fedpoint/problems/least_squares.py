@@ -1,0 +1,197 @@
+"""Federated least squares: f_k(x) = 1/2 |A_k x - b_k|^2 over the agent's rows. Lecture 004, example 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedpoint.errors import FedpointError
+from fedpoint.problems.base import Constants, Mine, by_agent, check_agents, check_finite, check_weights
+from fedpoint.problems.quadratic import linear_constants, quadratic_values, solve_or_none
+from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling
+
+GRAM_BYTES = 1 << 28  # full fields use A_k'A_k while all of them fit here, else the rows
+
+
+class Normal(NamedTuple):
+    """Where one agent's rows are, and its normal equations."""
+
+    offset: Any
+    count: Any
+    agent: Any
+    H: Any  # (d, d), or () when too large
+    g: Any
+    constant: Any
+
+
+@dataclass(frozen=True)
+class LeastSquaresOracle(RowsOracle):
+    gram: bool = True
+    half: bool = True
+
+    def weighted_loss(self, w, rows, weight, extra):
+        A, b = rows[:, :-1], rows[:, -1]
+        return (0.5 if self.half else 1.0) * weight @ (A @ w - b) ** 2
+
+    def weighted_gradient(self, w, rows, weight, extra):
+        A, b = rows[:, :-1], rows[:, -1]
+        return (1.0 if self.half else 2.0) * ((weight * (A @ w - b)) @ A)
+
+    def mean_field(self, mine: Mine, w):
+        return mine.own.H @ w - mine.own.g if self.gram else super().mean_field(mine, w)
+
+    def loss(self, mine: Mine, w):
+        if not self.gram:
+            return super().loss(mine, w)
+        return 0.5 * w @ (mine.own.H @ w) - mine.own.g @ w + mine.own.constant
+
+    def prox(self, mine: Mine, center, weight):
+        if not self.gram:
+            return super().prox(mine, center, weight)
+        eye = jnp.eye(center.shape[0], dtype=center.dtype)
+        return jnp.linalg.solve(mine.own.H + 2 * weight * eye, mine.own.g + 2 * weight * center)
+
+
+class LeastSquares(RowsProblem):
+    """f_k(x) = 1/2 |A_k x - b_k|^2, a sum over rows, or with `mean=True` their mean.
+
+    A sum with p = 1/K and a mean with p_k = m_k/m have the same solution; a mean with p = 1/K has another one.
+
+    Args:
+        A, b: lists of per-agent arrays, of different row counts; or flat arrays with `groups`.
+        weights: p_k. Default 1/K for lists, n_k/n with `groups`.
+        mean: mean over rows instead of the sum.
+        half: the factor 1/2 (False: |A_k x - b_k|^2, as in lecture 003).
+        batch, sampling: rows a step ("iid", "shuffle", "importance"); None is the full gradient.
+
+    >>> LeastSquares([[[1.0]], [[2.0]]], [[1.0], [4.0]]).solution()
+    array([1.8])
+    """
+
+    def __init__(
+        self,
+        A: Sequence | np.ndarray,
+        b: Sequence | np.ndarray,
+        weights=None,
+        mean: bool = False,
+        groups=None,
+        half: bool = True,
+        batch: int | None = None,
+        sampling: str = "iid",
+    ):
+        check_sampling(batch, sampling)
+        A_k, b_k, self.names = split_agents(A, b, groups)
+        counts = np.array([len(a) for a in A_k])
+        K, d = len(A_k), A_k[0].shape[1]
+        self.weights = check_weights(weights, K, default=None if groups is None else counts.astype(float))
+        self.batch, self.mean, self.half = batch, mean, half
+        factor = (1.0 if half else 2.0) / (counts if mean else np.ones(K))
+        gram = K * d * d * 8 <= GRAM_BYTES
+        largest = int(counts.max())
+        oracle = LeastSquaresOracle(
+            batch, sampling, largest, equal=bool((counts == largest).all()), mean=mean, gram=gram, half=half
+        )
+        rows = np.concatenate([np.column_stack([a, y]) for a, y in zip(A_k, b_k, strict=True)])
+        self.set_rows(rows, counts, (), oracle)
+        self.g = np.stack([f * (a.T @ y) for f, a, y in zip(factor, A_k, b_k, strict=True)])
+        self.constant = np.array([0.5 * f * (y @ y) for f, y in zip(factor, b_k, strict=True)])
+        self.H = np.stack([f * (a.T @ a) for f, a in zip(factor, A_k, strict=True)]) if gram else None
+        self._A, self._b, self._factor = A_k, b_k, factor
+        self.own = Normal(*self.own, self.H if gram else (), self.g, self.constant)
+        if sampling == "importance":
+            w = self.solution()
+            w = self.start() if w is None else w
+            self.set_chances(np.concatenate([np.abs(a @ w - y) * np.linalg.norm(a, axis=1) for a, y in zip(A_k, b_k)]))
+
+    def start(self) -> np.ndarray:
+        return np.zeros(self.g.shape[1])
+
+    def _aggregate(self) -> tuple[np.ndarray, np.ndarray, float]:
+        if self.H is not None:
+            H = np.tensordot(self.weights, self.H, 1)
+        else:
+            H = sum(p * f * (a.T @ a) for p, f, a in zip(self.weights, self._factor, self._A, strict=True))
+        return H, self.weights @ self.g, float(self.weights @ self.constant)
+
+    def solution(self) -> np.ndarray | None:
+        H, g, _ = self._aggregate()
+        return solve_or_none(H, g)
+
+    def local_solutions(self) -> np.ndarray:
+        """The least-norm solution of each agent."""
+        return np.stack([np.linalg.lstsq(a, y, rcond=None)[0] for a, y in zip(self._A, self._b, strict=True)])
+
+    def objective(self, models) -> np.ndarray:
+        return quadratic_values(np.asarray(models), *self._aggregate())
+
+    def _row_gradients(self, k: int, w: np.ndarray) -> np.ndarray:
+        """(m_k, d): gradients that one sampled row contributes; their mean is g_k."""
+        a, y = self._A[k], self._b[k]
+        return len(a) * self._factor[k] * (a @ w - y)[:, None] * a
+
+    def noise(self, w) -> np.ndarray:
+        if self.batch is None:
+            return np.zeros(self.agents)
+        return np.array([row_noise(self._row_gradients(k, w), self._chances(k)) for k in range(self.agents)]) / self.batch
+
+    def constants(self) -> Constants:
+        """beta2_k and sigma2_k of sampled rows: |a + b|^2 <= 2|a|^2 + 2|b|^2 apart at w_k*; zero for full gradients."""
+        local = self.local_solutions()
+        K, d = self.g.shape
+        H = self.H
+        if H is None:
+            H = np.stack([f * (a.T @ a) for f, a in zip(self._factor, self._A, strict=True)])
+        beta2, sigma2 = np.zeros(K), np.zeros(K)
+        if self.batch is not None:
+            for k, a in enumerate(self._A):
+                scale, q = (len(a) * self._factor[k]) ** 2, self._chances(k)
+                fourth = scale * (a * ((a * a).sum(1) / (q * len(a) ** 2))[:, None]).T @ a
+                beta2[k] = 2 * max(np.linalg.eigvalsh(fourth - H[k] @ H[k])[-1], 0.0) / self.batch
+                sigma2[k] = 2 * row_noise(self._row_gradients(k, local[k]), q) / self.batch
+        f_local = self.constant - np.array([0.5 * w @ g for w, g in zip(local, self.g, strict=True)])
+        return linear_constants(self, H, local, beta2, sigma2, f_local)
+
+
+def row_noise(gradients: np.ndarray, chance: np.ndarray) -> float:
+    """Trace of the covariance of gradient_j / (m q_j), j drawn with probability q_j."""
+    m = len(gradients)
+    return float(((gradients**2).sum(1) / (m * m * chance)).sum() - (gradients.mean(0) ** 2).sum())
+
+
+def split_agents(X, y, groups) -> tuple[list[np.ndarray], list[np.ndarray], list[str]]:
+    """Per-agent arrays, checked, from lists or from flat arrays with groups."""
+    if groups is not None:
+        X, y = np.asarray(X), np.asarray(y)
+        if X.ndim != 2 or len(X) != len(y):
+            raise FedpointError(f"data of shape {X.shape} and targets of shape {y.shape} do not go together")
+        order, counts, names = by_agent(groups, len(X))
+        cuts = np.cumsum(counts)[:-1]
+        X, y = np.split(X[order], cuts), np.split(y[order], cuts)
+    else:
+        names = [str(k) for k in range(len(X))]
+    if len(X) != len(y):
+        raise FedpointError(f"data of {len(X)} agents, but targets of {len(y)}")
+    check_agents(len(X))
+    X_k, y_k = [], []
+    for name, a, t in zip(names, X, y, strict=True):
+        try:
+            a, t = np.asarray(a, dtype=float), np.asarray(t, dtype=float)
+        except (TypeError, ValueError) as error:
+            raise FedpointError(f"agent {name}: {error}") from None
+        if a.ndim != 2 or t.shape != (len(a),):
+            raise FedpointError(
+                f"agent {name}: data of shape {a.shape} and targets of shape {t.shape}; give (rows, columns) and (rows,)"
+            )
+        if len(a) == 0:
+            raise FedpointError(f"agent {name} is empty: leave it out, or give it rows")
+        if X_k and a.shape[1] != X_k[0].shape[1]:
+            raise FedpointError(f"agent {name} has {a.shape[1]} columns, agent {names[0]} has {X_k[0].shape[1]}")
+        check_finite("data", a, name)
+        check_finite("targets", t, name)
+        X_k.append(a)
+        y_k.append(t)
+    return X_k, y_k, names

@@ -1,0 +1,153 @@
+"""Streaming linear regression (LMS): gamma = h'w_k + v, a fresh (h, v) at every step. Lecture 000, (35)-(39), (82)-(84)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedpoint.errors import FedpointError
+from fedpoint.problems.base import Constants, Mine, Oracle, Problem, check_agents, check_finite, check_weights
+from fedpoint.problems.quadratic import linear_constants, quadratic_values, solve_or_none
+
+
+class Source(NamedTuple):
+    """One agent's data source: model, standard deviation of v, and a square root of the regressors' covariance."""
+
+    model: Any
+    deviation: Any
+    root: Any  # a number for isotropic regressors, else (d, d)
+
+
+@dataclass(frozen=True)
+class StreamOracle(Oracle):
+    def draw(self, mine: Mine, plan, row, e):
+        model, deviation, root = mine.own
+        d = model.shape[0]
+        # h and v are drawn apart, at indices 0..d-1 and d: one array would be computed twice to be cut in two.
+        h = row.normal((d,))
+        h = root * h if root.ndim == 0 else root @ h
+        return h.astype(model.dtype), (deviation * row.normal(first=d)).astype(model.dtype)
+
+    def field(self, mine: Mine, w, z):
+        h, v = z
+        return h * (h @ (w - mine.own.model) - v)
+
+    def mean_field(self, mine: Mine, w):
+        return self._times_covariance(mine, w - mine.own.model)
+
+    def loss(self, mine: Mine, w):
+        x = w - mine.own.model
+        return 0.5 * (x @ self._times_covariance(mine, x) + mine.own.deviation**2)
+
+    def prox(self, mine: Mine, center, weight):
+        model, _, root = mine.own
+        if root.ndim == 0:
+            return (root**2 * model + 2 * weight * center) / (root**2 + 2 * weight)
+        R = root @ root.T
+        return jnp.linalg.solve(R + 2 * weight * jnp.eye(R.shape[0]), R @ model + 2 * weight * center)
+
+    def _times_covariance(self, mine: Mine, x):
+        root = mine.own.root
+        return root**2 * x if root.ndim == 0 else root @ (root.T @ x)
+
+
+class LinearStream(Problem):
+    """gamma = h'w_k + v with h ~ N(0, R_k) and v ~ N(0, noise_k); field -h (gamma - h'w), fresh at every step.
+
+    Args:
+        models: (K, d), the w_k.
+        noise: variance of v, one or one per agent.
+        covariance: R_k: a variance (R = variance I), one per agent, (d, d) or (K, d, d).
+        weights: p_k, default 1/K.
+    """
+
+    def __init__(self, models, noise: Any = 0.01, covariance: Any = 1.0, weights=None):
+        w = np.asarray(models, dtype=float)
+        if w.ndim != 2:
+            raise FedpointError(f"models must be (agents, dimension), got shape {w.shape}")
+        check_agents(len(w))
+        K, d = w.shape
+        R = np.asarray(covariance, dtype=float)
+        for name, array in (("models", w), ("noise", np.asarray(noise)), ("covariance", R)):
+            check_finite(name, array)
+        if (np.asarray(noise) < 0).any():
+            raise FedpointError("noise is a variance and must be at least 0")
+        if R.ndim <= 1:
+            if not (R > 0).all():
+                raise FedpointError("covariance: the regressors' variance must be above 0")
+            root = np.broadcast_to(np.sqrt(R), (K,))
+        elif R.shape in ((d, d), (K, d, d)):
+            try:
+                root = np.linalg.cholesky(np.broadcast_to(R, (K, d, d)))
+            except np.linalg.LinAlgError:
+                raise FedpointError("covariance must be symmetric positive definite for every agent") from None
+        else:
+            raise FedpointError(f"covariance has shape {R.shape}; for {K} agents in dimension {d} give {(K, d, d)}")
+        self.weights = check_weights(weights, K)
+        self.names = [str(k) for k in range(K)]
+        self.oracle = StreamOracle()
+        deviation = np.broadcast_to(np.sqrt(np.asarray(noise, dtype=float)), (K,))
+        self.own, self.common = Source(w, np.array(deviation), np.array(root)), ()
+
+    @classmethod
+    def sample(
+        cls, agents: int = 100, dim: int = 10, spread: float = 0.1, noise: float = 0.01, seed: int = 0, variance=1.0
+    ) -> LinearStream:
+        """Lecture 000, lab 1: w_k ~ N(1, spread I), h ~ N(0, variance I), v ~ N(0, noise); all three are variances."""
+        check_agents(agents)
+        if dim < 1 or spread < 0:
+            raise FedpointError(f"LinearStream.sample needs dim >= 1 and spread >= 0, got {dim} and {spread}")
+        models = 1.0 + np.sqrt(spread) * np.random.default_rng(seed).standard_normal((agents, dim))
+        return cls(models, noise=noise, covariance=variance)
+
+    def covariances(self) -> np.ndarray:
+        """(K, d, d)."""
+        root, d = self.own.root, self.own.model.shape[1]
+        return np.multiply.outer(root**2, np.eye(d)) if root.ndim == 1 else root @ np.swapaxes(root, 1, 2)
+
+    def start(self) -> np.ndarray:
+        return np.zeros(self.own.model.shape[1])
+
+    def solution(self) -> np.ndarray | None:
+        if self.own.root.ndim == 1:  # isotropic: no matrices, however many agents
+            share = self.weights * self.own.root**2
+            return share @ self.own.model / share.sum()
+        R = self.covariances()
+        return solve_or_none(
+            np.tensordot(self.weights, R, 1), np.einsum("k,kij,kj->i", self.weights, R, self.own.model)
+        )
+
+    def local_solutions(self) -> np.ndarray:
+        return self.own.model
+
+    def noise(self, w) -> np.ndarray:
+        """E|s|^2 = x'(tr(R) R + R^2)x + tr(R) noise, x = w - w_k: Gaussian fourth moments."""
+        R, x = self.covariances(), np.asarray(w) - self.own.model
+        trace = np.trace(R, axis1=1, axis2=2)
+        Rx = np.einsum("kij,kj->ki", R, x)
+        return trace * (Rx * x).sum(1) + (Rx * Rx).sum(1) + trace * self.own.deviation**2
+
+    def constants(self) -> Constants:
+        R = self.covariances()
+        trace = np.trace(R, axis1=1, axis2=2)
+        top = np.linalg.eigvalsh(R)[:, -1]
+        noise = self.own.deviation**2
+        return linear_constants(
+            self, R, self.own.model, beta2=trace * top + top**2, sigma2=trace * noise, f_local=0.5 * noise
+        )
+
+    def objective(self, models) -> np.ndarray:
+        models, (w, s, root) = np.asarray(models), self.own
+        if root.ndim == 1:
+            scale = self.weights * root**2
+            d = w.shape[1]
+            H, g = scale.sum() * np.eye(d), scale @ w
+            constant = 0.5 * (scale @ (w * w).sum(1) + self.weights @ s**2)
+        else:
+            R = self.covariances()
+            H, g = np.tensordot(self.weights, R, 1), np.einsum("k,kij,kj->i", self.weights, R, w)
+            constant = 0.5 * (np.einsum("k,ki,kij,kj->", self.weights, w, R, w) + self.weights @ s**2)
+        return quadratic_values(models, H, g, constant)

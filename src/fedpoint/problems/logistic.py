@@ -1,0 +1,212 @@
+"""Regularised logistic and softmax regression. Lecture 000, (15)-(18)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpoint.errors import FedpointError
+from fedpoint.problems.base import Constants, by_agent, check_agents, check_finite, check_weights, newton
+from fedpoint.problems.least_squares import row_noise
+from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling
+
+
+@dataclass(frozen=True)
+class LogisticOracle(RowsOracle):
+    """A row is (h, gamma) with gamma = +-1, or (h, indicator of its class) when there are more than two classes."""
+
+    classes: int = 2
+
+    def _split(self, rows):
+        width = 1 if self.classes == 2 else self.classes
+        return rows[:, :-width], rows[:, -width:]
+
+    def weighted_loss(self, w, rows, weight, extra):
+        h, y = self._split(rows)
+        if self.classes == 2:
+            return weight @ jax.nn.softplus(-y[:, 0] * (h @ w))
+        logits = h @ w
+        return weight @ (jax.nn.logsumexp(logits, axis=1) - (logits * y).sum(1))
+
+    def weighted_gradient(self, w, rows, weight, extra):
+        h, y = self._split(rows)
+        if self.classes == 2:
+            gamma = y[:, 0]
+            return (-weight * gamma * jax.nn.sigmoid(-gamma * (h @ w))) @ h
+        return h.T @ ((jax.nn.softmax(h @ w, axis=1) - y) * weight[:, None])
+
+    def penalty(self, w, extra):
+        return 0.5 * extra * jnp.sum(w * w)
+
+
+class Logistic(RowsProblem):
+    """J_k(w) = ridge/2 |w|^2 + mean of ln(1 + exp(-gamma h'w)); softmax when there are more than two classes.
+
+    Args:
+        X: (n, d) rows of all agents. y: labels +-1 or 0/1, or any classes.
+        groups: whose row it is (n,). Without it there is one agent.
+        ridge: rho, on every coefficient.
+        weights: p_k, default n_k/n.
+        intercept: append a column of ones.
+        batch, sampling: rows a step ("iid", "shuffle", "importance"); None is the full gradient.
+
+    A model is (d,), or (d, classes) for softmax.
+    """
+
+    def __init__(
+        self,
+        X,
+        y,
+        groups=None,
+        ridge: float = 0.01,
+        weights=None,
+        intercept: bool = False,
+        batch: int | None = None,
+        sampling: str = "iid",
+        dtype=np.float64,
+    ):
+        check_sampling(batch, sampling)
+        X, y = np.asarray(X), np.asarray(y)
+        if X.ndim != 2 or y.shape != (len(X),):
+            raise FedpointError(f"X of shape {X.shape} and y of shape {y.shape}; give (rows, columns) and (rows,)")
+        check_agents(len(X))
+        check_finite("X", X)
+        if np.issubdtype(y.dtype, np.number):
+            check_finite("y", y)
+        if not ridge >= 0:
+            raise FedpointError(f"ridge must be at least 0, got {ridge}")
+        self.classes = np.unique(y)
+        if len(self.classes) < 2:
+            raise FedpointError(f"y holds one class only ({self.classes[0]!r}): there is nothing to tell apart")
+        order, counts, self.names = by_agent(np.zeros(len(X), int) if groups is None else groups, len(X))
+        X = X[order].astype(dtype)
+        if intercept:
+            X = np.column_stack([X, np.ones(len(X), dtype)])
+        label = np.searchsorted(self.classes, y[order])
+        two = len(self.classes) == 2
+        target = (2.0 * label - 1.0)[:, None] if two else np.eye(len(self.classes))[label]
+        self.X, self.label, self.intercept, self.ridge = X, label, intercept, float(ridge)
+        self.weights = check_weights(weights, len(counts), default=counts.astype(float))
+        self.batch = batch
+        largest = int(counts.max())
+        oracle = LogisticOracle(
+            batch, sampling, largest, equal=bool((counts == largest).all()), classes=len(self.classes)
+        )
+        self.set_rows(np.column_stack([X, target.astype(dtype)]), counts, np.asarray(ridge, dtype), oracle)
+        self._solution: np.ndarray | None | str = "unknown"
+        if sampling == "importance":
+            w = self.solution()
+            w = self.start() if w is None else w
+            rows = self.row_gradients(w)
+            self.set_chances(np.sqrt((rows.reshape(len(rows), -1) ** 2).sum(1)))
+
+    def start(self) -> np.ndarray:
+        d = self.X.shape[1]
+        return np.zeros(d if len(self.classes) == 2 else (d, len(self.classes)), self.X.dtype)
+
+    def row_weights(self) -> np.ndarray:
+        """(n,): each row's weight p_k / n_k in the aggregate."""
+        return np.repeat(self.weights / self.counts, self.counts)
+
+    def objective(self, models) -> np.ndarray:
+        """In one pass over the rows of all agents: no agent is padded."""
+        with jax.enable_x64(True):
+            rows = self.common.rows[: len(self.X)]
+            return np.asarray(_objective(self.oracle, rows, self.row_weights(), self.ridge, models))
+
+    def solution(self) -> np.ndarray | None:
+        """w* by Newton's method, or None where the minimum is not attained (separable classes without ridge)."""
+        if isinstance(self._solution, str):
+            with jax.enable_x64(True):
+                rows = jnp.asarray(self.common.rows[: len(self.X)], jnp.float64)
+                w, size = _minimise(self.oracle, rows, self.row_weights(), self.ridge, self.start().astype(float))
+            self._solution = np.asarray(w) if float(size) < 1e-9 and np.abs(w).max() < 1e6 else None
+        return self._solution
+
+    def local_solutions(self) -> np.ndarray | None:
+        """w_k* of each agent; None without a ridge, where an agent with one class has none."""
+        if self.ridge == 0:
+            return None
+        found = []
+        with jax.enable_x64(True):
+            for offset, count in zip(self.own.offset, self.counts, strict=True):
+                rows = np.zeros((self.oracle.largest, self.common.rows.shape[1]))  # one shape, one compilation
+                rows[:count] = self.common.rows[offset : offset + count]
+                weight = np.where(np.arange(len(rows)) < count, 1.0 / count, 0.0)
+                found.append(np.asarray(_minimise(self.oracle, rows, weight, self.ridge, self.start().astype(float))[0]))
+        return np.stack(found)
+
+    def row_gradients(self, w) -> np.ndarray:
+        """(n, ...): the gradient of every row's loss, penalty included."""
+        h = self.X
+        if len(self.classes) == 2:
+            gamma = 2.0 * self.label - 1.0
+            return (-gamma / (1 + np.exp(gamma * (h @ w))))[:, None] * h + self.ridge * w
+        logits = h @ w
+        p = np.exp(logits - logits.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        p[np.arange(len(h)), self.label] -= 1.0
+        return h[:, :, None] * p[:, None, :] + self.ridge * w
+
+    def noise(self, w) -> np.ndarray:
+        if self.batch is None:
+            return np.zeros(self.agents)
+        gradients = self.row_gradients(np.asarray(w)).reshape(len(self.X), -1)
+        parts = np.split(gradients, np.cumsum(self.counts)[:-1])
+        return np.array([row_noise(g, self._chances(k)) for k, g in enumerate(parts)]) / self.batch
+
+    def constants(self) -> Constants:
+        """Smoothness from |h|^2/4 (two classes) or |h|^2/2 (softmax), strong convexity from the ridge.
+
+        sigma2_k is twice the noise at w_k*; beta2_k twice the largest squared row smoothness, over the batch.
+        """
+        curvature = 0.25 if len(self.classes) == 2 else 0.5
+        parts = np.split(self.X, np.cumsum(self.counts)[:-1])
+        top = np.array([np.linalg.norm(x.T @ x / len(x), 2) for x in parts])
+        delta_k = curvature * top + self.ridge
+        H = (self.X * self.row_weights()[:, None]).T @ self.X
+        w, local = self.solution(), self.local_solutions()
+        beta2 = sigma2 = np.zeros(self.agents)
+        spread = gamma = None
+        if local is not None and w is not None:
+            flat = local.reshape(self.agents, -1)
+            spread = float(self.weights @ ((flat - w.ravel()) ** 2).sum(1))
+            at_own = np.array([self._loss_of(k, v) for k, v in enumerate(local)])
+            gamma = float(self.weights @ (self.losses(w) - at_own))
+        if self.batch is not None:
+            rough = np.array([(curvature * (x * x).sum(1).max()) ** 2 for x in parts])
+            beta2 = 2 * rough / self.batch
+            sigma2 = None if local is None else 2 * np.array([self.noise(v)[k] for k, v in enumerate(local)])
+        return Constants(
+            nu=self.ridge or None,
+            delta=float(curvature * np.linalg.norm(H, 2) + self.ridge),
+            nu_k=np.full(self.agents, self.ridge),
+            delta_k=delta_k,
+            beta2_k=beta2,
+            sigma2_k=sigma2,
+            heterogeneity=spread,
+            gamma=gamma,
+        )
+
+    def _loss_of(self, k: int, w: np.ndarray) -> float:
+        return float(self.losses(w)[k])
+
+
+def _penalised(oracle, w, rows, weight, ridge):
+    return oracle.weighted_loss(w, rows, weight, ridge) + oracle.penalty(w, ridge)
+
+
+@partial(jax.jit, static_argnums=0)
+def _objective(oracle, rows, weight, ridge, models):
+    return jax.lax.map(lambda w: _penalised(oracle, w, rows, weight.astype(w.dtype), ridge), models)
+
+
+@partial(jax.jit, static_argnums=0)
+def _minimise(oracle, rows, weight, ridge, start):
+    gradient = jax.grad(lambda w: _penalised(oracle, w, rows, weight, ridge))
+    w = newton(gradient, start, 0.0)
+    return w, jnp.linalg.norm(gradient(w))

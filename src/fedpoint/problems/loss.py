@@ -1,0 +1,114 @@
+"""Any differentiable loss(params, batch) of any pytree of parameters: a neural network too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpoint.errors import FedpointError
+from fedpoint.problems.base import by_agent, check_agents, check_finite, check_weights
+from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling
+
+
+@dataclass(frozen=True)
+class LossOracle(RowsOracle):
+    function: Callable = lambda params, batch: 0.0
+    by_row: bool = False  # the function returns one loss a row, else their mean
+
+    def weighted_loss(self, w, rows, weight, extra):
+        if self.by_row:
+            return weight @ self.function(w, rows)
+        # A mean over rows is taken apart by giving it one row at a time; XLA batches it again.
+        single = jax.vmap(lambda row: self.function(w, jax.tree.map(lambda a: a[None], row)))(rows)
+        return weight @ single
+
+    def weighted_gradient(self, w, rows, weight, extra):
+        if self.sampling == "iid" and self.batch is not None and not self.by_row and weight.shape == (self.batch,):
+            # Full batches of equal weights: the loss as it is.
+            scale = weight.sum()
+            return jax.tree.map(lambda g: scale * g, jax.grad(self.function)(w, rows))
+        return super().weighted_gradient(w, rows, weight, extra)
+
+
+class Loss(RowsProblem):
+    """f_k(params) = the mean over agent k's rows of `loss`.
+
+    Args:
+        loss: loss(params, batch) -> the mean over the batch's rows (a number), or one loss a row. It must be a mean
+            over rows: agents' batches differ in size, so rows are weighted.
+        params: any pytree of arrays: where a run starts.
+        data: a pytree of arrays with one row per sample.
+        groups: whose row it is. Without it there is one agent.
+        batch, sampling: rows a step ("iid", "shuffle"); None is the full gradient.
+        weights: p_k, default n_k/n.
+        solution: w*, where it is known.
+    """
+
+    def __init__(
+        self,
+        loss: Callable,
+        params: Any,
+        data: Any,
+        groups=None,
+        batch: int | None = None,
+        sampling: str = "iid",
+        weights=None,
+        solution: Any = None,
+    ):
+        check_sampling(batch, sampling)
+        if sampling == "importance":
+            raise FedpointError('sampling="importance" needs gradients of rows: use it with LeastSquares or Logistic')
+        leaves = jax.tree.leaves(data)
+        if not leaves:
+            raise FedpointError("data holds no array")
+        rows = len(leaves[0])
+        for i, leaf in enumerate(leaves):
+            if np.ndim(leaf) < 1 or len(leaf) != rows:
+                raise FedpointError(f"data: array {i} has shape {np.shape(leaf)}, but array 0 has {rows} rows")
+            check_finite(f"data (array {i})", leaf)
+        check_agents(rows)
+        for i, leaf in enumerate(jax.tree.leaves(params)):
+            check_finite(f"params (array {i})", leaf)
+        order, counts, self.names = by_agent(np.zeros(rows, int) if groups is None else groups, rows)
+        data = jax.tree.map(lambda a: np.asarray(a)[order], data)
+        self.params = jax.tree.map(np.asarray, params)
+        self.weights = check_weights(weights, len(counts), default=counts.astype(float))
+        self.batch, self._given = batch, solution
+        largest = int(counts.max())
+        with jax.enable_x64(True):
+            two = jax.tree.map(lambda a: a[:1].repeat(2, 0), data)
+            try:
+                shape = jax.eval_shape(loss, self.params, two).shape
+            except Exception as error:
+                raise FedpointError(f"loss(params, batch) fails on two rows of the data: {error}") from error
+        if shape not in ((), (2,)):
+            raise FedpointError(f"loss(params, batch) must return a number or one number a row, got shape {shape}")
+        oracle = LossOracle(
+            batch, sampling, largest, bool((counts == largest).all()), function=loss, by_row=shape == (2,)
+        )
+        self.set_rows(data, counts, (), oracle)
+
+    def start(self) -> Any:
+        return self.params
+
+    def solution(self) -> Any:
+        return self._given
+
+    def objective(self, models) -> np.ndarray:
+        with jax.enable_x64(True):
+            n = int(self.counts.sum())
+            rows = jax.tree.map(lambda a: a[:n], self.common.rows)
+            weight = np.repeat(self.weights / self.counts, self.counts)
+            return np.asarray(_objective(self.oracle, rows, weight, models))
+
+
+@partial(jax.jit, static_argnums=0)
+def _objective(oracle, rows, weight, models):
+    dtype = jnp.result_type(*jax.tree.leaves(models))
+    return jax.lax.map(lambda w: oracle.weighted_loss(w, rows, weight.astype(dtype), ()), models)

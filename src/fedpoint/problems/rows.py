@@ -1,0 +1,228 @@
+"""Stored rows, of very different counts per agent, and how a round samples them.
+
+Rows lie one agent after the other in flat tables: nobody is padded to the largest. Full fields go over an
+agent's rows in blocks, as many as it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from fedpoint.core.random import Key
+from fedpoint.core.vector import take
+from fedpoint.errors import FedpointError, nearest
+from fedpoint.problems.base import Mine, Oracle, Problem
+
+SAMPLINGS = ("iid", "shuffle", "importance")
+BLOCK = 256  # rows a block: long enough to vectorise, short enough to waste little on the last one
+
+
+class Span(NamedTuple):
+    """Where one agent's rows are."""
+
+    offset: Any
+    count: Any
+    agent: Any
+
+
+class Table(NamedTuple):
+    """All agents' rows, followed by a block of padding so that no slice runs out; and what else is shared."""
+
+    rows: Any
+    chance: Any  # cumulative probabilities for importance sampling, else ()
+    extra: Any  # numbers that the loss needs, for instance the ridge
+
+
+class Batch(NamedTuple):
+    """Rows and their weights in a mean (or sum) over the agent's rows."""
+
+    index: Array
+    weight: Array
+
+
+@dataclass(frozen=True)
+class RowsOracle(Oracle):
+    """Sampling of rows. Subclasses say what a row's loss is, by `weighted_loss` or also by its gradient."""
+
+    batch: int | None
+    sampling: str
+    largest: int  # most rows of an agent
+    equal: bool  # all agents have that many
+    mean: bool = True  # f_k is a mean over rows, else their sum
+    epochs: int = 1  # orders of the rows that a round may need
+
+    # What a subclass provides.
+
+    def weighted_loss(self, w: Any, rows: Any, weight: Array, extra: Any) -> Array:
+        """sum_j weight_j loss(w; row_j)."""
+        raise FedpointError(f"{type(self).__name__} does not say what a row's loss is")
+
+    def weighted_gradient(self, w: Any, rows: Any, weight: Array, extra: Any) -> Any:
+        return jax.grad(lambda v: self.weighted_loss(v, rows, weight, extra))(w)
+
+    def penalty(self, w: Any, extra: Any) -> Any:
+        """The part of the loss that does not depend on rows; a function of w, or None."""
+        return None
+
+    # Sampling.
+
+    @property
+    def predraw(self) -> bool:  # type: ignore[override]
+        return self.batch is not None and self.sampling != "shuffle"
+
+    @property
+    def _ordered(self) -> bool:
+        return self.batch is not None and self.sampling == "shuffle" and self.largest > self.batch
+
+    def plan(self, mine: Mine, key: Key) -> Any:
+        """Orders of the rows, one for each epoch of the round."""
+        if not self._ordered:
+            return ()
+        size = -(-self.largest // self.batch) * self.batch  # whole batches: a slice never runs out
+        return jax.vmap(lambda e: key.row(e).permutation(mine.own.count, size))(jnp.arange(self.epochs))
+
+    def draw(self, mine: Mine, plan: Any, row: Any, e: Any) -> Any:
+        if self.batch is None:
+            return ()
+        offset, count = mine.own[:2]
+        if self.sampling == "iid":
+            index = offset + row.integers(count, (self.batch,))
+            weight = jnp.full(self.batch, 1.0 / self.batch)
+        elif self.sampling == "importance":
+            # chance[j] = k + cumulative probability within agent k, so one search serves all agents.
+            agent = mine.own[2].astype(jnp.float64)
+            index = jnp.searchsorted(mine.common.chance, agent + row.uniform((self.batch,)), side="right")
+            index = jnp.clip(index, offset, offset + count - 1).astype(jnp.int32)
+            below = jnp.where(index == offset, agent, mine.common.chance[jnp.maximum(index - 1, 0)])
+            chance = mine.common.chance[index] - below
+            weight = 1.0 / (self.batch * count * chance)
+        else:
+            batches = (count + self.batch - 1) // self.batch
+            place = (e % batches) * self.batch + jnp.arange(self.batch, dtype=jnp.int32)
+            inside = place < count
+            if self._ordered:
+                order = lax.dynamic_slice(plan, (e // batches, place[0]), (1, self.batch))[0]
+            else:
+                order = place
+            index = offset + jnp.where(inside, order, 0)
+            weight = inside / jnp.minimum(self.batch, count - place[0])
+        return Batch(index, weight if self.mean else weight * count)
+
+    # Fields.
+
+    def field(self, mine: Mine, w: Any, z: Any) -> Any:
+        if self.batch is None:
+            return self.mean_field(mine, w)
+        rows = take(mine.common.rows, z.index)
+        dtype = jax.tree.leaves(w)[0].dtype
+        gradient = self.weighted_gradient(w, rows, z.weight.astype(dtype), mine.common.extra)
+        return self._with_penalty(gradient, w, mine.common.extra)
+
+    def mean_field(self, mine: Mine, w: Any) -> Any:
+        extra = mine.common.extra
+        gradient = self._over_rows(mine, w, lambda rows, weight: self.weighted_gradient(w, rows, weight, extra))
+        return self._with_penalty(gradient, w, extra)
+
+    def loss(self, mine: Mine, w: Any) -> Array:
+        extra = mine.common.extra
+        value = self._over_rows(mine, w, lambda rows, weight: self.weighted_loss(w, rows, weight, extra))
+        penalty = self.penalty(w, extra)
+        return value if penalty is None else value + penalty
+
+    def _with_penalty(self, gradient: Any, w: Any, extra: Any) -> Any:
+        if self.penalty(w, extra) is None:
+            return gradient
+        return jax.tree.map(jnp.add, gradient, jax.grad(lambda v: self.penalty(v, extra))(w))
+
+    def _over_rows(self, mine: Mine, w: Any, function: Callable[[Any, Array], Any]) -> Any:
+        """sum of function(block of rows, weights) over all rows of the agent."""
+        offset, count = mine.own[:2]
+        dtype = jax.tree.leaves(w)[0].dtype
+        each = 1.0 / count if self.mean else jnp.ones(())
+
+        def block(start, size):
+            rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, offset + start, size), mine.common.rows)
+            inside = start + jnp.arange(size) < count
+            return function(rows, (inside * each).astype(dtype))
+
+        if self.equal or self.largest <= BLOCK:
+            return block(0, self.largest)
+        shapes = jax.eval_shape(lambda: block(jnp.int32(0), BLOCK))
+        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+        def add(i, total):
+            return jax.tree.map(jnp.add, total, block(i * BLOCK, BLOCK))
+
+        return lax.fori_loop(0, (count + BLOCK - 1) // BLOCK, add, zero)
+
+
+class RowsProblem(Problem):
+    """A problem whose agents store rows."""
+
+    oracle: RowsOracle
+    counts: np.ndarray
+
+    def local_rows(self) -> np.ndarray:
+        return self.counts
+
+    def set_rows(self, rows: Any, counts: np.ndarray, extra: Any, oracle: RowsOracle) -> None:
+        """Lay the rows (ordered by agent) into the table, with padding for the last block."""
+        pad = oracle.largest
+        padded = jax.tree.map(lambda a: np.concatenate([a, np.zeros((pad, *a.shape[1:]), a.dtype)]), rows)
+        self.counts = np.asarray(counts)
+        offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        self.oracle = oracle
+        self.own = Span(offsets.astype(np.int32), self.counts.astype(np.int32), np.arange(len(counts), dtype=np.int32))
+        self.common = Table(padded, (), extra)
+
+    def set_chances(self, norms: np.ndarray) -> None:
+        """Probabilities of rows within their agents, proportional to `norms` (n,), kept above a thousandth of the mean."""
+        own = np.repeat(np.arange(len(self.counts)), self.counts)
+        floor = 1e-3 * np.bincount(own, norms) / self.counts
+        norms = np.maximum(norms, np.maximum(floor, 1e-300)[own])
+        cumulative = np.cumsum(norms)
+        before = np.concatenate([[0.0], cumulative])[self.own.offset]
+        mass = np.bincount(own, norms)
+        chance = own + (cumulative - before[own]) / mass[own]
+        chance[self.own.offset + self.counts - 1] = np.arange(1, len(self.counts) + 1)
+        self.common = self.common._replace(chance=chance)
+
+    def _chances(self, k: int) -> np.ndarray:
+        """(m_k,): the probability of each row of agent k."""
+        if self.oracle.sampling != "importance":
+            return np.full(self.counts[k], 1.0 / self.counts[k])
+        start = self.own.offset[k]
+        return np.diff(self.common.chance[start : start + self.counts[k]], prepend=float(k))
+
+    def prepare(self, algorithm: Any) -> RowsOracle:
+        """The oracle for an algorithm: how many orders of the rows a round may need."""
+        oracle = self.oracle
+        if oracle.batch is None or oracle.sampling != "shuffle":
+            return oracle
+        if type(algorithm).unbounded:
+            raise FedpointError(
+                f"{type(algorithm).__name__} draws its number of local steps in the run, so rows cannot be shuffled "
+                'ahead: use sampling="iid"'
+            )
+        steps = getattr(algorithm, "local_steps", 1)
+        steps = np.broadcast_to(np.asarray(getattr(steps, "steps", steps)), self.counts.shape)
+        batches = -(-self.counts // oracle.batch)
+        # An agent whose rows fit into one batch needs no order.
+        need = -(-steps[batches > 1] // batches[batches > 1])
+        return replace(oracle, epochs=int(max(need, default=1)))
+
+
+def check_sampling(batch: Any, sampling: str) -> None:
+    if sampling not in SAMPLINGS:
+        raise FedpointError(f"unknown sampling {sampling!r}: {nearest(sampling, SAMPLINGS)}")
+    if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1):
+        raise FedpointError(f"batch must be a whole number of rows, at least 1, or None for full fields; got {batch}")
+    if batch is None and sampling != "iid":
+        raise FedpointError(f'sampling="{sampling}" needs batch=')

@@ -1,0 +1,291 @@
+"""A run in progress: segments of rounds, records, stopping, divergence, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpoint.core.algorithm import per_agent_fields
+from fedpoint.core.participation import scheme_names
+from fedpoint.core.steps import Epochs
+from fedpoint.core.vector import unwrap, wrap
+from fedpoint.errors import Diverged, FedpointError
+from fedpoint.runtimes import cache
+from fedpoint.runtimes.simulation import (
+    Inputs,
+    Records,
+    State,
+    choose,
+    message_floats,
+    seeds_of,
+    segment,
+    start_state,
+)
+
+PATIENCE = 0.25  # seconds of work between looks at stopping, progress and checkpoints
+TOO_FAR = 1e15  # times the start: a model this large has diverged
+HISTORY_BYTES = 1 << 28  # recorded models of a whole run, from which records are thinned
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback gets after each segment. `model` and `error` lead with the repeat axis."""
+
+    round: int
+    rounds: int
+    seconds: float
+    rate: float  # rounds a second
+    model: Any
+    error: np.ndarray | None
+
+
+def bind_algorithm(algorithm: Any, problem: Any) -> Any:
+    """The algorithm with its per-agent numbers known: epochs counted, lengths checked."""
+    steps = getattr(algorithm, "local_steps", None)
+    changes = {}
+    if isinstance(steps, Epochs):
+        rows = problem.local_rows()
+        if rows is None:
+            raise FedpointError("local_steps=Epochs needs agents that store rows; a stream has no epoch: give a number")
+        batch = problem.batch or rows.max()
+        counts = steps.count * -(-rows // batch)
+        changes["local_steps"] = int(counts[0]) if (counts == counts[0]).all() else counts.astype(np.int32)
+    for name in per_agent_fields(algorithm):
+        value = changes.get(name, getattr(algorithm, name))
+        if np.ndim(value) == 1 and len(value) != problem.agents:
+            raise FedpointError(
+                f"{type(algorithm).__name__}: {name} has {len(value)} values, but there are {problem.agents} agents"
+            )
+        if np.ndim(value) == 1 and name == "local_steps":
+            changes[name] = np.asarray(value, np.int32)
+    if not changes:
+        return algorithm
+    fields = {name: getattr(algorithm, name) for name in algorithm.__dataclass_fields__}
+    return type(algorithm)(**{**fields, **changes})
+
+
+def check_valid(algorithm: Any, participation: Any) -> None:
+    """Refuse a participation under which the method is not valid, with the reason."""
+    card = type(algorithm).card
+    for name in scheme_names(participation):
+        if card.participation is not None and name not in card.participation:
+            raise FedpointError(
+                f"{card.title} cannot run with participation {name}: {card.restriction}. "
+                f"Use {' or '.join(card.participation)}."
+            )
+
+
+def cast(tree: Any, dtype: Any) -> Any:
+    """Floats of a tree in the model's precision; whole numbers as they are."""
+    return jax.tree.map(
+        lambda a: np.asarray(a, dtype) if np.issubdtype(np.asarray(a).dtype, np.floating) else np.asarray(a), tree
+    )
+
+
+class Session:
+    """The algorithm at work on the problem. `advance(n)` goes on; everything is a function of seed and inputs."""
+
+    def __init__(
+        self,
+        algorithm: Any,
+        problem: Any,
+        participation: Any,
+        start: Any,
+        exact: bool,
+        seed: int,
+        repeats: int,
+        every: int,
+        swept: Any = None,
+    ):
+        cache.enable()
+        check_valid(algorithm, participation)
+        self.problem, self.seed, self.repeats, self.every = problem, seed, repeats, every
+        self.exact = exact
+        self.algorithm = bind_algorithm(algorithm, problem)
+        self.participation = participation.bind(problem, self.algorithm)
+        self.solution = problem.solution()
+        self.round = 0
+        self.seconds = 0.0
+        self.swept = swept is not None
+        self.start = jax.tree.map(np.asarray, start)
+        dtype = np.result_type(*jax.tree.leaves(self.start))
+        with jax.enable_x64(True):
+            oracle = problem.prepare(self.algorithm)
+            self.layout = choose(
+                oracle, self.algorithm, problem, self.participation, self.start, exact, repeats, every
+            )
+            traced = cast(self.algorithm if swept is None else swept, dtype)
+            self.inputs = jax.device_put(
+                Inputs(traced, self.participation, problem.own, problem.common, problem.weights)
+            )
+            self.seeds = seeds_of(seed, 1 if self.swept else repeats)
+            if self.swept:  # the same draws at every point: differences are the hyper-parameter's
+                self.seeds = jax.tree.map(lambda a: jnp.repeat(a, repeats, axis=0), self.seeds)
+            one = cast(self.algorithm, dtype)
+            model = wrap(jax.tree.map(jnp.asarray, self.start))
+            state = start_state(one, model, problem.agents)
+            self.floats = message_floats(one, state, self.layout, self.inputs._replace(algorithm=one))
+            self.state = jax.tree.map(lambda a: jnp.repeat(a[None], repeats, axis=0), state)
+            if self.swept:  # a hyper-parameter may enter the initial state
+                self.state = jax.vmap(lambda a: start_state(a, model, problem.agents))(traced)
+
+    def _call(self, rounds: int) -> Records:
+        """Go on by so many rounds; the records that fall into them, on the host."""
+        first, last = self.round, self.round + rounds
+        self.state, records = segment(
+            self.layout, self.inputs, self.state, self.seeds, jnp.int32(first), jnp.int32(rounds), self.swept
+        )
+        count = last // self.every - first // self.every
+        self.round = last
+        return jax.tree.map(lambda a: np.asarray(a[:, :count]), Records(unwrap(records.model), records.used))
+
+    def advance(
+        self,
+        rounds: int,
+        stop: Callable[[int, Any, np.ndarray | None], bool] | None = None,
+        callbacks: Iterable[Callable[[Progress], Any]] = (),
+        keep: Callable[[int, Records], None] = lambda round, records: None,
+    ) -> int:
+        """Go on to round `rounds`, handing records to `keep` segment by segment. Returns the round reached."""
+        most, size = self.layout.capacity * self.every, self.every
+        size = max(self.layout.chunk, self.every)
+        callbacks = list(callbacks)
+        begun, since = time.perf_counter(), self.round
+        while self.round < rounds:
+            first = self.round
+            # Donated, so a copy to return to: only when stopping may have to.
+            before = jax.tree.map(jnp.copy, self.state) if stop is not None else None
+            tick = time.perf_counter()
+            with jax.enable_x64(True):
+                records = self._call(min(size, most, rounds - first))
+            took = time.perf_counter() - tick
+            self.seconds += took
+            if took < PATIENCE:
+                size *= 4
+            elif took > 4 * PATIENCE:
+                size = max(self.every, size // 2 // self.every * self.every)
+            at = (np.arange(first // self.every, self.round // self.every) + 1) * self.every
+            self._check_finite(at, records)
+            errors = self.errors(records.model)
+            stopped = False
+            if stop is not None:
+                for i, r in enumerate(at):
+                    if stop(int(r), jax.tree.map(lambda a, i=i: a[:, i], records.model), _column(errors, i)):
+                        stopped = True
+                        if r < self.round:  # the state of that round: go there again, to the same bits
+                            self.state, self.round = before, first
+                            with jax.enable_x64(True):
+                                records = self._call(int(r) - first)
+                            errors = self.errors(records.model)
+                        break
+            keep(self.round, records)
+            if callbacks:
+                spent = time.perf_counter() - begun
+                progress = Progress(
+                    self.round, rounds, spent, (self.round - since) / max(spent, 1e-9), self.model(), _column(errors, -1)
+                )
+                for callback in callbacks:
+                    callback(progress)
+            if stopped:
+                break
+        return self.round
+
+    def model(self) -> Any:
+        """The current global model, one per repeat."""
+        with jax.enable_x64(True):
+            read = jax.vmap(self.algorithm.read)(self.state.hub, self.state.memory)
+        return jax.tree.map(np.asarray, unwrap(read))
+
+    def memories(self) -> Any:
+        """What agents keep, (repeats, agents, ...), completed by what they would hear next."""
+        with jax.enable_x64(True):
+            algorithm = self.inputs.algorithm
+
+            def settled(algorithm, hub, memory):
+                return jax.vmap(lambda m: algorithm.settle(hub, m))(memory)
+
+            axes = (0 if self.swept else None, 0, 0)
+            memory = jax.vmap(settled, in_axes=axes)(algorithm, self.state.hub, self.state.memory)
+        return jax.tree.map(np.asarray, memory)
+
+    def errors(self, models: Any) -> np.ndarray | None:
+        """Squared distance to the solution, over all but the two leading axes."""
+        if self.solution is None:
+            return None
+        total = 0.0
+        for a, b in zip(jax.tree.leaves(models), jax.tree.leaves(self.solution), strict=True):
+            gap = a.astype(np.float64) - np.asarray(b)
+            total = total + (gap**2).reshape(*a.shape[:2], -1).sum(-1)
+        return np.asarray(total)
+
+    def _check_finite(self, at: np.ndarray, records: Records) -> None:
+        limit = TOO_FAR * (1 + max(float(np.abs(a).max(initial=0)) for a in jax.tree.leaves(self.start)))
+        for leaf in jax.tree.leaves(records.model):
+            bad = ~(np.abs(leaf) <= limit).reshape(*leaf.shape[:2], -1).all(-1)
+            if bad.any():
+                raise Diverged(self._divergence(int(at[bad.any(0).argmax()])), int(at[bad.any(0).argmax()]))
+        if not len(at) and not all(np.isfinite(a).all() for a in jax.tree.leaves(self.model())):
+            raise Diverged(self._divergence(self.round), self.round)
+
+    def _divergence(self, round: int) -> str:
+        name = type(self.algorithm).card.title
+        step = getattr(self.algorithm, "step", None)
+        text = f"{name} diverged: the model left the finite numbers by round {round}"
+        if isinstance(step, float):
+            text += f" with step {step:g}"
+        limit = self._largest_step()
+        if limit is not None:
+            noise = "" if self.exact else "; sampled fields and few participants allow less"
+            text += f"; with exact fields the largest stable step here is {limit:.4g}{noise}"
+        return text + ". Take a smaller step."
+
+    def _largest_step(self) -> float | None:
+        """2 over the largest smoothness of an agent, in units of the algorithm's step."""
+        smooth = self.problem.constants().delta_k
+        if smooth is None:
+            return None
+        steps = getattr(self.algorithm, "local_steps", 1)
+        normalised = getattr(self.algorithm, "normalise", False)
+        scale = np.asarray(getattr(steps, "steps", steps), dtype=float) if normalised else 1.0
+        return float(np.min(2.0 / np.asarray(smooth) * scale))
+
+    # Durable form: flat dictionaries of arrays.
+
+    def save(self) -> dict[str, np.ndarray]:
+        return flatten(self.state)
+
+    def restore(self, arrays: dict[str, np.ndarray], round: int) -> None:
+        self.state = unflatten(self.state, arrays)
+        self.round = round
+
+
+def _column(errors: np.ndarray | None, i: int) -> np.ndarray | None:
+    return None if errors is None or not errors.shape[1] else errors[:, i]
+
+
+def flatten(tree: Any) -> dict[str, np.ndarray]:
+    """A pytree of arrays as a flat dictionary, by path."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path) or "model": np.asarray(leaf) for path, leaf in leaves}
+
+
+def unflatten(like: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The pytree again, shaped `like` another; refused where names or shapes differ."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(like)
+    found = []
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path) or "model"
+        if name not in arrays or arrays[name].shape != np.shape(leaf):
+            raise FedpointError(f"saved state does not fit this run: {name} is missing or has another shape")
+        found.append(arrays[name])
+    with jax.enable_x64(True):
+        return jax.tree.map(jnp.asarray, jax.tree.unflatten(tree, found))
+
+
+__all__ = ["Progress", "Session", "State", "flatten", "unflatten"]

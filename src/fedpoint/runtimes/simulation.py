@@ -1,0 +1,299 @@
+"""One compiled program per run: rounds under a loop, agents batched or mapped, repeats and sweeps batched.
+
+What is random does not depend on the state, so it is drawn ahead for a chunk of rounds at once, outside the inner
+loop; the numbers are those that would be drawn on the spot. The number of rounds is not compiled in: a run that
+is extended, resumed or stopped reuses the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from fedpoint.core.agent import Agent
+from fedpoint.core.algorithm import per_agent_fields, samples_per_round
+from fedpoint.core.inbox import gather
+from fedpoint.core.random import Key
+from fedpoint.core.vector import take, where
+from fedpoint.problems.base import Mine
+
+AGENTS, SCHEDULE, HUB = 0, 1, 2  # purposes of random numbers
+
+CHUNK_BYTES = 1 << 21  # what is drawn ahead should stay in the processor's cache
+ROUND_BYTES = 1 << 26  # more than this in one round is drawn on the spot
+CHUNK_ROUNDS = 64
+SEGMENT_BYTES = 1 << 25  # recorded models of one call
+SEGMENT_RECORDS = 4096
+RAGGED = 1.5  # largest over mean work of an agent, from which padding costs more than mapping
+LARGE_MODEL = 4096  # floats, from which one agent's work fills the vector units by itself
+
+
+class State(NamedTuple):
+    """All that the next round needs, and what was used so far (models sent, answers, field evaluations)."""
+
+    hub: Any
+    memory: Any
+    used: Array
+
+
+class Records(NamedTuple):
+    """What is kept of a round."""
+
+    model: Any
+    used: Array
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the engine executes a run: structure, compiled in."""
+
+    oracle: Any
+    agents: int
+    slots: int
+    exact: bool
+    samples: int | None  # drawn ahead for each agent and round; None: on the spot
+    chunk: int  # rounds drawn ahead
+    mapped: bool  # agents (and repeats) one after the other, else batched
+    capacity: int  # records of a segment
+    every: int  # rounds from one record to the next
+
+    def explain(self) -> str:
+        agents = "one after the other (no padding)" if self.mapped else "batched"
+        if self.exact:
+            draws = "exact fields, no samples"
+        elif self.samples is None:
+            draws = "samples drawn on the spot"
+        else:
+            draws = f"samples drawn ahead for {self.chunk} rounds"
+        return f"agents {agents}; {draws}"
+
+
+def choose(
+    oracle: Any, algorithm: Any, problem: Any, participation: Any, model: Any, exact: bool, lanes: int, every: int
+) -> Layout:
+    """The layout for a run of `lanes` repeats or sweep points, from what is known of sizes."""
+    agents = problem.agents
+    slots = participation.slots(agents)
+    floats = sum(np.size(a) for a in jax.tree.leaves(model))
+    bytes_ = sum(np.asarray(a).nbytes for a in jax.tree.leaves(model))
+    mapped = agents > 1 and (_raggedness(oracle, algorithm, problem, exact) > RAGGED or floats > LARGE_MODEL)
+    own = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a)[1:], np.asarray(a).dtype), problem.own)
+    key = Key(*(jax.ShapeDtypeStruct((), jnp.uint32),) * 2)
+    samples = None if exact or not oracle.predraw else samples_per_round(algorithm)
+
+    def ahead(own, common, key):
+        mine = Mine(own, common)
+        plan = oracle.plan(mine, key)
+        drawn = () if samples is None else _draw(oracle, mine, plan, key, samples)
+        return plan, drawn
+
+    per_agent = 0
+    if not exact:
+        shapes = jax.tree.leaves(jax.eval_shape(ahead, own, problem.common, key))
+        per_agent = sum(int(np.prod(s.shape)) * s.dtype.itemsize for s in shapes)
+    lanes_ahead = 1 if mapped else lanes
+    per_round = max(1, per_agent * slots * lanes_ahead)
+    if per_round > ROUND_BYTES:
+        samples = None
+    chunk = int(np.clip(CHUNK_BYTES // per_round, 1, CHUNK_ROUNDS))
+    capacity = int(np.clip(SEGMENT_BYTES // max(1, bytes_ * lanes), 1, SEGMENT_RECORDS))
+    return Layout(oracle, agents, slots, exact, samples, chunk, mapped, capacity, every)
+
+
+def _raggedness(oracle: Any, algorithm: Any, problem: Any, exact: bool) -> float:
+    """Largest over mean work of an agent in a round."""
+    steps = getattr(algorithm, "local_steps", 1)
+    steps = np.asarray(getattr(steps, "steps", steps) or 1, dtype=float)
+    work = np.broadcast_to(steps, problem.weights.shape)
+    rows = problem.local_rows()
+    if rows is not None and (exact or problem.batch is None) and not getattr(oracle, "gram", False):
+        work = work * rows
+    return float(work.max() / work.mean())
+
+
+def _draw(oracle: Any, mine: Mine, plan: Any, key: Key, samples: int) -> Any:
+    """The samples of a round, (samples, ...)."""
+    return jax.vmap(lambda e: oracle.draw(mine, plan, key.row(e), e))(jnp.arange(samples))
+
+
+def start_state(algorithm: Any, model: Any, agents: int) -> State:
+    hub, one = algorithm.init(model)
+    memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (agents, *jnp.shape(a))), one)
+    return State(jax.tree.map(jnp.asarray, hub), memory, jnp.zeros(3, jnp.int64))
+
+
+class Inputs(NamedTuple):
+    """The numbers of a run: traced."""
+
+    algorithm: Any
+    participation: Any
+    own: Any
+    common: Any
+    p: Array
+
+
+def _over_agents(layout: Layout, function, *arguments):
+    """function over the agents of a round."""
+    if layout.mapped:
+        return lax.map(lambda a: function(*a), arguments)
+    return jax.vmap(function)(*arguments)
+
+
+def _per_agent_split(algorithm: Any, agents: int):
+    """Leaves of the algorithm that have one value per agent, and how to put one agent's back."""
+    names = [n for n in per_agent_fields(algorithm) if jnp.shape(getattr(algorithm, n, 0)) == (agents,)]
+    values = {n: getattr(algorithm, n) for n in names}
+
+    def put(one):
+        leaves, tree = jax.tree.flatten(algorithm)
+        copy = jax.tree.unflatten(tree, leaves)
+        for name, value in one.items():
+            object.__setattr__(copy, name, value)
+        return copy
+
+    return values, put
+
+
+def one_round(layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: Any, key: Key, hub_row: Any, round: Any):
+    """T = combine o gather o local on (hub, memory): the operator that everything else is about."""
+    algorithm, K = inputs.algorithm, layout.agents
+    everyone = tick.agents is None
+    agents = jnp.arange(K, dtype=jnp.int32) if everyone else tick.agents
+    pick = (lambda tree: tree) if everyone else (lambda tree: take(tree, tick.agents))
+    heard = algorithm.say(state.hub, hub_row)
+    tuned, put = _per_agent_split(algorithm, K)
+
+    def work(index, own, memory, tuned, ahead, share):
+        mine, agent_key = Mine(own, inputs.common), key.fold(round, index)
+        if layout.exact:
+            plan = samples = None
+        elif ahead is None:
+            plan, samples = layout.oracle.plan(mine, agent_key), None
+        else:
+            plan, samples = ahead
+        agent = Agent(layout.oracle, mine, agent_key, plan, samples, layout.exact, round, share)
+        message, memory = put(tuned).local(heard, memory, agent)
+        return message, memory, jnp.asarray(agent.evaluations, jnp.int64)
+
+    memory = pick(state.memory)
+    messages, new, spent = _over_agents(
+        layout, work, agents, pick(inputs.own), memory, pick(tuned), ahead, pick(inputs.p)
+    )
+    hub = algorithm.combine(state.hub, gather(messages, tick.weight, tick.share))
+    heard_from = tick.heard
+    if inputs.participation.abandons:
+        hub = where(tick.merge, hub, state.hub)
+        heard_from = heard_from & tick.merge
+    if everyone:
+        if inputs.participation.abandons:
+            new = jax.vmap(where)(heard_from, new, memory)
+    else:
+        # An index out of range is dropped: agents not heard, and repeated draws of one agent.
+        target = jnp.where(heard_from, tick.agents, K)
+        new = jax.tree.map(lambda all_, n: all_.at[target].set(n, mode="drop"), state.memory, new)
+    used = jnp.stack(
+        [tick.asked.astype(jnp.int64), jnp.sum(tick.heard, dtype=jnp.int64), jnp.sum(spent * tick.heard)]
+    )
+    return State(hub, new, state.used + used)
+
+
+def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array) -> Any:
+    """What is drawn ahead for a chunk of rounds: plans and samples, (rounds, slots, ...)."""
+    oracle = layout.oracle
+    everyone = ticks.agents is None
+
+    def agent(own, index, round):
+        mine = Mine(own, inputs.common)
+        agent_key = key.fold(round, index)
+        plan = oracle.plan(mine, agent_key)
+        return plan, None if layout.samples is None else _draw(oracle, mine, plan, agent_key, layout.samples)
+
+    if everyone:
+        index = jnp.arange(layout.agents, dtype=jnp.int32)
+        return jax.vmap(lambda r: jax.vmap(lambda o, i: agent(o, i, r))(inputs.own, index))(rounds)
+    return jax.vmap(lambda r, a: jax.vmap(lambda o, i: agent(o, i, r))(take(inputs.own, a), a))(rounds, ticks.agents)
+
+
+def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array):
+    """`rounds` rounds from round `first` on, of one repeat; records of them."""
+    key, schedule, hub_key = (Key(*s) for s in seeds)
+    participation, algorithm = inputs.participation, inputs.algorithm
+    chunk, every = layout.chunk, layout.every
+    model = algorithm.read(state.hub, state.memory)
+    empty = jax.tree.map(lambda a: jnp.zeros((layout.capacity, *a.shape), a.dtype), Records(model, state.used))
+
+    def tick_of(round):
+        return participation.tick(schedule.fold(round), inputs.p, round)
+
+    def run_chunk(c, carry):
+        base = first + c * chunk
+        in_chunk = base + jnp.arange(chunk)
+        ticks = jax.vmap(tick_of)(in_chunk) if participation.drawn else tick_of(base)
+        drawn_ahead = not layout.exact and (layout.samples is not None or not layout.oracle.predraw)
+        ahead = _ahead(layout, inputs, ticks, key, in_chunk) if drawn_ahead else None
+        # Drawn once, here: without the barrier XLA would draw again wherever a number is used.
+        ticks, ahead = lax.optimization_barrier((ticks, ahead))
+
+        def body(i, carry):
+            state, records = carry
+            round = base + i
+            tick = jax.tree.map(lambda a: a[i], ticks) if participation.drawn else ticks
+            now = jax.tree.map(lambda a: a[i], ahead)
+            state = one_round(layout, inputs, state, tick, now, key, hub_key.fold(round).row(), round)
+            # Every round writes into its window's place; the window's last round remains.
+            place = round // every - first // every
+            record = Records(algorithm.read(state.hub, state.memory), state.used)
+            records = jax.tree.map(lambda all_, a: all_.at[place].set(a, mode="promise_in_bounds"), records, record)
+            return state, records
+
+        return lax.fori_loop(0, jnp.minimum(chunk, rounds - c * chunk), body, carry)
+
+    return lax.fori_loop(0, (rounds + chunk - 1) // chunk, run_chunk, (state, empty))
+
+
+@partial(jax.jit, static_argnames=("layout", "swept"), donate_argnames=("state",))
+def segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, swept: bool):
+    """All repeats (leading axis of state and seeds); swept: the algorithm's numbers lead with that axis too."""
+
+    def lane(inputs, state, seeds):
+        return _segment(layout, inputs, state, seeds, first, rounds)
+
+    if layout.mapped:
+        if swept:
+            return lax.map(
+                lambda a: lane(inputs._replace(algorithm=a[0]), a[1], a[2]), (inputs.algorithm, state, seeds)
+            )
+        return lax.map(lambda a: lane(inputs, *a), (state, seeds))
+    axes = Inputs(0 if swept else None, None, None, None, None)
+    return jax.vmap(lane, in_axes=(axes, 0, 0))(inputs, state, seeds)
+
+
+def seeds_of(seed: int, repeats: int) -> tuple:
+    """Keys of every repeat, for agents, schedule and hub."""
+    repeat = np.arange(repeats)
+    return tuple(tuple(Key.of(seed, repeat, purpose)) for purpose in (AGENTS, SCHEDULE, HUB))
+
+
+def message_floats(algorithm: Any, state: State, layout: Layout, inputs: Inputs) -> tuple[int, int, int]:
+    """Numbers in one message down and one up, and bytes of a number, from the shapes alone."""
+    row = Key(jnp.uint32(0), jnp.uint32(0)).row()
+
+    def both(state, inputs):
+        heard = inputs.algorithm.say(state.hub, row)
+        own, memory = take(inputs.own, 0), take(state.memory, 0)
+        tuned, put = _per_agent_split(inputs.algorithm, layout.agents)
+        mine = Mine(own, inputs.common)
+        agent = Agent(layout.oracle, mine, Key(row.low, row.high), None, None, True, 0, inputs.p[0])
+        return heard, put(take(tuned, 0)).local(heard, memory, agent)[0]
+
+    heard, message = jax.eval_shape(both, state, inputs)
+    sizes = [sum(int(np.prod(a.shape)) for a in jax.tree.leaves(tree)) for tree in (heard, message)]
+    model = jax.eval_shape(lambda s: algorithm.read(s.hub, s.memory), state)
+    width = max(a.dtype.itemsize for a in jax.tree.leaves(model))
+    return sizes[0], sizes[1], width

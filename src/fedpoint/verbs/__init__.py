@@ -1,0 +1,1 @@
+"""What a user says: run, compare, sweep; later forecast, check, plan, federate."""

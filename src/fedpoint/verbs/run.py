@@ -1,0 +1,275 @@
+"""What happens? `fp.run` runs an algorithm on a problem and returns a `Run`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedpoint.core.participation import as_participation
+from fedpoint.core.vector import unwrap
+from fedpoint.errors import FedpointError
+from fedpoint.metrics import Cost, Fairness, fairness
+from fedpoint.runtimes.session import HISTORY_BYTES, Progress, Session
+from fedpoint.runtimes.simulation import Records
+
+EVALUATIONS = 200  # at most so many recorded rounds are evaluated on held-out data
+
+
+class Run:
+    """The result of a run. Everything leads with the repeat axis.
+
+    rounds: (n,) the recorded rounds, from 0 on. history: the global models at them, (repeats, n, ...).
+    error: (repeats, n) squared distance to the solution, None where it is not known. loss: (repeats, n) the
+    objective sum_k p_k f_k, computed when first asked for.
+    """
+
+    def __init__(self, session: Session, rounds: np.ndarray, history: Any, used: np.ndarray, folder: Any = None):
+        self.session, self.rounds, self.history, self.used = session, rounds, history, used
+        self.folder = folder
+        self.algorithm, self.problem = session.algorithm, session.problem
+        self.participation, self.seed = session.participation, session.seed
+        self.evaluation: dict[str, np.ndarray] = {}
+        self.evaluated_rounds = np.zeros(0, int)
+        self._loss: np.ndarray | None = None
+
+    @property
+    def error(self) -> np.ndarray | None:
+        return self.session.errors(self.history)
+
+    @property
+    def loss(self) -> np.ndarray:
+        if self._loss is None:
+            flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), self.history)
+            lead = jax.tree.leaves(self.history)[0].shape[:2]
+            self._loss = self.problem.objective(flat).reshape(lead)
+        return self._loss
+
+    @property
+    def model(self) -> Any:
+        """The final global model of each repeat."""
+        return self.session.model()
+
+    @property
+    def models(self) -> Any:
+        """The final model of each agent, (repeats, agents, ...): with a fusion center all hold the global one."""
+        K = self.problem.agents
+        return jax.tree.map(lambda a: np.broadcast_to(a[:, None], (len(a), K, *a.shape[1:])), self.model)
+
+    @property
+    def memories(self) -> Any:
+        """What agents keep between rounds, (repeats, agents, ...)."""
+        return jax.tree.map(lambda a: a, unwrap(self.session.memories()))
+
+    @property
+    def cost(self) -> Cost:
+        """Messages, numbers, bytes and field evaluations; a mean over repeats."""
+        return Cost.of(int(self.rounds[-1]), self.used[:, -1].mean(0), *self.session.floats)
+
+    @property
+    def fairness(self) -> list[Fairness]:
+        """Fairness of each repeat's final model over the agents."""
+        return [fairness(self.problem.losses(take_repeat(self.model, r))) for r in range(self.session.repeats)]
+
+    @property
+    def speed(self) -> float:
+        """Rounds a second, compilation included."""
+        return self.session.round / max(self.session.seconds, 1e-9)
+
+    @property
+    def engine(self) -> str:
+        """What the engine chose."""
+        return self.session.layout.explain()
+
+    def extend(self, rounds: int, **options) -> Run:
+        """The same run, gone on to `rounds` rounds in all: the bits of a run that was that long from the start."""
+        if rounds <= self.session.round:
+            raise FedpointError(f"the run has {self.session.round} rounds already: extend it to more")
+        return _drive(self, rounds, **options)
+
+    def evaluate(self, data: Any) -> None:
+        """Held-out metrics at (at most 200 of) the recorded rounds, into `evaluation`."""
+        n = len(self.rounds)
+        chosen = np.unique(np.linspace(0, n - 1, min(n, EVALUATIONS)).round().astype(int))
+        measure = data if callable(data) else (lambda model: self.problem.evaluate(model, *data))
+        rows = [
+            [measure(jax.tree.map(lambda a, r=r, i=i: a[r, i], self.history)) for i in chosen]
+            for r in range(self.session.repeats)
+        ]
+        self.evaluated_rounds = self.rounds[chosen]
+        self.evaluation = {
+            name: np.array([[float(m[name]) for m in row] for row in rows]) for name in rows[0][0]
+        }
+
+    def export(self, path: str, repeat: int = 0) -> None:
+        """Write one repeat's model as npz with a manifest, for `fedpoint predict` and other programs."""
+        from fedpoint.report.folder import export_model
+        from fedpoint.report.store import model_manifest
+        from fedpoint.runtimes.session import flatten
+
+        export_model(path, flatten(take_repeat(self.model, repeat)), model_manifest(self))
+
+    def plot(self, path: str | None = None, what: str = "error"):
+        """Draw the curves; saved when `path` is given (png, svg or pdf)."""
+        from fedpoint.report.plots import curves
+
+        return curves([self], path=path, what=what)
+
+    def __repr__(self) -> str:
+        card = type(self.algorithm).card
+        last = ""
+        if self.error is not None:
+            last = f", error {self.error[:, -1].mean():.3g}"
+        return f"<Run {card.title}: {int(self.rounds[-1])} rounds, {self.session.repeats} repeats{last}>"
+
+
+def take_repeat(model: Any, repeat: int) -> Any:
+    return jax.tree.map(lambda a: a[repeat], model)
+
+
+def run(
+    algorithm: Any,
+    problem: Any,
+    rounds: int = 100,
+    participation: Any = None,
+    network: Any = None,
+    schedule: Any = None,
+    start: Any = None,
+    exact: bool = False,
+    seed: int = 0,
+    repeats: int = 1,
+    record_every: int | None = None,
+    folder: Any = None,
+    evaluate: Any = None,
+    stop: Any = None,
+    callbacks: Iterable[Callable[[Progress], Any]] = (),
+) -> Run:
+    """Run an algorithm on a problem.
+
+    Args:
+        algorithm: for instance `fp.FedAvg(step=0.02, local_steps=10)`.
+        problem: from `fp.problems`, or your own.
+        rounds: how many.
+        participation: None for everyone, a number L for `fp.Uniform(L)`, or a scheme.
+        start: the model to start from (default: the problem's own start).
+        exact: exact fields: no sampling noise. Participation stays random.
+        seed, repeats: repeats are independent runs, batched.
+        record_every: rounds between records; default 1, or more where all models would not fit into memory.
+        folder: a run folder, from which the run can be resumed.
+        evaluate: held-out data (X, y), or a function model -> {name: number}.
+        stop: a tolerance on the mean squared error (or, without a known solution, on the squared change of the
+            model between records), or a function (round, model, error) -> bool; models and errors lead with repeats.
+        callbacks: called with a `Progress` after every segment of rounds.
+    """
+    if network is not None or schedule is not None:
+        raise FedpointError("networks and schedules are not there yet: this version runs with a fusion center")
+    check_count("rounds", rounds, 0)
+    check_count("repeats", repeats, 1)
+    model = check_start(problem, start)
+    every = choose_every(record_every, rounds, repeats, model)
+    scheme = as_participation(participation)
+    session = Session(algorithm, problem, scheme, model, exact, int(seed), repeats, every)
+    begun = _beginning(session)
+    if folder is not None:
+        from fedpoint.report.store import create
+
+        begun.folder = create(folder, begun, rounds)
+    return _drive(begun, rounds, stop=stop, callbacks=callbacks, evaluate=evaluate)
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise FedpointError(f"{name} must be a whole number, at least {least}; got {value!r}")
+
+
+def check_start(problem: Any, start: Any) -> Any:
+    """The start, checked against the problem's own."""
+    own = problem.start()
+    if start is None:
+        return own
+    given, like = jax.tree.leaves(start), jax.tree.leaves(own)
+    if len(given) != len(like) or any(np.shape(a) != np.shape(b) for a, b in zip(given, like, strict=True)):
+        shapes = [np.shape(a) for a in given], [np.shape(b) for b in like]
+        raise FedpointError(f"start has shapes {shapes[0]}, but a model of this problem has {shapes[1]}")
+    if not all(np.isfinite(a).all() for a in given):
+        raise FedpointError("start holds NaN or inf")
+    dtypes = [np.asarray(b).dtype for b in like]
+    leaves = [np.asarray(a, d) for a, d in zip(given, dtypes, strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(own), leaves)
+
+
+def choose_every(record_every: int | None, rounds: int, repeats: int, model: Any) -> int:
+    if record_every is not None:
+        check_count("record_every", record_every, 1)
+        return int(record_every)
+    bytes_ = sum(np.asarray(a).nbytes for a in jax.tree.leaves(model)) * repeats * (rounds + 1)
+    return max(1, math.ceil(bytes_ / HISTORY_BYTES))
+
+
+def _beginning(session: Session) -> Run:
+    """The run before its first round: it records the start."""
+    history = jax.tree.map(lambda a: a[:, None], session.model())
+    return Run(session, np.zeros(1, int), history, np.zeros((session.repeats, 1, 3), np.int64))
+
+
+def _drive(begun: Run, rounds: int, stop=None, callbacks=(), evaluate=None) -> Run:
+    """Go on with a run and put its records behind those it has."""
+    session, folder = begun.session, begun.folder
+    parts, used, at = [begun.history], [begun.used], [begun.rounds]
+    if begun.rounds[-1] % session.every:  # a last record off the grid is replaced by the grid's own
+        parts, used = [jax.tree.map(lambda a: a[:, :-1], begun.history)], [begun.used[:, :-1]]
+        at = [begun.rounds[:-1]]
+    every = session.every
+
+    def keep(round: int, records: Records) -> None:
+        first = at[-1][-1] // every
+        at.append((np.arange(first, round // every) + 1) * every)
+        parts.append(records.model)
+        used.append(records.used)
+        if folder is not None:
+            folder.keep(session, round, at[-1], records)
+
+    if folder is not None:
+        folder.begin(rounds)
+    try:
+        session.advance(rounds, _stopper(stop, begun), callbacks, keep)
+    finally:
+        if folder is not None:
+            folder.pause()
+    if session.round % every:  # the end is always recorded
+        parts.append(jax.tree.map(lambda a: a[:, None], session.model()))
+        used.append(np.asarray(session.state.used)[:, None])
+        at.append(np.array([session.round]))
+    history = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *parts)
+    done = Run(session, np.concatenate(at), history, np.concatenate(used, axis=1), folder)
+    if evaluate is not None:
+        done.evaluate(evaluate)
+    if folder is not None:
+        folder.finish(done)
+    return done
+
+
+def _stopper(stop: Any, begun: Run):
+    """stop= as a function of (round, model, error)."""
+    if stop is None or callable(stop):
+        return stop
+    if not (isinstance(stop, int | float) and stop > 0):
+        raise FedpointError(f"stop must be a tolerance above 0 or a function, got {stop!r}")
+    last = [take_last(begun.history)]
+
+    def enough(round, model, error):
+        if error is not None:
+            return error.mean() <= stop
+        leaves = zip(jax.tree.leaves(model), jax.tree.leaves(last[0]), strict=True)
+        change = sum(((a - b) ** 2).sum() for a, b in leaves) / begun.session.repeats
+        last[0] = model
+        return change <= stop
+
+    return enough
+
+
+def take_last(history: Any) -> Any:
+    return jax.tree.map(lambda a: a[:, -1], history)
