@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from jax import lax
 
 from fedpoint.core.random import Key
 from fedpoint.core.steps import Stragglers
-from fedpoint.core.vector import take, unwrap, wrap
+from fedpoint.core.vector import unwrap, wrap
 
 STRAGGLER_ROW = 0xFFFFFFF0
 
@@ -35,7 +36,8 @@ class Agent:
         if self._samples is None:
             z = self._oracle.draw(self._mine, self._plan, self._key.row(e), e)
         else:
-            z = take(self._samples, e)
+            index = lax.index_in_dim if isinstance(e, int) else lax.dynamic_index_in_dim
+            z = jax.tree.map(lambda a: index(a, e, keepdims=False), self._samples)
         return wrap(self._oracle.field(self._mine, model, z))
 
     def loss(self, w: Any) -> Any:

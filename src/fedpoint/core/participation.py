@@ -37,7 +37,9 @@ def _distinct(agents: Array) -> Array:
 
 def _positive_count(self: Any) -> None:
     if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-        raise FedpointError(f"{type(self).__name__}: the number of participants must be at least 1, got {self.count}")
+        raise FedpointError(
+            f"{type(self).__name__}: the number of participants must be at least 1, got {self.count}"
+        )
 
 
 def _limit_count(self: Any, agents: int) -> None:
@@ -53,6 +55,7 @@ class Everyone:
 
     drawn = False  # nothing random: no need to draw ahead
     abandons = False
+    all_heard = True
 
     def slots(self, agents: int) -> int:
         return agents
@@ -74,6 +77,7 @@ class Uniform:
 
     drawn = True
     abandons = False
+    all_heard = True
 
     count: int
     plain: bool = False
@@ -91,7 +95,9 @@ class Uniform:
         agents = key.row().subset(self.count, p.shape[0])
         share = p[agents]
         weight = jnp.full(self.count, 1.0 / self.count) if self.plain else share * (p.shape[0] / self.count)
-        return Tick(agents, weight, share, jnp.ones(self.count, bool), jnp.int32(self.count), jnp.asarray(True))
+        return Tick(
+            agents, weight, share, jnp.ones(self.count, bool), jnp.int32(self.count), jnp.asarray(True)
+        )
 
 
 @record
@@ -103,6 +109,7 @@ class ByWeight:
 
     drawn = True
     abandons = False
+    all_heard = False  # an agent may be drawn twice
 
     count: int
 
@@ -128,6 +135,7 @@ class Importance:
 
     drawn = True
     abandons = False
+    all_heard = False
 
     count: int
     probabilities: Any = None
@@ -182,6 +190,7 @@ class Answering:
 
     drawn = True
     abandons = True
+    all_heard = False
 
     scheme: Any
     probability: Any = None
@@ -201,7 +210,9 @@ class Answering:
                 "then have no simple correction: give one probability for all, or leave out keep"
             )
         if self.trace is not None and (np.ndim(self.trace) != 2 or not np.isin(self.trace, (0, 1)).all()):
-            raise FedpointError("Answering: the trace must be a table of 0 and 1, one row a round, one column an agent")
+            raise FedpointError(
+                "Answering: the trace must be a table of 0 and 1, one row a round, one column an agent"
+            )
         if self.keep is not None and self.keep < 1:
             raise FedpointError(f"Answering: keep must be at least 1, got {self.keep}")
         if self.minimum < 1 or (self.keep is not None and self.minimum > self.keep):
@@ -210,7 +221,9 @@ class Answering:
     def slots(self, agents: int) -> int:
         count = self.scheme.slots(agents)
         if self.minimum > count:
-            raise FedpointError(f"Answering: a minimum of {self.minimum} answers, but only {count} agents are asked")
+            raise FedpointError(
+                f"Answering: a minimum of {self.minimum} answers, but only {count} agents are asked"
+            )
         for name, table in (("probabilities", self.probability), ("columns in the trace", self.trace)):
             if np.ndim(table) and np.shape(table)[-1] != agents:
                 raise FedpointError(f"Answering: {np.shape(table)[-1]} {name} for {agents} agents")
@@ -272,7 +285,9 @@ def as_participation(value: Any) -> Any:
         return SCHEMES[value.lower()]()
     if all(hasattr(value, m) for m in ("tick", "slots", "bind")):
         return value
-    raise FedpointError(f"participation must be a number of agents or a scheme such as fp.Uniform(10), got {value!r}")
+    raise FedpointError(
+        f"participation must be a number of agents or a scheme such as fp.Uniform(10), got {value!r}"
+    )
 
 
 def read_trace(path: str) -> np.ndarray:

@@ -7,6 +7,7 @@ that XLA vectorises it whole: two to three times the normals per second of `jax.
 its compile time (`benchmarks/engine.py`).
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 PARITY = 0x1BD11BDA
 
 
+@partial(jax.jit, inline=True)  # traced once, not wherever a number is drawn
 def threefry(key: tuple[Array, Array], counter: tuple[Array, Array]) -> tuple[Array, Array]:
     """Two 32-bit words from a 64-bit key and a 64-bit counter."""
     k0, k1 = key
@@ -138,6 +140,7 @@ def _uniform(a: Array, b: Array) -> Array:
     return _float(a >> jnp.uint32(5)) * 2.0**-27 + (_float(b >> jnp.uint32(6)) + 0.5) * 2.0**-53
 
 
+@partial(jax.jit, inline=True)
 def _log(x: Array) -> Array:
     """Natural logarithm of 0 < x < 1 to 1e-13: atanh's series, in operations that vectorise (libm's does not)."""
     bits = lax.bitcast_convert_type(x, jnp.int64)
@@ -151,6 +154,7 @@ def _log(x: Array) -> Array:
     return exponent.astype(jnp.float64) * np.log(2.0) + 2.0 * s * series
 
 
+@partial(jax.jit, inline=True)
 def _cos_turn(word: Array) -> Array:
     """cos(2 pi word / 2^32) to 1e-11: Taylor series on the nearest quarter turn."""
     quarter = (word + jnp.uint32(1 << 29)) >> jnp.uint32(30)

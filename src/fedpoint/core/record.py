@@ -30,7 +30,9 @@ def _setup(self) -> None:
 
 
 def _flatten(self):
-    static = tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in self._leaves)
+    static = tuple(
+        (f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in self._leaves
+    )
     return tuple(getattr(self, name) for name in self._leaves), (self._leaves, static)
 
 

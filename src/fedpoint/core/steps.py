@@ -37,7 +37,9 @@ class InverseTime:
 
     def check(self):
         if not (self.scale > 0 and self.offset > 0):
-            raise FedpointError(f"InverseTime needs scale > 0 and offset > 0, got {self.scale} and {self.offset}")
+            raise FedpointError(
+                f"InverseTime needs scale > 0 and offset > 0, got {self.scale} and {self.offset}"
+            )
 
 
 @record
@@ -52,7 +54,9 @@ class Exponential:
 
     def check(self):
         if not (self.initial > 0 and 0 < self.factor <= 1):
-            raise FedpointError(f"Exponential needs initial > 0 and 0 < factor <= 1, got {self.initial}, {self.factor}")
+            raise FedpointError(
+                f"Exponential needs initial > 0 and 0 < factor <= 1, got {self.initial}, {self.factor}"
+            )
 
 
 @record
@@ -88,7 +92,9 @@ class Stragglers:
 
     def check(self):
         if self.steps < 1 or not 0 <= self.fraction <= 1:
-            raise FedpointError(f"Stragglers needs steps >= 1 and 0 <= fraction <= 1, got {self.steps}, {self.fraction}")
+            raise FedpointError(
+                f"Stragglers needs steps >= 1 and 0 <= fraction <= 1, got {self.steps}, {self.fraction}"
+            )
 
     def draw(self, row):
         late = row.uniform() < self.fraction

@@ -64,7 +64,9 @@ def newton(gradient, center, weight, tolerance: float = 1e-13, most: int = 50):
 
     def improve(state):
         v, r, i, _ = state
-        step, _ = jax.scipy.sparse.linalg.cg(lambda d: jax.jvp(residual, (v,), (d,))[1], -r, tol=1e-14, maxiter=200)
+        step, _ = jax.scipy.sparse.linalg.cg(
+            lambda d: jax.jvp(residual, (v,), (d,))[1], -r, tol=1e-14, maxiter=200
+        )
         size = jnp.linalg.norm(r)
 
         def shorter(s):
@@ -206,9 +208,7 @@ def check_finite(name: str, array: np.ndarray, agent: str | None = None) -> None
         raise FedpointError(f"{name}{f' of agent {agent}' if agent else ''} holds {array.dtype}, not numbers")
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
-        where = ", ".join(
-            f"{axis} {i}" for axis, i in zip(("row", "column", "axis 2"), bad[0], strict=False)
-        )
+        where = ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column", "axis 2"), bad[0], strict=False))
         more = f" and {len(bad) - 1} more places" if len(bad) > 1 else ""
         raise FedpointError(
             f"{name}{f' of agent {agent}' if agent else ''} is {array[tuple(bad[0])]} at {where or 'its only value'}{more}: "
@@ -224,7 +224,9 @@ def check_weights(weights: Any, agents: int, default: np.ndarray | None = None) 
     if weights.shape != (agents,):
         raise FedpointError(f"weights have shape {weights.shape}, but there are {agents} agents")
     for k in np.flatnonzero(~np.isfinite(weights) | (weights <= 0)):
-        raise FedpointError(f"the weight of agent {k} is {weights[k]:g}: weights must be above 0; leave the agent out")
+        raise FedpointError(
+            f"the weight of agent {k} is {weights[k]:g}: weights must be above 0; leave the agent out"
+        )
     return weights / weights.sum()
 
 
@@ -237,6 +239,8 @@ def by_agent(groups: Sequence | np.ndarray, rows: int) -> tuple[np.ndarray, np.n
     """Order of rows by agent, rows per agent, and the agents' names in sorted order."""
     groups = np.asarray(groups)
     if groups.shape != (rows,):
-        raise FedpointError(f"groups has shape {groups.shape}, but there are {rows} rows: one agent's name a row")
+        raise FedpointError(
+            f"groups has shape {groups.shape}, but there are {rows} rows: one agent's name a row"
+        )
     names, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     return np.argsort(inverse, kind="stable"), counts, [str(n) for n in names]

@@ -33,13 +33,19 @@ class LeastSquaresOracle(RowsOracle):
     gram: bool = True
     half: bool = True
 
+    def split(self, rows):
+        return rows[..., :-1], rows[..., -1]
+
     def weighted_loss(self, w, rows, weight, extra):
-        A, b = rows[:, :-1], rows[:, -1]
+        A, b = rows
         return (0.5 if self.half else 1.0) * weight @ (A @ w - b) ** 2
 
     def weighted_gradient(self, w, rows, weight, extra):
-        A, b = rows[:, :-1], rows[:, -1]
-        return (1.0 if self.half else 2.0) * ((weight * (A @ w - b)) @ A)
+        A, b = rows
+        factor = 1.0 if self.half else 2.0
+        if len(b) == 1:  # one row: no product of matrices
+            return (factor * weight[0] * (A[0] @ w - b[0])) * A[0]
+        return factor * ((weight * (A @ w - b)) @ A)
 
     def mean_field(self, mine: Mine, w):
         return mine.own.H @ w - mine.own.g if self.gram else super().mean_field(mine, w)
@@ -105,7 +111,9 @@ class LeastSquares(RowsProblem):
         if sampling == "importance":
             w = self.solution()
             w = self.start() if w is None else w
-            self.set_chances(np.concatenate([np.abs(a @ w - y) * np.linalg.norm(a, axis=1) for a, y in zip(A_k, b_k)]))
+            self.set_chances(
+                np.concatenate([np.abs(a @ w - y) * np.linalg.norm(a, axis=1) for a, y in zip(A_k, b_k)])
+            )
 
     def start(self) -> np.ndarray:
         return np.zeros(self.g.shape[1])
@@ -136,7 +144,10 @@ class LeastSquares(RowsProblem):
     def noise(self, w) -> np.ndarray:
         if self.batch is None:
             return np.zeros(self.agents)
-        return np.array([row_noise(self._row_gradients(k, w), self._chances(k)) for k in range(self.agents)]) / self.batch
+        return (
+            np.array([row_noise(self._row_gradients(k, w), self._chances(k)) for k in range(self.agents)])
+            / self.batch
+        )
 
     def constants(self) -> Constants:
         """beta2_k and sigma2_k of sampled rows: |a + b|^2 <= 2|a|^2 + 2|b|^2 apart at w_k*; zero for full gradients."""
@@ -189,7 +200,9 @@ def split_agents(X, y, groups) -> tuple[list[np.ndarray], list[np.ndarray], list
         if len(a) == 0:
             raise FedpointError(f"agent {name} is empty: leave it out, or give it rows")
         if X_k and a.shape[1] != X_k[0].shape[1]:
-            raise FedpointError(f"agent {name} has {a.shape[1]} columns, agent {names[0]} has {X_k[0].shape[1]}")
+            raise FedpointError(
+                f"agent {name} has {a.shape[1]} columns, agent {names[0]} has {X_k[0].shape[1]}"
+            )
         check_finite("data", a, name)
         check_finite("targets", t, name)
         X_k.append(a)

@@ -83,9 +83,13 @@ class LinearStream(Problem):
             try:
                 root = np.linalg.cholesky(np.broadcast_to(R, (K, d, d)))
             except np.linalg.LinAlgError:
-                raise FedpointError("covariance must be symmetric positive definite for every agent") from None
+                raise FedpointError(
+                    "covariance must be symmetric positive definite for every agent"
+                ) from None
         else:
-            raise FedpointError(f"covariance has shape {R.shape}; for {K} agents in dimension {d} give {(K, d, d)}")
+            raise FedpointError(
+                f"covariance has shape {R.shape}; for {K} agents in dimension {d} give {(K, d, d)}"
+            )
         self.weights = check_weights(weights, K)
         self.names = [str(k) for k in range(K)]
         self.oracle = StreamOracle()
@@ -94,7 +98,13 @@ class LinearStream(Problem):
 
     @classmethod
     def sample(
-        cls, agents: int = 100, dim: int = 10, spread: float = 0.1, noise: float = 0.01, seed: int = 0, variance=1.0
+        cls,
+        agents: int = 100,
+        dim: int = 10,
+        spread: float = 0.1,
+        noise: float = 0.01,
+        seed: int = 0,
+        variance=1.0,
     ) -> LinearStream:
         """Lecture 000, lab 1: w_k ~ N(1, spread I), h ~ N(0, variance I), v ~ N(0, noise); all three are variances."""
         check_agents(agents)

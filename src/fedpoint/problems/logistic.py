@@ -21,19 +21,19 @@ class LogisticOracle(RowsOracle):
 
     classes: int = 2
 
-    def _split(self, rows):
+    def split(self, rows):
         width = 1 if self.classes == 2 else self.classes
-        return rows[:, :-width], rows[:, -width:]
+        return rows[..., :-width], rows[..., -width:]
 
     def weighted_loss(self, w, rows, weight, extra):
-        h, y = self._split(rows)
+        h, y = rows
         if self.classes == 2:
             return weight @ jax.nn.softplus(-y[:, 0] * (h @ w))
         logits = h @ w
         return weight @ (jax.nn.logsumexp(logits, axis=1) - (logits * y).sum(1))
 
     def weighted_gradient(self, w, rows, weight, extra):
-        h, y = self._split(rows)
+        h, y = rows
         if self.classes == 2:
             gamma = y[:, 0]
             return (-weight * gamma * jax.nn.sigmoid(-gamma * (h @ w))) @ h
@@ -72,7 +72,9 @@ class Logistic(RowsProblem):
         check_sampling(batch, sampling)
         X, y = np.asarray(X), np.asarray(y)
         if X.ndim != 2 or y.shape != (len(X),):
-            raise FedpointError(f"X of shape {X.shape} and y of shape {y.shape}; give (rows, columns) and (rows,)")
+            raise FedpointError(
+                f"X of shape {X.shape} and y of shape {y.shape}; give (rows, columns) and (rows,)"
+            )
         check_agents(len(X))
         check_finite("X", X)
         if np.issubdtype(y.dtype, np.number):
@@ -81,7 +83,9 @@ class Logistic(RowsProblem):
             raise FedpointError(f"ridge must be at least 0, got {ridge}")
         self.classes = np.unique(y)
         if len(self.classes) < 2:
-            raise FedpointError(f"y holds one class only ({self.classes[0]!r}): there is nothing to tell apart")
+            raise FedpointError(
+                f"y holds one class only ({self.classes[0]!r}): there is nothing to tell apart"
+            )
         order, counts, self.names = by_agent(np.zeros(len(X), int) if groups is None else groups, len(X))
         X = X[order].astype(dtype)
         if intercept:
@@ -115,15 +119,18 @@ class Logistic(RowsProblem):
     def objective(self, models) -> np.ndarray:
         """In one pass over the rows of all agents: no agent is padded."""
         with jax.enable_x64(True):
-            rows = self.common.rows[: len(self.X)]
-            return np.asarray(_objective(self.oracle, rows, self.row_weights(), self.ridge, models))
+            return np.asarray(
+                _objective(self.oracle, self.all_rows(), self.row_weights(), self.ridge, models)
+            )
 
     def solution(self) -> np.ndarray | None:
         """w* by Newton's method, or None where the minimum is not attained (separable classes without ridge)."""
         if isinstance(self._solution, str):
             with jax.enable_x64(True):
-                rows = jnp.asarray(self.common.rows[: len(self.X)], jnp.float64)
-                w, size = _minimise(self.oracle, rows, self.row_weights(), self.ridge, self.start().astype(float))
+                rows = jax.tree.map(lambda a: a.astype(float), self.all_rows())
+                w, size = _minimise(
+                    self.oracle, rows, self.row_weights(), self.ridge, self.start().astype(float)
+                )
             self._solution = np.asarray(w) if float(size) < 1e-9 and np.abs(w).max() < 1e6 else None
         return self._solution
 
@@ -133,11 +140,15 @@ class Logistic(RowsProblem):
             return None
         found = []
         with jax.enable_x64(True):
+            h, y = (a.astype(float) for a in self.all_rows())
             for offset, count in zip(self.own.offset, self.counts, strict=True):
-                rows = np.zeros((self.oracle.largest, self.common.rows.shape[1]))  # one shape, one compilation
-                rows[:count] = self.common.rows[offset : offset + count]
-                weight = np.where(np.arange(len(rows)) < count, 1.0 / count, 0.0)
-                found.append(np.asarray(_minimise(self.oracle, rows, weight, self.ridge, self.start().astype(float))[0]))
+                # Padded to one shape, so that all agents share one compilation.
+                rows = tuple(np.zeros((self.oracle.largest, a.shape[1])) for a in (h, y))
+                for part, a in zip(rows, (h, y), strict=True):
+                    part[:count] = a[offset : offset + count]
+                weight = np.where(np.arange(self.oracle.largest) < count, 1.0 / count, 0.0)
+                start = self.start().astype(float)
+                found.append(np.asarray(_minimise(self.oracle, rows, weight, self.ridge, start)[0]))
         return np.stack(found)
 
     def row_gradients(self, w) -> np.ndarray:

@@ -21,6 +21,7 @@ from fedpoint.errors import FedpointError, nearest
 from fedpoint.problems.base import Mine, Oracle, Problem
 
 SAMPLINGS = ("iid", "shuffle", "importance")
+NARROW = 64  # numbers of a batch, up to which its rows are drawn ahead themselves
 BLOCK = 256  # rows a block: long enough to vectorise, short enough to waste little on the last one
 
 
@@ -41,10 +42,10 @@ class Table(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Rows and their weights in a mean (or sum) over the agent's rows."""
+    """Rows and their weights in a mean (or sum) over the agent's rows; no weights when all are the same."""
 
     index: Array
-    weight: Array
+    weight: Any
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,20 @@ class RowsOracle(Oracle):
     equal: bool  # all agents have that many
     mean: bool = True  # f_k is a mean over rows, else their sum
     epochs: int = 1  # orders of the rows that a round may need
+    narrow: bool = False  # a batch is so small that its rows are drawn, not their indices
 
     # What a subclass provides.
 
+    def split(self, rows: Any) -> Any:
+        """Rows of the table as the loss wants them. A table of one array is fetched faster than several."""
+        return rows
+
+    def parts(self, rows: Any) -> Any:
+        """Rows as the loss wants them; those of a narrow table were split when it was laid."""
+        return rows if self.narrow else self.split(rows)
+
     def weighted_loss(self, w: Any, rows: Any, weight: Array, extra: Any) -> Array:
-        """sum_j weight_j loss(w; row_j)."""
+        """sum_j weight_j loss(w; row_j), for rows as `split` gives them."""
         raise FedpointError(f"{type(self).__name__} does not say what a row's loss is")
 
     def weighted_gradient(self, w: Any, rows: Any, weight: Array, extra: Any) -> Any:
@@ -94,7 +104,12 @@ class RowsOracle(Oracle):
         offset, count = mine.own[:2]
         if self.sampling == "iid":
             index = offset + row.integers(count, (self.batch,))
-            weight = jnp.full(self.batch, 1.0 / self.batch)
+            if (
+                self.narrow
+            ):  # few numbers: fetched for many rounds at once, which is faster than one round at a time
+                index = lax.optimization_barrier(index)  # or it is drawn again for every number of the row
+                return take(mine.common.rows, index)
+            return Batch(index, ())
         elif self.sampling == "importance":
             # chance[j] = k + cumulative probability within agent k, so one search serves all agents.
             agent = mine.own[2].astype(jnp.float64)
@@ -120,14 +135,21 @@ class RowsOracle(Oracle):
     def field(self, mine: Mine, w: Any, z: Any) -> Any:
         if self.batch is None:
             return self.mean_field(mine, w)
-        rows = take(mine.common.rows, z.index)
         dtype = jax.tree.leaves(w)[0].dtype
-        gradient = self.weighted_gradient(w, rows, z.weight.astype(dtype), mine.common.extra)
+        rows = self.parts(take(mine.common.rows, z.index)) if isinstance(z, Batch) else z
+        if self.sampling == "iid":
+            weight = jnp.full(self.batch, 1.0 / self.batch, dtype)
+            weight = weight if self.mean else weight * mine.own.count
+        else:
+            weight = z.weight.astype(dtype)
+        gradient = self.weighted_gradient(w, rows, weight, mine.common.extra)
         return self._with_penalty(gradient, w, mine.common.extra)
 
     def mean_field(self, mine: Mine, w: Any) -> Any:
         extra = mine.common.extra
-        gradient = self._over_rows(mine, w, lambda rows, weight: self.weighted_gradient(w, rows, weight, extra))
+        gradient = self._over_rows(
+            mine, w, lambda rows, weight: self.weighted_gradient(w, rows, weight, extra)
+        )
         return self._with_penalty(gradient, w, extra)
 
     def loss(self, mine: Mine, w: Any) -> Array:
@@ -150,7 +172,7 @@ class RowsOracle(Oracle):
         def block(start, size):
             rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, offset + start, size), mine.common.rows)
             inside = start + jnp.arange(size) < count
-            return function(rows, (inside * each).astype(dtype))
+            return function(self.parts(rows), (inside * each).astype(dtype))
 
         if self.equal or self.largest <= BLOCK:
             return block(0, self.largest)
@@ -174,12 +196,17 @@ class RowsProblem(Problem):
 
     def set_rows(self, rows: Any, counts: np.ndarray, extra: Any, oracle: RowsOracle) -> None:
         """Lay the rows (ordered by agent) into the table, with padding for the last block."""
+        width = sum(int(np.prod(a.shape[1:])) for a in jax.tree.leaves(rows))
+        narrow = oracle.batch is not None and oracle.batch * width <= NARROW
+        rows = jax.tree.map(np.ascontiguousarray, oracle.split(rows)) if narrow else rows
         pad = oracle.largest
         padded = jax.tree.map(lambda a: np.concatenate([a, np.zeros((pad, *a.shape[1:]), a.dtype)]), rows)
         self.counts = np.asarray(counts)
         offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        self.oracle = oracle
-        self.own = Span(offsets.astype(np.int32), self.counts.astype(np.int32), np.arange(len(counts), dtype=np.int32))
+        self.oracle = replace(oracle, narrow=narrow)
+        self.own = Span(
+            offsets.astype(np.int32), self.counts.astype(np.int32), np.arange(len(counts), dtype=np.int32)
+        )
         self.common = Table(padded, (), extra)
 
     def set_chances(self, norms: np.ndarray) -> None:
@@ -193,6 +220,11 @@ class RowsProblem(Problem):
         chance = own + (cumulative - before[own]) / mass[own]
         chance[self.own.offset + self.counts - 1] = np.arange(1, len(self.counts) + 1)
         self.common = self.common._replace(chance=chance)
+
+    def all_rows(self) -> Any:
+        """The rows of all agents, without padding, as the loss wants them."""
+        n = int(self.counts.sum())
+        return self.oracle.parts(jax.tree.map(lambda a: a[:n], self.common.rows))
 
     def _chances(self, k: int) -> np.ndarray:
         """(m_k,): the probability of each row of agent k."""
@@ -222,7 +254,11 @@ class RowsProblem(Problem):
 def check_sampling(batch: Any, sampling: str) -> None:
     if sampling not in SAMPLINGS:
         raise FedpointError(f"unknown sampling {sampling!r}: {nearest(sampling, SAMPLINGS)}")
-    if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1):
-        raise FedpointError(f"batch must be a whole number of rows, at least 1, or None for full fields; got {batch}")
+    if batch is not None and (
+        isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1
+    ):
+        raise FedpointError(
+            f"batch must be a whole number of rows, at least 1, or None for full fields; got {batch}"
+        )
     if batch is None and sampling != "iid":
         raise FedpointError(f'sampling="{sampling}" needs batch=')

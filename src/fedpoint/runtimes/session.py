@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from fedpoint.runtimes.simulation import (
     Records,
     State,
     choose,
-    message_floats,
+    message_of,
     seeds_of,
     segment,
     start_state,
@@ -52,7 +53,9 @@ def bind_algorithm(algorithm: Any, problem: Any) -> Any:
     if isinstance(steps, Epochs):
         rows = problem.local_rows()
         if rows is None:
-            raise FedpointError("local_steps=Epochs needs agents that store rows; a stream has no epoch: give a number")
+            raise FedpointError(
+                "local_steps=Epochs needs agents that store rows; a stream has no epoch: give a number"
+            )
         batch = problem.batch or rows.max()
         counts = steps.count * -(-rows // batch)
         changes["local_steps"] = int(counts[0]) if (counts == counts[0]).all() else counts.astype(np.int32)
@@ -84,7 +87,8 @@ def check_valid(algorithm: Any, participation: Any) -> None:
 def cast(tree: Any, dtype: Any) -> Any:
     """Floats of a tree in the model's precision; whole numbers as they are."""
     return jax.tree.map(
-        lambda a: np.asarray(a, dtype) if np.issubdtype(np.asarray(a).dtype, np.floating) else np.asarray(a), tree
+        lambda a: np.asarray(a, dtype) if np.issubdtype(np.asarray(a).dtype, np.floating) else np.asarray(a),
+        tree,
     )
 
 
@@ -109,7 +113,6 @@ class Session:
         self.exact = exact
         self.algorithm = bind_algorithm(algorithm, problem)
         self.participation = participation.bind(problem, self.algorithm)
-        self.solution = problem.solution()
         self.round = 0
         self.seconds = 0.0
         self.swept = swept is not None
@@ -129,11 +132,23 @@ class Session:
                 self.seeds = jax.tree.map(lambda a: jnp.repeat(a, repeats, axis=0), self.seeds)
             one = cast(self.algorithm, dtype)
             model = wrap(jax.tree.map(jnp.asarray, self.start))
-            state = start_state(one, model, problem.agents)
-            self.floats = message_floats(one, state, self.layout, self.inputs._replace(algorithm=one))
-            self.state = jax.tree.map(lambda a: jnp.repeat(a[None], repeats, axis=0), state)
+            self.message = message_of(one, model, self.layout, self.inputs)
+            counted = self.message.used is None
             if self.swept:  # a hyper-parameter may enter the initial state
-                self.state = jax.vmap(lambda a: start_state(a, model, problem.agents))(traced)
+                self.state = jax.vmap(lambda a: start_state(a, model, problem.agents, counted))(traced)
+            else:
+                state = start_state(one, model, problem.agents, counted)
+                self.state = jax.tree.map(lambda a: jnp.repeat(a[None], repeats, axis=0), state)
+
+    @cached_property
+    def solution(self) -> Any:
+        return self.problem.solution()
+
+    def used(self, rounds: np.ndarray, records: Any) -> np.ndarray:
+        """(repeats, n, 3): models sent, answers and field evaluations up to the recorded rounds."""
+        if self.message.used is None:
+            return np.asarray(records)
+        return np.broadcast_to(np.outer(rounds, self.message.used), (self.repeats, len(rounds), 3))
 
     def _call(self, rounds: int) -> Records:
         """Go on by so many rounds; the records that fall into them, on the host."""
@@ -143,14 +158,14 @@ class Session:
         )
         count = last // self.every - first // self.every
         self.round = last
-        return jax.tree.map(lambda a: np.asarray(a[:, :count]), Records(unwrap(records.model), records.used))
+        return jax.tree.map(lambda a: np.asarray(a)[:, :count], Records(unwrap(records.model), records.used))
 
     def advance(
         self,
         rounds: int,
         stop: Callable[[int, Any, np.ndarray | None], bool] | None = None,
         callbacks: Iterable[Callable[[Progress], Any]] = (),
-        keep: Callable[[int, Records], None] = lambda round, records: None,
+        keep: Callable[[np.ndarray, Records], None] = lambda rounds, records: None,
     ) -> int:
         """Go on to round `rounds`, handing records to `keep` segment by segment. Returns the round reached."""
         most, size = self.layout.capacity * self.every, self.every
@@ -172,7 +187,7 @@ class Session:
                 size = max(self.every, size // 2 // self.every * self.every)
             at = (np.arange(first // self.every, self.round // self.every) + 1) * self.every
             self._check_finite(at, records)
-            errors = self.errors(records.model)
+            errors = self.errors(records.model) if stop is not None or callbacks else None
             stopped = False
             if stop is not None:
                 for i, r in enumerate(at):
@@ -184,11 +199,17 @@ class Session:
                                 records = self._call(int(r) - first)
                             errors = self.errors(records.model)
                         break
-            keep(self.round, records)
+            at = at[at <= self.round]
+            keep(at, Records(records.model, self.used(at, records.used)))
             if callbacks:
                 spent = time.perf_counter() - begun
                 progress = Progress(
-                    self.round, rounds, spent, (self.round - since) / max(spent, 1e-9), self.model(), _column(errors, -1)
+                    self.round,
+                    rounds,
+                    spent,
+                    (self.round - since) / max(spent, 1e-9),
+                    self.model(),
+                    _column(errors, -1),
                 )
                 for callback in callbacks:
                     callback(progress)

@@ -35,18 +35,21 @@ LARGE_MODEL = 4096  # floats, from which one agent's work fills the vector units
 
 
 class State(NamedTuple):
-    """All that the next round needs, and what was used so far (models sent, answers, field evaluations)."""
+    """All that the next round needs, and what was used so far (models sent, answers, field evaluations).
+
+    `used` is () when every round uses the same, known beforehand.
+    """
 
     hub: Any
     memory: Any
-    used: Array
+    used: Any
 
 
 class Records(NamedTuple):
     """What is kept of a round."""
 
     model: Any
-    used: Array
+    used: Any
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,14 @@ class Layout:
 
 
 def choose(
-    oracle: Any, algorithm: Any, problem: Any, participation: Any, model: Any, exact: bool, lanes: int, every: int
+    oracle: Any,
+    algorithm: Any,
+    problem: Any,
+    participation: Any,
+    model: Any,
+    exact: bool,
+    lanes: int,
+    every: int,
 ) -> Layout:
     """The layout for a run of `lanes` repeats or sweep points, from what is known of sizes."""
     agents = problem.agents
@@ -109,8 +119,8 @@ def choose(
 def _raggedness(oracle: Any, algorithm: Any, problem: Any, exact: bool) -> float:
     """Largest over mean work of an agent in a round."""
     steps = getattr(algorithm, "local_steps", 1)
-    steps = np.asarray(getattr(steps, "steps", steps) or 1, dtype=float)
-    work = np.broadcast_to(steps, problem.weights.shape)
+    steps = getattr(steps, "steps", 1 if steps is None else steps)
+    work = np.broadcast_to(np.asarray(steps, dtype=float), problem.weights.shape)
     rows = problem.local_rows()
     if rows is not None and (exact or problem.batch is None) and not getattr(oracle, "gram", False):
         work = work * rows
@@ -122,10 +132,10 @@ def _draw(oracle: Any, mine: Mine, plan: Any, key: Key, samples: int) -> Any:
     return jax.vmap(lambda e: oracle.draw(mine, plan, key.row(e), e))(jnp.arange(samples))
 
 
-def start_state(algorithm: Any, model: Any, agents: int) -> State:
+def start_state(algorithm: Any, model: Any, agents: int, counted: bool) -> State:
     hub, one = algorithm.init(model)
     memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (agents, *jnp.shape(a))), one)
-    return State(jax.tree.map(jnp.asarray, hub), memory, jnp.zeros(3, jnp.int64))
+    return State(jax.tree.map(jnp.asarray, hub), memory, jnp.zeros(3, jnp.int64) if counted else ())
 
 
 class Inputs(NamedTuple):
@@ -147,7 +157,9 @@ def _over_agents(layout: Layout, function, *arguments):
 
 def _per_agent_split(algorithm: Any, agents: int):
     """Leaves of the algorithm that have one value per agent, and how to put one agent's back."""
-    names = [n for n in per_agent_fields(algorithm) if jnp.shape(getattr(algorithm, n, 0)) == (agents,)]
+    names = [
+        n for n in per_agent_fields(algorithm) if getattr(getattr(algorithm, n), "shape", ()) == (agents,)
+    ]
     values = {n: getattr(algorithm, n) for n in names}
 
     def put(one):
@@ -160,7 +172,9 @@ def _per_agent_split(algorithm: Any, agents: int):
     return values, put
 
 
-def one_round(layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: Any, key: Key, hub_row: Any, round: Any):
+def one_round(
+    layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: Any, key: Key, hub_row: Any, round: Any
+):
     """T = combine o gather o local on (hub, memory): the operator that everything else is about."""
     algorithm, K = inputs.algorithm, layout.agents
     everyone = tick.agents is None
@@ -168,6 +182,7 @@ def one_round(layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: An
     pick = (lambda tree: tree) if everyone else (lambda tree: take(tree, tick.agents))
     heard = algorithm.say(state.hub, hub_row)
     tuned, put = _per_agent_split(algorithm, K)
+    known: list[int] = []  # evaluations of an agent, where tracing already tells
 
     def work(index, own, memory, tuned, ahead, share):
         mine, agent_key = Mine(own, inputs.common), key.fold(round, index)
@@ -179,6 +194,9 @@ def one_round(layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: An
             plan, samples = ahead
         agent = Agent(layout.oracle, mine, agent_key, plan, samples, layout.exact, round, share)
         message, memory = put(tuned).local(heard, memory, agent)
+        if isinstance(agent.evaluations, int):
+            known.append(agent.evaluations)
+            return message, memory, ()
         return message, memory, jnp.asarray(agent.evaluations, jnp.int64)
 
     memory = pick(state.memory)
@@ -197,10 +215,15 @@ def one_round(layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: An
         # An index out of range is dropped: agents not heard, and repeated draws of one agent.
         target = jnp.where(heard_from, tick.agents, K)
         new = jax.tree.map(lambda all_, n: all_.at[target].set(n, mode="drop"), state.memory, new)
-    used = jnp.stack(
-        [tick.asked.astype(jnp.int64), jnp.sum(tick.heard, dtype=jnp.int64), jnp.sum(spent * tick.heard)]
-    )
-    return State(hub, new, state.used + used)
+    used = state.used if isinstance(state.used, tuple) else state.used + _used(tick, spent, known)
+    return State(hub, new, used)
+
+
+def _used(tick: Any, spent: Any, known: list[int]) -> Array:
+    """Models sent, answers and field evaluations of a round."""
+    heard = jnp.sum(tick.heard, dtype=jnp.int64)
+    evaluations = known[0] * heard if known else jnp.sum(spent * tick.heard)
+    return jnp.stack([jnp.asarray(n, jnp.int64) for n in (tick.asked, heard, evaluations)])
 
 
 def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array) -> Any:
@@ -210,14 +233,16 @@ def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array) 
 
     def agent(own, index, round):
         mine = Mine(own, inputs.common)
-        agent_key = key.fold(round, index)
+        agent_key = lax.optimization_barrier(key.fold(round, index))  # once an agent, not once a number
         plan = oracle.plan(mine, agent_key)
         return plan, None if layout.samples is None else _draw(oracle, mine, plan, agent_key, layout.samples)
 
     if everyone:
         index = jnp.arange(layout.agents, dtype=jnp.int32)
         return jax.vmap(lambda r: jax.vmap(lambda o, i: agent(o, i, r))(inputs.own, index))(rounds)
-    return jax.vmap(lambda r, a: jax.vmap(lambda o, i: agent(o, i, r))(take(inputs.own, a), a))(rounds, ticks.agents)
+    return jax.vmap(lambda r, a: jax.vmap(lambda o, i: agent(o, i, r))(take(inputs.own, a), a))(
+        rounds, ticks.agents
+    )
 
 
 def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array):
@@ -226,7 +251,9 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
     participation, algorithm = inputs.participation, inputs.algorithm
     chunk, every = layout.chunk, layout.every
     model = algorithm.read(state.hub, state.memory)
-    empty = jax.tree.map(lambda a: jnp.zeros((layout.capacity, *a.shape), a.dtype), Records(model, state.used))
+    empty = jax.tree.map(
+        lambda a: jnp.zeros((layout.capacity, *a.shape), a.dtype), Records(model, state.used)
+    )
 
     def tick_of(round):
         return participation.tick(schedule.fold(round), inputs.p, round)
@@ -247,9 +274,15 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
             now = jax.tree.map(lambda a: a[i], ahead)
             state = one_round(layout, inputs, state, tick, now, key, hub_key.fold(round).row(), round)
             # Every round writes into its window's place; the window's last round remains.
-            place = round // every - first // every
+            place = (
+                round - first
+                if every == 1
+                else lax.div(round, np.int32(every)) - lax.div(first, np.int32(every))
+            )
             record = Records(algorithm.read(state.hub, state.memory), state.used)
-            records = jax.tree.map(lambda all_, a: all_.at[place].set(a, mode="promise_in_bounds"), records, record)
+            records = jax.tree.map(
+                lambda b, a: lax.dynamic_update_index_in_dim(b, a, place, 0), records, record
+            )
             return state, records
 
         return lax.fori_loop(0, jnp.minimum(chunk, rounds - c * chunk), body, carry)
@@ -258,12 +291,17 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
 
 
 @partial(jax.jit, static_argnames=("layout", "swept"), donate_argnames=("state",))
-def segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, swept: bool):
+def segment(
+    layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, swept: bool
+):
     """All repeats (leading axis of state and seeds); swept: the algorithm's numbers lead with that axis too."""
 
     def lane(inputs, state, seeds):
         return _segment(layout, inputs, state, seeds, first, rounds)
 
+    if jax.tree.leaves(seeds)[0].shape[0] == 1 and not swept:  # no axis to batch: plainer, faster code
+        done = lane(inputs, *jax.tree.map(lambda a: a[0], (state, seeds)))
+        return jax.tree.map(lambda a: a[None], done)
     if layout.mapped:
         if swept:
             return lax.map(
@@ -280,20 +318,35 @@ def seeds_of(seed: int, repeats: int) -> tuple:
     return tuple(tuple(Key.of(seed, repeat, purpose)) for purpose in (AGENTS, SCHEDULE, HUB))
 
 
-def message_floats(algorithm: Any, state: State, layout: Layout, inputs: Inputs) -> tuple[int, int, int]:
-    """Numbers in one message down and one up, and bytes of a number, from the shapes alone."""
+class Message(NamedTuple):
+    """What a round moves: numbers in one message down and up, bytes of a number, and (models sent, answers, field
+    evaluations) of a round where they are always the same, else None."""
+
+    down: int
+    up: int
+    width: int
+    used: tuple[int, int, int] | None
+
+
+def message_of(algorithm: Any, model: Any, layout: Layout, inputs: Inputs) -> Message:
+    """From shapes alone: nothing is computed."""
     row = Key(jnp.uint32(0), jnp.uint32(0)).row()
+    evaluations: list[Any] = []
 
-    def both(state, inputs):
+    def both(model, inputs):
+        state = start_state(inputs.algorithm, model, layout.agents, False)
         heard = inputs.algorithm.say(state.hub, row)
-        own, memory = take(inputs.own, 0), take(state.memory, 0)
         tuned, put = _per_agent_split(inputs.algorithm, layout.agents)
-        mine = Mine(own, inputs.common)
+        mine = Mine(take(inputs.own, 0), inputs.common)
         agent = Agent(layout.oracle, mine, Key(row.low, row.high), None, None, True, 0, inputs.p[0])
-        return heard, put(take(tuned, 0)).local(heard, memory, agent)[0]
+        message = put(take(tuned, 0)).local(heard, take(state.memory, 0), agent)[0]
+        evaluations.append(agent.evaluations)
+        return heard, message
 
-    heard, message = jax.eval_shape(both, state, inputs)
-    sizes = [sum(int(np.prod(a.shape)) for a in jax.tree.leaves(tree)) for tree in (heard, message)]
-    model = jax.eval_shape(lambda s: algorithm.read(s.hub, s.memory), state)
+    heard, message = jax.eval_shape(both, model, inputs._replace(algorithm=algorithm))
+    down, up = (sum(int(np.prod(a.shape)) for a in jax.tree.leaves(tree)) for tree in (heard, message))
     width = max(a.dtype.itemsize for a in jax.tree.leaves(model))
-    return sizes[0], sizes[1], width
+    used = None
+    if inputs.participation.all_heard and isinstance(evaluations[0], int):
+        used = (layout.slots, layout.slots, layout.slots * evaluations[0])
+    return Message(down, up, width, used)

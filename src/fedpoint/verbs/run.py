@@ -27,7 +27,9 @@ class Run:
     objective sum_k p_k f_k, computed when first asked for.
     """
 
-    def __init__(self, session: Session, rounds: np.ndarray, history: Any, used: np.ndarray, folder: Any = None):
+    def __init__(
+        self, session: Session, rounds: np.ndarray, history: Any, used: np.ndarray, folder: Any = None
+    ):
         self.session, self.rounds, self.history, self.used = session, rounds, history, used
         self.folder = folder
         self.algorithm, self.problem = session.algorithm, session.problem
@@ -67,12 +69,15 @@ class Run:
     @property
     def cost(self) -> Cost:
         """Messages, numbers, bytes and field evaluations; a mean over repeats."""
-        return Cost.of(int(self.rounds[-1]), self.used[:, -1].mean(0), *self.session.floats)
+        down, up, width, _ = self.session.message
+        return Cost.of(int(self.rounds[-1]), self.used[:, -1].mean(0), down, up, width)
 
     @property
     def fairness(self) -> list[Fairness]:
         """Fairness of each repeat's final model over the agents."""
-        return [fairness(self.problem.losses(take_repeat(self.model, r))) for r in range(self.session.repeats)]
+        return [
+            fairness(self.problem.losses(take_repeat(self.model, r))) for r in range(self.session.repeats)
+        ]
 
     @property
     def speed(self) -> float:
@@ -165,7 +170,9 @@ def run(
         callbacks: called with a `Progress` after every segment of rounds.
     """
     if network is not None or schedule is not None:
-        raise FedpointError("networks and schedules are not there yet: this version runs with a fusion center")
+        raise FedpointError(
+            "networks and schedules are not there yet: this version runs with a fusion center"
+        )
     check_count("rounds", rounds, 0)
     check_count("repeats", repeats, 1)
     model = check_start(problem, start)
@@ -224,13 +231,12 @@ def _drive(begun: Run, rounds: int, stop=None, callbacks=(), evaluate=None) -> R
         at = [begun.rounds[:-1]]
     every = session.every
 
-    def keep(round: int, records: Records) -> None:
-        first = at[-1][-1] // every
-        at.append((np.arange(first, round // every) + 1) * every)
+    def keep(rounds: np.ndarray, records: Records) -> None:
+        at.append(rounds)
         parts.append(records.model)
         used.append(records.used)
         if folder is not None:
-            folder.keep(session, round, at[-1], records)
+            folder.keep(session, rounds, records)
 
     if folder is not None:
         folder.begin(rounds)
@@ -241,8 +247,9 @@ def _drive(begun: Run, rounds: int, stop=None, callbacks=(), evaluate=None) -> R
             folder.pause()
     if session.round % every:  # the end is always recorded
         parts.append(jax.tree.map(lambda a: a[:, None], session.model()))
-        used.append(np.asarray(session.state.used)[:, None])
         at.append(np.array([session.round]))
+        last = jax.tree.map(lambda a: np.asarray(a)[:, None], session.state.used)
+        used.append(session.used(at[-1], last))
     history = jax.tree.map(lambda *a: np.concatenate(a, axis=1), *parts)
     done = Run(session, np.concatenate(at), history, np.concatenate(used, axis=1), folder)
     if evaluate is not None:
