@@ -25,5 +25,6 @@ from fedpoint.core.random import Key
 from fedpoint.core.steps import Epochs, Exponential, InverseTime, Scheduled, Stragglers
 from fedpoint.errors import Diverged, FedpointError
 from fedpoint.verbs.run import Run, run
+from fedpoint.verbs.sweep import Sweep, sweep
 
 __version__ = "0.1.0"

@@ -67,3 +67,14 @@ def record(cls: type) -> type:
     cls.__hash__ = None  # type: ignore[assignment]
     jax.tree_util.register_pytree_node(cls, _flatten, lambda aux, children: _unflatten(cls, aux, children))
     return cls
+
+
+def stack(records: list[Any], swept: tuple[str, ...]) -> Any:
+    """Records of one structure as one whose numbers lead with their axis; `swept` fields are numbers, even whole ones."""
+    first = records[0]
+    leaves = (*first._leaves, *(name for name in swept if name not in first._leaves))
+    values = [jax.tree.map(lambda *a: np.stack(a), *(getattr(r, name) for r in records)) for name in leaves]
+    static = tuple(
+        (f.name, getattr(first, f.name)) for f in dataclasses.fields(first) if f.name not in leaves
+    )
+    return _unflatten(type(first), (leaves, static), values)

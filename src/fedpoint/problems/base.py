@@ -122,6 +122,12 @@ class Problem:
     def agents(self) -> int:
         return len(self.weights)
 
+    def evaluate(self, w: Any, X: Any, y: Any) -> dict[str, float]:
+        """Metrics of a model on held-out rows."""
+        raise FedpointError(
+            f"{type(self).__name__} has no metrics of its own for held-out data: give evaluate= a function of the model"
+        )
+
     def prepare(self, algorithm: Any) -> Oracle:
         """The oracle for an algorithm whose local steps are known."""
         return self.oracle
@@ -228,6 +234,23 @@ def check_weights(weights: Any, agents: int, default: np.ndarray | None = None) 
             f"the weight of agent {k} is {weights[k]:g}: weights must be above 0; leave the agent out"
         )
     return weights / weights.sum()
+
+
+def check_held_out(X: Any, y: Any, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Held-out rows, checked against the model."""
+    X, y = np.asarray(X), np.asarray(y)
+    if X.ndim != 2 or X.shape[1] != columns or y.shape != (len(X),):
+        raise FedpointError(
+            f"held-out data of shape {X.shape} and targets of shape {y.shape}; the model has {columns} columns"
+        )
+    check_finite("held-out data", X)
+    return X, y
+
+
+def squared_error(w: Any, X: Any, y: Any) -> dict[str, float]:
+    """Mean squared error of a linear model."""
+    X, y = check_held_out(X, y, len(w))
+    return {"mse": float(((X @ w - y) ** 2).mean())}
 
 
 def check_agents(count: int) -> None:

@@ -10,7 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpoint.errors import FedpointError
-from fedpoint.problems.base import Constants, Mine, by_agent, check_agents, check_finite, check_weights
+from fedpoint.problems.base import (
+    Constants,
+    Mine,
+    by_agent,
+    check_agents,
+    check_finite,
+    check_weights,
+    squared_error,
+)
 from fedpoint.problems.quadratic import linear_constants, quadratic_values, solve_or_none
 from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling
 
@@ -132,6 +140,9 @@ class LeastSquares(RowsProblem):
     def local_solutions(self) -> np.ndarray:
         """The least-norm solution of each agent."""
         return np.stack([np.linalg.lstsq(a, y, rcond=None)[0] for a, y in zip(self._A, self._b, strict=True)])
+
+    def evaluate(self, w, X, y) -> dict[str, float]:
+        return squared_error(w, X, y)
 
     def objective(self, models) -> np.ndarray:
         return quadratic_values(np.asarray(models), *self._aggregate())

@@ -9,7 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpoint.errors import FedpointError
-from fedpoint.problems.base import Constants, Mine, Oracle, Problem, check_agents, check_finite, check_weights
+from fedpoint.problems.base import (
+    Constants,
+    Mine,
+    Oracle,
+    Problem,
+    check_agents,
+    check_finite,
+    check_weights,
+    squared_error,
+)
 from fedpoint.problems.quadratic import linear_constants, quadratic_values, solve_or_none
 
 
@@ -148,6 +157,9 @@ class LinearStream(Problem):
         return linear_constants(
             self, R, self.own.model, beta2=trace * top + top**2, sigma2=trace * noise, f_local=0.5 * noise
         )
+
+    def evaluate(self, w, X, y) -> dict[str, float]:
+        return squared_error(w, X, y)
 
     def objective(self, models) -> np.ndarray:
         models, (w, s, root) = np.asarray(models), self.own

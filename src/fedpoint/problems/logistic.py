@@ -10,7 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpoint.errors import FedpointError
-from fedpoint.problems.base import Constants, by_agent, check_agents, check_finite, check_weights, newton
+from fedpoint.problems.base import (
+    Constants,
+    by_agent,
+    check_agents,
+    check_finite,
+    check_held_out,
+    check_weights,
+    newton,
+)
 from fedpoint.problems.least_squares import row_noise
 from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling
 
@@ -122,6 +130,20 @@ class Logistic(RowsProblem):
             return np.asarray(
                 _objective(self.oracle, self.all_rows(), self.row_weights(), self.ridge, models)
             )
+
+    def evaluate(self, w, X, y) -> dict[str, float]:
+        """Accuracy and mean log loss (without the ridge) on held-out rows."""
+        X, y = check_held_out(X, y, self.X.shape[1] - self.intercept)
+        unknown = set(np.unique(y)) - set(self.classes)
+        if unknown:
+            raise FedpointError(f"held-out labels {sorted(unknown)} do not occur in the training data")
+        X = np.column_stack([X, np.ones(len(X))]) if self.intercept else X
+        logits = X @ np.asarray(w, dtype=float)
+        logits = np.stack([np.zeros(len(X)), logits], axis=1) if len(self.classes) == 2 else logits
+        label = np.searchsorted(self.classes, y)
+        top = logits.max(1)
+        log_loss = top + np.log(np.exp(logits - top[:, None]).sum(1)) - logits[np.arange(len(X)), label]
+        return {"accuracy": float((logits.argmax(1) == label).mean()), "log_loss": float(log_loss.mean())}
 
     def solution(self) -> np.ndarray | None:
         """w* by Newton's method, or None where the minimum is not attained (separable classes without ridge)."""

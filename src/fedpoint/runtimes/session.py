@@ -116,21 +116,24 @@ class Session:
         self.round = 0
         self.seconds = 0.0
         self.swept = swept is not None
+        lanes = repeats
+        if swept is not None:
+            lanes = len(jax.tree.leaves(swept)[0])
+            self.repeats = lanes
         self.start = jax.tree.map(np.asarray, start)
         dtype = np.result_type(*jax.tree.leaves(self.start))
         with jax.enable_x64(True):
             oracle = problem.prepare(self.algorithm)
             self.layout = choose(
-                oracle, self.algorithm, problem, self.participation, self.start, exact, repeats, every
+                oracle, self.algorithm, problem, self.participation, self.start, exact, lanes, every
             )
             traced = cast(self.algorithm if swept is None else swept, dtype)
             self.inputs = jax.device_put(
                 Inputs(traced, self.participation, problem.own, problem.common, problem.weights)
             )
-            self.seeds = seeds_of(seed, 1 if self.swept else repeats)
-            if self.swept:  # the same draws at every point: differences are the hyper-parameter's
-                self.seeds = jax.tree.map(lambda a: jnp.repeat(a, repeats, axis=0), self.seeds)
-            one = cast(self.algorithm, dtype)
+            # A sweep has the same draws at every point: differences are the hyper-parameter's.
+            self.seeds = jax.tree.map(lambda a: jnp.tile(a, lanes // repeats), seeds_of(seed, repeats))
+            one = traced if swept is None else jax.tree.map(lambda a: a[0], traced)
             model = wrap(jax.tree.map(jnp.asarray, self.start))
             self.message = message_of(one, model, self.layout, self.inputs)
             counted = self.message.used is None
@@ -246,6 +249,8 @@ class Session:
         return np.asarray(total)
 
     def _check_finite(self, at: np.ndarray, records: Records) -> None:
+        if self.swept:
+            return  # one point of many may diverge: its numbers say so
         limit = TOO_FAR * (1 + max(float(np.abs(a).max(initial=0)) for a in jax.tree.leaves(self.start)))
         for leaf in jax.tree.leaves(records.model):
             bad = ~(np.abs(leaf) <= limit).reshape(*leaf.shape[:2], -1).all(-1)

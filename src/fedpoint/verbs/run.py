@@ -93,7 +93,7 @@ class Run:
         """The same run, gone on to `rounds` rounds in all: the bits of a run that was that long from the start."""
         if rounds <= self.session.round:
             raise FedpointError(f"the run has {self.session.round} rounds already: extend it to more")
-        return _drive(self, rounds, **options)
+        return drive(self, rounds, **options)
 
     def evaluate(self, data: Any) -> None:
         """Held-out metrics at (at most 200 of) the recorded rounds, into `evaluation`."""
@@ -179,12 +179,12 @@ def run(
     every = choose_every(record_every, rounds, repeats, model)
     scheme = as_participation(participation)
     session = Session(algorithm, problem, scheme, model, exact, int(seed), repeats, every)
-    begun = _beginning(session)
+    begun = begin(session)
     if folder is not None:
         from fedpoint.report.store import create
 
         begun.folder = create(folder, begun, rounds)
-    return _drive(begun, rounds, stop=stop, callbacks=callbacks, evaluate=evaluate)
+    return drive(begun, rounds, stop=stop, callbacks=callbacks, evaluate=evaluate)
 
 
 def check_count(name: str, value: Any, least: int) -> None:
@@ -216,13 +216,13 @@ def choose_every(record_every: int | None, rounds: int, repeats: int, model: Any
     return max(1, math.ceil(bytes_ / HISTORY_BYTES))
 
 
-def _beginning(session: Session) -> Run:
+def begin(session: Session) -> Run:
     """The run before its first round: it records the start."""
     history = jax.tree.map(lambda a: a[:, None], session.model())
     return Run(session, np.zeros(1, int), history, np.zeros((session.repeats, 1, 3), np.int64))
 
 
-def _drive(begun: Run, rounds: int, stop=None, callbacks=(), evaluate=None) -> Run:
+def drive(begun: Run, rounds: int, stop=None, callbacks=(), evaluate=None) -> Run:
     """Go on with a run and put its records behind those it has."""
     session, folder = begun.session, begun.folder
     parts, used, at = [begun.history], [begun.used], [begun.rounds]
