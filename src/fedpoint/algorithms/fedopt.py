@@ -87,9 +87,7 @@ class FedOpt:
         return hub.w
 
     def local(self, w, memory, agent):
-        return local_descent(
-            self, w, agent, lambda e, steps: at(self.step, agent.round * steps + e)
-        ) - w, memory
+        return local_descent(self, w, agent, lambda e, steps: at(self.step, agent.round * steps + e)) - w, memory
 
     def combine(self, hub, inbox):
         gradient = unwrap(-inbox.mean)

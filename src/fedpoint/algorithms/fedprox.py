@@ -50,9 +50,7 @@ class FedProx:
         if self.step is None and not self.exact:
             raise FedpointError("FedProx: give step=, or exact=True")
         if self.exact and self.pull == 0:
-            raise FedpointError(
-                "FedProx: exact=True needs a pull above 0, or the local problem may have no solution"
-            )
+            raise FedpointError("FedProx: exact=True needs a pull above 0, or the local problem may have no solution")
 
     def init(self, w):
         return w, ()

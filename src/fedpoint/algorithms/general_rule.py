@@ -103,13 +103,9 @@ class GeneralRule:
 
     def check(self):
         if isinstance(self.weights, str) and self.weights not in WEIGHTINGS:
-            raise FedpointError(
-                f"GeneralRule: unknown weights {self.weights!r}: {nearest(self.weights, WEIGHTINGS)}"
-            )
+            raise FedpointError(f"GeneralRule: unknown weights {self.weights!r}: {nearest(self.weights, WEIGHTINGS)}")
         if self.coefficients is not None and (self.momentum or self.pull or self.decay != 1.0):
-            raise FedpointError(
-                "GeneralRule: coefficients are for plain steps: leave out momentum, pull and decay"
-            )
+            raise FedpointError("GeneralRule: coefficients are for plain steps: leave out momentum, pull and decay")
 
     def init(self, w):
         return w, ()

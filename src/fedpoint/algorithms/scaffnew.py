@@ -69,7 +69,7 @@ class Scaffnew:
             raise FedpointError(f"Scaffnew: local_steps must be at least 1, got {self.local_steps}")
 
     def _probability(self):
-        return 1.0 / self.local_steps if self.probability is None else self.probability
+        return self.probability if self.local_steps is None or self.probability is not None else 1.0 / self.local_steps
 
     def init(self, w):
         return w, Corrected(zeros(w), w)
@@ -78,7 +78,7 @@ class Scaffnew:
         if self.local_steps is not None:
             return w, self.local_steps
         # Geometric on 1, 2, ... by inversion; log1p(-1) = -inf gives 1 for p = 1.
-        skip = jnp.floor(jnp.log(row.uniform()) / jnp.log1p(-self.probability))
+        skip = jnp.floor(jnp.log(row.uniform()) / jnp.log1p(-self._probability()))
         return w, 1 + skip.astype(jnp.int32)
 
     def settle(self, w, memory):

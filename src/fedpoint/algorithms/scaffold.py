@@ -31,7 +31,8 @@ class Scaffold:
     r"""SCAFFOLD.
 
     $$y \leftarrow y - \eta_l (\hat g_k(y) - c_k + c), \qquad
-      c_k^+ = \hat g_k(x) \ \text{(option 1)} \quad\text{or}\quad c_k - c + \frac{x - y}{E_k \eta_l} \ \text{(option 2)},$$
+      c_k^+ = \hat g_k(x) \ \text{(option 1)} \quad\text{or}\quad
+      c_k - c + \frac{x - y}{E_k \eta_l} \ \text{(option 2)},$$
     $$x^+ = x + \eta_g \sum_k v_k (y_k - x), \qquad c^+ = c + \sum_{k \in S} p_k (c_k^+ - c_k).$$
 
     c takes the shares $p_k$ without any $K/|S|$, so that $c = \sum_k p_k c_k$ is conserved whoever answers. All start

@@ -18,9 +18,7 @@ STRAGGLER_ROW = 0xFFFFFFF0
 class Agent:
     """One agent in one round, as `local` sees it."""
 
-    def __init__(
-        self, oracle: Any, mine: Any, key: Key, plan: Any, samples: Any, exact: bool, round: Any, share: Any
-    ):
+    def __init__(self, oracle: Any, mine: Any, key: Key, plan: Any, samples: Any, exact: bool, round: Any, share: Any):
         self._oracle, self._mine, self._key = oracle, mine, key
         self._plan, self._samples, self._exact = plan, samples, exact
         self.round = round

@@ -87,9 +87,7 @@ def check_fields(self: Any) -> None:
         low = rule["low"]
         bad = ~(array > low) if rule["strict"] else ~(array >= low)
         if bad.any() or not np.isfinite(array).all():
-            raise FedpointError(
-                f"{where} must be {'above' if rule['strict'] else 'at least'} {low:g}, got {value}"
-            )
+            raise FedpointError(f"{where} must be {'above' if rule['strict'] else 'at least'} {low:g}, got {value}")
         if rule.get("below") is not None and (array >= rule["below"]).any():
             raise FedpointError(f"{where} must be below {rule['below']:g}, got {value}")
         if rule.get("whole"):

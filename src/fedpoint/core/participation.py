@@ -37,9 +37,7 @@ def _distinct(agents: Array) -> Array:
 
 def _positive_count(self: Any) -> None:
     if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
-        raise FedpointError(
-            f"{type(self).__name__}: the number of participants must be at least 1, got {self.count}"
-        )
+        raise FedpointError(f"{type(self).__name__}: the number of participants must be at least 1, got {self.count}")
 
 
 def _limit_count(self: Any, agents: int) -> None:
@@ -95,9 +93,7 @@ class Uniform:
         agents = key.row().subset(self.count, p.shape[0])
         share = p[agents]
         weight = jnp.full(self.count, 1.0 / self.count) if self.plain else share * (p.shape[0] / self.count)
-        return Tick(
-            agents, weight, share, jnp.ones(self.count, bool), jnp.int32(self.count), jnp.asarray(True)
-        )
+        return Tick(agents, weight, share, jnp.ones(self.count, bool), jnp.int32(self.count), jnp.asarray(True))
 
 
 @record
@@ -210,9 +206,7 @@ class Answering:
                 "then have no simple correction: give one probability for all, or leave out keep"
             )
         if self.trace is not None and (np.ndim(self.trace) != 2 or not np.isin(self.trace, (0, 1)).all()):
-            raise FedpointError(
-                "Answering: the trace must be a table of 0 and 1, one row a round, one column an agent"
-            )
+            raise FedpointError("Answering: the trace must be a table of 0 and 1, one row a round, one column an agent")
         if self.keep is not None and self.keep < 1:
             raise FedpointError(f"Answering: keep must be at least 1, got {self.keep}")
         if self.minimum < 1 or (self.keep is not None and self.minimum > self.keep):
@@ -221,9 +215,7 @@ class Answering:
     def slots(self, agents: int) -> int:
         count = self.scheme.slots(agents)
         if self.minimum > count:
-            raise FedpointError(
-                f"Answering: a minimum of {self.minimum} answers, but only {count} agents are asked"
-            )
+            raise FedpointError(f"Answering: a minimum of {self.minimum} answers, but only {count} agents are asked")
         for name, table in (("probabilities", self.probability), ("columns in the trace", self.trace)):
             if np.ndim(table) and np.shape(table)[-1] != agents:
                 raise FedpointError(f"Answering: {np.shape(table)[-1]} {name} for {agents} agents")
@@ -282,12 +274,13 @@ def as_participation(value: Any) -> Any:
     if isinstance(value, str):
         if value.lower() not in SCHEMES:
             raise FedpointError(f"unknown participation {value!r}: {nearest(value, SCHEMES)}")
-        return SCHEMES[value.lower()]()
+        if value.lower() != "everyone":
+            name = SCHEMES[value.lower()].__name__
+            raise FedpointError(f"participation {value!r} needs its numbers: give an object such as fp.{name}(...)")
+        return Everyone()
     if all(hasattr(value, m) for m in ("tick", "slots", "bind")):
         return value
-    raise FedpointError(
-        f"participation must be a number of agents or a scheme such as fp.Uniform(10), got {value!r}"
-    )
+    raise FedpointError(f"participation must be a number of agents or a scheme such as fp.Uniform(10), got {value!r}")
 
 
 def read_trace(path: str) -> np.ndarray:

@@ -148,7 +148,7 @@ def _log(x: Array) -> Array:
     mantissa = lax.bitcast_convert_type(bits - (exponent << 52), jnp.float64)
     s = (mantissa - 1.0) / (mantissa + 1.0)
     t = s * s
-    series = 1.0 / 15.0
+    series = jnp.full_like(t, 1.0 / 15.0)
     for odd in (13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0):
         series = 1.0 / odd + t * series
     return exponent.astype(jnp.float64) * np.log(2.0) + 2.0 * s * series

@@ -30,9 +30,7 @@ def _setup(self) -> None:
 
 
 def _flatten(self):
-    static = tuple(
-        (f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in self._leaves
-    )
+    static = tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in self._leaves)
     return tuple(getattr(self, name) for name in self._leaves), (self._leaves, static)
 
 
@@ -70,11 +68,9 @@ def record(cls: type) -> type:
 
 
 def stack(records: list[Any], swept: tuple[str, ...]) -> Any:
-    """Records of one structure as one whose numbers lead with their axis; `swept` fields are numbers, even whole ones."""
+    """Records of one structure as one whose numbers lead with their axis; `swept` fields too, even whole ones."""
     first = records[0]
     leaves = (*first._leaves, *(name for name in swept if name not in first._leaves))
     values = [jax.tree.map(lambda *a: np.stack(a), *(getattr(r, name) for r in records)) for name in leaves]
-    static = tuple(
-        (f.name, getattr(first, f.name)) for f in dataclasses.fields(first) if f.name not in leaves
-    )
+    static = tuple((f.name, getattr(first, f.name)) for f in dataclasses.fields(first) if f.name not in leaves)
     return _unflatten(type(first), (leaves, static), values)

@@ -37,9 +37,7 @@ class InverseTime:
 
     def check(self):
         if not (self.scale > 0 and self.offset > 0):
-            raise FedpointError(
-                f"InverseTime needs scale > 0 and offset > 0, got {self.scale} and {self.offset}"
-            )
+            raise FedpointError(f"InverseTime needs scale > 0 and offset > 0, got {self.scale} and {self.offset}")
 
 
 @record
@@ -54,9 +52,7 @@ class Exponential:
 
     def check(self):
         if not (self.initial > 0 and 0 < self.factor <= 1):
-            raise FedpointError(
-                f"Exponential needs initial > 0 and 0 < factor <= 1, got {self.initial}, {self.factor}"
-            )
+            raise FedpointError(f"Exponential needs initial > 0 and 0 < factor <= 1, got {self.initial}, {self.factor}")
 
 
 @record

@@ -64,9 +64,7 @@ def newton(gradient, center, weight, tolerance: float = 1e-13, most: int = 50):
 
     def improve(state):
         v, r, i, _ = state
-        step, _ = jax.scipy.sparse.linalg.cg(
-            lambda d: jax.jvp(residual, (v,), (d,))[1], -r, tol=1e-14, maxiter=200
-        )
+        step, _ = jax.scipy.sparse.linalg.cg(lambda d: jax.jvp(residual, (v,), (d,))[1], -r, tol=1e-14, maxiter=200)
         size = jnp.linalg.norm(r)
 
         def shorter(s):
@@ -210,16 +208,15 @@ def _objective(oracle, own, common, weights, models):
 def check_finite(name: str, array: np.ndarray, agent: str | None = None) -> None:
     """Refuse NaN and inf, saying where."""
     array = np.asarray(array)
-    if not np.issubdtype(array.dtype, np.number):
-        raise FedpointError(f"{name}{f' of agent {agent}' if agent else ''} holds {array.dtype}, not numbers")
+    name = f"{name} of agent {agent}" if agent else name
+    if not np.issubdtype(array.dtype, np.number) and array.dtype != bool:
+        raise FedpointError(f"{name} holds {array.dtype}, not numbers")
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         where = ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column", "axis 2"), bad[0], strict=False))
         more = f" and {len(bad) - 1} more places" if len(bad) > 1 else ""
-        raise FedpointError(
-            f"{name}{f' of agent {agent}' if agent else ''} is {array[tuple(bad[0])]} at {where or 'its only value'}{more}: "
-            "remove or impute it"
-        )
+        value = array[tuple(bad[0])]
+        raise FedpointError(f"{name} is {value} at {where or 'its only value'}{more}: remove or impute it")
 
 
 def check_weights(weights: Any, agents: int, default: np.ndarray | None = None) -> np.ndarray:
@@ -230,9 +227,7 @@ def check_weights(weights: Any, agents: int, default: np.ndarray | None = None) 
     if weights.shape != (agents,):
         raise FedpointError(f"weights have shape {weights.shape}, but there are {agents} agents")
     for k in np.flatnonzero(~np.isfinite(weights) | (weights <= 0)):
-        raise FedpointError(
-            f"the weight of agent {k} is {weights[k]:g}: weights must be above 0; leave the agent out"
-        )
+        raise FedpointError(f"the weight of agent {k} is {weights[k]:g}: weights must be above 0; leave the agent out")
     return weights / weights.sum()
 
 
@@ -262,8 +257,6 @@ def by_agent(groups: Sequence | np.ndarray, rows: int) -> tuple[np.ndarray, np.n
     """Order of rows by agent, rows per agent, and the agents' names in sorted order."""
     groups = np.asarray(groups)
     if groups.shape != (rows,):
-        raise FedpointError(
-            f"groups has shape {groups.shape}, but there are {rows} rows: one agent's name a row"
-        )
+        raise FedpointError(f"groups has shape {groups.shape}, but there are {rows} rows: one agent's name a row")
     names, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     return np.argsort(inverse, kind="stable"), counts, [str(n) for n in names]

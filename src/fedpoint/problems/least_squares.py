@@ -115,13 +115,13 @@ class LeastSquares(RowsProblem):
         self.constant = np.array([0.5 * f * (y @ y) for f, y in zip(factor, b_k, strict=True)])
         self.H = np.stack([f * (a.T @ a) for f, a in zip(factor, A_k, strict=True)]) if gram else None
         self._A, self._b, self._factor = A_k, b_k, factor
-        self.own = Normal(*self.own, self.H if gram else (), self.g, self.constant)
+        span = self.own
+        self.own = Normal(span.offset, span.count, span.agent, self.H if gram else (), self.g, self.constant)
         if sampling == "importance":
             w = self.solution()
             w = self.start() if w is None else w
-            self.set_chances(
-                np.concatenate([np.abs(a @ w - y) * np.linalg.norm(a, axis=1) for a, y in zip(A_k, b_k)])
-            )
+            sizes = [np.abs(a @ w - y) * np.linalg.norm(a, axis=1) for a, y in zip(A_k, b_k, strict=True)]
+            self.set_chances(np.concatenate(sizes))
 
     def start(self) -> np.ndarray:
         return np.zeros(self.g.shape[1])
@@ -156,14 +156,13 @@ class LeastSquares(RowsProblem):
         if self.batch is None:
             return np.zeros(self.agents)
         return (
-            np.array([row_noise(self._row_gradients(k, w), self._chances(k)) for k in range(self.agents)])
-            / self.batch
+            np.array([row_noise(self._row_gradients(k, w), self._chances(k)) for k in range(self.agents)]) / self.batch
         )
 
     def constants(self) -> Constants:
         """beta2_k and sigma2_k of sampled rows: |a + b|^2 <= 2|a|^2 + 2|b|^2 apart at w_k*; zero for full gradients."""
         local = self.local_solutions()
-        K, d = self.g.shape
+        K = len(self.g)
         H = self.H
         if H is None:
             H = np.stack([f * (a.T @ a) for f, a in zip(self._factor, self._A, strict=True)])
@@ -198,7 +197,8 @@ def split_agents(X, y, groups) -> tuple[list[np.ndarray], list[np.ndarray], list
     if len(X) != len(y):
         raise FedpointError(f"data of {len(X)} agents, but targets of {len(y)}")
     check_agents(len(X))
-    X_k, y_k = [], []
+    X_k: list[np.ndarray] = []
+    y_k: list[np.ndarray] = []
     for name, a, t in zip(names, X, y, strict=True):
         try:
             a, t = np.asarray(a, dtype=float), np.asarray(t, dtype=float)
@@ -206,14 +206,12 @@ def split_agents(X, y, groups) -> tuple[list[np.ndarray], list[np.ndarray], list
             raise FedpointError(f"agent {name}: {error}") from None
         if a.ndim != 2 or t.shape != (len(a),):
             raise FedpointError(
-                f"agent {name}: data of shape {a.shape} and targets of shape {t.shape}; give (rows, columns) and (rows,)"
+                f"agent {name}: data of shape {a.shape} and targets of shape {t.shape}; give (rows, columns), (rows,)"
             )
         if len(a) == 0:
             raise FedpointError(f"agent {name} is empty: leave it out, or give it rows")
         if X_k and a.shape[1] != X_k[0].shape[1]:
-            raise FedpointError(
-                f"agent {name} has {a.shape[1]} columns, agent {names[0]} has {X_k[0].shape[1]}"
-            )
+            raise FedpointError(f"agent {name} has {a.shape[1]} columns, agent {names[0]} has {X_k[0].shape[1]}")
         check_finite("data", a, name)
         check_finite("targets", t, name)
         X_k.append(a)

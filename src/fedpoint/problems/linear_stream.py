@@ -1,4 +1,4 @@
-"""Streaming linear regression (LMS): gamma = h'w_k + v, a fresh (h, v) at every step. Lecture 000, (35)-(39), (82)-(84)."""
+"""Streaming linear regression (LMS): gamma = h'w_k + v, fresh at every step. Lecture 000, (35)-(39), (82)-(84)."""
 
 from __future__ import annotations
 
@@ -92,13 +92,9 @@ class LinearStream(Problem):
             try:
                 root = np.linalg.cholesky(np.broadcast_to(R, (K, d, d)))
             except np.linalg.LinAlgError:
-                raise FedpointError(
-                    "covariance must be symmetric positive definite for every agent"
-                ) from None
+                raise FedpointError("covariance must be symmetric positive definite for every agent") from None
         else:
-            raise FedpointError(
-                f"covariance has shape {R.shape}; for {K} agents in dimension {d} give {(K, d, d)}"
-            )
+            raise FedpointError(f"covariance has shape {R.shape}; for {K} agents in dimension {d} give {(K, d, d)}")
         self.weights = check_weights(weights, K)
         self.names = [str(k) for k in range(K)]
         self.oracle = StreamOracle()

@@ -80,9 +80,7 @@ class Logistic(RowsProblem):
         check_sampling(batch, sampling)
         X, y = np.asarray(X), np.asarray(y)
         if X.ndim != 2 or y.shape != (len(X),):
-            raise FedpointError(
-                f"X of shape {X.shape} and y of shape {y.shape}; give (rows, columns) and (rows,)"
-            )
+            raise FedpointError(f"X of shape {X.shape} and y of shape {y.shape}; give (rows, columns) and (rows,)")
         check_agents(len(X))
         check_finite("X", X)
         if np.issubdtype(y.dtype, np.number):
@@ -91,9 +89,7 @@ class Logistic(RowsProblem):
             raise FedpointError(f"ridge must be at least 0, got {ridge}")
         self.classes = np.unique(y)
         if len(self.classes) < 2:
-            raise FedpointError(
-                f"y holds one class only ({self.classes[0]!r}): there is nothing to tell apart"
-            )
+            raise FedpointError(f"y holds one class only ({self.classes[0]!r}): there is nothing to tell apart")
         order, counts, self.names = by_agent(np.zeros(len(X), int) if groups is None else groups, len(X))
         X = X[order].astype(dtype)
         if intercept:
@@ -109,7 +105,7 @@ class Logistic(RowsProblem):
             batch, sampling, largest, equal=bool((counts == largest).all()), classes=len(self.classes)
         )
         self.set_rows(np.column_stack([X, target.astype(dtype)]), counts, np.asarray(ridge, dtype), oracle)
-        self._solution: np.ndarray | None | str = "unknown"
+        self._solution: np.ndarray | str | None = "unknown"
         if sampling == "importance":
             w = self.solution()
             w = self.start() if w is None else w
@@ -127,9 +123,7 @@ class Logistic(RowsProblem):
     def objective(self, models) -> np.ndarray:
         """In one pass over the rows of all agents: no agent is padded."""
         with jax.enable_x64(True):
-            return np.asarray(
-                _objective(self.oracle, self.all_rows(), self.row_weights(), self.ridge, models)
-            )
+            return np.asarray(_objective(self.oracle, self.all_rows(), self.row_weights(), self.ridge, models))
 
     def evaluate(self, w, X, y) -> dict[str, float]:
         """Accuracy and mean log loss (without the ridge) on held-out rows."""
@@ -150,9 +144,7 @@ class Logistic(RowsProblem):
         if isinstance(self._solution, str):
             with jax.enable_x64(True):
                 rows = jax.tree.map(lambda a: a.astype(float), self.all_rows())
-                w, size = _minimise(
-                    self.oracle, rows, self.row_weights(), self.ridge, self.start().astype(float)
-                )
+                w, size = _minimise(self.oracle, rows, self.row_weights(), self.ridge, self.start().astype(float))
             self._solution = np.asarray(w) if float(size) < 1e-9 and np.abs(w).max() < 1e6 else None
         return self._solution
 
@@ -203,7 +195,8 @@ class Logistic(RowsProblem):
         delta_k = curvature * top + self.ridge
         H = (self.X * self.row_weights()[:, None]).T @ self.X
         w, local = self.solution(), self.local_solutions()
-        beta2 = sigma2 = np.zeros(self.agents)
+        beta2: np.ndarray = np.zeros(self.agents)
+        sigma2: np.ndarray | None = np.zeros(self.agents)
         spread = gamma = None
         if local is not None and w is not None:
             flat = local.reshape(self.agents, -1)

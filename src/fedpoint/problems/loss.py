@@ -29,12 +29,7 @@ class LossOracle(RowsOracle):
         return weight @ single
 
     def weighted_gradient(self, w, rows, weight, extra):
-        if (
-            self.sampling == "iid"
-            and self.batch is not None
-            and not self.by_row
-            and weight.shape == (self.batch,)
-        ):
+        if self.sampling == "iid" and self.batch is not None and not self.by_row and weight.shape == (self.batch,):
             # Full batches of equal weights: the loss as it is.
             scale = weight.sum()
             return jax.tree.map(lambda g: scale * g, jax.grad(self.function)(w, rows))
@@ -68,18 +63,14 @@ class Loss(RowsProblem):
     ):
         check_sampling(batch, sampling)
         if sampling == "importance":
-            raise FedpointError(
-                'sampling="importance" needs gradients of rows: use it with LeastSquares or Logistic'
-            )
+            raise FedpointError('sampling="importance" needs gradients of rows: use it with LeastSquares or Logistic')
         leaves = jax.tree.leaves(data)
         if not leaves:
             raise FedpointError("data holds no array")
         rows = len(leaves[0])
         for i, leaf in enumerate(leaves):
             if np.ndim(leaf) < 1 or len(leaf) != rows:
-                raise FedpointError(
-                    f"data: array {i} has shape {np.shape(leaf)}, but array 0 has {rows} rows"
-                )
+                raise FedpointError(f"data: array {i} has shape {np.shape(leaf)}, but array 0 has {rows} rows")
             check_finite(f"data (array {i})", leaf)
         check_agents(rows)
         for i, leaf in enumerate(jax.tree.leaves(params)):
@@ -97,9 +88,7 @@ class Loss(RowsProblem):
             except Exception as error:
                 raise FedpointError(f"loss(params, batch) fails on two rows of the data: {error}") from error
         if shape not in ((), (2,)):
-            raise FedpointError(
-                f"loss(params, batch) must return a number or one number a row, got shape {shape}"
-            )
+            raise FedpointError(f"loss(params, batch) must return a number or one number a row, got shape {shape}")
         oracle = LossOracle(
             batch, sampling, largest, bool((counts == largest).all()), function=loss, by_row=shape == (2,)
         )

@@ -68,14 +68,10 @@ class Quadratic(Problem):
         if H.ndim <= 1:
             H = np.multiply.outer(H, np.eye(d))
         if H.shape not in ((d, d), (K, d, d)):
-            raise FedpointError(
-                f"H has shape {H.shape}; for {K} agents in dimension {d} give {(K, d, d)} or {(d, d)}"
-            )
+            raise FedpointError(f"H has shape {H.shape}; for {K} agents in dimension {d} give {(K, d, d)} or {(d, d)}")
         H = np.ascontiguousarray(np.broadcast_to(H, (K, d, d)))
         if not np.allclose(H, np.swapaxes(H, 1, 2), rtol=1e-10, atol=1e-12):
-            raise FedpointError(
-                "H must be symmetric: a field that is no gradient is a linear system, not a quadratic"
-            )
+            raise FedpointError("H must be symmetric: a field that is no gradient is a linear system, not a quadratic")
         if not noise >= 0:
             raise FedpointError(f"noise is a variance and must be at least 0, got {noise}")
         self.weights = check_weights(weights, K)

@@ -44,7 +44,7 @@ class Table(NamedTuple):
 class Batch(NamedTuple):
     """Rows and their weights in a mean (or sum) over the agent's rows; no weights when all are the same."""
 
-    index: Array
+    at: Array
     weight: Any
 
 
@@ -95,7 +95,8 @@ class RowsOracle(Oracle):
         """Orders of the rows, one for each epoch of the round."""
         if not self._ordered:
             return ()
-        size = -(-self.largest // self.batch) * self.batch  # whole batches: a slice never runs out
+        batch = self.batch or 1
+        size = -(-self.largest // batch) * batch  # whole batches: a slice never runs out
         return jax.vmap(lambda e: key.row(e).permutation(mine.own.count, size))(jnp.arange(self.epochs))
 
     def draw(self, mine: Mine, plan: Any, row: Any, e: Any) -> Any:
@@ -104,9 +105,7 @@ class RowsOracle(Oracle):
         offset, count = mine.own[:2]
         if self.sampling == "iid":
             index = offset + row.integers(count, (self.batch,))
-            if (
-                self.narrow
-            ):  # few numbers: fetched for many rounds at once, which is faster than one round at a time
+            if self.narrow:  # few numbers: fetched for many rounds at once, which is faster than one round at a time
                 index = lax.optimization_barrier(index)  # or it is drawn again for every number of the row
                 return take(mine.common.rows, index)
             return Batch(index, ())
@@ -136,7 +135,7 @@ class RowsOracle(Oracle):
         if self.batch is None:
             return self.mean_field(mine, w)
         dtype = jax.tree.leaves(w)[0].dtype
-        rows = self.parts(take(mine.common.rows, z.index)) if isinstance(z, Batch) else z
+        rows = self.parts(take(mine.common.rows, z.at)) if isinstance(z, Batch) else z
         if self.sampling == "iid":
             weight = jnp.full(self.batch, 1.0 / self.batch, dtype)
             weight = weight if self.mean else weight * mine.own.count
@@ -147,9 +146,7 @@ class RowsOracle(Oracle):
 
     def mean_field(self, mine: Mine, w: Any) -> Any:
         extra = mine.common.extra
-        gradient = self._over_rows(
-            mine, w, lambda rows, weight: self.weighted_gradient(w, rows, weight, extra)
-        )
+        gradient = self._over_rows(mine, w, lambda rows, weight: self.weighted_gradient(w, rows, weight, extra))
         return self._with_penalty(gradient, w, extra)
 
     def loss(self, mine: Mine, w: Any) -> Array:
@@ -204,13 +201,11 @@ class RowsProblem(Problem):
         self.counts = np.asarray(counts)
         offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
         self.oracle = replace(oracle, narrow=narrow)
-        self.own = Span(
-            offsets.astype(np.int32), self.counts.astype(np.int32), np.arange(len(counts), dtype=np.int32)
-        )
+        self.own = Span(offsets.astype(np.int32), self.counts.astype(np.int32), np.arange(len(counts), dtype=np.int32))
         self.common = Table(padded, (), extra)
 
     def set_chances(self, norms: np.ndarray) -> None:
-        """Probabilities of rows within their agents, proportional to `norms` (n,), kept above a thousandth of the mean."""
+        """Probabilities of rows within their agents, proportional to `norms`, at least a thousandth of the mean."""
         own = np.repeat(np.arange(len(self.counts)), self.counts)
         floor = 1e-3 * np.bincount(own, norms) / self.counts
         norms = np.maximum(norms, np.maximum(floor, 1e-300)[own])
@@ -254,11 +249,7 @@ class RowsProblem(Problem):
 def check_sampling(batch: Any, sampling: str) -> None:
     if sampling not in SAMPLINGS:
         raise FedpointError(f"unknown sampling {sampling!r}: {nearest(sampling, SAMPLINGS)}")
-    if batch is not None and (
-        isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1
-    ):
-        raise FedpointError(
-            f"batch must be a whole number of rows, at least 1, or None for full fields; got {batch}"
-        )
+    if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1):
+        raise FedpointError(f"batch must be a whole number of rows, at least 1, or None for full fields; got {batch}")
     if batch is None and sampling != "iid":
         raise FedpointError(f'sampling="{sampling}" needs batch=')

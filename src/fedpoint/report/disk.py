@@ -125,9 +125,7 @@ def take_lock(folder: Path) -> BinaryIO:
         file.close()
         if not isinstance(err, BlockingIOError):
             raise
-        raise FedpointError(
-            f"process {holder} is writing {folder}; wait for it, or choose another name"
-        ) from err
+        raise FedpointError(f"process {holder} is writing {folder}; wait for it, or choose another name") from err
     file.truncate(0)
     file.write(str(os.getpid()).encode())
     file.flush()
@@ -188,9 +186,7 @@ def checked(arrays: Mapping[str, ArrayLike], where: str) -> Arrays:
             raise FedpointError(f"{where} has an array called {name!r}; choose another name")
         # The second test is for extension types, such as bfloat16, that npy files do not know.
         if array.dtype.kind not in "biufc" or np.dtype(array.dtype.str) != array.dtype:
-            raise FedpointError(
-                f"{where}[{name!r}] has dtype {array.dtype}; convert it to numbers or booleans"
-            )
+            raise FedpointError(f"{where}[{name!r}] has dtype {array.dtype}; convert it to numbers or booleans")
         result[name] = array
     return result
 

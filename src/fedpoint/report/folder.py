@@ -110,9 +110,7 @@ class RunFolder:
             if not path.exists():
                 raise FedpointError(f"there is no run folder {path}; check the name, or start a run there")
             if not (path / "run.json").is_file():
-                raise FedpointError(
-                    f"{path} is not a run folder (it has no run.json); give the folder of a run"
-                )
+                raise FedpointError(f"{path} is not a run folder (it has no run.json); give the folder of a run")
             texts = [(path / name).read_text("utf-8", "replace") for name in ("run.json", "config.toml")]
         try:
             run, config = json.loads(texts[0]), tomllib.loads(texts[1])
@@ -123,9 +121,7 @@ class RunFolder:
         except (ValueError, KeyError, TypeError) as err:
             raise FedpointError(f"run.json or config.toml in {path} is damaged ({err}); restore it") from err
         if config_hash(config) != sha:
-            raise FedpointError(
-                f"{path / 'config.toml'} was changed after the run began; undo that or start a new run"
-            )
+            raise FedpointError(f"{path / 'config.toml'} was changed after the run began; undo that or start a new run")
         folder = cls(path, config, meta, None)
         if write:
             with disk.os_errors(f"open the run folder {path} for writing"):

@@ -9,7 +9,7 @@ import jax
 def enable() -> None:
     """Use JAX's persistent compilation cache, unless the user has chosen one or FEDPOINT_CACHE is "off"."""
     choice = os.environ.get("FEDPOINT_CACHE", "")
-    if choice == "off" or jax.config.jax_compilation_cache_dir is not None:
+    if choice == "off" or jax.config.values.get("jax_compilation_cache_dir") is not None:
         return
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(choice) if choice else base / "fedpoint" / "jax"

@@ -53,9 +53,7 @@ def bind_algorithm(algorithm: Any, problem: Any) -> Any:
     if isinstance(steps, Epochs):
         rows = problem.local_rows()
         if rows is None:
-            raise FedpointError(
-                "local_steps=Epochs needs agents that store rows; a stream has no epoch: give a number"
-            )
+            raise FedpointError("local_steps=Epochs needs agents that store rows; a stream has no epoch: give a number")
         batch = problem.batch or rows.max()
         counts = steps.count * -(-rows // batch)
         changes["local_steps"] = int(counts[0]) if (counts == counts[0]).all() else counts.astype(np.int32)
@@ -124,9 +122,7 @@ class Session:
         dtype = np.result_type(*jax.tree.leaves(self.start))
         with jax.enable_x64(True):
             oracle = problem.prepare(self.algorithm)
-            self.layout = choose(
-                oracle, self.algorithm, problem, self.participation, self.start, exact, lanes, every
-            )
+            self.layout = choose(oracle, self.algorithm, problem, self.participation, self.start, exact, lanes, every)
             traced = cast(self.algorithm if swept is None else swept, dtype)
             self.inputs = jax.device_put(
                 Inputs(traced, self.participation, problem.own, problem.common, problem.weights)
@@ -197,7 +193,8 @@ class Session:
                     if stop(int(r), jax.tree.map(lambda a, i=i: a[:, i], records.model), _column(errors, i)):
                         stopped = True
                         if r < self.round:  # the state of that round: go there again, to the same bits
-                            self.state, self.round = before, first
+                            self.round = first
+                            self.state = before  # type: ignore[assignment]
                             with jax.enable_x64(True):
                                 records = self._call(int(r) - first)
                             errors = self.errors(records.model)

@@ -94,7 +94,7 @@ def choose(
     bytes_ = sum(np.asarray(a).nbytes for a in jax.tree.leaves(model))
     mapped = agents > 1 and (_raggedness(oracle, algorithm, problem, exact) > RAGGED or floats > LARGE_MODEL)
     own = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a)[1:], np.asarray(a).dtype), problem.own)
-    key = Key(*(jax.ShapeDtypeStruct((), jnp.uint32),) * 2)
+    key = jax.eval_shape(lambda: Key.of(0))
     samples = None if exact or not oracle.predraw else samples_per_round(algorithm)
 
     def ahead(own, common, key):
@@ -157,9 +157,7 @@ def _over_agents(layout: Layout, function, *arguments):
 
 def _per_agent_split(algorithm: Any, agents: int):
     """Leaves of the algorithm that have one value per agent, and how to put one agent's back."""
-    names = [
-        n for n in per_agent_fields(algorithm) if getattr(getattr(algorithm, n), "shape", ()) == (agents,)
-    ]
+    names = [n for n in per_agent_fields(algorithm) if getattr(getattr(algorithm, n), "shape", ()) == (agents,)]
     values = {n: getattr(algorithm, n) for n in names}
 
     def put(one):
@@ -172,9 +170,7 @@ def _per_agent_split(algorithm: Any, agents: int):
     return values, put
 
 
-def one_round(
-    layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: Any, key: Key, hub_row: Any, round: Any
-):
+def one_round(layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: Any, key: Key, hub_row: Any, round: Any):
     """T = combine o gather o local on (hub, memory): the operator that everything else is about."""
     algorithm, K = inputs.algorithm, layout.agents
     everyone = tick.agents is None
@@ -240,9 +236,7 @@ def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array) 
     if everyone:
         index = jnp.arange(layout.agents, dtype=jnp.int32)
         return jax.vmap(lambda r: jax.vmap(lambda o, i: agent(o, i, r))(inputs.own, index))(rounds)
-    return jax.vmap(lambda r, a: jax.vmap(lambda o, i: agent(o, i, r))(take(inputs.own, a), a))(
-        rounds, ticks.agents
-    )
+    return jax.vmap(lambda r, a: jax.vmap(lambda o, i: agent(o, i, r))(take(inputs.own, a), a))(rounds, ticks.agents)
 
 
 def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array):
@@ -251,9 +245,7 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
     participation, algorithm = inputs.participation, inputs.algorithm
     chunk, every = layout.chunk, layout.every
     model = algorithm.read(state.hub, state.memory)
-    empty = jax.tree.map(
-        lambda a: jnp.zeros((layout.capacity, *a.shape), a.dtype), Records(model, state.used)
-    )
+    empty = jax.tree.map(lambda a: jnp.zeros((layout.capacity, *a.shape), a.dtype), Records(model, state.used))
 
     def tick_of(round):
         return participation.tick(schedule.fold(round), inputs.p, round)
@@ -274,15 +266,9 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
             now = jax.tree.map(lambda a: a[i], ahead)
             state = one_round(layout, inputs, state, tick, now, key, hub_key.fold(round).row(), round)
             # Every round writes into its window's place; the window's last round remains.
-            place = (
-                round - first
-                if every == 1
-                else lax.div(round, np.int32(every)) - lax.div(first, np.int32(every))
-            )
+            place = round - first if every == 1 else lax.div(round, np.int32(every)) - lax.div(first, np.int32(every))
             record = Records(algorithm.read(state.hub, state.memory), state.used)
-            records = jax.tree.map(
-                lambda b, a: lax.dynamic_update_index_in_dim(b, a, place, 0), records, record
-            )
+            records = jax.tree.map(lambda b, a: lax.dynamic_update_index_in_dim(b, a, place, 0), records, record)
             return state, records
 
         return lax.fori_loop(0, jnp.minimum(chunk, rounds - c * chunk), body, carry)
@@ -291,9 +277,7 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
 
 
 @partial(jax.jit, static_argnames=("layout", "swept"), donate_argnames=("state",))
-def segment(
-    layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, swept: bool
-):
+def segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, swept: bool):
     """All repeats (leading axis of state and seeds); swept: the algorithm's numbers lead with that axis too."""
 
     def lane(inputs, state, seeds):
@@ -308,7 +292,7 @@ def segment(
                 lambda a: lane(inputs._replace(algorithm=a[0]), a[1], a[2]), (inputs.algorithm, state, seeds)
             )
         return lax.map(lambda a: lane(inputs, *a), (state, seeds))
-    axes = Inputs(0 if swept else None, None, None, None, None)
+    axes: Any = Inputs(0 if swept else None, None, None, None, None)  # type: ignore[arg-type]
     return jax.vmap(lane, in_axes=(axes, 0, 0))(inputs, state, seeds)
 
 

@@ -27,9 +27,7 @@ class Run:
     objective sum_k p_k f_k, computed when first asked for.
     """
 
-    def __init__(
-        self, session: Session, rounds: np.ndarray, history: Any, used: np.ndarray, folder: Any = None
-    ):
+    def __init__(self, session: Session, rounds: np.ndarray, history: Any, used: np.ndarray, folder: Any = None):
         self.session, self.rounds, self.history, self.used = session, rounds, history, used
         self.folder = folder
         self.algorithm, self.problem = session.algorithm, session.problem
@@ -75,9 +73,7 @@ class Run:
     @property
     def fairness(self) -> list[Fairness]:
         """Fairness of each repeat's final model over the agents."""
-        return [
-            fairness(self.problem.losses(take_repeat(self.model, r))) for r in range(self.session.repeats)
-        ]
+        return [fairness(self.problem.losses(take_repeat(self.model, r))) for r in range(self.session.repeats)]
 
     @property
     def speed(self) -> float:
@@ -105,9 +101,7 @@ class Run:
             for r in range(self.session.repeats)
         ]
         self.evaluated_rounds = self.rounds[chosen]
-        self.evaluation = {
-            name: np.array([[float(m[name]) for m in row] for row in rows]) for name in rows[0][0]
-        }
+        self.evaluation = {name: np.array([[float(m[name]) for m in row] for row in rows]) for name in rows[0][0]}
 
     def export(self, path: str, repeat: int = 0) -> None:
         """Write one repeat's model as npz with a manifest, for `fedpoint predict` and other programs."""
@@ -170,9 +164,7 @@ def run(
         callbacks: called with a `Progress` after every segment of rounds.
     """
     if network is not None or schedule is not None:
-        raise FedpointError(
-            "networks and schedules are not there yet: this version runs with a fusion center"
-        )
+        raise FedpointError("networks and schedules are not there yet: this version runs with a fusion center")
     check_count("rounds", rounds, 0)
     check_count("repeats", repeats, 1)
     model = check_start(problem, start)
