@@ -62,7 +62,7 @@ class Row(NamedTuple):
         return _uniform(*self.words_at(index))
 
     def uniform(self, shape: tuple[int, ...] = (), first: int = 0) -> Array:
-        """Uniform on the open interval (0, 1), 53 bits."""
+        """Uniform on the open interval (0, 1), 52 bits: odd multiples of 2^-53, none of which is rounded to 1."""
         return _uniform(*self.words(shape, first))
 
     def normal(self, shape: tuple[int, ...] = (), first: int = 0) -> Array:
@@ -137,7 +137,7 @@ def _float(word: Array) -> Array:
 
 
 def _uniform(a: Array, b: Array) -> Array:
-    return _float(a >> jnp.uint32(5)) * 2.0**-27 + (_float(b >> jnp.uint32(6)) + 0.5) * 2.0**-53
+    return _float(a >> jnp.uint32(6)) * 2.0**-26 + (_float(b >> jnp.uint32(6)) + 0.5) * 2.0**-52
 
 
 @partial(jax.jit, inline=True)
@@ -161,6 +161,6 @@ def _cos_turn(word: Array) -> Array:
     angle = (word - (quarter << jnp.uint32(30))).astype(jnp.int32).astype(jnp.float64) * (2 * np.pi / 2**32)
     t = angle * angle
     sine = angle * (1 + t * (-1 / 6 + t * (1 / 120 + t * (-1 / 5040 + t * (1 / 362880 - t / 39916800)))))
-    cosine = 1 + t * (-1 / 2 + t * (1 / 24 + t * (-1 / 720 + t * (1 / 40320 - t / 3628800))))
+    cosine = 1 + t * (-1 / 2 + t * (1 / 24 + t * (-1 / 720 + t * (1 / 40320 + t * (-1 / 3628800 + t / 479001600)))))
     value = jnp.where((quarter & jnp.uint32(1)) == 1, sine, cosine)
     return jnp.where((quarter == 1) | (quarter == 2), -value, value)
