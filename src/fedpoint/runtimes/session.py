@@ -122,7 +122,7 @@ class Session:
         dtype = np.result_type(*jax.tree.leaves(self.start))
         with jax.enable_x64(True):
             oracle = problem.prepare(self.algorithm)
-            self.layout = choose(oracle, self.algorithm, problem, self.participation, self.start, exact, lanes, every)
+            self.layout = choose(oracle, self.algorithm, problem, self.participation, self.start, exact, lanes)
             traced = cast(self.algorithm if swept is None else swept, dtype)
             self.inputs = jax.device_put(
                 Inputs(traced, self.participation, problem.own, problem.common, problem.weights)
@@ -153,7 +153,12 @@ class Session:
         """Go on by so many rounds; the records that fall into them, on the host."""
         first, last = self.round, self.round + rounds
         self.state, records = segment(
-            self.layout, self.inputs, self.state, self.seeds, jnp.int32(first), jnp.int32(rounds), self.swept
+            self.layout,
+            self.inputs,
+            self.state,
+            self.seeds,
+            *(jnp.int32(n) for n in (first, rounds, self.every)),
+            self.swept,
         )
         count = last // self.every - first // self.every
         self.round = last

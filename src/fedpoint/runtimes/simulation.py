@@ -28,6 +28,7 @@ AGENTS, SCHEDULE, HUB = 0, 1, 2  # purposes of random numbers
 CHUNK_BYTES = 1 << 21  # what is drawn ahead should stay in the processor's cache
 ROUND_BYTES = 1 << 26  # more than this in one round is drawn on the spot
 CHUNK_ROUNDS = 64
+FETCH_BYTES = 512  # of an agent's own arrays: rows far apart in memory are fetched together, not round by round
 SEGMENT_BYTES = 1 << 25  # recorded models of one call
 SEGMENT_RECORDS = 4096
 RAGGED = 1.5  # largest over mean work of an agent, from which padding costs more than mapping
@@ -63,8 +64,8 @@ class Layout:
     samples: int | None  # drawn ahead for each agent and round; None: on the spot
     chunk: int  # rounds drawn ahead
     mapped: bool  # agents (and repeats) one after the other, else batched
+    fetch: bool  # agents' own arrays are fetched ahead too
     capacity: int  # records of a segment
-    every: int  # rounds from one record to the next
 
     def explain(self) -> str:
         agents = "one after the other (no padding)" if self.mapped else "batched"
@@ -85,13 +86,12 @@ def choose(
     model: Any,
     exact: bool,
     lanes: int,
-    every: int,
 ) -> Layout:
     """The layout for a run of `lanes` repeats or sweep points, from what is known of sizes."""
     agents = problem.agents
     slots = participation.slots(agents)
     floats = sum(np.size(a) for a in jax.tree.leaves(model))
-    bytes_ = sum(np.asarray(a).nbytes for a in jax.tree.leaves(model))
+    bytes_ = _bytes(model)
     mapped = agents > 1 and (_raggedness(oracle, algorithm, problem, exact) > RAGGED or floats > LARGE_MODEL)
     own = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a)[1:], np.asarray(a).dtype), problem.own)
     key = jax.eval_shape(lambda: Key.of(0))
@@ -103,17 +103,22 @@ def choose(
         drawn = () if samples is None else _draw(oracle, mine, plan, key, samples)
         return plan, drawn
 
-    per_agent = 0
+    own_bytes = _bytes(own)
+    fetch = participation.drawn and own_bytes <= FETCH_BYTES
+    per_agent = own_bytes if fetch else 0
     if not exact:
-        shapes = jax.tree.leaves(jax.eval_shape(ahead, own, problem.common, key))
-        per_agent = sum(int(np.prod(s.shape)) * s.dtype.itemsize for s in shapes)
+        per_agent += _bytes(jax.eval_shape(ahead, own, problem.common, key))
     lanes_ahead = 1 if mapped else lanes
     per_round = max(1, per_agent * slots * lanes_ahead)
     if per_round > ROUND_BYTES:
         samples = None
     chunk = int(np.clip(CHUNK_BYTES // per_round, 1, CHUNK_ROUNDS))
     capacity = int(np.clip(SEGMENT_BYTES // max(1, bytes_ * lanes), 1, SEGMENT_RECORDS))
-    return Layout(oracle, agents, slots, exact, samples, chunk, mapped, capacity, every)
+    return Layout(oracle, agents, slots, exact, samples, chunk, mapped, fetch, capacity)
+
+
+def _bytes(shapes: Any) -> int:
+    return sum(int(np.prod(s.shape)) * np.dtype(s.dtype).itemsize for s in jax.tree.leaves(shapes))
 
 
 def _raggedness(oracle: Any, algorithm: Any, problem: Any, exact: bool) -> float:
@@ -170,7 +175,17 @@ def _per_agent_split(algorithm: Any, agents: int):
     return values, put
 
 
-def one_round(layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: Any, key: Key, hub_row: Any, round: Any):
+class Ahead(NamedTuple):
+    """What is fetched and drawn ahead for the agents of a round; None where it is done on the spot."""
+
+    own: Any = None
+    plan: Any = None
+    samples: Any = None
+
+
+def one_round(
+    layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: Ahead, key: Key, hub_row: Any, round: Any
+) -> State:
     """T = combine o gather o local on (hub, memory): the operator that everything else is about."""
     algorithm, K = inputs.algorithm, layout.agents
     everyone = tick.agents is None
@@ -182,13 +197,10 @@ def one_round(layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: An
 
     def work(index, own, memory, tuned, ahead, share):
         mine, agent_key = Mine(own, inputs.common), key.fold(round, index)
-        if layout.exact:
-            plan = samples = None
-        elif ahead is None:
-            plan, samples = layout.oracle.plan(mine, agent_key), None
-        else:
-            plan, samples = ahead
-        agent = Agent(layout.oracle, mine, agent_key, plan, samples, layout.exact, round, share)
+        plan = ahead.plan
+        if plan is None and not layout.exact:
+            plan = layout.oracle.plan(mine, agent_key)
+        agent = Agent(layout.oracle, mine, agent_key, plan, ahead.samples, layout.exact, round, share)
         message, memory = put(tuned).local(heard, memory, agent)
         if isinstance(agent.evaluations, int):
             known.append(agent.evaluations)
@@ -196,9 +208,8 @@ def one_round(layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: An
         return message, memory, jnp.asarray(agent.evaluations, jnp.int64)
 
     memory = pick(state.memory)
-    messages, new, spent = _over_agents(
-        layout, work, agents, pick(inputs.own), memory, pick(tuned), ahead, pick(inputs.p)
-    )
+    own = pick(inputs.own) if ahead.own is None else ahead.own
+    messages, new, spent = _over_agents(layout, work, agents, own, memory, pick(tuned), ahead, pick(inputs.p))
     hub = algorithm.combine(state.hub, gather(messages, tick.weight, tick.share))
     heard_from = tick.heard
     if inputs.participation.abandons:
@@ -222,10 +233,10 @@ def _used(tick: Any, spent: Any, known: list[int]) -> Array:
     return jnp.stack([jnp.asarray(n, jnp.int64) for n in (tick.asked, heard, evaluations)])
 
 
-def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array) -> Any:
-    """What is drawn ahead for a chunk of rounds: plans and samples, (rounds, slots, ...)."""
+def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array) -> Ahead:
+    """For a chunk of rounds: (rounds, slots, ...)."""
     oracle = layout.oracle
-    everyone = ticks.agents is None
+    draws = not layout.exact and (layout.samples is not None or not oracle.predraw)
 
     def agent(own, index, round):
         mine = Mine(own, inputs.common)
@@ -233,17 +244,22 @@ def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array) 
         plan = oracle.plan(mine, agent_key)
         return plan, None if layout.samples is None else _draw(oracle, mine, plan, agent_key, layout.samples)
 
-    if everyone:
+    if ticks.agents is None:
         index = jnp.arange(layout.agents, dtype=jnp.int32)
-        return jax.vmap(lambda r: jax.vmap(lambda o, i: agent(o, i, r))(inputs.own, index))(rounds)
-    return jax.vmap(lambda r, a: jax.vmap(lambda o, i: agent(o, i, r))(take(inputs.own, a), a))(rounds, ticks.agents)
+        drawn = jax.vmap(lambda r: jax.vmap(lambda o, i: agent(o, i, r))(inputs.own, index))(rounds) if draws else ()
+        return Ahead(None, *drawn)
+    own = take(inputs.own, ticks.agents) if draws or layout.fetch else None
+    drawn = ()
+    if draws:
+        drawn = jax.vmap(lambda r, o, a: jax.vmap(lambda o, i: agent(o, i, r))(o, a))(rounds, own, ticks.agents)
+    return Ahead(own if layout.fetch else None, *drawn)
 
 
-def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array):
-    """`rounds` rounds from round `first` on, of one repeat; records of them."""
+def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, every: Array):
+    """`rounds` rounds from round `first` on, of one repeat; a record at each multiple of `every`."""
     key, schedule, hub_key = (Key(*s) for s in seeds)
     participation, algorithm = inputs.participation, inputs.algorithm
-    chunk, every = layout.chunk, layout.every
+    chunk = layout.chunk
     model = algorithm.read(state.hub, state.memory)
     empty = jax.tree.map(lambda a: jnp.zeros((layout.capacity, *a.shape), a.dtype), Records(model, state.used))
 
@@ -254,8 +270,7 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
         base = first + c * chunk
         in_chunk = base + jnp.arange(chunk)
         ticks = jax.vmap(tick_of)(in_chunk) if participation.drawn else tick_of(base)
-        drawn_ahead = not layout.exact and (layout.samples is not None or not layout.oracle.predraw)
-        ahead = _ahead(layout, inputs, ticks, key, in_chunk) if drawn_ahead else None
+        ahead = _ahead(layout, inputs, ticks, key, in_chunk)
         # Drawn once, here: without the barrier XLA would draw again wherever a number is used.
         ticks, ahead = lax.optimization_barrier((ticks, ahead))
 
@@ -266,7 +281,7 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
             now = jax.tree.map(lambda a: a[i], ahead)
             state = one_round(layout, inputs, state, tick, now, key, hub_key.fold(round).row(), round)
             # Every round writes into its window's place; the window's last round remains.
-            place = round - first if every == 1 else lax.div(round, np.int32(every)) - lax.div(first, np.int32(every))
+            place = lax.div(round, every) - lax.div(first, every)
             record = Records(algorithm.read(state.hub, state.memory), state.used)
             records = jax.tree.map(lambda b, a: lax.dynamic_update_index_in_dim(b, a, place, 0), records, record)
             return state, records
@@ -277,11 +292,13 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
 
 
 @partial(jax.jit, static_argnames=("layout", "swept"), donate_argnames=("state",))
-def segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, swept: bool):
+def segment(
+    layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, every: Array, swept: bool
+):
     """All repeats (leading axis of state and seeds); swept: the algorithm's numbers lead with that axis too."""
 
     def lane(inputs, state, seeds):
-        return _segment(layout, inputs, state, seeds, first, rounds)
+        return _segment(layout, inputs, state, seeds, first, rounds, every)
 
     if jax.tree.leaves(seeds)[0].shape[0] == 1 and not swept:  # no axis to batch: plainer, faster code
         done = lane(inputs, *jax.tree.map(lambda a: a[0], (state, seeds)))
