@@ -1,0 +1,5 @@
+"""What must happen? Exact predictions, to put beside what was measured."""
+
+from fedpoint.theory.lms import lms_floor, lms_msd
+
+__all__ = ["lms_floor", "lms_msd"]
