@@ -2,8 +2,7 @@
 
 All start from zero weights (the network: from PyTorch's own initialisation) and return the final weights.
 The random streams differ between implementations, so results agree in distribution, not bit by bit.
-`python benchmarks/baselines.py` checks them against each other and against theory, then times them.
-Time them with OPENBLAS_NUM_THREADS=1: threads do not pay at these sizes, and idle ones spin.
+`python benchmarks/baselines.py` checks them against each other and against theory; `engine.py` times them.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def library() -> ctypes.CDLL:
     real = np.ctypeslib.ndpointer(np.float64, flags="C_CONTIGUOUS")
     whole = np.ctypeslib.ndpointer(np.int64, flags="C_CONTIGUOUS")
     i64, u64, f64 = ctypes.c_int64, ctypes.c_uint64, ctypes.c_double
-    lib.lab.argtypes = [real, i64, i64, i64, f64, f64, u64, real]
+    lib.lab.argtypes = lib.lab_tuned.argtypes = [real, i64, i64, i64, f64, f64, u64, real]
     lib.lab_stored.argtypes = [real, real, i64, i64, i64, i64, f64, u64, real]
     lib.softmax.argtypes = [real, whole, whole, *[i64] * 7, f64, u64, real]
     return lib
@@ -75,6 +74,19 @@ def lab_numpy_loop(wk: Array, rounds: int, step: float, noise: float, seed: int)
 
 
 def lab_numpy_batched(wk: Array, rounds: int, step: float, noise: float, seed: int) -> Array:
+    """Vectorised over agents."""
+    rng = np.random.default_rng(seed)
+    agents, d = wk.shape
+    deviation = noise**0.5
+    w = np.zeros(d)
+    for _ in range(rounds):
+        h = rng.standard_normal((agents, d))
+        r = (h * (w - wk)).sum(axis=1) - deviation * rng.standard_normal(agents)
+        w -= step / agents * (r @ h)
+    return w
+
+
+def lab_numpy_ahead(wk: Array, rounds: int, step: float, noise: float, seed: int) -> Array:
     """Vectorised over agents; samples do not depend on w, so they are drawn some rounds ahead."""
     rng = np.random.default_rng(seed)
     agents, d = wk.shape
@@ -97,6 +109,13 @@ def lab_c(wk: Array, rounds: int, step: float, noise: float, seed: int) -> Array
     return w
 
 
+def lab_c_tuned(wk: Array, rounds: int, step: float, noise: float, seed: int) -> Array:
+    wk = np.ascontiguousarray(wk, np.float64)
+    w = np.zeros(wk.shape[1])
+    _done(library().lab_tuned(wk, *wk.shape, rounds, step, noise, seed, w))
+    return w
+
+
 def lab_stored_numpy_loop(A: Array, b: Array, rounds: int, step: float, seed: int) -> Array:
     rng = np.random.default_rng(seed)
     agents, rows, d = A.shape
@@ -112,6 +131,19 @@ def lab_stored_numpy_loop(A: Array, b: Array, rounds: int, step: float, seed: in
 
 
 def lab_stored_numpy_batched(A: Array, b: Array, rounds: int, step: float, seed: int) -> Array:
+    """Vectorised over agents."""
+    rng = np.random.default_rng(seed)
+    agents, rows, d = A.shape
+    everyone = np.arange(agents)
+    w = np.zeros(d)
+    for _ in range(rounds):
+        picks = rng.integers(rows, size=agents)
+        h = A[everyone, picks]
+        w -= step / agents * ((h @ w - b[everyone, picks]) @ h)
+    return w
+
+
+def lab_stored_numpy_ahead(A: Array, b: Array, rounds: int, step: float, seed: int) -> Array:
     """Vectorised over agents; row numbers are drawn and rows gathered some rounds ahead."""
     rng = np.random.default_rng(seed)
     agents, rows, d = A.shape
@@ -356,8 +388,8 @@ def interleaved(functions: dict[str, Callable[[], Any]], repeats: int = 5) -> di
 
 # Checks (`python benchmarks/baselines.py`): exact where nothing is random, else against theory or each other.
 
-LAB = (lab_numpy_loop, lab_numpy_batched, lab_c)
-STORED = (lab_stored_numpy_loop, lab_stored_numpy_batched, lab_stored_c)
+LAB = (lab_numpy_loop, lab_numpy_batched, lab_numpy_ahead, lab_c, lab_c_tuned)
+STORED = (lab_stored_numpy_loop, lab_stored_numpy_batched, lab_stored_numpy_ahead, lab_stored_c)
 SOFTMAX = (softmax_numpy_loop, softmax_numpy_batched, softmax_c)
 
 
@@ -416,9 +448,7 @@ def check(seeds: int = 1000) -> None:
         scores = np.array([softmax_accuracy(W, X, y) for W in Ws])
         print(f"  {name:25s} {scores.mean():.4f} +- {scores.std(ddof=1) / len(scores) ** 0.5:.4f}")
         assert 0.9 < scores.mean() < 0.98, name
-    print(
-        f"  whole batches, all agents: largest difference {max(np.abs(W - full[0]).max() for W in full):.1e}"
-    )
+    print(f"  whole batches, all agents: largest difference {max(np.abs(W - full[0]).max() for W in full):.1e}")
     assert all(np.allclose(W, full[0], rtol=0, atol=1e-10) for W in full)
     # two rounds, many seeds: mean weights of each pair, in standard errors (root mean square about 1)
     few = [np.array([f(X, y, groups, 2, seed=s) for s in range(seeds)]) for f in SOFTMAX]
@@ -436,31 +466,5 @@ def check(seeds: int = 1000) -> None:
     assert accuracy > 0.9
 
 
-def speed(repeats: int = 5) -> None:
-    """Median rounds per second of every baseline, with the fastest and slowest repeat."""
-    rng = np.random.default_rng(0)
-    runs: dict[str, tuple[int, Callable[[], Any]]] = {}
-
-    def add(label: str, rounds: int, function: Callable[..., Any], *before: Any, after: tuple = ()) -> None:
-        runs[f"{function.__name__}{label}"] = rounds, lambda: function(*before, rounds, *after)
-
-    for agents, d in ((20, 2), (100, 10), (100, 50)):
-        wk, label = rng.standard_normal((agents, d)), f" K={agents} d={d}"
-        A, b = rng.standard_normal((agents, 100, d)), rng.standard_normal((agents, 100))
-        for lab, rounds in zip(LAB, (2e4 / agents, 2e6 / wk.size, 1e7 / wk.size), strict=True):
-            add(label, int(rounds), lab, wk, after=(0.01, 0.1, 0))
-        for stored, rounds in zip(STORED, (4e4 / agents, 4e6 / wk.size, 4e7 / wk.size), strict=True):
-            add(f"{label} N=100", int(rounds), stored, A, b, after=(0.01, 0))
-    digits = digits_split()
-    for softmax, rounds in zip(SOFTMAX, (50, 100, 500), strict=True):
-        add("", int(rounds), softmax, *digits)
-    add("", 10, network_torch, *network_data(0))
-    network_torch(*network_data(0), 1)  # imports torch
-    for name, seconds in interleaved({name: run for name, (_, run) in runs.items()}, repeats).items():
-        rates = sorted(runs[name][0] / s for s in seconds)
-        print(f"{name:45s} {rates[len(rates) // 2]:12,.0f} rounds/s ({rates[0]:,.0f} to {rates[-1]:,.0f})")
-
-
 if __name__ == "__main__":
     check()
-    speed()

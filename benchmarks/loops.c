@@ -82,8 +82,51 @@ static inline void axpy(double *restrict y, double a, const double *restrict x, 
     for (int64_t j = 0; j < d; j++) y[j] += a * x[j];
 }
 
-/* Federated LMS, fresh Gaussian samples each round; w (d) holds the start and receives the end. */
+/* One normal at a time, the other of its pair kept: the polar method as it stands in books. */
+static double normal(rng_t *g, double *spare, int *kept) {
+    if (*kept) {
+        *kept = 0;
+        return *spare;
+    }
+    double u, v, s;
+    do {
+        u = symmetric(g);
+        v = symmetric(g);
+        s = u * u + v * v;
+    } while (s >= 1.0 || s == 0.0);
+    s = sqrt(-2.0 * log(s) / s);
+    *spare = v * s;
+    *kept = 1;
+    return u * s;
+}
+
+/* Federated LMS, fresh Gaussian samples each round, as one writes it down; w (d) holds the start and receives the end. */
 int lab(const double *wk, int64_t agents, int64_t d, int64_t rounds, double step, double noise, uint64_t seed,
+        double *w) {
+    rng_t g = seeded(seed);
+    double deviation = sqrt(noise), spare = 0;
+    int kept = 0;
+    double *h = malloc(2 * d * sizeof(double));
+    if (!h) return 1;
+    double *grad = h + d;
+    for (int64_t t = 0; t < rounds; t++) {
+        memset(grad, 0, d * sizeof(double));
+        for (int64_t k = 0; k < agents; k++) {
+            double r = -deviation * normal(&g, &spare, &kept);
+            for (int64_t j = 0; j < d; j++) {
+                h[j] = normal(&g, &spare, &kept);
+                r += h[j] * (w[j] - wk[k * d + j]);
+            }
+            axpy(grad, r, h, d);
+        }
+        axpy(w, -step / agents, grad, d);
+    }
+    free(h);
+    return 0;
+}
+
+/* The same, tuned: normals in blocks without branches, sums in four parts. */
+int lab_tuned(const double *wk, int64_t agents, int64_t d, int64_t rounds, double step, double noise, uint64_t seed,
         double *w) {
     rng_t g = seeded(seed);
     double deviation = sqrt(noise);
