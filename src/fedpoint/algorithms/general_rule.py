@@ -15,10 +15,23 @@ WEIGHTINGS = ("fedavg", "fednova")
 
 
 class Normalised(NamedTuple):
-    """An agent's message: its normalised direction d, scaled by w_k / p_k, and the length |a|_1 behind it."""
+    """An agent's message: its normalised direction d, scaled by w_k / p_k, and the length |a|_1 behind it.
+
+    `one` is 1: its mean sum_k v_k tells a mean over those heard from a sum, when the weights v do not add up to one.
+    """
 
     direction: Any
     length: Any
+    one: Any
+
+
+def message(direction, length):
+    return Normalised(direction, length, jnp.ones_like(length))
+
+
+def mean_length(inbox):
+    """The mean length of those heard, sum_k v_k |a_k|_1 / sum_k v_k: equal lengths give that length, whoever answers."""
+    return inbox.mean.length / inbox.mean.one
 
 
 def accumulate(self, w, agent):
@@ -77,7 +90,7 @@ class GeneralRule:
         step: $\eta$, the local step itself.
         local_steps: $\tau_k$.
         weights: $w_k$: "fedavg" ($p_k |a_k|_1 / \sum_j p_j |a_j|_1$), "fednova" ($p_k$), or one number per agent.
-        effective: $\tau_{\text{eff}}$; None is $\sum_j p_j |a_j|_1$ over those heard.
+        effective: $\tau_{\text{eff}}$; None is $\sum_j p_j |a_j|_1$, the mean over those heard.
         coefficients: $a$, for plain local steps; None takes the local solver's own a.
         momentum, pull, decay: the local solver: momentum (buffer zeroed every round), proximal term, factor on the
             step after each local step.
@@ -118,11 +131,11 @@ class GeneralRule:
             direction = direction * (self.weights / agent.share)
         elif self.weights == "fedavg":
             direction = direction * length
-        return Normalised(direction * step, length), memory
+        return message(direction * step, length), memory
 
     def combine(self, w, inbox):
-        mean = inbox.mean
-        effective = mean.length if self.effective is None else self.effective
+        length = mean_length(inbox)
+        effective = length if self.effective is None else self.effective
         fedavg = isinstance(self.weights, str) and self.weights == "fedavg"
-        scale = effective / mean.length if fedavg else effective
-        return w - scale * mean.direction
+        scale = effective / length if fedavg else effective
+        return w - scale * inbox.mean.direction

@@ -11,10 +11,11 @@ from fedpoint.core.vector import square
 
 
 class Fair(NamedTuple):
-    """F^q D, and an upper bound of the curvature along it."""
+    """F^q D, and an upper bound of the curvature along it; `one` is 1, so that its mean is sum_k v_k."""
 
     direction: Any
     curvature: Any
+    one: Any
 
 
 @algorithm(
@@ -31,10 +32,11 @@ class QFedAvg:
     r"""q-FedAvg, for $\min_w \sum_k p_k F_k(w)^{q+1}/(q+1)$.
 
     $$D_k = \frac{w - w_k}{\eta}, \qquad h_k = q F_k^{q-1} |D_k|^2 + \frac{F_k^q}{\eta}, \qquad
-      w^+ = w - \frac{\sum_k v_k F_k^q D_k}{\sum_k v_k h_k}$$
+      w^+ = w - \frac{\sum_k v_k F_k^q D_k}{\sum_k v_k h_k / \sum_k v_k}$$
 
-    with $w_k$ after $E_k$ local steps and $F_k$ the loss at the received model, above zero. q = 0 is FedAvg with
-    `normalise=False`.
+    with $w_k$ after $E_k$ local steps and $F_k$ the loss at the received model, above zero. The curvature is a mean
+    over those heard; the direction is not, because weights are not renormalised over a sample. q = 0 is FedAvg with
+    `normalise=False`, whoever answers.
 
     Args:
         q: 0 is the plain average, larger is fairer. step: $\eta$, the local step itself. local_steps: $E_k$.
@@ -64,7 +66,8 @@ class QFedAvg:
         power = jnp.power(loss, self.q)
         # q F^(q-1) written so that q = 0 gives 0 also where F = 0.
         slope = jnp.where(self.q > 0, self.q * power / jnp.where(loss > 0, loss, 1.0), 0.0)
-        return Fair(power * direction, slope * square(direction) + power / self.step), memory
+        curvature = slope * square(direction) + power / self.step
+        return Fair(power * direction, curvature, jnp.ones_like(curvature)), memory
 
     def combine(self, w, inbox):
-        return w - inbox.mean.direction / inbox.mean.curvature
+        return w - inbox.mean.direction * (inbox.mean.one / inbox.mean.curvature)
