@@ -2,6 +2,9 @@
 
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from fedpoint.algorithms.fedavg import local_descent
 from fedpoint.algorithms.references import HSU, REDDI
 from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
@@ -77,7 +80,7 @@ class FedOpt:
             "momentum": lambda: optax.sgd(rate, momentum=self.momentum),
             "adam": lambda: optax.adam(rate, b1=self.momentum, b2=self.second, eps=tau),
             "yogi": lambda: optax.yogi(rate, b1=self.momentum, b2=self.second, eps=tau),
-            "adagrad": lambda: optax.adagrad(rate, initial_accumulator_value=tau**2, eps=tau),
+            "adagrad": lambda: optax.GradientTransformation(*_adagrad(rate, tau)),
         }[self.server]()
 
     def init(self, w):
@@ -96,6 +99,19 @@ class FedOpt:
 
     def read(self, hub, memory):
         return hub.w
+
+
+def _adagrad(rate, tau):
+    """v <- v + g^2 from tau^2 on, then -rate g / (sqrt(v) + tau): optax's Adagrad adds its eps under the root."""
+
+    def init(model):
+        return jax.tree.map(lambda a: jnp.full_like(a, tau**2), model)
+
+    def update(gradient, v, model=None):
+        v = jax.tree.map(lambda g, s: s + g * g, gradient, v)
+        return jax.tree.map(lambda g, s: -rate * g / (jnp.sqrt(s) + tau), gradient, v), v
+
+    return init, update
 
 
 def FedAvgM(step, local_steps=1, server_step=1.0, momentum=0.9, **rest) -> FedOpt:
