@@ -1,0 +1,231 @@
+"""What is to be run? A TOML file as an `Experiment`: one run, or a comparison; or all its mistakes at once."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from fedpoint.config import methods, schemes
+from fedpoint.config.lines import Path as Where
+from fedpoint.config.mistakes import Mistake, Mistakes
+from fedpoint.config.problems import KINDS, AnyKind, Seed, Table
+from fedpoint.errors import FedpointError, nearest
+from fedpoint.report.labels import labels_of, short
+from fedpoint.runtimes.session import bind_algorithm, check_valid
+
+
+class Content(Table):
+    """The keys of a file. Algorithms and participation are validated by their own classes."""
+
+    problem: AnyKind
+    algorithm: Any
+    participation: Any = None
+    rounds: Annotated[int, Field(ge=0, le=2**31 - 1)] = 100
+    seed: Seed = 0
+    repeats: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    exact: bool = False
+    record_every: Annotated[int, Field(ge=1)] | None = None
+    stop: Annotated[float, Field(gt=0)] | None = None
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of an experiment. `content` is the file that would make this run alone."""
+
+    label: str
+    algorithm: Any
+    participation: Any
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a file describes, with the problem built."""
+
+    name: str
+    content: dict[str, Any]
+    problem: Any
+    held_out: Any
+    members: list[Member]
+
+    @property
+    def comparison(self) -> bool:
+        return len(self.members) > 1
+
+    def with_rounds(self, rounds: int) -> Experiment:
+        members = [replace(m, content={**m.content, "rounds": rounds}) for m in self.members]
+        return replace(self, content={**self.content, "rounds": rounds}, members=members)
+
+
+def read(path: str | Path, **overrides: Any) -> Experiment:
+    """The experiment of a TOML file. `overrides` (rounds, seed) replace what the file says, unless None."""
+    path = Path(path)
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise FedpointError(f"there is no file {path}") from None
+    except OSError as error:
+        raise FedpointError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise FedpointError(f"{path} is not UTF-8 text (byte {error.start}): a TOML file must be") from None
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FedpointError(f"{path}: {syntax(str(error))}") from None
+    given = {key: value for key, value in overrides.items() if value is not None}
+    return parse({**content, **given}, path.stem, text, path.parent, str(path))
+
+
+def syntax(message: str) -> str:
+    """tomllib's message, the line first."""
+    found = re.fullmatch(r"(.*) \(at (.*)\)", message, re.DOTALL)
+    return f"{found.group(2)}: not TOML: {found.group(1)}" if found else f"not TOML: {message}"
+
+
+def parse(
+    content: Mapping[str, Any], name: str, text: str = "", base: Path | None = None, source: str | None = None
+) -> Experiment:
+    """An experiment from the content of a file; all its mistakes in one error."""
+    checked, mistakes = _check_keys(content)
+    tables, wrong = _algorithms(content)
+    mistakes += wrong
+    choices, wrong = _participations(content, base)
+    mistakes += wrong
+    problem = held_out = None
+    if not any(m.path[:1] in ((), ("problem",)) for m in mistakes):
+        problem, held_out, wrong = _problem(content["problem"])
+        mistakes += wrong
+    if problem is not None:
+        mistakes += _misfits(tables, choices, problem, base)
+    if mistakes or checked is None:
+        raise Mistakes(source or name, mistakes, text)
+    whole = _content(checked, [table for _, table in tables], choices, base)
+    return Experiment(name, whole, problem, held_out, _members(whole))
+
+
+def _check_keys(content: Mapping) -> tuple[Content | None, list[Mistake]]:
+    try:
+        return Content.model_validate(dict(content)), []
+    except ValidationError as error:
+        return None, [_mistake(e) for e in error.errors(include_url=False)]
+
+
+def _mistake(error: Any) -> Mistake:
+    """One of pydantic's errors in our words."""
+    kind, path = "", tuple(error["loc"])
+    if path[:1] == ("problem",) and len(path) > 1:
+        kind, path = path[1], ("problem", *path[2:])  # the kind is in pydantic's path, not in the file's
+    value = error["input"]
+    match error["type"]:
+        case "extra_forbidden":
+            known: type[Table] = KINDS[kind] if kind else Content
+            return Mistake(path, f"unknown key; {nearest(str(path[-1]), known.model_fields)}", value)
+        case "missing":
+            hint = f"; it has a kind: {', '.join(KINDS)}" if path == ("problem",) else ""
+            return Mistake(path, f"is missing{hint}")
+        case "union_tag_not_found":
+            return Mistake(("problem",), f"say its kind: {', '.join(KINDS)}")
+        case "union_tag_invalid":
+            return Mistake(("problem", "kind"), f"unknown kind; {nearest(str(value['kind']), KINDS)}", value["kind"])
+        case "value_error" if path == ("problem",):
+            return Mistake(path, methods.must(error["msg"]))
+    return Mistake(path, methods.must(error["msg"]), value)
+
+
+def _algorithms(content: Mapping) -> tuple[list[tuple[Where, dict]], list[Mistake]]:
+    """Every algorithm with one value a key, and where it stands."""
+    if "algorithm" not in content:
+        return [], []  # already reported as missing
+    given = content["algorithm"]
+    if given == []:
+        return [], [Mistake(("algorithm",), "the list is empty: name at least one", given)]
+    places: list[tuple[Where, Any]] = [(("algorithm",), given)]
+    if isinstance(given, list):
+        places = [(("algorithm", i), table) for i, table in enumerate(given)]
+    tables, mistakes = [], []
+    for where, table in places:
+        some, wrong = methods.variants(table, where)
+        tables += [(where, one) for one in some]
+        mistakes += wrong
+    if len(tables) > methods.MOST:
+        mistakes.append(Mistake(("algorithm",), f"makes {len(tables)} runs; compare at most {methods.MOST}"))
+    return tables, mistakes
+
+
+def _participations(content: Mapping, base: Path | None) -> tuple[list[Any], list[Mistake]]:
+    """Every participation to compare (mostly one), without those that are wrong."""
+    given = content.get("participation")
+    choices, mistakes = given if isinstance(given, list) else [given], []
+    if given == []:
+        mistakes = [Mistake(("participation",), "the list is empty: give a number, a name or a table", given)]
+    good = []
+    for choice in choices:
+        wrong = schemes.mistakes(choice, ("participation",), base)
+        good += [] if wrong else [choice]
+        mistakes += wrong
+    return good, mistakes
+
+
+def _problem(table: Any) -> tuple[Any, Any, list[Mistake]]:
+    try:
+        problem, held_out = TypeAdapter(AnyKind).validate_python(table).build()
+    except FedpointError as error:
+        return None, None, [Mistake(("problem",), str(error))]
+    return problem, held_out, []
+
+
+def _misfits(tables: list, choices: list, problem: Any, base: Path | None) -> list[Mistake]:
+    """What is right by itself and wrong together: more participants than agents, lists of a wrong length, ..."""
+    wrong = {}
+    for choice in choices:
+        scheme = schemes.scheme_of(choice, base)
+        try:
+            scheme.slots(problem.agents)
+        except FedpointError as error:
+            wrong["participation", str(error)] = Mistake(("participation",), str(error), choice)
+        for where, table in tables:
+            try:
+                algorithm = methods.build(table)
+                check_valid(algorithm, scheme)
+                problem.prepare(bind_algorithm(algorithm, problem))
+            except FedpointError as error:
+                wrong[where, str(error)] = Mistake(where, str(error))
+    return list(wrong.values())
+
+
+def _content(checked: Content, tables: list, choices: list, base: Path | None) -> dict[str, Any]:
+    """The whole content with its defaults, lists multiplied out: it makes the same experiment anywhere."""
+    whole = checked.model_dump(exclude_none=True, exclude={"algorithm", "participation", "problem"})
+    who = [schemes.absolute(choice, base) for choice in choices]
+    asked = {} if who == [None] else {"participation": who[0] if len(who) == 1 else who}
+    return {
+        **whole,
+        **asked,
+        "problem": checked.problem.content(),
+        "algorithm": tables[0] if len(tables) == 1 else tables,
+    }
+
+
+def _members(content: dict[str, Any]) -> list[Member]:
+    """The runs of an experiment, algorithms before participations."""
+    tables, who = content["algorithm"], content.get("participation")
+    tables = tables if isinstance(tables, list) else [tables]
+    pairs = list(itertools.product(tables, who if isinstance(who, list) else [who]))
+    algorithms = [methods.build(table) for table, _ in pairs]
+    choices = [schemes.scheme_of(choice) for _, choice in pairs]
+    labels = labels_of(algorithms, [short(scheme) for scheme in choices])
+    members = []
+    for (table, choice), algorithm, scheme, label in zip(pairs, algorithms, choices, labels, strict=True):
+        # A preset has a name of its own, FedAdam say, where its class is FedOpt.
+        label = label.replace(type(algorithm).card.title, methods.title_of(table["name"]), 1)
+        own = {key: value for key, value in content.items() if key not in ("algorithm", "participation")}
+        own |= {"algorithm": table} | ({} if choice is None else {"participation": choice})
+        members.append(Member(label, algorithm, scheme, own))
+    return members

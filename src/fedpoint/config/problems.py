@@ -1,0 +1,200 @@
+"""Which problem does a file describe? One class per kind: its fields are the keys, `build` makes the problem."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from fedpoint import problems
+from fedpoint.config import generate
+from fedpoint.errors import FedpointError
+
+Agents = Annotated[int, Field(ge=1, le=10_000_000)]
+Count = PositiveInt
+Variance = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Sampling = Literal["iid", "shuffle", "importance"]
+
+
+def _row_counts(rows: Any) -> Any:
+    numbers = rows if isinstance(rows, list) and len(rows) == 2 else [rows]
+    if not all(type(n) is int and n >= 1 for n in numbers) or numbers[0] > numbers[-1]:
+        raise ValueError("must be a whole number, at least 1, or [least, most]")
+    return rows
+
+
+Rows = Annotated[Any, AfterValidator(_row_counts)]
+
+
+class Table(BaseModel):
+    """A table of the file: unknown keys are mistakes, and so are texts in the place of numbers."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Kind(Table):
+    """A problem."""
+
+    def build(self) -> tuple[Any, Any]:
+        """The problem, and data (X, y) that no agent has, for evaluation, or None."""
+        raise NotImplementedError
+
+    def content(self) -> dict[str, Any]:
+        """The table that makes this problem again, defaults written out."""
+        return self.model_dump(exclude_none=True)
+
+
+class LinearStream(Kind):
+    """Lecture 000, lab 1: fresh samples at every step."""
+
+    kind: Literal["linear_stream"]
+    agents: Agents = 100
+    dim: Count = 10
+    spread: Variance = 0.1
+    noise: Variance = 0.01
+    variance: Positive = 1.0
+    seed: Seed = 0
+
+    def build(self) -> tuple[Any, Any]:
+        fields = self.model_dump(exclude={"kind"})
+        return problems.LinearStream.sample(**fields), None
+
+
+class Stored(Kind):
+    """What problems of generated, stored rows have in common."""
+
+    agents: Agents = 20
+    rows: Rows = 50
+    dim: Count = 5
+    heterogeneity: Variance = 0.1
+    seed: Seed = 0
+    batch: Count | None = None
+    sampling: Sampling = "iid"
+    weights: list[Positive] | None = None
+
+
+class LeastSquares(Stored):
+    """Rows ~ N(0, I), targets by the agent's own model ~ N(1, heterogeneity I) and noise of variance `noise`."""
+
+    kind: Literal["least_squares"]
+    noise: Variance = 0.01
+    mean: bool = False
+
+    def build(self) -> tuple[Any, Any]:
+        A, b = generate.regression(self.agents, self.rows, self.dim, self.heterogeneity, self.noise, self.seed)
+        made = problems.LeastSquares(
+            A, b, weights=self.weights, mean=self.mean, batch=self.batch, sampling=self.sampling
+        )
+        return made, None
+
+
+class Logistic(Stored):
+    """Rows ~ N(0, I), classes drawn by the agent's own model; softmax with more than two classes."""
+
+    kind: Literal["logistic"]
+    classes: Annotated[int, Field(ge=2)] = 2
+    ridge: Variance = 0.01
+    intercept: bool = False
+
+    def build(self) -> tuple[Any, Any]:
+        X, y, groups = generate.classification(
+            self.agents, self.rows, self.dim, self.heterogeneity, self.classes, self.seed
+        )
+        made = problems.Logistic(
+            X,
+            y,
+            groups=groups,
+            ridge=self.ridge,
+            weights=self.weights,
+            intercept=self.intercept,
+            batch=self.batch,
+            sampling=self.sampling,
+        )
+        return made, None
+
+
+class Digits(Kind):
+    """Softmax regression on scikit-learn's digits, classes spread over agents by a Dirichlet distribution."""
+
+    kind: Literal["digits"]
+    agents: Annotated[int, Field(ge=1, le=1000)] = 20
+    dirichlet: Positive = 0.5
+    ridge: Variance = 0.01
+    intercept: bool = True
+    batch: Count | None = None
+    sampling: Sampling = "iid"
+    test: Annotated[float, Field(ge=0, le=0.9)] = 0.2
+    seed: Seed = 0
+
+    def build(self) -> tuple[Any, Any]:
+        X, y, held_out = generate.digits(self.test, self.seed)
+        groups = generate.dirichlet_groups(y, self.agents, self.dirichlet, self.seed)
+        made = problems.Logistic(
+            X,
+            y,
+            groups=groups,
+            ridge=self.ridge,
+            intercept=self.intercept,
+            batch=self.batch,
+            sampling=self.sampling,
+        )
+        return made, held_out
+
+
+class Quadratic(Kind):
+    """f_k(x) = 1/2 (x - c_k)' H_k (x - c_k): H and centers as given, or drawn."""
+
+    kind: Literal["quadratic"]
+    H: Any = None
+    centers: list[list[float]] | None = None
+    weights: list[Positive] | None = None
+    agents: Agents = 10
+    dim: Count = 5
+    curvature: Annotated[list[Positive], Field(min_length=2, max_length=2)] = [1.0, 10.0]
+    spread: Variance = 1.0
+    noise: Variance = 0.0
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _given_or_drawn(self) -> Any:
+        drawn = {"agents", "dim", "curvature", "spread", "seed"} & self.model_fields_set
+        if (self.H is None) != (self.centers is None):
+            raise ValueError("give both H and centers, or neither: then they are drawn")
+        if self.H is not None and drawn:
+            raise ValueError(f"H and centers are given, so leave out what draws them: {', '.join(sorted(drawn))}")
+        return self
+
+    def content(self) -> dict[str, Any]:
+        return self.model_dump(exclude_unset=True) if self.H is not None else super().content()
+
+    def build(self) -> tuple[Any, Any]:
+        if self.H is None or self.centers is None:
+            H, centers = generate.bowls(self.agents, self.dim, self.curvature, self.spread, self.seed)
+        elif len({len(c) for c in self.centers}) > 1:
+            raise FedpointError("centers must all have the same length")
+        else:
+            H, centers = _numbers(self.H), np.asarray(self.centers, float)
+        return problems.Quadratic(H, centers, noise=self.noise, weights=self.weights), None
+
+
+def _numbers(H: Any) -> np.ndarray:
+    try:
+        array = np.asarray(H)
+    except ValueError:
+        raise FedpointError("H must have rows of equal lengths") from None
+    if array.dtype.kind not in "iuf":
+        raise FedpointError(f"H must hold numbers: one for all, one per agent, or matrices; got {H!r}")
+    return array.astype(float)
+
+
+AnyKind = Annotated[LinearStream | LeastSquares | Logistic | Digits | Quadratic, Field(discriminator="kind")]
+KINDS: dict[str, type[Kind]] = {
+    "linear_stream": LinearStream,
+    "least_squares": LeastSquares,
+    "logistic": Logistic,
+    "digits": Digits,
+    "quadratic": Quadratic,
+}
