@@ -24,6 +24,7 @@ from fedpoint.core.participation import Answering, ByWeight, Everyone, Importanc
 from fedpoint.core.random import Key
 from fedpoint.core.steps import Epochs, Exponential, InverseTime, Scheduled, Stragglers
 from fedpoint.errors import Diverged, FedpointError
+from fedpoint.verbs.compare import Comparison, compare
 from fedpoint.verbs.run import Run, run
 from fedpoint.verbs.sweep import Sweep, sweep
 

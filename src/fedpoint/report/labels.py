@@ -1,0 +1,54 @@
+"""How are several methods told apart in a table or a legend? By what differs between them, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def labels_of(algorithms: Sequence[Any], notes: Sequence[str] = ()) -> list[str]:
+    """One label each, all different: the title, and the fields in which methods of the same kind differ.
+
+    notes: one for each, such as its participation, added when they are not all the same.
+
+    >>> import fedpoint as fp
+    >>> labels_of([fp.FedAvg(step=0.1), fp.FedAvg(step=0.1, local_steps=10), fp.Scaffold(step=0.1)])
+    ['FedAvg, local_steps=1', 'FedAvg, local_steps=10', 'SCAFFOLD']
+    """
+    labels = [_label(a, [b for b in algorithms if type(b) is type(a)]) for a in algorithms]
+    if len(set(notes)) > 1:
+        labels = [f"{label}, {note}" for label, note in zip(labels, notes, strict=True)]
+    # Those that are still equal are numbered.
+    often, seen, result = Counter(labels), Counter[str](), []
+    for label in labels:
+        seen[label] += 1
+        result.append(f"{label} ({seen[label]})" if often[label] > 1 else label)
+    return result
+
+
+def _label(algorithm: Any, same_kind: list[Any]) -> str:
+    fields = [f.name for f in dataclasses.fields(algorithm)]
+    texts = {name: {short(getattr(a, name)) for a in same_kind} for name in fields}
+    parts = [f"{name}={short(getattr(algorithm, name))}" for name in fields if len(texts[name]) > 1]
+    return ", ".join([type(algorithm).card.title, *parts])
+
+
+def short(value: Any) -> str:
+    """A value in a few characters."""
+    if isinstance(value, bool | str) or value is None:
+        return str(value)
+    if np.ndim(value) == 0 and isinstance(value, int | float | np.number):
+        return f"{value:g}"
+    if isinstance(value, np.ndarray | list | tuple) and np.size(value):
+        array = np.asarray(value)
+        ends = (array.min(), array.max()) if array.dtype.kind in "iuf" else ()
+        return f"{ends[0]:g}..{ends[1]:g}" if ends else f"{array.size} values"
+    if dataclasses.is_dataclass(value):
+        given = [(getattr(value, f.name), f.default) for f in dataclasses.fields(value)]
+        inside = [short(v) for v, default in given if short(v) != short(default)]
+        return f"{type(value).__name__}({', '.join(inside)})"
+    return type(value).__name__

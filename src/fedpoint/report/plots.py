@@ -1,0 +1,255 @@
+"""What does a run look like? Curves over rounds, numbers sent or evaluations, as PNG, SVG or PDF."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedpoint.errors import FedpointError, nearest
+from fedpoint.report import disk
+from fedpoint.report.labels import labels_of, short
+
+if TYPE_CHECKING:  # matplotlib is loaded when something is drawn, not before
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+# Okabe and Ito's colours, told apart by colour-blind readers too, less the ones that are pale on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B65A94", "#8A6D00", "#3A94C8", "#4D4D4D")
+STROKES = ("-", (0, (5, 1.5)), (0, (1.5, 1)))  # when the colours are used up
+INK, PALE = "#222222", "#767676"
+POINTS = 1500  # of a line: more cannot be seen, and makes vector files large
+BAND = (10, 90)  # percent of the repeats
+
+WHAT = {
+    "error": "squared distance to the solution",
+    "loss": "loss",
+}
+AXES = {
+    "rounds": "communication rounds",
+    "floats": "numbers sent, down and up together",
+    "evaluations": "evaluations of local fields, all agents together",
+}
+
+
+class Line(NamedTuple):
+    """A curve and what its label needs to know."""
+
+    x: np.ndarray
+    y: np.ndarray
+    label: str
+    colour: str
+    stroke: Any = "-"
+
+
+def curves(
+    runs: Sequence[Any],
+    path: str | Path | None = None,
+    what: str = "error",
+    labels: Sequence[str] | None = None,
+    title: str | None = None,
+    x: str = "rounds",
+) -> Figure:
+    """The mean over repeats of each run, with a band that holds the middle 80 % of them.
+
+    Args:
+        runs: results of `fp.run`.
+        path: where to save it; png, svg or pdf by the ending.
+        what: "error", "loss", or a metric of `evaluate=` such as "accuracy" or "held-out loss".
+        labels: one per run; default: what differs between the runs.
+        x: "rounds", "floats" (numbers sent, both ways) or "evaluations" (of local fields).
+    """
+    runs = list(runs)
+    if not runs:
+        raise FedpointError("nothing to plot: give at least one run")
+    if path is not None:
+        check_path(path)
+    if labels is None:
+        labels = labels_of([r.algorithm for r in runs], [short(r.participation) for r in runs])
+    if len(labels) != len(runs):
+        raise FedpointError(f"{len(labels)} labels for {len(runs)} runs: give one each")
+    widest = max(map(len, labels)) if len(runs) > 1 else 0
+    figure, ax = one_axes(width=6.5 + 0.075 * widest)
+    lines, repeats = [], []
+    for i, (run, name) in enumerate(zip(runs, labels, strict=True)):
+        across, values = _points(run, what, x)
+        colour, stroke = COLOURS[i % len(COLOURS)], STROKES[i // len(COLOURS) % len(STROKES)]
+        lines.append(Line(across, values.mean(0), name, colour, stroke))
+        repeats.append(len(values))
+        if len(values) > 1:
+            low, high = np.percentile(values, BAND, axis=0)
+            ax.fill_between(across, low, high, color=colour, alpha=0.15, linewidth=0)
+    positive = all((line.y >= 0).all() and (line.y > 0).any() for line in lines)
+    draw(ax, lines, log=positive and (what in WHAT or what.endswith("loss")))
+    style(ax, AXES[x], WHAT.get(what, f"held-out {what.removeprefix('held-out ')}"), title)
+    if len(lines) > 1:
+        end_labels(ax, lines)
+    _say_repeats(ax, repeats)
+    if path is not None:
+        save(figure, path)
+    return figure
+
+
+def _say_repeats(ax: Axes, repeats: list[int]) -> None:
+    if max(repeats) > 1:
+        count = f"{min(repeats)}" if min(repeats) == max(repeats) else f"{min(repeats)} to {max(repeats)}"
+        text = f"mean of {count} repeats; the band holds {BAND[1] - BAND[0]} % of them"
+        ax.text(1, 1, text, transform=ax.transAxes, ha="right", va="bottom", fontsize=8, color=PALE)
+
+
+def _points(run: Any, what: str, x: str) -> tuple[np.ndarray, np.ndarray]:
+    """Where the points of a run lie across, (n,), and its values, (repeats, n)."""
+    if x not in AXES:
+        raise FedpointError(f"unknown x {x!r}: {nearest(str(x), AXES)}")
+    values, rounds = _values(run, what)
+    chosen = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), POINTS)).round().astype(int))
+    rounds, values = rounds[chosen], values[:, chosen]
+    if x == "rounds":
+        return rounds, values
+    used = np.asarray(run.used, float).mean(0)[np.searchsorted(run.rounds, rounds)]
+    if x == "evaluations":
+        return used[:, 2], values
+    message = run.session.message
+    return used[:, 0] * message.down + used[:, 1] * message.up, values
+
+
+def _values(run: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """(repeats, n) and the rounds they belong to."""
+    if what not in WHAT:
+        held_out = {f"held-out {name}": values for name, values in run.evaluation.items()}
+        name = what if what in held_out else f"held-out {what}"
+        if name not in held_out:
+            raise FedpointError(f"unknown what {what!r}: {nearest(str(what), [*WHAT, *held_out])}")
+        return np.asarray(held_out[name]), np.asarray(run.evaluated_rounds)
+    values = run.error if what == "error" else run.loss
+    if values is None:
+        raise FedpointError('the solution of this problem is not known, so there is no error: plot what="loss"')
+    return np.asarray(values), np.asarray(run.rounds)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure that belongs to nobody else: no pyplot, no global state."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def one_axes(width: float = 6.5, height: float = 4.5) -> tuple[Figure, Axes]:
+    figure = new_figure(width, height)
+    return figure, figure.add_subplot()
+
+
+def draw(ax: Axes, lines: Sequence[Line], log: bool = True, width: float = 1.6) -> None:
+    """The lines, on a log axis when they can be."""
+    for line in lines:
+        y = np.where(line.y > 0, line.y, np.nan) if log else line.y  # exactly 0 has no place on a log axis
+        ax.plot(line.x, y, color=line.colour, linestyle=line.stroke, linewidth=width)
+    if log:
+        ax.set_yscale("log")
+
+
+def style(ax: Axes, xlabel: str = "", ylabel: str = "", title: str | None = None) -> None:
+    """What all figures share: a light grid, no frame, names on the axes."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    ax.grid(True, which="major", color="#E4E4E4", linewidth=0.6)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_color("#999999")
+    ax.tick_params(which="both", color="#999999", labelcolor=INK, labelsize=9)
+    ax.tick_params(which="minor", length=0)
+    ax.margins(x=0.0)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _thousands(value)))
+    low, high = ax.get_ylim()
+    if ax.get_yscale() == "log" and high < 100 * low:  # powers of ten alone would be too few
+        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel(xlabel, color=INK, fontsize=10)
+    ax.set_ylabel(ylabel, color=INK, fontsize=10)
+    if title:
+        ax.set_title(title, color=INK, fontsize=11, loc="left", fontweight="bold")
+
+
+def _thousands(value: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M")):
+        if abs(value) >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:,.0f}"
+
+
+def end_labels(ax: Axes, lines: Sequence[Line], size: float = 9) -> None:
+    """Each line's label at its right end, in its colour, moved apart where they would overlap."""
+    ax.autoscale_view()
+    to_axes = ax.transData + ax.transAxes.inverted()
+    heights = []
+    for line in lines:
+        drawn = np.isfinite(line.y) & ((line.y > 0) | (ax.get_yscale() != "log"))
+        last = line.y[drawn][-1] if drawn.any() else ax.get_ylim()[0]
+        heights.append(float(np.clip(to_axes.transform((line.x[-1], last))[1], 0, 1)))
+    points = ax.get_window_extent().height * 72 / ax.figure.dpi
+    rows = [line.label.count("\n") + 1 for line in lines]
+    for line, y in zip(lines, spread(heights, [1.25 * size * n / points for n in rows]), strict=True):
+        ax.annotate(
+            line.label,
+            (1, y),
+            xycoords="axes fraction",
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=size,
+            color=line.colour,
+            linespacing=1.1,
+            annotation_clip=False,
+        )
+
+
+def spread(places: Sequence[float], sizes: Sequence[float]) -> list[float]:
+    """The places in [0, 1], moved as little as needed for labels of these sizes not to touch.
+
+    >>> spread([0.1, 0.9, 0.12], [0.1, 0.1, 0.1])
+    [0.1, 0.9, 0.2]
+    """
+    order = sorted(range(len(places)), key=lambda i: places[i])
+    moved = [float(p) for p in places]
+    for below, i in itertools.pairwise(order):
+        moved[i] = max(moved[i], moved[below] + (sizes[i] + sizes[below]) / 2)
+    top = 1.0 + (sizes[order[-1]] / 2 if order else 0)
+    for i in reversed(order):  # what was pushed out at the top comes back down
+        moved[i] = min(moved[i], top - sizes[i] / 2)
+        top = moved[i] - sizes[i] / 2
+    return [round(m, 12) for m in moved]
+
+
+def check_path(path: str | Path) -> str:
+    """The format of a picture by its path; refused before any work is done."""
+    path = Path(path)
+    ending = path.suffix.lower().removeprefix(".")
+    if ending not in FORMATS:
+        raise FedpointError(
+            f"{path}: a picture is saved as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, by the ending of its name"
+        )
+    if not path.parent.is_dir():
+        raise FedpointError(f"the folder {path.parent} does not exist: create it, or save {path.name} elsewhere")
+    return ending
+
+
+def save(figure: Figure, path: str | Path, dpi: int = 160) -> None:
+    """Write a figure whole or not at all; the same figure gives the same bytes."""
+    import matplotlib
+
+    ending = check_path(path)
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]
+    steady: dict[Any, Any] = {"svg.hashsalt": "fedpoint", "pdf.fonttype": 42}  # 42: text stays text, as journals ask
+    with matplotlib.rc_context(steady), disk.atomic(Path(path)) as file:
+        figure.savefig(file, format=ending, dpi=dpi, metadata=metadata)
