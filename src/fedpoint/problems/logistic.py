@@ -187,7 +187,7 @@ class Logistic(RowsProblem):
     def constants(self) -> Constants:
         """Smoothness from |h|^2/4 (two classes) or |h|^2/2 (softmax), strong convexity from the ridge.
 
-        sigma2_k is twice the noise at w_k*; beta2_k twice the largest squared row smoothness, over the batch.
+        sigma2_k is twice the noise at w_k*; beta2_k twice the mean squared smoothness of a sampled row, over the batch.
         """
         curvature = 0.25 if len(self.classes) == 2 else 0.5
         parts = np.split(self.X, np.cumsum(self.counts)[:-1])
@@ -204,8 +204,9 @@ class Logistic(RowsProblem):
             at_own = np.array([self._loss_of(k, v) for k, v in enumerate(local)])
             gamma = float(self.weights @ (self.losses(w) - at_own))
         if self.batch is not None:
-            rough = np.array([(curvature * (x * x).sum(1).max()) ** 2 for x in parts])
-            beta2 = 2 * rough / self.batch
+            squares = [(curvature * (x * x).sum(1)) ** 2 for x in parts]
+            rough = [(s / (len(s) ** 2 * self._chances(k))).sum() for k, s in enumerate(squares)]
+            beta2 = 2 * np.array(rough) / self.batch
             sigma2 = None if local is None else 2 * np.array([self.noise(v)[k] for k, v in enumerate(local)])
         return Constants(
             nu=self.ridge or None,
