@@ -30,6 +30,7 @@ class Oracle:
     """
 
     predraw = True  # samples are worth drawing ahead; False: they are only looked up in the plan
+    fetches = False  # samples are indices whose rows are worth fetching ahead
 
     def plan(self, mine: Mine, key: Any) -> Any:
         """What is drawn once a round, for instance an order of the rows."""
@@ -38,6 +39,10 @@ class Oracle:
     def draw(self, mine: Mine, plan: Any, row: Any, e: Any) -> Any:
         """The e-th sample of a round."""
         return ()
+
+    def fetch(self, common: Any, z: Any) -> Any:
+        """What a sample names, where `fetches` says that it names something in the shared arrays."""
+        return z
 
     def field(self, mine: Mine, w: Any, z: Any) -> Any:
         """g(w; z)."""

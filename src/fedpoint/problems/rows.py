@@ -105,9 +105,6 @@ class RowsOracle(Oracle):
         offset, count = mine.own[:2]
         if self.sampling == "iid":
             index = offset + row.integers(count, (self.batch,))
-            if self.narrow:  # few numbers: fetched for many rounds at once, which is faster than one round at a time
-                index = lax.optimization_barrier(index)  # or it is drawn again for every number of the row
-                return take(mine.common.rows, index)
             return Batch(index, ())
         elif self.sampling == "importance":
             # chance[j] = k + cumulative probability within agent k, so one search serves all agents.
@@ -128,6 +125,14 @@ class RowsOracle(Oracle):
             index = offset + jnp.where(inside, order, 0)
             weight = inside / jnp.minimum(self.batch, count - place[0])
         return Batch(index, weight if self.mean else weight * count)
+
+    @property
+    def fetches(self) -> bool:  # type: ignore[override]
+        return self.narrow and self.sampling == "iid"
+
+    def fetch(self, common: Table, z: Batch) -> Any:
+        flat = take(common.rows, z.at.reshape(-1))  # one axis: XLA would lay out several in another order, and copy
+        return jax.tree.map(lambda a: a.reshape(*z.at.shape, *a.shape[1:]), flat)
 
     # Fields.
 

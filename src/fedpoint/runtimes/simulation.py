@@ -233,33 +233,51 @@ def _used(tick: Any, spent: Any, known: list[int]) -> Array:
     return jnp.stack([jnp.asarray(n, jnp.int64) for n in (tick.asked, heard, evaluations)])
 
 
-def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array) -> Ahead:
+def _apart(once: Array, function: Any, *arguments: Any) -> Any:
+    """function(*arguments), computed once and kept.
+
+    XLA fuses a cheap expression into every place that uses it: a key would be hashed again for each number drawn from
+    it, an index for each number of its row. A loop whose length (1) the compiler does not know stands in between.
+    """
+    shapes = jax.eval_shape(function, *arguments)
+    empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    return lax.fori_loop(0, once, lambda *_: function(*arguments), empty)
+
+
+def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array, once: Array) -> Ahead:
     """For a chunk of rounds: (rounds, slots, ...)."""
     oracle = layout.oracle
-    draws = not layout.exact and (layout.samples is not None or not oracle.predraw)
+    own, axis = inputs.own, None
+    agents = jnp.broadcast_to(jnp.arange(layout.agents, dtype=jnp.int32), (layout.chunk, layout.agents))
+    if ticks.agents is not None:
+        agents, own, axis = ticks.agents, take(inputs.own, ticks.agents), 0
+    fetched = own if layout.fetch else None
+    if layout.exact or (layout.samples is None and oracle.predraw):
+        return Ahead(fetched)
 
-    def agent(own, index, round):
-        mine = Mine(own, inputs.common)
-        agent_key = lax.optimization_barrier(key.fold(round, index))  # once an agent, not once a number
-        plan = oracle.plan(mine, agent_key)
-        return plan, None if layout.samples is None else _draw(oracle, mine, plan, agent_key, layout.samples)
+    def over_agents(function, *arguments):
+        """function(own, ...) for every round and agent."""
+        inner = jax.vmap(function)
+        return jax.vmap(inner, in_axes=(axis, *(0 for _ in arguments)))(own, *arguments)
 
-    if ticks.agents is None:
-        index = jnp.arange(layout.agents, dtype=jnp.int32)
-        drawn = jax.vmap(lambda r: jax.vmap(lambda o, i: agent(o, i, r))(inputs.own, index))(rounds) if draws else ()
-        return Ahead(None, *drawn)
-    own = take(inputs.own, ticks.agents) if draws or layout.fetch else None
-    drawn = ()
-    if draws:
-        drawn = jax.vmap(lambda r, o, a: jax.vmap(lambda o, i: agent(o, i, r))(o, a))(rounds, own, ticks.agents)
-    return Ahead(own if layout.fetch else None, *drawn)
+    keys = _apart(once, jax.vmap(lambda r, a: jax.vmap(lambda i: key.fold(r, i))(a)), rounds, agents)
+    plans = over_agents(lambda o, k: oracle.plan(Mine(o, inputs.common), k), keys)
+    if layout.samples is None:
+        return Ahead(fetched, plans)
+
+    def draw(plans, keys):
+        return over_agents(lambda o, p, k: _draw(oracle, Mine(o, inputs.common), p, k, layout.samples), plans, keys)
+
+    if oracle.fetches:
+        return Ahead(fetched, plans, oracle.fetch(inputs.common, _apart(once, draw, plans, keys)))
+    return Ahead(fetched, plans, draw(plans, keys))
 
 
 def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, every: Array):
     """`rounds` rounds from round `first` on, of one repeat; a record at each multiple of `every`."""
     key, schedule, hub_key = (Key(*s) for s in seeds)
     participation, algorithm = inputs.participation, inputs.algorithm
-    chunk = layout.chunk
+    chunk, once = layout.chunk, jnp.minimum(rounds, 1)
     model = algorithm.read(state.hub, state.memory)
     empty = jax.tree.map(lambda a: jnp.zeros((layout.capacity, *a.shape), a.dtype), Records(model, state.used))
 
@@ -270,9 +288,7 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
         base = first + c * chunk
         in_chunk = base + jnp.arange(chunk)
         ticks = jax.vmap(tick_of)(in_chunk) if participation.drawn else tick_of(base)
-        ahead = _ahead(layout, inputs, ticks, key, in_chunk)
-        # Drawn once, here: without the barrier XLA would draw again wherever a number is used.
-        ticks, ahead = lax.optimization_barrier((ticks, ahead))
+        ahead = _ahead(layout, inputs, ticks, key, in_chunk, once)
 
         def body(i, carry):
             state, records = carry
