@@ -19,7 +19,7 @@ from typing import Any
 
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import Mistake
-from fedpoint.config.values import plain, value_of
+from fedpoint.config.values import Unreadable, plain, value_of
 from fedpoint.core.participation import SCHEMES, Answering, Uniform, as_participation, read_trace
 from fedpoint.errors import FedpointError, nearest
 
@@ -113,6 +113,8 @@ def absolute(text: Any, base: Path | None) -> Any:
 
 def describe(scheme: Any) -> dict[str, Any]:
     """What a folder states of a participation: enough to tell it from another, not always to build it."""
+    if not dataclasses.is_dataclass(scheme):
+        return {"class": type(scheme).__qualname__}
     texts = {
         f.name: describe(value) if f.name == "scheme" else plain(value)
         for f in dataclasses.fields(scheme)
@@ -125,7 +127,7 @@ def rebuild(table: Mapping) -> Any:
     """The scheme that a folder describes; `Unreadable` where it only names it."""
     classes = {cls.__name__: cls for cls in SCHEMES.values()}
     if table["class"] not in classes:
-        raise FedpointError(f"the participation {table['class']} is not one of fedpoint's")
+        raise Unreadable(f"the participation {table['class']} is not one of fedpoint's")
     texts = {key: text for key, text in table.items() if key != "class"}
     return classes[table["class"]](
         **{key: rebuild(text) if key == "scheme" else value_of(text) for key, text in texts.items()}

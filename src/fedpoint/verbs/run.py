@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -105,11 +106,9 @@ class Run:
 
     def export(self, path: str, repeat: int = 0) -> None:
         """Write one repeat's model as npz with a manifest, for `fedpoint predict` and other programs."""
-        from fedpoint.report.folder import export_model
-        from fedpoint.report.store import model_manifest
-        from fedpoint.runtimes.session import flatten
+        from fedpoint.report.store import export
 
-        export_model(path, flatten(take_repeat(self.model, repeat)), model_manifest(self))
+        export(self, path, repeat)
 
     def plot(self, path: str | None = None, what: str = "error"):
         """Draw the curves; saved when `path` is given (png, svg or pdf)."""
@@ -175,7 +174,7 @@ def run(
     if folder is not None:
         from fedpoint.report.store import create
 
-        begun.folder = create(folder, begun, rounds)
+        begun.folder = create(folder, begun, rounds, algorithm, scheme)
     return drive(begun, rounds, stop=stop, callbacks=callbacks, evaluate=evaluate)
 
 
@@ -215,7 +214,13 @@ def begin(session: Session) -> Run:
 
 
 def drive(begun: Run, rounds: int, stop=None, callbacks=(), evaluate=None) -> Run:
-    """Go on with a run and put its records behind those it has."""
+    """Go on with a run, in its folder where it has one."""
+    with contextlib.nullcontext() if begun.folder is None else begun.folder.writing(begun.session, rounds):
+        return _go_on(begun, rounds, stop, callbacks, evaluate)
+
+
+def _go_on(begun: Run, rounds: int, stop, callbacks, evaluate) -> Run:
+    """Put the records of more rounds behind those of a run."""
     session, folder = begun.session, begun.folder
     parts, used, at = [begun.history], [begun.used], [begun.rounds]
     if begun.rounds[-1] % session.every:  # a last record off the grid is replaced by the grid's own
@@ -230,13 +235,9 @@ def drive(begun: Run, rounds: int, stop=None, callbacks=(), evaluate=None) -> Ru
         if folder is not None:
             folder.keep(session, rounds, records)
 
+    session.advance(rounds, None if stop is None else stopper(stop, parts[0]), callbacks, keep)
     if folder is not None:
-        folder.begin(rounds)
-    try:
-        session.advance(rounds, _stopper(stop, begun), callbacks, keep)
-    finally:
-        if folder is not None:
-            folder.pause()
+        folder.commit(session)
     if session.round % every:  # the end is always recorded
         parts.append(jax.tree.map(lambda a: a[:, None], session.model()))
         at.append(np.array([session.round]))
@@ -251,19 +252,19 @@ def drive(begun: Run, rounds: int, stop=None, callbacks=(), evaluate=None) -> Ru
     return done
 
 
-def _stopper(stop: Any, begun: Run):
-    """stop= as a function of (round, model, error)."""
-    if stop is None or callable(stop):
+def stopper(stop: Any, history: Any) -> Callable[[int, Any, np.ndarray | None], bool]:
+    """stop= as a function of (round, model, error), for a run that has recorded `history`."""
+    if callable(stop):
         return stop
     if not (isinstance(stop, int | float) and stop > 0):
         raise FedpointError(f"stop must be a tolerance above 0 or a function, got {stop!r}")
-    last = [take_last(begun.history)]
+    last = [take_last(history)]
 
     def enough(round, model, error):
         if error is not None:
             return error.mean() <= stop
         leaves = zip(jax.tree.leaves(model), jax.tree.leaves(last[0]), strict=True)
-        change = sum(((a - b) ** 2).sum() for a, b in leaves) / begun.session.repeats
+        change = sum(((a - b) ** 2).sum() / len(a) for a, b in leaves)
         last[0] = model
         return change <= stop
 
