@@ -20,7 +20,7 @@ from fedpoint.algorithms import (
 from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import CATALOGUE, Card, Reference, algorithm
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.participation import Answering, ByWeight, Everyone, Importance, Uniform, read_trace
+from fedpoint.core.participation import Answering, ByWeight, Everyone, Importance, Participation, Uniform, read_trace
 from fedpoint.core.random import Key
 from fedpoint.core.steps import Epochs, Exponential, InverseTime, Scheduled, Stragglers
 from fedpoint.errors import Diverged, FedpointError

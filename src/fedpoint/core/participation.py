@@ -28,11 +28,24 @@ class Tick(NamedTuple):
     merge: Array  # bool: False abandons the round
 
 
-def _distinct(agents: Array) -> Array:
-    """True at the first slot of each agent."""
-    slots = jnp.arange(agents.shape[0])
-    same = agents[:, None] == agents[None, :]
-    return jnp.argmax(same, axis=1) == slots
+class Participation:
+    """A scheme: who takes part in a round. Subclass it and write `tick` (and `slots`) for one of your own."""
+
+    drawn = True  # False: nothing random, so there is nothing to draw ahead
+    abandons = False  # a round may end without a merge
+    all_heard = False  # every slot is a different agent, and answers
+
+    def slots(self, agents: int) -> int:
+        """How many places a tick has, at most; the place to refuse what does not fit the number of agents."""
+        raise FedpointError(f"{type(self).__name__} does not say who takes part")
+
+    def bind(self, problem: Any, algorithm: Any) -> Any:
+        """The scheme with what it needs of the problem."""
+        return self
+
+    def tick(self, key: Key, p: Array, round: Any) -> Tick:
+        """One round, from its own randomness."""
+        raise FedpointError(f"{type(self).__name__} does not say who takes part")
 
 
 def _positive_count(self: Any) -> None:
@@ -48,33 +61,27 @@ def _limit_count(self: Any, agents: int) -> None:
 
 
 @record
-class Everyone:
+class Everyone(Participation):
     """All agents, v_k = p_k."""
 
-    drawn = False  # nothing random: no need to draw ahead
-    abandons = False
+    drawn = False
     all_heard = True
 
     def slots(self, agents: int) -> int:
         return agents
-
-    def bind(self, problem, algorithm):
-        return self
 
     def tick(self, key: Key, p: Array, round) -> Tick:
         return Tick(None, p, p, jnp.ones(p.shape, bool), jnp.int32(p.shape[0]), jnp.asarray(True))
 
 
 @record
-class Uniform:
+class Uniform(Participation):
     """`count` agents uniformly without replacement, v_k = p_k K / L (scheme II; lecture 000 (56)).
 
     With p = 1/K that is the plain mean. `plain=True` takes the plain mean whatever the weights: it then solves
     the problem with p = 1/K.
     """
 
-    drawn = True
-    abandons = False
     all_heard = True
 
     count: int
@@ -86,9 +93,6 @@ class Uniform:
         _limit_count(self, agents)
         return self.count
 
-    def bind(self, problem, algorithm):
-        return self
-
     def tick(self, key: Key, p: Array, round) -> Tick:
         agents = key.row().subset(self.count, p.shape[0])
         share = p[agents]
@@ -97,15 +101,11 @@ class Uniform:
 
 
 @record
-class ByWeight:
+class ByWeight(Participation):
     """`count` draws with replacement with probability p_k, each with weight 1/L (scheme I of Li et al., 2020).
 
     An agent drawn m times works once, with weight m/L.
     """
-
-    drawn = True
-    abandons = False
-    all_heard = False  # an agent may be drawn twice
 
     count: int
 
@@ -114,24 +114,17 @@ class ByWeight:
     def slots(self, agents: int) -> int:
         return self.count
 
-    def bind(self, problem, algorithm):
-        return self
-
     def tick(self, key: Key, p: Array, round) -> Tick:
         return _with_replacement(key, p, p, self.count)
 
 
 @record
-class Importance:
+class Importance(Participation):
     """`count` draws with replacement with probability q_k, each with weight p_k / (L q_k).
 
     Without `probabilities` they are the variance-optimal ones: q_k proportional to p_k sqrt(noise_k + |g_k(w*)|^2),
     noise_k the variance of the agent's averaged local field (Rizk, Vlaski and Sayed, 2022).
     """
-
-    drawn = True
-    abandons = False
-    all_heard = False
 
     count: int
     probabilities: Any = None
@@ -162,16 +155,16 @@ class Importance:
 def _with_replacement(key: Key, p: Array, q: Array, count: int) -> Tick:
     edges = jnp.cumsum(q)
     agents = jnp.searchsorted(edges, key.row().uniform((count,)) * edges[-1], side="right")
-    agents = jnp.minimum(agents, p.shape[0] - 1).astype(jnp.int32)
-    first = _distinct(agents)
-    times = jnp.sum(agents[:, None] == agents[None, :], axis=1)
+    agents = jnp.sort(jnp.minimum(agents, p.shape[0] - 1).astype(jnp.int32))
+    first = jnp.concatenate([jnp.ones(1, bool), agents[1:] != agents[:-1]])
+    times = jnp.searchsorted(agents, agents, side="right") - jnp.searchsorted(agents, agents, side="left")
     share = jnp.where(first, p[agents], 0.0)
     weight = times * share / (count * q[agents])
     return Tick(agents, weight, share, first, jnp.sum(first, dtype=jnp.int32), jnp.asarray(True))
 
 
 @record
-class Answering:
+class Answering(Participation):
     """Agents that do not always answer, around any scheme.
 
     scheme: who is asked (ask more than you need for over-selection, and set `keep`).
@@ -184,9 +177,7 @@ class Answering:
     asked, v (asked / merged); with different probabilities a_k, v_k / a_k.
     """
 
-    drawn = True
     abandons = True
-    all_heard = False
 
     scheme: Any
     probability: Any = None
@@ -278,7 +269,7 @@ def as_participation(value: Any) -> Any:
             name = SCHEMES[value.lower()].__name__
             raise FedpointError(f"participation {value!r} needs its numbers: give an object such as fp.{name}(...)")
         return Everyone()
-    if all(hasattr(value, m) for m in ("tick", "slots", "bind")):
+    if isinstance(value, Participation):
         return value
     raise FedpointError(f"participation must be a number of agents or a scheme such as fp.Uniform(10), got {value!r}")
 

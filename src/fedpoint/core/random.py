@@ -92,10 +92,13 @@ class Row(NamedTuple):
         return (jnp.sort(packed) & jnp.uint64(0xFFFFFFFF)).astype(jnp.int32)
 
     def subset(self, count: int, population: int) -> Array:
-        """A uniform subset of `count` of `population` (Floyd's algorithm): costs O(count^2), whatever the population.
+        """A uniform subset of `count` of `population`, in no particular order; the cost grows with `count` only."""
+        if 2 * count > population:
+            return self.permutation(population, population)[:count]
+        return self._few(count, population) if count <= 32 else self._many(count, population)
 
-        The order of the elements is not uniform.
-        """
+    def _few(self, count: int, population: int) -> Array:
+        """Floyd's algorithm, O(count^2) without a sort."""
         slots = jnp.arange(count)
         bounds = jnp.arange(population - count + 1, population + 1)
         draws = self.integers(bounds, (count,))
@@ -105,6 +108,24 @@ class Row(NamedTuple):
             return chosen.at[i].set(jnp.where(taken, bounds[i].astype(jnp.int32) - 1, draws[i]))
 
         return lax.fori_loop(0, count, insert, jnp.full(count, -1, jnp.int32))
+
+    def _many(self, count: int, population: int) -> Array:
+        """The first `count` different ones of a sequence of draws with replacement.
+
+        The sequence is long enough by twelve standard deviations of the coupon collector's time.
+        """
+        left = population - np.arange(count)
+        mean, variance = (population / left).sum(), (population * (population - left) / left**2).sum()
+        length = int(np.ceil(mean + 12 * np.sqrt(variance))) + 16
+        order = jnp.arange(length, dtype=jnp.uint64)
+        draws = self.integers(population, (length,)).astype(jnp.uint64)
+        by_value = jnp.sort((draws << jnp.uint64(32)) | order)
+        value = by_value >> jnp.uint64(32)
+        first = jnp.concatenate([jnp.ones(1, bool), value[1:] != value[:-1]])
+        # Those seen before go to the end; the others stay in the order of their draws.
+        place = (by_value & jnp.uint64(0xFFFFFFFF)) | (jnp.where(first, 0, 1).astype(jnp.uint64) << jnp.uint64(32))
+        chosen = jnp.sort(place)[:count]
+        return draws[chosen & jnp.uint64(0xFFFFFFFF)].astype(jnp.int32)
 
     def jax(self) -> Array:
         """This stream as a key of `jax.random`, for draws that are not offered here."""
