@@ -20,7 +20,7 @@ from fedpoint.problems.base import (
     squared_error,
 )
 from fedpoint.problems.quadratic import linear_constants, quadratic_values, solve_or_none
-from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling
+from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling, row_noise
 
 GRAM_BYTES = 1 << 28  # full fields use A_k'A_k while all of them fit here, else the rows
 
@@ -153,11 +153,7 @@ class LeastSquares(RowsProblem):
         return len(a) * self._factor[k] * (a @ w - y)[:, None] * a
 
     def noise(self, w) -> np.ndarray:
-        if self.batch is None:
-            return np.zeros(self.agents)
-        return (
-            np.array([row_noise(self._row_gradients(k, w), self._chances(k)) for k in range(self.agents)]) / self.batch
-        )
+        return np.array([self._noise_of(k, self._row_gradients(k, w)) for k in range(self.agents)])
 
     def constants(self) -> Constants:
         """beta2_k and sigma2_k of sampled rows: |a + b|^2 <= 2|a|^2 + 2|b|^2 apart at w_k*; zero for full gradients."""
@@ -168,19 +164,14 @@ class LeastSquares(RowsProblem):
             H = np.stack([f * (a.T @ a) for f, a in zip(self._factor, self._A, strict=True)])
         beta2, sigma2 = np.zeros(K), np.zeros(K)
         if self.batch is not None:
+            batch = self.smallest_batches()
             for k, a in enumerate(self._A):
                 scale, q = (len(a) * self._factor[k]) ** 2, self._chances(k)
                 fourth = scale * (a * ((a * a).sum(1) / (q * len(a) ** 2))[:, None]).T @ a
-                beta2[k] = 2 * max(np.linalg.eigvalsh(fourth - H[k] @ H[k])[-1], 0.0) / self.batch
-                sigma2[k] = 2 * row_noise(self._row_gradients(k, local[k]), q) / self.batch
+                beta2[k] = 2 * max(np.linalg.eigvalsh(fourth - H[k] @ H[k])[-1], 0.0) / batch[k]
+                sigma2[k] = 2 * row_noise(self._row_gradients(k, local[k]), q) / batch[k]
         f_local = self.constant - np.array([0.5 * w @ g for w, g in zip(local, self.g, strict=True)])
         return linear_constants(self, H, local, beta2, sigma2, f_local)
-
-
-def row_noise(gradients: np.ndarray, chance: np.ndarray) -> float:
-    """Trace of the covariance of gradient_j / (m q_j), j drawn with probability q_j."""
-    m = len(gradients)
-    return float(((gradients**2).sum(1) / (m * m * chance)).sum() - (gradients.mean(0) ** 2).sum())
 
 
 def split_agents(X, y, groups) -> tuple[list[np.ndarray], list[np.ndarray], list[str]]:

@@ -19,8 +19,7 @@ from fedpoint.problems.base import (
     check_weights,
     newton,
 )
-from fedpoint.problems.least_squares import row_noise
-from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling
+from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling, row_noise
 
 
 @dataclass(frozen=True)
@@ -178,11 +177,10 @@ class Logistic(RowsProblem):
         return h[:, :, None] * p[:, None, :]
 
     def noise(self, w) -> np.ndarray:
-        if self.batch is None:
-            return np.zeros(self.agents)
-        gradients = self.row_gradients(np.asarray(w)).reshape(len(self.X), -1)
-        parts = np.split(gradients, np.cumsum(self.counts)[:-1])
-        return np.array([row_noise(g, self._chances(k)) for k, g in enumerate(parts)]) / self.batch
+        return np.array([self._noise_of(k, g) for k, g in enumerate(self._by_agent(self.row_gradients(np.asarray(w))))])
+
+    def _by_agent(self, rows: np.ndarray) -> list[np.ndarray]:
+        return np.split(rows.reshape(len(rows), -1), np.cumsum(self.counts)[:-1])
 
     def constants(self) -> Constants:
         """Smoothness from |h|^2/4 (two classes) or |h|^2/2 (softmax), strong convexity from the ridge.
@@ -206,8 +204,14 @@ class Logistic(RowsProblem):
         if self.batch is not None:
             squares = [(curvature * (x * x).sum(1)) ** 2 for x in parts]
             rough = [(s / (len(s) ** 2 * self._chances(k))).sum() for k, s in enumerate(squares)]
-            beta2 = 2 * np.array(rough) / self.batch
-            sigma2 = None if local is None else 2 * np.array([self.noise(v)[k] for k, v in enumerate(local)])
+            beta2 = 2 * np.array(rough) / self.smallest_batches()
+            if local is None:
+                sigma2 = None
+            else:
+                own = [
+                    row_noise(self._by_agent(self.row_gradients(v))[k], self._chances(k)) for k, v in enumerate(local)
+                ]
+                sigma2 = 2 * np.array(own) / self.smallest_batches()
         return Constants(
             nu=self.ridge or None,
             delta=float(curvature * np.linalg.norm(H, 2) + self.ridge),

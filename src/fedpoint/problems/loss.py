@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from fedpoint.errors import FedpointError
 from fedpoint.problems.base import by_agent, check_agents, check_finite, check_weights
@@ -100,10 +101,31 @@ class Loss(RowsProblem):
     def solution(self) -> Any:
         return self._given
 
+    def noise(self, w) -> np.ndarray:
+        if self.batch is None:
+            return np.zeros(self.agents)
+        with jax.enable_x64(True):
+            rows = np.asarray(_row_gradients(self.oracle, self.all_rows(), w))
+        return np.array([self._noise_of(k, g) for k, g in enumerate(np.split(rows, np.cumsum(self.counts)[:-1]))])
+
     def objective(self, models) -> np.ndarray:
         with jax.enable_x64(True):
             weight = np.repeat(self.weights / self.counts, self.counts)
             return np.asarray(_objective(self.oracle, self.all_rows(), weight, models))
+
+
+@partial(jax.jit, static_argnums=0)
+def _row_gradients(oracle, rows, w):
+    """(n, d): the gradient of every row's loss, flattened."""
+
+    def one(row):
+        def loss(v):
+            value = oracle.function(v, jax.tree.map(lambda a: a[None], row))
+            return value[0] if oracle.by_row else value
+
+        return ravel_pytree(jax.grad(loss)(w))[0]
+
+    return jax.lax.map(one, rows, batch_size=256)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -58,6 +59,7 @@ class RowsOracle(Oracle):
     equal: bool  # all agents have that many
     mean: bool = True  # f_k is a mean over rows, else their sum
     epochs: int = 1  # orders of the rows that a round may need
+    buckets: tuple[int, ...] = ()  # sizes below the largest, when agents' sizes differ much
     narrow: bool = False  # a batch is so small that its rows are drawn, not their indices
 
     # What a subclass provides.
@@ -96,8 +98,17 @@ class RowsOracle(Oracle):
         if not self._ordered:
             return ()
         batch = self.batch or 1
-        size = -(-self.largest // batch) * batch  # whole batches: a slice never runs out
-        return jax.vmap(lambda e: key.row(e).permutation(mine.own.count, size))(jnp.arange(self.epochs))
+        whole = -(-self.largest // batch) * batch  # whole batches: a slice never runs out
+
+        def orders(size: int) -> Array:
+            order = jax.vmap(lambda e: key.row(e).permutation(mine.own.count, size))(jnp.arange(self.epochs))
+            return jnp.pad(order, ((0, 0), (0, whole - size)))
+
+        if not self.buckets:
+            return orders(whole)
+        # Each agent sorts as many words as its size bucket has; mapped, not batched, only that branch is computed.
+        bucket = jnp.searchsorted(np.array(self.buckets), mine.own.count)
+        return lax.switch(bucket, [partial(orders, size) for size in (*self.buckets, whole)])
 
     def draw(self, mine: Mine, plan: Any, row: Any, e: Any) -> Any:
         if self.batch is None:
@@ -123,7 +134,7 @@ class RowsOracle(Oracle):
             else:
                 order = place
             index = offset + jnp.where(inside, order, 0)
-            weight = inside / jnp.minimum(self.batch, count - place[0])
+            weight = inside.astype(jnp.float64) / jnp.minimum(self.batch, count - place[0])
         return Batch(index, weight if self.mean else weight * count)
 
     @property
@@ -233,6 +244,23 @@ class RowsProblem(Problem):
         start = self.own.offset[k]
         return np.diff(self.common.chance[start : start + self.counts[k]], prepend=float(k))
 
+    def _noise_of(self, k: int, gradients: np.ndarray) -> float:
+        """Variance of a sampled field of agent k, from the gradients of its rows, (m_k, d), whose mean is the field."""
+        m = len(gradients)
+        if self.batch is None:
+            return 0.0
+        if self.oracle.sampling != "shuffle":
+            return row_noise(gradients, self._chances(k)) / self.batch
+        size = min(self.batch, m)  # without replacement; the last batch of an epoch may be smaller, and noisier
+        return row_noise(gradients, self._chances(k)) / size * ((m - size) / max(m - 1, 1))
+
+    def smallest_batches(self) -> np.ndarray:
+        """(K,): the fewest rows that a sampled field of an agent is a mean over."""
+        batch = self.batch or 1
+        if self.oracle.sampling != "shuffle":
+            return np.full(self.agents, batch)
+        return np.where(self.counts % batch > 0, self.counts % batch, np.minimum(batch, self.counts))
+
     def prepare(self, algorithm: Any) -> RowsOracle:
         """The oracle for an algorithm: how many orders of the rows a round may need."""
         oracle = self.oracle
@@ -248,7 +276,16 @@ class RowsProblem(Problem):
         batches = -(-self.counts // oracle.batch)
         # An agent whose rows fit into one batch needs no order.
         need = -(-steps[batches > 1] // batches[batches > 1])
-        return replace(oracle, epochs=int(max(need, default=1)))
+        largest = oracle.largest
+        skewed = largest > BLOCK and largest > 4 * np.median(self.counts)
+        buckets = tuple(size for size in (16 * 4**i for i in range(16)) if size < largest) if skewed else ()
+        return replace(oracle, epochs=int(max(need, default=1)), buckets=buckets)
+
+
+def row_noise(gradients: np.ndarray, chance: np.ndarray) -> float:
+    """Trace of the covariance of gradient_j / (m q_j), j drawn with probability q_j."""
+    m = len(gradients)
+    return float(((gradients**2).sum(1) / (m * m * chance)).sum() - (gradients.mean(0) ** 2).sum())
 
 
 def check_sampling(batch: Any, sampling: str) -> None:

@@ -69,10 +69,13 @@ class Layout:
 
     def explain(self) -> str:
         agents = "one after the other (no padding)" if self.mapped else "batched"
+        buckets = getattr(self.oracle, "buckets", ())
+        if buckets:
+            agents += f", rows ordered in size buckets of {', '.join(map(str, buckets))} and more"
         if self.exact:
             draws = "exact fields, no samples"
         elif self.samples is None:
-            draws = "samples drawn on the spot"
+            draws = "samples drawn on the spot" if self.oracle.predraw else f"plans drawn ahead for {self.chunk} rounds"
         else:
             draws = f"samples drawn ahead for {self.chunk} rounds"
         return f"agents {agents}; {draws}"
@@ -92,10 +95,12 @@ def choose(
     slots = participation.slots(agents)
     floats = sum(np.size(a) for a in jax.tree.leaves(model))
     bytes_ = _bytes(model)
-    mapped = agents > 1 and (_raggedness(oracle, algorithm, problem, exact) > RAGGED or floats > LARGE_MODEL)
+    ragged = agents > 1 and _raggedness(oracle, algorithm, problem, exact) > RAGGED
+    mapped = ragged or (agents > 1 and floats > LARGE_MODEL)
     own = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a)[1:], np.asarray(a).dtype), problem.own)
     key = jax.eval_shape(lambda: Key.of(0))
-    samples = None if exact or not oracle.predraw else samples_per_round(algorithm)
+    # Ahead, every agent would draw as many samples as the one that needs the most.
+    samples = None if exact or ragged or not oracle.predraw else samples_per_round(algorithm)
 
     def ahead(own, common, key):
         mine = Mine(own, common)
@@ -257,8 +262,11 @@ def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array, 
 
     def over_agents(function, *arguments):
         """function(own, ...) for every round and agent."""
-        inner = jax.vmap(function)
-        return jax.vmap(inner, in_axes=(axis, *(0 for _ in arguments)))(own, *arguments)
+        if layout.mapped and axis == 0:
+            return lax.map(lambda a: lax.map(lambda b: function(*b), a), (own, *arguments))
+        if layout.mapped:
+            return lax.map(lambda a: lax.map(lambda b: function(*b), (own, *a)), arguments)
+        return jax.vmap(jax.vmap(function), in_axes=(axis, *(0 for _ in arguments)))(own, *arguments)
 
     keys = _apart(once, jax.vmap(lambda r, a: jax.vmap(lambda i: key.fold(r, i))(a)), rounds, agents)
     plans = over_agents(lambda o, k: oracle.plan(Mine(o, inputs.common), k), keys)
