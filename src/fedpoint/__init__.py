@@ -1,31 +1,81 @@
-"""fedpoint: federated optimisation that knows where it will end."""
+"""fedpoint: federated optimisation that knows where it will end.
 
-from fedpoint import metrics, problems
-from fedpoint.algorithms import (
-    FedAdagrad,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedNova,
-    FedOpt,
-    FedProx,
-    FedYogi,
-    GeneralRule,
-    GradientExchange,
-    ParameterExchange,
-    QFedAvg,
-    Scaffnew,
-    Scaffold,
-)
-from fedpoint.core.agent import Agent, descend
-from fedpoint.core.algorithm import CATALOGUE, Card, Reference, algorithm
-from fedpoint.core.inbox import Inbox
-from fedpoint.core.participation import Answering, ByWeight, Everyone, Importance, Participation, Uniform, read_trace
-from fedpoint.core.random import Key
-from fedpoint.core.steps import Epochs, Exponential, InverseTime, Scheduled, Stragglers
-from fedpoint.errors import Diverged, FedpointError
-from fedpoint.verbs.compare import Comparison, compare
-from fedpoint.verbs.run import Run, run
-from fedpoint.verbs.sweep import Sweep, sweep
+Names are loaded when they are first used, so that `fedpoint --help` does not wait for JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
+    from fedpoint import metrics as metrics
+    from fedpoint import problems as problems
+    from fedpoint.algorithms import (
+        FedAdagrad,
+        FedAdam,
+        FedAvg,
+        FedAvgM,
+        FedNova,
+        FedOpt,
+        FedProx,
+        FedYogi,
+        GeneralRule,
+        GradientExchange,
+        ParameterExchange,
+        QFedAvg,
+        Scaffnew,
+        Scaffold,
+    )
+    from fedpoint.core.agent import Agent, descend
+    from fedpoint.core.algorithm import CATALOGUE, Card, Reference, algorithm
+    from fedpoint.core.inbox import Inbox
+    from fedpoint.core.participation import (
+        Answering,
+        ByWeight,
+        Everyone,
+        Importance,
+        Participation,
+        Uniform,
+        read_trace,
+    )
+    from fedpoint.core.random import Key
+    from fedpoint.core.steps import Epochs, Exponential, InverseTime, Scheduled, Stragglers
+    from fedpoint.errors import Diverged, FedpointError
+    from fedpoint.report.store import export, load
+    from fedpoint.verbs.compare import Comparison, compare
+    from fedpoint.verbs.run import Run, run
+    from fedpoint.verbs.sweep import Sweep, sweep
 
 __version__ = "0.1.0"
+
+_NAMES = {
+    "fedpoint.algorithms": "FedAdagrad FedAdam FedAvg FedAvgM FedNova FedOpt FedProx FedYogi GeneralRule "
+    "GradientExchange ParameterExchange QFedAvg Scaffnew Scaffold",
+    "fedpoint.core.agent": "Agent descend",
+    "fedpoint.core.algorithm": "CATALOGUE Card Reference algorithm",
+    "fedpoint.core.inbox": "Inbox",
+    "fedpoint.core.participation": "Answering ByWeight Everyone Importance Participation Uniform read_trace",
+    "fedpoint.core.random": "Key",
+    "fedpoint.core.steps": "Epochs Exponential InverseTime Scheduled Stragglers",
+    "fedpoint.errors": "Diverged FedpointError",
+    "fedpoint.report.store": "export load",
+    "fedpoint.verbs.compare": "Comparison compare",
+    "fedpoint.verbs.run": "Run run",
+    "fedpoint.verbs.sweep": "Sweep sweep",
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+_SUBMODULES = ("metrics", "problems")
+
+__all__ = ["__version__", *_SUBMODULES, *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"fedpoint.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedpoint' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

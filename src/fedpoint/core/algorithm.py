@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from dataclasses import dataclass, field
 from typing import Any, dataclass_transform
@@ -49,7 +50,15 @@ class Card:
     cls: type | None = field(default=None, compare=False)
 
 
-CATALOGUE: dict[str, Card] = {}
+_CARDS: dict[str, Card] = {}
+
+
+def __getattr__(name: str) -> Any:
+    """CATALOGUE: the cards by name, complete: the methods of the library register when they are imported."""
+    if name == "CATALOGUE":
+        importlib.import_module("fedpoint.algorithms")
+        return _CARDS
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def positive(default: Any = dataclasses.MISSING, per_agent: bool = False) -> Any:
@@ -130,7 +139,7 @@ class Defaults:
 
 
 def register(card: Card) -> None:
-    CATALOGUE[card.name] = card
+    _CARDS[card.name] = card
 
 
 @dataclass_transform(frozen_default=True)
@@ -171,9 +180,10 @@ def algorithm(card: Any) -> Any:
 
 def find(name: str) -> Card:
     """The card of a method by its name in the catalogue, forgiving case, dashes and spaces."""
+    cards = __getattr__("CATALOGUE")
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    for card in CATALOGUE.values():
+    for card in cards.values():
         titles = (card.name, card.title, card.cls.__name__ if card.cls else "")
         if plain in [re.sub(r"[^a-z0-9]", "", t.lower()) for t in titles]:
             return card
-    raise FedpointError(f"unknown algorithm {name!r}: {nearest(name, CATALOGUE)}")
+    raise FedpointError(f"unknown algorithm {name!r}: {nearest(name, cards)}")

@@ -1,0 +1,5 @@
+"""`python -m fedpoint`: the command line."""
+
+from fedpoint.cli import main
+
+main()

@@ -1,0 +1,66 @@
+"""The command line: one small file per command, loaded when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from fedpoint import __version__
+from fedpoint.errors import FedpointError, nearest
+
+# What `fedpoint --help` says of each: the files themselves are not loaded for it.
+COMMANDS = {
+    "run": "Run what a TOML file describes: one run, or a comparison.",
+    "resume": "Go on with a run that was interrupted, or make it longer.",
+    "lab": "The experiments of lecture 000, beside the exact prediction.",
+    "algorithms": "The table of algorithms, or one of them in full.",
+    "predict": "Use an exported model on a CSV file.",
+    "cite": "BibTeX of the methods, of a file or of a run.",
+}
+
+
+class Main(click.Group):
+    """Loads a command when it is called, and turns mistakes of the user's into messages."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return getattr(importlib.import_module(f"fedpoint.cli.{name}"), name) if name in COMMANDS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]!r}: {nearest(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FedpointError as error:
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(2)
+        except KeyboardInterrupt as error:
+            click.echo(f"\n{error}" if str(error) else "\ninterrupted", err=True)
+            ctx.exit(130)
+        except BrokenPipeError:  # `fedpoint cite fedavg | head -1`
+            sys.stdout = None  # type: ignore[assignment]
+            ctx.exit(0)
+
+
+@click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="fedpoint")
+def main() -> None:
+    """fedpoint: federated optimisation that knows where it will end.
+
+    \b
+    fedpoint lab                      see federated learning happen
+    fedpoint run examples/lab.toml    run what a file describes
+    fedpoint algorithms               what there is
+    """

@@ -1,0 +1,84 @@
+"""`fedpoint algorithms`: the catalogue."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON, for programs.")
+def algorithms(name: str | None, as_json: bool) -> None:
+    """List the algorithms, or describe one by NAME: what it does, its parameters, where it ends."""
+    from fedpoint.config.methods import card_of
+    from fedpoint.core.algorithm import CATALOGUE
+
+    cards = [card_of(name)] if name else list(CATALOGUE.values())
+    if as_json:
+        click.echo(json.dumps([_plain(card) for card in cards], indent=2, ensure_ascii=False))
+    elif name:
+        _one(cards[0])
+    else:
+        _table(cards)
+
+
+def _parameters(card: Any) -> dict[str, Any]:
+    """Defaults by name; "required" where there is none."""
+    missing = dataclasses.MISSING
+    return {f.name: "required" if f.default is missing else f.default for f in dataclasses.fields(card.cls)}
+
+
+def _plain(card: Any) -> dict[str, Any]:
+    return {
+        "name": card.name,
+        "title": card.title,
+        "summary": card.summary,
+        "limit": card.limit,
+        "lecture": card.lecture,
+        "parameters": _parameters(card),
+        "participation": list(card.participation) if card.participation else "any",
+        "references": [reference.text() for reference in card.references],
+    }
+
+
+def _table(cards: list[Any]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what it does", ratio=3)
+    table.add_column("where it ends", ratio=2)
+    table.add_column("parameters", ratio=2)
+    for card in cards:
+        table.add_row(card.name, card.summary, card.limit, ", ".join(_parameters(card)))
+    console = Console(highlight=False)
+    console.print(table)
+    click.echo("fedpoint algorithms NAME describes one; fedpoint cite NAME prints its references.")
+
+
+def _one(card: Any) -> None:
+    from fedpoint.config.methods import find_maker
+
+    click.echo(f"{card.title}: {card.summary}\n")
+    click.echo(f"Ends at: {card.limit}")
+    if card.participation:
+        reason = f" ({card.restriction})" if card.restriction else ""
+        click.echo(f"Participation: {', '.join(card.participation)}{reason}")
+    if card.lecture:
+        click.echo(f"Lecture: {card.lecture}")
+    click.echo("\nIn a TOML file:\n\n  [algorithm]")
+    click.echo(f'  name = "{card.name}"')
+    for key, default in _parameters(card).items():
+        shown = f"= {json.dumps(default)}" if default not in ("required", None) else f"({default or 'optional'})"
+        click.echo(f"  {key} {shown}")
+    doc = (find_maker(card.name)[1].__doc__ or "").split("Args:", 1)
+    if len(doc) == 2:
+        click.echo("\nParameters:" + doc[1].split(">>>", 1)[0].rstrip())
+    for reference in card.references:
+        click.echo(f"\n{reference.text()}")
