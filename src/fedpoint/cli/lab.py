@@ -1,0 +1,168 @@
+"""`fedpoint lab`: the lectures' experiments, simulated, predicted and drawn."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedpoint.errors import FedpointError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedpoint.lab import Lab, Outcome, Setting
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option(
+    "--out", default="runs/lab", show_default=True, metavar="DIR", help="Folder for the picture; made if missing."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, for programs.")
+@click.option("--quick", is_flag=True, help="Fewer repeats: a rougher picture, sooner.")
+@click.option("--rounds", type=int, metavar="N", help="Rounds of every curve.")
+@click.option("--repeats", type=int, metavar="N", help="Independent runs that are averaged.")
+@click.option("--format", "ending", default="png", show_default=True, type=click.Choice(["png", "svg", "pdf"]))
+def lab(name, out, as_json, quick, rounds, repeats, ending) -> None:
+    """Run the lab of lecture 000, or one observation of it by NAME.
+
+    Shows what heterogeneity, partial participation and local steps do to the accuracy, and the linear gain; each
+    beside the exact prediction. NAME: lecture000 (default), observation-1 to observation-4, linear-gain.
+    """
+    from fedpoint.lab import find, perform
+    from fedpoint.lab.picture import picture
+
+    begun = time.perf_counter()
+    chosen = find(name, quick).change(rounds=rounds, repeats=repeats)
+    path = _folder(out) / f"{chosen.name}.{ending}"
+    with _progress(chosen) as progress:
+        outcomes = {outcome.setting: outcome for outcome in perform(chosen, progress)}
+    picture(chosen, outcomes, path)
+    seconds = time.perf_counter() - begun
+    if as_json:
+        click.echo(json.dumps(_summary(chosen, outcomes, path, seconds), indent=2))
+    else:
+        _show(chosen, outcomes, path, seconds)
+
+
+def _folder(out: str) -> Path:
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedpointError(f"--out {out}: cannot make this folder: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):  # said now, not after the work
+        raise FedpointError(f"--out {out}: no permission to write into this folder")
+    return folder
+
+
+@contextlib.contextmanager
+def _progress(lab: Lab) -> Iterator[Callable[[Setting, int], Any]]:
+    """A bar on a terminal, a line per setting elsewhere; on stderr, so that stdout stays for results."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console, settings = Console(stderr=True), lab.settings
+    if not console.is_terminal:
+
+        def say(setting: Setting, round: int) -> None:
+            if round == setting.rounds:
+                click.echo(f"{settings.index(setting) + 1}/{len(settings)}  {setting}", err=True)
+
+        yield say
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    width = max(len(str(s)) for s in settings)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=sum(s.rounds for s in settings))
+
+        def show(setting: Setting, round: int) -> None:
+            before = sum(s.rounds for s in settings[: settings.index(setting)])
+            bar.update(task, completed=before + round, description=f"{setting!s:{width}}")
+
+        yield show
+
+
+def _summary(lab: Lab, outcomes: dict[Setting, Outcome], path: Path, seconds: float) -> dict[str, Any]:
+    from fedpoint.lab.runner import sentence
+
+    panels = [
+        {
+            "name": panel.name,
+            "says": sentence(panel, outcomes),
+            "curves": [{"label": label, **outcomes[s].to_json()} for label, s in panel.curves],
+        }
+        for panel in lab.panels
+    ]
+    return {"lab": lab.name, "picture": str(path), "seconds": round(seconds, 2), "panels": panels}
+
+
+def _show(lab: Lab, outcomes: dict[Setting, Outcome], path: Path, seconds: float) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=False)
+    console.print(f"\n[bold]{lab.title}[/bold]\n{lab.about}\n")
+    _table(console, lab, outcomes)
+    _sentences(console, lab, outcomes)
+    late = [o.setting for o in outcomes.values() if not o.settled]
+    if late:
+        rounds = late[0].rounds
+        console.print(f"[yellow]Not at the steady state after {rounds} rounds: give --rounds more.[/yellow]\n")
+    # Not through rich, which would break a long path.
+    click.echo(f"Picture: {path}   ({seconds:.1f} s)")
+
+
+def _table(console: Console, lab: Lab, outcomes: dict[Setting, Outcome]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("", "K", "L", "E", "spread", "measured", "exact", "ratio"):
+        table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
+    for panel in lab.panels:
+        for i, (_, setting) in enumerate(panel.curves):
+            outcome = outcomes[setting]
+            table.add_row(
+                panel.name if i == 0 else "",
+                str(setting.agents),
+                str(setting.participants),
+                str(setting.local_steps),
+                f"{setting.spread:g}",
+                _measured(outcome),
+                f"{outcome.predicted:.2e}",
+                f"{outcome.ratio:.2f}",
+                end_section=i == len(panel.curves) - 1,
+            )
+    console.print(table)
+
+
+def _measured(outcome: Outcome) -> str:
+    """2.57e-05 ± 0.03: the error in units of the last place's power."""
+    digits, exponent = f"{outcome.steady:.2e}".split("e")
+    if outcome.uncertainty is None:
+        return f"{digits}e{exponent}"
+    return f"({digits} ± {outcome.uncertainty / 10 ** int(exponent):.2f})e{exponent}"
+
+
+def _sentences(console: Console, lab: Lab, outcomes: dict[Setting, Outcome]) -> None:
+    from rich.table import Table
+
+    from fedpoint.lab.runner import sentence
+
+    setting = lab.settings[0]
+    console.print(
+        f"Squared distance to the solution in the steady state (last third of {setting.rounds} rounds), "
+        f"mean of {setting.repeats} runs ± standard error; exact: the mean-square recursion, no fit.\n"
+    )
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for panel in lab.panels:
+        grid.add_row(f"[bold]{panel.name}[/bold]", sentence(panel, outcomes))
+    console.print(grid)
+    console.print()

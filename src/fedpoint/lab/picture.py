@@ -1,0 +1,106 @@
+"""A lab on one slide: a panel per observation, simulation as lines, prediction dashed over them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedpoint.lab.runner import Lab, Outcome, Panel, Setting
+from fedpoint.report.plots import COLOURS, INK, PALE, Line, draw, end_labels, new_figure, save, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMNS = 3
+DASHES = (0, (4, 2.5))
+
+
+def picture(lab: Lab, outcomes: dict[Setting, Outcome], path: str | Path | None = None) -> Figure:
+    """All panels on common axes; the cell that is left over says how to read them."""
+    if len(lab.panels) == 1:
+        figure = _alone(lab.panels[0], outcomes)
+    else:
+        figure = _together(lab, outcomes)
+    if path is not None:
+        save(figure, path)
+    return figure
+
+
+def _together(lab: Lab, outcomes: dict[Setting, Outcome]) -> Figure:
+    count = len(lab.panels)
+    rows = -(-(count + 1) // COLUMNS)
+    figure = new_figure(4.45 * COLUMNS, 3.75 * rows, pad=0.1)
+    figure.suptitle(lab.title, x=0.008, ha="left", fontsize=17, fontweight="bold", color=INK)
+    axes = figure.subplots(rows, COLUMNS, sharex=True, sharey=True).ravel()
+    for i, (ax, panel) in enumerate(zip(axes, lab.panels, strict=False)):
+        below = i + COLUMNS >= count  # nothing but explanation: this one names the rounds
+        _panel(ax, panel, outcomes, left=i % COLUMNS == 0, bottom=below)
+    for ax, panel in zip(axes, lab.panels, strict=False):  # once the common limits are known
+        end_labels(ax, _lines(panel, outcomes))
+    for ax in axes[count:]:
+        ax.set_axis_off()
+    _explain(axes[count], lab)
+    return figure
+
+
+def _alone(panel: Panel, outcomes: dict[Setting, Outcome]) -> Figure:
+    figure = new_figure(8, 4.5)
+    ax = figure.add_subplot()
+    _panel(ax, panel, outcomes, left=True, bottom=True)
+    end_labels(ax, _lines(panel, outcomes), size=11)
+    ax.set_title(panel.title.replace("\n", " "), color=INK, fontsize=14, loc="left", fontweight="bold", pad=12)
+    setting = panel.curves[0][1]
+    note = f"lines: mean of {setting.repeats} runs; dashed: exact prediction"
+    box = {"facecolor": "white", "edgecolor": "none"}
+    ax.text(0.99, 0.97, note, transform=ax.transAxes, ha="right", va="top", fontsize=9, color=PALE, bbox=box)
+    return figure
+
+
+def _panel(ax: Axes, panel: Panel, outcomes: dict[Setting, Outcome], left: bool, bottom: bool) -> None:
+    lines = _lines(panel, outcomes)
+    draw(ax, lines, width=1.8)
+    for _, setting in panel.curves:
+        exact = outcomes[setting].exact
+        ax.plot(np.arange(len(exact)), exact, color=INK, linestyle=DASHES, linewidth=0.9)
+    ylabel = "squared distance to the solution" if left else ""
+    style(ax, "rounds" if bottom else "", ylabel, panel.title)
+    ax.tick_params(labelbottom=bottom, labelleft=left)
+
+
+def _lines(panel: Panel, outcomes: dict[Setting, Outcome]) -> list[Line]:
+    found = []
+    for i, (label, setting) in enumerate(panel.curves):
+        outcome = outcomes[setting]
+        text = f"{label}\n{_power(outcome.steady)}"
+        found.append(Line(np.arange(len(outcome.mean)), outcome.mean, text, COLOURS[i % len(COLOURS)]))
+    return found
+
+
+def _power(value: float) -> str:
+    """2.6e-05 as people write it."""
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"${digits} \\cdot 10^{{{int(exponent)}}}$"
+
+
+def _explain(ax: Axes, lab: Lab) -> None:
+    s = lab.settings[0]
+    spread = max(setting.spread for setting in lab.settings)
+    text = (
+        "$K$ agents see data $\\gamma = h^T w_k + v$ in "
+        f"{s.dim} dimensions.\n"
+        "Every round $L$ of them take $E$ steps on fresh\nsamples, and the hub averages.\n\n"
+        f"same: all $w_k$ equal;  different: variance {spread:g}\n"
+        f"$K$ = {s.agents}, $L$ = {s.participants}, $E$ = {s.local_steps} unless it says otherwise\n"
+        f"noise variance {s.noise:g},  step {s.step:g} a round\n"
+    )
+    ax.text(0.0, 1.0, text, transform=ax.transAxes, va="top", fontsize=10, color=INK, linespacing=1.5)
+    keys = (
+        ("-", COLOURS[0], 1.8, f"simulation, mean of {s.repeats} runs; with its steady state"),
+        (DASHES, INK, 0.9, "exact prediction, no fit"),
+    )
+    for y, (stroke, colour, width, name) in zip((0.2, 0.1), keys, strict=True):
+        ax.plot([0.0, 0.1], [y, y], linestyle=stroke, color=colour, linewidth=width, transform=ax.transAxes)
+        ax.text(0.13, y, name, transform=ax.transAxes, va="center", fontsize=10, color=INK)

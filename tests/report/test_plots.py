@@ -1,0 +1,200 @@
+"""Do the figures show the numbers, and do they arrive on disk whole?"""
+
+import itertools
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+
+import fedpoint as fp
+from fedpoint.report import plots
+from fedpoint.report.labels import labels_of, short
+from fedpoint.report.plots import curves
+
+ROUNDS = np.arange(0, 50, 5)
+
+
+def made_up(algorithm=None, repeats=3, scale=1.0, **changes):
+    """A run without running: what `curves` reads of one."""
+    decay = scale * np.exp(-0.1 * ROUNDS) * np.arange(1, repeats + 1)[:, None]
+    used = np.broadcast_to(np.outer(ROUNDS, [4, 2, 6]), (repeats, len(ROUNDS), 3))
+    parts = {
+        "algorithm": algorithm or fp.FedAvg(step=0.1),
+        "participation": fp.Everyone(),
+        "rounds": ROUNDS,
+        "error": decay,
+        "loss": decay + 1,
+        "used": used,
+        "session": SimpleNamespace(message=SimpleNamespace(down=10, up=3)),
+        "evaluation": {"accuracy": 1 - 0.1 * decay[:, :4], "loss": decay[:, :4] + 7},
+        "evaluated_rounds": ROUNDS[:4],
+    }
+    return SimpleNamespace(**{**parts, **changes})
+
+
+def texts(figure):
+    return [t.get_text() for t in figure.axes[0].texts]
+
+
+def test_line_is_the_mean_and_band_the_middle_of_the_repeats():
+    run = made_up(repeats=11)
+    ax = curves([run]).axes[0]
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), ROUNDS)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), run.error.mean(0))
+    assert ax.get_yscale() == "log"
+    (band,) = (c for c in ax.collections if isinstance(c, PolyCollection))
+    corners = band.get_paths()[0].vertices
+    at_start = corners[corners[:, 0] == 0, 1]
+    # 1, 2, ..., 11 at the start: the 10th and 90th percentile are 2 and 10.
+    assert at_start.min() == pytest.approx(2) and at_start.max() == pytest.approx(10)
+
+
+def test_one_repeat_has_no_band():
+    figure = curves([made_up(repeats=1)])
+    assert not figure.axes[0].collections and texts(figure) == []
+
+
+@pytest.mark.parametrize("x, factor", [("rounds", 1), ("floats", 4 * 10 + 2 * 3), ("evaluations", 6)])
+def test_across(x, factor):
+    figure = curves([made_up()], x=x)
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_xdata(), factor * ROUNDS)
+    assert figure.axes[0].get_xlabel() == plots.AXES[x]
+
+
+def test_held_out_metrics():
+    ax = curves([made_up()], what="accuracy", x="evaluations").axes[0]
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), 6 * ROUNDS[:4])
+    assert ax.get_yscale() == "linear" and ax.get_ylabel() == "held-out accuracy"
+    assert curves([made_up()], what="held-out loss").axes[0].lines[0].get_ydata()[0] == 9
+    assert curves([made_up()], what="loss").axes[0].lines[0].get_ydata()[0] == 3
+
+
+def test_an_error_of_exactly_zero_has_no_place_on_a_log_axis():
+    error = np.array([[1.0, 0.1] + [0.0] * 8])
+    y = curves([made_up(error=error)]).axes[0].lines[0].get_ydata()
+    np.testing.assert_array_equal(np.isnan(y), error[0] == 0)
+    negative = curves([made_up(loss=error - 0.5)], what="loss")
+    assert negative.axes[0].get_yscale() == "linear"
+
+
+def test_long_runs_are_thinned_to_what_can_be_seen():
+    n = 20_000
+    run = made_up(rounds=np.arange(n), error=np.linspace(2, 1, n)[None], used=np.zeros((1, n, 3)))
+    x = curves([run]).axes[0].lines[0].get_xdata()
+    assert len(x) == plots.POINTS and x[0] == 0 and x[-1] == n - 1
+
+
+def test_lines_are_told_apart_and_labelled_at_their_ends():
+    runs = [made_up(fp.FedAvg(step=0.1, local_steps=e), scale=2.0**e) for e in range(1, 13)]
+    figure = curves(runs)
+    ax = figure.axes[0]
+    assert len({(to_hex(line.get_color()), str(line._dash_pattern)) for line in ax.lines}) == 12
+    labels = [t for t in ax.texts if t.get_text().startswith("FedAvg")]
+    assert [t.get_text() for t in labels] == [f"FedAvg, local_steps={e}" for e in range(1, 13)]
+    figure.draw_without_rendering()
+    boxes = sorted((t.get_window_extent() for t in labels), key=lambda b: b.y0)
+    assert all(low.y1 <= high.y0 + 1 for low, high in itertools.pairwise(boxes))
+    assert max(b.x1 for b in boxes) <= figure.bbox.x1 and boxes[-1].y1 <= figure.bbox.y1
+
+
+def test_participation_is_named_where_it_differs():
+    runs = [made_up(participation=fp.Everyone()), made_up(participation=fp.Uniform(10), scale=9)]
+    assert [t for t in texts(curves(runs)) if "FedAvg" in t] == ["FedAvg, Everyone()", "FedAvg, Uniform(10)"]
+
+
+def test_given_labels_and_title():
+    figure = curves([made_up(), made_up(scale=9)], labels=["a", "b"], title="both")
+    assert texts(figure)[:2] == ["a", "b"] and figure.axes[0].get_title(loc="left") == "both"
+    assert "mean of 3 repeats" in texts(figure)[2]
+
+
+@pytest.mark.parametrize(
+    "ending, magic", [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF"), ("PNG", b"\x89PNG")]
+)
+def test_formats_by_the_ending(tmp_path, ending, magic):
+    path = tmp_path / f"figure.{ending}"
+    curves([made_up()], path)
+    first = path.read_bytes()
+    assert first.startswith(magic)
+    curves([made_up()], str(path))
+    assert path.read_bytes() == first  # the same figure, the same bytes
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "figure.png"
+    path.write_bytes(b"old")
+    figure = curves([made_up()])
+
+    def fail(file, **_):
+        file.write(b"half")
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr(figure, "savefig", fail)
+    with pytest.raises(RuntimeError):
+        plots.save(figure, path)
+    assert path.read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"path": "figure.jpg"}, "figure.jpg: a picture is saved as png, svg or pdf"),
+        ({"path": "figure"}, "png, svg or pdf"),
+        ({"path": "nowhere/figure.png"}, "the folder nowhere does not exist"),
+        ({"what": "eror"}, "did you mean 'error'"),
+        ({"what": "acuracy"}, "held-out accuracy"),
+        ({"x": "round"}, "did you mean 'rounds'"),
+        ({"labels": ["a", "b"]}, "2 labels for 1 runs"),
+    ],
+)
+def test_mistakes(tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(fp.FedpointError, match=message):
+        curves([made_up()], **options)
+
+
+def test_mistakes_of_the_runs():
+    with pytest.raises(fp.FedpointError, match="at least one run"):
+        curves([])
+    with pytest.raises(fp.FedpointError, match='plot what="loss"'):
+        curves([made_up(error=None)])
+
+
+def test_a_real_run(tmp_path):
+    quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
+    run = fp.run(fp.FedAvg(step=0.5, local_steps=5), quad, rounds=20)
+    run.plot(str(tmp_path / "run.svg"))
+    line = curves([run], x="floats").axes[0].lines[0]
+    assert line.get_xdata()[-1] == run.cost.floats_up + run.cost.floats_down
+    np.testing.assert_allclose(line.get_ydata(), run.error[0])
+    assert curves([run], x="evaluations").axes[0].lines[0].get_xdata()[-1] == run.cost.evaluations
+
+
+def test_matplotlib_is_loaded_when_drawing_and_pyplot_never():
+    program = """
+import sys, fedpoint
+assert "matplotlib" not in sys.modules
+import fedpoint.report.plots as plots
+assert "matplotlib" not in sys.modules
+plots.one_axes()
+assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_labels_show_what_differs():
+    a, b = fp.FedAvg(step=0.1, local_steps=2), fp.FedAvg(step=0.2, local_steps=2)
+    assert labels_of([a, b, fp.Scaffold(step=0.1)]) == ["FedAvg, step=0.1", "FedAvg, step=0.2", "SCAFFOLD"]
+    assert labels_of([a, a]) == ["FedAvg (1)", "FedAvg (2)"]
+    assert labels_of([a]) == ["FedAvg"]
+
+
+def test_short_values():
+    values = [0.1, 3, True, None, "I", np.array([1, 2, 9]), fp.Uniform(3), fp.ByWeight(2), fp.Epochs(2), len]
+    expected = "0.1 3 True None I 1..9 Uniform(3) ByWeight(2) Epochs(2) builtin_function_or_method"
+    assert " ".join(short(v) for v in values) == expected

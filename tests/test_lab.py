@@ -1,0 +1,138 @@
+"""Does `fedpoint lab` show what the lecture says, with numbers that agree with the exact prediction?"""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import fedpoint as fp
+from fedpoint.cli.lab import lab as command
+from fedpoint.lab import Outcome, find, names, perform
+from fedpoint.lab.picture import picture
+from fedpoint.lab.runner import sentence
+from fedpoint.theory import lms_floor, lms_msd
+
+
+def call(*arguments):
+    return CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def pretend(setting):
+    """The outcome of a simulation without error."""
+    numbers = setting.problem(), setting.step, setting.local_steps, setting.participants
+    exact, floor = lms_msd(*numbers, setting.rounds), lms_floor(*numbers)
+    return Outcome(setting, exact, exact, floor, 0.01 * floor, floor, floor)
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    return {s: pretend(s) for s in find().settings}
+
+
+def test_the_settings_are_the_lectures():
+    found = {(s.agents, s.participants, s.local_steps, s.spread) for s in find().settings}
+    lecture = {(100, 100, 1, 0.0), (100, 100, 1, 0.1), (100, 10, 1, 0.0), (100, 10, 10, 0.0), (100, 10, 10, 0.1)}
+    gain = {(1, 1, 1, 0.0), (10, 10, 1, 0.0)}
+    assert found == lecture | gain | {(100, 10, 1, 0.1)}
+    assert {(s.noise, s.dim) for s in find().settings} == {(0.01, 10)}
+
+
+def test_the_steady_state_is_reached_in_the_rounds_shown():
+    for quick in (False, True):
+        for s in find(quick=quick).settings:
+            curve = lms_msd(s.problem(), s.step, s.local_steps, s.participants, s.rounds)
+            window = curve[s.rounds - s.rounds // 3 :].mean()
+            assert window == pytest.approx(lms_floor(s.problem(), s.step, s.local_steps, s.participants), rel=0.01)
+
+
+def test_the_titles_are_true(outcomes):
+    """Exactly: 100, 10, 1 and 1.8 times, and 10 times per ten times the agents."""
+    floors = {p.name: [outcomes[s].floor for _, s in p.curves] for p in find().panels}
+    one, two, three, four, gain = (floors[name] for name in names()[1:])
+    assert one[1] / one[0] > 100
+    assert two[1] / two[0] == pytest.approx(10, rel=0.02)
+    assert three[2] / three[0] == pytest.approx(1, rel=0.02)
+    assert 1.5 < four[2] / four[0] < four[1] / four[0]
+    assert gain[1] / gain[0] == pytest.approx(10, rel=0.02)
+    assert gain[2] / gain[1] == pytest.approx(10, rel=0.13)
+
+
+def test_sentences_fill_in_measured_and_predicted(outcomes):
+    for panel in find().panels:
+        text = sentence(panel, outcomes)
+        assert "{" not in text and "predicted" in text
+    assert "10.1 (predicted 10.1) times higher" in sentence(find().panels[1], outcomes)
+
+
+def test_picture_of_all(outcomes):
+    figure = picture(find(), outcomes)
+    assert [len(ax.lines) for ax in figure.axes] == [4, 4, 6, 6, 6, 2]  # simulated and exact; then the key
+    for ax, panel in zip(figure.axes, find().panels, strict=False):
+        assert ax.get_title(loc="left") == panel.title and ax.get_yscale() == "log"
+        ends = [t.get_text().split("\n")[0] for t in ax.texts]
+        assert ends == [label for label, _ in panel.curves]
+    figure.draw_without_rendering()
+    boxes = [t.get_window_extent() for ax in figure.axes for t in ax.texts]
+    assert max(b.x1 for b in boxes) <= figure.bbox.x1 and min(b.y0 for b in boxes) >= 0
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def test_simulation_agrees_with_the_prediction():
+    small = find("observation-2").change(rounds=600, repeats=10)
+    seen = []
+    for outcome in perform(small, lambda setting, round: seen.append((setting.participants, round))):
+        scores = outcome.to_json()
+        assert abs(scores["z"]) < 4 and outcome.uncertainty < 0.15 * outcome.floor
+        assert outcome.mean.shape == outcome.exact.shape == (601,)
+        assert outcome.mean[0] == pytest.approx(outcome.exact[0], rel=1e-12)
+        assert outcome.ratio == outcome.steady / outcome.predicted
+        assert np.abs(np.log(outcome.mean / outcome.exact)).max() < 1
+    assert seen[0] == (100, 0) and (100, 600) in seen and seen[-1] == (10, 600)
+
+
+def test_command_for_people(tmp_path):
+    result = call("observation-1", "--rounds", 40, "--repeats", 1, "--out", tmp_path / "new", "--format", "svg")
+    assert result.exit_code == 0
+    assert (tmp_path / "new" / "observation-1.svg").read_bytes().startswith(b"<?xml")
+    assert f"Picture: {tmp_path / 'new' / 'observation-1.svg'}" in result.stdout
+    assert "the floor is" in result.stdout and "Not at the steady state after 40 rounds" in result.stdout
+    assert result.stderr.splitlines() == [
+        "1/2  K = 100, L = 100, E = 1, spread 0",
+        "2/2  K = 100, L = 100, E = 1, spread 0.1",
+    ]
+
+
+def test_command_for_programs(tmp_path):
+    result = call("observation-1", "--quick", "--rounds", 40, "--out", tmp_path, "--json")
+    read = json.loads(result.stdout)
+    assert read["lab"] == "observation-1" and read["picture"].endswith("observation-1.png")
+    (panel,) = read["panels"]
+    assert [c["spread"] for c in panel["curves"]] == [0.0, 0.1]
+    for curve in panel["curves"]:
+        assert curve["repeats"] == 10 and curve["rounds"] == 40
+        assert curve["ratio"] == pytest.approx(curve["steady"] / curve["exact"])
+        assert curve["standard_error"] > 0
+
+
+def test_help_names_what_there_is():
+    text = " ".join(call("--help").stdout.split())
+    assert all(re.search(rf"\b{name}\b", text) for name in ("lecture000", "linear-gain", "observation-1"))
+    assert names() == ["lecture000", *(f"observation-{i}" for i in range(1, 5)), "linear-gain"]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["observation-7"], "unknown lab 'observation-7': did you mean 'observation-"),
+        (["linear-gain", "--rounds", "0"], "rounds must be a whole number, at least 1"),
+        (["linear-gain", "--repeats", "-1"], "repeats must be"),
+        (["linear-gain", "--out", "file/lab"], "--out file/lab: cannot make this folder"),
+    ],
+)
+def test_mistakes(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(fp.FedpointError, match=message):
+        call(*arguments)
