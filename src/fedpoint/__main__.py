@@ -2,4 +2,4 @@
 
 from fedpoint.cli import main
 
-main()
+main(prog_name="fedpoint")

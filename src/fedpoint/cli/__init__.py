@@ -50,7 +50,7 @@ class Main(click.Group):
             click.echo(f"\n{error}" if str(error) else "\ninterrupted", err=True)
             ctx.exit(130)
         except BrokenPipeError:  # `fedpoint cite fedavg | head -1`
-            sys.stdout = None  # type: ignore[assignment]
+            sys.stdout = None
             ctx.exit(0)
 
 

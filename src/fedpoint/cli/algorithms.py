@@ -52,12 +52,14 @@ def _table(cards: list[Any]) -> None:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("name", no_wrap=True)
-    table.add_column("what it does", ratio=3)
-    table.add_column("where it ends", ratio=2)
-    table.add_column("parameters", ratio=2)
-    for card in cards:
-        table.add_row(card.name, card.summary, card.limit, ", ".join(_parameters(card)))
+    table.add_column("what it does", ratio=4)
+    table.add_column("where it ends", ratio=3)
     console = Console(highlight=False)
+    wide = console.width >= 120
+    if wide:
+        table.add_column("parameters", ratio=3)
+    for card in cards:
+        table.add_row(card.name, card.summary, card.limit, *([", ".join(_parameters(card))] if wide else []))
     console.print(table)
     click.echo("fedpoint algorithms NAME describes one; fedpoint cite NAME prints its references.")
 
@@ -66,7 +68,7 @@ def _one(card: Any) -> None:
     from fedpoint.config.methods import find_maker
 
     click.echo(f"{card.title}: {card.summary}\n")
-    click.echo(f"Ends at: {card.limit}")
+    click.echo(f"Where it ends: {card.limit}")
     if card.participation:
         reason = f" ({card.restriction})" if card.restriction else ""
         click.echo(f"Participation: {', '.join(card.participation)}{reason}")

@@ -35,7 +35,7 @@ def find_maker(name: Any) -> tuple[str, Callable]:
         for key, make in known.items():
             if _bare(name) in (_bare(key), _bare(make.__name__), _bare(_class_of(make).card.title)):
                 return key, make
-    raise FedpointError(f"unknown algorithm; {nearest(str(name), known)}")
+    raise FedpointError(f"unknown algorithm {name!r}: {nearest(str(name), known)}")
 
 
 def card_of(name: str) -> Card:

@@ -1,0 +1,134 @@
+"""An experiment at work: each of its runs in its folder, begun, or gone on with where it stopped."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpoint.cli.progress import Watch
+from fedpoint.config import Experiment, Member, parse, read
+from fedpoint.errors import Diverged, FedpointError
+from fedpoint.report import disk
+from fedpoint.report.folder import RunFolder
+from fedpoint.report.store import LoadedRun, Place, load
+from fedpoint.verbs.run import Run, run
+
+COMPARISON = "comparison.toml"  # in the folder of a comparison: the whole experiment
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one run."""
+
+    label: str
+    folder: Path
+    run: Run | None
+    diverged: Diverged | None = None
+
+
+def free_folder(name: str) -> Path:
+    """runs/NAME-N with the first N that is not taken."""
+    number = 1
+    while (path := Path("runs") / f"{_slug(name)}-{number}").exists():
+        number += 1
+    return path
+
+
+def prepare(experiment: Experiment, folder: Path) -> None:
+    """A folder for a comparison that knows the whole of it, so that an interrupted one can be resumed."""
+    if not experiment.comparison:
+        return
+    with disk.os_errors(f"make the folder {folder}"):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise FedpointError(f"{folder} exists and is not an empty folder; choose another name")
+        folder.mkdir(parents=True, exist_ok=True)
+    state(experiment, folder)
+
+
+def state(experiment: Experiment, folder: Path) -> None:
+    """Write the experiment into the folder of its comparison."""
+    disk.write_bytes(folder / COMPARISON, disk.to_toml(experiment.content))
+
+
+def reopen(folder: Path) -> Experiment:
+    """The experiment of a folder that `perform` has written."""
+    if (folder / COMPARISON).is_file():
+        made = read(folder / COMPARISON)
+        return parse(made.content, folder.name)
+    config = RunFolder.open(folder).config
+    if "experiment" not in config:
+        raise FedpointError(
+            f"the run in {folder} was begun from Python: go on there with fp.load(folder, problem).extend(rounds)"
+        )
+    return parse(config["experiment"], folder.name, source=str(folder / "config.toml"))
+
+
+def perform(experiment: Experiment, folder: Path, watch: Watch, rounds: int | None = None) -> list[Outcome]:
+    """Every run of the experiment to its end. One that diverges does not keep the others from running.
+
+    rounds: go on to so many; default: as many as were asked for.
+    """
+    outcomes = []
+    for number, member in enumerate(experiment.members, 1):
+        path = folder / f"{number}-{_slug(member.label)}" if experiment.comparison else folder
+        try:
+            outcomes.append(Outcome(member.label, path, _one(experiment, member, path, watch, rounds)))
+        except Diverged as error:
+            outcomes.append(Outcome(member.label, path, None, error))
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_interrupted(member, path, folder, experiment)) from None
+    return outcomes
+
+
+def _one(experiment: Experiment, member: Member, path: Path, watch: Watch, rounds: int | None) -> Run:
+    content = member.content
+    options: dict[str, Any] = {"stop": content.get("stop"), "evaluate": experiment.held_out}
+    if (path / "run.json").exists():
+        return _resume(load(path, experiment.problem), watch, member.label, rounds, options)
+    goal = content["rounds"] if rounds is None else rounds
+    with watch.following(member.label, goal) as callback:
+        return run(
+            member.algorithm,
+            experiment.problem,
+            rounds=goal,
+            participation=member.participation,
+            exact=content["exact"],
+            seed=content["seed"],
+            repeats=content["repeats"],
+            record_every=content.get("record_every"),
+            folder=Place(path, content),
+            callbacks=callback,
+            **options,
+        )
+
+
+def _resume(loaded: Any, watch: Watch, label: str, rounds: int | None, options: dict[str, Any]) -> Run:
+    last, asked = int(loaded.rounds[-1]), goal_of(loaded)
+    goal = asked if rounds is None else rounds
+    if loaded.finished and (rounds is None or goal <= last):
+        return loaded
+    if loaded.finished and last < asked:  # it met its tolerance, and is now told to go on all the same
+        options = {**options, "stop": None}
+    with watch.following(label, goal) as callback:
+        return loaded.extend(goal, callbacks=callback, **options)
+
+
+def goal_of(loaded: LoadedRun) -> int:
+    """The rounds that were asked for last."""
+    asked = [event["rounds"] for event in loaded.stored.events() if event["event"] == "started"]
+    return asked[-1] if asked else loaded.config["rounds"]
+
+
+def _interrupted(member: Member, path: Path, folder: Path, experiment: Experiment) -> str:
+    reached = f"interrupted before {member.label} began"
+    if (path / "run.json").exists():
+        point = RunFolder.open(path).latest()
+        reached = f"interrupted at round {point.round if point else 0}"
+        reached += f" of {member.label}" if experiment.comparison else ""
+    return f"{reached}; resume with: fedpoint resume {folder}"
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") or "run"

@@ -1,0 +1,37 @@
+"""`fedpoint resume`: go on where a run stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--rounds", type=click.IntRange(min=0), metavar="N", help="Go on to so many rounds in all.")
+@click.option(
+    "--figure", type=click.Path(path_type=Path), help="Where the picture goes: png, svg or pdf by its ending."
+)
+@click.option("--no-figure", is_flag=True, help="Draw no picture.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+def resume(folder: Path, rounds: int | None, figure: Path | None, no_figure: bool, as_json: bool, quiet: bool) -> None:
+    """Go on with the run (or comparison) in the folder RUN, to the bits of one that was never interrupted.
+
+    A finished run goes on to more rounds with --rounds.
+    """
+    from fedpoint.cli.experiment import COMPARISON, perform, reopen, state
+    from fedpoint.cli.progress import watch
+    from fedpoint.cli.show import picture, report
+    from fedpoint.report.plots import check_path
+
+    if figure is not None:
+        check_path(figure)
+    experiment = reopen(folder)
+    if rounds is not None and (folder / COMPARISON).is_file():
+        experiment = experiment.with_rounds(rounds)
+        state(experiment, folder)  # also for runs of the comparison that have not begun
+    outcomes = perform(experiment, folder, watch(quiet), rounds)
+    drawn = None if no_figure else picture(outcomes, figure, folder)
+    report(experiment, outcomes, folder, drawn, as_json)

@@ -1,0 +1,49 @@
+"""`fedpoint run`: what a TOML file describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--folder", type=click.Path(path_type=Path), help="Where the run is kept; default runs/NAME-N.")
+@click.option("--rounds", type=click.IntRange(min=0), metavar="N", help="Instead of the file's.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the file's.")
+@click.option(
+    "--figure", type=click.Path(path_type=Path), help="Where the picture goes: png, svg or pdf by its ending."
+)
+@click.option("--no-figure", is_flag=True, help="Draw no picture.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+def run(
+    file: Path,
+    folder: Path | None,
+    rounds: int | None,
+    seed: int | None,
+    figure: Path | None,
+    no_figure: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run what FILE.toml describes, and show what came out.
+
+    Every run is a folder: interrupt it at any moment (Ctrl-C, or worse) and go on with `fedpoint resume FOLDER`,
+    to the same numbers, bit for bit. A list of algorithms or of values makes a comparison.
+    """
+    from fedpoint.cli.experiment import free_folder, perform, prepare
+    from fedpoint.cli.progress import watch
+    from fedpoint.cli.show import picture, report
+    from fedpoint.config import read
+    from fedpoint.report.plots import check_path
+
+    if figure is not None:
+        check_path(figure)
+    experiment = read(file, rounds=rounds, seed=seed)
+    folder = folder or free_folder(experiment.name)
+    prepare(experiment, folder)
+    outcomes = perform(experiment, folder, watch(quiet))
+    drawn = None if no_figure else picture(outcomes, figure, folder)
+    report(experiment, outcomes, folder, drawn, as_json)

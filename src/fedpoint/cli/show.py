@@ -1,0 +1,126 @@
+"""What came out? A table for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from fedpoint.cli.experiment import Outcome
+from fedpoint.config import Experiment
+from fedpoint.errors import Diverged
+
+
+def picture(outcomes: list[Outcome], path: Path | None, folder: Path) -> Path | None:
+    """Draw the curves of what did not diverge: the error where it is known, else the loss."""
+    from fedpoint.report.plots import curves
+
+    done = [o for o in outcomes if o.run is not None]
+    if not done:
+        return None
+    runs = [o.run for o in done]
+    what = "loss" if any(r.error is None for r in runs) else "error"  # type: ignore[union-attr]
+    path = path or folder / f"{what}.png"
+    curves(runs, path=path, what=what, labels=[o.label for o in done])
+    return path
+
+
+def report(experiment: Experiment, outcomes: list[Outcome], folder: Path, figure: Path | None, as_json: bool) -> None:
+    """Print what came out. Where a run diverged its message is the end, as an error."""
+    if as_json:
+        document = {
+            "name": experiment.name,
+            "folder": str(folder),
+            "figure": None if figure is None else str(figure),
+            "runs": [_plain(o) for o in outcomes],
+        }
+        click.echo(json.dumps(document, indent=2))
+    else:
+        _table(outcomes)
+        # Not through rich, which would break a long path.
+        if figure is not None:
+            click.echo(f"Picture: {figure}")
+        click.echo(f"Folder:  {folder}")
+    wrong = [o for o in outcomes if o.diverged is not None]
+    if wrong:
+        texts = [f"{o.label}: {o.diverged}" if len(outcomes) > 1 else str(o.diverged) for o in wrong]
+        raise Diverged("\n".join(texts), wrong[0].diverged.round)  # type: ignore[union-attr]
+
+
+def mean_and_error(values: np.ndarray | None) -> tuple[float | None, float | None]:
+    """The mean over repeats and its standard error; None where there is none."""
+    if values is None:
+        return None, None
+    spread = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
+    return float(values.mean()), spread
+
+
+def _final(run: Any) -> dict[str, np.ndarray | None]:
+    """(repeats,) of every final measure."""
+    final = {"error": None if run.error is None else run.error[:, -1], "loss": run.loss[:, -1]}
+    return final | {name: values[:, -1] for name, values in run.evaluation.items()}
+
+
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    run, row = outcome.run, {"method": outcome.label, "folder": str(outcome.folder)}
+    if run is None:
+        assert outcome.diverged is not None
+        return {**row, "diverged": {"round": outcome.diverged.round, "message": str(outcome.diverged)}}
+    measures = {name: mean_and_error(values) for name, values in _final(run).items()}
+    return {
+        **row,
+        "rounds": int(run.rounds[-1]),
+        **{name: {"mean": _finite(mean), "standard_error": _finite(se)} for name, (mean, se) in measures.items()},
+        "cost": dataclasses.asdict(run.cost),
+        "rounds_per_second": run.speed,
+        "engine": run.engine,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _table(outcomes: list[Outcome]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    measured = dict.fromkeys(name for o in outcomes if o.run for name in _final(o.run))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("method", overflow="fold", min_width=12)
+    for heading in ("rounds", *measured, "sent", "evaluations"):
+        table.add_column(heading.replace("_", " "), justify="right", no_wrap=True)
+    for outcome in outcomes:
+        run = outcome.run
+        if run is None:
+            assert outcome.diverged is not None
+            table.add_row(outcome.label, f"diverged by {outcome.diverged.round:,}")
+            continue
+        cost, final = run.cost, _final(run)
+        cells = [_cell(*mean_and_error(final.get(name))) for name in measured]
+        sent = _bytes(cost.bytes_down + cost.bytes_up)
+        table.add_row(outcome.label, f"{cost.rounds:,}", *cells, sent, f"{cost.evaluations:,.0f}")
+    console = Console(highlight=False)
+    # A file or a pipe has no width: nothing to wrap for.
+    (console if console.is_terminal else Console(highlight=False, width=200)).print(table)
+
+
+def _cell(mean: float | None, spread: float | None) -> str:
+    """The mean with as many digits as its standard error allows, at most four."""
+    if mean is None:
+        return "-"
+    return f"{mean:.4g}" if spread is None else f"{mean:.3g} ± {spread:.1g}"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
