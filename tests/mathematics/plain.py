@@ -1,0 +1,229 @@
+"""The star methods again, as plain NumPy loops written from the formulas: what the library is held against.
+
+Nothing here comes from the library except the problem objects that are handed to it, and the draws of who takes
+part (`drawn`), which are data to both sides.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+import fedpoint as fp
+from fedpoint.runtimes.simulation import SCHEDULE
+
+
+class Bowls(NamedTuple):
+    """Agents with F_k(x) = 1/2 (x - c_k)'H_k(x - c_k) and weights p_k: everything unequal."""
+
+    H: np.ndarray
+    c: np.ndarray
+    p: np.ndarray
+
+    def g(self, k, x):
+        return self.H[k] @ (x - self.c[k])
+
+    def loss(self, k, x):
+        return 0.5 * (x - self.c[k]) @ self.H[k] @ (x - self.c[k])
+
+    def mean_field(self, x):
+        return sum(p * self.g(k, x) for k, p in enumerate(self.p))
+
+    def star(self):
+        H = np.tensordot(self.p, self.H, 1)
+        return np.linalg.solve(H, sum(p * A @ c for p, A, c in zip(self.p, self.H, self.c, strict=True)))
+
+    def problem(self, noise=0.0):
+        return fp.problems.Quadratic(self.H, self.c, noise=noise, weights=self.p)
+
+
+def bowls(seed=0, K=5, d=3, low=0.5, high=2.0, equal_weights=False):
+    """Random Hessians with eigenvalues in [low, high] and axes of their own, random centers and weights."""
+    rng = np.random.default_rng(seed)
+    axes = [np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(K)]
+    H = np.stack([q @ np.diag(rng.uniform(low, high, d)) @ q.T for q in axes])
+    H = (H + np.swapaxes(H, 1, 2)) / 2
+    p = np.ones(K) if equal_weights else rng.uniform(0.5, 2.0, K)
+    return Bowls(H, rng.standard_normal((K, d)), p / p.sum())
+
+
+class Tick(NamedTuple):
+    """One round: weights v_k for changes, and who answered."""
+
+    v: np.ndarray
+    heard: np.ndarray
+
+
+def everyone(p, rounds):
+    return [Tick(p, np.ones(len(p), bool))] * rounds
+
+
+def ticks_of(scheme, p, rounds, key, first=0):
+    """The scheme's rounds as dense arrays: v (rounds, K), p over those heard (rounds, K), merge (rounds,)."""
+    p = np.asarray(p)
+
+    def one(round):
+        tick = scheme.tick(key.fold(round), jax.numpy.asarray(p), round)
+        agents = np.arange(len(p)) if tick.agents is None else tick.agents
+        zero = jax.numpy.zeros(len(p))
+        return (
+            zero.at[agents].add(tick.weight),
+            zero.at[agents].add(tick.share),
+            tick.merge,
+            tick.asked,
+            zero.at[agents].add(tick.heard),
+        )
+
+    with jax.enable_x64(True):
+        return tuple(np.asarray(a) for a in jax.jit(jax.vmap(one))(first + jax.numpy.arange(rounds)))
+
+
+def drawn(scheme, p, rounds, seed=0):
+    """Who takes part in the rounds of `fp.run(..., participation=scheme, seed=seed)`, repeat 0."""
+    with jax.enable_x64(True):
+        key = fp.Key.of(seed, 0, SCHEDULE)
+    v, share, merge, _, _ = ticks_of(scheme, p, rounds, key)
+    return [
+        Tick(a, s > 0) if m else Tick(0 * a, np.zeros(len(p), bool)) for a, s, m in zip(v, share, merge, strict=True)
+    ]
+
+
+def local(b, k, x, steps, rate, pull=0.0, momentum=0.0, shift=0.0):
+    """`steps` times m <- momentum m + g_k(y) + shift + pull (y - x), y <- y - rate(e) m, from y = x and m = 0.
+
+    Returns where it ends and the gradients g_k(y) that it met.
+    """
+    y, m, met = x, np.zeros_like(x), []
+    for e in range(steps):
+        met.append(b.g(k, y))
+        m = momentum * m + met[-1] + shift + pull * (y - x)
+        y = y - (rate(e) if callable(rate) else rate) * m
+    return y, met
+
+
+def average(ticks, x, end):
+    """x <- x + sum_k v_k (end(k, x, round) - x): every model from the start on."""
+    path = [x]
+    for r, (v, heard) in enumerate(ticks):
+        x = x + sum((v[k] * (end(k, x, r) - x) for k in np.flatnonzero(heard)), np.zeros_like(x))
+        path.append(x)
+    return np.array(path)
+
+
+def descent(b, x, rounds, step):
+    """Gradient descent on sum_k p_k F_k."""
+    path = [x]
+    for r in range(rounds):
+        x = x - (step(r) if callable(step) else step) * b.mean_field(x)
+        path.append(x)
+    return np.array(path)
+
+
+def fedavg(b, ticks, x, steps, rate, **solver):
+    """Local steps, then the mean; rate(k, t) of an agent at its gradient step t = round E_k + e."""
+
+    def end(k, x, r):
+        return local(b, k, x, steps[k], lambda e: rate(k, r * steps[k] + e), **solver)[0]
+
+    return average(ticks, x, end)
+
+
+def impulse_response(steps, eta, momentum=0.0, pull=0.0, decay=1.0):
+    """a_j: how far the local solver has moved in the end, in units of -eta, for one unit gradient met at step j.
+
+    The solver is linear in the gradients it meets, so a is its response to impulses, whatever is combined in it.
+    """
+    a = np.zeros(steps)
+    for j in range(steps):
+        y = m = 0.0
+        for e in range(steps):
+            m = momentum * m + (e == j) + pull * y
+            y = y - eta * decay**e * m
+        a[j] = -y / eta
+    return a
+
+
+def general_rule(b, ticks, x, eta, a, weights, effective, path_of):
+    """x <- x - tau_eff eta sum_k (v_k/p_k) w_k d_k, d_k = sum_j a_kj g_k(x_kj) / |a_k|_1; tau_eff a function of v."""
+    path = [x]
+    for v, heard in ticks:
+        step = np.zeros_like(x)
+        for k in np.flatnonzero(heard):
+            met = path_of(k, x)
+            d = sum(a_j * g for a_j, g in zip(a[k], met, strict=True)) / a[k].sum()
+            step += v[k] / b.p[k] * weights[k] * d
+        x = x - effective(v) * eta * step
+        path.append(x)
+    return np.array(path)
+
+
+def mean_length(a):
+    """tau_eff = sum_j p_j |a_j|_1 when everyone answers, else the mean over those who do."""
+    lengths = np.array([one.sum() for one in a])
+    return lambda v: v @ lengths / v.sum()
+
+
+def scaffold(b, ticks, x, steps, eta, server=1.0, option=2):
+    """Models, and at the end the agents' c_k and the hub's c."""
+    K = len(b.p)
+    c_k, c, path = np.zeros((K, len(x))), np.zeros(len(x)), [x]
+    for v, heard in ticks:
+        move, change, new = np.zeros_like(x), np.zeros_like(x), c_k.copy()
+        for k in np.flatnonzero(heard):
+            y, _ = local(b, k, x, steps[k], eta, shift=c - c_k[k])
+            new[k] = b.g(k, x) if option == 1 else c_k[k] - c + (x - y) / (steps[k] * eta)
+            move += v[k] * (y - x)
+            change += b.p[k] * (new[k] - c_k[k])
+        x, c, c_k = x + server * move, c + change, new
+        path.append(x)
+    return np.array(path), c_k, c
+
+
+def scaffnew(b, x, lengths, gamma, probability):
+    """By rounds of the given numbers of local steps: models, and the h_k after every round."""
+    h = np.zeros((len(b.p), len(x)))
+    path, hs = [x], [h]
+    for steps in lengths:
+        ends = np.array([local(b, k, x, steps, gamma, shift=-h[k])[0] for k in range(len(b.p))])
+        x = b.p @ ends
+        h = h + probability / gamma * (x - ends)
+        path.append(x)
+        hs.append(h)
+    return np.array(path), np.array(hs)
+
+
+def qfedavg(b, ticks, x, q, eta, steps):
+    """x <- x - sum v_k F_k^q D_k / h, h the mean over those heard of q F_k^(q-1) |D_k|^2 + F_k^q / eta."""
+    path = [x]
+    for v, heard in ticks:
+        who = np.flatnonzero(heard)
+        F = {k: b.loss(k, x) for k in who}
+        D = {k: (x - local(b, k, x, steps[k], eta)[0]) / eta for k in who}
+        h = {k: q * F[k] ** (q - 1) * (D[k] @ D[k]) + F[k] ** q / eta for k in who}
+        mean_h = sum(v[k] * h[k] for k in who) / v.sum()
+        x = x - sum(v[k] * F[k] ** q * D[k] for k in who) / mean_h
+        path.append(x)
+    return np.array(path)
+
+
+def server_optimiser(b, ticks, x, eta, steps, server):
+    """x <- x + server(-mean change), `server` a function of the gradient that keeps its own state."""
+    path = [x]
+    for v, heard in ticks:
+        gradient = sum(v[k] * (x - local(b, k, x, steps[k], eta)[0]) for k in np.flatnonzero(heard))
+        x = x + server(gradient)
+        path.append(x)
+    return np.array(path)
+
+
+def z_scores(samples, expected):
+    """(mean - expected) / standard error of the mean, over the leading axis; 0 where nothing varies and it agrees."""
+    samples = np.asarray(samples, dtype=float)
+    gap = samples.mean(0) - expected
+    error = samples.std(0, ddof=1) / np.sqrt(len(samples))
+    exact = error < 1e-15 * (1 + np.abs(expected))
+    if np.any(exact & (np.abs(gap) > 1e-12)):
+        return np.full(np.shape(gap), np.inf)
+    return np.where(exact, 0.0, gap / np.where(exact, 1.0, error))
