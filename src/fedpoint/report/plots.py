@@ -131,12 +131,14 @@ def _values(run: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(values), np.asarray(run.rounds)
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure that belongs to nobody else: no pyplot, no global state."""
+def new_figure(width: float, height: float, pad: float = 0.05) -> Figure:
+    """An empty figure that belongs to nobody else: no pyplot, no global state. Sizes in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    layout = ConstrainedLayoutEngine(w_pad=pad, h_pad=pad)
+    figure = Figure(figsize=(width, height), layout=layout, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
@@ -199,7 +201,7 @@ def end_labels(ax: Axes, lines: Sequence[Line], size: float = 9) -> None:
         heights.append(float(np.clip(to_axes.transform((line.x[-1], last))[1], 0, 1)))
     points = ax.get_window_extent().height * 72 / ax.figure.dpi
     rows = [line.label.count("\n") + 1 for line in lines]
-    for line, y in zip(lines, spread(heights, [1.25 * size * n / points for n in rows]), strict=True):
+    for line, y in zip(lines, spread(heights, [(1.2 * n + 0.5) * size / points for n in rows]), strict=True):
         ax.annotate(
             line.label,
             (1, y),
