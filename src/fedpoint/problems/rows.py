@@ -273,6 +273,7 @@ class RowsProblem(Problem):
             )
         steps = getattr(algorithm, "local_steps", 1)
         steps = np.broadcast_to(np.asarray(getattr(steps, "steps", steps)), self.counts.shape)
+        steps = steps if algorithm.samples is None else algorithm.samples(steps)
         batches = -(-self.counts // oracle.batch)
         # An agent whose rows fit into one batch needs no order.
         need = -(-steps[batches > 1] // batches[batches > 1])
