@@ -188,6 +188,8 @@ def check_start(problem: Any, start: Any) -> Any:
     own = problem.start()
     if start is None:
         return own
+    if hasattr(own, "dtype"):  # a model that is one array may be given as a list
+        start = np.asarray(start)
     given, like = jax.tree.leaves(start), jax.tree.leaves(own)
     if len(given) != len(like) or any(np.shape(a) != np.shape(b) for a, b in zip(given, like, strict=True)):
         shapes = [np.shape(a) for a in given], [np.shape(b) for b in like]
