@@ -89,7 +89,7 @@ def test_simulation_agrees_with_the_prediction():
         assert outcome.mean[0] == pytest.approx(outcome.exact[0], rel=1e-12)
         assert outcome.ratio == outcome.steady / outcome.predicted
         assert np.abs(np.log(outcome.mean / outcome.exact)).max() < 1
-    assert seen[0] == (100, 0) and (100, 600) in seen and seen[-1] == (10, 600)
+    assert {(100, 0), (100, 600), (10, 0), (10, 600)} <= set(seen)
 
 
 def test_command_for_people(tmp_path):
@@ -98,10 +98,8 @@ def test_command_for_people(tmp_path):
     assert (tmp_path / "new" / "observation-1.svg").read_bytes().startswith(b"<?xml")
     assert f"Picture: {tmp_path / 'new' / 'observation-1.svg'}" in result.stdout
     assert "the floor is" in result.stdout and "Not at the steady state after 40 rounds" in result.stdout
-    assert result.stderr.splitlines() == [
-        "1/2  K = 100, L = 100, E = 1, spread 0",
-        "2/2  K = 100, L = 100, E = 1, spread 0.1",
-    ]
+    done = sorted(line.split("  ")[1] for line in result.stderr.splitlines())
+    assert done == ["K = 100, L = 100, E = 1, spread 0", "K = 100, L = 100, E = 1, spread 0.1"]
 
 
 def test_command_for_programs(tmp_path):

@@ -70,11 +70,14 @@ def _progress(lab: Lab) -> Iterator[Callable[[Setting, int], Any]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     console, settings = Console(stderr=True), lab.settings
+    reached = dict.fromkeys(settings, 0)
     if not console.is_terminal:
 
         def say(setting: Setting, round: int) -> None:
+            reached[setting] = round
             if round == setting.rounds:
-                click.echo(f"{settings.index(setting) + 1}/{len(settings)}  {setting}", err=True)
+                done = sum(r == s.rounds for s, r in reached.items())
+                click.echo(f"{done}/{len(settings)}  {setting}", err=True)
 
         yield say
         return
@@ -84,8 +87,8 @@ def _progress(lab: Lab) -> Iterator[Callable[[Setting, int], Any]]:
         task = bar.add_task("", total=sum(s.rounds for s in settings))
 
         def show(setting: Setting, round: int) -> None:
-            before = sum(s.rounds for s in settings[: settings.index(setting)])
-            bar.update(task, completed=before + round, description=f"{setting!s:{width}}")
+            reached[setting] = round
+            bar.update(task, completed=sum(reached.values()), description=f"{setting!s:{width}}")
 
         yield show
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -21,6 +23,7 @@ from fedpoint.theory import lms_floor, lms_msd
 from fedpoint.verbs.run import check_count, run
 
 DEFAULT = "lecture000"
+WORKERS = min(2, os.cpu_count() or 1)
 MODELS_SEED = 0  # of the agents' w_k: the same agents in every setting
 
 
@@ -152,9 +155,17 @@ def _read(name: str, data: dict[str, Any], quick: bool) -> Lab:
 
 
 def perform(lab: Lab, progress: Callable[[Setting, int], Any] = lambda setting, round: None) -> Iterator[Outcome]:
-    """Run the settings of a lab, one outcome after the other; progress(setting, round) is called on the way."""
-    for setting in lab.settings:
-        yield _perform(setting, progress)
+    """Run the settings of a lab; progress(setting, round) is called on the way, from several threads.
+
+    Two at a time: compilation, half of the work, uses one core. Settings that share a program are not neighbours in
+    the queue, so that the second finds it compiled.
+    """
+    queue = sorted(lab.settings, key=lambda s: s.spread)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        try:
+            yield from pool.map(lambda setting: _perform(setting, progress), queue)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _perform(s: Setting, progress: Callable[[Setting, int], Any]) -> Outcome:
