@@ -37,14 +37,16 @@ def free_folder(name: str) -> Path:
 
 
 def prepare(experiment: Experiment, folder: Path) -> None:
-    """A folder for a comparison that knows the whole of it, so that an interrupted one can be resumed."""
-    if not experiment.comparison:
-        return
+    """A new folder; that of a comparison knows the whole of it, so that an interrupted one can be resumed."""
     with disk.os_errors(f"make the folder {folder}"):
+        if (folder / "run.json").exists() or (folder / COMPARISON).exists():
+            raise FedpointError(f"{folder} already holds a run: fedpoint resume {folder}, or choose another name")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise FedpointError(f"{folder} exists and is not an empty folder; choose another name")
-        folder.mkdir(parents=True, exist_ok=True)
-    state(experiment, folder)
+        if experiment.comparison:
+            folder.mkdir(parents=True, exist_ok=True)
+    if experiment.comparison:
+        state(experiment, folder)
 
 
 def state(experiment: Experiment, folder: Path) -> None:
@@ -122,12 +124,12 @@ def goal_of(loaded: LoadedRun) -> int:
 
 
 def _interrupted(member: Member, path: Path, folder: Path, experiment: Experiment) -> str:
-    reached = f"interrupted before {member.label} began"
-    if (path / "run.json").exists():
-        point = RunFolder.open(path).latest()
-        reached = f"interrupted at round {point.round if point else 0}"
-        reached += f" of {member.label}" if experiment.comparison else ""
-    return f"{reached}; resume with: fedpoint resume {folder}"
+    begun = (path / "run.json").exists()
+    if not begun and not experiment.comparison:
+        return "interrupted before the first round"
+    point = RunFolder.open(path).latest() if begun else None
+    which = f" of {member.label}" if experiment.comparison else ""
+    return f"interrupted at round {point.round if point else 0}{which}; resume with: fedpoint resume {folder}"
 
 
 def _slug(label: str) -> str:

@@ -25,6 +25,7 @@ def resume(folder: Path, rounds: int | None, figure: Path | None, no_figure: boo
     from fedpoint.cli.progress import watch
     from fedpoint.cli.show import picture, report
     from fedpoint.report.plots import check_path
+    from fedpoint.report.store import LoadedRun
 
     if figure is not None:
         check_path(figure)
@@ -33,5 +34,7 @@ def resume(folder: Path, rounds: int | None, figure: Path | None, no_figure: boo
         experiment = experiment.with_rounds(rounds)
         state(experiment, folder)  # also for runs of the comparison that have not begun
     outcomes = perform(experiment, folder, watch(quiet), rounds)
+    if all(isinstance(o.run, LoadedRun) for o in outcomes):  # as read: none went on
+        click.echo("It was finished already: go on to more rounds with --rounds N.", err=True)
     drawn = None if no_figure else picture(outcomes, figure, folder)
     report(experiment, outcomes, folder, drawn, as_json)

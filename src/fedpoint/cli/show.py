@@ -41,7 +41,8 @@ def report(experiment: Experiment, outcomes: list[Outcome], folder: Path, figure
         }
         click.echo(json.dumps(document, indent=2))
     else:
-        _table(outcomes)
+        if any(o.run is not None for o in outcomes):
+            _table(outcomes)
         # Not through rich, which would break a long path.
         if figure is not None:
             click.echo(f"Picture: {figure}")

@@ -159,7 +159,8 @@ def _fails(table: Mapping) -> str | None:
 def build(table: Mapping) -> Any:
     """The algorithm of a table that holds one value a key."""
     make = find_maker(table["name"])[1]
-    arguments = {key: value_of(text) for key, text in table.items() if key != "name"}
+    fields = parameters(make)
+    arguments = {key: _typed(fields[key], value_of(text)) for key, text in table.items() if key != "name"}
     missing = [
         n
         for n, p in inspect.signature(make).parameters.items()
@@ -168,6 +169,15 @@ def build(table: Mapping) -> Any:
     if missing:
         raise FedpointError(f"{make.__name__} needs {', '.join(missing)}")
     return make(**arguments)
+
+
+def _typed(field: dataclasses.Field, value: Any) -> Any:
+    """step = 1 means 1.0: a whole number is structure to the engine, a new value of which is a new program."""
+    real = (field.metadata.get("low") is not None and not field.metadata.get("whole")) or field.type in (
+        float,
+        float | None,
+    )
+    return float(value) if real and isinstance(value, int) else value
 
 
 def describe(algorithm: Any) -> dict[str, Any]:
