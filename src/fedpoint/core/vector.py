@@ -66,6 +66,11 @@ def unwrap(model: Any) -> Any:
     return model.tree if isinstance(model, Vector) else model
 
 
+def unwrap_all(tree: Any) -> Any:
+    """Models anywhere in a tree, as the user wrote them."""
+    return jax.tree.map(unwrap, tree, is_leaf=lambda a: isinstance(a, Vector))
+
+
 def zeros(model: Any) -> Any:
     return jax.tree.map(jnp.zeros_like, model)
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from fedpoint.config import methods, schemes
 from fedpoint.config.values import Unreadable, fingerprint, plain
-from fedpoint.core.vector import unwrap, wrap
+from fedpoint.core.vector import unwrap_all, wrap
 from fedpoint.errors import Diverged, FedpointError
 from fedpoint.metrics import Cost
 from fedpoint.problems.base import Oracle
@@ -422,7 +422,7 @@ class LoadedRun(Run):
             like = jax.tree.map(lambda a: np.broadcast_to(a, (self.repeats, *np.shape(a))), one)
             state = unflatten(like, arrays)
             settled = jax.vmap(lambda hub, memory: jax.vmap(lambda m: algorithm.settle(hub, m))(memory))
-            return jax.tree.map(np.asarray, unwrap(settled(state.hub, state.memory)))
+            return jax.tree.map(np.asarray, unwrap_all(settled(state.hub, state.memory)))
 
     @property
     def cost(self) -> Cost:

@@ -15,7 +15,7 @@ import numpy as np
 from fedpoint.core.algorithm import per_agent_fields
 from fedpoint.core.participation import scheme_names
 from fedpoint.core.steps import Epochs
-from fedpoint.core.vector import unwrap, wrap
+from fedpoint.core.vector import unwrap, unwrap_all, wrap
 from fedpoint.errors import Diverged, FedpointError
 from fedpoint.runtimes import cache
 from fedpoint.runtimes.simulation import (
@@ -238,7 +238,7 @@ class Session:
 
             axes = (0 if self.swept else None, 0, 0)
             memory = jax.vmap(settled, in_axes=axes)(algorithm, self.state.hub, self.state.memory)
-        return jax.tree.map(np.asarray, memory)
+        return jax.tree.map(np.asarray, unwrap_all(memory))
 
     def errors(self, models: Any) -> np.ndarray | None:
         """Squared distance to the solution, over all but the two leading axes."""

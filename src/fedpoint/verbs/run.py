@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from fedpoint.core.participation import as_participation
-from fedpoint.core.vector import unwrap
 from fedpoint.errors import FedpointError
 from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.runtimes.session import HISTORY_BYTES, Progress, Session
@@ -63,7 +62,7 @@ class Run:
     @property
     def memories(self) -> Any:
         """What agents keep between rounds, (repeats, agents, ...)."""
-        return jax.tree.map(lambda a: a, unwrap(self.session.memories()))
+        return self.session.memories()
 
     @property
     def cost(self) -> Cost:
