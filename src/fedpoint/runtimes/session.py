@@ -247,7 +247,7 @@ class Session:
         total = 0.0
         for a, b in zip(jax.tree.leaves(models), jax.tree.leaves(self.solution), strict=True):
             gap = a.astype(np.float64) - np.asarray(b)
-            total = total + (gap**2).reshape(*a.shape[:2], -1).sum(-1)
+            total = total + (gap**2).sum(axis=tuple(range(2, a.ndim)))
         return np.asarray(total)
 
     def _check_finite(self, at: np.ndarray, records: Records) -> None:
@@ -255,7 +255,7 @@ class Session:
             return  # one point of many may diverge: its numbers say so
         limit = TOO_FAR * (1 + max(float(np.abs(a).max(initial=0)) for a in jax.tree.leaves(self.start)))
         for leaf in jax.tree.leaves(records.model):
-            bad = ~(np.abs(leaf) <= limit).reshape(*leaf.shape[:2], -1).all(-1)
+            bad = ~(np.abs(leaf) <= limit).all(axis=tuple(range(2, leaf.ndim)))
             if bad.any():
                 raise Diverged(self._divergence(int(at[bad.any(0).argmax()])), int(at[bad.any(0).argmax()]))
         if not len(at) and not all(np.isfinite(a).all() for a in jax.tree.leaves(self.model())):
