@@ -22,7 +22,7 @@ COLUMNS = (
     ("loss", "loss"),
     ("floats_up", "floats up"),
     ("evaluations", "evaluations"),
-    ("speed", "rounds/s"),
+    ("speed", "rounds/s, compiling included"),
 )
 
 
