@@ -172,12 +172,12 @@ class Session:
         keep: Callable[[np.ndarray, Records], None] = lambda rounds, records: None,
     ) -> int:
         """Go on to round `rounds`, handing records to `keep` segment by segment. Returns the round reached."""
-        most, size = self.layout.capacity * self.every, self.every
         size = max(self.layout.chunk, self.every)
         callbacks = list(callbacks)
         begun, since = time.perf_counter(), self.round
         while self.round < rounds:
             first = self.round
+            most = self.layout.capacity * self.every - first % self.every  # a begun window takes a place too
             # Donated, so a copy to return to: only when stopping may have to.
             before = jax.tree.map(jnp.copy, self.state) if stop is not None else None
             tick = time.perf_counter()
