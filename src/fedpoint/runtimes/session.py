@@ -234,7 +234,7 @@ class Session:
             algorithm = self.inputs.algorithm
 
             def settled(algorithm, hub, memory):
-                return jax.vmap(lambda m: algorithm.settle(hub, m))(memory)
+                return jax.vmap(lambda m: algorithm.settle(hub, m), axis_size=self.problem.agents)(memory)
 
             axes = (0 if self.swept else None, 0, 0)
             memory = jax.vmap(settled, in_axes=axes)(algorithm, self.state.hub, self.state.memory)
