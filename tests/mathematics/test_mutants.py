@@ -136,7 +136,7 @@ class ForgetsWeights(fp.FedAvg):
 
     def local(self, w, memory, agent):
         change, memory = fp.FedAvg.local(self, w, memory, agent)
-        return change / (4 * agent.share), memory
+        return change / (5 * agent.share), memory
 
 
 # FedProx.
