@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,8 @@ def _together(lab: Lab, outcomes: dict[Setting, Outcome]) -> Figure:
     for i, (ax, panel) in enumerate(zip(axes, lab.panels, strict=False)):
         below = i + COLUMNS >= count  # nothing but explanation: this one names the rounds
         _panel(ax, panel, outcomes, left=i % COLUMNS == 0, bottom=below)
-    for ax, panel in zip(axes, lab.panels, strict=False):  # once the common limits are known
+    axes[0].set_ylim(bottom=_lowest(lab.panels, outcomes) / 10)  # a decade of room for labels, on all
+    for ax, panel in zip(axes, lab.panels, strict=False):
         end_labels(ax, _lines(panel, outcomes))
     for ax in axes[count:]:
         ax.set_axis_off()
@@ -50,6 +52,7 @@ def _alone(panel: Panel, outcomes: dict[Setting, Outcome]) -> Figure:
     figure = new_figure(8, 4.5)
     ax = figure.add_subplot()
     _panel(ax, panel, outcomes, left=True, bottom=True)
+    ax.set_ylim(bottom=_lowest((panel,), outcomes) / 10)
     end_labels(ax, _lines(panel, outcomes), size=11)
     ax.set_title(panel.title.replace("\n", " "), color=INK, fontsize=14, loc="left", fontweight="bold", pad=12)
     setting = panel.curves[0][1]
@@ -68,6 +71,10 @@ def _panel(ax: Axes, panel: Panel, outcomes: dict[Setting, Outcome], left: bool,
     ylabel = "squared distance to the solution" if left else ""
     style(ax, "rounds" if bottom else "", ylabel, panel.title)
     ax.tick_params(labelbottom=bottom, labelleft=left)
+
+
+def _lowest(panels: Sequence[Panel], outcomes: dict[Setting, Outcome]) -> float:
+    return min(float(outcomes[setting].mean.min()) for panel in panels for _, setting in panel.curves)
 
 
 def _lines(panel: Panel, outcomes: dict[Setting, Outcome]) -> list[Line]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -198,7 +197,7 @@ def end_labels(ax: Axes, lines: Sequence[Line], size: float = 9) -> None:
     for line in lines:
         drawn = np.isfinite(line.y) & ((line.y > 0) | (ax.get_yscale() != "log"))
         last = line.y[drawn][-1] if drawn.any() else ax.get_ylim()[0]
-        heights.append(float(np.clip(to_axes.transform((line.x[-1], last))[1], 0, 1)))
+        heights.append(float(to_axes.transform((line.x[-1], last))[1]))
     points = ax.get_window_extent().height * 72 / ax.figure.dpi
     rows = [line.label.count("\n") + 1 for line in lines]
     for line, y in zip(lines, spread(heights, [(1.2 * n + 0.5) * size / points for n in rows]), strict=True):
@@ -217,20 +216,23 @@ def end_labels(ax: Axes, lines: Sequence[Line], size: float = 9) -> None:
 
 
 def spread(places: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    """The places in [0, 1], moved as little as needed for labels of these sizes not to touch.
+    """The places, moved as little as can be (least squares) for labels of these sizes to lie apart and within [0, 1].
 
-    >>> spread([0.1, 0.9, 0.12], [0.1, 0.1, 0.1])
-    [0.1, 0.9, 0.2]
+    >>> spread([0.5, 0.9, 0.5], [0.1, 0.1, 0.1])
+    [0.45, 0.9, 0.55]
     """
     order = sorted(range(len(places)), key=lambda i: places[i])
-    moved = [float(p) for p in places]
-    for below, i in itertools.pairwise(order):
-        moved[i] = max(moved[i], moved[below] + (sizes[i] + sizes[below]) / 2)
-    top = 1.0 + (sizes[order[-1]] / 2 if order else 0)
-    for i in reversed(order):  # what was pushed out at the top comes back down
-        moved[i] = min(moved[i], top - sizes[i] / 2)
-        top = moved[i] - sizes[i] / 2
-    return [round(m, 12) for m in moved]
+    ordered = np.array([sizes[i] for i in order])
+    centre = np.cumsum(ordered) - ordered / 2  # were they stacked from 0 on
+    groups: list[list[float]] = []  # of labels that touch: the mean of what is left to move, and how many
+    for i, stacked in zip(order, centre, strict=True):
+        groups.append([places[i] - stacked, 1])
+        while len(groups) > 1 and groups[-2][0] >= groups[-1][0]:
+            (low, m), (high, n) = groups[-2:]
+            groups[-2:] = [[(low * m + high * n) / (m + n), m + n]]
+    move = np.repeat([g[0] for g in groups], [int(g[1]) for g in groups])
+    moved = np.clip(move, 0, max(0.0, 1 - ordered.sum())) + centre
+    return [round(float(moved[order.index(i)]), 12) for i in range(len(places))]
 
 
 def check_path(path: str | Path) -> str:
