@@ -113,6 +113,7 @@ class Session:
         self.participation = participation.bind(problem, self.algorithm)
         self.round = 0
         self.seconds = 0.0
+        self.first = (0, 0.0)  # rounds and seconds of the first segment, which compiles
         self.swept = swept is not None
         lanes = repeats
         if swept is not None:
@@ -185,6 +186,8 @@ class Session:
                 records = self._call(min(size, most, rounds - first))
             took = time.perf_counter() - tick
             self.seconds += took
+            if self.first[0] == 0:
+                self.first = (self.round - first, took)
             if took < PATIENCE:
                 size *= 4
             elif took > 4 * PATIENCE:

@@ -270,11 +270,12 @@ def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array, 
 
     keys = _apart(once, jax.vmap(lambda r, a: jax.vmap(lambda i: key.fold(r, i))(a)), rounds, agents)
     plans = over_agents(lambda o, k: oracle.plan(Mine(o, inputs.common), k), keys)
-    if layout.samples is None:
+    samples = layout.samples
+    if samples is None:
         return Ahead(fetched, plans)
 
     def draw(plans, keys):
-        return over_agents(lambda o, p, k: _draw(oracle, Mine(o, inputs.common), p, k, layout.samples), plans, keys)
+        return over_agents(lambda o, p, k: _draw(oracle, Mine(o, inputs.common), p, k, samples), plans, keys)
 
     if oracle.fetches:
         return Ahead(fetched, plans, oracle.fetch(inputs.common, _apart(once, draw, plans, keys)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -36,7 +37,7 @@ class Run:
         self.evaluated_rounds = np.zeros(0, int)
         self._loss: np.ndarray | None = None
 
-    @property
+    @cached_property
     def error(self) -> np.ndarray | None:
         return self.session.errors(self.history)
 
@@ -77,8 +78,12 @@ class Run:
 
     @property
     def speed(self) -> float:
-        """Rounds a second, compilation included."""
-        return self.session.round / max(self.session.seconds, 1e-9)
+        """Rounds a second; compilation, which is in the first segment, counts only when there was no other."""
+        session = self.session
+        rounds, seconds = session.first
+        if session.round > rounds and session.seconds > seconds:
+            return (session.round - rounds) / (session.seconds - seconds)
+        return session.round / max(session.seconds, 1e-9)
 
     @property
     def engine(self) -> str:
@@ -109,11 +114,11 @@ class Run:
 
         export(self, path, repeat)
 
-    def plot(self, path: str | None = None, what: str = "error"):
+    def plot(self, path: str | None = None, what: str = "error", x: str = "rounds", title: str | None = None):
         """Draw the curves; saved when `path` is given (png, svg or pdf)."""
         from fedpoint.report.plots import curves
 
-        return curves([self], path=path, what=what)
+        return curves([self], path=path, what=what, x=x, title=title)
 
     def __repr__(self) -> str:
         card = type(self.algorithm).card
