@@ -232,7 +232,7 @@ class Answering(Participation):
             answers = answers & (jnp.argsort(jnp.argsort(arrival)) < self.keep)
         # The answers stand for all that were asked.
         merged = jnp.sum(answers)
-        if jnp.ndim(self.probability) == 1 and self.trace is None:
+        if self.trace is None and jnp.ndim(self.probability) == 1:
             scale = 1.0 / self.probability[agents]
         else:
             scale = jnp.sum(asked.heard) / jnp.maximum(merged, 1)
