@@ -94,21 +94,26 @@ class RowsOracle(Oracle):
         return self.batch is not None and self.sampling == "shuffle" and self.largest > self.batch
 
     def plan(self, mine: Mine, key: Key) -> Any:
-        """Orders of the rows, one for each epoch of the round."""
+        """The rows in the order of their use, epoch after epoch in whole batches; -1 fills up an epoch's last batch."""
         if not self._ordered:
             return ()
         batch = self.batch or 1
-        whole = -(-self.largest // batch) * batch  # whole batches: a slice never runs out
+        whole = -(-self.largest // batch) * batch
 
         def orders(size: int) -> Array:
             order = jax.vmap(lambda e: key.row(e).permutation(mine.own.count, size))(jnp.arange(self.epochs))
             return jnp.pad(order, ((0, 0), (0, whole - size)))
 
-        if not self.buckets:
-            return orders(whole)
-        # Each agent sorts as many words as its size bucket has; mapped, not batched, only that branch is computed.
-        bucket = jnp.searchsorted(np.array(self.buckets), mine.own.count)
-        return lax.switch(bucket, [partial(orders, size) for size in (*self.buckets, whole)])
+        if self.buckets:
+            # Each agent sorts as many words as its size bucket has; mapped, not batched, only that branch is computed.
+            bucket = jnp.searchsorted(np.array(self.buckets), mine.own.count)
+            order = lax.switch(bucket, [partial(orders, size) for size in (*self.buckets, whole)])
+        else:
+            order = orders(whole)
+        place = jnp.arange(self.epochs * whole, dtype=jnp.int32)
+        epoch = -(-mine.own.count // batch) * batch  # places of an epoch
+        at = order[jnp.minimum(place // epoch, self.epochs - 1), place % epoch]
+        return jnp.where(place % epoch < mine.own.count, mine.own.offset + at, -1)
 
     def draw(self, mine: Mine, plan: Any, row: Any, e: Any) -> Any:
         if self.batch is None:
@@ -126,15 +131,13 @@ class RowsOracle(Oracle):
             chance = mine.common.chance[index] - below
             weight = 1.0 / (self.batch * count * chance)
         else:
-            batches = (count + self.batch - 1) // self.batch
-            place = (e % batches) * self.batch + jnp.arange(self.batch, dtype=jnp.int32)
-            inside = place < count
             if self._ordered:
-                order = lax.dynamic_slice(plan, (e // batches, place[0]), (1, self.batch))[0]
+                start = jnp.where(count <= self.batch, 0, e * self.batch)  # one batch is all rows: any order will do
+                at = lax.dynamic_slice_in_dim(plan, start, self.batch)
             else:
-                order = place
-            index = offset + jnp.where(inside, order, 0)
-            weight = inside.astype(jnp.float64) / jnp.minimum(self.batch, count - place[0])
+                at = jnp.where(jnp.arange(self.batch) < count, offset + jnp.arange(self.batch, dtype=jnp.int32), -1)
+            inside = (at >= 0).astype(jnp.float64)
+            index, weight = jnp.maximum(at, 0), inside / inside.sum()
         return Batch(index, weight if self.mean else weight * count)
 
     @property
