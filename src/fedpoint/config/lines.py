@@ -19,18 +19,23 @@ def _names(dotted: str) -> Path:
 
 
 def _blank(match: re.Match) -> str:
-    """Text and comments as dots, so that brackets in them do not count; line breaks stay."""
+    """Text and comments as dots, so that what is in them does not count; line breaks stay."""
     return re.sub(r"[^\n]", ".", match.group())
+
+
+def _blank_long(match: re.Match) -> str:
+    """Likewise, but a text on one line stays: it may be a key."""
+    return _blank(match) if match.group().startswith(('"""', "'''", "#")) else match.group()
 
 
 def key_lines(text: str) -> dict[Path, int]:
     """The line of every key that begins a line, by its path; tables of a list carry their index."""
-    bare = _HIDDEN.sub(_blank, text)
+    visible, bare = _HIDDEN.sub(_blank_long, text), _HIDDEN.sub(_blank, text)
     lines: dict[Path, int] = {}
     table: Path = ()
     counts: dict[Path, int] = {}
     depth = 0
-    for number, (line, visible) in enumerate(zip(text.split("\n"), bare.split("\n"), strict=True), 1):
+    for number, (line, brackets) in enumerate(zip(visible.split("\n"), bare.split("\n"), strict=True), 1):
         if depth == 0:
             if header := _HEADER.match(line):
                 table = _names(header.group(2))
@@ -42,7 +47,7 @@ def key_lines(text: str) -> dict[Path, int]:
                 continue
             if assigned := _ASSIGN.match(line):
                 lines.setdefault((*table, *_names(assigned.group(1))), number)
-        depth = max(0, depth + sum(map(visible.count, "[{")) - sum(map(visible.count, "]}")))
+        depth = max(0, depth + sum(map(brackets.count, "[{")) - sum(map(brackets.count, "]}")))
     return lines
 
 
