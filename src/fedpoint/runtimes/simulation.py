@@ -256,7 +256,7 @@ def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array, 
     agents = jnp.broadcast_to(jnp.arange(layout.agents, dtype=jnp.int32), (layout.chunk, layout.agents))
     if ticks.agents is not None:
         agents, own, axis = ticks.agents, take(inputs.own, ticks.agents), 0
-    fetched = own if layout.fetch else None
+    fetched = own if layout.fetch and axis == 0 else None  # everyone: nothing to fetch
     if layout.exact or (layout.samples is None and oracle.predraw):
         return Ahead(fetched)
 
