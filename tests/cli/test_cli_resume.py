@@ -6,12 +6,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
 import fedpoint as fp
+from fedpoint.cli.experiment import perform
+from fedpoint.cli.progress import Watch
+from fedpoint.config import read
 from fedpoint.report import store
 from fedpoint.report.folder import RunFolder
 from fedpoint.runtimes import session
@@ -71,11 +75,13 @@ def count_events(folder):
     return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
-@pytest.fixture
-def whole(cli, toml):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
     """The folder of a run that was not interrupted."""
-    cli("run", toml(TEXT), "--folder", "whole", "--no-figure")
-    return "whole"
+    folder = tmp_path_factory.mktemp("resume")
+    (folder / "file.toml").write_text(textwrap.dedent(TEXT))
+    perform(read(folder / "file.toml"), folder / "whole", Watch())
+    return folder / "whole"
 
 
 def test_kill_9_at_random_moments(cli, toml, whole):

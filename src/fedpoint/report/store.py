@@ -300,6 +300,7 @@ def _summary(run: Run, has_loss: bool) -> dict[str, Any]:
         **means,
         "cost": dataclasses.asdict(run.cost),
         "seconds": run.session.seconds,
+        "rounds_per_second": run.speed,
         "evaluated_rounds": np.asarray(run.evaluated_rounds).tolist(),
         "evaluation": evaluation,
     }
@@ -431,7 +432,8 @@ class LoadedRun(Run):
 
     @property
     def speed(self) -> float:
-        return int(self.rounds[-1]) / max(float(self._point.state["seconds"]), 1e-9)
+        whole = int(self.rounds[-1]) / max(float(self._point.state["seconds"]), 1e-9)
+        return (self.stored.summary or {}).get("rounds_per_second", whole)
 
     @property
     def engine(self) -> str:
