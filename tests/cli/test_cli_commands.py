@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedpoint
@@ -118,3 +119,24 @@ def test_cite_a_file_and_a_run(cli, toml):
     assert keys(cli("cite", path)) == expected
     cli("run", path, "--folder", "r", "--no-figure")
     assert keys(cli("cite", "r")) == expected
+
+
+def test_cite_a_run_of_ones_own_algorithm(cli):
+    @fedpoint.algorithm
+    class Mine:
+        step: float
+
+        def init(self, w):
+            return w, ()
+
+        def local(self, w, memory, agent):
+            return -self.step * agent.field(w), memory
+
+        def combine(self, w, inbox):
+            return w + inbox.mean
+
+    problem = fedpoint.problems.Quadratic(1.0, [[0.0], [1.0]])
+    trace = np.ones((600, 2))  # too large for the folder to hold
+    scheme = fedpoint.Answering(fedpoint.ByWeight(2), trace=trace)
+    fedpoint.run(Mine(0.1), problem, rounds=2, participation=scheme, folder="r")
+    assert keys(cli("cite", "r")) == ["li2020convergence", "fedpoint"]

@@ -128,6 +128,14 @@ def test_resume_of_a_finished_run(cli, toml):
     same_bits("r", "longer")
 
 
+def test_resume_in_python_needs_no_data(cli, toml):
+    cli("run", toml(TEXT), "--folder", "r", "--no-figure", "--rounds", 50)
+    cli("run", toml(TEXT), "--folder", "longer", "--no-figure", "--rounds", 90)
+    longer = fp.load("r").extend(90)
+    assert longer.history.tobytes() == fp.load("longer").history.tobytes()
+    same_bits("r", "longer")
+
+
 def press_ctrl_c_at(monkeypatch, round, label):
     """Ctrl-C in this process, once, in the run with that label."""
     from fedpoint.cli import progress

@@ -19,7 +19,7 @@ def algorithms(name: str | None, as_json: bool) -> None:
 
     cards = [card_of(name)] if name else list(CATALOGUE.values())
     if as_json:
-        click.echo(json.dumps([_plain(card) for card in cards], indent=2, ensure_ascii=False))
+        click.echo(json.dumps([_plain(card) for card in cards], indent=2, ensure_ascii=False, default=str))
     elif name:
         _one(cards[0])
     else:

@@ -12,41 +12,38 @@ import click
 @click.argument("names", nargs=-1, required=True)
 def cite(names: tuple[str, ...]) -> None:
     """Print BibTeX of what NAMES use: algorithms, TOML files, run folders. fedpoint itself is always among it."""
-    from fedpoint.config.methods import card_of
-
-    references = {}
-    for name in names:
-        algorithms, schemes = _used(name)
-        for reference in [r for a in algorithms for r in card_of(a).references] + _of_schemes(schemes):
-            references[reference.key] = reference.bibtex()
+    references = {r.key: r.bibtex() for name in names for r in _references(name)}
     click.echo("\n\n".join([*references.values(), _fedpoint()]))
 
 
-def _used(name: str) -> tuple[list[str], list[Any]]:
-    """Names of algorithms, and participation schemes, of an algorithm, a file or a folder."""
+def _references(name: str) -> list[Any]:
+    """The publications behind an algorithm, a file or a folder."""
     from fedpoint.cli.experiment import COMPARISON
     from fedpoint.config import read
-    from fedpoint.config.schemes import rebuild
+    from fedpoint.config.methods import card_of
+    from fedpoint.config.schemes import describe
+    from fedpoint.core.algorithm import CATALOGUE
     from fedpoint.report.folder import RunFolder
 
     path = Path(name)
     if path.is_dir() and not (path / COMPARISON).exists():
         config = RunFolder.open(path).config
-        return [config["algorithm"]["name"]], [rebuild(config["participation"])]
+        own = CATALOGUE.get(config["algorithm"]["name"])  # None: the user's own algorithm
+        return [*(own.references if own else ()), *_of_scheme(config["participation"])]
     if path.is_dir() or path.suffix == ".toml":
-        experiment = read(path / COMPARISON if path.is_dir() else path)
-        return [m.content["algorithm"]["name"] for m in experiment.members], [
-            m.participation for m in experiment.members
-        ]
-    return [name], []
+        found: list[Any] = []
+        for member in read(path / COMPARISON if path.is_dir() else path).members:
+            found += [*type(member.algorithm).card.references, *_of_scheme(describe(member.participation))]
+        return found
+    return list(card_of(name).references)
 
 
-def _of_schemes(schemes: list[Any]) -> list[Any]:
+def _of_scheme(description: dict[str, Any]) -> list[Any]:
+    """The publications behind a participation, and behind one that it is around."""
     from fedpoint.algorithms.references import LI_CONVERGENCE, RIZK
-    from fedpoint.core.participation import scheme_names
 
-    names = {name for scheme in schemes for name in scheme_names(scheme)}
-    return [r for name, r in (("ByWeight", LI_CONVERGENCE), ("Importance", RIZK)) if name in names]
+    inner = _of_scheme(description["scheme"]) if "scheme" in description else []
+    return [*{"ByWeight": [LI_CONVERGENCE], "Importance": [RIZK]}.get(description["class"], []), *inner]
 
 
 def _fedpoint() -> str:
