@@ -103,6 +103,28 @@ def test_tables_that_are_wrong(cli, linear, text, options, message):
     assert message is None or message in result.stderr
 
 
+def test_the_folder_of_a_run(cli, toml):
+    path = toml("""
+        rounds = 300
+        [problem]
+        kind = "least_squares"
+        agents = 3
+        dim = 2
+        heterogeneity = 0
+        noise = 0
+        mean = true
+        [algorithm]
+        name = "fedavg"
+        step = 0.3
+        """)
+    cli("run", path, "--folder", "r", "--no-figure")
+    data = table(HEADER + "1,0\n2,3\n")
+    found = json.loads(cli("predict", "r", data, "--json").stdout)["predictions"]
+    np.testing.assert_allclose(found, [1.0, 5.0], rtol=1e-6)
+    Path("empty").mkdir()
+    assert "holds no model.npz" in cli("predict", "empty", data, status=2).stderr
+
+
 def test_models_that_are_wrong(cli, linear, tmp_path):
     data = table(HEADER + "1,2\n")
     assert "is missing" in cli("predict", "none.npz", data, status=2).stderr

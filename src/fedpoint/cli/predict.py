@@ -25,7 +25,7 @@ CLASSIFIER = "Logistic"
 @click.option("--target", metavar="COLUMN", help="A column with the truth: also tells how good the predictions are.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
 def predict(model: Path, data: Path, output: Path | None, target: str | None, as_json: bool) -> None:
-    """Predict with MODEL.npz (from run.export) for every row of DATA.csv.
+    """Predict with MODEL for every row of DATA.csv. MODEL is a finished run's folder, or a file from run.export.
 
     The table has a header; its columns are the model's features, in their order, and the target's where named.
     """
@@ -54,6 +54,10 @@ def predict(model: Path, data: Path, output: Path | None, target: str | None, as
 def _model(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
     from fedpoint.report.folder import load_model
 
+    if path.is_dir():
+        if not (path / "model.npz").exists():
+            raise FedpointError(f"{path} holds no model.npz: give the folder of a finished run")
+        path = path / "model.npz"
     arrays, manifest = load_model(path)
     if manifest.get("problem") not in (*LINEAR, CLASSIFIER) or list(arrays) != ["model"]:
         raise FedpointError(

@@ -33,6 +33,7 @@ from fedpoint.runtimes.simulation import Records, start_state
 from fedpoint.verbs.run import Run, begin, check_start, drive, stopper, take_repeat
 
 PERIOD = 2.0  # seconds from one commit to the next, at least
+MODEL = "model.npz"  # in the folder of a finished run: the first repeat's model, for `fedpoint predict`
 BLOCK = 64  # records whose loss is evaluated at once
 
 
@@ -242,13 +243,14 @@ class Store:
         self._rows, self.round, self._last = [], session.round, time.monotonic()
 
     def finish(self, run: Run) -> None:
-        """The end: the summary, and the losses for the run, which need not be computed twice."""
+        """The end: model and summary, and the losses for the run, which need not be computed twice."""
         self.commit(run.session)
         if self._losses:
             on_grid = np.concatenate(self._losses, axis=1)
             run._loss = on_grid
             if on_grid.shape[1] < len(run.rounds):
                 run._loss = np.concatenate([on_grid, _last_loss(run.session)], axis=1)
+        export(run, self.path / MODEL)
         self._open_handle.finish(_summary(run, has_loss=bool(self._losses)))
         self._event("finished", run.session.round, seconds=round(run.session.seconds, 3))
 
