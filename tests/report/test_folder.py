@@ -94,9 +94,7 @@ def test_config_meta_events_and_summary_come_back(run):
         seen.append_event({})
 
 
-@pytest.mark.parametrize(
-    "bad", [{"a": [1, None]}, {"a": {"b": object()}}, {1: 2}, {"a": 1j}, {"a": "\ud800"}]
-)
+@pytest.mark.parametrize("bad", [{"a": [1, None]}, {"a": {"b": object()}}, {1: 2}, {"a": 1j}, {"a": "\ud800"}])
 def test_a_config_that_toml_cannot_hold_is_refused(tmp_path, bad):
     with pytest.raises(FedpointError, match="config"):
         RunFolder.create(tmp_path / "run", bad, meta={})
@@ -231,9 +229,7 @@ def test_compaction_keeps_content(run, monkeypatch):
     monkeypatch.setattr(folder, "MAX_RECORD_FILES", 4)
     written = []
     write = RunFolder._write_records
-    monkeypatch.setattr(
-        RunFolder, "_write_records", lambda *args: written.append(write(*args)) or written[-1]
-    )
+    monkeypatch.setattr(RunFolder, "_write_records", lambda *args: written.append(write(*args)) or written[-1])
     for last in range(60):
         commit(run, last, last)
         assert len(run._head.files) <= 4
@@ -310,9 +306,7 @@ def test_a_disk_that_fails_leaves_the_last_commit(run, monkeypatch, code, call):
 def test_an_event_that_does_not_fit_leaves_no_half_line(run, monkeypatch):
     run.append_event({"n": 1})
     with monkeypatch.context() as patch:
-        patch.setattr(
-            disk, "sync", lambda file: (file.flush(), os.truncate(file.fileno(), 12), os.link("", ""))
-        )
+        patch.setattr(disk, "sync", lambda file: (file.flush(), os.truncate(file.fileno(), 12), os.link("", "")))
         with pytest.raises(FedpointError, match=r"cannot write .*events\.jsonl"):
             run.append_event({"n": 2})
     run.append_event({"n": 3})
