@@ -1,6 +1,8 @@
 """How fast is the engine? Ratios to loops in NumPy, C and PyTorch, measured in turn in one run.
 
-    python benchmarks/engine.py [--repeats 5] [--json FILE]
+    python benchmarks/engine.py [--repeats 5] [--json FILE] [--write]
+
+`--write` puts the figures into benchmarks/ENGINE.md.
 
 Machines are shared and noisy, so only ratios of medians of interleaved repeats count. Compilation and import are
 measured apart. "plain" is what one writes first, "tuned" what one writes when it has to be fast.
@@ -172,10 +174,36 @@ def import_seconds(tries: int = 5) -> float:
     return min(float(r.stdout) for r in runs)
 
 
+def write(benches: dict[str, Bench], ratios: dict[str, float], checks: list[tuple[str, float, str, float]]) -> None:
+    """The figures as a page."""
+    lines = [
+        "# The engine's speed",
+        "",
+        f"Written by `python benchmarks/engine.py --write` (jax {jax.__version__}, NumPy {np.__version__}, "
+        f"{os.cpu_count()} cores, shared). Ratios of medians of interleaved repeats; compilation apart.",
+        "",
+    ]
+    for bench in benches.values():
+        lines += [f"## {bench.title}", "", f"Compiled in {bench.compile:.1f} s.", ""]
+        lines += ["| | rounds/s | fedpoint is faster by |", "|---|---:|---:|"]
+        for name, rate in bench.rates.items():
+            ratio = "" if name == "fedpoint" else f"{bench.ratio(name):.2f}"
+            lines.append(f"| {name} | {rate:,.0f} | {ratio} |")
+        lines.append("")
+    lines += ["## Time per round, L = 10: K = 100,000 over K = 1,000", ""]
+    lines += [f"- {name}: {ratio:.2f}" for name, ratio in ratios.items()]
+    lines += ["", "## Targets", "", "| | value | target | |", "|---|---:|---:|---|"]
+    for name, value, sense, target in checks:
+        met = value >= target if sense == ">=" else value <= target
+        lines.append(f"| {name} | {value:.2f} | {sense} {target:g} | {'met' if met else 'missed'} |")
+    (Path(__file__).parent / "ENGINE.md").write_text("\n".join(lines) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/ENGINE.md")
     options = parser.parse_args()
     imported = import_seconds()
     print(f"import fedpoint, beyond import jax: {imported:.2f} s")
@@ -205,6 +233,8 @@ def main() -> None:
     for name, value, sense, target in checks:
         met = value >= target if sense == ">=" else value <= target
         print(f"  {'met   ' if met else 'MISSED'} {name:40s} {value:8.2f}   ({sense} {target:g})")
+    if options.write:
+        write(benches, ratios, checks)
     if options.json:
         figures = {n: {"rates": x.rates, "compile": x.compile} for n, x in benches.items()}
         options.json.write_text(json.dumps({"import": imported, "population": ratios, **figures}, indent=2))
