@@ -41,7 +41,7 @@ def test_every_card_says_what_the_table_and_the_citation_need(name):
     everything = {"Everyone", "Uniform", "ByWeight", "Importance", "Answering"}
     assert card.restriction or card.participation is None or set(card.participation) == everything
     for reference in card.references:
-        assert reference.bibtex().startswith(f"@inproceedings{{{reference.key},") and reference.year > 2000
+        assert reference.bibtex().startswith(f"@{reference.kind}{{{reference.key},") and reference.year > 2000
         assert str(reference.year) in reference.text() and " and " not in reference.text().split(".")[0]
     assert ">>>" in card.cls.__doc__ and "References:" in card.cls.__doc__
 

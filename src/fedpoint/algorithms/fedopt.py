@@ -25,9 +25,9 @@ class Optimised(NamedTuple):
 @algorithm(
     Card(
         name="fedopt",
-        title="FedOpt (FedAvgM, FedAdam, FedYogi, FedAdagrad)",
-        summary="any optax optimiser at the hub, with the mean change as its gradient",
-        lecture="(what users expect beside the lectures)",
+        title="FedOpt",
+        summary="any optax optimiser at the hub, the mean change as its gradient: FedAvgM, FedAdam, FedYogi, FedAdagrad",
+        lecture="-",
         references=(REDDI, HSU),
         limit="FedAvg's, when it converges",
     )

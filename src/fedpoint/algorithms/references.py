@@ -15,6 +15,7 @@ RIZK = Reference(
     "Federated learning under importance sampling",
     "IEEE Transactions on Signal Processing",
     2022,
+    "article",
 )
 LI_CONVERGENCE = Reference(
     "li2020convergence",
@@ -73,4 +74,5 @@ HSU = Reference(
     "Measuring the effects of non-identical data distribution for federated visual classification",
     "arXiv preprint",
     2019,
+    "misc",
 )

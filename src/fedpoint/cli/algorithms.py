@@ -12,13 +12,18 @@ import click
 @click.command()
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON, for programs.")
-def algorithms(name: str | None, as_json: bool) -> None:
+@click.option("--markdown", is_flag=True, help="Print the table as it stands in the README.")
+def algorithms(name: str | None, as_json: bool, markdown: bool) -> None:
     """List the algorithms, or describe one by NAME: what it does, its parameters, where it ends."""
     from fedpoint.config.methods import card_of
     from fedpoint.core.algorithm import CATALOGUE
 
     cards = [card_of(name)] if name else list(CATALOGUE.values())
-    if as_json:
+    if markdown:
+        from fedpoint.report.tables import algorithms_markdown
+
+        click.echo(algorithms_markdown())
+    elif as_json:
         click.echo(json.dumps([_plain(card) for card in cards], indent=2, ensure_ascii=False, default=str))
     elif name:
         _one(cards[0])

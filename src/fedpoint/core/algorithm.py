@@ -24,15 +24,18 @@ class Reference:
     title: str
     venue: str
     year: int
+    kind: str = "inproceedings"  # or "article", "misc"
 
     def bibtex(self) -> str:
+        where = {"inproceedings": "booktitle", "article": "journal", "misc": "howpublished"}[self.kind]
         return (
-            f"@inproceedings{{{self.key},\n  author = {{{self.authors}}},\n  title = {{{self.title}}},\n"
-            f"  booktitle = {{{self.venue}}},\n  year = {{{self.year}}}\n}}"
+            f"@{self.kind}{{{self.key},\n  author = {{{self.authors}}},\n  title = {{{self.title}}},\n"
+            f"  {where} = {{{self.venue}}},\n  year = {{{self.year}}}\n}}"
         )
 
     def text(self) -> str:
-        return f"{self.authors.replace(' and ', ', ')}. {self.title}. {self.venue}, {self.year}."
+        authors = ", ".join(" ".join(reversed(name.split(", "))) for name in self.authors.split(" and "))
+        return f"{authors}. {self.title}. {self.venue}, {self.year}."
 
 
 @dataclass(frozen=True)
