@@ -40,7 +40,8 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.core.random import Key
     from fedpoint.core.steps import Epochs, Exponential, InverseTime, Scheduled, Stragglers
     from fedpoint.errors import Diverged, FedpointError
-    from fedpoint.report.store import export, load
+    from fedpoint.report.load import load
+    from fedpoint.report.model import export
     from fedpoint.verbs.compare import Comparison, compare
     from fedpoint.verbs.run import Run, run
     from fedpoint.verbs.sweep import Sweep, sweep
@@ -57,7 +58,8 @@ _NAMES = {
     "fedpoint.core.random": "Key",
     "fedpoint.core.steps": "Epochs Exponential InverseTime Scheduled Stragglers",
     "fedpoint.errors": "Diverged FedpointError",
-    "fedpoint.report.store": "export load",
+    "fedpoint.report.load": "load",
+    "fedpoint.report.model": "export",
     "fedpoint.verbs.compare": "Comparison compare",
     "fedpoint.verbs.run": "Run run",
     "fedpoint.verbs.sweep": "Sweep sweep",

@@ -26,7 +26,7 @@ class Optimised(NamedTuple):
     Card(
         name="fedopt",
         title="FedOpt",
-        summary="any optax optimiser at the hub, the mean change as its gradient: FedAvgM, FedAdam, FedYogi, FedAdagrad",
+        summary="any optax optimiser at the hub, fed with the mean change: FedAvgM, FedAdam, FedYogi, FedAdagrad",
         lecture="-",
         references=(REDDI, HSU),
         limit="FedAvg's, when it converges",

@@ -12,7 +12,8 @@ from fedpoint.config import Experiment, Member, parse, read
 from fedpoint.errors import Diverged, FedpointError
 from fedpoint.report import disk
 from fedpoint.report.folder import RunFolder
-from fedpoint.report.store import LoadedRun, Place, load
+from fedpoint.report.load import LoadedRun, load
+from fedpoint.report.store import Place
 from fedpoint.verbs.run import Run, run
 
 COMPARISON = "comparison.toml"  # in the folder of a comparison: the whole experiment

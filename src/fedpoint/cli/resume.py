@@ -24,8 +24,8 @@ def resume(folder: Path, rounds: int | None, figure: Path | None, no_figure: boo
     from fedpoint.cli.experiment import COMPARISON, perform, reopen, state
     from fedpoint.cli.progress import watch
     from fedpoint.cli.show import picture, report
+    from fedpoint.report.load import LoadedRun
     from fedpoint.report.plots import check_path
-    from fedpoint.report.store import LoadedRun
 
     if figure is not None:
         check_path(figure)

@@ -108,9 +108,16 @@ class Run:
         self.evaluated_rounds = self.rounds[chosen]
         self.evaluation = {name: np.array([[float(m[name]) for m in row] for row in rows]) for name in rows[0][0]}
 
+    def description(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The algorithm in plain types, and how rows of data become predictions."""
+        from fedpoint.config import methods
+        from fedpoint.report.model import use_of
+
+        return methods.describe(self.algorithm), use_of(self.problem, take_repeat(self.model, 0))
+
     def export(self, path: str, repeat: int = 0) -> None:
         """Write one repeat's model as npz with a manifest, for `fedpoint predict` and other programs."""
-        from fedpoint.report.store import export
+        from fedpoint.report.model import export
 
         export(self, path, repeat)
 

@@ -1,0 +1,217 @@
+"""A run read back from its folder: everything that was recorded, without the data; with them, it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedpoint.config import methods, schemes
+from fedpoint.config.values import Unreadable
+from fedpoint.core.vector import unwrap_all, wrap
+from fedpoint.errors import FedpointError
+from fedpoint.metrics import Cost
+from fedpoint.report.folder import Checkpoint, RunFolder
+from fedpoint.report.statement import check_same, statement, without_none
+from fedpoint.report.store import Store
+from fedpoint.runtimes.session import Session, unflatten
+from fedpoint.runtimes.simulation import start_state
+from fedpoint.verbs.run import Run, begin, check_start, drive, stopper, take_repeat
+
+
+def load(folder: str | Path, problem: Any = None, algorithm: Any = None, participation: Any = None) -> Run:
+    """A run read back from its folder.
+
+    Rounds, errors, losses, models, memories, costs and evaluation come from the disk. To go on (`extend`), a run from
+    a TOML file builds its problem again; otherwise give the problem, which must be the one the run was begun with.
+    Give the algorithm or the participation too where the folder can only name them (your own class, an optax object).
+    """
+    return LoadedRun(RunFolder.open(folder), problem, algorithm, participation)
+
+
+class LoadedRun(Run):
+    """A run on disk. Its session, which needs the data, is made when something asks for it."""
+
+    def __init__(self, folder: RunFolder, problem: Any = None, algorithm: Any = None, participation: Any = None):
+        self.stored, self.config = folder, folder.config
+        self.seed, self.repeats = self.config["seed"], self.config["repeats"]
+        given = {"problem": problem, "algorithm": algorithm, "participation": participation}
+        vars(self).update({name: value for name, value in given.items() if value is not None})
+        point = folder.latest()
+        self._point = point or self._restart()
+        self._read(self._point)
+        summary = folder.summary or {}
+        self.finished = bool(summary)
+        self.evaluation = {name: np.asarray(v) for name, v in summary.get("evaluation", {}).items()}
+        self.evaluated_rounds = np.asarray(summary.get("evaluated_rounds", []), int)
+        self.folder = Store(folder.path, self._point.round, self._loss_on_grid())
+        if problem is not None:
+            self.session  # noqa: B018 - other data are refused here, not later
+
+    def _restart(self) -> Checkpoint:
+        """A run that was killed before its first commit: commit the start now."""
+        run = begin(self._new_session())
+        with RunFolder.open(self.stored.path, write=True) as handle:
+            Store(handle.path, handle=handle).start(run)
+        point = self.stored.latest()
+        if point is None:
+            raise FedpointError(f"{self.stored.path} holds nothing yet: start the run again in another folder")
+        return point
+
+    def _read(self, point: Checkpoint) -> None:
+        records, state = point.records, point.state
+        names = [entry["name"] for entry in self.stored.meta["model"]]
+        self.rounds = records["round"]
+        arrays = {name: np.moveaxis(records[name], 0, 1) for name in (*names, "used")}
+        arrays |= {name: np.moveaxis(records[name], 0, 1) for name in ("error", "loss") if name in records}
+        if point.round % self.config["record_every"]:  # the end is always recorded
+            self.rounds = np.append(self.rounds, point.round)
+            for name, array in arrays.items():
+                arrays[name] = np.concatenate([array, state[f"last.{name}"][:, None]], axis=1)
+        self._leaves = [arrays[name] for name in names]
+        self.history = _nested(self.stored.meta["model"], self._leaves)
+        self.used = arrays["used"]
+        self._error, self._loss = arrays.get("error"), arrays.get("loss")
+
+    def _loss_on_grid(self) -> np.ndarray | None:
+        count = len(self._point.records["round"])
+        return None if self._loss is None else self._loss[:, :count]
+
+    # What needs no data.
+
+    @property
+    def error(self) -> np.ndarray | None:
+        return self._error
+
+    @property
+    def loss(self) -> np.ndarray:
+        if self._loss is None:
+            raise FedpointError(f"the run in {self.stored.path} has no loss: its field is not a gradient")
+        return self._loss
+
+    @property
+    def model(self) -> Any:
+        return jax.tree.map(lambda a: a[:, -1], self.history)
+
+    @property
+    def models(self) -> Any:
+        K = self.config["problem"]["agents"]
+        return jax.tree.map(lambda a: np.broadcast_to(a[:, None], (len(a), K, *a.shape[1:])), self.model)
+
+    @property
+    def memories(self) -> Any:
+        algorithm, model = self.algorithm, wrap(take_repeat(self.model, 0))
+        arrays = {name.removeprefix("state"): a for name, a in self._point.state.items()}
+        with jax.enable_x64(True):
+            one = start_state(algorithm, model, self.config["problem"]["agents"], ".used" in arrays)
+            like = jax.tree.map(lambda a: np.broadcast_to(a, (self.repeats, *np.shape(a))), one)
+            state = unflatten(like, arrays)
+            settled = jax.vmap(lambda hub, memory: jax.vmap(lambda m: algorithm.settle(hub, m))(memory))
+            return jax.tree.map(np.asarray, unwrap_all(settled(state.hub, state.memory)))
+
+    @property
+    def cost(self) -> Cost:
+        sizes = self.stored.meta["message"]
+        return Cost.of(int(self.rounds[-1]), self.used[:, -1].mean(0), sizes["down"], sizes["up"], sizes["width"])
+
+    @property
+    def speed(self) -> float:
+        whole = int(self.rounds[-1]) / max(float(self._point.state["seconds"]), 1e-9)
+        return (self.stored.summary or {}).get("rounds_per_second", whole)
+
+    def description(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self.config["algorithm"], self.stored.meta["use"]
+
+    @property
+    def engine(self) -> str:
+        return self.stored.meta["engine"]
+
+    # What is built again, or was given.
+
+    @cached_property
+    def algorithm(self) -> Any:
+        table = self.config.get("experiment", self.config)["algorithm"]
+        with self._hint("algorithm"):
+            return methods.rebuild(table)
+
+    @cached_property
+    def participation(self) -> Any:
+        if "experiment" in self.config:
+            return schemes.scheme_of(self.config["experiment"].get("participation"))
+        with self._hint("participation"):
+            return schemes.rebuild(self.config["participation"])
+
+    @cached_property
+    def problem(self) -> Any:
+        if "experiment" not in self.config:
+            raise FedpointError(
+                f"the data of the run in {self.stored.path} are not in its folder: give fp.load(folder, problem=...)"
+            )
+        from fedpoint.config import parse
+
+        return parse(self.config["experiment"], self.stored.path.name, source=str(self.stored.path)).problem
+
+    @cached_property
+    def session(self) -> Session:  # type: ignore[override]
+        """The run, ready to go on from the last commit."""
+        names = [entry["name"] for entry in self.stored.meta["model"]]
+        leaves = [self._point.records[name][0, 0] for name in names]
+        session = self._new_session(jax.tree.unflatten(jax.tree.structure(self.problem.start()), leaves))
+        session.restore({n.removeprefix("state"): a for n, a in self._point.state.items()}, self._point.round)
+        session.seconds = float(self._point.state["seconds"])
+        self.history = jax.tree.unflatten(jax.tree.structure(session.start), self._leaves)
+        return session
+
+    def _new_session(self, start: Any = None) -> Session:
+        """Not advanced, and checked to be the stored run's."""
+        config, algorithm, participation = self.config, self.algorithm, self.participation
+        numbers = (config[key] for key in ("exact", "seed", "repeats", "record_every"))
+        session = Session(algorithm, self.problem, participation, check_start(self.problem, start), *numbers)
+        now = without_none(statement(session, algorithm, participation))
+        check_same({key: config.get(key) for key in now}, now, self.stored.path)
+        return session
+
+    def extend(self, rounds: int, **options: Any) -> Run:
+        """Go on in the same folder to `rounds` rounds in all: the bits of a run that never stopped."""
+        if self.finished:
+            return super().extend(rounds, **options)
+        if self._stopped(options.get("stop")):
+            rounds = self._point.round
+        return drive(self, max(rounds, self._point.round), **options)
+
+    def _stopped(self, stop: Any) -> bool:
+        """Whether the last record already met `stop`, so that an uninterrupted run would not have gone on."""
+        if stop is None or len(self._point.records["round"]) != len(self.rounds) or len(self.rounds) < 2:
+            return False
+        before = jax.tree.map(lambda a: a[:, :-1], self.history)
+        error = None if self.error is None else self.error[:, -1]
+        return bool(stopper(stop, before)(int(self.rounds[-1]), self.model, error))
+
+    @contextlib.contextmanager
+    def _hint(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Unreadable as error:
+            raise FedpointError(f"{self.stored.path}: {error}; give fp.load(folder, {name}=...)") from None
+
+    def __repr__(self) -> str:
+        name = self.config["algorithm"]["name"]
+        state = "finished" if self.finished else "not finished"
+        return f"<Run {name} in {self.stored.path}: {self.rounds[-1]} rounds, {self.repeats} repeats, {state}>"
+
+
+def _nested(layout: list[dict[str, Any]], leaves: list[np.ndarray]) -> Any:
+    """The arrays as a tree of dictionaries and lists."""
+    if [entry["path"] for entry in layout] == [[]]:
+        return leaves[0]
+    inside: dict[str | int, list[tuple[dict[str, Any], np.ndarray]]] = {}
+    for entry, leaf in zip(layout, leaves, strict=True):
+        first, *rest = entry["path"]
+        inside.setdefault(first, []).append(({**entry, "path": rest}, leaf))
+    made = {key: _nested([e for e, _ in part], [a for _, a in part]) for key, part in inside.items()}
+    return list(made.values()) if list(made) == list(range(len(made))) else made
