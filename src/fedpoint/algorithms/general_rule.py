@@ -128,7 +128,7 @@ class GeneralRule:
         direction, length = solver(self, w, agent)
         step = at(self.step, agent.round * agent.steps(self.local_steps))
         if not isinstance(self.weights, str):
-            direction = direction * (self.weights / agent.share)
+            direction = direction * (self.weights / agent.share).astype(length.dtype)
         elif self.weights == "fedavg":
             direction = direction * length
         return message(direction * step, length), memory

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from fedpoint.core.random import Key
@@ -39,8 +40,9 @@ class Agent:
         return wrap(self._oracle.field(self._mine, model, z))
 
     def loss(self, w: Any) -> Any:
-        """This agent's exact loss at w."""
-        return self._oracle.loss(self._mine, unwrap(w))
+        """This agent's exact loss at w, in the model's precision."""
+        model = unwrap(w)
+        return self._oracle.loss(self._mine, model).astype(jnp.result_type(*jax.tree.leaves(model)))
 
     def prox(self, center: Any, weight: Any) -> Any:
         """argmin_v loss(v) + weight |v - center|^2, solved exactly (closed form, or Newton's method to rounding)."""
