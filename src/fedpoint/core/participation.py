@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from fedpoint.core.random import Key
 from fedpoint.core.record import record
@@ -174,7 +175,8 @@ class Answering(Participation):
     minimum: with fewer answers the round is abandoned, and model and memories stay.
 
     Weights stay unbiased: with one probability (or a trace, read as such) the answers stand for all who were
-    asked, v (asked / merged); with different probabilities a_k, v_k / a_k.
+    asked, v (asked / merged); with different probabilities, v_k over the chance that agent k answers and enough
+    others do for the `minimum`.
     """
 
     abandons = True
@@ -234,6 +236,8 @@ class Answering(Participation):
         merged = jnp.sum(answers)
         if self.trace is None and jnp.ndim(self.probability) == 1:
             scale = 1.0 / self.probability[agents]
+            if self.minimum > 1:
+                scale = scale / _others_answer(jnp.where(asked.heard, self.probability[agents], 0.0), self.minimum - 1)
         else:
             scale = jnp.sum(asked.heard) / jnp.maximum(merged, 1)
         zero = jnp.zeros_like(asked.weight)
@@ -245,6 +249,22 @@ class Answering(Participation):
             asked.asked,
             merged >= self.minimum,
         )
+
+
+def _others_answer(chance: Array, least: int) -> Array:
+    """(L,): the probability that at least `least` of the other slots answer, slot j with chance[j]."""
+    slots = jnp.arange(chance.shape[0])
+
+    def without(slot):
+        def add(few, one):  # few[i]: the probability of i answers so far, i < least
+            index, a = one
+            a = jnp.where(index == slot, 0.0, a)
+            return few * (1 - a) + a * jnp.concatenate([jnp.zeros(1), few[:-1]]), None
+
+        none = jnp.zeros(least).at[0].set(1.0)
+        return 1.0 - lax.scan(add, none, (slots, chance))[0].sum()
+
+    return jnp.maximum(jax.vmap(without)(slots), 1e-12)
 
 
 SCHEMES = {c.__name__.lower(): c for c in (Everyone, Uniform, ByWeight, Importance, Answering)}
