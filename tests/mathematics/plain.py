@@ -60,12 +60,15 @@ def everyone(p, rounds):
     return [Tick(p, np.ones(len(p), bool))] * rounds
 
 
-def ticks_of(scheme, p, rounds, key, first=0):
-    """The scheme's rounds as dense arrays: v (rounds, K), p over those heard (rounds, K), merge (rounds,)."""
-    p = np.asarray(p)
+@jax.jit
+def _keys(key, rounds):
+    return jax.vmap(key.fold)(rounds)
 
-    def one(round):
-        tick = scheme.tick(key.fold(round), jax.numpy.asarray(p), round)
+
+@jax.jit
+def _ticks(scheme, p, keys, rounds):
+    def one(key, round):
+        tick = scheme.tick(key, p, round)
         agents = np.arange(len(p)) if tick.agents is None else tick.agents
         zero = jax.numpy.zeros(len(p))
         return (
@@ -76,15 +79,24 @@ def ticks_of(scheme, p, rounds, key, first=0):
             zero.at[agents].add(tick.heard),
         )
 
+    return jax.vmap(one)(keys, rounds)
+
+
+def ticks_of(scheme, p, rounds, seed=0, repeat=0):
+    """The rounds of `fp.run(..., participation=scheme, seed=seed)` as dense arrays.
+
+    v and p over those heard (rounds, K), merge and asked (rounds,), answers of each agent (rounds, K).
+    """
     with jax.enable_x64(True):
-        return tuple(np.asarray(a) for a in jax.jit(jax.vmap(one))(first + jax.numpy.arange(rounds)))
+        at = jax.numpy.arange(rounds)
+        keys = _keys(fp.Key.of(seed, repeat, SCHEDULE), at)
+        found = _ticks(jax.device_put(scheme), jax.numpy.asarray(p), keys, at)
+        return tuple(np.asarray(a) for a in found)
 
 
 def drawn(scheme, p, rounds, seed=0):
     """Who takes part in the rounds of `fp.run(..., participation=scheme, seed=seed)`, repeat 0."""
-    with jax.enable_x64(True):
-        key = fp.Key.of(seed, 0, SCHEDULE)
-    v, share, merge, _, _ = ticks_of(scheme, p, rounds, key)
+    v, share, merge, _, _ = ticks_of(scheme, p, rounds, seed)
     return [
         Tick(a, s > 0) if m else Tick(0 * a, np.zeros(len(p), bool)) for a, s, m in zip(v, share, merge, strict=True)
     ]
