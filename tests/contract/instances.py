@@ -1,0 +1,199 @@
+"""One or more instances of every card, and the centralised method that each is with one agent, in plain NumPy."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import optax
+
+import fedpoint as fp
+
+STEP, OTHER = 0.11, 0.07
+STEPS = np.array([2, 4, 3, 1])  # local steps of the four agents, where they differ
+FACTORS = np.array([1.0, 0.5, 1.5, 0.8])  # and their steps
+
+
+@fp.algorithm
+class Damped:
+    """What a user may write: local steps, and a memory of the last change, of which a part is repeated."""
+
+    step: float
+    local_steps: int = 2
+    damping: float = 0.3
+
+    def init(self, w):
+        return w, 0.0 * w
+
+    def local(self, w, last, agent):
+        y = fp.descend(agent, w, self.local_steps, lambda y, e: y - self.step * agent.field(y, e))
+        change = y - w + self.damping * last
+        return change, change
+
+    def combine(self, w, inbox):
+        return w + inbox.mean
+
+
+def descent(g, w, rates):
+    for rate in rates:
+        w = w - rate * g(w)
+    return w
+
+
+def local_solver(g, w, step, steps, momentum=0.0, pull=0.0, decay=1.0):
+    """Local steps with momentum, a proximal term and decay: where they end, and |a|_1 by summing a."""
+    y, buffer, reach, unit = w, 0 * w, 0.0, 0.0
+    for e in range(steps):
+        buffer = momentum * buffer + g(y) + pull * (y - w)
+        unit = momentum * unit + 1 - step * pull * reach
+        y, reach = y - step * decay**e * buffer, reach + decay**e * unit
+    return y, reach
+
+
+class Central:
+    """Rounds of the method with one agent: gradient g, loss f, proximal map prox."""
+
+    def __init__(self, g, f, prox):
+        self.g, self.f, self.prox = g, f, prox
+
+    def gradient(self, w, r, s):
+        return descent(self.g, w, [s])
+
+    def fedavg(self, w, r, s):
+        return descent(self.g, w, [s / 3] * 3)
+
+    def fedavg_decaying(self, w, r, s):
+        return descent(self.g, w, [s * 8.0 / (8.0 + r * 3 + e) for e in range(3)])
+
+    def two(self, w, r, s):
+        return descent(self.g, w, [s] * 2)
+
+    def three(self, w, r, s):
+        return descent(self.g, w, [s] * 3)
+
+    def fedavg_local_momentum(self, w, r, s):
+        y, m = w, 0 * w
+        for _ in range(2):
+            m = 0.5 * m + self.g(y)
+            y = y - s * m
+        return y
+
+    def fedprox(self, w, r, s):
+        return local_solver(self.g, w, s, 3, pull=0.4)[0]
+
+    def fedprox_exact(self, w, r, s):
+        return self.prox(w, s / 2)
+
+    def general(self, w, r, s):
+        return local_solver(self.g, w, s, 3, momentum=0.5, pull=0.3, decay=0.9)[0]
+
+    def custom(self, w, r, s):
+        y, total = w, 0 * w
+        for a in (1.0, 2.0, 0.5):
+            total = total + a * self.g(y)
+            y = y - s * self.g(y)
+        return w - 1.7 * s * total / 3.5
+
+    def fednova(self, w, r, s):
+        y, length = local_solver(self.g, w, s, 2, momentum=0.6)
+        return w + 2.5 * (y - w) / length
+
+    def scaffold(self, w, r, s):
+        return w + 0.8 * (descent(self.g, w, [s] * 3) - w)
+
+    def qfedavg(self, w, r, s):
+        F, D = self.f(w), (w - descent(self.g, w, [s] * 2)) / s
+        return w - F**1.5 * D / (1.5 * F**0.5 * (D @ D) + F**1.5 / s)
+
+    def momentum(self, w, r, s):
+        self.m = 0.7 * getattr(self, "m", 0) - (descent(self.g, w, [s] * 2) - w)
+        return w - 0.9 * self.m
+
+    def adam(self, w, r, s):
+        d = -(descent(self.g, w, [s] * 2) - w)
+        self.m = 0.9 * getattr(self, "m", 0) + 0.1 * d
+        self.v = 0.99 * getattr(self, "v", 0) + 0.01 * d**2
+        return w - 0.1 * (self.m / (1 - 0.9 ** (r + 1))) / (np.sqrt(self.v / (1 - 0.99 ** (r + 1))) + 1e-3)
+
+    def yogi(self, w, r, s):
+        d = -(descent(self.g, w, [s] * 2) - w)
+        self.m = 0.9 * getattr(self, "m", 1e-6) + 0.1 * d
+        v = getattr(self, "v", 1e-6 + 0 * w)
+        self.v = v - 0.01 * np.sign(v - d**2) * d**2
+        return w - 0.1 * (self.m / (1 - 0.9 ** (r + 1))) / (np.sqrt(self.v / (1 - 0.99 ** (r + 1))) + 1e-3)
+
+    def adagrad(self, w, r, s):
+        d = -(descent(self.g, w, [s] * 2) - w)
+        self.v = getattr(self, "v", 1e-6) + d**2
+        return w - 0.1 * d / (np.sqrt(self.v) + 1e-3)
+
+    def damped(self, w, r, s):
+        self.last = descent(self.g, w, [s] * 2) - w + 0.3 * getattr(self, "last", 0)
+        return w + self.last
+
+
+@dataclass(frozen=True)
+class Instance:
+    """make(step, agents, part): the algorithm for agents (rows of the tables above), with a part of their weight."""
+
+    card: str
+    make: Callable
+    central: str | None  # the method of `Central`; None where it is random
+    number: str = "step"  # the field that is varied
+    engine: bool = True  # also under what the engine may choose, not only under the mathematics
+
+
+INSTANCES = {
+    "GradientExchange": Instance("gradient_exchange", lambda s, k, p: fp.GradientExchange(s), "gradient"),
+    "ParameterExchange": Instance("parameter_exchange", lambda s, k, p: fp.ParameterExchange(s), "gradient"),
+    "FedAvg": Instance("fedavg", lambda s, k, p: fp.FedAvg(s, 3), "fedavg"),
+    "FedAvg, decaying": Instance(
+        "fedavg",
+        lambda s, k, p: fp.FedAvg(fp.InverseTime(8.0 * s, 8.0), 3, normalise=False),
+        "fedavg_decaying",
+        engine=False,
+    ),
+    "FedAvg, unequal": Instance(
+        "fedavg", lambda s, k, p: fp.FedAvg(s * FACTORS[k], STEPS[k], normalise=False), "two", number="", engine=True
+    ),
+    "FedAvg, local momentum": Instance(
+        "fedavg",
+        lambda s, k, p: fp.FedAvg(s, 2, normalise=False, optimiser=LOCAL),
+        "fedavg_local_momentum",
+        engine=False,
+    ),
+    "FedProx": Instance("fedprox", lambda s, k, p: fp.FedProx(s, 3, pull=0.4), "fedprox"),
+    "FedProx, exact": Instance(
+        "fedprox", lambda s, k, p: fp.FedProx(pull=s, exact=True), "fedprox_exact", number="pull"
+    ),
+    "GeneralRule": Instance(
+        "general_rule", lambda s, k, p: fp.GeneralRule(s, 3, momentum=0.5, pull=0.3, decay=0.9), "general"
+    ),
+    "GeneralRule, custom": Instance(
+        "general_rule",
+        lambda s, k, p: fp.GeneralRule(
+            s, 3, weights=np.array([0.4, 0.3, 0.2, 0.1])[k] * p * (1 / 0.4 if len(k) == 1 else 1),
+            effective=1.7, coefficients=[1.0, 2.0, 0.5],
+        ),
+        "custom",
+        engine=False,
+    ),
+    "FedNova": Instance("fednova", lambda s, k, p: fp.FedNova(s, STEPS[k], momentum=0.6, effective=2.5), "fednova"),
+    "SCAFFOLD": Instance("scaffold", lambda s, k, p: fp.Scaffold(s, 3, server_step=0.8), "scaffold"),
+    "SCAFFOLD, option 1": Instance(
+        "scaffold", lambda s, k, p: fp.Scaffold(s, 3, server_step=0.8, option=1), "scaffold", engine=False
+    ),
+    "Scaffnew": Instance("scaffnew", lambda s, k, p: fp.Scaffnew(s, probability=0.4), None),
+    "Scaffnew, fixed": Instance("scaffnew", lambda s, k, p: fp.Scaffnew(s, local_steps=3), "three", engine=False),
+    "q-FedAvg": Instance("qfedavg", lambda s, k, p: fp.QFedAvg(1.5, s, 2), "qfedavg"),
+    "FedAvgM": Instance(
+        "fedopt", lambda s, k, p: fp.FedAvgM(s, 2, server_step=0.9, momentum=0.7), "momentum", engine=False
+    ),
+    "FedAdam": Instance("fedopt", lambda s, k, p: fp.FedAdam(s, 2), "adam"),
+    "FedYogi": Instance("fedopt", lambda s, k, p: fp.FedYogi(s, 2), "yogi", engine=False),
+    "FedAdagrad": Instance("fedopt", lambda s, k, p: fp.FedAdagrad(s, 2), "adagrad", engine=False),
+    "a user's own": Instance("own", lambda s, k, p: Damped(s), "damped"),
+}  # fmt: skip
+
+LOCAL = optax.trace(0.5)
+ENGINE = [name for name, one in INSTANCES.items() if one.engine]
+ALL = np.arange(4)

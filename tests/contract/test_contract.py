@@ -1,0 +1,390 @@
+"""What every algorithm owes: enumerated from the catalogue, so that a new one is held to it from its first day."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from instances import ALL, ENGINE, INSTANCES, OTHER, STEP, Central, Damped
+
+import fedpoint as fp
+from fedpoint.core.algorithm import CATALOGUE, samples_per_round
+from fedpoint.core.participation import as_participation
+from fedpoint.report.folder import RunFolder
+from fedpoint.runtimes.session import Session, flatten, unflatten
+from fedpoint.runtimes.simulation import segment
+
+SIZES = (5, 8, 6, 7)
+every_instance = pytest.mark.parametrize("name", INSTANCES)
+under_the_engine = pytest.mark.parametrize("name", ENGINE)
+
+
+def algorithm(name, step=STEP, agents=ALL, part=1.0):
+    return INSTANCES[name].make(step, np.asarray(agents), part)
+
+
+def bowls(agents=ALL, part=None, noise=0.0):
+    """A quadratic with unequal weights; `agents` repeats or permutes the four, `part` is how much of each is meant."""
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(4, 3, 3))
+    H, c, p = root @ np.swapaxes(root, 1, 2) / 3 + 0.5 * np.eye(3), rng.normal(size=(4, 3)), np.array([4, 1, 3, 2.0])
+    k = np.asarray(agents)
+    return fp.problems.Quadratic(H[k], c[k], noise=noise, weights=p[k] * (1.0 if part is None else part))
+
+
+NOISY = bowls(noise=0.2)
+
+
+def session(name, step=STEP, seed=3, repeats=1, participation=None, problem=NOISY, **layout):
+    made = Session(
+        algorithm(name, step), problem, as_participation(participation), problem.start(), False, seed, repeats, 1
+    )
+    made.layout = dataclasses.replace(made.layout, **layout)
+    return made
+
+
+def few(name):
+    """Few participants where the method allows them, so that memories age."""
+    card = CATALOGUE.get(INSTANCES[name].card)
+    return 3 if card is None or card.participation is None or "Uniform" in card.participation else None
+
+
+def histories(made, rounds):
+    kept = []
+    made.advance(rounds, keep=lambda at, records: kept.append(records))
+    return jax.tree.map(lambda *a: np.concatenate(a, axis=1), *kept).model
+
+
+def same_bits(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+
+
+def test_every_card_has_an_instance():
+    assert {one.card for one in INSTANCES.values()} >= set(CATALOGUE)
+    assert {INSTANCES[name].card for name in ENGINE} >= set(CATALOGUE)
+
+
+# The mathematics of a round.
+
+
+@every_instance
+def test_permuting_agents_permutes_the_result(name):
+    order = np.array([2, 0, 3, 1])
+    plain = fp.run(algorithm(name), bowls(), rounds=6, exact=True)
+    moved = fp.run(algorithm(name, agents=order), bowls(order), rounds=6, exact=True)
+    np.testing.assert_allclose(moved.history, plain.history, rtol=1e-12, atol=1e-12)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b[:, order], rtol=1e-10, atol=1e-11), moved.memories, plain.memories
+    )
+    np.testing.assert_allclose(moved.loss, plain.loss, rtol=1e-12)
+
+
+@every_instance
+def test_splitting_an_agent_into_halves_changes_nothing(name):
+    agents, part = np.array([0, 1, 1, 2, 3]), np.array([1, 0.5, 0.5, 1, 1])
+    whole = fp.run(algorithm(name), bowls(), rounds=6, exact=True)
+    split = fp.run(algorithm(name, agents=agents, part=part), bowls(agents, part), rounds=6, exact=True)
+    np.testing.assert_allclose(split.history, whole.history, rtol=1e-10, atol=1e-10)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b[:, agents], rtol=1e-9, atol=1e-10), split.memories, whole.memories
+    )
+
+
+@every_instance
+def test_one_agent_is_the_centralised_method(name):
+    problem, rounds = bowls([0]), 7
+    H, c = problem.own.H[0], problem.own.center[0]
+    run = fp.run(algorithm(name, agents=[0]), problem, rounds=rounds, exact=True, start=[1.0, -2.0, 0.5])
+    w, path = np.array([1.0, -2.0, 0.5]), [np.array([1.0, -2.0, 0.5])]
+    plain = Central(
+        lambda w: H @ (w - c),
+        lambda w: 0.5 * (w - c) @ H @ (w - c),
+        lambda v, weight: np.linalg.solve(H + 2 * weight * np.eye(3), H @ c + 2 * weight * v),
+    )
+    if INSTANCES[name].central is None:  # the number of steps is random; how many there were is part of the cost
+        steps = np.diff(run.used[0, :, 2])
+        assert (steps >= 1).all() and len(set(steps)) > 1
+        for n in steps:
+            for _ in range(n):
+                w = plain.gradient(w, 0, STEP)
+            path.append(w)
+    else:
+        for r in range(rounds):
+            w = getattr(plain, INSTANCES[name].central)(w, r, STEP)
+            path.append(w)
+    np.testing.assert_allclose(run.history[0], path, rtol=1e-12, atol=1e-13)
+
+
+# The program of a run.
+
+
+@under_the_engine
+def test_traced_once(name):
+    """Other steps, seeds, weights, rounds, records: the same program."""
+    fp.run(algorithm(name), NOISY, rounds=4, participation=few(name))
+    compiled = segment._cache_size()
+    other = bowls(noise=0.1)
+    other.weights = np.array([0.1, 0.2, 0.3, 0.4])
+    run = fp.run(algorithm(name, OTHER), other, rounds=9, participation=few(name), seed=8, record_every=2)
+    run.extend(11)
+    assert segment._cache_size() == compiled
+
+
+def test_local_is_traced_once_a_program():
+    traced = []
+
+    class Counted(Damped):
+        def local(self, w, last, agent):
+            traced.append(agent)
+            return super().local(w, last, agent)
+
+    Counted = fp.algorithm(Counted)
+    fp.run(Counted(0.1), NOISY, rounds=200)
+    assert len(traced) <= 6  # shapes, the loop's body (which JAX may look at more than once), never once a round
+    before = len(traced)
+    fp.run(Counted(0.05), NOISY, rounds=300, seed=4)
+    assert len(traced) - before <= 1  # the shapes of a message only
+
+
+@under_the_engine
+def test_hub_memory_and_message_survive_serialisation(name, tmp_path):
+    """Flat, named arrays, through an npz on disk, to the bit; and then the run goes on to the same bits."""
+    one = session(name, participation=few(name))
+    one.advance(5)
+    saved = one.save()
+    with RunFolder.create(tmp_path / "run", {}, meta={}) as folder:
+        folder.commit(5, saved, {})
+    with RunFolder.open(tmp_path / "run") as folder:
+        found = folder.latest()
+    assert found.round == 5 and set(found.state) == set(saved)
+    same_bits(found.state, saved)
+    same_bits(jax.tree.map(np.asarray, unflatten(one.state, found.state)), jax.tree.map(np.asarray, one.state))
+    two = session(name, participation=few(name), seed=3)
+    two.restore(found.state, 5)
+    same_bits(histories(two, 9), histories(one, 9))
+    same_bits(two.memories(), one.memories())
+    message = jax.tree.map(np.asarray, one.state.hub)  # what the hub sends is made of what it keeps
+    same_bits(unflatten(message, flatten(message)), message)
+
+
+@under_the_engine
+def test_a_resumed_run_is_the_uninterrupted_one(name):
+    straight = session(name, participation=few(name))
+    path = histories(straight, 9)
+    first = session(name, participation=few(name))
+    part = histories(first, 4)
+    second = session(name, participation=few(name))
+    second.restore(first.save(), first.round)
+    rest = histories(second, 9)
+    same_bits(jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), part, rest), path)
+    same_bits(second.save(), straight.save())
+    run = fp.run(algorithm(name), NOISY, rounds=4, participation=few(name), seed=3)
+    longer = run.extend(9)
+    same_bits(longer.history[:, 1:], path)
+    same_bits(longer.memories, straight.memories())
+
+
+# What the engine may choose without changing the result.
+
+
+@under_the_engine
+def test_drawn_ahead_is_drawn_on_the_spot(name):
+    """The same numbers, up to what a fused multiplication and addition rounds."""
+    one, two = session(name, participation=few(name)), session(name, participation=few(name), samples=None)
+    if one.layout.samples is None:
+        one.layout = dataclasses.replace(one.layout, samples=samples_per_round(one.algorithm))
+    np.testing.assert_allclose(histories(one, 12), histories(two, 12), rtol=1e-13, atol=1e-14)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13), one.memories(), two.memories())
+
+
+def regression(**options):
+    rng = np.random.default_rng(1)
+    A = [rng.normal(size=(n, 3)) + 0.2 * k for k, n in enumerate(SIZES)]
+    b = [rng.normal(size=n) + k for k, n in enumerate(SIZES)]
+    return fp.problems.LeastSquares(A, b, weights=[4, 1, 3, 2], mean=True, **options)
+
+
+def classes(**options):
+    rng = np.random.default_rng(2)
+    groups = np.repeat(np.arange(4), SIZES)
+    return fp.problems.Logistic(rng.normal(size=(26, 3)), rng.integers(0, 3, 26), groups=groups, **options)
+
+
+@pytest.mark.parametrize(
+    ("problem", "participation", "stored"),
+    [
+        (fp.problems.LinearStream.sample(agents=4, dim=3), None, False),
+        (fp.problems.LinearStream(np.eye(4)[:, :3], covariance=np.diag([1.0, 2.0, 3.0])), 2, False),
+        (regression(batch=1), 2, True),
+        (regression(batch=30), None, True),
+        (regression(batch=2, sampling="shuffle"), 2, True),
+        (regression(batch=2, sampling="importance"), None, True),
+        (classes(batch=2), fp.ByWeight(3), True),
+    ],
+    ids=["stream", "stream, covariance", "row", "wide", "shuffled", "importance", "softmax"],
+)
+def test_chunks_do_not_change_a_bit(problem, participation, stored):
+    """Samples drawn ahead for 64 rounds or for 3, in one call or in many: the same bits.
+
+    On the spot too where samples are rows. Where they are computed numbers, XLA fuses what makes them with what uses
+    them, and a product and a sum are rounded once instead of twice.
+    """
+    plain, other, spot, pieces = (
+        session("FedAvg", problem=problem, participation=participation, **layout)
+        for layout in ({}, {"chunk": 3}, {"samples": None}, {})
+    )
+    path = histories(plain, 12)
+    same_bits(histories(other, 12), path)
+    near = histories(spot, 12)
+    same_bits(near, path) if stored else np.testing.assert_allclose(near, path, rtol=1e-13, atol=1e-14)
+    for rounds in (1, 3, 8, 12):
+        pieces.advance(rounds)
+    same_bits(pieces.save(), plain.save())
+
+
+@under_the_engine
+def test_agents_batched_are_agents_mapped(name):
+    one, two = (session(name, participation=few(name), mapped=mapped) for mapped in (False, True))
+    np.testing.assert_allclose(histories(one, 12), histories(two, 12), rtol=1e-12, atol=1e-13)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12), one.memories(), two.memories())
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINE if INSTANCES[name].number])
+def test_a_sweep_is_separate_runs(name):
+    field = INSTANCES[name].number
+    values = [STEP, OTHER, 0.02]
+    options = {"rounds": 7, "participation": few(name), "seed": 2}
+    swept = fp.sweep(algorithm(name), NOISY, over={field: values}, **options)
+    assert swept.points == [{field: v} for v in values] and swept.error.shape == (3, 1, 8)
+    for i, value in enumerate(values):
+        alone = fp.run(dataclasses.replace(algorithm(name), **{field: value}), NOISY, **options)
+        np.testing.assert_allclose(swept.error[i], alone.error, rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(swept.model[i], alone.model, rtol=1e-12, atol=1e-13)
+        np.testing.assert_array_equal(swept.used[i], alone.used)
+
+
+def test_a_sweep_over_whole_numbers_and_pairs_is_separate_runs():
+    """A number of local steps is compiled in when given, and traced when swept; repeats and points are told apart."""
+    over = {"local_steps": [1, 4], "step": [STEP, OTHER]}
+    options = {"rounds": 6, "seed": 2, "repeats": 2, "participation": fp.ByWeight(3)}
+    swept = fp.sweep(fp.FedAvg(STEP), NOISY, over=over, **options)
+    assert swept.points == [{"local_steps": E, "step": s} for E in (1, 4) for s in (STEP, OTHER)]
+    for i, point in enumerate(swept.points):
+        alone = fp.run(fp.FedAvg(**point), NOISY, **options)
+        np.testing.assert_allclose(swept.model[i], alone.model, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(swept.loss[i], alone.loss, rtol=1e-11)
+        np.testing.assert_array_equal(swept.used[i], alone.used)
+    best = np.array([swept.error[i, :, -1].mean() for i in range(4)]).argmin()
+    assert swept.best() == swept.points[best]
+
+
+def test_a_sweep_keeps_what_is_not_swept():
+    """Epochs, numbers per agent, schedules: bound to the problem as in a run."""
+    rows = regression(batch=3)
+    for method in (
+        fp.FedAvg(STEP, local_steps=fp.Epochs(2)),
+        fp.FedProx(STEP, local_steps=[1, 2, 3, 4], pull=0.1),
+        fp.FedAvg(STEP, local_steps=fp.Stragglers(3, 0.5)),
+    ):
+        swept = fp.sweep(method, rows, over={"step": [STEP, OTHER]}, rounds=4)
+        for i, step in enumerate((STEP, OTHER)):
+            alone = fp.run(dataclasses.replace(method, step=step), rows, rounds=4)
+            np.testing.assert_allclose(swept.model[i], alone.model, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        ({"stepp": [0.1]}, "FedAvg has no field 'stepp': did you mean 'step'"),
+        ({"step": 0.1}, "needs a list of numbers"),
+        ({"step": []}, "needs a list of numbers"),
+        ({"step": ["a"]}, "needs a list of numbers"),
+        ({"step": [0.1, -0.1]}, "step must be above 0"),
+    ],
+)
+def test_a_sweep_over_what_cannot_be_swept_is_refused(over, words):
+    with pytest.raises(fp.FedpointError, match=words):
+        fp.sweep(fp.FedAvg(STEP), NOISY, over=over, rounds=1)
+
+
+# Models that are not arrays of doubles.
+
+
+def network(params, batch):
+    hidden = jnp.tanh(batch["x"] @ params["V"] + params["b"])
+    return jnp.mean(0.5 * (hidden @ params["u"] - batch["y"]) ** 2)
+
+
+def flat_network(w, batch):
+    return network({"V": w[:6].reshape(3, 2), "b": w[6:8], "u": w[8:]}, batch)
+
+
+def networks(dtype):
+    """The same small neural network with a dictionary of arrays and with one flat array for its model."""
+    rng = np.random.default_rng(5)
+    groups = np.repeat(np.arange(4), SIZES)
+    data = {"x": rng.normal(size=(26, 3)), "y": rng.normal(size=26)}
+    w = rng.normal(size=10).astype(dtype)
+    params = {"V": w[:6].reshape(3, 2), "b": w[6:8], "u": w[8:]}
+    return [
+        fp.problems.Loss(loss, start, data, groups=groups, batch=3)
+        for loss, start in ((network, params), (flat_network, w))
+    ]
+
+
+TREE, FLAT = networks(np.float64)
+SINGLE = networks(np.float32)[0]
+
+
+def train(name, problem):
+    step = 4.0 if INSTANCES[name].number == "pull" else STEP  # a pull that makes a network's local problem convex
+    return fp.run(algorithm(name, step), problem, rounds=4, seed=1)
+
+
+@under_the_engine
+def test_a_tree_of_arrays_is_the_flat_array(name):
+    tree, flat = train(name, TREE), train(name, FLAT)
+    parts = tree.history
+    assert set(parts) == {"V", "b", "u"}
+    joined = np.concatenate([parts["V"].reshape(1, 5, 6), parts["b"], parts["u"]], axis=2)
+    np.testing.assert_allclose(joined, flat.history, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(tree.loss, flat.loss, rtol=1e-12)
+    assert tree.cost == flat.cost
+    assert np.abs(flat.history[0, -1] - flat.history[0, 0]).max() > 1e-4
+
+
+@under_the_engine
+def test_single_precision_stays_single(name):
+    """The model, the hub and the memories; and the run is the double one to single precision."""
+    single, double = train(name, SINGLE), train(name, TREE)
+    for leaf in jax.tree.leaves((single.history, single.model, single.memories, single.session.state[:2])):
+        assert leaf.dtype in (np.float32, np.int32), leaf.dtype
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), single.history, double.history)
+    assert single.cost.bytes_up == single.cost.floats_up * 4 and double.cost.bytes_up == double.cost.floats_up * 8
+
+
+def test_weights_of_ones_own_in_single_precision():
+    rule = fp.GeneralRule(0.1, 2, weights=[0.4, 0.3, 0.2, 0.1])
+    assert fp.run(rule, SINGLE, rounds=2).model["V"].dtype == np.float32
+
+
+# Refusals.
+
+
+def test_a_participation_that_breaks_the_method_is_refused_with_the_reason():
+    for participation in (2, fp.ByWeight(2), fp.Importance(2), fp.Answering(fp.Everyone(), probability=0.5)):
+        with pytest.raises(fp.FedpointError, match="Scaffnew cannot run with participation") as caught:
+            fp.run(fp.Scaffnew(0.1, probability=0.5), bowls(), rounds=1, participation=participation)
+        assert "stay balanced" in str(caught.value) and "Use Everyone" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUE))
+def test_every_other_participation_is_accepted(name):
+    """Whatever the card does not refuse runs."""
+    allowed = CATALOGUE[name].participation
+    method = next(algorithm(label) for label in ENGINE if INSTANCES[label].card == name)
+    if allowed is None or "Answering" in allowed:
+        for scheme in (fp.ByWeight(3), fp.Answering(fp.Everyone(), probability=0.7)):
+            assert np.isfinite(fp.run(method, bowls(), rounds=3, participation=scheme, exact=True).history).all()
