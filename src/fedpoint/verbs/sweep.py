@@ -13,7 +13,7 @@ import numpy as np
 from fedpoint.core.participation import as_participation
 from fedpoint.core.record import stack
 from fedpoint.errors import FedpointError, nearest
-from fedpoint.runtimes.session import Session
+from fedpoint.runtimes.session import Session, bind_algorithm
 from fedpoint.verbs.run import Run, begin, check_count, check_start, choose_every, drive
 
 
@@ -96,7 +96,8 @@ def sweep(
     algorithms = [type(algorithm)(**{**plain, **point}) for point in points]
     # What sizes are chosen by: the most local steps of any point.
     largest = algorithms[int(np.argmax([p.get("local_steps", 0) for p in points]))]
-    lanes = stack([a for a in algorithms for _ in range(repeats)], tuple(over))
+    bound = [bind_algorithm(a, problem) for a in algorithms]
+    lanes = stack([a for a in bound for _ in range(repeats)], tuple(over))
     model = check_start(problem, start)
     every = choose_every(record_every, rounds, len(points) * repeats, model)
     session = Session(
