@@ -12,7 +12,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.algorithms.fedavg import local_descent
-from fedpoint.algorithms.general_rule import Normalised, accumulate, message
+from fedpoint.algorithms.general_rule import Normalised, accumulate
 from fedpoint.algorithms.qfedavg import Fair
 from fedpoint.algorithms.scaffnew import Corrected
 from fedpoint.algorithms.scaffold import Controlled
@@ -183,7 +183,7 @@ class BufferNotCounted(fp.FedNova):
     def local(self, w, memory, agent):
         sent, memory = fp.FedNova.local(self, w, memory, agent)
         steps = agent.steps(self.local_steps) * jnp.ones_like(sent.length)
-        return Normalised(sent.direction * sent.length / steps, steps, sent.one), memory
+        return Normalised(sent.direction * sent.length / steps, steps), memory
 
 
 @mutant("fednova", "all")
@@ -220,7 +220,7 @@ class SumOfLengths(fp.FedNova):
 class IgnoresCoefficients(fp.GeneralRule):
     def local(self, w, memory, agent):
         direction, length = accumulate(self, w, agent)
-        return message(direction * self.step * self.weights / agent.share, length), memory
+        return Normalised(direction * self.step * self.weights / agent.share, length), memory
 
 
 @mutant("general_rule", "given")
@@ -361,7 +361,7 @@ class LossOfTheEnd(fp.QFedAvg):
         before = jnp.power(agent.loss(w), self.q)
         direction = sent.direction / before
         after = jnp.power(agent.loss(w - self.step * direction), self.q)
-        return Fair(after * direction, sent.curvature * after / before, sent.one), memory
+        return Fair(after * direction, sent.curvature * after / before), memory
 
 
 @mutant("qfedavg", "few")

@@ -183,7 +183,7 @@ class Listen:
     """The hub keeps what it heard."""
 
     def init(self, w):
-        return fp.Inbox(w, w, 0.0 * w[0]), ()
+        return fp.Inbox(w, w, 0.0 * w[0], 0.0 * w[0]), ()
 
     def say(self, hub, row):
         return 0.0 * hub.mean
@@ -199,18 +199,21 @@ class Listen:
 
 
 def test_a_hub_hears_mean_total_and_mass():
-    """mean = sum v_k m_k; total = sum p_k m_k over the distinct agents heard; mass = sum p_k over the same."""
+    """mean = sum v_k m_k; total = sum p_k m_k over the distinct agents heard; mass = sum p_k over the same;
+    weight = sum v_k."""
     run = fp.run(Listen(), ONE_HOT, rounds=1, participation=fp.Answering(fp.ByWeight(4), 0.6), repeats=500, seed=3)
-    mean, total, mass = (np.asarray(a) for a in run.session.state.hub)
+    mean, total, mass, weight = (np.asarray(a) for a in run.session.state.hub)
     heard = total > 0
     np.testing.assert_allclose(total, heard * P, rtol=1e-15)
     np.testing.assert_allclose(mass, total.sum(1), rtol=1e-14)
     np.testing.assert_array_equal(mean > 0, heard)
+    np.testing.assert_allclose(weight, mean.sum(1), rtol=1e-14)  # the messages are unit vectors
     merged = heard.any(1)
     assert 0 < merged.mean() < 1 or merged.all()
     assert np.abs(z_scores(mean[merged], P)).max() < 4.5
     everyone = fp.run(Listen(), ONE_HOT, rounds=1)
-    mean, total, mass = (np.asarray(a)[0] for a in everyone.session.state.hub)
+    mean, total, mass, weight = (np.asarray(a)[0] for a in everyone.session.state.hub)
+    assert abs(weight - 1) < 1e-14
     np.testing.assert_allclose(mean, P, rtol=1e-15)
     np.testing.assert_allclose(total, P, rtol=1e-15)
     assert mass == pytest.approx(1.0, rel=1e-14)

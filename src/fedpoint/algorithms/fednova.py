@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedpoint.algorithms.general_rule import accumulate, mean_length, message
+from fedpoint.algorithms.general_rule import Normalised, accumulate, mean_length
 from fedpoint.algorithms.references import WANG_NOVA
 from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
 from fedpoint.core.steps import at
@@ -58,7 +58,7 @@ class FedNova:
     def local(self, w, memory, agent):
         direction, length = accumulate(self, w, agent)
         step = at(self.step, agent.round * agent.steps(self.local_steps))
-        return message(direction * step, length), memory
+        return Normalised(direction * step, length), memory
 
     def combine(self, w, inbox):
         effective = mean_length(inbox) if self.effective is None else self.effective

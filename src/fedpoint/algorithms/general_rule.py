@@ -15,23 +15,15 @@ WEIGHTINGS = ("fedavg", "fednova")
 
 
 class Normalised(NamedTuple):
-    """An agent's message: its normalised direction d, scaled by w_k / p_k, and the length |a|_1 behind it.
-
-    `one` is 1: its mean sum_k v_k tells a mean over those heard from a sum, when the weights v do not add up to one.
-    """
+    """An agent's message: its normalised direction d, scaled by w_k / p_k, and the length |a|_1 behind it."""
 
     direction: Any
     length: Any
-    one: Any
-
-
-def message(direction, length):
-    return Normalised(direction, length, jnp.ones_like(length))
 
 
 def mean_length(inbox):
-    """The mean length of those heard, sum_k v_k |a_k|_1 / sum_k v_k: equal lengths give that length, whoever answers."""
-    return inbox.mean.length / inbox.mean.one
+    """The mean length of those heard: equal lengths give that length, whoever answers."""
+    return inbox.mean.length / inbox.weight
 
 
 def accumulate(self, w, agent):
@@ -131,7 +123,7 @@ class GeneralRule:
             direction = direction * (self.weights / agent.share).astype(length.dtype)
         elif self.weights == "fedavg":
             direction = direction * length
-        return message(direction * step, length), memory
+        return Normalised(direction * step, length), memory
 
     def combine(self, w, inbox):
         length = mean_length(inbox)

@@ -11,11 +11,10 @@ from fedpoint.core.vector import square
 
 
 class Fair(NamedTuple):
-    """F^q D, and an upper bound of the curvature along it; `one` is 1, so that its mean is sum_k v_k."""
+    """F^q D, and an upper bound of the curvature along it."""
 
     direction: Any
     curvature: Any
-    one: Any
 
 
 @algorithm(
@@ -66,8 +65,7 @@ class QFedAvg:
         power = jnp.power(loss, self.q)
         # q F^(q-1) written so that q = 0 gives 0 also where F = 0.
         slope = jnp.where(self.q > 0, self.q * power / jnp.where(loss > 0, loss, 1.0), 0.0)
-        curvature = slope * square(direction) + power / self.step
-        return Fair(power * direction, curvature, jnp.ones_like(curvature)), memory
+        return Fair(power * direction, slope * square(direction) + power / self.step), memory
 
     def combine(self, w, inbox):
-        return w - inbox.mean.direction * (inbox.mean.one / inbox.mean.curvature)
+        return w - inbox.mean.direction * (inbox.weight / inbox.mean.curvature)

@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from jax import Array
 
 from fedpoint.core.vector import weighted_sum
@@ -14,13 +16,17 @@ class Inbox(NamedTuple):
         an unbiased estimate of sum_k p_k m_k.
     total: sum_k p_k m_k over the distinct agents that answered: what conserved quantities need.
     mass: sum_k p_k over the same agents.
+    weight: sum_k v_k, which is 1 on average: mean / weight is a mean over those heard, for what is only a scale.
     """
 
     mean: Any
     total: Any
     mass: Array
+    weight: Array
 
 
 def gather(messages: Any, weights: Array, shares: Array) -> Inbox:
     """Messages of shape (L, ...) with their weights v and shares p; an agent that did not answer has zeros."""
-    return Inbox(weighted_sum(weights, messages), weighted_sum(shares, messages), shares.sum())
+    dtype = jnp.result_type(*jax.tree.leaves(messages))
+    mass, weight = (jnp.sum(w).astype(dtype) for w in (shares, weights))
+    return Inbox(weighted_sum(weights, messages), weighted_sum(shares, messages), mass, weight)

@@ -52,7 +52,7 @@ class Run:
     @property
     def model(self) -> Any:
         """The final global model of each repeat."""
-        return self.session.model()
+        return take_last(self.history)  # not the session's, which goes on when the run is extended
 
     @property
     def models(self) -> Any:

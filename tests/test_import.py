@@ -1,0 +1,66 @@
+"""What `import fedpoint` costs: little beyond JAX, and nothing that a run may not need."""
+
+import json
+import subprocess
+import sys
+
+HEAVY = ("sklearn", "matplotlib", "networkx", "optax", "pydantic", "click", "rich", "pandas", "torch", "scipy.stats")
+
+USE = """
+import fedpoint as fp
+fp.run, fp.sweep, fp.compare, fp.FedAvg, fp.Scaffold, fp.Uniform, fp.problems.Logistic, fp.metrics.fairness
+"""
+
+
+def fresh(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_import_loads_nothing_heavy():
+    report = USE + "import sys, json; print(json.dumps(sorted(sys.modules)))"
+    loaded = set(json.loads(fresh(report)))
+    assert "jax" in loaded
+    assert not [name for name in HEAVY if name in loaded]
+
+
+def test_the_name_alone_does_not_even_load_jax():
+    """So that the command line answers at once."""
+    assert fresh("import fedpoint, sys; print('jax' in sys.modules, fedpoint.__version__)").split()[0] == "False"
+
+
+def test_import_takes_at_most_a_fifth_of_a_second_beyond_jax():
+    """Of what fedpoint itself adds, with everything a run needs loaded; the best of several tries on a noisy machine."""
+    code = """
+import time
+start = time.perf_counter()
+import jax, jax.numpy
+between = time.perf_counter()
+{}
+print(between - start, time.perf_counter() - between)
+"""
+    tries = [[float(x) for x in fresh(code.format(USE)).split()] for _ in range(5)]
+    jax_alone, beyond = (min(column) for column in zip(*tries, strict=True))
+    assert beyond < 0.2 + 0.2 * jax_alone, f"{beyond:.3f} s beyond {jax_alone:.3f} s of jax"
+
+
+def test_import_and_use_leave_the_x64_flag_alone():
+    code = (
+        USE
+        + """
+import jax, numpy as np
+print(jax.config.jax_enable_x64)
+run = fp.run(fp.FedAvg(0.1), fp.problems.Quadratic(1.0, [[0.0], [1.0]]), rounds=2)
+print(jax.config.jax_enable_x64, run.model.dtype, jax.numpy.ones(2).dtype)
+"""
+    )
+    before, after, ours, theirs = fresh(code).split()
+    assert (before, after, ours, theirs) == ("False", "False", "float64", "float32")
+
+
+def test_every_name_that_is_promised_is_there():
+    import fedpoint
+
+    for name in fedpoint.__all__:
+        assert getattr(fedpoint, name) is not None
+    assert set(fedpoint.__all__) <= set(dir(fedpoint))
