@@ -30,7 +30,7 @@ def test_the_name_alone_does_not_even_load_jax():
 
 
 def test_import_takes_at_most_a_fifth_of_a_second_beyond_jax():
-    """Of what fedpoint itself adds, with everything a run needs loaded; the best of several tries on a noisy machine."""
+    """With everything that a run needs loaded; the best of several tries, because machines are noisy."""
     code = """
 import time
 start = time.perf_counter()

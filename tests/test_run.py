@@ -403,7 +403,7 @@ def test_a_diverging_run_says_when_and_what_to_do():
 def test_a_start_is_the_first_record():
     X, _, ids = rows()
     own = fp.problems.Loss(lambda p, b: jnp.mean((b @ p["w"]) ** 2), {"w": np.zeros(3)}, X, groups=ids)
-    run = fp.run(fp.FedAvg(0.1), own, rounds=1, start={"w": [1.0, 2.0, 3.0]} if False else {"w": np.arange(1.0, 4.0)})
+    run = fp.run(fp.FedAvg(0.1), own, rounds=1, start={"w": np.arange(1.0, 4.0)})
     np.testing.assert_array_equal(run.history["w"][0, 0], [1, 2, 3])
     assert jax.tree.structure(run.model) == jax.tree.structure({"w": 0})
 
