@@ -50,7 +50,7 @@ class FedNova:
     momentum: float = nonnegative(default=0.0, below=1.0)
     pull: float = nonnegative(default=0.0)
     decay: float = positive(default=1.0)
-    effective: float | None = None
+    effective: float | None = positive(default=None)
 
     def init(self, w):
         return w, ()

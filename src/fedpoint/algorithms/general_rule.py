@@ -3,11 +3,12 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from fedpoint.algorithms.references import WANG_NOVA
 from fedpoint.core.agent import descend
 from fedpoint.core.algorithm import Card, algorithm, by_agent, counts, nonnegative, positive
-from fedpoint.core.steps import at
+from fedpoint.core.steps import Epochs, at
 from fedpoint.core.vector import zeros
 from fedpoint.errors import FedpointError, nearest
 
@@ -100,7 +101,7 @@ class GeneralRule:
     step: Any = positive(per_agent=True)
     local_steps: Any = counts()
     weights: Any = by_agent(default="fedavg")
-    effective: float | None = None
+    effective: float | None = positive(default=None)
     coefficients: Any = None
     momentum: float = nonnegative(default=0.0, below=1.0)
     pull: float = nonnegative(default=0.0)
@@ -111,6 +112,15 @@ class GeneralRule:
             raise FedpointError(f"GeneralRule: unknown weights {self.weights!r}: {nearest(self.weights, WEIGHTINGS)}")
         if self.coefficients is not None and (self.momentum or self.pull or self.decay != 1.0):
             raise FedpointError("GeneralRule: coefficients are for plain steps: leave out momentum, pull and decay")
+        if self.coefficients is not None:
+            a = np.asarray(self.coefficients, dtype=float)
+            if a.ndim != 1 or not (a >= 0).all() or not 0 < a.sum() < np.inf:
+                raise FedpointError("GeneralRule: coefficients must be a list of numbers, none negative, not all zero")
+            steps = getattr(self.local_steps, "steps", self.local_steps)
+            if not isinstance(steps, Epochs) and np.max(steps) > len(a):
+                raise FedpointError(
+                    f"GeneralRule: {len(a)} coefficients for {np.max(steps)} local steps: give one a step"
+                )
 
     def init(self, w):
         return w, ()

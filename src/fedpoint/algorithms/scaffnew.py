@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fedpoint.algorithms.references import MISHCHENKO
 from fedpoint.core.agent import descend
-from fedpoint.core.algorithm import Card, algorithm, positive
+from fedpoint.core.algorithm import Card, algorithm, counts, positive
 from fedpoint.core.vector import zeros
 from fedpoint.errors import FedpointError
 
@@ -56,7 +56,7 @@ class Scaffnew:
 
     step: float = positive()
     probability: float | None = positive(default=None)
-    local_steps: int | None = None
+    local_steps: int | None = counts(default=None, per_agent=False)
 
     unbounded = True
 
@@ -65,8 +65,6 @@ class Scaffnew:
             raise FedpointError("Scaffnew: give probability=, or a fixed local_steps=")
         if self.probability is not None and self.probability > 1:
             raise FedpointError(f"Scaffnew: probability must be at most 1, got {self.probability}")
-        if self.local_steps is not None and self.local_steps < 1:
-            raise FedpointError(f"Scaffnew: local_steps must be at least 1, got {self.local_steps}")
 
     def _probability(self):
         return self.probability if self.local_steps is None or self.probability is not None else 1.0 / self.local_steps

@@ -73,9 +73,9 @@ def nonnegative(default: Any = dataclasses.MISSING, below: float | None = None) 
     return field(default=default, metadata={"low": 0.0, "strict": False, "below": below})
 
 
-def counts(default: Any = 1) -> Any:
-    """A number of local steps: an int, one per agent, `Epochs` or `Stragglers`."""
-    return field(default=default, metadata={"low": 1, "strict": False, "per_agent": True, "whole": True})
+def counts(default: Any = 1, per_agent: bool = True) -> Any:
+    """A number of local steps: an int, or also one per agent, `Epochs` or `Stragglers`."""
+    return field(default=default, metadata={"low": 1, "strict": False, "per_agent": per_agent, "whole": True})
 
 
 def by_agent(default: Any = dataclasses.MISSING) -> Any:

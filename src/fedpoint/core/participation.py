@@ -50,7 +50,7 @@ class Participation:
 
 
 def _positive_count(self: Any) -> None:
-    if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+    if isinstance(self.count, bool) or not isinstance(self.count, int | np.integer) or self.count < 1:
         raise FedpointError(f"{type(self).__name__}: the number of participants must be at least 1, got {self.count}")
 
 

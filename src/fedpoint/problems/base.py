@@ -210,6 +210,14 @@ def _objective(oracle, own, common, weights, models):
     return lax.map(lambda w: weights @ per_agent(lambda o: oracle.loss(Mine(o, common), w), own), models)
 
 
+def numbers(name: str, values: Any) -> np.ndarray:
+    """An array of floats, or a clear word about why it is none."""
+    try:
+        return np.asarray(values, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise FedpointError(f"{name} must be an array of numbers: {error}") from None
+
+
 def check_finite(name: str, array: np.ndarray, agent: str | None = None) -> None:
     """Refuse NaN and inf, saying where."""
     array = np.asarray(array)
@@ -228,7 +236,7 @@ def check_weights(weights: Any, agents: int, default: np.ndarray | None = None) 
     """Weights as p_k that sum to one."""
     if weights is None:
         weights = np.full(agents, 1.0) if default is None else default
-    weights = np.asarray(weights, dtype=float)
+    weights = numbers("weights", weights)
     if weights.shape != (agents,):
         raise FedpointError(f"weights have shape {weights.shape}, but there are {agents} agents")
     for k in np.flatnonzero(~np.isfinite(weights) | (weights <= 0)):
@@ -263,5 +271,7 @@ def by_agent(groups: Sequence | np.ndarray, rows: int) -> tuple[np.ndarray, np.n
     groups = np.asarray(groups)
     if groups.shape != (rows,):
         raise FedpointError(f"groups has shape {groups.shape}, but there are {rows} rows: one agent's name a row")
+    if np.issubdtype(groups.dtype, np.floating):
+        check_finite("groups", groups)
     names, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     return np.argsort(inverse, kind="stable"), counts, [str(n) for n in names]

@@ -17,6 +17,7 @@ from fedpoint.problems.base import (
     check_agents,
     check_finite,
     check_weights,
+    numbers,
     squared_error,
 )
 from fedpoint.problems.quadratic import linear_constants, quadratic_values, solve_or_none
@@ -74,12 +75,12 @@ class LinearStream(Problem):
     """
 
     def __init__(self, models, noise: Any = 0.01, covariance: Any = 1.0, weights=None):
-        w = np.asarray(models, dtype=float)
+        w = numbers("models", models)
         if w.ndim != 2:
             raise FedpointError(f"models must be (agents, dimension), got shape {w.shape}")
         check_agents(len(w))
         K, d = w.shape
-        R = np.asarray(covariance, dtype=float)
+        R = numbers("covariance", covariance)
         for name, array in (("models", w), ("noise", np.asarray(noise)), ("covariance", R)):
             check_finite(name, array)
         if (np.asarray(noise) < 0).any():

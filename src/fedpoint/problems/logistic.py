@@ -18,6 +18,7 @@ from fedpoint.problems.base import (
     check_held_out,
     check_weights,
     newton,
+    numbers,
 )
 from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling, row_noise
 
@@ -77,7 +78,7 @@ class Logistic(RowsProblem):
         dtype=np.float64,
     ):
         check_sampling(batch, sampling)
-        X, y = np.asarray(X), np.asarray(y)
+        X, y = X if isinstance(X, np.ndarray) else numbers("X", X), np.asarray(y)
         if X.ndim != 2 or y.shape != (len(X),):
             raise FedpointError(f"X of shape {X.shape} and y of shape {y.shape}; give (rows, columns) and (rows,)")
         check_agents(len(X))
@@ -86,7 +87,10 @@ class Logistic(RowsProblem):
             check_finite("y", y)
         if not ridge >= 0:
             raise FedpointError(f"ridge must be at least 0, got {ridge}")
-        self.classes = np.unique(y)
+        try:
+            self.classes = np.unique(y)
+        except TypeError:
+            raise FedpointError("y holds labels of different kinds: use numbers or words, not both") from None
         if len(self.classes) < 2:
             raise FedpointError(f"y holds one class only ({self.classes[0]!r}): there is nothing to tell apart")
         order, counts, self.names = by_agent(np.zeros(len(X), int) if groups is None else groups, len(X))

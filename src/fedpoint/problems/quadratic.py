@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpoint.errors import FedpointError
-from fedpoint.problems.base import Constants, Mine, Oracle, Problem, check_agents, check_finite, check_weights
+from fedpoint.problems.base import Constants, Mine, Oracle, Problem, check_agents, check_finite, check_weights, numbers
 
 
 class Bowl(NamedTuple):
@@ -57,12 +57,12 @@ class Quadratic(Problem):
     """
 
     def __init__(self, H, centers, noise: float = 0.0, weights=None):
-        c = np.asarray(centers, dtype=float)
+        c = numbers("centers", centers)
         if c.ndim != 2:
             raise FedpointError(f"centers must be (agents, dimension), got shape {c.shape}")
         check_agents(len(c))
         check_finite("centers", c)
-        H = np.asarray(H, dtype=float)
+        H = numbers("H", H)
         check_finite("H", H)
         K, d = c.shape
         if H.ndim <= 1:

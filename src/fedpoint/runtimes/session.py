@@ -174,7 +174,7 @@ class Session:
     ) -> int:
         """Go on to round `rounds`, handing records to `keep` segment by segment. Returns the round reached."""
         size = max(self.layout.chunk, self.every)
-        callbacks = list(callbacks)
+        callbacks = [callbacks] if callable(callbacks) else list(callbacks)
         begun, since = time.perf_counter(), self.round
         while self.round < rounds:
             first = self.round

@@ -105,6 +105,8 @@ class Run:
             [measure(jax.tree.map(lambda a, r=r, i=i: a[r, i], self.history)) for i in chosen]
             for r in range(self.session.repeats)
         ]
+        if not isinstance(rows[0][0], dict):
+            raise FedpointError(f"evaluate= must return a dictionary of numbers, got {rows[0][0]!r}")
         self.evaluated_rounds = self.rounds[chosen]
         self.evaluation = {name: np.array([[float(m[name]) for m in row] for row in rows]) for name in rows[0][0]}
 
@@ -175,6 +177,7 @@ def run(
     """
     if network is not None or schedule is not None:
         raise FedpointError("networks and schedules are not there yet: this version runs with a fusion center")
+    check_inputs(algorithm, problem, seed)
     check_count("rounds", rounds, 0)
     check_count("repeats", repeats, 1)
     model = check_start(problem, start)
@@ -189,6 +192,15 @@ def run(
     return drive(begun, rounds, stop=stop, callbacks=callbacks, evaluate=evaluate)
 
 
+def check_inputs(algorithm: Any, problem: Any, seed: Any) -> None:
+    if not hasattr(type(algorithm), "card"):
+        raise FedpointError(f"the algorithm must be an object such as fp.FedAvg(step=0.1), got {algorithm!r}")
+    if not hasattr(problem, "oracle"):
+        raise FedpointError(f"the problem must be one of fp.problems, or your own fp.problems.Problem; got {problem!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise FedpointError(f"seed must be a whole number, got {seed!r}")
+
+
 def check_count(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise FedpointError(f"{name} must be a whole number, at least {least}; got {value!r}")
@@ -201,6 +213,9 @@ def check_start(problem: Any, start: Any) -> Any:
         return own
     if hasattr(own, "dtype"):  # a model that is one array may be given as a list
         start = np.asarray(start)
+    built: list[Any] = [jax.tree.structure(tree) for tree in (start, own)]
+    if built[0] != built[1]:
+        raise FedpointError(f"start is built as {built[0]}, but a model of this problem as {built[1]}")
     given, like = jax.tree.leaves(start), jax.tree.leaves(own)
     if len(given) != len(like) or any(np.shape(a) != np.shape(b) for a, b in zip(given, like, strict=True)):
         shapes = [np.shape(a) for a in given], [np.shape(b) for b in like]
@@ -269,7 +284,7 @@ def stopper(stop: Any, history: Any) -> Callable[[int, Any, np.ndarray | None], 
     """stop= as a function of (round, model, error), for a run that has recorded `history`."""
     if callable(stop):
         return stop
-    if not (isinstance(stop, int | float) and stop > 0):
+    if isinstance(stop, bool) or not (isinstance(stop, int | float) and stop > 0):
         raise FedpointError(f"stop must be a tolerance above 0 or a function, got {stop!r}")
     last = [take_last(history)]
 

@@ -14,7 +14,7 @@ from fedpoint.core.participation import as_participation
 from fedpoint.core.record import stack
 from fedpoint.errors import FedpointError, nearest
 from fedpoint.runtimes.session import Session, bind_algorithm
-from fedpoint.verbs.run import Run, begin, check_count, check_start, choose_every, drive
+from fedpoint.verbs.run import Run, begin, check_count, check_inputs, check_start, choose_every, drive
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def sweep(
     >>> fp.sweep(fp.FedAvg(step=0.1), quad, over={"step": [0.1, 0.5, 1.0]}, rounds=10).best()
     {'step': 0.5}
     """
+    check_inputs(algorithm, problem, seed)
     check_count("rounds", rounds, 0)
     check_count("repeats", repeats, 1)
     fields = algorithm.__dataclass_fields__
