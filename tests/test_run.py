@@ -196,6 +196,12 @@ def test_callbacks_are_told_how_far_it_is():
     np.testing.assert_array_equal(last.error, run.error[:, -1])
 
 
+def test_one_callback_needs_no_list():
+    seen = []
+    noisy_run(3, callbacks=seen.append)
+    assert seen[-1].round == 3
+
+
 def test_an_extended_run_is_the_longer_one():
     short = noisy_run(13, record_every=5, repeats=2)
     model = short.model.copy()

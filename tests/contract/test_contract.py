@@ -9,9 +9,12 @@ import pytest
 from instances import ALL, ENGINE, INSTANCES, OTHER, STEP, Central, Damped
 
 import fedpoint as fp
-from fedpoint.core.algorithm import CATALOGUE, samples_per_round
+from fedpoint.core.agent import Agent
+from fedpoint.core.algorithm import CATALOGUE, per_agent_fields, samples_per_round
 from fedpoint.core.participation import as_participation
-from fedpoint.report.folder import RunFolder
+from fedpoint.core.random import Key
+from fedpoint.problems import Mine
+from fedpoint.report.folder import RunFolder, export_model, load_model
 from fedpoint.runtimes.session import Session, flatten, unflatten
 from fedpoint.runtimes.simulation import segment
 
@@ -149,7 +152,7 @@ def test_local_is_traced_once_a_program():
 
 
 @under_the_engine
-def test_hub_memory_and_message_survive_serialisation(name, tmp_path):
+def test_hub_and_memory_survive_serialisation(name, tmp_path):
     """Flat, named arrays, through an npz on disk, to the bit; and then the run goes on to the same bits."""
     one = session(name, participation=few(name))
     one.advance(5)
@@ -165,8 +168,37 @@ def test_hub_memory_and_message_survive_serialisation(name, tmp_path):
     two.restore(found.state, 5)
     same_bits(histories(two, 9), histories(one, 9))
     same_bits(two.memories(), one.memories())
-    message = jax.tree.map(np.asarray, one.state.hub)  # what the hub sends is made of what it keeps
-    same_bits(unflatten(message, flatten(message)), message)
+
+
+@every_instance
+def test_messages_survive_serialisation(name, tmp_path):
+    """What goes down and what comes up, as a site would send it: named arrays in an npz, nothing pickled."""
+    problem, method = bowls([0]), algorithm(name, agents=[0])
+    own = {f: getattr(method, f)[0] for f in per_agent_fields(method) if np.ndim(getattr(method, f)) == 1}
+    method = dataclasses.replace(method, **own)
+    with jax.enable_x64(True):
+        key, mine = (
+            Key.of(0),
+            Mine(*jax.tree.map(jnp.asarray, (jax.tree.map(lambda a: a[0], problem.own), problem.common))),
+        )
+        hub, memory = method.init(jnp.asarray([1.0, -2.0, 0.5]))
+        down = method.say(hub, key.row())
+        agent = Agent(problem.oracle, mine, key, None, None, True, 0, 1.0)
+        up, memory = method.local(down, memory, agent)
+    for label, message in (("down", down), ("up", up), ("memory", memory)):
+        message = jax.tree.map(np.asarray, message)
+        export_model(tmp_path / f"{label}.npz", flatten(message), {"kind": label})
+        same_bits(jax.tree.map(np.asarray, unflatten(message, load_model(tmp_path / f"{label}.npz")[0])), message)
+        assert not jax.tree.leaves(message) or any(np.any(a) for a in jax.tree.leaves(message))
+
+
+def test_a_state_that_does_not_fit_is_refused():
+    one = session("SCAFFOLD")
+    saved = one.save()
+    name = next(iter(saved))
+    for wrong in ({k: v for k, v in saved.items() if k != name}, {**saved, name: saved[name][..., :1]}):
+        with pytest.raises(fp.FedpointError, match="saved state does not fit this run"):
+            one.restore(wrong, 1)
 
 
 @under_the_engine

@@ -54,6 +54,12 @@ MISTAKES = {
     "no agents, loss": (lambda: Loss(linear, np.zeros(3), np.zeros((0, 3))), "there is no agent"),
     "an empty agent": (lambda: LeastSquares(swap(A, 1, np.zeros((0, 3))), swap(B, 1, np.zeros(0))), "agent 1 is empty"),
     "no arrays": (lambda: Loss(linear, np.zeros(3), {}), "data holds no array"),
+    "a row too short": (lambda: Logistic([[1.0, 2.0], [3.0]], [0, 1]), "X must be an array of numbers"),
+    "centers of words": (lambda: Quadratic(1.0, [["a"]]), "centers must be an array of numbers"),
+    "models too short": (lambda: LinearStream([[1.0, 2.0], [3.0]]), "models must be an array of numbers"),
+    "weights of words": (lambda: Quadratic(1.0, [[0.0]], weights=["heavy"]), "weights must be an array of numbers"),
+    "labels of two kinds": (lambda: Logistic(X[:2], np.array(["a", 1], object)), "labels of different kinds"),
+    "nan in groups": (lambda: Logistic(X[:3], Y[:3], groups=[0, np.nan, 1]), "groups is nan at row 1"),
     # Shapes.
     "targets of other agents": (lambda: LeastSquares(A, B[:3]), "data of 4 agents, but targets of 3"),
     "targets of another length": (
@@ -140,7 +146,7 @@ IN_A_RUN = {
     "a scheme without its numbers": ({"participation": "uniform"}, "needs its numbers"),
     "a scheme misspelt": ({"participation": "unifrom"}, "unknown participation 'unifrom': did you mean 'uniform'"),
     "start of another shape": ({"start": [0.0]}, r"start has shapes \[\(1,\)\], but .* \[\(2,\)\]"),
-    "start of another structure": ({"start": {"a": [0.0], "b": [0.0]}}, "start has shapes"),
+    "start of another structure": ({"start": [[0.0], [0.0]]}, "start has shapes"),
     "start not finite": ({"start": [0.0, np.nan]}, "start holds NaN or inf"),
     "negative rounds": ({"rounds": -1}, "rounds must be a whole number, at least 0"),
     "half a round": ({"rounds": 1.5}, "rounds must be a whole number"),
@@ -148,6 +154,9 @@ IN_A_RUN = {
     "record_every": ({"record_every": 0}, "record_every must be a whole number, at least 1"),
     "stop": ({"stop": -1.0}, "stop must be a tolerance above 0 or a function"),
     "stop by a word": ({"stop": "now"}, "stop must be a tolerance above 0 or a function"),
+    "stop by a yes": ({"stop": True}, "stop must be a tolerance"),
+    "seed": ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
+    "evaluate": ({"evaluate": lambda w: 3.0}, "evaluate= must return a dictionary of numbers, got 3.0"),
     "a network": ({"network": object()}, "this version runs with a fusion center"),
     "probabilities": ({"participation": fp.Importance(2, [0.5, 0.5])}, "2 probabilities for 3 agents"),
     "a probability of zero": (None, "every probability must be above 0"),
@@ -161,3 +170,17 @@ def test_a_mistake_in_a_run_is_told(name):
         if options is None:
             options = {"participation": fp.Importance(2, [0.5, 0.5, 0.0])}
         fp.run(fp.FedAvg(0.1), QUAD, **{"rounds": 1, **options})
+
+
+def test_what_is_no_algorithm_and_no_problem_is_told():
+    for algorithm in ("fedavg", fp.FedAvg):
+        with pytest.raises(fp.FedpointError, match=r"an object such as fp.FedAvg\(step=0.1\), got"):
+            fp.run(algorithm, QUAD, rounds=1)
+    with pytest.raises(fp.FedpointError, match="the problem must be one of"):
+        fp.run(fp.FedAvg(0.1), [1, 2], rounds=1)
+
+
+def test_a_start_of_other_names_is_told():
+    problem = Loss(lambda p, b: jnp.mean(b @ p["w"]), {"w": np.zeros(3)}, X)
+    with pytest.raises(fp.FedpointError, match=r"start is built as .*'v'.* as .*'w'"):
+        fp.run(fp.FedAvg(0.1), problem, rounds=1, start={"v": np.zeros(3)})
