@@ -413,10 +413,10 @@ def test_a_participation_that_breaks_the_method_is_refused_with_the_reason():
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
-def test_every_other_participation_is_accepted(name):
-    """Whatever the card does not refuse runs."""
+def test_agents_that_do_not_answer_are_accepted(name):
+    """Unless the card refuses them: weights that do not sum to one, memories that are not committed."""
     allowed = CATALOGUE[name].participation
     method = next(algorithm(label) for label in ENGINE if INSTANCES[label].card == name)
     if allowed is None or "Answering" in allowed:
-        for scheme in (fp.ByWeight(3), fp.Answering(fp.Everyone(), probability=0.7)):
-            assert np.isfinite(fp.run(method, bowls(), rounds=3, participation=scheme, exact=True).history).all()
+        scheme = fp.Answering(fp.Everyone(), probability=0.7)
+        assert np.isfinite(fp.run(method, bowls(), rounds=3, participation=scheme, exact=True).history).all()
