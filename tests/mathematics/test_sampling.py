@@ -24,10 +24,10 @@ def visits(counts, batch, sampling):
     return fp.problems.Loss(mean_coordinate, np.zeros(n), np.eye(n), groups=groups, batch=batch, sampling=sampling)
 
 
-def seen(run, counts):
+def seen(moved, counts):
     """Per agent (repeats, rows): what was subtracted from the model, without the agent's weight p_k = n_k/n."""
     weight = np.repeat(np.asarray(counts) / np.sum(counts), counts)
-    return np.split(-run.model / weight, np.cumsum(counts)[:-1], axis=1)
+    return np.split(moved / weight, np.cumsum(counts)[:-1], axis=1)
 
 
 # Shuffling.
@@ -38,7 +38,7 @@ def test_an_epoch_uses_every_row_once(epochs):
     """Agents of very different sizes, three rounds: every row is visited epochs times a round."""
     problem = visits(COUNTS, 1, "shuffle")
     run = fp.run(fp.FedAvg(1.0, fp.Epochs(epochs), normalise=False), problem, rounds=3, repeats=3, seed=1)
-    for rows in seen(run, COUNTS):
+    for rows in seen(-run.model, COUNTS):
         np.testing.assert_allclose(rows, 3 * epochs, rtol=1e-12)
     assert run.cost.evaluations == 3 * epochs * COUNTS.sum()
 
@@ -48,17 +48,17 @@ def test_the_last_batch_is_smaller_and_still_a_mean():
     problem = visits(COUNTS, 3, "shuffle")
     run = fp.run(fp.FedAvg(1.0, fp.Epochs(1), normalise=False), problem, rounds=1, repeats=200, seed=2)
     left = {1: [1.0], 3: [], 7: [1.0], 12: [], 40: [1.0]}
-    for m, rows in zip(COUNTS, seen(run, COUNTS), strict=True):
+    for m, rows in zip(COUNTS, seen(-run.model, COUNTS), strict=True):
         expected = np.sort([1 / 3] * (m - len(left[m])) + left[m])
         np.testing.assert_allclose(np.sort(rows, axis=1), np.broadcast_to(expected, rows.shape), rtol=1e-12)
-    last = seen(run, COUNTS)[2] > 0.9  # which of the seven rows is left over: each as often
+    last = seen(-run.model, COUNTS)[2] > 0.9  # which of the seven rows is left over: each as often
     assert np.abs(z_scores(last, 1 / 7)).max() < 4.5
 
 
-def orders(run, counts):
+def orders(moved, counts):
     """Per agent (repeats, steps): the row of each step, from the binary digits."""
     found = []
-    for rows in seen(run, counts):
+    for rows in seen(moved, counts):
         digits = np.round(rows * 2.0**40).astype(np.int64)
         np.testing.assert_allclose(rows * 2.0**40, digits, rtol=1e-12)
         bits = (digits[:, :, None] >> (40 - np.arange(24))) & 1
@@ -77,7 +77,7 @@ def test_steps_beyond_an_epoch_begin_another_one():
     With lengths 1, 1/2, 1/4, 1/8 a row has 8, 4 or 6 (the batch of one row) 24ths, and 1 more in the fourth batch.
     """
     run = fp.run(fp.FedAvg(HALVES, 4, normalise=False), visits([7, 7], 3, "shuffle"), rounds=1, repeats=2000, seed=3)
-    for rows in seen(run, [7, 7]):
+    for rows in seen(-run.model, [7, 7]):
         value = np.round(24 * rows).astype(int)
         np.testing.assert_allclose(24 * rows, value, atol=1e-12)
         again, value = value % 2 == 1, value // 2 * 2
@@ -89,33 +89,25 @@ def test_steps_beyond_an_epoch_begin_another_one():
         assert np.abs(z_scores(batches[0] & again, 9 / 49)).max() < 4.5
 
 
-def test_orders_are_uniform_and_new_in_every_epoch():
-    """6 rows, two epochs, two agents with 2000 repeats: z-scores below 4.5 for every cell."""
-    run = fp.run(fp.FedAvg(HALVES, 12, normalise=False), visits([6, 6], 1, "shuffle"), rounds=1, repeats=2000, seed=4)
-    a, b = orders(run, [6, 6])
-    for order in (a[:, :6], a[:, 6:], b[:, :6], b[:, 6:]):
+def test_orders_are_uniform_and_always_new():
+    """6 rows, two epochs a round, two agents with 2000 repeats: z-scores below 4.5 for every cell.
+
+    Steps go on as t = round E + e: the second round is 2^-12 times the first.
+    """
+    run = fp.run(fp.FedAvg(HALVES, 12, normalise=False), visits([6, 6], 1, "shuffle"), rounds=2, repeats=2000, seed=4)
+    a, b = orders(-np.diff(run.history[:, :2], axis=1)[:, 0], [6, 6])
+    c, d = orders(-np.diff(run.history[:, 1:], axis=1)[:, 0] * 2.0**12, [6, 6])
+    epochs = [one[:, half] for one in (a, b, c, d) for half in (slice(6), slice(6, None))]
+    for order in epochs:
         np.testing.assert_array_equal(np.sort(order, axis=1), np.broadcast_to(np.arange(6), order.shape))
         cells = order[:, :, None] == np.arange(6)
         assert np.abs(z_scores(cells, 1 / 6)).max() < 4.5
         pairs = 6 * order[:, 0] + order[:, 1]
         expected = np.where(np.arange(36) % 7 == 0, 0.0, 1 / 30)
         assert np.abs(z_scores(pairs[:, None] == np.arange(36), expected)).max() < 4.5
-    # Another epoch and another agent have another order: rows meet at a place with chance 1/6.
-    for x, y in ((a[:, :6], a[:, 6:]), (a[:, :6], b[:, :6])):
-        assert np.abs(z_scores(x == y, 1 / 6)).max() < 4.5
-
-
-def test_orders_are_new_in_every_round():
-    problem = visits([6, 6], 1, "shuffle")
-    first = fp.run(fp.FedAvg(HALVES, 6, normalise=False), problem, rounds=1, repeats=1000, seed=5)
-    model = first.model.copy()
-    (a, _) = orders(first, [6, 6])
-    # Steps go on as t = round E + e: the second round is 2^-6 times the first.
-    second = first.extend(2)
-    later = (second.model - model) * 2.0**6
-    (b, _) = orders(type("Moved", (), {"model": later}), [6, 6])
-    np.testing.assert_array_equal(np.sort(b, axis=1), np.broadcast_to(np.arange(6), b.shape))
-    assert np.abs(z_scores(a == b, 1 / 6)).max() < 4.5
+    # Another epoch, agent or round has another order: the same row at the same place with chance 1/6.
+    for other in epochs[1:]:
+        assert np.abs(z_scores(epochs[0] == other, 1 / 6)).max() < 4.5
 
 
 @pytest.mark.parametrize("mean", [False, True], ids=["sum", "mean"])
@@ -137,7 +129,7 @@ def test_iid_rows_are_uniform_and_independent():
     """Two steps of one row each: all pairs (also the same row twice) with 1/m^2, for every agent."""
     counts = [3, 6]
     run = fp.run(fp.FedAvg(HALVES, 2, normalise=False), visits(counts, 1, "iid"), rounds=1, repeats=4000, seed=6)
-    for m, rows in zip(counts, seen(run, counts), strict=True):
+    for m, rows in zip(counts, seen(-run.model, counts), strict=True):
         values = np.round(2 * rows).astype(int)  # 2 for the first step, 1 for the second, 3 for both
         np.testing.assert_allclose(2 * rows, values, atol=1e-12)
         assert (values.sum(1) == 3).all()
@@ -149,12 +141,12 @@ def test_iid_rows_are_uniform_and_independent():
 
 def test_iid_batches_draw_with_replacement():
     """Two rows in one batch: weight 1/2 each, the same row twice with 1/m."""
-    run = fp.run(fp.FedAvg(1.0, 1), visits([3, 6], 2, "iid"), rounds=1, repeats=4000, seed=7)
-    for m, rows in zip((3, 6), seen(run, [3, 6]), strict=True):
+    run = fp.run(fp.FedAvg(1.0, 1), visits([6, 6], 2, "iid"), rounds=1, repeats=4000, seed=7)
+    for rows in seen(-run.model, [6, 6]):
         np.testing.assert_allclose(2 * rows, np.round(2 * rows), atol=1e-12)
         np.testing.assert_allclose(rows.sum(1), 1, rtol=1e-12)
-        assert abs(z_scores(rows.max(1) > 0.9, 1 / m)) < 4.5
-        assert np.abs(z_scores(rows, 1 / m)).max() < 4.5
+        assert abs(z_scores(rows.max(1) > 0.9, 1 / 6)) < 4.5
+        assert np.abs(z_scores(rows, 1 / 6)).max() < 4.5
 
 
 @fp.algorithm
@@ -170,7 +162,8 @@ def averaged_variance(algorithm, E, batch=2):
     """z-scores of the variance of an agent's averaged field against (1/m)(1 - 1/m)/(batch E) for each row's chance."""
     run = fp.run(algorithm(1.0, E), visits([6, 6], batch, "iid"), rounds=1, repeats=4000, seed=8)
     return max(
-        np.abs(z_scores((rows - 1 / 6) ** 2, (1 / 6) * (5 / 6) / (batch * E))).max() for rows in seen(run, [6, 6])
+        np.abs(z_scores((rows - 1 / 6) ** 2, (1 / 6) * (5 / 6) / (batch * E))).max()
+        for rows in seen(-run.model, [6, 6])
     )
 
 

@@ -40,14 +40,14 @@ def test_the_number_of_local_steps_is_geometric():
 
 
 def test_certain_communication_is_one_step_a_round():
-    run = fp.run(fp.Scaffnew(GAMMA, 1.0), WORLD.problem(), rounds=30, repeats=2)
+    run = fp.run(fp.Scaffnew(GAMMA, 1.0), WORLD.problem(), rounds=30, repeats=2, exact=True)
     assert (laws.lengths_of(run) == 1).all()
 
 
 @pytest.mark.parametrize("p", [0.3, 0.6])
 def test_the_lyapunov_function_contracts(p):
     """By rounds, over 400 repeats with exact fields: 3.5 standard errors above the bound would refute it."""
-    run = fp.run(fp.Scaffnew(GAMMA, p), WORLD.problem(), rounds=1, repeats=REPEATS, start=START, seed=1)
+    run = fp.run(fp.Scaffnew(GAMMA, p), WORLD.problem(), rounds=1, repeats=REPEATS, exact=True, start=START, seed=1)
     first, zeta = psi(START, np.zeros((5, 3)), p), rate(p)
     for rounds in (1, 2, 4, 8, 16):
         run = run if rounds == 1 else run.extend(rounds)
@@ -61,7 +61,7 @@ def test_the_lyapunov_function_contracts(p):
 @pytest.mark.parametrize("p", [0.3, 0.6])
 def test_psi_after_one_round_has_the_mean_of_its_law(p):
     """E Psi = sum_h p (1-p)^(h-1) Psi(h), Psi(h) from a NumPy loop of h steps; the sum is cut where 1e-16 is left."""
-    run = fp.run(fp.Scaffnew(GAMMA, p), WORLD.problem(), rounds=1, repeats=REPEATS, start=START, seed=1)
+    run = fp.run(fp.Scaffnew(GAMMA, p), WORLD.problem(), rounds=1, repeats=REPEATS, exact=True, start=START, seed=1)
     lengths = np.arange(1, int(np.ceil(37 / -np.log1p(-p))))
     ends = [plain.scaffnew(WORLD, START, [h], GAMMA, p) for h in lengths]
     values = np.array([psi(x[-1], h[-1], p) for x, h in ends])
@@ -97,7 +97,7 @@ def coin_version(p, rounds, rng):
 def test_rounds_and_coins_are_the_same_method():
     """log Psi and the steps taken at the j-th communication have the same means and variances (z-scores below 4.5)."""
     p, rounds = 0.4, 6
-    run = fp.run(fp.Scaffnew(GAMMA, p), WORLD.problem(), rounds=1, repeats=REPEATS, start=START, seed=2)
+    run = fp.run(fp.Scaffnew(GAMMA, p), WORLD.problem(), rounds=1, repeats=REPEATS, exact=True, start=START, seed=2)
     ours = {}
     for j in range(1, rounds + 1):
         run = run if j == 1 else run.extend(j)
@@ -127,7 +127,7 @@ def test_communication_is_accelerated():
     c = rng.standard_normal((5, 3))
     problem = fp.problems.Quadratic(H, c)
     start = 3 * np.ones(3)
-    run = fp.run(fp.Scaffnew(1.0, 1 / 20), problem, rounds=420, repeats=20, start=start, seed=1)
+    run = fp.run(fp.Scaffnew(1.0, 1 / 20), problem, rounds=420, exact=True, repeats=20, start=start, seed=1)
     assert np.median(run.error[:, -1]) < 1e-6 * run.error[0, 0]
-    descent = fp.run(fp.GradientExchange(1.0), problem, rounds=420, start=start)
+    descent = fp.run(fp.GradientExchange(1.0), problem, rounds=420, exact=True, start=start)
     assert descent.error[0, -1] > 1e-2 * descent.error[0, 0]

@@ -1,4 +1,4 @@
-"""Orders of magnitude, measured: least-squares slopes on logarithms, with standard errors from independent repeats."""
+"""Orders of magnitude, measured: least-squares slopes on logarithms, with standard errors from independent samples."""
 
 import numpy as np
 import plain
@@ -31,7 +31,11 @@ def test_the_bias_of_fedavg_is_linear_in_the_step():
     for s in steps:
         # The slowest mode decays like exp(-0.5 E s) a round: down to 1e-15 of the start.
         run = fp.run(
-            fp.FedAvg(s, E, normalise=False), WORLD.problem(), rounds=int(35 / (0.5 * E * s)), record_every=10000
+            fp.FedAvg(s, E, normalise=False),
+            WORLD.problem(),
+            rounds=int(35 / (0.5 * E * s)),
+            record_every=10000,
+            exact=True,
         )
         bias.append(run.model[0] - star)
         powers = np.array([matrix_power(EYE - s * H, E) for H in WORLD.H])
@@ -51,7 +55,7 @@ def test_the_bias_of_fedavg_is_linear_in_the_step():
 
 def test_without_local_steps_there_is_no_bias_at_any_step():
     for s in (0.05, 0.2, 0.8):
-        run = fp.run(fp.FedAvg(s, 1), WORLD.problem(), rounds=int(70 / s))
+        run = fp.run(fp.FedAvg(s, 1), WORLD.problem(), rounds=int(70 / s), exact=True)
         np.testing.assert_allclose(run.model[0], WORLD.star(), rtol=0, atol=1e-12)
 
 
@@ -60,13 +64,16 @@ def test_without_local_steps_there_is_no_bias_at_any_step():
 DIM, NOISE, MU = 2, 0.01, 0.02
 
 
-def steady_state(K, L, E, repeats=40, rounds=1200):
-    """(repeats,): time averages of the squared error, after 12 time constants 1/(2 mu) of the mean square."""
+def steady_state(K, L, E, blocks=80):
+    """(blocks,): means of the squared error over 1000 rounds, 20 times the correlation time 1/mu, from w* on.
+
+    The first block, in which the steady state is reached, is left out; the others are nearly independent.
+    """
     lab = fp.problems.LinearStream.sample(agents=K, dim=DIM, spread=0.0, noise=NOISE, seed=0)
     star = np.ones(DIM)  # spread 0: everybody's model is the mean, one
     few = None if L == K else L
-    run = fp.run(fp.FedAvg(MU, E), lab, rounds=rounds, participation=few, repeats=repeats, seed=K + E, start=star)
-    return run.error[:, 300:].mean(1)
+    run = fp.run(fp.FedAvg(MU, E), lab, rounds=1000 * (blocks + 1), participation=few, seed=K + E, start=star)
+    return run.error[0, 1001:].reshape(blocks, 1000).mean(1)
 
 
 def exact_msd(L, E):
@@ -80,8 +87,8 @@ def exact_msd(L, E):
     return s / L / (1 - a ** (2 * E) - (r**E - a ** (2 * E)) / L)
 
 
-def regress_on_repeats(x, samples):
-    """Slope of log mean on log x, and its standard error by the delta method from independent repeats."""
+def regress(x, samples):
+    """Slope of log mean on log x, and its standard error by the delta method from independent samples."""
     means = np.array([s.mean() for s in samples])
     relative = np.array([s.std(ddof=1) / np.sqrt(len(s)) / s.mean() for s in samples])
     centred = np.log(x) - np.log(x).mean()
@@ -91,11 +98,11 @@ def regress_on_repeats(x, samples):
 
 def check_gain(x, samples, exact):
     """The measured slope agrees with that of the exact formula (z below 4), which is -1 up to O(mu); so is ours."""
-    measured, error = regress_on_repeats(x, samples)
+    measured, error = regress(x, samples)
     expected = slope(x, exact)
-    # The denominator 2 - mu (1 + (M+1)/L) varies by at most mu (M+1) / 2 = 3 % over a range of log 32.
+    # The denominator 2 - mu (1 + (M+1)/L) varies by at most mu (M+1) / 2 = 3 % over a range of log 8.
     assert expected == pytest.approx(-1.0, abs=0.01)
-    assert error < 0.02
+    assert error < 0.03
     assert abs(measured - expected) < 4 * error
 
 
@@ -107,7 +114,7 @@ def test_the_steady_state_falls_like_one_over_the_number_of_agents():
 
 def test_the_steady_state_falls_like_one_over_participants_times_steps():
     """L0: L of 8 agents, E local steps of mu/E: MSD ~ mu M sv2 / (2 L E)."""
-    pairs = [(2, 1), (8, 1), (2, 8), (8, 8)]
+    pairs = [(8, 1), (2, 8), (8, 8)]
     products = np.array([L * E for L, E in pairs])
     check_gain(products, [steady_state(8, L, E) for L, E in pairs], [exact_msd(L, E) for L, E in pairs])
 
@@ -117,7 +124,7 @@ def test_the_steady_state_falls_like_one_over_participants_times_steps():
 
 def test_the_schedule_counts_gradient_steps():
     """L4: s_t = 2/(alpha (gamma + t)), gamma = max(8 beta/alpha, E), t = round E + e; E_k of its own for an agent."""
-    steps, start = (2, 3, 4, 3, 3), np.array([2.0, -1.0, 3.0])
+    steps, start = (1, 1, 2, 6, 2), np.array([2.0, -1.0, 3.0])
     alpha, beta, E = 0.5, 2.0, 4
     gamma = max(8 * beta / alpha, E)
     everyone = plain.everyone(WORLD.p, 30)
@@ -126,10 +133,10 @@ def test_the_schedule_counts_gradient_steps():
         return 2 / (alpha * (gamma + t))
 
     schedule = fp.InverseTime.lecture004(alpha, beta, E)
-    for local in (steps, (4,) * 5):
-        run = fp.run(fp.FedAvg(schedule, local, normalise=False), WORLD.problem(), rounds=30, start=start)
+    for local in (steps, (2, 3, 4, 3, 3)):
+        run = fp.run(fp.FedAvg(schedule, local, normalise=False), WORLD.problem(), rounds=30, start=start, exact=True)
         np.testing.assert_allclose(run.history[0], plain.fedavg(WORLD, everyone, start, local, s), rtol=0, atol=1e-12)
-    prox = fp.run(fp.FedProx(schedule, steps, pull=0.5), WORLD.problem(), rounds=30, start=start)
+    prox = fp.run(fp.FedProx(schedule, steps, pull=0.5), WORLD.problem(), rounds=30, start=start, exact=True)
     expected = plain.fedavg(WORLD, everyone, start, steps, s, pull=0.5)
     np.testing.assert_allclose(prox.history[0], expected, rtol=0, atol=1e-12)
     assert fp.InverseTime.lecture004(1.0, 0.1, 7) == fp.InverseTime(2.0, 7.0)  # E above 8 beta/alpha
