@@ -188,6 +188,8 @@ class Answering(Participation):
     minimum: int = 1
 
     def check(self):
+        if isinstance(self.scheme, Answering):
+            raise FedpointError("Answering: the scheme is itself Answering: give one, with the product of the chances")
         if (self.probability is None) == (self.trace is None):
             raise FedpointError("Answering: give either a probability or a trace")
         a = self.probability
