@@ -170,6 +170,12 @@ def test_a_minimum_of_answers():
     assert abs(z_scores(merge, expected)) < 4.5
 
 
+def test_answering_twice_is_refused():
+    """Both would draw the same luck, and the inner minimum would be lost."""
+    with pytest.raises(fp.FedpointError, match="product"):
+        fp.Answering(fp.Answering(fp.Everyone(), 0.5), 0.5)
+
+
 # Through the engine. Centers e_k and H = I: the field at 0 is -e_k, so one step of length 1 shows the weights.
 
 ONE_HOT = fp.problems.Quadratic(1.0, np.eye(K), weights=P)
