@@ -80,7 +80,7 @@ def test_a_name_like_no_other_gets_the_list():
     [
         (lambda: fp.FedAvg(step=-0.1), "FedAvg: step must be above 0, got -0.1"),
         (lambda: fp.FedAvg(step=0.0), "FedAvg: step must be above 0"),
-        (lambda: fp.FedAvg(step=float("nan")), "FedAvg: step must be above 0, got nan"),
+        (lambda: fp.FedAvg(step=float("nan")), "FedAvg: step must be a number, got nan"),
         (lambda: fp.FedAvg(step=float("inf")), "FedAvg: step must be .*got inf"),
         (lambda: fp.FedAvg(step=[0.1, -0.1]), "FedAvg: step must be above 0"),
         (lambda: fp.FedAvg(step="fast"), "FedAvg: step must be a number, got 'fast'"),

@@ -58,7 +58,9 @@ class Scaffnew:
     probability: float | None = positive(default=None)
     local_steps: int | None = counts(default=None, per_agent=False)
 
-    unbounded = True
+    @property
+    def unbounded(self):
+        return self.local_steps is None
 
     def check(self):
         if self.probability is None and self.local_steps is None:

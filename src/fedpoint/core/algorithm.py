@@ -10,7 +10,7 @@ from typing import Any, dataclass_transform
 
 import numpy as np
 
-from fedpoint.core.record import record
+from fedpoint.core.record import find_leaves, record
 from fedpoint.core.steps import Stragglers
 from fedpoint.errors import FedpointError, nearest
 
@@ -91,9 +91,11 @@ def check_fields(self: Any) -> None:
             continue
         where = f"{type(self).__name__}: {f.name}"
         try:
-            array = np.asarray(value, dtype=float)
+            array = np.asarray(None if isinstance(value, bool) else value, dtype=float)
         except (TypeError, ValueError):
-            raise FedpointError(f"{where} must be a number, got {value!r}") from None
+            array = np.asarray(np.nan)
+        if isinstance(value, bool | str) or np.isnan(array).any():
+            raise FedpointError(f"{where} must be a number, got {value!r}")
         if array.ndim and not rule.get("per_agent"):
             raise FedpointError(f"{where} must be one number, got {array.size} (sweep over it with fp.sweep)")
         low = rule["low"]
@@ -105,8 +107,11 @@ def check_fields(self: Any) -> None:
         if rule.get("whole"):
             if (array != np.round(array)).any():
                 raise FedpointError(f"{where} must be whole numbers, got {value}")
-            if array.ndim == 0 and not isinstance(value, int):
+            if array.ndim == 0:
                 object.__setattr__(self, f.name, int(value))
+        elif array.ndim == 0:
+            object.__setattr__(self, f.name, float(value))  # a number, also when it was written without a point
+    find_leaves(self)
 
 
 def per_agent_fields(algorithm: Any) -> tuple[str, ...]:
@@ -115,7 +120,7 @@ def per_agent_fields(algorithm: Any) -> tuple[str, ...]:
 
 def samples_per_round(algorithm: Any) -> int | None:
     """The most samples any agent draws in a round; None when only the run will tell."""
-    if type(algorithm).unbounded:
+    if algorithm.unbounded:
         return None
     steps = getattr(algorithm, "local_steps", 1)
     steps = int(steps.steps) if isinstance(steps, Stragglers) else int(np.max(np.asarray(steps)))

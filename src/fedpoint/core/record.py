@@ -25,6 +25,11 @@ def _setup(self) -> None:
         value = getattr(self, field.name)
         if isinstance(value, list | tuple) and value and all(isinstance(v, int | float) for v in value):
             object.__setattr__(self, field.name, np.asarray(value))
+    find_leaves(self)
+
+
+def find_leaves(self) -> None:
+    """Note which fields hold numbers: once, so that a tree of placeholders keeps the structure."""
     leaves = tuple(f.name for f in dataclasses.fields(self) if _is_leaf(getattr(self, f.name)))
     object.__setattr__(self, "_leaves", leaves)
 

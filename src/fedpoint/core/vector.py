@@ -46,6 +46,15 @@ class Vector:
     def __truediv__(self, other):
         return self._with(other, operator.truediv)
 
+    def __pow__(self, power):
+        return self._with(power, operator.pow)
+
+    def __rsub__(self, other):
+        return -self + other
+
+    def __rtruediv__(self, other):
+        return Vector(jax.tree.map(lambda a: other / a, self.tree))
+
     __radd__ = __add__
     __rmul__ = __mul__
 

@@ -47,7 +47,7 @@ class Quadratic(Problem):
     """f_k(x) = 1/2 (x - c_k)' H_k (x - c_k). Field H_k (x - c_k) + N(0, noise I).
 
     Args:
-        H: (K, d, d) symmetric positive semidefinite, or (d, d) for all, or a number per agent (times I), or a number.
+        H: (K, d, d) symmetric, or (d, d) for all, or a number per agent (times I), or a number.
         centers: (K, d).
         noise: variance of each coordinate of the additive gradient noise.
         weights: p_k, default 1/K.

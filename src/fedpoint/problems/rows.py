@@ -269,7 +269,7 @@ class RowsProblem(Problem):
         oracle = self.oracle
         if oracle.batch is None or oracle.sampling != "shuffle":
             return oracle
-        if type(algorithm).unbounded:
+        if algorithm.unbounded:
             raise FedpointError(
                 f"{type(algorithm).__name__} draws its number of local steps in the run, so rows cannot be shuffled "
                 'ahead: use sampling="iid"'
