@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -35,12 +36,12 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Kind(Table):
+class Kind(Table, ABC):
     """A problem."""
 
+    @abstractmethod
     def build(self) -> tuple[Any, Any]:
         """The problem, and data (X, y) that no agent has, for evaluation, or None."""
-        raise NotImplementedError
 
     def content(self) -> dict[str, Any]:
         """The table that makes this problem again, defaults written out."""

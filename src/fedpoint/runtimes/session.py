@@ -173,57 +173,50 @@ class Session:
         keep: Callable[[np.ndarray, Records], None] = lambda rounds, records: None,
     ) -> int:
         """Go on to round `rounds`, handing records to `keep` segment by segment. Returns the round reached."""
-        size = max(self.layout.chunk, self.every)
         callbacks = [callbacks] if callable(callbacks) else list(callbacks)
-        begun, since = time.perf_counter(), self.round
-        while self.round < rounds:
-            first = self.round
-            most = self.layout.capacity * self.every - first % self.every  # a begun window takes a place too
-            # Donated, so a copy to return to: only when stopping may have to.
+        begun, since, size, stopped = time.perf_counter(), self.round, 1, False
+        while self.round < rounds and not stopped:
+            first, busy = self.round, self.seconds
+            # The state is donated, so a copy to return to: only when stopping may have to.
             before = jax.tree.map(jnp.copy, self.state) if stop is not None else None
-            tick = time.perf_counter()
-            with jax.enable_x64(True):
-                records = self._call(min(size, most, rounds - first))
-            took = time.perf_counter() - tick
-            self.seconds += took
-            if self.first[0] == 0:
-                self.first = (self.round - first, took)
-            if took < PATIENCE:
-                size *= 4
-            elif took > 4 * PATIENCE:
-                size = max(self.every, size // 2 // self.every * self.every)
-            at = (np.arange(first // self.every, self.round // self.every) + 1) * self.every
-            self._check_finite(at, records)
+            at, records = self._go(min(size, rounds - first))
+            size = self._next_size(size, self.seconds - busy)
             errors = self.errors(records.model) if stop is not None or callbacks else None
-            stopped = False
             if stop is not None:
-                for i, r in enumerate(at):
-                    if stop(int(r), jax.tree.map(lambda a, i=i: a[:, i], records.model), _column(errors, i)):
-                        stopped = True
-                        if r < self.round:  # the state of that round: go there again, to the same bits
-                            self.round = first
-                            self.state = before  # type: ignore[assignment]
-                            with jax.enable_x64(True):
-                                records = self._call(int(r) - first)
-                            errors = self.errors(records.model)
-                        break
-            at = at[at <= self.round]
-            keep(at, Records(records.model, self.used(at, records.used)))
+                enough = _first_enough(stop, at, records, errors)
+                stopped = enough is not None
+                if enough is not None and enough < self.round:  # go there again, to the same bits
+                    self.round, self.state = first, before  # type: ignore[assignment]
+                    at, records = self._go(enough - first)
+                    errors = self.errors(records.model)
+            keep(at, records)
             if callbacks:
                 spent = time.perf_counter() - begun
-                progress = Progress(
-                    self.round,
-                    rounds,
-                    spent,
-                    (self.round - since) / max(spent, 1e-9),
-                    self.model(),
-                    _column(errors, -1),
-                )
+                rate = (self.round - since) / max(spent, 1e-9)
+                progress = Progress(self.round, rounds, spent, rate, self.model(), _column(errors, -1))
                 for callback in callbacks:
                     callback(progress)
-            if stopped:
-                break
         return self.round
+
+    def _go(self, rounds: int) -> tuple[np.ndarray, Records]:
+        """A segment of at most so many rounds: the recorded rounds in it and their records, checked to be finite."""
+        first, begun = self.round, time.perf_counter()
+        most = self.layout.capacity * self.every - first % self.every  # a begun window takes a place too
+        with jax.enable_x64(True):
+            records = self._call(min(rounds, most))
+        took = time.perf_counter() - begun
+        self.seconds += took
+        if self.first[0] == 0:
+            self.first = (self.round - first, took)
+        at = (np.arange(first // self.every, self.round // self.every) + 1) * self.every
+        self._check_finite(at, records)
+        return at, Records(records.model, self.used(at, records.used))
+
+    def _next_size(self, size: int, took: float) -> int:
+        """Segments of about the patience; the first one compiles and says nothing about the rounds."""
+        if took < PATIENCE or self.round == self.first[0]:
+            return size * 8
+        return max(1, size // 2) if took > 4 * PATIENCE else size
 
     def model(self) -> Any:
         """The current global model, one per repeat."""
@@ -294,6 +287,14 @@ class Session:
     def restore(self, arrays: dict[str, np.ndarray], round: int) -> None:
         self.state = unflatten(self.state, arrays)
         self.round = round
+
+
+def _first_enough(stop: Callable, at: np.ndarray, records: Records, errors: np.ndarray | None) -> int | None:
+    """The first recorded round at which `stop` says so."""
+    for i, r in enumerate(at):
+        if stop(int(r), jax.tree.map(lambda a, i=i: a[:, i], records.model), _column(errors, i)):
+            return int(r)
+    return None
 
 
 def _column(errors: np.ndarray | None, i: int) -> np.ndarray | None:
