@@ -60,7 +60,7 @@ class FedAvg:
     References: McMahan et al. (2017); Li et al. (2020).
     """
 
-    step: Any = positive(per_agent=True)
+    step: Any = positive(per_agent=True, scheduled=True)
     local_steps: Any = counts()
     normalise: bool = True
     optimiser: Any = None

@@ -45,7 +45,7 @@ class FedNova:
     References: Wang et al. (2020).
     """
 
-    step: Any = positive(per_agent=True)
+    step: Any = positive(per_agent=True, scheduled=True)
     local_steps: Any = counts()
     momentum: float = nonnegative(default=0.0, below=1.0)
     pull: float = nonnegative(default=0.0)

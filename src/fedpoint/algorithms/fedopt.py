@@ -56,7 +56,7 @@ class FedOpt:
     References: Reddi et al. (2021); Hsu et al. (2019) for FedAvgM.
     """
 
-    step: Any = positive(per_agent=True)
+    step: Any = positive(per_agent=True, scheduled=True)
     local_steps: Any = counts()
     server: Any = "sgd"
     server_step: float = positive(default=1.0)

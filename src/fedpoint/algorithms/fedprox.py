@@ -41,7 +41,7 @@ class FedProx:
     References: Li et al., Federated optimization in heterogeneous networks (2020).
     """
 
-    step: Any = positive(default=None, per_agent=True)
+    step: Any = positive(default=None, per_agent=True, scheduled=True)
     local_steps: Any = counts()
     pull: float = nonnegative(default=0.1)
     exact: bool = False

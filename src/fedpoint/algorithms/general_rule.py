@@ -98,7 +98,7 @@ class GeneralRule:
     References: Wang et al. (2020).
     """
 
-    step: Any = positive(per_agent=True)
+    step: Any = positive(per_agent=True, scheduled=True)
     local_steps: Any = counts()
     weights: Any = by_agent(default="fedavg")
     effective: float | None = positive(default=None)

@@ -37,7 +37,7 @@ class GradientExchange:
     References: Rizk, Vlaski and Sayed (2022).
     """
 
-    step: Any = positive()
+    step: Any = positive(scheduled=True)
 
     def init(self, w):
         return (w, jnp.int32(0)), ()

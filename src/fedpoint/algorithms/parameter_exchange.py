@@ -33,7 +33,7 @@ class ParameterExchange:
     References: Rizk, Vlaski and Sayed (2022).
     """
 
-    step: Any = positive()
+    step: Any = positive(scheduled=True)
 
     def init(self, w):
         return w, ()

@@ -24,7 +24,6 @@ class Controlled(NamedTuple):
         lecture="000 (81), 001",
         references=(KARIMIREDDY,),
         limit="w*",
-        participation=("Everyone", "Uniform", "ByWeight", "Importance", "Answering"),
     )
 )
 class Scaffold:

@@ -64,13 +64,14 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def positive(default: Any = dataclasses.MISSING, per_agent: bool = False) -> Any:
-    """A hyper-parameter above zero: a number, a number per agent where allowed, or a schedule of steps."""
-    return field(default=default, metadata={"low": 0.0, "strict": True, "per_agent": per_agent})
+def positive(default: Any = dataclasses.MISSING, per_agent: bool = False, scheduled: bool = False) -> Any:
+    """A hyper-parameter above zero: a number; where allowed a number per agent, or a schedule of steps."""
+    rule = {"low": 0.0, "strict": True, "per_agent": per_agent, "scheduled": scheduled}
+    return field(default=default, metadata=rule)
 
 
 def nonnegative(default: Any = dataclasses.MISSING, below: float | None = None) -> Any:
-    return field(default=default, metadata={"low": 0.0, "strict": False, "below": below})
+    return field(default=default, metadata={"low": 0.0, "strict": False, "below": below, "scheduled": False})
 
 
 def counts(default: Any = 1, per_agent: bool = True) -> Any:
@@ -87,9 +88,13 @@ def check_fields(self: Any) -> None:
     """One clear message for a hyper-parameter out of range."""
     for f in dataclasses.fields(self):
         value, rule = getattr(self, f.name), f.metadata
-        if "low" not in rule or value is None or hasattr(value, "_leaves"):
-            continue
         where = f"{type(self).__name__}: {f.name}"
+        if "low" not in rule or value is None:
+            continue
+        if hasattr(value, "_leaves"):
+            if not rule.get("scheduled", True):
+                raise FedpointError(f"{where} must be a number: this method has no schedule of steps, got {value}")
+            continue
         try:
             array = np.asarray(None if isinstance(value, bool) else value, dtype=float)
         except (TypeError, ValueError):

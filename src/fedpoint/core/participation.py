@@ -40,8 +40,8 @@ class Participation:
         """How many places a tick has, at most; the place to refuse what does not fit the number of agents."""
         raise FedpointError(f"{type(self).__name__} does not say who takes part")
 
-    def bind(self, problem: Any, algorithm: Any) -> Any:
-        """The scheme with what it needs of the problem."""
+    def bind(self, problem: Any, algorithm: Any, exact: bool = False) -> Any:
+        """The scheme with what it needs of the problem, sampled or with exact fields."""
         return self
 
     def tick(self, key: Key, p: Array, round: Any) -> Tick:
@@ -142,10 +142,10 @@ class Importance(Participation):
             raise FedpointError(f"Importance: {np.size(q)} probabilities for {agents} agents")
         return self.count
 
-    def bind(self, problem, algorithm):
+    def bind(self, problem, algorithm, exact=False):
         q = self.probabilities
         if q is None:
-            q = problem.sampling_probabilities(algorithm)
+            q = problem.sampling_probabilities(algorithm, exact)
         q = np.asarray(q, dtype=float)
         return Importance(self.count, q / q.sum())
 
@@ -216,8 +216,8 @@ class Answering(Participation):
                 raise FedpointError(f"Answering: {np.shape(table)[-1]} {name} for {agents} agents")
         return count
 
-    def bind(self, problem, algorithm):
-        scheme = self.scheme.bind(problem, algorithm)
+    def bind(self, problem, algorithm, exact=False):
+        scheme = self.scheme.bind(problem, algorithm, exact)
         trace = None if self.trace is None else np.asarray(self.trace, dtype=np.uint8)
         return Answering(scheme, self.probability, trace, self.keep, self.minimum)
 

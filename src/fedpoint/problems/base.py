@@ -158,8 +158,8 @@ class Problem:
         """(K,): how many rows each agent stores, or None for a stream."""
         return None
 
-    def sampling_probabilities(self, algorithm: Any) -> np.ndarray:
-        """The variance-optimal q_k, proportional to p_k sqrt(noise_k / E_k + |g_k(w*)|^2)."""
+    def sampling_probabilities(self, algorithm: Any, exact: bool = False) -> np.ndarray:
+        """The variance-optimal q_k, proportional to p_k sqrt(noise_k / E_k + |g_k(w*)|^2); no noise in exact fields."""
         w = self.solution()
         if w is None:
             raise FedpointError(
@@ -169,7 +169,8 @@ class Problem:
         steps = getattr(algorithm, "local_steps", 1)
         steps = np.asarray(getattr(steps, "steps", steps), dtype=float)
         fields = self.fields(w)
-        q = self.weights * np.sqrt(self.noise(w) / steps + (fields**2).sum(axis=1))
+        noise = np.zeros(self.agents) if exact else self.noise(w) / steps
+        q = self.weights * np.sqrt(noise + (fields**2).sum(axis=1))
         if not q.max() > 0:
             return self.weights.copy()
         return np.maximum(q, 1e-3 * q.max()) / np.maximum(q, 1e-3 * q.max()).sum()

@@ -110,7 +110,7 @@ class Session:
         self.problem, self.seed, self.repeats, self.every = problem, seed, repeats, every
         self.exact = exact
         self.algorithm = bind_algorithm(algorithm, problem)
-        self.participation = participation.bind(problem, self.algorithm)
+        self.participation = participation.bind(problem, self.algorithm, exact)
         self.round = 0
         self.seconds = 0.0
         self.first = (0, 0.0)  # rounds and seconds of the first segment, which compiles

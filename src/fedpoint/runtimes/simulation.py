@@ -290,13 +290,14 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
     model = algorithm.read(state.hub, state.memory)
     empty = jax.tree.map(lambda a: jnp.zeros((layout.capacity, *a.shape), a.dtype), Records(model, state.used))
 
-    def tick_of(round):
-        return participation.tick(schedule.fold(round), inputs.p, round)
-
     def run_chunk(c, carry):
         base = first + c * chunk
         in_chunk = base + jnp.arange(chunk)
-        ticks = jax.vmap(tick_of)(in_chunk) if participation.drawn else tick_of(base)
+        if participation.drawn:
+            keys = _apart(once, jax.vmap(schedule.fold), in_chunk)
+            ticks = jax.vmap(lambda k, r: participation.tick(k, inputs.p, r))(keys, in_chunk)
+        else:
+            ticks = participation.tick(schedule.fold(base), inputs.p, base)
         ahead = _ahead(layout, inputs, ticks, key, in_chunk, once)
 
         def body(i, carry):
