@@ -20,6 +20,9 @@ hypothesis.settings.register_profile("fedpoint", deadline=None, derandomize=True
 hypothesis.settings.load_profile("fedpoint")
 
 
+collect_ignore_glob = ["*conftest.py"]  # no doctests in them, and several of one name confuse the collection
+
+
 def pytest_report_header() -> str:
     cache = os.environ["FEDPOINT_CACHE"]
     return f"fedpoint: jax {jax.__version__} on cpu, x64 flag off (the library scopes it), cache {cache}"
