@@ -32,6 +32,10 @@ class Oracle:
     predraw = True  # samples are worth drawing ahead; False: they are only looked up in the plan
     fetches = False  # samples are indices whose rows are worth fetching ahead
 
+    def at_hand(self, mine: Mine) -> Mine:
+        """What an agent that works alone holds, laid out for a round of steps."""
+        return mine
+
     def plan(self, mine: Mine, key: Any) -> Any:
         """What is drawn once a round, for instance an order of the rows."""
         return ()

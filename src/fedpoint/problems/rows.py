@@ -22,6 +22,7 @@ from fedpoint.errors import FedpointError, nearest
 from fedpoint.problems.base import Mine, Oracle, Problem
 
 SAMPLINGS = ("iid", "shuffle", "importance")
+AT_HAND = 1 << 14  # numbers of the largest agent's rows, up to which each agent's are laid out apart in a round
 NARROW = 64  # numbers of a batch, up to which its rows are drawn ahead themselves
 BLOCK = 256  # rows a block: long enough to vectorise, short enough to waste little on the last one
 
@@ -60,6 +61,7 @@ class RowsOracle(Oracle):
     mean: bool = True  # f_k is a mean over rows, else their sum
     epochs: int = 1  # orders of the rows that a round may need
     buckets: tuple[int, ...] = ()  # sizes below the largest, when agents' sizes differ much
+    width: int = 0  # numbers of a row
     narrow: bool = False  # a batch is so small that its rows are drawn, not their indices
 
     # What a subclass provides.
@@ -94,7 +96,7 @@ class RowsOracle(Oracle):
         return self.batch is not None and self.sampling == "shuffle" and self.largest > self.batch
 
     def plan(self, mine: Mine, key: Key) -> Any:
-        """The rows in the order of their use, epoch after epoch in whole batches; -1 fills up an epoch's last batch."""
+        """The agent's rows in the order of their use, epoch after epoch in whole batches; -1 fills up the last one."""
         if not self._ordered:
             return ()
         batch = self.batch or 1
@@ -113,7 +115,7 @@ class RowsOracle(Oracle):
         place = jnp.arange(self.epochs * whole, dtype=jnp.int32)
         epoch = -(-mine.own.count // batch) * batch  # places of an epoch
         at = order[jnp.minimum(place // epoch, self.epochs - 1), place % epoch]
-        return jnp.where(place % epoch < mine.own.count, mine.own.offset + at, -1)
+        return jnp.where(place % epoch < mine.own.count, at, -1)
 
     def draw(self, mine: Mine, plan: Any, row: Any, e: Any) -> Any:
         if self.batch is None:
@@ -135,10 +137,20 @@ class RowsOracle(Oracle):
                 start = jnp.where(count <= self.batch, 0, e * self.batch)  # one batch is all rows: any order will do
                 at = lax.dynamic_slice_in_dim(plan, start, self.batch)
             else:
-                at = jnp.where(jnp.arange(self.batch) < count, offset + jnp.arange(self.batch, dtype=jnp.int32), -1)
+                at = jnp.where(jnp.arange(self.batch) < count, jnp.arange(self.batch, dtype=jnp.int32), -1)
             inside = (at >= 0).astype(jnp.float64)
-            index, weight = jnp.maximum(at, 0), inside / inside.sum()
+            index, weight = offset + jnp.maximum(at, 0), inside / inside.sum()
         return Batch(index, weight if self.mean else weight * count)
+
+    def at_hand(self, mine: Mine) -> Mine:
+        """The agent's own rows as a small table. XLA takes a fetch from a large one for so much work that it is shared
+        out between threads, at every local step."""
+        small = self.largest <= BLOCK and self.largest * self.width <= AT_HAND
+        if self.batch is None or self.sampling == "importance" or not small:
+            return mine
+        slice_rows = partial(lax.dynamic_slice_in_dim, start_index=mine.own.offset, slice_size=self.largest)
+        table = mine.common._replace(rows=jax.tree.map(slice_rows, mine.common.rows))
+        return Mine(mine.own._replace(offset=jnp.zeros_like(mine.own.offset)), table)
 
     @property
     def fetches(self) -> bool:  # type: ignore[override]
@@ -219,7 +231,7 @@ class RowsProblem(Problem):
         padded = jax.tree.map(lambda a: np.concatenate([a, np.zeros((pad, *a.shape[1:]), a.dtype)]), rows)
         self.counts = np.asarray(counts)
         offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        self.oracle = replace(oracle, narrow=narrow)
+        self.oracle = replace(oracle, width=width, narrow=narrow)
         self.own = Span(offsets.astype(np.int32), self.counts.astype(np.int32), np.arange(len(counts), dtype=np.int32))
         self.common = Table(padded, (), extra)
 

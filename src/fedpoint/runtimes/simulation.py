@@ -205,6 +205,8 @@ def one_round(
         plan = ahead.plan
         if plan is None and not layout.exact:
             plan = layout.oracle.plan(mine, agent_key)
+        if layout.mapped and not layout.exact:
+            mine = layout.oracle.at_hand(mine)
         agent = Agent(layout.oracle, mine, agent_key, plan, ahead.samples, layout.exact, round, share)
         message, memory = put(tuned).local(heard, memory, agent)
         if isinstance(agent.evaluations, int):
