@@ -116,7 +116,7 @@ def softmax() -> Bench:
     def ours(n: int) -> object:
         return fp.run(method, problem, rounds=n, participation=10, record_every=n).model
 
-    bench = Bench("softmax on digits", ours, 1000)
+    bench = Bench("softmax on digits", ours, 2000)
     for name, function, rounds in (
         ("NumPy, loop over agents", b.softmax_numpy_loop, 200),
         ("NumPy, batched, tuned", b.softmax_numpy_batched, 300),
