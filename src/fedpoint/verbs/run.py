@@ -175,8 +175,7 @@ def run(
             model between records), or a function (round, model, error) -> bool; models and errors lead with repeats.
         callbacks: called with a `Progress` after every segment of rounds.
     """
-    if network is not None or schedule is not None:
-        raise FedpointError("networks and schedules are not there yet: this version runs with a fusion center")
+    check_star(network, schedule)
     check_inputs(algorithm, problem, seed)
     check_count("rounds", rounds, 0)
     check_count("repeats", repeats, 1)
@@ -199,6 +198,11 @@ def check_inputs(algorithm: Any, problem: Any, seed: Any) -> None:
         raise FedpointError(f"the problem must be one of fp.problems, or your own fp.problems.Problem; got {problem!r}")
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
         raise FedpointError(f"seed must be a whole number, got {seed!r}")
+
+
+def check_star(network: Any, schedule: Any) -> None:
+    if network is not None or schedule is not None:
+        raise FedpointError("networks and schedules are not there yet: this version runs with a fusion center")
 
 
 def check_count(name: str, value: Any, least: int) -> None:
