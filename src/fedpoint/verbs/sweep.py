@@ -14,7 +14,7 @@ from fedpoint.core.participation import as_participation
 from fedpoint.core.record import stack
 from fedpoint.errors import FedpointError, nearest
 from fedpoint.runtimes.session import Session, bind_algorithm
-from fedpoint.verbs.run import Run, begin, check_count, check_inputs, check_start, choose_every, drive
+from fedpoint.verbs.run import Run, begin, check_count, check_inputs, check_star, check_start, choose_every, drive
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ def sweep(
     over: Mapping[str, Sequence],
     rounds: int = 100,
     participation: Any = None,
+    network: Any = None,
+    schedule: Any = None,
     start: Any = None,
     exact: bool = False,
     seed: int = 0,
@@ -84,6 +86,7 @@ def sweep(
     {'step': 0.5}
     """
     check_inputs(algorithm, problem, seed)
+    check_star(network, schedule)
     check_count("rounds", rounds, 0)
     check_count("repeats", repeats, 1)
     fields = algorithm.__dataclass_fields__
