@@ -12,6 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
+from fedpoint.config.text import read_text
 from fedpoint.errors import FedpointError, nearest
 
 LINEAR = ("LeastSquares", "LinearStream")
@@ -68,14 +69,7 @@ def _model(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
 
 def _table(path: Path) -> tuple[list[str], list[list[str]]]:
     """Header and rows of a CSV file, all of the same length."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise FedpointError(f"there is no file {path}") from None
-    except OSError as error:
-        raise FedpointError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise FedpointError(f"{path} is not UTF-8 text (byte {error.start})") from None
+    text = read_text(path, "utf-8-sig")
     header, *rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if row] or [[]]
     if not rows:
         raise FedpointError(f"{path} has no rows: give a header and at least one row below it")

@@ -16,6 +16,7 @@ from fedpoint.config import methods, schemes
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import Mistake, Mistakes
 from fedpoint.config.problems import KINDS, AnyKind, Seed, Table
+from fedpoint.config.text import read_text
 from fedpoint.errors import FedpointError, nearest
 from fedpoint.report.labels import labels_of, short
 from fedpoint.runtimes.session import bind_algorithm, check_valid
@@ -67,14 +68,7 @@ class Experiment:
 def read(path: str | Path, **overrides: Any) -> Experiment:
     """The experiment of a TOML file. `overrides` (rounds, seed) replace what the file says, unless None."""
     path = Path(path)
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise FedpointError(f"there is no file {path}") from None
-    except OSError as error:
-        raise FedpointError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise FedpointError(f"{path} is not UTF-8 text (byte {error.start}): a TOML file must be") from None
+    text = read_text(path, advice=": a TOML file must be")
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
