@@ -54,6 +54,15 @@ class Agent:
             return local_steps.draw(self._key.row(STRAGGLER_ROW))
         return local_steps
 
+    def loop(self, start: Any, steps: Any, advance: Callable[[Any, Any], Any]) -> Any:
+        """How `descend` goes through its steps."""
+        if isinstance(steps, int) and steps <= 2:  # no loop to set up: short rounds are dominated by it
+            y = start
+            for e in range(steps):
+                y = advance(y, e)
+            return y
+        return lax.fori_loop(0, steps, lambda e, y: advance(y, e), start)
+
 
 def descend(agent: Agent, start: Any, steps: Any, advance: Callable[[Any, Any], Any]) -> Any:
     """The one inner loop: y <- advance(y, e) for e = 0 .. steps-1.
@@ -62,11 +71,6 @@ def descend(agent: Agent, start: Any, steps: Any, advance: Callable[[Any, Any], 
     together.
     """
     before = agent.evaluations
-    if isinstance(steps, int) and steps <= 2:  # no loop to set up: short rounds are dominated by it
-        y = start
-        for e in range(steps):
-            y = advance(y, e)
-    else:
-        y = lax.fori_loop(0, steps, lambda e, y: advance(y, e), start)
+    y = agent.loop(start, steps, advance)
     agent.evaluations = before + steps
     return y

@@ -6,6 +6,7 @@ sum_k p_k m_k: weights for *changes*. They need not sum to one, and are never re
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -29,6 +30,27 @@ class Tick(NamedTuple):
     merge: Array  # bool: False abandons the round
 
 
+class Moments(NamedTuple):
+    """First and second moments of a round's weights v_k and of s_k = 1 where agent k is heard, given that it merges.
+
+    Cov[(v, s)] = blockdiag_k [[vv, vs], [vs, ss]]_k + sum_r scale_r factor_r factor_r': agents are nearly independent.
+    """
+
+    merge: float  # the probability that a round is merged at all
+    mean: np.ndarray  # (K,) E v_k: p_k where the scheme is unbiased
+    heard: np.ndarray  # (K,) E s_k
+    own: np.ndarray  # (3, K): vv, vs, ss
+    scale: np.ndarray  # (R,)
+    factor: np.ndarray  # (R, 2, K): of v, of s
+    sampled: bool = False  # estimated from drawn rounds, not exact
+
+    def second(self) -> np.ndarray:
+        """(3, K): E v_k^2, E v_k s_k, E s_k^2."""
+        v, s = self.factor[:, 0], self.factor[:, 1]
+        cov = self.own + np.stack([self.scale @ (v * v), self.scale @ (v * s), self.scale @ (s * s)])
+        return cov + np.stack([self.mean**2, self.mean * self.heard, self.heard**2])
+
+
 class Participation:
     """A scheme: who takes part in a round. Subclass it and write `tick` (and `slots`) for one of your own."""
 
@@ -47,6 +69,10 @@ class Participation:
     def tick(self, key: Key, p: Array, round: Any) -> Tick:
         """One round, from its own randomness."""
         raise FedpointError(f"{type(self).__name__} does not say who takes part")
+
+    def moments(self, p: np.ndarray) -> Moments:
+        """Moments of (v, s), for forecasts: estimated from drawn rounds where a scheme does not know better."""
+        return sampled_moments(self, p)
 
 
 def _positive_count(self: Any) -> None:
@@ -74,6 +100,9 @@ class Everyone(Participation):
     def tick(self, key: Key, p: Array, round) -> Tick:
         return Tick(None, p, p, jnp.ones(p.shape, bool), jnp.int32(p.shape[0]), jnp.asarray(True))
 
+    def moments(self, p: np.ndarray) -> Moments:
+        return _subset_moments(p, {len(p): 1.0}, False)
+
 
 @record
 class Uniform(Participation):
@@ -100,6 +129,9 @@ class Uniform(Participation):
         weight = jnp.full(self.count, 1.0 / self.count) if self.plain else share * (p.shape[0] / self.count)
         return Tick(agents, weight, share, jnp.ones(self.count, bool), jnp.int32(self.count), jnp.asarray(True))
 
+    def moments(self, p: np.ndarray) -> Moments:
+        return _subset_moments(p, {self.count: 1.0}, self.plain)
+
 
 @record
 class ByWeight(Participation):
@@ -117,6 +149,9 @@ class ByWeight(Participation):
 
     def tick(self, key: Key, p: Array, round) -> Tick:
         return _with_replacement(key, p, p, self.count)
+
+    def moments(self, p: np.ndarray) -> Moments:
+        return _replacement_moments(p, p, self.count)
 
 
 @record
@@ -151,6 +186,9 @@ class Importance(Participation):
 
     def tick(self, key: Key, p: Array, round) -> Tick:
         return _with_replacement(key, p, self.probabilities, self.count)
+
+    def moments(self, p: np.ndarray) -> Moments:
+        return _replacement_moments(p, np.asarray(self.probabilities), self.count)
 
 
 def _with_replacement(key: Key, p: Array, q: Array, count: int) -> Tick:
@@ -251,6 +289,93 @@ class Answering(Participation):
             asked.asked,
             merged >= self.minimum,
         )
+
+    def moments(self, p: np.ndarray) -> Moments:
+        """Exact where those who answer are a uniform subset of a random size: it is then as if so many were asked."""
+        uniform = isinstance(self.scheme, Everyone | Uniform)
+        if self.trace is not None or np.ndim(self.probability) or not uniform:
+            return sampled_moments(self, p)
+        asked, a = self.scheme.slots(len(p)), float(self.probability)
+        chance = np.array([math.comb(asked, r) * a**r * (1 - a) ** (asked - r) for r in range(asked + 1)])
+        merged: dict[int, float] = {}
+        for r in range(self.minimum, asked + 1):
+            size = r if self.keep is None else min(r, self.keep)
+            merged[size] = merged.get(size, 0.0) + chance[r]
+        return _subset_moments(p, merged, getattr(self.scheme, "plain", False))
+
+
+def _subset_moments(p: np.ndarray, sizes: dict[int, float], plain: bool) -> Moments:
+    """A uniform subset whose size R has these probabilities, weights p_k K/R (plain: 1/R)."""
+    K, merge = len(p), sum(sizes.values())
+    unit = np.full(K, 1.0 / K) if plain else p
+    own, spread = np.zeros((3, K)), np.zeros((2, 2))
+    mean_size = sum(w * r for r, w in sizes.items()) / merge
+    for r, w in sizes.items():
+        # Cov(s_k, s_l) = pair (K [k = l] - 1), v_k = unit_k (K/R) s_k
+        pair = r * (K - r) / (K * K * (K - 1)) if K > 1 else 0.0
+        c = np.array([K / r, 1.0])
+        own += (w / merge) * pair * K * np.stack([(c[0] * unit) ** 2, c[0] * unit, np.ones(K)])
+        spread -= (w / merge) * pair * np.outer(c, c)
+        spread[1, 1] += (w / merge) * ((r - mean_size) / K) ** 2
+    scale, axes = np.linalg.eigh(spread)
+    factor = np.stack([np.outer(axes[0], unit), np.outer(axes[1], np.ones(K))], axis=1)
+    some = np.abs(scale) > 1e-15
+    return Moments(merge, unit.copy(), np.full(K, mean_size / K), own, scale[some], factor[some])
+
+
+def _replacement_moments(p: np.ndarray, q: np.ndarray, count: int) -> Moments:
+    """`count` draws with probabilities q, weights m_k p_k / (L q_k)."""
+    q = q / q.sum()
+    never, fewer = (1 - q) ** count, (1 - q) ** (count - 1)
+    both = (1 - q[:, None] - q) ** count - np.outer(never, never)  # Cov(s_k, s_l), k != l
+    value, axes = np.linalg.eigh(both)
+    some = np.abs(value) > 1e-14
+    value, axes = value[some], axes[:, some]
+    zero, cross = np.zeros(len(p)), q * fewer  # Cov(v_k, s_l) = -p_k cross_l, k != l
+    scale = np.array([-1.0 / count, -0.5, 0.5, *value])
+    factor = np.array([(p, zero), (p, cross), (p, -cross), *((zero, a) for a in axes.T)])
+    own = np.stack([p**2 / (count * q), p * fewer, never * (1 - never) - (axes**2) @ value])
+    return Moments(1.0, p.copy(), 1 - never, own, scale, factor)
+
+
+SAMPLED_TICKS = 1 << 15
+
+
+def sampled_moments(scheme: Participation, p: np.ndarray, keep: int = 8) -> Moments:
+    """From many drawn rounds; only the largest correlations between agents are kept."""
+    K = len(p)
+
+    def one(scheme, round):
+        tick = scheme.tick(Key.of(0x5EED).fold(round), jnp.asarray(p), round)
+        agents = jnp.arange(K) if tick.agents is None else tick.agents
+        v = jnp.zeros(K).at[agents].add(jnp.where(tick.heard, tick.weight, 0.0))
+        return v, jnp.zeros(K).at[agents].add(tick.heard * 1.0), tick.merge
+
+    with jax.enable_x64(True):
+        many = jax.jit(lambda scheme, rounds: lax.map(lambda r: one(scheme, r), rounds, batch_size=1024))
+        v, s, merge = (np.asarray(a) for a in many(scheme, np.arange(SAMPLED_TICKS)))
+    v, s = v[merge], s[merge]
+    if not len(v):
+        raise FedpointError(f"{type(scheme).__name__}: no round of {SAMPLED_TICKS} drawn ones was merged")
+    mean, error = v.mean(0), v.std(0) / np.sqrt(len(v))
+    if (np.abs(mean - p) <= 5 * error + 1e-12).all():  # unbiased, as it should be
+        mean = p.copy()
+    x = np.concatenate([v - v.mean(0), s - s.mean(0)], axis=1)
+    cov = x.T @ x / len(x)
+    k = np.arange(K)
+    own = np.stack([cov[k, k], cov[k, K + k], cov[K + k, K + k]])
+    for i, (a, b) in enumerate(((k, k), (k, K + k), (K + k, K + k))):
+        cov[a, b] -= own[i]
+        if i == 1:
+            cov[b, a] -= own[i]
+    value, axes = np.linalg.eigh(cov)
+    top = np.argsort(-np.abs(value))[:keep]
+    factor = axes[:, top].T.reshape(-1, 2, K)
+    value = value[top]
+    own = own + np.stack(
+        [-(value @ (a * b)) for a, b in ((factor[:, 0],) * 2, (factor[:, 0], factor[:, 1]), (factor[:, 1],) * 2)]
+    )
+    return Moments(float(merge.mean()), mean, s.mean(0), own, value, factor, sampled=True)
 
 
 def _others_answer(chance: Array, least: int) -> Array:
