@@ -31,6 +31,8 @@ class Oracle:
 
     predraw = True  # samples are worth drawing ahead; False: they are only looked up in the plan
     fetches = False  # samples are indices whose rows are worth fetching ahead
+    known_noise = False  # `covariance` and `scatter` describe the samples; False: they are the base's zeros
+    independent = True  # samples of different steps of a round are independent; False: for instance an order of rows
 
     def at_hand(self, mine: Mine) -> Mine:
         """What an agent that works alone holds, laid out for a round of steps."""
@@ -63,14 +65,49 @@ class Oracle:
         """argmin_v loss(v) + weight |v - center|^2."""
         return newton(lambda v: self.mean_field(mine, v), center, weight)
 
+    def covariance(self, mine: Mine, w: Any) -> Array:
+        """(d, d): the covariance of one sampled field g(w; z), in the order of `ravel_pytree`.
+
+        Zeros here, which is right for an oracle that draws nothing; `known_noise` says whether to believe them.
+        """
+        return no_noise(w)
+
+    def scatter(self, mine: Mine, w: Any, P: Array) -> Array:
+        """(d, d): E[(A(z) - A) P (A(z) - A)'], A(z) = dg(w; z)/dw with mean A, for a symmetric P.
+
+        How much noise a deviation of covariance P adds to the field, because its slope is sampled too.
+        """
+        return no_noise(w)
+
+
+def no_noise(w: Any) -> Array:
+    """(d, d) zeros."""
+    d = sum(np.size(a) for a in jax.tree.leaves(w))
+    return jnp.zeros((d, d))
+
+
+DENSE = 256  # numbers of a model, up to which the derivative of a prox solves a dense system
+
 
 def newton(gradient, center, weight, tolerance: float = 1e-13, most: int = 50):
-    """Newton's method with conjugate gradients for gradient(v) + 2 weight (v - center) = 0, halving where needed."""
+    """Newton's method with conjugate gradients for gradient(v) + 2 weight (v - center) = 0, halving where needed.
+
+    Its derivative (forward mode) is that of the solution, by the implicit function theorem, not that of the iterations.
+    """
     origin, unravel = ravel_pytree(center)
 
-    def residual(v):
+    def equation(v):
         return ravel_pytree(gradient(unravel(v)))[0] + 2 * weight * (v - origin)
 
+    def slope(linear, right):
+        if right.size > DENSE:
+            return jax.scipy.sparse.linalg.cg(linear, right, tol=1e-14, maxiter=10 * right.size)[0]
+        return jnp.linalg.solve(jax.vmap(linear, out_axes=1)(jnp.eye(right.size, dtype=right.dtype)), right)
+
+    return unravel(lax.custom_root(equation, origin, lambda f, v: _newton(f, v, tolerance, most), slope))
+
+
+def _newton(residual, origin, tolerance, most):
     def improve(state):
         v, r, i, _ = state
         step, _ = jax.scipy.sparse.linalg.cg(lambda d: jax.jvp(residual, (v,), (d,))[1], -r, tol=1e-14, maxiter=200)
@@ -90,7 +127,7 @@ def newton(gradient, center, weight, tolerance: float = 1e-13, most: int = 50):
         return (i < most) & ~stuck & (jnp.linalg.norm(r) > tolerance * (1 + jnp.linalg.norm(v)))
 
     start = (origin, residual(origin), 0, jnp.asarray(False))
-    return unravel(lax.while_loop(unfinished, improve, start)[0])
+    return lax.while_loop(unfinished, improve, start)[0]
 
 
 @dataclass(frozen=True)
@@ -124,6 +161,16 @@ class Problem:
     weights: np.ndarray
     names: list[str]
     batch: int | None = None
+    linear = False  # every field is affine in w
+
+    @property
+    def convex(self) -> bool | None:
+        """Whether every agent's loss is convex; None where that is not known."""
+        return None
+
+    def linear_fields(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """A (K, d, d) and b (K, d) with g_k(w) = A_k w - b_k, or None where fields are not affine."""
+        return None
 
     @property
     def agents(self) -> int:

@@ -55,6 +55,11 @@ class LeastSquaresOracle(RowsOracle):
             return (factor * weight[0] * (A[0] @ w - b[0])) * A[0]
         return factor * ((weight * (A @ w - b)) @ A)
 
+    def sandwich(self, w, rows, weight, P, extra):
+        A, _ = rows
+        factor = 1.0 if self.half else 4.0
+        return factor * (A * (weight * ((A @ P) * A).sum(1))[:, None]).T @ A
+
     def mean_field(self, mine: Mine, w):
         return mine.own.H @ w - mine.own.g if self.gram else super().mean_field(mine, w)
 
@@ -123,6 +128,20 @@ class LeastSquares(RowsProblem):
             sizes = [np.abs(a @ w - y) * np.linalg.norm(a, axis=1) for a, y in zip(A_k, b_k, strict=True)]
             self.set_chances(np.concatenate(sizes))
 
+    linear = True
+
+    @property
+    def convex(self) -> bool:
+        return True
+
+    def linear_fields(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._hessians(), self.g
+
+    def _hessians(self) -> np.ndarray:
+        if self.H is not None:
+            return self.H
+        return np.stack([f * (a.T @ a) for f, a in zip(self._factor, self._A, strict=True)])
+
     def start(self) -> np.ndarray:
         return np.zeros(self.g.shape[1])
 
@@ -159,9 +178,7 @@ class LeastSquares(RowsProblem):
         """beta2_k and sigma2_k of sampled rows: |a + b|^2 <= 2|a|^2 + 2|b|^2 apart at w_k*; zero for full gradients."""
         local = self.local_solutions()
         K = len(self.g)
-        H = self.H
-        if H is None:
-            H = np.stack([f * (a.T @ a) for f, a in zip(self._factor, self._A, strict=True)])
+        H = self._hessians()
         beta2, sigma2 = np.zeros(K), np.zeros(K)
         if self.batch is not None:
             batch = self.smallest_batches()

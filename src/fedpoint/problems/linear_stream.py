@@ -33,6 +33,8 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamOracle(Oracle):
+    known_noise = True
+
     def draw(self, mine: Mine, plan, row, e):
         model, deviation, root = mine.own
         d = model.shape[0]
@@ -58,6 +60,21 @@ class StreamOracle(Oracle):
             return (root**2 * model + 2 * weight * center) / (root**2 + 2 * weight)
         R = root @ root.T
         return jnp.linalg.solve(R + 2 * weight * jnp.eye(R.shape[0]), R @ model + 2 * weight * center)
+
+    def covariance(self, mine: Mine, w):
+        """R x x'R + (x'R x) R + noise R, x = w - w_k: Gaussian fourth moments."""
+        x, R = w - mine.own.model, self._covariance(mine)
+        Rx = R @ x
+        return jnp.outer(Rx, Rx) + (x @ Rx + mine.own.deviation**2) * R
+
+    def scatter(self, mine: Mine, w, P):
+        """R P R + tr(R P) R."""
+        R = self._covariance(mine)
+        return R @ P @ R + jnp.vdot(R, P) * R
+
+    def _covariance(self, mine: Mine):
+        root = mine.own.root
+        return root**2 * jnp.eye(mine.own.model.shape[0]) if root.ndim == 0 else root @ root.T
 
     def _times_covariance(self, mine: Mine, x):
         root = mine.own.root
@@ -123,6 +140,16 @@ class LinearStream(Problem):
         """(K, d, d)."""
         root, d = self.own.root, self.own.model.shape[1]
         return np.multiply.outer(root**2, np.eye(d)) if root.ndim == 1 else root @ np.swapaxes(root, 1, 2)
+
+    linear = True
+
+    @property
+    def convex(self) -> bool:
+        return True
+
+    def linear_fields(self) -> tuple[np.ndarray, np.ndarray]:
+        R = self.covariances()
+        return R, np.einsum("kij,kj->ki", R, self.own.model)
 
     def start(self) -> np.ndarray:
         return np.zeros(self.own.model.shape[1])

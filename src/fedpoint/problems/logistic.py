@@ -50,6 +50,19 @@ class LogisticOracle(RowsOracle):
     def penalty(self, w, extra):
         return 0.5 * extra * jnp.sum(w * w)
 
+    def sandwich(self, w, rows, weight, P, extra):
+        h, _ = rows
+        if self.classes == 2:
+            s = jax.nn.sigmoid(h @ w)
+            return (h * (weight * (s * (1 - s)) ** 2 * ((h @ P) * h).sum(1))[:, None]).T @ h
+        # A row's Hessian is M over classes times h h' over columns, M = diag(p) - p p'.
+        p = jax.nn.softmax(h @ w, axis=1)
+        M = p[:, :, None] * jnp.eye(self.classes) - p[:, :, None] * p[:, None, :]
+        d, C = w.shape
+        half = jnp.tensordot(h, P.reshape(d, C, d, C), 1)  # (n, C, d, C)
+        inner = weight[:, None, None] * (M @ jnp.einsum("nbjc,nj->nbc", half, h) @ M)
+        return jnp.einsum("ni,nbc,nj->ibjc", h, inner, h, optimize="optimal").reshape(d * C, d * C)
+
 
 class Logistic(RowsProblem):
     """J_k(w) = ridge/2 |w|^2 + mean of ln(1 + exp(-gamma h'w)); softmax when there are more than two classes.
@@ -114,6 +127,10 @@ class Logistic(RowsProblem):
             w = self.start() if w is None else w
             rows = self.row_gradients(w)
             self.set_chances(np.sqrt((rows.reshape(len(rows), -1) ** 2).sum(1)))
+
+    @property
+    def convex(self) -> bool:
+        return True
 
     def start(self) -> np.ndarray:
         d = self.X.shape[1]

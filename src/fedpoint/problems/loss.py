@@ -49,6 +49,7 @@ class Loss(RowsProblem):
         batch, sampling: rows a step ("iid", "shuffle"); None is the full gradient.
         weights: p_k, default n_k/n.
         solution: w*, where it is known.
+        convex: your word that the loss is convex in the parameters; None where you cannot say.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Loss(RowsProblem):
         sampling: str = "iid",
         weights=None,
         solution: Any = None,
+        convex: bool | None = None,
     ):
         check_sampling(batch, sampling)
         if sampling == "importance":
@@ -80,7 +82,7 @@ class Loss(RowsProblem):
         data = jax.tree.map(lambda a: np.asarray(a)[order], data)
         self.params = jax.tree.map(np.asarray, params)
         self.weights = check_weights(weights, len(counts), default=counts.astype(float))
-        self.batch, self._given = batch, solution
+        self.batch, self._given, self._convex = batch, solution, convex
         largest = int(counts.max())
         with jax.enable_x64(True):
             two = jax.tree.map(lambda a: a[:1].repeat(2, 0), data)
@@ -94,6 +96,10 @@ class Loss(RowsProblem):
             batch, sampling, largest, bool((counts == largest).all()), function=loss, by_row=shape == (2,)
         )
         self.set_rows(data, counts, (), oracle)
+
+    @property
+    def convex(self) -> bool | None:
+        return self._convex
 
     def start(self) -> Any:
         return self.params

@@ -22,6 +22,7 @@ class Bowl(NamedTuple):
 @dataclass(frozen=True)
 class QuadraticOracle(Oracle):
     noisy: bool
+    known_noise = True
 
     def draw(self, mine: Mine, plan, row, e):
         return jnp.sqrt(mine.common) * row.normal(mine.own.center.shape) if self.noisy else ()
@@ -41,6 +42,9 @@ class QuadraticOracle(Oracle):
         H, c = mine.own
         eye = jnp.eye(H.shape[0], dtype=H.dtype)
         return jnp.linalg.solve(H + 2 * weight * eye, H @ c + 2 * weight * center)
+
+    def covariance(self, mine: Mine, w):
+        return mine.common * jnp.eye(mine.own.center.shape[0])
 
 
 class Quadratic(Problem):
@@ -78,6 +82,17 @@ class Quadratic(Problem):
         self.names = [str(k) for k in range(K)]
         self.oracle = QuadraticOracle(noisy=noise > 0)
         self.own, self.common = Bowl(H, c), float(noise)
+
+    linear = True
+
+    @property
+    def convex(self) -> bool:
+        each = np.linalg.eigvalsh(self.own.H)
+        return bool((each[:, 0] >= -1e-12 * np.abs(each).max(axis=1)).all())
+
+    def linear_fields(self) -> tuple[np.ndarray, np.ndarray]:
+        H, c = self.own
+        return H, np.einsum("kij,kj->ki", H, c)
 
     def start(self) -> np.ndarray:
         return np.zeros(self.own.center.shape[1])

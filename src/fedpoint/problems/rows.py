@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.flatten_util import ravel_pytree
 
 from fedpoint.core.random import Key
 from fedpoint.core.vector import take
 from fedpoint.errors import FedpointError, nearest
-from fedpoint.problems.base import Mine, Oracle, Problem
+from fedpoint.problems.base import Mine, Oracle, Problem, no_noise
 
 SAMPLINGS = ("iid", "shuffle", "importance")
 AT_HAND = 1 << 14  # numbers of the largest agent's rows, up to which each agent's are laid out apart in a round
@@ -80,6 +81,20 @@ class RowsOracle(Oracle):
 
     def weighted_gradient(self, w: Any, rows: Any, weight: Array, extra: Any) -> Any:
         return jax.grad(lambda v: self.weighted_loss(v, rows, weight, extra))(w)
+
+    def sandwich(self, w: Any, rows: Any, weight: Array, P: Array, extra: Any) -> Array:
+        """(d, d): sum_j weight_j H_j P H_j with H_j the Hessian of row j: by Hessian-vector products, row by row."""
+        flat, unravel = ravel_pytree(w)
+
+        def gradient(v, row):
+            one = jax.tree.map(lambda a: a[None], row)
+            return ravel_pytree(self.weighted_gradient(unravel(v), one, jnp.ones(1, flat.dtype), extra))[0]
+
+        def add(total, row):
+            H = jax.jacfwd(gradient)(flat, row[0]).astype(P.dtype)
+            return total + jnp.where(row[1] == 0, 0.0, row[1] * (H @ P @ H)), None  # padding may have no Hessian
+
+        return lax.scan(add, jnp.zeros_like(P), (rows, weight))[0]
 
     def penalty(self, w: Any, extra: Any) -> Any:
         """The part of the loss that does not depend on rows; a function of w, or None."""
@@ -186,6 +201,70 @@ class RowsOracle(Oracle):
         penalty = self.penalty(w, extra)
         return value if penalty is None else value + penalty
 
+    # Noise: a batch is a mean of terms scale gradient_j / q_j, j drawn with probability q_j; scale is 1/m, for sums 1.
+
+    known_noise = True
+
+    @property
+    def independent(self) -> bool:  # type: ignore[override]
+        return not self._ordered
+
+    def covariance(self, mine: Mine, w: Any) -> Array:
+        if self.batch is None:
+            return no_noise(w)
+        extra, one = mine.common.extra, jnp.ones(1, jax.tree.leaves(w)[0].dtype)
+        mean = ravel_pytree(self._over_rows(mine, w, lambda rows, v: self.weighted_gradient(w, rows, v, extra)))[0]
+
+        def gradient(row):
+            single = jax.tree.map(lambda a: a[None], row)
+            return ravel_pytree(self.weighted_gradient(w, single, one, extra))[0]
+
+        def spread(rows, at, inside):
+            chance, scale = self._chance(mine, at)
+            terms = (scale / chance)[:, None] * jax.vmap(gradient)(self.parts(rows))
+            gap = jnp.where(inside[:, None], terms - mean, 0.0)
+            return (chance[:, None] * gap).T @ gap
+
+        return self._kept(mine) * self._over_blocks(mine, spread)
+
+    def scatter(self, mine: Mine, w: Any, P: Array) -> Array:
+        if self.batch is None:
+            return no_noise(w)
+        extra, (flat, unravel) = mine.common.extra, ravel_pytree(w)
+
+        def mean(v):
+            u = unravel(v)
+            return ravel_pytree(self._over_rows(mine, u, lambda rows, a: self.weighted_gradient(u, rows, a, extra)))[0]
+
+        def second(rows, at, inside):
+            chance, scale = self._chance(mine, at)
+            return self.sandwich(w, self.parts(rows), jnp.where(inside, scale**2 / chance, 0.0), P, extra)
+
+        H = jax.jacfwd(mean)(flat)
+        return self._kept(mine) * (self._over_blocks(mine, second) - H @ P @ H)
+
+    def _chance(self, mine: Mine, at: Array) -> tuple[Array, Array]:
+        """The probability of the rows at these places of the table, and what a row counts in the field."""
+        offset, count = mine.own[:2]
+        count = count.astype(jnp.float64)
+        scale = 1.0 / count if self.mean else jnp.ones(())
+        if self.sampling != "importance":
+            return jnp.full(at.shape, 1.0 / count), scale
+        agent, table = mine.own[2].astype(jnp.float64), mine.common.chance
+        before = jnp.where(at == offset, agent, table.at[jnp.maximum(at - 1, 0)].get(mode="clip"))
+        chance = table.at[at].get(mode="clip") - before
+        return jnp.where(at - offset < mine.own[1], chance, 1.0), scale
+
+    def _kept(self, mine: Mine) -> Array:
+        """What the mean over a batch keeps of the covariance of one row: less than 1/batch without replacement."""
+        batch, m = self.batch or 1, mine.own[1].astype(jnp.float64)
+        if self.sampling != "shuffle":
+            return jnp.full((), 1.0 / batch)
+        size = jnp.minimum(batch, m)  # the last batch of an epoch may be smaller, and noisier
+        return (m - size) / (size * jnp.maximum(m - 1, 1))
+
+    # Sums over an agent's rows.
+
     def _with_penalty(self, gradient: Any, w: Any, extra: Any) -> Any:
         if self.penalty(w, extra) is None:
             return gradient
@@ -193,14 +272,20 @@ class RowsOracle(Oracle):
 
     def _over_rows(self, mine: Mine, w: Any, function: Callable[[Any, Array], Any]) -> Any:
         """sum of function(block of rows, weights) over all rows of the agent."""
-        offset, count = mine.own[:2]
         dtype = jax.tree.leaves(w)[0].dtype
-        each = 1.0 / count if self.mean else jnp.ones(())
+        each = 1.0 / mine.own[1] if self.mean else jnp.ones(())
+        return self._over_blocks(
+            mine, lambda rows, at, inside: function(self.parts(rows), (inside * each).astype(dtype))
+        )
+
+    def _over_blocks(self, mine: Mine, function: Callable[[Any, Array, Array], Any]) -> Any:
+        """sum of function(block of rows, their places in the table, whether they are the agent's) over all its rows."""
+        offset, count = mine.own[:2]
 
         def block(start, size):
             rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, offset + start, size), mine.common.rows)
-            inside = start + jnp.arange(size) < count
-            return function(self.parts(rows), (inside * each).astype(dtype))
+            place = start + jnp.arange(size)
+            return function(rows, offset + place, place < count)
 
         if self.equal or self.largest <= BLOCK:
             return block(0, self.largest)
