@@ -7,6 +7,8 @@ from fedpoint.core.agent import descend
 from fedpoint.core.algorithm import Card, algorithm, counts, positive
 from fedpoint.core.steps import at
 from fedpoint.core.vector import unwrap, wrap
+from fedpoint.theory import linear
+from fedpoint.theory.lms import covered, lms_floor, lms_floor_small_step
 
 
 def local_descent(self, w, agent, rate):
@@ -65,6 +67,9 @@ class FedAvg:
     normalise: bool = True
     optimiser: Any = None
 
+    def alike(self):
+        return self.optimiser is None
+
     def init(self, w):
         return w, ()
 
@@ -77,3 +82,103 @@ class FedAvg:
 
     def combine(self, w, inbox):
         return w + inbox.mean
+
+
+# What theory says, in closed form: on problems whose fields are affine, for constant steps and plain local descent.
+
+
+def expected_round(algorithm, problem, normalise: bool) -> linear.Round | None:
+    """The expected round of local descent and averaging; None for other fields, schedules and local optimisers."""
+    setting = linear.local(algorithm, problem)
+    if not problem.linear or setting is None or getattr(algorithm, "optimiser", None) is not None:
+        return None
+    return linear.averaged(problem, linear.descent(problem.linear_fields()[0], setting, normalise))
+
+
+def one_gradient_step(algorithm, problem) -> bool:
+    """Whether a round is a step of gradient descent on the aggregate: E = 1 and one step for all."""
+    setting = linear.local(algorithm, problem)
+    if setting is None or setting.counts is None or getattr(algorithm, "optimiser", None) is not None:
+        return False
+    return bool((setting.counts == 1).all()) and linear.common(setting.step) is not None
+
+
+def fixed_point(algorithm, problem):
+    r"""Lecture 004, (6): $[\sum_k p_k P_k H_k]^{-1} \sum_k p_k P_k A_k^\top b_k$,
+    $P_k = s_k \sum_{e<E_k} (I - s_k H_k)^e$, with $s_k = \mu/E_k$ when normalised.
+
+    For any unbiased participation. Stragglers enter by the mean of their $P_k$. With E = 1 it is w* on every problem.
+    """
+    if one_gradient_step(algorithm, problem):
+        return linear.solution(problem)
+    round = expected_round(algorithm, problem, algorithm.normalise)
+    return None if round is None else round.fixed_point()
+
+
+def bias(algorithm, problem):
+    """The fixed point minus w*: what local steps of different agents cost, lecture 004 after (6)."""
+    return linear.away(fixed_point(algorithm, problem), problem)
+
+
+def bias_small_step(algorithm, problem):
+    r"""The bias to first order in the step: for a common s and E,
+    $\frac{s(E-1)}{2} \bar H^{-1} \sum_k p_k (H_k - \bar H)\, g_k(w^\star)$ (lecture 001's, on least squares).
+
+    Unequal $s_k E_k$ also move the zeroth order, to the solution with weights proportional to $p_k s_k E_k$.
+    """
+    setting = linear.local(algorithm, problem)
+    if setting is None or expected_round(algorithm, problem, algorithm.normalise) is None:
+        return None
+    return linear.away(linear.first_order(problem, setting, algorithm.normalise), problem)
+
+
+def rate(algorithm, problem):
+    r"""The factor of the mean per round: the spectral radius of $\sum_k p_k (I - s_k H_k)^{E_k}$ (lecture 004's B)."""
+    round = expected_round(algorithm, problem, algorithm.normalise)
+    return None if round is None else round.rate()
+
+
+def floor(algorithm, problem, participation=None):
+    """Where E|w - w*|^2 settles on streaming linear regression: `theory.lms_floor`, exact; inf when it grows.
+
+    For p = 1/K, isotropic regressors of one variance, one step and E for all, and `Everyone`, `Uniform` or `ByWeight`.
+    """
+    setting = lms_setting(algorithm, problem, participation, algorithm.normalise)
+    return None if setting is None else lms_floor(problem, **setting)
+
+
+def floor_small_step(algorithm, problem, participation=None):
+    """The floor to first order in the step: `theory.lms.lms_floor_small_step`."""
+    setting = lms_setting(algorithm, problem, participation, algorithm.normalise)
+    return None if setting is None else lms_floor_small_step(problem, **setting)
+
+
+def lms_setting(algorithm, problem, participation, normalise: bool):
+    """What the exact recursion of federated LMS needs, where it holds."""
+    setting = linear.local(algorithm, problem)
+    if setting is None or setting.counts is None or getattr(algorithm, "optimiser", None) is not None:
+        return None
+    step, steps = linear.common(setting.step), linear.common(setting.counts)
+    return None if step is None or steps is None else covered(problem, step, steps, participation, normalise)
+
+
+def stability(algorithm, problem):
+    r"""The step below which exact fields converge: $\min_k 2/\lambda_{\max}(H_k)$, times $E_k$ when normalised.
+
+    Sharp for E = 1, where it is $2/\lambda_{\max}(\sum_k p_k H_k)$, and for equal agents; otherwise sufficient: some
+    agents may grow in their local steps while the mean still shrinks (`rate` decides).
+    """
+    if one_gradient_step(algorithm, problem):
+        return linear.descent_limit(problem)
+    each = stability_by_agent(algorithm, problem)
+    return None if each is None else float(each.min())
+
+
+def stability_by_agent(algorithm, problem):
+    r"""(K,): the step at which an agent's own steps begin to grow, $2/\lambda_{\max}(H_k)$, or $E_k$ times that."""
+    setting = linear.local(algorithm, problem)
+    if expected_round(algorithm, problem, algorithm.normalise) is None or not problem.convex or setting is None:
+        return None
+    if algorithm.normalise and setting.counts is None:
+        return None  # a straggler's step is longer
+    return linear.limits(problem) * (setting.counts if algorithm.normalise else 1.0)

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from fedpoint.algorithms.general_rule import Normalised, accumulate, mean_length
+from fedpoint.algorithms.general_rule import Normalised, accumulate, expected_round, mean_length
 from fedpoint.algorithms.references import WANG_NOVA
 from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
 from fedpoint.core.steps import at
+from fedpoint.theory import linear
 
 
 @algorithm(
@@ -52,6 +53,9 @@ class FedNova:
     decay: float = positive(default=1.0)
     effective: float | None = positive(default=None)
 
+    def alike(self):
+        return self.decay == 1.0
+
     def init(self, w):
         return w, ()
 
@@ -63,3 +67,28 @@ class FedNova:
     def combine(self, w, inbox):
         effective = mean_length(inbox) if self.effective is None else self.effective
         return w - effective * inbox.mean.direction
+
+
+# What theory says, in closed form: on problems whose fields are affine, for constant steps.
+
+
+def fixed_point(algorithm, problem, participation=None):
+    r"""$[\sum_k p_k M_k H_k / |a_k|_1]^{-1} \sum_k p_k M_k A_k^\top b_k / |a_k|_1$, $M_k g_k(w)$ the local change; for
+    plain steps $M_k = \eta \sum_{e<\tau_k} (I - \eta H_k)^e$ and $|a_k|_1 = \tau_k$.
+
+    On $|x - e_k|^2/2$ that weighs agents by $p_k (1 - (1 - \eta)^{\tau_k})/\tau_k$: w* up to O(step). For everyone; for
+    another unbiased participation where lengths are equal or `effective` is given.
+    """
+    round = expected_round(algorithm, problem, participation, "fednova")
+    return None if round is None else round.fixed_point()
+
+
+def bias(algorithm, problem, participation=None):
+    """The fixed point minus w*."""
+    return linear.away(fixed_point(algorithm, problem, participation), problem)
+
+
+def rate(algorithm, problem, participation=None):
+    r"""The mean's factor per round: the spectral radius of $I - \tau_{\text{eff}} \sum_k p_k M_k H_k / |a_k|_1$."""
+    round = expected_round(algorithm, problem, participation, "fednova")
+    return None if round is None else round.rate()

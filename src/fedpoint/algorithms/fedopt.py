@@ -4,13 +4,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from fedpoint.algorithms import fedavg
 from fedpoint.algorithms.fedavg import local_descent
 from fedpoint.algorithms.references import HSU, REDDI
 from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
 from fedpoint.core.steps import at
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.errors import FedpointError, nearest
+from fedpoint.theory import linear
 
 SERVERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 
@@ -83,6 +86,9 @@ class FedOpt:
             "adagrad": lambda: optax.GradientTransformation(*_adagrad(rate, tau)),
         }[self.server]()
 
+    def alike(self):
+        return self.optimiser is None
+
     def init(self, w):
         return Optimised(w, self._server().init(unwrap(w))), ()
 
@@ -132,3 +138,53 @@ def FedYogi(step, local_steps=1, server_step=0.1, **rest) -> FedOpt:
 def FedAdagrad(step, local_steps=1, server_step=0.1, **rest) -> FedOpt:
     """FedOpt with Adagrad at the server (Reddi et al., 2021)."""
     return FedOpt(step, local_steps, "adagrad", server_step, **rest)
+
+
+# What theory says, in closed form: a server that stands still only where the mean change vanishes ends as FedAvg does.
+
+
+def plain(algorithm):
+    """FedAvg with the same local steps; None where the server is the user's own, and may end elsewhere."""
+    if not isinstance(algorithm.server, str):
+        return None
+    return fedavg.FedAvg(algorithm.step, algorithm.local_steps, normalise=False, optimiser=algorithm.optimiser)
+
+
+def fixed_point(algorithm, problem, participation=None):
+    """FedAvg's, for the servers by name: each moves unless the mean change is zero.
+
+    For everyone; under sampling only for "sgd" and "momentum", which are linear in the mean change.
+    """
+    same = plain(algorithm)
+    if same is None or not (algorithm.server in ("sgd", "momentum") or linear.everyone(participation)):
+        return None
+    return fedavg.fixed_point(same, problem)
+
+
+def bias(algorithm, problem, participation=None):
+    """The fixed point minus w*."""
+    return linear.away(fixed_point(algorithm, problem, participation), problem)
+
+
+def rate(algorithm, problem):
+    r"""The factor of the mean per round for "sgd" and "momentum".
+
+    With $G = \sum_k p_k (I - (I - s_k H_k)^{E_k})$, of eigenvalues $\lambda$, server step $\eta$ and momentum $m$: the
+    largest modulus of the roots of $z^2 - (1 + m - \eta\lambda) z + m$, which is $|1 - \eta\lambda|$ for m = 0.
+    """
+    same = plain(algorithm)
+    round = None if same is None else fedavg.expected_round(same, problem, False)
+    if round is None or algorithm.server not in ("sgd", "momentum") or not np.isfinite(round.progress()).all():
+        return None
+    momentum = algorithm.momentum if algorithm.server == "momentum" else 0.0
+    middle = 1 + momentum - algorithm.server_step * np.linalg.eigvals(round.progress())
+    root = np.sqrt(middle.astype(complex) ** 2 - 4 * momentum)
+    return float(max(np.abs(middle + root).max(), np.abs(middle - root).max()) / 2)
+
+
+def floor(algorithm, problem, participation=None):
+    """FedAvg's, when the server is "sgd" with step 1: then it is FedAvg."""
+    same = plain(algorithm)
+    if same is None or algorithm.server != "sgd" or algorithm.server_step != 1:
+        return None
+    return fedavg.floor(same, problem, participation)

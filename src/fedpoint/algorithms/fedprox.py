@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import numpy as np
+
 from fedpoint.algorithms.references import LI_PROX
 from fedpoint.core.agent import descend
 from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
 from fedpoint.core.steps import at
 from fedpoint.errors import FedpointError
+from fedpoint.theory import linear
 
 
 @algorithm(
@@ -52,6 +55,9 @@ class FedProx:
         if self.exact and self.pull == 0:
             raise FedpointError("FedProx: exact=True needs a pull above 0, or the local problem may have no solution")
 
+    def alike(self):
+        return True
+
     def init(self, w):
         return w, ()
 
@@ -68,3 +74,52 @@ class FedProx:
 
     def combine(self, w, inbox):
         return w + inbox.mean
+
+
+# What theory says, in closed form: on problems whose fields are affine, for constant steps.
+
+
+def expected_round(algorithm, problem) -> linear.Round | None:
+    """Agents end at w - M_k g_k(w): M_k = (H_k + pull I)^-1 exactly, else a sum over the local steps."""
+    if not problem.linear:
+        return None
+    A = problem.linear_fields()[0]
+    if algorithm.exact:
+        return linear.averaged(problem, np.linalg.inv(A + algorithm.pull * np.eye(A.shape[-1])))
+    setting = linear.local(algorithm, problem)
+    return None if setting is None else linear.averaged(problem, linear.descent(A, setting, pull=algorithm.pull))
+
+
+def fixed_point(algorithm, problem):
+    r"""$[\sum_k p_k M_k H_k]^{-1} \sum_k p_k M_k A_k^\top b_k$, with $M_k = (H_k + \text{pull}\,I)^{-1}$ when exact and
+    $M_k = \mu \sum_{e<E_k} (I - \mu (H_k + \text{pull}\,I))^e$ by steps; any unbiased participation.
+
+    On $|x - e_k|^2/2$ that weighs agents by $p_k (1 - (1 - \mu(1 + \text{pull}))^{E_k})/(1 + \text{pull})$, exactly by
+    $p_k$.
+    """
+    round = expected_round(algorithm, problem)
+    return None if round is None else round.fixed_point()
+
+
+def bias(algorithm, problem):
+    """The fixed point minus w*."""
+    return linear.away(fixed_point(algorithm, problem), problem)
+
+
+def rate(algorithm, problem):
+    r"""The factor of the mean per round: the spectral radius of $I - \sum_k p_k M_k H_k$."""
+    round = expected_round(algorithm, problem)
+    return None if round is None else round.rate()
+
+
+def stability(algorithm, problem):
+    r"""$2/(\max_k \lambda_{\max}(H_k) + \text{pull})$: below it exact fields converge; no step is taken when exact."""
+    each = stability_by_agent(algorithm, problem)
+    return None if each is None else float(each.min())
+
+
+def stability_by_agent(algorithm, problem):
+    r"""(K,): the step at which an agent's own local steps begin to grow, $2/(\lambda_{\max}(H_k) + \text{pull})$."""
+    if algorithm.exact or not (problem.linear and problem.convex) or linear.local(algorithm, problem) is None:
+        return None
+    return linear.limits(problem, algorithm.pull)

@@ -11,6 +11,7 @@ from fedpoint.core.algorithm import Card, algorithm, by_agent, counts, nonnegati
 from fedpoint.core.steps import Epochs, at
 from fedpoint.core.vector import zeros
 from fedpoint.errors import FedpointError, nearest
+from fedpoint.theory import linear
 
 WEIGHTINGS = ("fedavg", "fednova")
 
@@ -122,6 +123,9 @@ class GeneralRule:
                     f"GeneralRule: {len(a)} coefficients for {np.max(steps)} local steps: give one a step"
                 )
 
+    def alike(self):
+        return self.decay == 1.0 and self.coefficients is None
+
     def init(self, w):
         return w, ()
 
@@ -141,3 +145,79 @@ class GeneralRule:
         fedavg = isinstance(self.weights, str) and self.weights == "fedavg"
         scale = effective / length if fedavg else effective
         return w - scale * inbox.mean.direction
+
+
+# What theory says, in closed form: on problems whose fields are affine, for constant steps.
+
+
+def solver(algorithm, A, setting):
+    """M_k (K, d, d) and |a_k|_1 (K,) of the local solver: it accumulates sum_j a_kj g(x_kj) = M_k g_k(w) / step."""
+    eye, s = np.eye(A.shape[-1]), setting.step[:, None, None]
+    moved, buffer, reach, unit = np.zeros_like(A), np.zeros_like(A), np.zeros(len(A)), np.zeros(len(A))
+    power = np.broadcast_to(eye, A.shape)
+    for e in range(setting.counts.max()):
+        works = setting.counts > e
+        if algorithm.coefficients is not None:
+            a = float(np.asarray(algorithm.coefficients)[e])
+            moved, reach = moved + (works * a)[:, None, None] * s * power, reach + works * a
+            power = power - s * A @ power
+            continue
+        ratio = algorithm.decay**e
+        buffer = algorithm.momentum * buffer + eye - A @ moved - algorithm.pull * moved
+        unit = algorithm.momentum * unit + 1.0 - setting.step * algorithm.pull * reach
+        moved, reach = moved + (works * ratio)[:, None, None] * s * buffer, reach + works * ratio * unit
+    return moved, reach
+
+
+def expected_round(algorithm, problem, participation=None, weights=None) -> linear.Round | None:
+    """None also where the length tau_eff of a round depends on who answers: its mean is then not that of everyone."""
+    setting = linear.local(algorithm, problem)
+    if not problem.linear or setting is None or setting.counts is None:
+        return None
+    weights = algorithm.weights if weights is None else weights
+    M, length = solver(_Solver.of(algorithm), problem.linear_fields()[0], setting)
+    mean = problem.weights @ length
+    effective = mean if algorithm.effective is None else algorithm.effective
+    fedavg = isinstance(weights, str) and weights == "fedavg"
+    fixed = fedavg == (algorithm.effective is None)  # tau_eff cancels, or is given
+    if not (fixed or linear.everyone(participation) or np.allclose(length, length[0], rtol=1e-12)):
+        return None
+    scale = np.full(problem.agents, effective / mean) if fedavg else effective / length
+    if not isinstance(weights, str):
+        scale = scale * np.asarray(weights) / problem.weights
+    return linear.averaged(problem, scale[:, None, None] * M)
+
+
+class _Solver(NamedTuple):
+    """The local solver's numbers; FedNova has no coefficients of its own."""
+
+    momentum: float
+    pull: float
+    decay: float
+    coefficients: Any
+
+    @classmethod
+    def of(cls, algorithm):
+        given = getattr(algorithm, "coefficients", None)
+        return cls(algorithm.momentum, algorithm.pull, algorithm.decay, given)
+
+
+def fixed_point(algorithm, problem, participation=None):
+    r"""$[\sum_k w_k M_k H_k / |a_k|_1]^{-1} \sum_k w_k M_k A_k^\top b_k / |a_k|_1$, where the local solver accumulates
+    $\eta \sum_j a_{kj} g_k(x_{kj}) = M_k g_k(w)$; it does not depend on $\tau_{\text{eff}}$.
+
+    For everyone; for another unbiased participation where $\tau_{\text{eff}}$ does not depend on who answers.
+    """
+    round = expected_round(algorithm, problem, participation)
+    return None if round is None else round.fixed_point()
+
+
+def bias(algorithm, problem, participation=None):
+    """The fixed point minus w*."""
+    return linear.away(fixed_point(algorithm, problem, participation), problem)
+
+
+def rate(algorithm, problem, participation=None):
+    r"""The mean's factor per round: the spectral radius of $I - \tau_{\text{eff}} \sum_k w_k M_k H_k / |a_k|_1$."""
+    round = expected_round(algorithm, problem, participation)
+    return None if round is None else round.rate()

@@ -1,9 +1,11 @@
 """q-FedAvg: agents with a larger loss weigh more. Lecture 002's outlook on fairness."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from fedpoint.algorithms import fedavg
 from fedpoint.algorithms.references import LI_FAIR
 from fedpoint.core.agent import descend
 from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
@@ -55,6 +57,9 @@ class QFedAvg:
     step: Any = positive()
     local_steps: Any = counts()
 
+    def alike(self):
+        return True
+
     def init(self, w):
         return w, ()
 
@@ -69,3 +74,28 @@ class QFedAvg:
 
     def combine(self, w, inbox):
         return w - inbox.mean.direction * (inbox.weight / inbox.mean.curvature)
+
+
+# What theory says, in closed form: only for q = 0, where it is FedAvg whose steps are not normalised.
+
+
+def of_fedavg(form):
+    """FedAvg's closed form for q = 0; None for q > 0, where none is known."""
+
+    @functools.wraps(form)
+    def same(algorithm, problem, *rest):
+        if algorithm.q != 0:
+            return None
+        return form(fedavg.FedAvg(algorithm.step, algorithm.local_steps, normalise=False), problem, *rest)
+
+    return same
+
+
+fixed_point = of_fedavg(fedavg.fixed_point)
+bias = of_fedavg(fedavg.bias)
+bias_small_step = of_fedavg(fedavg.bias_small_step)
+rate = of_fedavg(fedavg.rate)
+floor = of_fedavg(fedavg.floor)
+floor_small_step = of_fedavg(fedavg.floor_small_step)
+stability = of_fedavg(fedavg.stability)
+stability_by_agent = of_fedavg(fedavg.stability_by_agent)

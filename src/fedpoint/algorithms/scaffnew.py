@@ -3,12 +3,36 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from fedpoint.algorithms.references import MISHCHENKO
 from fedpoint.core.agent import descend
 from fedpoint.core.algorithm import Card, algorithm, counts, positive
 from fedpoint.core.vector import zeros
 from fedpoint.errors import FedpointError
+from fedpoint.theory import linear
+
+
+def geometric_nodes(p: float, tolerance: float = 1e-11):
+    """A few values of H and weights with sum w_i x^H_i = E x^H for -1 <= x <= 1: a quadrature for Geometric(p).
+
+    A round is a polynomial in powers of H of the local steps' eigenvalues, so that few of the many values of H do.
+    """
+    from scipy.optimize import nnls
+
+    longest = 1 if p >= 1 else max(2, int(np.ceil(np.log(tolerance * 1e-2) / np.log1p(-p))))
+    spaced = np.geomspace(1, longest, 300).round().astype(int)
+    values = np.unique(np.concatenate([np.arange(1, min(longest, 40) + 1), spaced]))
+    x = np.concatenate([np.cos(np.linspace(0, np.pi, 400)), 1 - np.geomspace(1e-8, 1, 200)])
+    exact = p * x / (1 - (1 - p) * x)
+    weights, _ = nnls(x[:, None] ** values, exact, maxiter=20000)
+    weights /= weights.sum()
+    if np.abs(x[:, None] ** values @ weights - exact).max() > 1e-8:
+        values = np.arange(1, longest + 1)
+        weights = p * (1 - p) ** (values - 1.0)
+        weights /= weights.sum()
+    some = weights > 0
+    return values[some].astype(np.int32), weights[some]
 
 
 class Corrected(NamedTuple):
@@ -71,6 +95,12 @@ class Scaffnew:
     def _probability(self):
         return self.probability if self.local_steps is None or self.probability is not None else 1.0 / self.local_steps
 
+    def alike(self):
+        return True
+
+    def chances(self):
+        return None if self.local_steps is not None else ("local_steps", *geometric_nodes(float(self._probability())))
+
     def init(self, w):
         return w, Corrected(zeros(w), w)
 
@@ -93,3 +123,43 @@ class Scaffnew:
 
     def combine(self, w, inbox):
         return w + inbox.mean
+
+
+# What theory says, in closed form.
+
+
+def fixed_point(algorithm, problem):
+    """w*, on every problem, from its usual start h_k = 0."""
+    return linear.solution(problem)
+
+
+def bias(algorithm, problem):
+    """None to speak of: the fixed point is w*."""
+    return linear.away(fixed_point(algorithm, problem), problem)
+
+
+def rate_bound(algorithm, problem):
+    r"""$1 - \min(\gamma\mu, p^2)$: a bound for the factor of $E\Psi$ per **local step**, the coin included.
+
+    $\Psi = \sum_k p_k |x_k - w^\star|^2 + (\gamma/p)^2 \sum_k p_k |h_k - g_k(w^\star)|^2$ is squared: distances shrink
+    by the root. For exact fields, the random number of local steps, $\mu$-strongly convex and L-smooth agents and
+    $\gamma \le 1/L$; None otherwise (Mishchenko et al., 2022, theorem 3.6).
+    """
+    constants = problem.constants()
+    if algorithm.local_steps is not None or constants.nu_k is None or constants.delta_k is None:
+        return None
+    strong, smooth = float(np.min(constants.nu_k)), float(np.max(constants.delta_k))
+    if not strong > 0 or algorithm.step * smooth > 1 + 1e-12:
+        return None
+    return 1 - min(algorithm.step * strong, algorithm.probability**2)
+
+
+def rate_bound_round(algorithm, problem):
+    r"""`rate_bound` to the power 1/p: a bound for the factor of $\Psi$ **per round in the long run**, almost surely.
+
+    With $\rho$ the factor per local step, $\Psi_t \rho^{-t}$ is a supermartingale, so that $\Psi_t$ is almost surely
+    $O(\rho^t)$; n rounds are about n/p local steps. It is no bound for the mean over one round: rounds that happen to
+    be short weigh more in a mean, and all that follows for it is $E\Psi_{\text{round}} \le \rho\,\Psi$.
+    """
+    step = rate_bound(algorithm, problem)
+    return None if step is None else step ** (1 / algorithm.probability)

@@ -7,6 +7,7 @@ from fedpoint.core.agent import descend
 from fedpoint.core.algorithm import Card, algorithm, counts, positive
 from fedpoint.core.vector import zeros
 from fedpoint.errors import FedpointError
+from fedpoint.theory import linear
 
 
 class Controlled(NamedTuple):
@@ -61,6 +62,9 @@ class Scaffold:
     def samples(self, steps: int) -> int:
         return steps + 1 if self.option == 1 else steps
 
+    def alike(self):
+        return True
+
     def init(self, w):
         return Controlled(w, zeros(w)), zeros(w)
 
@@ -76,3 +80,30 @@ class Scaffold:
 
     def read(self, hub, memory):
         return hub.w
+
+
+# What theory says, in closed form.
+
+
+def fixed_point(algorithm, problem):
+    """w*, on every problem and for every unbiased participation, from its usual start c_k = c = 0."""
+    return linear.solution(problem)
+
+
+def bias(algorithm, problem):
+    """None to speak of: the fixed point is w*."""
+    return linear.away(fixed_point(algorithm, problem), problem)
+
+
+def rate(algorithm, problem, participation=None):
+    r"""For one local step, one step for all and everyone: the spectral radius of $I - \eta_g \eta_l \sum_k p_k H_k$.
+
+    The control variates then cancel in the mean, and the model follows gradient descent.
+    """
+    setting = linear.local(algorithm, problem)
+    if not problem.linear or not linear.everyone(participation) or setting is None or setting.counts is None:
+        return None
+    if not (setting.counts == 1).all() or linear.common(setting.step) is None:
+        return None
+    one = linear.Local(setting.step * algorithm.server_step, setting.draws)
+    return linear.averaged(problem, linear.descent(problem.linear_fields()[0], one)).rate()

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, dataclass_transform
 
+import jax
 import numpy as np
 
 from fedpoint.core.record import find_leaves, record
@@ -123,6 +124,21 @@ def per_agent_fields(algorithm: Any) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(algorithm) if f.metadata.get("per_agent"))
 
 
+def split_per_agent(algorithm: Any, agents: int):
+    """Leaves of the algorithm that have one value per agent, and how to put one agent's back."""
+    names = [n for n in per_agent_fields(algorithm) if getattr(getattr(algorithm, n), "shape", ()) == (agents,)]
+    values = {n: getattr(algorithm, n) for n in names}
+
+    def put(one):
+        leaves, tree = jax.tree.flatten(algorithm)
+        copy = jax.tree.unflatten(tree, leaves)
+        for name, value in one.items():
+            object.__setattr__(copy, name, value)
+        return copy
+
+    return values, put
+
+
 def samples_per_round(algorithm: Any) -> int | None:
     """The most samples any agent draws in a round; None when only the run will tell."""
     if algorithm.unbounded:
@@ -141,6 +157,14 @@ class Defaults:
     def say(self, hub, row):
         """What the hub sends down; `row` is the hub's own randomness of this round."""
         return hub
+
+    def chances(self):
+        """What `say` draws, for forecasts: (name of the field it decides, values, probabilities), or None."""
+        return None
+
+    def alike(self) -> bool:
+        """Every local step is the same map: forecasts of long rounds are then cheaper."""
+        return False
 
     def settle(self, hub, memory):
         """An agent's memory once it has heard the merged model."""

@@ -79,3 +79,10 @@ def stack(records: list[Any], swept: tuple[str, ...]) -> Any:
     values = [jax.tree.map(lambda *a: np.stack(a), *(getattr(r, name) for r in records)) for name in leaves]
     static = tuple((f.name, getattr(first, f.name)) for f in dataclasses.fields(first) if f.name not in leaves)
     return _unflatten(type(first), (leaves, static), values)
+
+
+def with_leaves(one: Any, **values: Any) -> Any:
+    """A record with other values in these fields, which are then traced, whole numbers too."""
+    leaves = (*one._leaves, *(name for name in values if name not in one._leaves))
+    static = tuple((f.name, getattr(one, f.name)) for f in dataclasses.fields(one) if f.name not in leaves)
+    return _unflatten(type(one), (leaves, static), [values.get(name, getattr(one, name)) for name in leaves])

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array, lax
 
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import per_agent_fields, samples_per_round
+from fedpoint.core.algorithm import samples_per_round, split_per_agent
 from fedpoint.core.inbox import gather
 from fedpoint.core.random import Key
 from fedpoint.core.vector import take, where
@@ -165,21 +165,6 @@ def _over_agents(layout: Layout, function, *arguments):
     return jax.vmap(function)(*arguments)
 
 
-def _per_agent_split(algorithm: Any, agents: int):
-    """Leaves of the algorithm that have one value per agent, and how to put one agent's back."""
-    names = [n for n in per_agent_fields(algorithm) if getattr(getattr(algorithm, n), "shape", ()) == (agents,)]
-    values = {n: getattr(algorithm, n) for n in names}
-
-    def put(one):
-        leaves, tree = jax.tree.flatten(algorithm)
-        copy = jax.tree.unflatten(tree, leaves)
-        for name, value in one.items():
-            object.__setattr__(copy, name, value)
-        return copy
-
-    return values, put
-
-
 class Ahead(NamedTuple):
     """What is fetched and drawn ahead for the agents of a round; None where it is done on the spot."""
 
@@ -197,7 +182,7 @@ def one_round(
     agents = jnp.arange(K, dtype=jnp.int32) if everyone else tick.agents
     pick = (lambda tree: tree) if everyone else (lambda tree: take(tree, tick.agents))
     heard = algorithm.say(state.hub, hub_row)
-    tuned, put = _per_agent_split(algorithm, K)
+    tuned, put = split_per_agent(algorithm, K)
     known: list[int] = []  # evaluations of an agent, where tracing already tells
 
     def work(index, own, memory, tuned, ahead, share):
@@ -365,7 +350,7 @@ def message_of(algorithm: Any, model: Any, layout: Layout, inputs: Inputs) -> Me
     def both(model, inputs):
         state = start_state(inputs.algorithm, model, layout.agents, False)
         heard = inputs.algorithm.say(state.hub, row)
-        tuned, put = _per_agent_split(inputs.algorithm, layout.agents)
+        tuned, put = split_per_agent(inputs.algorithm, layout.agents)
         mine = Mine(take(inputs.own, 0), inputs.common)
         agent = Agent(layout.oracle, mine, Key(row.low, row.high), None, None, True, 0, inputs.p[0])
         message = put(take(tuned, 0)).local(heard, take(state.memory, 0), agent)[0]

@@ -1,0 +1,119 @@
+"""Solving (I - A) y = b, the largest eigenvalues of A and A^t b, from products with A alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+BYTES = 1 << 31  # of basis vectors kept at a time
+
+
+class Krylov:
+    """Arnoldi's process from b: an orthonormal basis of b, A b, A^2 b, ... and A in that basis.
+
+    Everything stays in the subspace that b reaches. That is what is wanted where A has eigenvalues 1 from conserved
+    quantities: b in the range of I - A has none of them.
+    """
+
+    def __init__(self, apply: Callable[[np.ndarray], np.ndarray], b: np.ndarray):
+        self.apply, self.shape = apply, b.shape
+        self.size = float(np.linalg.norm(b))
+        self.most = int(max(2, min(b.size, BYTES // (8 * b.size))))
+        self.basis = np.zeros((0, b.size)) if self.size == 0 else (b.ravel() / self.size)[None].copy()
+        self.H = np.zeros((1, 0))
+        self.closed = self.size == 0  # the basis spans all that b reaches
+
+    @property
+    def steps(self) -> int:
+        return self.H.shape[1]
+
+    def extend(self, steps: int, tolerance: float = 0.0) -> None:
+        """Go on to so many steps, or until the basis is closed, or the residual of (I - A) y = b is that small.
+
+        What comes after is made of rounding errors, which know nothing of conserved quantities.
+        """
+        steps = min(steps, self.most)
+        if len(self.basis) < steps + 1 and not self.closed:
+            grown = np.empty((steps + 1, self.basis.shape[1]))
+            grown[: self.steps + 1] = self.basis[: self.steps + 1]
+            self.basis = grown
+        while self.steps < steps and not self.closed:
+            k = self.steps
+            v = self.apply(self.basis[k].reshape(self.shape)).ravel()
+            before = np.linalg.norm(v)
+            h = np.zeros(k + 2)
+            for _ in range(2):  # twice is enough
+                c = self.basis[: k + 1] @ v
+                v = v - c @ self.basis[: k + 1]
+                h[: k + 1] += c
+            h[k + 1] = np.linalg.norm(v)
+            H = np.zeros((k + 2, k + 1))
+            H[: k + 1, :k] = self.H
+            H[:, k] = h
+            self.H = H
+            if h[k + 1] <= 1e-12 * max(before, 1e-300) or k + 1 >= self.basis.shape[1]:
+                self.closed = True
+            else:
+                self.basis[k + 1] = v / h[k + 1]
+            if tolerance and self.residual() <= tolerance:
+                return
+
+    def residual(self) -> float:
+        """Of `solution`, over |b|."""
+        return self._least()[1]
+
+    def _least(self) -> tuple[np.ndarray, float]:
+        k = self.steps
+        system = np.eye(k + 1, k) - self.H
+        right = np.zeros(k + 1)
+        right[0] = 1.0
+        y = np.linalg.lstsq(system, right, rcond=1e-11)[0]  # a conserved direction that crept in is left alone
+        return y, float(np.linalg.norm(right - system @ y))
+
+    def solution(self) -> tuple[np.ndarray, float]:
+        """y with least |b - (I - A) y| in the basis, and that residual over |b|."""
+        if self.size == 0:
+            return np.zeros(self.shape), 0.0
+        y, left = self._least()
+        return self.size * (y @ self.basis[: self.steps]).reshape(self.shape), left
+
+    def ritz(self) -> np.ndarray:
+        """Approximate eigenvalues, largest modulus first."""
+        if self.steps == 0:
+            return np.zeros(1, complex)
+        values = np.linalg.eigvals(self.H[: self.steps])
+        return values[np.argsort(-np.abs(values))]
+
+    def powers(self, weight: np.ndarray, count: int) -> np.ndarray:
+        """(count,): weight . A^t b for t = 0, 1, ..."""
+        if self.size == 0:
+            return np.zeros(count)
+        k = self.steps
+        reach = self.size * (self.basis[:k] @ weight.ravel())
+        e = np.zeros(k)
+        e[0] = 1.0
+        out, H = np.empty(count), self.H[:k]
+        for t in range(count):
+            out[t] = reach @ e
+            e = H @ e
+        return out
+
+
+def solve(apply, b: np.ndarray, tolerance: float, steps: int = 20, most: int = 400) -> tuple[np.ndarray, float, Krylov]:
+    """y with (I - A) y = b, restarted where the basis grows too large."""
+    space = Krylov(apply, b)
+    first = space
+    y, scale = np.zeros(b.shape), max(float(np.linalg.norm(b)), 1e-300)
+    done = 0
+    while True:
+        space.extend(space.steps + steps, tolerance * scale / space.size)
+        part, left = space.solution()
+        if left * space.size <= tolerance * scale or space.closed:
+            return y + part, left * space.size / scale, first
+        if space.steps >= min(space.most, most):
+            y = y + part
+            done += space.steps
+            if done >= most:
+                return y, left * space.size / scale, first
+            space = Krylov(apply, b - (y - apply(y)))
