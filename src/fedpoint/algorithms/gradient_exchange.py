@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from fedpoint.algorithms.references import RIZK
 from fedpoint.core.algorithm import Card, algorithm, positive
 from fedpoint.core.steps import at
+from fedpoint.theory import linear
+from fedpoint.theory.lms import covered, lms_floor, lms_floor_small_step
 
 
 @algorithm(
@@ -54,3 +56,44 @@ class GradientExchange:
 
     def read(self, hub, memory):
         return hub[0]
+
+
+# What theory says, in closed form.
+
+
+def fixed_point(algorithm, problem):
+    """w*, on every problem, for every step and unbiased participation: lecture 000, (19)."""
+    return linear.solution(problem)
+
+
+def bias(algorithm, problem):
+    """None to speak of: the fixed point is w*."""
+    return linear.away(fixed_point(algorithm, problem), problem)
+
+
+def rate(algorithm, problem):
+    r"""The factor of the mean per round where fields are affine: the spectral radius of $I - \mu \sum_k p_k H_k$."""
+    setting = linear.local(algorithm, problem)
+    if not problem.linear or setting is None:
+        return None
+    return linear.averaged(problem, linear.descent(problem.linear_fields()[0], setting)).rate()
+
+
+def floor(algorithm, problem, participation=None):
+    r"""Where E|w - w*|^2 settles on streaming linear regression, exactly, for p = 1/K and isotropic regressors:
+    $(\mu/L)[M\sigma_v^2 + \sigma_h^2 D(M+1+c)] / (2 - \mu\sigma_h^2(1 + (M+1)/L))$, c = (K - L)/(K - 1), for L of K
+    agents; see `theory.lms_floor`, also for draws with replacement.
+    """
+    setting = covered(problem, algorithm.step, 1, participation)
+    return None if setting is None else lms_floor(problem, **setting)
+
+
+def floor_small_step(algorithm, problem, participation=None):
+    r"""The floor to first order in the step: $(\mu/2L)\,[M\sigma_v^2 + \sigma_h^2 D (M + 1 + c)]$ for L of K agents."""
+    setting = covered(problem, algorithm.step, 1, participation)
+    return None if setting is None else lms_floor_small_step(problem, **setting)
+
+
+def stability(algorithm, problem):
+    r"""$2/\lambda_{\max}(\sum_k p_k H_k)$: exact fields converge below this step and not above it."""
+    return linear.descent_limit(problem)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fedpoint.algorithms import gradient_exchange
 from fedpoint.algorithms.references import RIZK
 from fedpoint.core.algorithm import Card, algorithm, positive
 from fedpoint.core.steps import at
@@ -44,3 +45,13 @@ class ParameterExchange:
 
     def combine(self, w, inbox):
         return w + inbox.mean
+
+
+# What theory says, in closed form: the iterates are those of gradient exchange, and so is the theory.
+
+fixed_point = gradient_exchange.fixed_point
+bias = gradient_exchange.bias
+rate = gradient_exchange.rate
+floor = gradient_exchange.floor
+floor_small_step = gradient_exchange.floor_small_step
+stability = gradient_exchange.stability

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpoint.core.participation import ByWeight, Everyone, Uniform, as_participation
 from fedpoint.errors import FedpointError
 from fedpoint.problems.linear_stream import LinearStream
 
@@ -92,6 +93,61 @@ def lms_floor(
     return added / (1 - contraction) if contraction < 1 else math.inf
 
 
+def lms_floor_small_step(
+    problem: LinearStream,
+    step: float,
+    local_steps: int = 1,
+    participants: int | None = None,
+    normalise: bool = True,
+    replacement: bool = False,
+) -> float:
+    r"""`lms_floor` to first order in the step $\mu$ of a round ($\mu = E m$, m the local step):
+
+    $$\frac{\mu}{2} \left[ \frac{q}{E} \left( M\sigma_v^2 + (M + 1)\sigma_h^2 D \right) + g\,\sigma_h^2 D \right]$$
+
+    The noise falls with L and E, the cost of sampling agents that differ with L only.
+
+    >>> import fedpoint as fp
+    >>> lab = fp.problems.LinearStream.sample(agents=100, dim=10, spread=0.1, noise=0.01)
+    >>> exact, first = (f(lab, 1e-4, 5, 10) for f in (lms_floor, lms_floor_small_step))
+    >>> round(exact / first, 3)
+    1.0
+    """
+    _recursion(problem, step, local_steps, participants, normalise, replacement)  # refuses what it does not cover
+    K, M, variance, noise, spread = _numbers(problem)
+    q, g = _sampling(K, K if participants is None else int(participants), replacement)
+    mu = float(step) if normalise else float(step) * local_steps
+    return mu / 2 * (q / local_steps * (M * noise + (M + 1) * variance * spread) + g * variance * spread)
+
+
+def covered(
+    problem: Any, step: Any, local_steps: Any, participation: Any, normalise: bool = True
+) -> dict[str, Any] | None:
+    """The arguments of `lms_floor` for FedAvg under a participation; None where the recursion does not hold."""
+    scheme = as_participation(participation)
+    if not isinstance(scheme, Everyone | Uniform | ByWeight) or not isinstance(problem, LinearStream):
+        return None
+    arguments = {
+        "step": step,
+        "local_steps": local_steps,
+        "participants": getattr(scheme, "count", None),
+        "normalise": normalise,
+        "replacement": isinstance(scheme, ByWeight),
+    }
+    try:
+        _recursion(problem, **arguments)
+    except FedpointError:
+        return None
+    return arguments
+
+
+def _sampling(K: int, L: int, replacement: bool) -> tuple[float, float]:
+    """E sum_k v_k^2 and the variance that sampling agents adds, relative to their spread."""
+    if replacement:
+        return 1 / L + (1 - 1 / L) / K, 1 / L
+    return 1 / L, (K - L) / ((K - 1) * L) if K > 1 else 0.0
+
+
 def _recursion(problem, step, local_steps, participants, normalise, replacement) -> tuple[float, float]:
     """lambda and kappa."""
     K, M, variance, noise, spread = _numbers(problem)
@@ -109,10 +165,7 @@ def _recursion(problem, step, local_steps, participants, normalise, replacement)
         s = m**2 * M * variance * noise * (E if r == 1 else (1 - grown) / (1 - r))
     except OverflowError:
         return math.inf, math.inf
-    if replacement:
-        q, g = 1 / L + (1 - 1 / L) / K, 1 / L
-    else:
-        q, g = 1 / L, (K - L) / ((K - 1) * L) if K > 1 else 0.0
+    q, g = _sampling(K, L, replacement)
     jitter = grown - a ** (2 * E)
     return a ** (2 * E) + q * jitter, q * s + spread * (q * jitter + g * (1 - a**E) ** 2)
 
