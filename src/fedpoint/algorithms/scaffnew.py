@@ -11,7 +11,6 @@ from fedpoint.core.algorithm import Card, algorithm, counts, positive
 from fedpoint.core.vector import zeros
 from fedpoint.errors import FedpointError
 from fedpoint.theory import linear
-from fedpoint.theory import linear
 
 
 def geometric_nodes(p: float, tolerance: float = 1e-11):
