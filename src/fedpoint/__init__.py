@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.errors import Diverged, FedpointError
     from fedpoint.report.load import load
     from fedpoint.report.model import export
+    from fedpoint.verbs.certify import Certificate, Finding, certify
     from fedpoint.verbs.compare import Comparison, compare
     from fedpoint.verbs.run import Run, run
     from fedpoint.verbs.sweep import Sweep, sweep
@@ -60,6 +61,7 @@ _NAMES = {
     "fedpoint.errors": "Diverged FedpointError",
     "fedpoint.report.load": "load",
     "fedpoint.report.model": "export",
+    "fedpoint.verbs.certify": "Certificate Finding certify",
     "fedpoint.verbs.compare": "Comparison compare",
     "fedpoint.verbs.run": "Run run",
     "fedpoint.verbs.sweep": "Sweep sweep",

@@ -1,0 +1,1 @@
+"""Which method is this? Small worlds, plain references with their known mistakes, and what tells them apart."""

@@ -1,0 +1,300 @@
+"""fp.certify: which method is this, and which mistake was made in it?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedpoint.core.algorithm import CATALOGUE, find
+from fedpoint.errors import FedpointError
+from fedpoint.theory.certify import battery
+from fedpoint.theory.certify.battery import SAME, SAME_LIMIT, Evidence, Match
+from fedpoint.theory.certify.methods import Recipe
+from fedpoint.theory.certify.mistakes import CORRECTION_SIGN, METHODS, SAMPLE_REUSED, UPDATE_SIGN
+from fedpoint.theory.certify.subjects import check_settings, prepare_function, prepare_object
+
+# Server optimisers by their own names, with the library's defaults.
+SERVERS: dict[str, dict[str, Any]] = {
+    "fedavgm": {"server": "momentum", "momentum": 0.9, "server_step": 1.0},
+    "fedadam": {"server": "adam", "momentum": 0.9, "server_step": 0.1},
+    "fedyogi": {"server": "yogi", "momentum": 0.9, "server_step": 0.1},
+    "fedadagrad": {"server": "adagrad", "server_step": 0.1},
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One test: what was measured, what was expected, and what that means."""
+
+    test: str
+    ok: bool
+    measured: float | None
+    expected: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What `fp.certify` found.
+
+    subject: its name. claim: the method that it claims to be, or None.
+    behaves_like: the name in the catalogue of the method whose rounds it makes; else of the point where it ends
+        ("optimum", "optimum_of_equal_weights", "fedavg_point", ...), "diverges" or "unknown". title: that in words.
+    passed: it is what it claims to be (without a claim: it has no known mistake and does not diverge).
+    mistake: the name of a known mistake, or None. reason: why it was convicted of it, with numbers.
+    settings: those with which it was compared.
+    """
+
+    subject: str
+    claim: str | None
+    behaves_like: str
+    title: str
+    passed: bool
+    mistake: str | None
+    reason: str
+    findings: list[Finding]
+    seed: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """The certificate in plain words."""
+        lines = [self._headline()]
+        if self.reason:
+            lines.append(f"  {self.reason}")
+        lines.append(f"  behaves like: {self.title}")
+        if self.settings:
+            lines.append("  compared with: " + ", ".join(f"{n} = {_short(v)}" for n, v in self.settings.items()))
+        lines += [f"  [{'ok' if f.ok else 'NO'}] {f.test}: {f.reason}" for f in self.findings]
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        if self.claim is not None:
+            title = _title(self.claim)
+            if self.passed:
+                return f"{self.subject} is {title}, as it claims."
+            known = f": {self.mistake}" if self.mistake else ""
+            return f"{self.subject} claims to be {title} and is not{known}."
+        if self.mistake:
+            return f"{self.subject} has a known mistake: {self.mistake}."
+        return f"{self.subject} has no known mistake." if self.passed else f"{self.subject} diverges."
+
+    __str__ = text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for JSON."""
+        plain = asdict(self)
+        plain["settings"] = {n: np.asarray(v).tolist() for n, v in self.settings.items()}
+        return plain
+
+
+def certify(subject: Any, claims: str | None = None, seed: int = 0, **settings: Any) -> Certificate:
+    """Examine an algorithm, or a plain function, on small problems whose answers are known.
+
+    Args:
+        subject: an algorithm object (the library's or your own `@fp.algorithm` class), or a function
+            `round(w, agents) -> w` of NumPy arrays; see docs/certify.md for what `agents` offers.
+        claims: the name in the catalogue of the method it should be. Objects of the library's classes, and of classes
+            derived from them, claim that method when nothing is said.
+        seed: of the problems and the noise.
+        settings: step, local_steps, pull, ... as the subject uses them. Of an object they are read from its fields
+            (step, local_steps, pull and server_step are replaced by the battery's own, which show more); of a function
+            they are observed where they can be.
+
+    >>> import fedpoint as fp
+    >>> def round(w, agents):
+    ...     return w - 0.1 * sum(agent.field(w) for agent in agents) / len(agents)
+    >>> certificate = fp.certify(round, claims="gradient_exchange", step=0.1)
+    >>> certificate.passed, certificate.mistake
+    (False, 'weights_dropped')
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise FedpointError(f"certify: seed must be a whole number, at least 0; got {seed!r}")
+    is_object = hasattr(type(subject), "card")
+    if not is_object and (isinstance(subject, type) or not callable(subject)):
+        raise FedpointError(f"certify takes an algorithm object or a function round(w, agents), got {subject!r}")
+    claim = _claim(subject, claims, is_object)
+    defaults: dict[str, Any] = SERVERS.get("" if claims is None else _plain(claims), {})
+    given = check_settings(defaults | settings)
+    prepare: Any = prepare_object if is_object else lambda f, g, s: prepare_function(f, g, claim, s)
+    examined, known, world = prepare(subject, given, int(seed))
+    evidence = Evidence(examined, world, int(seed))
+    if claim is not None and not list(battery.candidates(known, (claim,))):
+        _ask(examined.name, claim, known)
+    return _judge(evidence, claim, known)
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def _title(name: str) -> str:
+    return CATALOGUE[name].title
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(np.asarray(value).tolist()) if isinstance(value, np.ndarray) else str(value)
+
+
+def _claim(subject: Any, claims: str | None, is_object: bool) -> str | None:
+    if claims is not None:
+        if _plain(claims) in SERVERS:
+            return "fedopt"
+        name = find(claims).name
+        if name not in METHODS:
+            raise FedpointError(f"certify has no reference for {name!r}. Known: {', '.join(sorted(METHODS))}.")
+        return name
+    if is_object:
+        for base in type(subject).__mro__:
+            card = vars(base).get("card")
+            if card is not None and card.name in METHODS and CATALOGUE[card.name].cls is base:
+                return card.name
+    return None
+
+
+def _ask(name: str, claim: str, known: dict[str, Any]) -> None:
+    missing = [n for n in METHODS[claim].needs if known.get(n) is None]
+    if claim == "fedprox" and "step" in missing:
+        missing = ["step (or exact=True)", *missing[1:]]
+    raise FedpointError(
+        f"certify cannot tell the settings of {name} from what it does: to compare it with {_title(claim)}, give "
+        + ", ".join(missing)
+        + " as it uses them"
+    )
+
+
+def _judge(evidence: Evidence, claim: str | None, known: dict[str, Any]) -> Certificate:
+    names = None if claim is None else (claim,)
+    correct = battery.find_correct(evidence, known, names)
+    wrong = None if correct else battery.find_mistake(evidence, known, claim)
+    like = correct or battery.find_correct(evidence, known)
+    place, words = battery.whereabouts(evidence, known)
+    mistake = reason = None
+    if wrong is not None and wrong.mistake is not None:
+        known_as = wrong.mistake
+        if known_as is UPDATE_SIGN and battery.right_control(evidence):
+            known_as = CORRECTION_SIGN
+        mistake, reason = known_as.name, known_as.reason
+    elif correct is None:
+        mistake, reason = battery.convict(evidence, claim, known, place) or (None, None)
+
+    beside = correct
+    if beside is None and claim is not None:
+        beside = battery.nearest(evidence, claim, known)
+    elif beside is None and wrong is not None:
+        beside = battery.nearest(evidence, wrong.method.name, known)
+    findings = [] if beside is None else _rounds(evidence, beside)
+    findings.append(_limit(evidence, beside, words))
+    if beside is not None:
+        findings += _steady(evidence, beside)
+        samples, reused = _samples(evidence, wrong or beside, correct is not None or wrong is not None)
+        findings += samples
+        if reused and mistake is None:
+            mistake, reason = SAMPLE_REUSED.name, f"{SAMPLE_REUSED.reason} ({samples[0].reason})"
+    if reason is not None and mistake != SAMPLE_REUSED.name:
+        reason = f"{reason}; {_consequence(evidence, beside, words)}"
+
+    passed = mistake is None and all(f.ok for f in findings)
+    name, title = (like.method.name, _title(like.method.name)) if like else (place, words)
+    if like is None and wrong is not None:
+        title = f"{_title(wrong.method.name)} with a mistake: {words}"
+    return Certificate(
+        subject=evidence.subject.name,
+        claim=claim,
+        behaves_like=name,
+        title=title,
+        passed=passed,
+        mistake=mistake,
+        reason=reason or "",
+        findings=findings,
+        seed=evidence.seed,
+        settings=_shown(beside, known),
+    )
+
+
+def _shown(match: Match | None, known: dict[str, Any]) -> dict[str, Any]:
+    """The settings that matter: those that differ from a method's defaults."""
+    default = Recipe()
+    if match is None:
+        return {n: v for n, v in known.items() if v is not None}
+    values = {n: getattr(match.recipe, n) for n in known}
+    return {n: v for n, v in values.items() if n in ("step", "local_steps") or np.any(v != getattr(default, n))}
+
+
+def _rounds(evidence: Evidence, beside: Match) -> list[Finding]:
+    """Round by round beside the method, with everyone and with some."""
+    title, found = _title(beside.method.name), []
+    cases = [("rounds, everyone", evidence.short, evidence.expect(beside.method, beside.recipe))]
+    if beside.method.partial and evidence.some is not None:
+        expected = evidence.expect_some(beside.method, beside.recipe)
+        cases.append(("rounds, some", evidence.some, expected))
+    for test, seen, expected in cases:
+        apart = battery.deviation(seen, expected)
+        ok = apart <= SAME
+        reason = f"those of {title}"
+        if not ok:
+            first = battery.first_difference(seen, expected)
+            reason = f"not those of {title} from round {first} on: up to {apart:.2g} apart"
+        found.append(Finding(test, ok, apart, f"at most {SAME:g}", reason))
+    return found
+
+
+def _limit(evidence: Evidence, beside: Match | None, words: str) -> Finding:
+    seen = evidence.everyone
+    away = None if seen.diverged else float(np.linalg.norm(seen.last - evidence.world.star()))
+    if beside is None:
+        return Finding("limit", not seen.diverged, away, "finite", words)
+    expected = evidence.expect(beside.method, beside.recipe, len(evidence.lengths))
+    title = _title(beside.method.name)
+    if seen.diverged or expected.diverged:
+        ok = seen.diverged == expected.diverged
+        reason = f"{words}, as {title} does with these settings" if ok else words
+        return Finding("limit", ok, away, "finite", reason)
+    apart = float(np.abs(seen.last - expected.last).max())
+    ok = apart <= SAME_LIMIT * (1 + np.abs(expected.last).max()) or not (seen.settled or expected.settled)
+    reason = words if ok else f"{words}; {title} ends {apart:.2g} from there"
+    return Finding("limit", bool(ok), apart, f"at most {SAME_LIMIT:g} from {title}'s", reason)
+
+
+def _steady(evidence: Evidence, beside: Match) -> list[Finding]:
+    """What control variates must do whoever takes part: the limit stays at w*, and c the mean of the c_k."""
+    found: list[Finding] = []
+    run = evidence.some_limit if beside.method.steady else None
+    if run is not None:
+        if run.diverged:
+            return [Finding("limit, some", False, None, "w*", f"diverges (within {len(run.models)} rounds)")]
+        away = float(np.linalg.norm(run.last - evidence.world.star()))
+        ok = away <= SAME_LIMIT * (1 + np.linalg.norm(run.last))
+        reason = "ends at w*" if ok else f"ends {away:.2g} from w*, where {_title(beside.method.name)} ends at it"
+        found.append(Finding("limit, some", bool(ok), away, "w*", reason))
+    if run is not None and run.gap is not None:
+        ok = run.gap <= SAME * (1 + np.abs(run.last).max()) * max(1.0, np.abs(evidence.world.H).max())
+        reason = "c is the mean of the c_k" if ok else f"c is {run.gap:.2g} away from sum p_k c_k"
+        found.append(Finding("controls", bool(ok), run.gap, "c = sum p_k c_k", reason))
+    return found
+
+
+def _consequence(evidence: Evidence, beside: Match | None, words: str) -> str:
+    """What a mistake leads to, with numbers."""
+    if beside is None or words.startswith("it diverges"):
+        return words
+    steady = [f for f in _steady(evidence, beside) if f.test.startswith("limit") and not f.ok]
+    return f"{words}, with two or three of five it {steady[0].reason}" if steady else words
+
+
+def _samples(evidence: Evidence, match: Match, comparable: bool) -> tuple[list[Finding], bool]:
+    """The variance of one noisy round beside that of fresh samples."""
+    found = battery.sample_test(evidence, match) if comparable else None
+    if found is None:
+        return [], False
+    ratio = found.seen.variance / found.fresh.variance
+    error = ratio * np.hypot(found.seen.error / found.seen.variance, found.fresh.error / found.fresh.variance)
+    expected = f"1 within {battery.SCORE:g} standard errors"
+    reason = f"the variance of a round is {ratio:.3f} +- {error:.3f} of that of fresh samples"
+    if found.reused is not None:
+        reused = found.reused.variance / found.fresh.variance
+        reason += f" (one sample for all local steps: {reused:.3f})"
+    return [Finding("samples", found.ok, float(ratio), expected, reason)], found.reuse

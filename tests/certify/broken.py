@@ -1,0 +1,391 @@
+"""Methods with one mistake each, as plain functions and as classes: every one must be convicted of its own."""
+
+import jax.numpy as jnp
+import numpy as np
+from right import STEP, STEPS, scale
+
+import fedpoint as fp
+from fedpoint.algorithms.scaffnew import Corrected
+from fedpoint.algorithms.scaffold import Controlled
+
+# Plain functions ------------------------------------------------------------------------------------------------------
+
+
+def local_steps(agent, w, steps=3, step=STEP, extra=lambda y: 0.0, sample=lambda agent: None):
+    y, z = w, sample(agent)
+    for _ in range(steps):
+        y = y - step * (agent.field(y, z) + extra(y))
+    return y
+
+
+def averaging(local, weight=scale):
+    def broken_round(w, agents):
+        return w + sum(weight(a, agents) * (local(a, w) - w) for a in agents)
+
+    return broken_round
+
+
+def unsquared(factor):
+    def local(agent, w):
+        def unit(y):
+            return factor * (y - w) / (np.linalg.norm(y - w) + 1e-12)
+
+        return local_steps(agent, w, 4, extra=unit)
+
+    return averaging(local)
+
+
+def towards_zero(agent, w):
+    return local_steps(agent, w, 4, extra=lambda y: 0.6 * y)
+
+
+def doubled_pull(agent, w):
+    return local_steps(agent, w, 4, extra=lambda y: 2 * 0.6 * (y - w))
+
+
+def one_sample(agent, w):
+    return local_steps(agent, w, sample=lambda agent: agent.sample())
+
+
+def one_gradient(agent, w):
+    g = agent.field(w)
+    return w - 3 * STEP * g
+
+
+def divided_twice(agent, w):
+    return local_steps(agent, w, 3, STEP / 3 / 3)
+
+
+def one_step_less(agent, w):
+    return local_steps(agent, w, 2)
+
+
+def models_summed(w, agents):
+    return sum(scale(a, agents) * local_steps(a, w) for a in agents)
+
+
+def uphill(agent, w):
+    return local_steps(agent, w, step=-STEP)
+
+
+def scaffold(
+    store=("hub", "agents"),
+    correction=1,
+    sign=1,
+    c_sign=1,
+    control=lambda a, agents: a.weight,
+    weight=scale,
+    per=lambda E: E,
+    first=0.0,
+    reuse=False,
+    option=2,
+    server_step=1.0,
+    control_step=1.0,
+    steps=STEPS,
+):
+    """SCAFFOLD with whatever is asked for."""
+
+    def scaffold_round(w, agents):
+        zero = np.zeros_like(w)
+        c, new_w, change = agents.server.get("c", zero), w.copy(), zero.copy()
+        for agent in agents:
+            c_k = agent.memory.get("c", zero + first)
+            E, y = steps[agent.index], w
+            z = agent.sample() if reuse else None
+            for _ in range(E):
+                y = y - STEP * (agent.field(y, z) + correction * (c - c_k))
+            new = sign * agent.field(w) if option == 1 else c_k - c_sign * c + sign * (w - y) / (per(E) * STEP)
+            new_w += server_step * weight(agent, agents) * (y - w)
+            change += control(agent, agents) * (new - c_k)
+            if "agents" in store:
+                agent.memory["c"] = new
+        if "hub" in store:
+            agents.server["c"] = c + control_step * change
+        return new_w
+
+    return scaffold_round
+
+
+def plain_mean(agent, agents):
+    return 1 / len(agents)
+
+
+def renormalised(agent, agents):
+    return agent.weight / sum(a.weight for a in agents)
+
+
+def alone(agent, agents):
+    return agent.weight
+
+
+def of_all(agent, agents):
+    return 1 / agent.population
+
+
+def fednova(tau, divide=True):
+    def nova_round(w, agents):
+        v = np.array([scale(a, agents) for a in agents])
+        taus = np.array([STEPS[a.index] for a in agents], float)
+        changes = np.array([w - local_steps(a, w, STEPS[a.index]) for a in agents])
+        if not divide:
+            return w - v @ changes
+        return w - tau(v, taus) * (v @ (changes / taus[:, None]))
+
+    return nova_round
+
+
+def scaffnew(store=True, correction=1, sign=1, p=1 / 3):
+    def scaffnew_round(w, agents):
+        old = [a.memory.get("h", np.zeros_like(w)) for a in agents]
+        ends = [local_steps(a, w, extra=lambda y, h=h: -correction * h) for a, h in zip(agents, old, strict=True)]
+        new = sum(a.weight * x for a, x in zip(agents, ends, strict=True))
+        if store:
+            for agent, x, h in zip(agents, ends, old, strict=True):
+                agent.memory["h"] = h + sign * p / STEP * (new - x)
+        return new
+
+    return scaffnew_round
+
+
+def forgetful_momentum(w, agents):
+    return w - 0.9 * (w - averaging(lambda a, w: local_steps(a, w))(w, agents))
+
+
+def quiet_qfedavg(w, agents):
+    """The curvature without q F^(q-1) |D|^2."""
+    v = np.array([scale(a, agents) for a in agents])
+    F = np.array([a.loss(w) for a in agents]) ** 1.5
+    D = np.array([w - local_steps(a, w, 2) for a in agents])
+    return w - (v * F) @ D / ((v * F).sum() / v.sum())
+
+
+FEDAVG = {"step": STEP, "local_steps": 3}
+PROX = {"step": STEP, "local_steps": 4, "pull": 0.6}
+UNEQUAL = {"step": STEP, "local_steps": STEPS}
+MOMENTUM = FEDAVG | {"momentum": 0.8, "server_step": 0.9}
+
+# (mistake, variant): function, claim, settings.
+FUNCTIONS = {
+    ("pull_not_squared", "mu/2"): (unsquared(0.3), "fedprox", PROX),
+    ("pull_not_squared", "mu"): (unsquared(0.6), "fedprox", PROX),
+    ("pull_not_squared", "not foreseen"): (unsquared(0.47), "fedprox", PROX),
+    ("pull_to_zero", ""): (averaging(towards_zero), "fedprox", PROX),
+    ("pull_doubled", ""): (averaging(doubled_pull), "fedprox", PROX),
+    ("pull_missing", ""): (averaging(lambda a, w: local_steps(a, w, 4)), "fedprox", PROX),
+    ("control_never_stored", "nobody"): (scaffold(store=()), "scaffold", UNEQUAL),
+    ("control_never_stored", "agents forget"): (scaffold(store=("hub",)), "scaffold", UNEQUAL),
+    ("control_never_stored", "hub forgets"): (scaffold(store=("agents",)), "scaffold", UNEQUAL),
+    ("control_never_stored", "option I"): (scaffold(store=(), option=1), "scaffold", UNEQUAL),
+    ("control_never_stored", "settings observed"): (scaffold(store=()), "scaffold", {}),
+    ("control_never_stored", "half a server step"): (
+        scaffold(store=(), server_step=0.5), "scaffold", UNEQUAL | {"server_step": 0.5},
+    ),
+    ("control_sign_flipped", "new information"): (scaffold(sign=-1), "scaffold", UNEQUAL),
+    ("control_sign_flipped", "c"): (scaffold(c_sign=-1), "scaffold", UNEQUAL),
+    ("control_sign_flipped", "hub"): (scaffold(control_step=-1.0), "scaffold", UNEQUAL),
+    ("control_sign_flipped", "option I"): (scaffold(sign=-1, option=1), "scaffold", UNEQUAL),
+    ("correction_sign_flipped", ""): (scaffold(correction=-1), "scaffold", UNEQUAL),
+    ("correction_sign_flipped", "option I"): (scaffold(correction=-1, option=1), "scaffold", UNEQUAL),
+    ("control_divided_by_selected", "weighted"): (scaffold(control=scale), "scaffold", UNEQUAL),
+    ("control_divided_by_selected", "plain"): (scaffold(control=plain_mean), "scaffold", UNEQUAL),
+    ("control_divided_by_selected", "plain, both"): (
+        scaffold(control=plain_mean, weight=plain_mean), "scaffold", UNEQUAL,
+    ),
+    ("control_divided_by_selected", "option I"): (scaffold(control=scale, option=1), "scaffold", UNEQUAL),
+    ("weights_dropped", "SCAFFOLD"): (scaffold(control=of_all, weight=plain_mean), "scaffold", UNEQUAL),
+    ("weights_dropped", "SCAFFOLD's c"): (scaffold(control=of_all), "scaffold", UNEQUAL),
+    ("weights_dropped", "FedAvg"): (averaging(local_steps, plain_mean), "fedavg", FEDAVG),
+    ("weights_dropped", "FedAvg, settings observed"): (averaging(local_steps, plain_mean), "fedavg", {}),
+    ("weights_dropped", "FedProx"): (
+        averaging(lambda a, w: local_steps(a, w, 4, extra=lambda y: 0.6 * (y - w)), plain_mean), "fedprox", PROX,
+    ),
+    ("weights_renormalised", "FedAvg"): (averaging(local_steps, renormalised), "fedavg", FEDAVG),
+    ("weights_renormalised", "SCAFFOLD"): (scaffold(weight=renormalised), "scaffold", UNEQUAL),
+    ("models_weighted", ""): (models_summed, "fedavg", FEDAVG),
+    ("not_scaled_up", ""): (averaging(local_steps, alone), "fedavg", FEDAVG),
+    ("sample_reused", "FedAvg"): (averaging(one_sample), "fedavg", FEDAVG),
+    ("sample_reused", "SCAFFOLD"): (scaffold(reuse=True), "scaffold", UNEQUAL),
+    ("sample_reused", "settings observed"): (averaging(one_sample), "fedavg", {}),
+    ("gradient_frozen", ""): (averaging(one_gradient), "fedavg", FEDAVG),
+    ("step_divided", ""): (averaging(divided_twice), "fedavg", FEDAVG),
+    ("wrong_number_of_steps", ""): (averaging(one_step_less), "fedavg", FEDAVG),
+    ("ascent", ""): (averaging(uphill), "fedavg", FEDAVG),
+    ("control_per_wrong_steps", "none"): (scaffold(per=lambda E: 1), "scaffold", UNEQUAL),
+    ("control_per_wrong_steps", "one more"): (scaffold(per=lambda E: E + 1), "scaffold", UNEQUAL),
+    ("control_per_wrong_steps", "the largest"): (scaffold(per=lambda E: max(STEPS)), "scaffold", UNEQUAL),
+    ("controls_not_zero", "one"): (scaffold(first=1.0), "scaffold", UNEQUAL),
+    ("controls_not_zero", "not foreseen"): (scaffold(first=np.array([0.3, -0.2, 0.5])), "scaffold", UNEQUAL),
+    ("server_step_in_control", ""): (
+        scaffold(server_step=0.7, control_step=0.7), "scaffold", UNEQUAL | {"server_step": 0.7},
+    ),
+    ("not_normalised", ""): (fednova(None, divide=False), "fednova", UNEQUAL),
+    ("wrong_effective_length", "plain mean"): (fednova(lambda v, t: t.mean()), "fednova", UNEQUAL),
+    ("wrong_effective_length", "one"): (fednova(lambda v, t: 1.0), "fednova", UNEQUAL),
+    ("wrong_effective_length", "sum over the selected"): (fednova(lambda v, t: v @ t), "fednova", UNEQUAL),
+    ("control_never_stored", "Scaffnew"): (scaffnew(store=False), "scaffnew", FEDAVG),
+    ("control_sign_flipped", "Scaffnew"): (scaffnew(sign=-1), "scaffnew", FEDAVG),
+    ("control_sign_flipped", "Scaffnew, where it is used"): (scaffnew(correction=-1), "scaffnew", FEDAVG),
+    ("probability_missing", ""): (scaffnew(p=1.0), "scaffnew", FEDAVG),
+    ("server_state_lost", ""): (forgetful_momentum, "fedavgm", MOMENTUM),
+    ("curvature_without_slope", ""): (quiet_qfedavg, "qfedavg", {"step": STEP, "local_steps": 2, "q": 1.5}),
+}  # fmt: skip
+
+# Classes --------------------------------------------------------------------------------------------------------------
+
+
+@fp.algorithm
+class UnsquaredProx:
+    """What a user writes who copies |v - w| without the square."""
+
+    step: float
+    local_steps: int = 2
+    pull: float = 0.1
+
+    def init(self, w):
+        return w, ()
+
+    def local(self, w, memory, agent):
+        def advance(y, e):
+            distance = jnp.sqrt(jnp.sum((y - w) ** 2) + 1e-24)
+            return y - self.step * (agent.field(y, e) + 0.5 * self.pull * (y - w) / distance)
+
+        return fp.descend(agent, w, self.local_steps, advance) - w, memory
+
+    def combine(self, w, inbox):
+        return w + inbox.mean
+
+
+@fp.algorithm
+class ForgetsE(fp.FedAvg):
+    """agent.field(y) without e: the first sample again and again."""
+
+    def local(self, w, memory, agent):
+        rate = self.step / self.local_steps if self.normalise else self.step
+        y = fp.descend(agent, w, self.local_steps, lambda y, e: y - rate * agent.field(y))
+        return y - w, memory
+
+
+@fp.algorithm
+class DropsWeights(fp.FedAvg):
+    def local(self, w, memory, agent):
+        change, memory = fp.FedAvg.local(self, w, memory, agent)
+        return change / (5 * agent.share), memory
+
+
+@fp.algorithm
+class Renormalises(fp.FedAvg):
+    def combine(self, w, inbox):
+        return w + inbox.total / inbox.mass
+
+
+@fp.algorithm
+class NeverStores(fp.Scaffold):
+    def local(self, heard, c_k, agent):
+        return fp.Scaffold.local(self, heard, c_k, agent)[0], c_k
+
+
+@fp.algorithm
+class HubForgets(fp.Scaffold):
+    def combine(self, hub, inbox):
+        return Controlled(hub.w + self.server_step * inbox.mean.w, hub.c)
+
+
+@fp.algorithm
+class FlipsUpdate(fp.Scaffold):
+    def local(self, heard, c_k, agent):
+        x, c = heard
+        E = agent.steps(self.local_steps)
+        y = fp.descend(agent, x, E, lambda y, e: y - self.step * (agent.field(y, e) - c_k + c))
+        new = c_k - c - (x - y) / (E * self.step)
+        return Controlled(y - x, new - c_k), new
+
+
+@fp.algorithm
+class FlipsCorrection(fp.Scaffold):
+    def local(self, heard, c_k, agent):
+        x, c = heard
+        E = agent.steps(self.local_steps)
+        y = fp.descend(agent, x, E, lambda y, e: y - self.step * (agent.field(y, e) + c_k - c))
+        new = c_k - c + (x - y) / (E * self.step)
+        return Controlled(y - x, new - c_k), new
+
+
+@fp.algorithm
+class DividesBySelected(fp.Scaffold):
+    """The mean over those selected where the total belongs."""
+
+    def combine(self, hub, inbox):
+        return Controlled(hub.w + self.server_step * inbox.mean.w, hub.c + inbox.mean.c)
+
+
+@fp.algorithm
+class NotPerStep(fp.Scaffold):
+    def local(self, heard, c_k, agent):
+        x, c = heard
+        y = fp.descend(
+            agent, x, agent.steps(self.local_steps), lambda y, e: y - self.step * (agent.field(y, e) - c_k + c)
+        )
+        new = c_k - c + (x - y) / self.step
+        return Controlled(y - x, new - c_k), new
+
+
+@fp.algorithm
+class ServerStepInControl(fp.Scaffold):
+    def combine(self, hub, inbox):
+        return Controlled(hub.w + self.server_step * inbox.mean.w, hub.c + self.server_step * inbox.total.c)
+
+
+@fp.algorithm
+class LosesCorrection(fp.Scaffnew):
+    def local(self, heard, memory, agent):
+        sent, new = fp.Scaffnew.local(self, heard, memory, agent)
+        return sent, Corrected(memory.h, new.x)
+
+
+@fp.algorithm
+class FullCorrection(fp.Scaffnew):
+    def settle(self, w, memory):
+        return Corrected(memory.h + (w - memory.x) / self.step, w)
+
+
+@fp.algorithm
+class NotDivided(fp.FedNova):
+    def local(self, w, memory, agent):
+        sent, memory = fp.FedNova.local(self, w, memory, agent)
+        return sent._replace(direction=sent.direction * sent.length), memory
+
+    def combine(self, w, inbox):
+        return w - inbox.mean.direction
+
+
+@fp.algorithm
+class SumOfLengths(fp.FedNova):
+    def combine(self, w, inbox):
+        return w - inbox.mean.length * inbox.mean.direction
+
+
+@fp.algorithm
+class NoServerMemory(fp.FedOpt):
+    def combine(self, hub, inbox):
+        return hub._replace(w=fp.FedOpt.combine(self, hub, inbox).w)
+
+
+# class: (object, claim or None where the base class says it, mistake)
+CLASSES = {
+    "UnsquaredProx": (UnsquaredProx(0.1, 3, 0.5), "fedprox", "pull_not_squared"),
+    "ForgetsE": (ForgetsE(0.1, 3), None, "sample_reused"),
+    "DropsWeights": (DropsWeights(0.1, 3), None, "weights_dropped"),
+    "Renormalises": (Renormalises(0.1, 3), None, "weights_renormalised"),
+    "NeverStores": (NeverStores(0.1, 3), None, "control_never_stored"),
+    "HubForgets": (HubForgets(0.1, 3), None, "control_never_stored"),
+    "FlipsUpdate": (FlipsUpdate(0.1, 3), None, "control_sign_flipped"),
+    "FlipsCorrection": (FlipsCorrection(0.1, 3), None, "correction_sign_flipped"),
+    "DividesBySelected": (DividesBySelected(0.1, 3), None, "control_divided_by_selected"),
+    "NotPerStep": (NotPerStep(0.1, 3), None, "control_per_wrong_steps"),
+    "ServerStepInControl": (ServerStepInControl(0.1, 3), None, "server_step_in_control"),
+    "LosesCorrection": (LosesCorrection(0.1, local_steps=3), None, "control_never_stored"),
+    "FullCorrection": (FullCorrection(0.1, local_steps=3), None, "probability_missing"),
+    "NotDivided": (NotDivided(0.1, 3), None, "not_normalised"),
+    "SumOfLengths": (SumOfLengths(0.1, 3), None, "wrong_effective_length"),
+    "NoServerMemory": (NoServerMemory(0.1, 3, server="momentum"), None, "server_state_lost"),
+}
