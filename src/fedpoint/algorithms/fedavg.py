@@ -67,6 +67,9 @@ class FedAvg:
     normalise: bool = True
     optimiser: Any = None
 
+    def adaptive(self):
+        return self.optimiser is not None
+
     def alike(self):
         return self.optimiser is None
 

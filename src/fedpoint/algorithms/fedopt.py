@@ -86,6 +86,9 @@ class FedOpt:
             "adagrad": lambda: optax.GradientTransformation(*_adagrad(rate, tau)),
         }[self.server]()
 
+    def adaptive(self):
+        return self.optimiser is not None or self.server not in ("sgd", "momentum")
+
     def alike(self):
         return self.optimiser is None
 

@@ -162,6 +162,10 @@ class Defaults:
         """What `say` draws, for forecasts: (name of the field it decides, values, probabilities), or None."""
         return None
 
+    def adaptive(self) -> bool:
+        """Changes are rescaled by their own history, as Adam does: a forecast then has no noise floor."""
+        return False
+
     def alike(self) -> bool:
         """Every local step is the same map: forecasts of long rounds are then cheaper."""
         return False

@@ -41,7 +41,7 @@ class Krylov:
         while self.steps < steps and not self.closed:
             k = self.steps
             v = self.apply(self.basis[k].reshape(self.shape)).ravel()
-            before = np.linalg.norm(v)
+            before = float(np.linalg.norm(v))
             h = np.zeros(k + 2)
             for _ in range(2):  # twice is enough
                 c = self.basis[: k + 1] @ v

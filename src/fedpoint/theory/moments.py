@@ -40,7 +40,9 @@ from fedpoint.theory.operator import (
     fill,
     flat,
     floats,
+    hub_at,
     local_round,
+    start_at,
     take_leaves,
     template,
 )
@@ -72,8 +74,8 @@ class Point(NamedTuple):
 class Probe(Agent):
     """An agent with exact fields that adds a probe wherever a sample enters, and notes how it would spread."""
 
-    def __init__(self, oracle, mine, share, space: Space, size: int, probes: list[Array] | None):
-        super().__init__(oracle, mine, ZERO, None, None, True, 0, share)
+    def __init__(self, oracle, mine, share, space: Space, size: int, round: Any, probes: list[Array] | None):
+        super().__init__(oracle, mine, ZERO, None, None, True, round, share)
         self.space, self.size, self.probes = space, size, probes
         self.sources: list[Any] = []  # values here; their derivatives are taken outside
         self._inside: Any = None
@@ -149,18 +151,18 @@ class Local(NamedTuple):
     sources: Any
 
 
-def _linearise_agent(oracle, space, numbers: Numbers, algorithm, own, share, u, m, u_settle) -> Local:
-    """Message (with a 1 behind it) and memory of one agent, settled with the hub u_settle, around (u, m)."""
+def _linearise_agent(oracle, space, numbers: Numbers, algorithm, own, share, u, m, round) -> Local:
+    """Message (with a 1 behind it) and memory of one agent, settled with the hub it has, around (u, m)."""
     mine = Mine(own, numbers.common)
-    hub_like = numbers.algorithm.init(numbers.model)[0]
-    n_u, n_m = u.size, m.size
+    hub_like = hub_at(numbers, round)
+    n_u, n_m, fixed = u.size, m.size, u
     size = sum(np.size(a) for a in floats(numbers.model))
 
     def run(u, m, probes):
-        agent = Probe(oracle, mine, share, space, size, probes)
+        agent = Probe(oracle, mine, share, space, size, round, probes)
         hub = fill(hub_like, u)
         sent, new = local_round(space, numbers, algorithm, agent, hub, m)
-        settled = flat(take_leaves(algorithm.settle(fill(hub_like, u_settle), new), space.kept))
+        settled = flat(take_leaves(algorithm.settle(fill(hub_like, fixed), new), space.kept))
         return jnp.concatenate([flat(sent), jnp.ones(1), settled]), agent.sources
 
     shapes = jax.eval_shape(lambda u, m: run(u, m, None)[1], u, m)
@@ -268,10 +270,9 @@ class Moving(NamedTuple):
     linear: Linear  # leads with the hub's outcomes
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def linearise(oracle, space: Space, numbers: Numbers, moments: Any, x: Array) -> Linear:
+def linearise(oracle, space: Space, numbers: Numbers, moments: Any, x: Array, round: Any) -> Linear:
     """Around the state x, for every outcome of the hub's draws."""
-    hub_like = numbers.algorithm.init(numbers.model)[0]
+    hub_like = hub_at(numbers, round)
     n_u = sum(int(np.prod(np.shape(a))) for a in floats(hub_like))
     K = numbers.p.shape[0]
     u, m = x[:n_u], x[n_u:].reshape(K, -1)
@@ -291,7 +292,7 @@ def linearise(oracle, space: Space, numbers: Numbers, moments: Any, x: Array) ->
             def late(count):
                 name = numbers.drawn.agent
                 chosen = algorithm if name is None else with_leaves(algorithm, **{name: count})
-                return _linearise_agent(oracle, space, one, chosen, own, share, u, m, u)
+                return _linearise_agent(oracle, space, one, chosen, own, share, u, m, round)
 
             return jax.vmap(late)(numbers.late[1])
 
@@ -414,9 +415,19 @@ def _move(oracle, space: Space, exact: bool, moving: Moving, S: Array) -> Array:
     return numbers.merge * moved + (1 - numbers.merge) * S
 
 
+_linearise = jax.jit(linearise, static_argnums=(0, 1))
+
+
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def move(oracle, space: Space, exact: bool, moving: Moving, S: Array) -> Array:
+def _moved(oracle, space: Space, exact: bool, moving: Moving, S: Array) -> Array:
     return _move(oracle, space, exact, moving, S)
+
+
+class Factors(NamedTuple):
+    """What agents' luck has in common."""
+
+    scale: Array
+    factor: Array
 
 
 class Second:
@@ -426,16 +437,60 @@ class Second:
         self.setting = setting
         m = setting.moments
         with jax.enable_x64(True):
-            light = _Factors(jnp.asarray(m.scale), jnp.asarray(m.factor))
-            linear = linearise(setting.oracle, setting.space, setting.numbers, light, jnp.asarray(x))
+            common = Factors(jnp.asarray(m.scale), jnp.asarray(m.factor))
+            linear = _linearise(setting.oracle, setting.space, setting.numbers, common, jnp.asarray(x), jnp.int32(0))
             self.moving = Moving(setting.numbers, jnp.asarray(m.own), jnp.asarray(m.second()), linear)
 
     def __call__(self, S: np.ndarray) -> np.ndarray:
         s = self.setting
         with jax.enable_x64(True):
-            return np.asarray(move(s.oracle, s.space, s.exact, self.moving, S))
+            return np.asarray(_moved(s.oracle, s.space, s.exact, self.moving, S))
 
 
-class _Factors(NamedTuple):
-    scale: Array
-    factor: Array
+def along_path(setting: Setting, x: np.ndarray, R: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """(rounds + 1, d) and (rounds + 1,): the model's mean, and tr R Sigma R', linearised anew around the mean."""
+    m = setting.moments
+    with jax.enable_x64(True):
+        common = Factors(jnp.asarray(m.scale), jnp.asarray(m.factor))
+        own, raw = jnp.asarray(m.own), jnp.asarray(m.second())
+        state = (jnp.asarray(x), jnp.zeros((len(x), len(x))))
+        means, variances, first = [setting.read(x)[None]], [np.zeros(1)], 0
+        while first < rounds:
+            state, (mean, variance) = _along(
+                setting.oracle,
+                setting.space,
+                setting.exact,
+                setting.numbers,
+                common,
+                own,
+                raw,
+                R,
+                state,
+                jnp.int32(first),
+            )
+            means.append(np.asarray(mean)[: rounds - first])
+            variances.append(np.asarray(variance)[: rounds - first])
+            first += ALONG
+    return np.concatenate(means), np.concatenate(variances)
+
+
+ALONG = 64
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _along(oracle, space, exact, numbers, common, own, raw, R, state, first):
+    k = R.shape[1]
+
+    def go(state, round):
+        x, sigma = state
+        linear = linearise(oracle, space, numbers, common, x, round)
+        S = jnp.zeros((1 + x.size,) * 2).at[0, 0].set(1.0).at[1:, 1:].set(sigma)
+        S = _move(oracle, space, exact, Moving(numbers, own, raw, linear), S)
+        shift = S[0, 1:]
+        x, sigma = x + shift, S[1:, 1:] - jnp.outer(shift, shift)
+        return (x, sigma), (
+            flat(numbers.algorithm.read(start_at(numbers, x, 0)[0], ())),
+            jnp.trace(R @ sigma[:k, :k] @ R.T),
+        )
+
+    return lax.scan(go, state, first + jnp.arange(ALONG))

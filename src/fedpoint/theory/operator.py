@@ -8,6 +8,7 @@ affine and the hub merges linearly; elsewhere it is the round without noise, and
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -45,10 +46,10 @@ class Numbers(NamedTuple):
     algorithm: Any
     own: Any
     common: Any
-    p: Array
-    mean: Array  # E v_k
-    heard: Array  # P(agent k is heard)
-    merge: Array  # P(a round is merged)
+    p: Any
+    mean: Any  # E v_k
+    heard: Any  # P(agent k is heard)
+    merge: Any  # P(a round is merged)
     model: Any
     chances: tuple[Array, Array]  # probabilities of the hub's draws, and what they set
     late: tuple[Array, Array]  # the same for an agent's own draws (stragglers)
@@ -60,7 +61,7 @@ class Drawn(NamedTuple):
     agent: str | None
 
 
-jax.tree_util.register_pytree_node(Drawn, lambda d: ((), tuple(d)), lambda aux, _: Drawn(*aux))
+jax.tree_util.register_pytree_node(Drawn, lambda d: ((), (d.hub, d.agent)), lambda aux, _: Drawn(*aux))
 
 
 def floats(tree: Any) -> list[Any]:
@@ -157,7 +158,23 @@ class Setting:
         return type(self.algorithm).settle.__qualname__ != "Defaults.settle"
 
     def _alike(self) -> bool:
-        return bool(self.problem.linear and not self.own_kind and self.algorithm.alike())
+        return bool(self.problem.linear and not self.own_kind and not self.scheduled and self.algorithm.alike())
+
+    @cached_property
+    def scheduled(self) -> bool:
+        """Steps change from round to round."""
+        values = (getattr(self.algorithm, f.name) for f in dataclasses.fields(self.algorithm))
+        if any(hasattr(v, "value") and hasattr(v, "_leaves") for v in values):
+            return True
+        if not self.own_kind:
+            return False
+        x = self.origin + 1.0
+        return not np.allclose(self.step(x, 0), self.step(x, 1000), rtol=1e-12, atol=1e-12)
+
+    @property
+    def adaptive(self) -> bool:
+        """The hub or the agents rescale changes by their history: near the limit they have no linear map."""
+        return bool(self.algorithm.adaptive())
 
     def _check_say(self, algorithm: Any, model: Any) -> None:
         hub = algorithm.init(model)[0]
@@ -169,6 +186,20 @@ class Setting:
                     f"{type(algorithm).__name__}: its hub draws random numbers (say), and does not tell which: "
                     "give it a method `chances` as Scaffnew has"
                 )
+
+    @cached_property
+    def affine(self) -> bool:
+        """The expected round is affine, and so is the hub's merge: then it is exactly the mean of the random round."""
+        rng = np.random.default_rng(0)
+        x, h = self.origin, rng.normal(size=self.size)
+        with np.errstate(all="ignore"):
+            bend = self.step(x + h) + self.step(x - h) - 2 * self.step(x)
+        if not np.abs(bend).max() <= 1e-9 * (1 + np.abs(x).max()):
+            return False
+        if isinstance(self.participation, Everyone):
+            return True
+        with jax.enable_x64(True):
+            return bool(_merge_bends(self.oracle, self.space, self.numbers, jax.random.key(0)) <= 1e-9)
 
     def split(self, x: Any) -> tuple[Any, Any]:
         return x[: self.u0.size], x[self.u0.size :].reshape(self.m0.shape)
@@ -192,19 +223,30 @@ class Setting:
         with jax.enable_x64(True):
             return np.asarray(_matrix(self.oracle, self.space, self.numbers, x))
 
-    def path(self, x: np.ndarray, rounds: int, first: int = 0) -> np.ndarray:
-        """(rounds + 1, model): the model along the expected path from x, and where it ends up."""
-        return self.travel(x, rounds, first)[0]
-
-    def travel(self, x: np.ndarray, rounds: int, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    def travel(self, x: np.ndarray, rounds: int, first: int = 0) -> np.ndarray:
+        """The state after so many expected rounds."""
         with jax.enable_x64(True):
-            models, last = _path(self.oracle, self.space, self.numbers, x, jnp.int32(first), rounds)
-            return np.asarray(models), np.asarray(last)
+            return np.asarray(_travel(self.oracle, self.space, self.numbers, x, jnp.int32(first), jnp.int32(rounds)))
+
+    def path(self, x: np.ndarray, rounds: int) -> np.ndarray:
+        """(rounds + 1, d): the model along the expected path from x."""
+        parts, first = [self.read(x)[None]], 0
+        while first < rounds:
+            with jax.enable_x64(True):
+                models, x = _path(self.oracle, self.space, self.numbers, x, jnp.int32(first))
+            parts.append(np.asarray(models)[: rounds - first])
+            first += PATH
+        return np.concatenate(parts)
 
     def read(self, x: np.ndarray) -> np.ndarray:
         """The model in a state, flattened."""
         with jax.enable_x64(True):
             return np.asarray(_read(self.space, self.numbers, x))
+
+    def curvature(self, w: np.ndarray) -> np.ndarray:
+        """(d, d): the slope of the aggregate field sum_k p_k g_k at a flattened model."""
+        with jax.enable_x64(True):
+            return np.asarray(_curvature(self.oracle, self.numbers, w))
 
     @cached_property
     def reading(self) -> np.ndarray:
@@ -385,17 +427,24 @@ def _merged(oracle, space, numbers, hub, m, round):
     return flat(hub), m + numbers.heard[:, None] * (jax.vmap(settle)(new) - m) if space.kept else m
 
 
-ZERO = Key(np.uint32(0), np.uint32(0))  # exact fields draw nothing
+ZERO = Key(np.uint32(0), np.uint32(0))  # type: ignore[arg-type]  # exact fields draw nothing
 
 
-def _parts(numbers, x):
+def hub_at(numbers: Numbers, round: Any) -> Any:
+    """The hub before a round, for its structure: its counters have counted the rounds."""
     hub = numbers.algorithm.init(numbers.model)[0]
+    return jax.tree.map(lambda a: a if jnp.issubdtype(jnp.result_type(a), jnp.floating) else a + round, hub)
+
+
+def start_at(numbers: Numbers, x: Array, round: Any) -> tuple[Any, Array]:
+    """Hub and memories from a flat state."""
+    hub = hub_at(numbers, round)
     size = sum(int(np.prod(np.shape(a))) for a in floats(hub))
     return fill(hub, x[:size]), x[size:].reshape(numbers.p.shape[0], -1)
 
 
 def _whole(oracle, space, numbers, x, round=0):
-    hub, m = _parts(numbers, x)
+    hub, m = start_at(numbers, x, round)
     hub, m = expected(oracle, space, numbers, hub, m, round)
     return jnp.concatenate([flat(hub), m.ravel()])
 
@@ -415,22 +464,33 @@ def _matrix(oracle, space, numbers, x):
     return jax.jacfwd(lambda x: _whole(oracle, space, numbers, x))(x)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 5))
-def _path(oracle, space, numbers, x, first, rounds):
-    hub, m = _parts(numbers, x)
+@partial(jax.jit, static_argnums=(0, 1))
+def _travel(oracle, space, numbers, x, first, rounds):
+    def go(i, state):
+        hub, m = state
+        return expected(oracle, space, numbers, hub, m, first + i)
 
+    hub, m = lax.fori_loop(0, rounds, go, start_at(numbers, x, first))
+    return jnp.concatenate([flat(hub), m.ravel()])
+
+
+PATH = 256  # rounds of a path that are computed at a time
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _path(oracle, space, numbers, x, first):
     def go(state, round):
-        hub, m = expected(oracle, space, numbers, *state, round)
+        hub, m = state
+        hub, m = expected(oracle, space, numbers, hub, m, round)
         return (hub, m), flat(numbers.algorithm.read(hub, ()))
 
-    (hub_, m_), models = lax.scan(go, (hub, m), first + jnp.arange(rounds))
-    begin = flat(numbers.algorithm.read(hub, ()))
-    return jnp.concatenate([begin[None], models]), jnp.concatenate([flat(hub_), m_.ravel()])
+    (hub, m), models = lax.scan(go, start_at(numbers, x, first), first + jnp.arange(PATH))
+    return models, jnp.concatenate([flat(hub), m.ravel()])
 
 
 @partial(jax.jit, static_argnums=0)
 def _read(space, numbers, x):
-    hub, _ = _parts(numbers, x)
+    hub, _ = start_at(numbers, x, 0)
     return flat(numbers.algorithm.read(hub, ()))
 
 
@@ -438,3 +498,27 @@ def _read(space, numbers, x):
 def _reading(space, numbers, u):
     hub = numbers.algorithm.init(numbers.model)[0]
     return jax.jacfwd(lambda u: flat(numbers.algorithm.read(fill(hub, u), ())))(u)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _merge_bends(oracle, space, numbers, key):
+    """By how much the hub's merge is not affine in what it hears."""
+    message, _ = template(space, oracle, numbers)
+    hub = numbers.algorithm.init(numbers.model)[0]
+    size = sum(int(np.prod(a.shape)) for a in jax.tree.leaves(message))
+    centre, move = jax.random.normal(key, (2, 2 * size + 2))
+
+    def merge(v):
+        mean, total = fill(message, v[:size]), fill(message, v[size : 2 * size])
+        return flat(numbers.algorithm.combine(hub, Inbox(mean, total, 1 + 0.1 * v[-2], 1 + 0.1 * v[-1])))
+
+    return jnp.abs(merge(centre + move) + merge(centre - move) - 2 * merge(centre)).max()
+
+
+@partial(jax.jit, static_argnums=0)
+def _curvature(oracle, numbers, w):
+    def field(w):
+        model = unwrap(fill(numbers.model, w))
+        return numbers.p @ per_agent(lambda own: flat(oracle.mean_field(Mine(own, numbers.common), model)), numbers.own)
+
+    return jax.jacfwd(field)(w)

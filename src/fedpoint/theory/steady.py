@@ -1,0 +1,214 @@
+"""Where does a run end, how fast and how noisy? Fixed point, rate, floor and curve, from the expected round."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedpoint.errors import FedpointError
+from fedpoint.theory.krylov import Krylov, solve
+from fedpoint.theory.moments import Second
+from fedpoint.theory.operator import Setting
+
+CONSERVED = 1e-9  # an eigenvalue this close to 1 belongs to a conserved quantity
+DENSE = 300  # numbers of the state, up to which all eigenvalues are computed
+WANDER = 1 << 15  # expected rounds, after which an iteration that has not settled is given up
+
+
+class NoLimit(FedpointError):
+    """The expected round has no fixed point that could be found."""
+
+
+def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
+    """F(x) = x, reached from x: what is conserved keeps its value there.
+
+    Newton's method with Krylov steps. A step solves (I - F') y = F(x) - x within the span of the right side and its
+    images, so it stays in the range of I - F': the group-inverse solution, not the least-norm one.
+    """
+    travelled, chunk = 0, 64
+    x = np.asarray(x, float)
+    while True:
+        size = _residual(setting, x)
+        for _ in range(12):
+            if size <= 1e-14 * (1 + np.abs(x).max()):
+                return x
+            with np.errstate(all="ignore"):
+                r = setting.step(x) - x
+                step, _, _ = solve(setting.slope(x), r, 1e-12, most=max(200, min(2 * setting.size, 600)))
+                better = x + step
+                left = _residual(setting, better)
+            if not left < 0.5 * size:
+                break
+            x, size = better, left
+        if size <= 1e-9 * (1 + np.abs(x).max()):  # as far as rounding allows
+            return x
+        if travelled >= WANDER:
+            raise NoLimit("no fixed point was found: the expected round does not settle")
+        new = setting.travel(x, chunk)
+        if not np.isfinite(new).all() or np.abs(new).max() > 1e12 * (1 + np.abs(x).max()):
+            raise NoLimit("the expected round leaves the finite numbers: the step is too large")
+        x, travelled, chunk = new, travelled + chunk, 2 * chunk
+
+
+def _residual(setting: Setting, x: np.ndarray) -> float:
+    with np.errstate(all="ignore"):
+        r = np.abs(setting.step(x) - x).max()
+    return float(r) if np.isfinite(r) else math.inf
+
+
+def mean_rate(setting: Setting, x: np.ndarray) -> float:
+    """The largest modulus of an eigenvalue of F'(x), conserved directions left out."""
+    if setting.size <= DENSE:
+        values = np.linalg.eigvals(setting.matrix(x))
+    else:
+        product = setting.slope(x)
+        r = np.random.default_rng(0).normal(size=setting.size)
+        space, last = Krylov(product, r - product(r)), 0.0
+        while True:
+            space.extend(space.steps + 20)
+            values = space.ritz()
+            top = _largest(values)
+            if space.closed or abs(top - last) <= 1e-9 * top or space.steps >= min(space.most, 400):
+                return top
+            last = top
+    return _largest(values)
+
+
+def _largest(values: np.ndarray) -> float:
+    moving = np.abs(values[np.abs(values - 1) > CONSERVED])
+    return float(moving.max(initial=0.0))
+
+
+@dataclass
+class Steady:
+    """Second moments around a fixed point x."""
+
+    setting: Setting
+    x: np.ndarray
+    second: Any  # S -> E[J S J']
+    R: np.ndarray  # |R u|^2 is what is measured of a deviation u of the hub
+
+    @classmethod
+    def of(cls, setting: Setting, x: np.ndarray, R: np.ndarray) -> Steady:
+        return cls(setting, x, Second(setting, x), R)
+
+    @property
+    def n(self) -> int:
+        return len(self.x) + 1
+
+    @cached_property
+    def source(self) -> np.ndarray:
+        """The covariance of one round started at x, as a second moment: its first row and column are zero."""
+        S = np.zeros((self.n, self.n))
+        S[0, 0] = 1.0
+        Q = np.array(self.second(S))
+        Q[0], Q[:, 0] = 0.0, 0.0
+        return (Q + Q.T) / 2
+
+    @cached_property
+    def _solved(self) -> tuple[np.ndarray, float, Krylov]:
+        return solve(self.second, self.source, 1e-10, steps=10, most=300)
+
+    @cached_property
+    def rate(self) -> float:
+        """The spectral radius of the second-moment operator. It preserves the cone of covariances, so that the
+        radius is itself an eigenvalue, real and positive (Krein and Rutman)."""
+        space = self._solved[2]
+        if space.size == 0 or (space.steps < 8 and space.closed) or self.n <= 60:
+            r = np.random.default_rng(1).normal(size=(self.n, min(self.n, 8)))
+            r[0] = 0.0
+            start = sum((np.outer(v, v) for v in self._moving(r).T), np.zeros((self.n, self.n)))
+            space = Krylov(self.second, self.second(start) + self.source)
+        last = -1.0
+        for _ in range(12):
+            space.extend(space.steps + (10 if not space.closed else 0), 1e-13)
+            top = _perron(space)
+            if space.closed or abs(top - last) <= 1e-7 * top or space.steps >= space.most:
+                break
+            last = top
+        return top
+
+    def _moving(self, vectors: np.ndarray) -> np.ndarray:
+        """Deviations without their conserved part."""
+        product = self.setting.slope(self.x)
+        moved = np.stack([v - product(v) for v in vectors[1:].T], axis=1)
+        return np.concatenate([np.zeros((1, vectors.shape[1])), moved])
+
+    @cached_property
+    def covariance(self) -> np.ndarray | None:
+        """The stationary covariance, None where there is none."""
+        if self.rate >= 1:
+            return None
+        return self._solved[0][1:, 1:]
+
+    @property
+    def variance(self) -> float:
+        """What is measured of the model's spread once it has settled: E|w - E w|^2 where R reads the model."""
+        if self.covariance is None:
+            return math.inf
+        k = self.R.shape[1]
+        return float(np.trace(self.R @ self.covariance[:k, :k] @ self.R.T))
+
+    def weight(self, gap: np.ndarray) -> np.ndarray:
+        """The matrix W with <W, S> = E|gap + R u|^2."""
+        R = self.R
+        k = R.shape[1]
+        W = np.zeros((self.n, self.n))
+        W[0, 0] = gap @ gap
+        W[0, 1 : 1 + k] = W[1 : 1 + k, 0] = R.T @ gap
+        W[1 : 1 + k, 1 : 1 + k] = R.T @ R
+        return W
+
+    def curve(self, start: np.ndarray, gap: np.ndarray, rounds: int) -> np.ndarray:
+        """E|w_t - w*|^2 for t = 0 .. rounds, of the linearised round from the state `start`."""
+        x0 = np.concatenate([[1.0], start - self.x])
+        S = np.outer(x0, x0)
+        W = self.weight(gap)
+        end = 0.0
+        if self.rate < 1:  # the way to the stationary moments, which has no part that stays
+            rest = np.zeros_like(S)
+            rest[0, 0] = 1.0
+            rest[1:, 1:] = self.covariance
+            end, S = float((W * rest).sum()), S - rest
+        return end + decay(self.second, S, W, rounds)
+
+    def growth(self, rounds: int) -> np.ndarray:
+        """Variance of the model from a start at the limit: (rounds + 1,)."""
+        W = self.weight(np.zeros(self.R.shape[0]))
+        end = 0.0
+        S = np.zeros((self.n, self.n))
+        if self.rate < 1:
+            S[1:, 1:] = self.covariance
+            end = float((W * S).sum())
+            return end - decay(self.second, S, W, rounds)
+        S[0, 0] = 1.0
+        return decay(self.second, S, W, rounds)
+
+
+def decay(apply, S: np.ndarray, W: np.ndarray, rounds: int) -> np.ndarray:
+    """<W, A^t S> for t = 0 .. rounds: Krylov's approximation, grown until it no longer changes."""
+    space, last = Krylov(apply, S), None
+    while True:
+        space.extend(min(space.steps + 20, rounds + 2), 1e-14)
+        values = space.powers(W, rounds + 1)
+        if space.closed or space.steps >= min(space.most, 240, rounds + 1):
+            return values
+        if last is not None:
+            scale = np.maximum(np.abs(values), 1e-12 * np.abs(values).max())
+            if (np.abs(values - last) <= 1e-7 * scale + 1e-13 * np.abs(values).max()).all():
+                return values
+        elif space.residual() <= 1e-14:
+            return values
+        if last is not None and space.residual() <= 1e-14:
+            return values
+        last = values
+
+
+def _perron(space: Krylov) -> float:
+    values = space.ritz()
+    real = values[np.abs(values.imag) <= 1e-7 * np.maximum(np.abs(values), 1e-300)].real
+    return float(real.max(initial=0.0))
