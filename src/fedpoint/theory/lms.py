@@ -163,10 +163,12 @@ def _recursion(problem, step, local_steps, participants, normalise, replacement)
     try:
         grown = r**E
         s = m**2 * M * variance * noise * (E if r == 1 else (1 - grown) / (1 - r))
+        # r^E - a^(2E) without cancellation for small steps: r - a^2 is known exactly.
+        part = m**2 * (M + 1) * variance**2 / r
+        jitter = -grown * math.expm1(E * math.log1p(-part)) if part < 1 else grown
     except OverflowError:
         return math.inf, math.inf
     q, g = _sampling(K, L, replacement)
-    jitter = grown - a ** (2 * E)
     return a ** (2 * E) + q * jitter, q * s + spread * (q * jitter + g * (1 - a**E) ** 2)
 
 

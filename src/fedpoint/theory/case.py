@@ -1,0 +1,245 @@
+"""Which numbers are bounds made of, and which of their assumptions hold here?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from fedpoint.algorithms import FedAvg, GradientExchange, ParameterExchange
+from fedpoint.core.participation import ByWeight, Everyone, Uniform
+from fedpoint.theory import linear
+
+Assumption = tuple[str, bool | None, str]  # text, whether it holds (None: not known), detail
+
+
+@dataclass(frozen=True)
+class Case:
+    """A setting, and the numbers that bounds are made of."""
+
+    algorithm: Any
+    problem: Any
+    scheme: Any
+    start: Any
+    exact: bool
+    rounds: int
+
+    @cached_property
+    def K(self) -> int:
+        return self.problem.agents
+
+    @cached_property
+    def L(self) -> int:
+        return self.scheme.slots(self.K)
+
+    @cached_property
+    def c(self) -> float:
+        """(K - L)/(K - 1): what sampling without replacement adds; 0 for everyone."""
+        return (self.K - self.L) / (self.K - 1) if self.K > 1 else 0.0
+
+    @cached_property
+    def constants(self) -> Any:
+        return self.problem.constants()
+
+    @cached_property
+    def sampled(self) -> bool:
+        """Whether fields are drawn: not where a run is exact, or agents use all their rows."""
+        return not self.exact and (self.problem.batch is not None or self.problem.local_rows() is None)
+
+    @cached_property
+    def beta2(self) -> np.ndarray | None:
+        return self.constants.beta2_k if self.sampled else np.zeros(self.K)
+
+    @cached_property
+    def sigma2(self) -> np.ndarray | None:
+        return self.constants.sigma2_k if self.sampled else np.zeros(self.K)
+
+    @cached_property
+    def spread(self) -> np.ndarray | None:
+        """(K,): |w_k - w*|^2."""
+        star, own = linear.solution(self.problem), self.problem.local_solutions()
+        if star is None or own is None:
+            return None
+        return ((np.asarray(own).reshape(self.K, -1) - star.ravel()) ** 2).sum(axis=1)
+
+    @cached_property
+    def distance2(self) -> Any:
+        """|start - w*|^2."""
+        star = linear.solution(self.problem)
+        if star is None:
+            return None
+        start = self.problem.start() if self.start is None else self.start
+        with jax.enable_x64(True):
+            flat = np.asarray(ravel_pytree(start)[0])
+        return float(((flat - star.ravel()) ** 2).sum())
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether a round is gradient steps and a mean: FedAvg without a local optimiser, or an exchange."""
+        if type(self.algorithm) in (GradientExchange, ParameterExchange):
+            return True
+        return type(self.algorithm) is FedAvg and self.algorithm.optimiser is None
+
+    @cached_property
+    def local(self) -> linear.Local | None:
+        return linear.local(self.algorithm, self.problem) if self.plain else None
+
+    @cached_property
+    def counts(self) -> np.ndarray | None:
+        """(K,): E_k, where they are fixed; also under a schedule of steps."""
+        if not self.plain:
+            return None
+        steps = getattr(self.algorithm, "local_steps", 1)
+        return None if hasattr(steps, "_leaves") else np.broadcast_to(np.asarray(steps, dtype=int), (self.K,))
+
+    @cached_property
+    def mu(self) -> Any:
+        """The step of a round: E_k mu_k where that is one number for all agents, lecture 000 (72)."""
+        if self.local is None or self.counts is None:
+            return None
+        each = self.local.step * (1 if getattr(self.algorithm, "normalise", True) else self.counts)
+        return float(each[0]) if np.allclose(each, each[0], rtol=1e-12, atol=0) else None
+
+    # Assumptions.
+
+    def one_step(self) -> list[Assumption]:
+        """A round is one gradient step, of one constant length, with equal weights."""
+        name = type(self.algorithm).__name__
+        single = self.plain and self.counts is not None and bool((self.counts == 1).all())
+        constant = self.local is not None and self.mu is not None
+        return [
+            ("one gradient step a round", single, name if not self.plain else f"E = {show(self.counts)}"),
+            ("one constant step for all", constant, f"step = {show(getattr(self.algorithm, 'step', None))}"),
+        ]
+
+    def fedavg(self) -> list[Assumption]:
+        """Lecture 000's federated averaging, (56)-(59) with (72)."""
+        name = type(self.algorithm).__name__
+        drawn = isinstance(self.scheme, Everyone | Uniform)
+        return [
+            ("federated averaging", self.plain, name),
+            ("fixed numbers of local steps", self.counts is not None, show(self.counts)),
+            ("constant steps with mu_k E_k = mu for all agents, (72)", self.mu is not None, named("mu", self.mu)),
+            ("L agents uniformly without replacement, (56)", drawn, self.who()),
+            self.equal_weights(),
+            self.independent(),
+        ]
+
+    def equal_weights(self) -> Assumption:
+        same = bool(np.allclose(self.problem.weights, 1 / self.K, rtol=1e-9, atol=0))
+        return "weights p_k = 1/K", same, "" if same else f"from {min(self.problem.weights):.3g} up"
+
+    def independent(self) -> Assumption:
+        fresh = self.exact or self.problem.oracle.independent or (self.counts is not None and self.counts.max() == 1)
+        return "samples of a round are independent", bool(fresh), "" if fresh else "rows are shuffled"
+
+    def strongly_convex(self) -> Assumption:
+        nu = self.constants.nu
+        return "the aggregate is strongly convex", None if nu is None else nu > 0, named("nu", nu)
+
+    def smooth(self) -> Assumption:
+        delta = self.constants.delta
+        return "the aggregate is smooth", None if delta is None else True, named("delta", delta)
+
+    def agents_smooth(self) -> Assumption:
+        top = self.constants.delta_k
+        return "every agent is smooth", None if top is None else True, named("max delta_k", largest(top))
+
+    def agents_convex(self) -> Assumption:
+        low = self.constants.nu_k
+        value = None if low is None else float(np.min(low))
+        return "every agent is strongly convex", None if value is None else value > 0, named("min nu_k", value)
+
+    def noise_known(self) -> Assumption:
+        known = self.beta2 is not None and self.sigma2 is not None
+        return "the noise is bounded as in (25)", True if known else None, "" if known else "its constants are unknown"
+
+    def minimisers_known(self) -> Assumption:
+        known = self.spread is not None
+        return "w* and the agents' minimisers w_k exist", True if known else None, "" if known else "unknown here"
+
+    def homogeneous(self) -> list[Assumption]:
+        if self.spread is None or self.sigma2 is None:
+            return [("homogeneous agents", None, "their minimisers or noise are unknown")]
+        away = float(self.spread.max())
+        small = 1e-18 * (1 + float((np.asarray(self.problem.local_solutions()) ** 2).sum()))
+        return [("homogeneous agents: w_k = w*", away <= small, f"max |w_k - w*|^2 = {away:.3g}")]
+
+    def same_noise(self) -> Assumption:
+        same = self.sigma2 is not None and bool(np.allclose(self.sigma2, self.sigma2[0], rtol=1e-9, atol=0))
+        return "sigma_k^2 is the same for all", same, named("largest", largest(self.sigma2))
+
+    def no_noise(self) -> Assumption:
+        known = self.beta2 is not None and self.sigma2 is not None
+        none = known and not np.any(self.beta2) and not np.any(self.sigma2)
+        return "fields are exact", bool(none), "" if none else "they are sampled"
+
+    def everyone(self) -> Assumption:
+        everyone = isinstance(self.scheme, Everyone) or (isinstance(self.scheme, Uniform) and self.L == self.K)
+        plain = getattr(self.scheme, "plain", False) and not self.equal_weights()[1]
+        return "everyone takes part", everyone and not plain, self.who()
+
+    def who(self) -> str:
+        count = getattr(self.scheme, "count", None)
+        return type(self.scheme).__name__ + ("" if count is None else f"({count})")
+
+    def one_agent(self) -> Assumption:
+        """Uniform(1), or with equal weights ByWeight(1); everyone when there is one agent."""
+        one = isinstance(self.scheme, Everyone | Uniform | ByWeight) and self.L == 1
+        return "one agent a round", one, self.who()
+
+    def short_step(self, beta2: float) -> Assumption:
+        """mu <= nu / (delta^2 + beta^2), which the lecture leaves out."""
+        top = self.constants.nu / (self.constants.delta**2 + beta2)
+        return "mu <= nu/(delta^2 + beta^2)", self.mu <= top * (1 + 1e-12), f"mu = {self.mu:.3g}, limit {top:.3g}"
+
+    # Constants of the lecture.
+
+    def mean(self, values: np.ndarray) -> float:
+        return float(np.mean(values))
+
+    @cached_property
+    def all_noise(self) -> tuple[float, float]:
+        """beta^2 and sigma^2 of the mean over everyone, (30)."""
+        beta2, sigma2, h = arrays(self.beta2, self.sigma2, self.spread)
+        return 2 * self.mean(beta2) / self.K, self.mean(2 * beta2 * h + sigma2) / self.K
+
+    @cached_property
+    def one_noise(self) -> tuple[float, float]:
+        """beta^2 and sigma^2 of one sampled agent, (50)-(51)."""
+        beta2, sigma2, h, delta = arrays(self.beta2, self.sigma2, self.spread, self.constants.delta_k)
+        slope = 2 * beta2 + 4 * delta**2 + 2 * self.constants.delta**2
+        return self.mean(slope), self.mean(2 * (beta2 + 2 * delta**2) * h + sigma2)
+
+    @cached_property
+    def fed_noise(self) -> tuple[float, float]:
+        """beta_fed^2, which the lecture does not define (by analogy with (50)), and sigma_fed^2, (77)."""
+        beta2, sigma2, h, delta = arrays(self.beta2, self.sigma2, self.spread, self.constants.delta_k)
+        E = self.counts
+        slope = 2 * beta2 / E + self.c * (4 * delta**2 + 2 * self.constants.delta**2)
+        power = (2 * beta2 * h + sigma2) / E + self.c * 4 * delta**2 * h
+        return self.mean(slope) / self.L, self.mean(power) / self.L
+
+
+def arrays(*values: Any) -> list[np.ndarray]:
+    return [np.asarray(v, dtype=float) for v in values]
+
+
+def named(name: str, value: float | None) -> str:
+    return f"{name} is not known" if value is None else f"{name} = {value:.4g}"
+
+
+def largest(values: np.ndarray | None) -> float | None:
+    return None if values is None else float(np.max(values))
+
+
+def show(value: Any) -> str:
+    """A number, or the range of several."""
+    if value is None or hasattr(value, "_leaves"):
+        return "drawn anew each round" if value is None else str(value)
+    low, high = np.min(value), np.max(value)
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
