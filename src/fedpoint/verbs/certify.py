@@ -65,7 +65,7 @@ class Certificate:
             lines.append(f"  {self.reason}")
         lines.append(f"  behaves like: {self.title}")
         if self.settings:
-            lines.append("  compared with: " + ", ".join(f"{n} = {_short(v)}" for n, v in self.settings.items()))
+            lines.append("  settings: " + ", ".join(f"{n} = {_short(v)}" for n, v in self.settings.items()))
         lines += [f"  [{'ok' if f.ok else 'NO'}] {f.test}: {f.reason}" for f in self.findings]
         return "\n".join(lines)
 
@@ -120,8 +120,8 @@ def certify(subject: Any, claims: str | None = None, seed: int = 0, **settings: 
     prepare: Any = prepare_object if is_object else lambda f, g, s: prepare_function(f, g, claim, s)
     examined, known, world = prepare(subject, given, int(seed))
     evidence = Evidence(examined, world, int(seed))
-    if claim is not None and not list(battery.candidates(known, (claim,))):
-        _ask(examined.name, claim, known)
+    if claim is not None and (missing := battery.missing(METHODS[claim], known)):
+        raise _ask(examined.name, claim, missing)
     return _judge(evidence, claim, known)
 
 
@@ -155,13 +155,13 @@ def _claim(subject: Any, claims: str | None, is_object: bool) -> str | None:
     return None
 
 
-def _ask(name: str, claim: str, known: dict[str, Any]) -> None:
-    missing = [n for n in METHODS[claim].needs if known.get(n) is None]
-    if claim == "fedprox" and "step" in missing:
-        missing = ["step (or exact=True)", *missing[1:]]
-    raise FedpointError(
+def _ask(name: str, claim: str, missing: list[str]) -> FedpointError:
+    names = [{"step": "step= (or exact=True)"}.get(n, f"{n}=") if claim == "fedprox" else f"{n}=" for n in missing]
+    if "step" in missing:
+        names.append("local_steps=")
+    return FedpointError(
         f"certify cannot tell the settings of {name} from what it does: to compare it with {_title(claim)}, give "
-        + ", ".join(missing)
+        + " and ".join(names)
         + " as it uses them"
     )
 
@@ -190,10 +190,11 @@ def _judge(evidence: Evidence, claim: str | None, known: dict[str, Any]) -> Cert
     findings.append(_limit(evidence, beside, words))
     if beside is not None:
         findings += _steady(evidence, beside)
-        samples, reused = _samples(evidence, wrong or beside, correct is not None or wrong is not None)
+    if correct is not None:  # otherwise there is no variance to expect
+        samples, reused = _samples(evidence, correct)
         findings += samples
-        if reused and mistake is None:
-            mistake, reason = SAMPLE_REUSED.name, f"{SAMPLE_REUSED.reason} ({samples[0].reason})"
+        if reused:
+            mistake, reason = SAMPLE_REUSED.name, f"{SAMPLE_REUSED.reason}; {samples[0].reason}"
     if reason is not None and mistake != SAMPLE_REUSED.name:
         reason = f"{reason}; {_consequence(evidence, beside, words)}"
 
@@ -285,9 +286,9 @@ def _consequence(evidence: Evidence, beside: Match | None, words: str) -> str:
     return f"{words}, with two or three of five it {steady[0].reason}" if steady else words
 
 
-def _samples(evidence: Evidence, match: Match, comparable: bool) -> tuple[list[Finding], bool]:
+def _samples(evidence: Evidence, match: Match) -> tuple[list[Finding], bool]:
     """The variance of one noisy round beside that of fresh samples."""
-    found = battery.sample_test(evidence, match) if comparable else None
+    found = battery.sample_test(evidence, match)
     if found is None:
         return [], False
     ratio = found.seen.variance / found.fresh.variance

@@ -107,7 +107,8 @@ COMMON = (
 
 SAMPLE_REUSED = Mistake(
     "sample_reused",
-    "all local steps of a round use the same sample: take a fresh one at each step",
+    "all local steps of a round use the same sample: take a fresh one at each step (in a class: agent.field(y, e), and "
+    "the number of steps in a field called local_steps)",
     ({"reuse": True},),
 )
 
@@ -198,6 +199,7 @@ CORRECTIONS = (
         NOT_STORED,
         reason="the corrections h_k are not stored, or not added up, so that they have no lasting effect",
         switches=({"stored": "none"}, {"stored": "last"}),
+        claimed=True,
     ),
     replace(
         UPDATE_SIGN,

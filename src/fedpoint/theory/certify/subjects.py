@@ -22,7 +22,7 @@ from fedpoint.theory.certify.world import AGENTS, HUGE, Play, World, build, ever
 _FIELDS = [f.name for f in dataclasses.fields(Recipe)]
 SETTINGS = tuple(_FIELDS[: _FIELDS.index("corrected")])  # what a user may set; then come the switches
 STEP, PULL, SERVER_STEP = 0.15, 0.7, 0.8
-LOCAL_STEPS = (1, 2, 3, 4, 2)
+LOCAL_STEPS = (2, 3, 4, 5, 3)  # unequal, and all more than one: a sample that is reused shows
 REACH = 0.3  # the largest eigenvalue of a Hessian times the step
 
 
@@ -158,9 +158,13 @@ def prepare_object(algorithm: Any, given: dict[str, Any], seed: int) -> tuple[Ob
     if values.get("optimiser") is not None or not isinstance(values.get("server", ""), str):
         raise FedpointError("certify has no reference for optax optimisers: leave out optimiser=, name the server's")
     algorithm = dataclasses.replace(algorithm, **chosen)
-    own = {name: getattr(algorithm, name) for name in fields if name in SETTINGS}
-    settings = own | given
-    return ObjectSubject(algorithm), settings, build(seed, steepness(settings))
+    subject = ObjectSubject(algorithm)
+    settings = {name: getattr(algorithm, name) for name in fields if name in SETTINGS} | given
+    world = build(seed, steepness(settings))
+    if "local_steps" not in settings:  # under another name: the engine counts
+        settings["local_steps"] = max(1, subject.everyone(world, 1).counts[0])
+        world = build(seed, steepness(settings))
+    return subject, settings, world
 
 
 def steepness(settings: dict[str, Any]) -> float:

@@ -171,9 +171,9 @@ def _call(function: Callable, w: np.ndarray, agents: Participants, name: str, r:
         where = f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
         raise FedpointError(f"{name} raised {type(error).__name__} in round {r + 1}: {error}{where}") from None
     try:
-        new = np.array(found, dtype=float)
+        new = np.array("nothing" if found is None else found, dtype=float)
     except (TypeError, ValueError):
-        what = "nothing" if found is None else repr(type(found).__name__)
+        what = "nothing" if found is None else f"a {type(found).__name__}"
         raise FedpointError(
             f"{name} must return the new model, an array of {len(before)} numbers; it returned {what}"
         ) from None
