@@ -157,9 +157,16 @@ def drift(algorithm, point, participation=None, repeats=4000):
 
 
 @pytest.mark.parametrize(
-    "name", ["fedavg", "fedprox", "fednova, tau_eff", "q-fedavg, q = 0", "fedopt, sgd", "gradient exchange"]
+    ("name", "scheme"),
+    [
+        *(
+            (name, fp.Uniform(2))
+            for name in ("fedavg", "fedprox", "fednova, tau_eff", "q-fedavg, q = 0", "fedopt, sgd")
+        ),
+        ("fedavg", fp.ByWeight(3)),
+        ("gradient exchange", fp.ByWeight(3)),
+    ],
 )
-@pytest.mark.parametrize("scheme", [fp.Uniform(2), fp.ByWeight(3)], ids=["uniform", "by weight"])
 def test_sampling_leaves_the_fixed_point(name, scheme):
     algorithm = {**BIASED, **UNBIASED}[name]
     found = closed_forms(algorithm, BOWLS, scheme)["fixed_point"]

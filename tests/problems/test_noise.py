@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from zoo import SAMPLED, agent, build, flat, least_squares, logistic, network, random_model, sampled_fields, table
+from zoo import SAMPLED, build, flat, least_squares, logistic, network, random_model, sampled_fields, table
 
 import fedpoint as fp
 from fedpoint.problems import Mine
@@ -222,21 +222,25 @@ def test_prox_of_a_curved_loss_is_differentiated_exactly(make):
     w, s, a, h = random_model(problem, 1), random_model(problem, 2), 0.4, 1e-5
 
     @jax.jit
-    def derivative(own, common):
-        return jax.vmap(lambda o: jax.jvp(lambda x: problem.oracle.prox(Mine(o, common), x, a), (w,), (s,)))(own)
+    def solve(own, common, x):
+        """The prox at x, its derivative along s, and the Hessian there."""
+
+        def one(o):
+            mine = Mine(o, common)
+            v, dv = jax.jvp(lambda c: problem.oracle.prox(mine, c, a), (x,), (s,))
+            flat_v, unravel = ravel_pytree(v)
+            return v, dv, jax.jacfwd(lambda u: problem.oracle.mean_field(mine, unravel(u)).ravel())(flat_v)
+
+        return jax.vmap(one)(own)
 
     with jax.enable_x64(True):
-        v, dv = (np.asarray(x) for x in derivative(problem.own, problem.common))
-        for k in range(problem.agents):
-            mine = agent(problem, k)
-            up, down = (np.asarray(problem.oracle.prox(mine, w + t * s, a)) for t in (h, -h))
-            np.testing.assert_allclose(dv[k], (up - down) / (2 * h), rtol=1e-6, atol=1e-8)
-            flat_v, unravel = ravel_pytree(v[k])
-            H = np.asarray(
-                jax.jacfwd(lambda u, mine=mine, u_=unravel: problem.oracle.mean_field(mine, u_(u)).ravel())(flat_v)
-            )
-            exact = np.linalg.solve(H + 2 * a * np.eye(len(H)), 2 * a * s.ravel())
-            np.testing.assert_allclose(dv[k].ravel(), exact, rtol=1e-9)
+        up, down, (_, dv, H) = (
+            [np.asarray(part) for part in solve(problem.own, problem.common, w + t * s)] for t in (h, -h, 0.0)
+        )
+    np.testing.assert_allclose(dv, (up[0] - down[0]) / (2 * h), rtol=1e-6, atol=1e-8)
+    for k in range(problem.agents):
+        exact = np.linalg.solve(H[k] + 2 * a * np.eye(len(H[k])), 2 * a * s.ravel())
+        np.testing.assert_allclose(dv[k].ravel(), exact, rtol=1e-9)
 
 
 def test_prox_of_a_large_model_is_differentiated_by_conjugate_gradients():
