@@ -237,6 +237,7 @@ def test_small_step_floors_are_their_limit():
 
 
 def test_floors_are_not_given_where_the_recursion_does_not_hold():
+    assert not {"floor", "floor_small_step"} & set(closed_forms(fp.FedAvg(0.1), STREAM, exact=True))
     weighted = fp.problems.LinearStream(STREAM.own.model, weights=np.arange(1.0, 9.0))
     own = fp.FedAvg(np.linspace(0.05, 0.1, 8))
     for algorithm, problem, scheme in (

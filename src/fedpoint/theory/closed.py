@@ -25,13 +25,13 @@ FORMS = (
 )
 
 
-def closed_forms(algorithm: Any, problem: Any, participation: Any = None) -> dict[str, Any]:
+def closed_forms(algorithm: Any, problem: Any, participation: Any = None, exact: bool = False) -> dict[str, Any]:
     """What the algorithm's own module gives in closed form for this problem and participation, by name.
 
     fixed_point, bias: of the expected round. rate: the factor of the mean per round. floor: where E|w - w*|^2 settles.
     stability: the step below which exact fields converge; ..._by_agent for each agent's own steps. ..._small_step: to
     first order in the step. rate_bound, rate_bound_round: Scaffnew's bounds. What does not apply is left out; a
-    user's own algorithm has none.
+    user's own algorithm has none. Floors are those of sampled fields, and left out when fields are exact.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
@@ -43,7 +43,7 @@ def closed_forms(algorithm: Any, problem: Any, participation: Any = None) -> dic
     if not module.startswith("fedpoint.algorithms."):
         return {}
     algorithm = bind_algorithm(algorithm, problem)
-    scheme = as_participation(participation).bind(problem, algorithm)
+    scheme = as_participation(participation).bind(problem, algorithm, exact)
     allowed = type(algorithm).card.participation
     if allowed is not None and not set(scheme_names(scheme)) <= set(allowed):
         return {}
@@ -53,7 +53,8 @@ def closed_forms(algorithm: Any, problem: Any, participation: Any = None) -> dic
     found = {}
     for name in FORMS:
         form = getattr(sys.modules[module], name, None)
-        if form is None or (moments.merge < 1 and name.startswith("rate")):  # abandoned rounds make it slower
+        slower = moments.merge < 1 and name.startswith("rate")  # abandoned rounds
+        if form is None or slower or (exact and name.startswith("floor")):
             continue
         takes = "participation" in inspect.signature(form).parameters
         value = form(algorithm, problem, scheme) if takes else form(algorithm, problem)
