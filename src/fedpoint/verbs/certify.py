@@ -167,25 +167,18 @@ def _ask(name: str, claim: str, missing: list[str]) -> FedpointError:
 
 
 def _judge(evidence: Evidence, claim: str | None, known: dict[str, Any]) -> Certificate:
-    names = None if claim is None else (claim,)
-    correct = battery.find_correct(evidence, known, names)
-    wrong = None if correct else battery.find_mistake(evidence, known, claim)
-    like = correct or battery.find_correct(evidence, known)
+    match = battery.identify(evidence, claim, known)
+    correct = match if match is not None and match.mistake is None else None
+    like = correct or battery.find_correct(evidence, known, battery.WHOLE)
     place, words = battery.whereabouts(evidence, known)
-    mistake = reason = None
-    if wrong is not None and wrong.mistake is not None:
-        known_as = wrong.mistake
-        if known_as is UPDATE_SIGN and battery.right_control(evidence):
-            known_as = CORRECTION_SIGN
-        mistake, reason = known_as.name, known_as.reason
+    beside, mistake, reason = correct, None, None
+    if match is not None and match.mistake is not None:
+        beside = Match(match.method, match.right or match.recipe)
+        seen = match.mistake is UPDATE_SIGN and battery.right_control(evidence)
+        mistake, reason = (CORRECTION_SIGN if seen else match.mistake).name_and_reason
     elif correct is None:
+        beside = None if claim is None else battery.nearest(evidence, claim, known)
         mistake, reason = battery.convict(evidence, claim, known, place) or (None, None)
-
-    beside = correct
-    if beside is None and claim is not None:
-        beside = battery.nearest(evidence, claim, known)
-    elif beside is None and wrong is not None:
-        beside = battery.nearest(evidence, wrong.method.name, known)
     findings = [] if beside is None else _rounds(evidence, beside)
     findings.append(_limit(evidence, beside, words))
     if beside is not None:
@@ -200,8 +193,8 @@ def _judge(evidence: Evidence, claim: str | None, known: dict[str, Any]) -> Cert
 
     passed = mistake is None and all(f.ok for f in findings)
     name, title = (like.method.name, _title(like.method.name)) if like else (place, words)
-    if like is None and wrong is not None:
-        title = f"{_title(wrong.method.name)} with a mistake: {words}"
+    if like is None and match is not None:
+        title = f"{_title(match.method.name)} with a mistake: {words}"
     return Certificate(
         subject=evidence.subject.name,
         claim=claim,

@@ -123,9 +123,12 @@ class Evidence:
 
 
 class Match(NamedTuple):
+    """A method whose rounds are the subject's; or with a mistake, and then `right` is the recipe without it."""
+
     method: Method
     recipe: Recipe
     mistake: Mistake | None = None
+    right: Recipe | None = None
 
 
 def missing(method: Method, settings: dict[str, Any]) -> list[str]:
@@ -136,12 +139,17 @@ def missing(method: Method, settings: dict[str, Any]) -> list[str]:
     return [n for n in needs if settings.get(n) is None]
 
 
-def candidates(settings: dict[str, Any], names: tuple[str, ...] | None = None) -> Iterator[Method]:
+# Methods told apart by all tests first: with everyone, SCAFFOLD with equal local steps makes Scaffnew's rounds.
+WHOLE = tuple(name for name, method in METHODS.items() if method.partial)
+REST = tuple(name for name in METHODS if name not in WHOLE)
+
+
+def candidates(settings: dict[str, Any], names: tuple[str, ...]) -> Iterator[Method]:
     """Methods whose settings are known."""
-    return (METHODS[name] for name in names or tuple(METHODS) if not missing(METHODS[name], settings))
+    return (METHODS[name] for name in names if not missing(METHODS[name], settings))
 
 
-def find_correct(evidence: Evidence, settings: dict[str, Any], names=None) -> Match | None:
+def find_correct(evidence: Evidence, settings: dict[str, Any], names: tuple[str, ...]) -> Match | None:
     for method in candidates(settings, names):
         for recipe in method.recipes(settings):
             if evidence.follows(method, recipe):
@@ -149,12 +157,25 @@ def find_correct(evidence: Evidence, settings: dict[str, Any], names=None) -> Ma
     return None
 
 
-def find_mistake(evidence: Evidence, settings: dict[str, Any], claim: str | None) -> Match | None:
-    """The first known mistake whose rounds are the subject's, of the claimed method or of any."""
-    for method in candidates(settings, None if claim is None else (claim,)):
-        for mistake, recipe in method.wrong(settings, claimed=claim is not None):
+def find_mistake(evidence: Evidence, settings: dict[str, Any], names: tuple[str, ...], claimed: bool) -> Match | None:
+    """The first known mistake whose rounds are the subject's."""
+    for method in candidates(settings, names):
+        for mistake, recipe, right in method.wrong(settings, claimed):
             if evidence.follows(method, recipe):
-                return Match(method, recipe, mistake)
+                return Match(method, recipe, mistake, right)
+    return None
+
+
+def identify(evidence: Evidence, claim: str | None, settings: dict[str, Any]) -> Match | None:
+    """What makes the subject's rounds: the claimed method or a mistake in it; without a claim, any."""
+    if claim is not None:
+        return find_correct(evidence, settings, (claim,)) or find_mistake(evidence, settings, (claim,), True)
+    steps = settings.get("local_steps", 1)
+    several = steps is None or np.max(steps) > 1  # with one step Scaffnew is gradient descent
+    for names in (WHOLE, REST) if several else (WHOLE,):
+        found = find_correct(evidence, settings, names) or find_mistake(evidence, settings, names, False)
+        if found is not None:
+            return found
     return None
 
 
@@ -182,10 +203,23 @@ def landmarks(evidence: Evidence, settings: dict[str, Any]) -> Iterator[Landmark
     for method in candidates(settings, tuple(named)):
         for recipe in method.recipes(settings):
             for merge, words in (("scaled", ""), ("plain", " of equal weights")):
-                run = play(reference(method, replace(recipe, merge=merge)), world, everyone(LONG))
-                if run.settled:
+                point = fixed_point(reference(method, replace(recipe, merge=merge)), world)
+                if point is not None:
                     name = f"{method.name}_point" + words.replace(" ", "_")
-                    yield Landmark(name, named[method.name] + words, run.last)
+                    yield Landmark(name, named[method.name] + words, point)
+
+
+def fixed_point(function: Callable, world: World) -> np.ndarray | None:
+    """Where a round without memory ends: on quadratics w -> A w + b, from as many rounds as there are unknowns."""
+
+    def after(w: np.ndarray) -> np.ndarray:
+        return play(function, world._replace(start=w), everyone(1)).last
+
+    b = after(np.zeros_like(world.start))
+    A = np.stack([after(e) - b for e in np.eye(len(b))], axis=1)
+    if not np.abs(np.linalg.eigvals(A)).max() < 1 - 1e-9:
+        return None
+    return np.linalg.solve(np.eye(len(b)) - A, b)
 
 
 def same_point(a: np.ndarray, b: np.ndarray) -> bool:

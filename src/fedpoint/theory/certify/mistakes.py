@@ -28,6 +28,10 @@ class Mistake:
     switches: tuple[Switches, ...]
     claimed: bool = False
 
+    @property
+    def name_and_reason(self) -> tuple[str, str]:
+        return self.name, self.reason
+
 
 @dataclass(frozen=True)
 class Method:
@@ -53,12 +57,12 @@ class Method:
             if all(settings.get(name, value) == value for name, value in variant.items()):
                 yield Recipe(**(settings | variant | dict(self.fixed)))
 
-    def wrong(self, settings: dict[str, Any], claimed: bool) -> Iterator[tuple[Mistake, Recipe]]:
-        """The broken variants with these settings."""
+    def wrong(self, settings: dict[str, Any], claimed: bool) -> Iterator[tuple[Mistake, Recipe, Recipe]]:
+        """The broken variants with these settings, each with the correct one that it comes from."""
         for mistake, recipe in product(self.mistakes, list(self.recipes(settings))):
             if claimed or not mistake.claimed:
                 for switches in mistake.switches:
-                    yield mistake, replace(recipe, **(switches(recipe) if callable(switches) else switches))
+                    yield mistake, replace(recipe, **(switches(recipe) if callable(switches) else switches)), recipe
 
 
 WEIGHTS_DROPPED = "the weights p_k are dropped: all agents count alike although their weights differ"

@@ -1,0 +1,30 @@
+"""One or more objects of every method in the catalogue: none may be convicted."""
+
+import fedpoint as fp
+
+OBJECTS = {
+    "GradientExchange": lambda: fp.GradientExchange(0.1),
+    "ParameterExchange": lambda: fp.ParameterExchange(0.1),
+    "FedAvg": lambda: fp.FedAvg(0.1, 3),
+    "FedAvg, not normalised": lambda: fp.FedAvg(0.1, 3, normalise=False),
+    "FedProx": lambda: fp.FedProx(0.1, 3, pull=0.3),
+    "FedProx, exact": lambda: fp.FedProx(pull=0.3, exact=True),
+    "FedNova": lambda: fp.FedNova(0.1, 3),
+    "FedNova, all solvers": lambda: fp.FedNova(0.1, 3, momentum=0.5, pull=0.2, decay=0.9),
+    "GeneralRule": lambda: fp.GeneralRule(0.1, 3),
+    "GeneralRule, FedNova's": lambda: fp.GeneralRule(0.1, 3, weights="fednova", momentum=0.4),
+    "GeneralRule, given": lambda: fp.GeneralRule(
+        0.1, 3, weights=[0.1, 0.2, 0.3, 0.2, 0.2], effective=1.3, coefficients=[1.0, 0.5, 0.3, 0.2, 0.1]
+    ),
+    "SCAFFOLD": lambda: fp.Scaffold(0.1, 3),
+    "SCAFFOLD, option 1": lambda: fp.Scaffold(0.1, 3, option=1),
+    "Scaffnew": lambda: fp.Scaffnew(0.1, probability=0.4),
+    "Scaffnew, fixed": lambda: fp.Scaffnew(0.1, local_steps=3),
+    "q-FedAvg, q = 0": lambda: fp.QFedAvg(0.0, 0.1, 3),
+    "q-FedAvg": lambda: fp.QFedAvg(1.5, 0.1, 3),
+    "FedOpt": lambda: fp.FedOpt(0.1, 3),
+    "FedAvgM": lambda: fp.FedAvgM(0.1, 3),
+    "FedAdam": lambda: fp.FedAdam(0.1, 3),
+    "FedYogi": lambda: fp.FedYogi(0.1, 3),
+    "FedAdagrad": lambda: fp.FedAdagrad(0.1, 3),
+}
