@@ -320,29 +320,3 @@ def test_floats_of_single_precision_are_kept_where_asked():
     assert problem.start().dtype == np.float32 and jax.tree.leaves(problem.common.rows)[0].dtype == np.float32
     exact = fp.problems.Logistic(X, y, groups=groups).solution()
     np.testing.assert_allclose(problem.solution(), exact, rtol=1e-5)
-
-
-@pytest.mark.parametrize("sampling", ["iid", "shuffle"])
-def test_rows_at_hand_are_the_agents_own(sampling):
-    """An agent's rows laid out apart are its rows: the same samples, fields and losses."""
-    A, b = rows(sizes=(2, 9, 5, 30))
-    problem = fp.problems.LeastSquares(A, b, mean=True, batch=4, sampling=sampling)
-    problem.oracle = replace(problem.oracle, narrow=False, gram=False)
-    problem.common = problem.common._replace(rows=np.column_stack(problem.common.rows))  # not narrow: one table
-    oracle = problem.prepare(fp.FedAvg(0.1, local_steps=12))
-
-    @jax.jit
-    def both(k, w):
-        mine, key = agent(problem, k), Key.of(0).fold(1, k)
-        near = oracle.at_hand(mine)
-        assert near.common.rows.shape[0] == 30
-        plan = oracle.plan(mine, key)
-        return [
-            [oracle.field(m, w, oracle.draw(m, plan, key.row(e), e)) for e in range(12)] + [oracle.loss(m, w)]
-            for m in (mine, near)
-        ]
-
-    with jax.enable_x64(True):
-        for k in range(4):
-            far, near = both(k, np.arange(A[0].shape[1]) - 1.0)
-            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-13), far, near)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedpoint.core.random import Key
+from fedpoint.core.random import Key, Stream
 from fedpoint.core.steps import Stragglers
 from fedpoint.core.vector import unwrap, wrap
 
@@ -19,7 +19,17 @@ STRAGGLER_ROW = 0xFFFFFFF0
 class Agent:
     """One agent in one round, as `local` sees it."""
 
-    def __init__(self, oracle: Any, mine: Any, key: Key, plan: Any, samples: Any, exact: bool, round: Any, share: Any):
+    def __init__(
+        self,
+        oracle: Any,
+        mine: Any,
+        key: Key | Stream,
+        plan: Any,
+        samples: Any,
+        exact: bool,
+        round: Any,
+        share: Any,
+    ):
         self._oracle, self._mine, self._key = oracle, mine, key
         self._plan, self._samples, self._exact = plan, samples, exact
         self.round = round

@@ -77,9 +77,10 @@ class Row(NamedTuple):
     def integers(self, bound, shape: tuple[int, ...] = (), first: int = 0) -> Array:
         """Uniform integers in [0, bound), from 64 bits: the bias is below 2^-32 for any bound below 2^32."""
         a, b = self.words(shape, first)
-        bound = jnp.asarray(bound).astype(jnp.uint64)
-        low = (b.astype(jnp.uint64) * bound) >> jnp.uint64(32)
-        return ((a.astype(jnp.uint64) * bound + low) >> jnp.uint64(32)).astype(jnp.int32)
+        bound = _word(bound)
+        low = a * bound
+        carry = low + _high(b, bound) < low
+        return (_high(a, bound) + carry.astype(jnp.uint32)).astype(jnp.int32)
 
     def permutation(self, length, size: int) -> Array:
         """A uniform permutation of 0 .. length-1, followed by padding up to the static `size`.
@@ -151,6 +152,26 @@ class Key(NamedTuple):
     def row(self, at=0) -> Row:
         """The `at`-th row of this stream, for instance that of a local step."""
         return Row(self.low, self.high, _word(at))
+
+
+class Stream(NamedTuple):
+    """An agent's stream in a round. All agents' rows of a step share one key, in which the agent is the row: a key is
+    hashed for every step, not for every agent."""
+
+    key: Key
+    round: Array
+    agent: Array
+
+    def row(self, at=0) -> Row:
+        return self.key.fold(self.round, at).row(self.agent)
+
+
+def _high(a: Array, b: Array) -> Array:
+    """The high word of a product, by halves: there is no vector operation for the product of 64-bit words."""
+    half, mask = jnp.uint32(16), jnp.uint32(0xFFFF)
+    a1, a0, b1, b0 = a >> half, a & mask, b >> half, b & mask
+    middle = a0 * b1 + (a0 * b0 >> half)
+    return a1 * b1 + (middle >> half) + (a1 * b0 + (middle & mask) >> half)
 
 
 def _float(word: Array) -> Array:

@@ -104,5 +104,9 @@ def take(tree: Any, index) -> Any:
 
 
 def weighted_sum(weights, messages: Any) -> Any:
-    """sum_k weights_k messages_k over the leading axis, in the agents' order."""
-    return jax.tree.map(lambda m: jnp.tensordot(weights.astype(m.dtype), m, axes=1), messages)
+    """sum_k weights_k messages_k over the leading axis; a plain sum, which XLA fuses with what makes the messages."""
+
+    def total(m):
+        return jnp.sum(weights.astype(m.dtype).reshape(-1, *(1,) * (m.ndim - 1)) * m, axis=0)
+
+    return jax.tree.map(total, messages)

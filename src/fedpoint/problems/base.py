@@ -34,10 +34,6 @@ class Oracle:
     known_noise = False  # `covariance` and `scatter` describe the samples; False: they are the base's zeros
     independent = True  # samples of different steps of a round are independent; False: for instance an order of rows
 
-    def at_hand(self, mine: Mine) -> Mine:
-        """What an agent that works alone holds, laid out for a round of steps."""
-        return mine
-
     def plan(self, mine: Mine, key: Any) -> Any:
         """What is drawn once a round, for instance an order of the rows."""
         return ()

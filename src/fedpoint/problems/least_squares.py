@@ -52,7 +52,7 @@ class LeastSquaresOracle(RowsOracle):
         A, b = rows
         factor = 1.0 if self.half else 2.0
         if len(b) == 1:  # one row: no product of matrices
-            return (factor * weight[0] * (A[0] @ w - b[0])) * A[0]
+            return (factor * weight[0] * (jnp.sum(A[0] * w) - b[0])) * A[0]
         return factor * ((weight * (A @ w - b)) @ A)
 
     def sandwich(self, w, rows, weight, P, extra):

@@ -17,13 +17,12 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
-from fedpoint.core.random import Key
+from fedpoint.core.random import Key, Stream
 from fedpoint.core.vector import take
 from fedpoint.errors import FedpointError, nearest
 from fedpoint.problems.base import Mine, Oracle, Problem, no_noise
 
 SAMPLINGS = ("iid", "shuffle", "importance")
-AT_HAND = 1 << 14  # numbers of the largest agent's rows, up to which each agent's are laid out apart in a round
 NARROW = 64  # numbers of a batch, up to which its rows are drawn ahead themselves
 BLOCK = 256  # rows a block: long enough to vectorise, short enough to waste little on the last one
 
@@ -110,7 +109,7 @@ class RowsOracle(Oracle):
     def _ordered(self) -> bool:
         return self.batch is not None and self.sampling == "shuffle" and self.largest > self.batch
 
-    def plan(self, mine: Mine, key: Key) -> Any:
+    def plan(self, mine: Mine, key: Key | Stream) -> Any:
         """The agent's rows in the order of their use, epoch after epoch in whole batches; -1 fills up the last one."""
         if not self._ordered:
             return ()
@@ -156,16 +155,6 @@ class RowsOracle(Oracle):
             inside = (at >= 0).astype(jnp.float64)
             index, weight = offset + jnp.maximum(at, 0), inside / inside.sum()
         return Batch(index, weight if self.mean else weight * count)
-
-    def at_hand(self, mine: Mine) -> Mine:
-        """The agent's own rows as a small table. XLA takes a fetch from a large one for so much work that it is shared
-        out between threads, at every local step."""
-        small = self.largest <= BLOCK and self.largest * self.width <= AT_HAND
-        if self.batch is None or self.sampling == "importance" or not small:
-            return mine
-        slice_rows = partial(lax.dynamic_slice_in_dim, start_index=mine.own.offset, slice_size=self.largest)
-        table = mine.common._replace(rows=jax.tree.map(slice_rows, mine.common.rows))
-        return Mine(mine.own._replace(offset=jnp.zeros_like(mine.own.offset)), table)
 
     @property
     def fetches(self) -> bool:  # type: ignore[override]
@@ -378,7 +367,7 @@ class RowsProblem(Problem):
         # An agent whose rows fit into one batch needs no order.
         need = -(-steps[batches > 1] // batches[batches > 1])
         largest = oracle.largest
-        skewed = largest > BLOCK and largest > 4 * np.median(self.counts)
+        skewed = largest > 4 * np.median(self.counts)
         buckets = tuple(size for size in (16 * 4**i for i in range(16)) if size < largest) if skewed else ()
         return replace(oracle, epochs=int(max(need, default=1)), buckets=buckets)
 

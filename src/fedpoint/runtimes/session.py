@@ -19,13 +19,13 @@ from fedpoint.core.vector import unwrap, unwrap_all, wrap
 from fedpoint.errors import Diverged, FedpointError
 from fedpoint.runtimes import cache
 from fedpoint.runtimes.simulation import (
+    PROGRAMS,
     Inputs,
     Records,
     State,
     choose,
     message_of,
     seeds_of,
-    segment,
     start_state,
 )
 
@@ -153,7 +153,7 @@ class Session:
     def _call(self, rounds: int) -> Records:
         """Go on by so many rounds; the records that fall into them, on the host."""
         first, last = self.round, self.round + rounds
-        self.state, records = segment(
+        self.state, records = PROGRAMS[self.layout.threads](
             self.layout,
             self.inputs,
             self.state,

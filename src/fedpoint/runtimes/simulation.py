@@ -8,7 +8,6 @@ is extended, resumed or stopped reuses the program.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +18,7 @@ from jax import Array, lax
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import samples_per_round, split_per_agent
 from fedpoint.core.inbox import gather
-from fedpoint.core.random import Key
+from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.vector import take, where
 from fedpoint.problems.base import Mine
 
@@ -32,6 +31,7 @@ FETCH_BYTES = 512  # of an agent's own arrays: rows far apart in memory are fetc
 SEGMENT_BYTES = 1 << 25  # recorded models of one call
 SEGMENT_RECORDS = 4096
 RAGGED = 1.5  # largest over mean work of an agent, from which padding costs more than mapping
+THREAD_BYTES = 1 << 18  # of a round's arrays or a chunk's draws, from which threads gain more than waking them costs
 LARGE_MODEL = 4096  # floats, from which one agent's work fills the vector units by itself
 
 
@@ -66,6 +66,7 @@ class Layout:
     mapped: bool  # agents (and repeats) one after the other, else batched
     fetch: bool  # agents' own arrays are fetched ahead too
     capacity: int  # records of a segment
+    threads: bool  # single operations are shared out between threads
 
     def explain(self) -> str:
         agents = "one after the other (no padding)" if self.mapped else "batched"
@@ -98,28 +99,33 @@ def choose(
     ragged = agents > 1 and _raggedness(oracle, algorithm, problem, exact) > RAGGED
     mapped = ragged or (agents > 1 and floats > LARGE_MODEL)
     own = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a)[1:], np.asarray(a).dtype), problem.own)
-    key = jax.eval_shape(lambda: Key.of(0))
+    stream = jax.eval_shape(lambda: Stream(Key.of(0), jnp.int32(0), jnp.int32(0)))
     # Ahead, every agent would draw as many samples as the one that needs the most.
     samples = None if exact or ragged or not oracle.predraw else samples_per_round(algorithm)
 
-    def ahead(own, common, key):
+    def ahead(own, common, stream):
         mine = Mine(own, common)
-        plan = oracle.plan(mine, key)
-        drawn = () if samples is None else _draw(oracle, mine, plan, key, samples)
+        plan = oracle.plan(mine, stream)
+        drawn = () if samples is None else _draw(oracle, mine, plan, jax.vmap(stream.row)(jnp.arange(samples)))
         return plan, drawn
 
     own_bytes = _bytes(own)
     fetch = participation.drawn and own_bytes <= FETCH_BYTES
     per_agent = own_bytes if fetch else 0
     if not exact:
-        per_agent += _bytes(jax.eval_shape(ahead, own, problem.common, key))
+        per_agent += _bytes(jax.eval_shape(ahead, own, problem.common, stream))
     lanes_ahead = 1 if mapped else lanes
     per_round = max(1, per_agent * slots * lanes_ahead)
     if per_round > ROUND_BYTES:
         samples = None
     chunk = int(np.clip(CHUNK_BYTES // per_round, 1, CHUNK_ROUNDS))
     capacity = int(np.clip(SEGMENT_BYTES // max(1, bytes_ * lanes), 1, SEGMENT_RECORDS))
-    return Layout(oracle, agents, slots, exact, samples, chunk, mapped, fetch, capacity)
+    at_once = bytes_ if mapped else slots * lanes * (bytes_ + own_bytes)
+    if exact or getattr(problem, "batch", None) is None:
+        at_once += _bytes(jax.tree.map(np.asarray, problem.common))
+    drawn = per_agent if mapped else per_round * chunk
+    threads = max(at_once, drawn) > THREAD_BYTES
+    return Layout(oracle, agents, slots, exact, samples, chunk, mapped, fetch, capacity, threads)
 
 
 def _bytes(shapes: Any) -> int:
@@ -137,9 +143,9 @@ def _raggedness(oracle: Any, algorithm: Any, problem: Any, exact: bool) -> float
     return float(work.max() / work.mean())
 
 
-def _draw(oracle: Any, mine: Mine, plan: Any, key: Key, samples: int) -> Any:
-    """The samples of a round, (samples, ...)."""
-    return jax.vmap(lambda e: oracle.draw(mine, plan, key.row(e), e))(jnp.arange(samples))
+def _draw(oracle: Any, mine: Mine, plan: Any, rows: Row) -> Any:
+    """The samples of a round, (samples, ...), each from its row."""
+    return jax.vmap(lambda row, e: oracle.draw(mine, plan, row, e))(rows, jnp.arange(rows.at.shape[0]))
 
 
 def start_state(algorithm: Any, model: Any, agents: int, counted: bool) -> State:
@@ -186,13 +192,11 @@ def one_round(
     known: list[int] = []  # evaluations of an agent, where tracing already tells
 
     def work(index, own, memory, tuned, ahead, share):
-        mine, agent_key = Mine(own, inputs.common), key.fold(round, index)
+        mine, stream = Mine(own, inputs.common), Stream(key, round, index)
         plan = ahead.plan
         if plan is None and not layout.exact:
-            plan = layout.oracle.plan(mine, agent_key)
-        if layout.mapped and not layout.exact:
-            mine = layout.oracle.at_hand(mine)
-        agent = Agent(layout.oracle, mine, agent_key, plan, ahead.samples, layout.exact, round, share)
+            plan = layout.oracle.plan(mine, stream)
+        agent = Agent(layout.oracle, mine, stream, plan, ahead.samples, layout.exact, round, share)
         message, memory = put(tuned).local(heard, memory, agent)
         if isinstance(agent.evaluations, int):
             known.append(agent.evaluations)
@@ -238,34 +242,40 @@ def _apart(once: Array, function: Any, *arguments: Any) -> Any:
 
 def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array, once: Array) -> Ahead:
     """For a chunk of rounds: (rounds, slots, ...)."""
-    oracle = layout.oracle
-    own, axis = inputs.own, None
-    agents = jnp.broadcast_to(jnp.arange(layout.agents, dtype=jnp.int32), (layout.chunk, layout.agents))
+    oracle, common = layout.oracle, inputs.common
+    who, axis = (jnp.arange(layout.agents, dtype=jnp.int32), inputs.own), None
     if ticks.agents is not None:
-        agents, own, axis = ticks.agents, take(inputs.own, ticks.agents), 0
-    fetched = own if layout.fetch and axis == 0 else None  # everyone: nothing to fetch
+        who, axis = (ticks.agents, take(inputs.own, ticks.agents)), 0
+    fetched = who[1] if layout.fetch and axis == 0 else None  # everyone: nothing to fetch
     if layout.exact or (layout.samples is None and oracle.predraw):
         return Ahead(fetched)
 
-    def over_agents(function, *arguments):
-        """function(own, ...) for every round and agent."""
-        if layout.mapped and axis == 0:
-            return lax.map(lambda a: lax.map(lambda b: function(*b), a), (own, *arguments))
-        if layout.mapped:
-            return lax.map(lambda a: lax.map(lambda b: function(*b), (own, *a)), arguments)
-        return jax.vmap(jax.vmap(function), in_axes=(axis, *(0 for _ in arguments)))(own, *arguments)
+    def each(function, of_round, of_agent=()):
+        """function(agent, own, of_round, of_agent) for every round and agent."""
 
-    keys = _apart(once, jax.vmap(lambda r, a: jax.vmap(lambda i: key.fold(r, i))(a)), rounds, agents)
-    plans = over_agents(lambda o, k: oracle.plan(Mine(o, inputs.common), k), keys)
-    samples = layout.samples
-    if samples is None:
+        def one(who, of_round, of_agent):
+            return _over_agents(layout, lambda w, a: function(*w, of_round, a), who, of_agent)
+
+        if layout.mapped and axis == 0:
+            return lax.map(lambda a: one(*a), (who, of_round, of_agent))
+        if layout.mapped:
+            return lax.map(lambda a: one(who, *a), (of_round, of_agent))
+        return jax.vmap(one, in_axes=(axis, 0, 0))(who, of_round, of_agent)
+
+    plans = each(lambda agent, own, round, _: oracle.plan(Mine(own, common), Stream(key, round, agent)), rounds)
+    if layout.samples is None:
         return Ahead(fetched, plans)
 
     def draw(plans, keys):
-        return over_agents(lambda o, p, k: _draw(oracle, Mine(o, inputs.common), p, k, samples), plans, keys)
+        def one(agent, own, keys, plan):
+            return _draw(oracle, Mine(own, common), plan, jax.vmap(lambda k: k.row(agent))(keys))
 
+        return each(one, keys, plans)
+
+    steps = jnp.arange(layout.samples)
+    keys = _apart(once, jax.vmap(lambda r: jax.vmap(lambda e: key.fold(r, e))(steps)), rounds)
     if oracle.fetches:
-        return Ahead(fetched, plans, oracle.fetch(inputs.common, _apart(once, draw, plans, keys)))
+        return Ahead(fetched, plans, oracle.fetch(common, _apart(once, draw, plans, keys)))
     return Ahead(fetched, plans, draw(plans, keys))
 
 
@@ -286,12 +296,14 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
         else:
             ticks = participation.tick(schedule.fold(base), inputs.p, base)
         ahead = _ahead(layout, inputs, ticks, key, in_chunk, once)
+        # Without axes of length one, which XLA would lay out in another order than the loop's, and copy.
+        dense = jax.tree.map(lambda a: a.reshape(chunk, *(n for n in a.shape[1:] if n > 1)), ahead)
 
         def body(i, carry):
             state, records = carry
             round = base + i
             tick = jax.tree.map(lambda a: a[i], ticks) if participation.drawn else ticks
-            now = jax.tree.map(lambda a: a[i], ahead)
+            now = jax.tree.map(lambda d, a: d[i].reshape(a.shape[1:]), dense, ahead)
             state = one_round(layout, inputs, state, tick, now, key, hub_key.fold(round).row(), round)
             # Every round writes into its window's place; the window's last round remains.
             place = lax.div(round, every) - lax.div(first, every)
@@ -304,8 +316,7 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
     return lax.fori_loop(0, (rounds + chunk - 1) // chunk, run_chunk, (state, empty))
 
 
-@partial(jax.jit, static_argnames=("layout", "swept"), donate_argnames=("state",))
-def segment(
+def _lanes(
     layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, every: Array, swept: bool
 ):
     """All repeats (leading axis of state and seeds); swept: the algorithm's numbers lead with that axis too."""
@@ -324,6 +335,21 @@ def segment(
         return lax.map(lambda a: lane(inputs, *a), (state, seeds))
     axes: Any = Inputs(0 if swept else None, None, None, None, None)  # type: ignore[arg-type]
     return jax.vmap(lane, in_axes=(axes, 0, 0))(inputs, state, seeds)
+
+
+def _compiled(*without: str):
+    """`_lanes`, compiled without some of XLA's passes."""
+    options = {"xla_disable_hlo_passes": ",".join(without)}
+    return jax.jit(_lanes, static_argnames=("layout", "swept"), donate_argnames=("state",), compiler_options=options)
+
+
+# By `layout.threads`. Sums of more than 32 terms would be made in two stages, which takes longer; one thread is not
+# woken for work that is done before it comes; products of small matrices are faster of matrices that lie as they are
+# read.
+PROGRAMS = {
+    True: _compiled("tree_reduction_rewriter"),
+    False: _compiled("tree_reduction_rewriter", "cpu-parallel-task-assigner", "transpose-folding"),
+}
 
 
 def seeds_of(seed: int, repeats: int) -> tuple:
