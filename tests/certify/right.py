@@ -33,6 +33,17 @@ def fedavg(w, agents):
     return new
 
 
+def fedavg_batches(w, agents):
+    """Two samples a step: less variance, the same rounds."""
+    new = w.copy()
+    for agent in agents:
+        y = w.copy()
+        for _ in range(3):
+            y -= STEP * (agent.field(y) + agent.field(y)) / 2
+        new += scale(agent, agents) * (y - w)
+    return new
+
+
 def fedavg_normalised(w, agents):
     new = w.copy()
     for agent in agents:
@@ -137,6 +148,7 @@ FUNCTIONS = {
     "parameter exchange": (parameter_exchange, "parameter_exchange", {"step": STEP}),
     "FedAvg": (fedavg, "fedavg", {"step": STEP, "local_steps": 3}),
     "FedAvg, observed": (fedavg, "fedavg", {}),
+    "FedAvg, batches": (fedavg_batches, "fedavg", {}),
     "FedAvg, normalised": (fedavg_normalised, "fedavg", {"step": STEP, "local_steps": STEPS}),
     "FedProx": (fedprox, "fedprox", {"step": STEP, "local_steps": 4, "pull": 0.6}),
     "FedProx, observed": (fedprox, "fedprox", {}),

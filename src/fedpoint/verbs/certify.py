@@ -286,7 +286,7 @@ def _samples(evidence: Evidence, match: Match) -> tuple[list[Finding], bool]:
         return [], False
     ratio = found.seen.variance / found.fresh.variance
     error = ratio * np.hypot(found.seen.error / found.seen.variance, found.fresh.error / found.fresh.variance)
-    expected = f"1 within {battery.SCORE:g} standard errors"
+    expected = f"at most 1 within {battery.SCORE:g} standard errors"
     reason = f"the variance of a round is {ratio:.3f} +- {error:.3f} of that of fresh samples"
     if found.reused is not None:
         reused = found.reused.variance / found.fresh.variance

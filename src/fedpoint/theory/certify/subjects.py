@@ -15,7 +15,7 @@ import numpy as np
 from fedpoint.core.participation import Answering, Everyone
 from fedpoint.errors import Diverged, FedpointError, nearest
 from fedpoint.problems import Quadratic
-from fedpoint.theory.certify.battery import SHORT, first_rounds
+from fedpoint.theory.certify.battery import REPEATS, SHORT, Spread, round_spread, spread
 from fedpoint.theory.certify.methods import Recipe, average
 from fedpoint.theory.certify.world import AGENTS, HUGE, Play, World, build, everyone, play, some
 
@@ -74,8 +74,8 @@ class ObjectSubject:
         trace = [[int(k in group) for k in range(AGENTS)] for group in world.groups]
         return self._play(world, rounds, Answering(Everyone(), trace=trace))
 
-    def noisy(self, world: World, repeats: int, noise: float, seed: int) -> np.ndarray:
-        return self._run(world, 1, noise=noise, repeats=repeats, seed=seed).model
+    def noisy(self, world: World, noise: float, seed: int) -> Spread:
+        return spread(self._run(world, 1, noise=noise, repeats=REPEATS, seed=seed).model)
 
 
 def _where(error: Exception, algorithm: Any) -> str:
@@ -107,8 +107,8 @@ class FunctionSubject:
     def some(self, world: World, rounds: int) -> Play:
         return play(self.function, world, some(world, rounds), name=self.name)
 
-    def noisy(self, world: World, repeats: int, noise: float, seed: int) -> np.ndarray:
-        return first_rounds(self.function, world, repeats, noise, seed, name=self.name)
+    def noisy(self, world: World, noise: float, seed: int) -> Spread:
+        return round_spread(self.function, world, noise, seed, name=self.name)
 
     def check_repeatable(self, world: World) -> None:
         """The same start, the same rounds, unless the number of local steps is itself random."""
@@ -236,9 +236,13 @@ def observe(subject: FunctionSubject, world: World, claim: str | None, given: di
 
 
 def path_from(w: np.ndarray, points: list[np.ndarray]) -> list[np.ndarray]:
-    """The local models at which a field was evaluated, once for the start (SCAFFOLD's option I asks there twice)."""
-    at_start = [y for y in points if np.array_equal(y, w)]
-    return at_start[:1] + [y for y in points if not np.array_equal(y, w)] if at_start else []
+    """The local models at which a field was evaluated, each once, whatever the number of samples there.
+
+    SCAFFOLD's option I asks again at the start, before or after its steps.
+    """
+    path = [y for y, before in zip(points, [None, *points], strict=False) if not np.array_equal(y, w)
+            and (before is None or not np.array_equal(y, before))]  # fmt: skip
+    return [w, *path] if any(np.array_equal(y, w) for y in points) else []
 
 
 def common(values: list[float | None]) -> float | None:

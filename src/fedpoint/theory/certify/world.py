@@ -126,7 +126,13 @@ def some(world: World, rounds: int) -> list[Sequence[int]]:
 
 
 def play(
-    function: Callable, world: World, ticks: Sequence[Sequence[int]], seed: int = 0, noise: float = 0.0, name: str = ""
+    function: Callable,
+    world: World,
+    ticks: Sequence[Sequence[int]],
+    seed: int = 0,
+    noise: float = 0.0,
+    name: str = "",
+    rng: Any = None,
 ) -> Play:
     """Rounds of a plain function. With a name it is a user's, whose mistakes are reported under it.
 
@@ -134,7 +140,8 @@ def play(
     """
     memories: list[dict] = [{} for _ in range(AGENTS)]
     server: dict = {}
-    rng = np.random.default_rng([seed, 0x5A3]) if noise else None
+    if rng is None and noise:
+        rng = np.random.default_rng([seed, 0x5A3])
     w, counts, asked = world.start.copy(), [], None
     models = [w]
     with np.errstate(all="ignore"):
