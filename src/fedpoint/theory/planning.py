@@ -1,0 +1,306 @@
+"""With which step is a target reached soonest? Expected curves looked at only where needed, and a search over steps.
+
+A round's step trades speed for noise: longer steps get there sooner and settle higher. The first round at which the
+expected curve is below a target is found without drawing the curve: where the state is small, from powers of the
+second-moment operator in a Krylov basis; where agents remember much, by moving the second moments round by round,
+stopped as soon as the answer cannot matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedpoint.errors import FedpointError
+from fedpoint.theory.krylov import Krylov
+from fedpoint.theory.moments import Second, _move
+from fedpoint.theory.operator import Setting
+from fedpoint.theory.steady import NoLimit, Steady
+
+LONGEST = 1 << 20  # rounds that are looked ahead
+LONGEST_PATH = 1 << 14  # the same where every round of the mean path is computed
+LONGEST_WALK = 1 << 10  # the same where second moments of a large state are moved round by round
+LARGE = 200  # numbers of a state, above which they are
+CHUNK = 16  # rounds of such a walk between two looks
+POINTS = 48  # kept of a curve
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one step does: the first round at or below the target, or why there is none within the limit.
+
+    why: "" when reached; "diverges", "floor" (settles above the target), "slow" (not within the limit).
+    level: where it settles, as far as known. times, values: the expected curve up to there, thinned.
+    """
+
+    step: float
+    rounds: float
+    why: str = ""
+    level: float | None = None
+    value: float = math.nan
+    times: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    values: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+
+class Uncomputable(FedpointError):
+    """No expected curve can be had here; the message says why."""
+
+
+# Expected curves, at single rounds.
+
+
+class Powers:
+    """<W, A^t S> at any t: a Krylov basis grown until the values at t = 1, 2, 4, ... stand still."""
+
+    def __init__(self, apply: Callable, S: np.ndarray, W: np.ndarray, accuracy: float):
+        self.space, last = Krylov(apply, S), None
+        while True:
+            self.space.extend(self.space.steps + 15, 1e-14)
+            self._set(W)
+            values = np.array([self.at(1 << j) for j in range(21)])
+            if self.space.closed or self.space.steps >= min(self.space.most, 240):
+                return
+            if last is not None and (np.abs(values - last) <= accuracy + 1e-6 * np.abs(values)).all():
+                return
+            last = values
+
+    def _set(self, W: np.ndarray) -> None:
+        k = self.space.steps
+        self.reach = self.space.size * (self.space.basis[:k] @ W.ravel()) if self.space.size else np.zeros(k)
+        self.doubled = [self.space.H[:k]] if k else []
+
+    def at(self, t: int) -> float:
+        if not self.doubled:
+            return 0.0
+        e = np.zeros(len(self.reach))
+        e[0] = 1.0
+        with np.errstate(all="ignore"):
+            for j in range(int(t).bit_length()):
+                if j == len(self.doubled):
+                    self.doubled.append(self.doubled[-1] @ self.doubled[-1])
+                if t >> j & 1:
+                    e = self.doubled[j] @ e
+        return float(self.reach @ e)
+
+
+class MeanPath:
+    """|E w_t - w*|^2 as it is measured, computed as far as asked for."""
+
+    def __init__(self, forecast: Any):
+        self.forecast, self.x, self.values = forecast, forecast._origin, np.zeros(0)
+
+    def at(self, t: int) -> float:
+        return float(self.upto(t)[t])
+
+    def upto(self, t: int) -> np.ndarray:
+        f, s = self.forecast, self.forecast._setting
+        while len(self.values) <= t:
+            rounds = max(255, len(self.values))
+            with np.errstate(all="ignore"):
+                path = s.path(self.x, rounds)
+                new = (f._measured(path - f._w) ** 2).sum(1)
+                self.x = s.travel(self.x, rounds + 1)
+            self.values = np.concatenate([self.values, new])
+        return self.values
+
+
+@dataclass
+class Curve:
+    """An expected curve that can be asked at any round up to `longest`; floor: where it ends."""
+
+    at: Callable[[int], float]
+    floor: float
+    longest: int
+
+
+def curve_of(forecast: Any, accuracy: float) -> Curve:
+    """For settings whose floor is known; a `NoLimit` or an infinite floor where it diverges."""
+    f = forecast
+    s: Setting = f._setting
+    if f.floor is None:
+        raise Uncomputable(f"its floor is not computable: {f._method}")
+    if not math.isfinite(f.floor):
+        return Curve(lambda t: math.inf, math.inf, 0)
+    steady: Steady | None = f._steady
+    if steady is not None and s.problem.linear and s.affine and not f._noiseless:
+        x0 = np.concatenate([[1.0], f._origin - f._x])
+        rest = np.zeros((steady.n, steady.n))
+        rest[0, 0], rest[1:, 1:] = 1.0, steady.covariance
+        W = steady.weight(f._measured(f._gap))
+        powers = Powers(steady.second, np.outer(x0, x0) - rest, W, accuracy)
+        end = float((W * rest).sum())
+        return Curve(lambda t: end + powers.at(t), f.floor, LONGEST)
+    path = MeanPath(f)
+    if f._noiseless:
+        return Curve(path.at, f.floor, LONGEST_PATH)
+    if steady is not None:
+        start = np.zeros((steady.n, steady.n))
+        start[1:, 1:] = steady.covariance
+        W = steady.weight(np.zeros(steady.R.shape[0]))
+        powers, end = Powers(steady.second, start, W, accuracy), float((W * start).sum())
+        return Curve(lambda t: path.at(t) + end - powers.at(t), f.floor, LONGEST_PATH)
+    rate, variance = f.rate_ms, f.variance
+    return Curve(lambda t: path.at(t) + variance * (1 - rate**t), f.floor, LONGEST_PATH)
+
+
+def passage(at: Callable[[int], float], target: float, limit: int) -> float:
+    """A round at which the curve is at most the target and before which it was above it; inf beyond the limit."""
+    low, high = 0, 1
+    while at(high) > target:
+        if high >= limit:
+            return math.inf
+        low, high = high, min(2 * high, limit)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if at(middle) <= target else (middle, high)
+    return float(high)
+
+
+def thinned(last: int) -> np.ndarray:
+    """Rounds from 0 to the last, close together at first."""
+    return np.unique(np.r_[0, np.geomspace(1, max(last, 1), POINTS).round().astype(int)])
+
+
+# Large states: round by round.
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _walk(oracle, space, exact, moving, S, W):
+    def go(S, _):
+        S = _move(oracle, space, exact, moving, S)
+        return S, jnp.vdot(W, S)
+
+    return lax.scan(go, S, None, length=CHUNK)
+
+
+def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | None, np.ndarray]:
+    """(rounds, why, level, values): the expected curve by moving second moments, as far as it can matter."""
+    f, s = forecast, forecast._setting
+    path = MeanPath(f)
+    limit = min(limit, LONGEST_WALK)
+    ahead = min(limit, 255)
+    mean = path.upto(ahead)
+    while not (mean[: limit + 1] <= target).any():  # the mean alone is a lower bound, and costs little
+        if not np.isfinite(mean).all() or mean[ahead] > 4 * mean[0]:
+            return math.inf, "diverges", None, np.zeros(0)
+        if ahead >= limit:
+            return math.inf, "slow", None, np.zeros(0)
+        ahead = min(2 * ahead + 1, limit)
+        mean = path.upto(ahead)
+    arrived = int(np.flatnonzero(mean <= target)[0])  # the mean; the variance comes on top
+    affine = s.problem.linear and s.affine
+    x = f._origin if affine else f._x
+    second = Second(s, x)
+    gap = s.read(x) - f._w if affine else np.zeros_like(f._w)
+    W = Steady(s, x, second, f._R).weight(f._measured(gap))
+    S = np.zeros((len(x) + 1,) * 2)
+    S[0, 0] = 1.0
+    found = [float(mean[0])]
+    with jax.enable_x64(True):
+        S, W = jnp.asarray(S), jnp.asarray(W)
+        while len(found) <= limit:
+            S, new = _walk(s.oracle, s.space, s.exact, second.moving, S, W)
+            t = len(found)
+            new = np.asarray(new) if affine else np.asarray(new) + path.upto(t + CHUNK)[t : t + CHUNK]
+            found.extend(map(float, new))
+            below = np.flatnonzero(new <= target)
+            if len(below):
+                rounds = t + int(below[0])
+                done = np.array(found[: rounds + 1])
+                return (float(rounds), "", None, done) if rounds <= limit else (math.inf, "slow", None, done)
+            now = found[-1]
+            if not math.isfinite(now) or now > 100 * found[0]:
+                return math.inf, "diverges", None, np.zeros(0)
+            before = found[-1 - CHUNK // 2]
+            if len(found) > arrived + CHUNK and now > 0.98 * before:  # the mean is there, the variance stands still
+                return math.inf, "diverges" if now > 1.2 * before else "floor", now, np.array(found)
+    return math.inf, "slow", None, np.array(found)
+
+
+# One step, and the best one.
+
+
+def attempt(forecast: Any, step: float, target: float, limit: int) -> Trial:
+    """Does this step reach the target within the limit, and when?"""
+    f, s = forecast, forecast._setting
+    if s.space.most > 1:  # few programs: bounds on local steps in powers of eight
+        s.space = s.space._replace(most=8 ** math.ceil(math.log(s.space.most, 8) - 1e-9))
+    if s.adaptive or s.scheduled:
+        raise Uncomputable(f"its floor is not computable: {f._method}")
+    try:
+        if s.size > LARGE and f._how == "auto" and not f._noiseless and f._method == "exact":
+            rounds, why, level, values = walk(f, target, limit)
+            times = thinned(len(values) - 1) if len(values) else np.zeros(0, int)
+            value = float(values[int(rounds)]) if math.isfinite(rounds) else math.nan
+            return Trial(step, rounds, why, level, value, times, values[times])
+        curve = curve_of(f, 1e-4 * target)
+    except NoLimit:
+        return Trial(step, math.inf, "diverges")
+    if not math.isfinite(curve.floor):
+        return Trial(step, math.inf, "diverges")
+    if curve.floor >= target:
+        return Trial(step, math.inf, "floor", curve.floor)
+    rounds = passage(curve.at, target, min(limit, curve.longest))
+    if not math.isfinite(rounds):
+        return Trial(step, rounds, "slow", curve.floor)
+    times = thinned(int(rounds))
+    values = np.array([curve.at(int(t)) for t in times])
+    return Trial(step, rounds, "", curve.floor, float(values[-1]), times, values)
+
+
+def best_step(evaluate: Callable[[float], Trial], guess: float, target: float, most: int = 14) -> tuple[Trial, list]:
+    """The step that reaches the target in the fewest rounds, and all trials on the way. `guess` is where to look first.
+
+    First some step that reaches it: shorter when it diverges or settles too high (its level is about proportional to
+    the step), longer when it is slow. Then up or down while that helps, and a last look at both sides.
+    """
+    trials: list[Trial] = []
+
+    def look(step: float) -> Trial:
+        trials.append(evaluate(step))
+        return trials[-1]
+
+    low, high, step = 0.0, math.inf, guess
+    best = look(step)
+    while best.why and len(trials) < most:
+        if best.why == "slow":
+            low = max(low, step)
+            step = 4 * step if math.isinf(high) else math.sqrt(low * high)
+        else:
+            high = min(high, step)
+            shrink = 0.3 if best.level is None else min(max(0.7 * target / best.level, 0.02), 0.7)
+            step = step * shrink if step * shrink > low else math.sqrt(low * high)
+        if high < 1.2 * low or step > 1e9 * guess:
+            return best, trials
+        best = look(step)
+    if best.why:
+        return best, trials
+    rises = False
+    factor = 1.6
+    while len(trials) < most and best.step * factor < high:
+        other = look(best.step * factor)
+        if not other.rounds < best.rounds:
+            high = min(high, other.step)
+            break
+        best, rises = other, True
+    while not rises and len(trials) < most and best.step / factor > low:
+        other = look(best.step / factor)
+        if not other.rounds < best.rounds:
+            low = other.step
+            break
+        best, high = other, best.step
+    for side in (1.25, 0.8):
+        step = best.step * side
+        if len(trials) < most and low < step < high and best.rounds > 8:
+            other = look(step)
+            if other.rounds < best.rounds:
+                return other, trials
+    return best, trials
