@@ -43,7 +43,9 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.report.load import load
     from fedpoint.report.model import export
     from fedpoint.verbs.certify import Certificate, Finding, certify
+    from fedpoint.verbs.check import Verdict, check
     from fedpoint.verbs.compare import Comparison, compare
+    from fedpoint.verbs.forecast import Forecast, forecast
     from fedpoint.verbs.run import Run, run
     from fedpoint.verbs.sweep import Sweep, sweep
 
@@ -62,7 +64,9 @@ _NAMES = {
     "fedpoint.report.load": "load",
     "fedpoint.report.model": "export",
     "fedpoint.verbs.certify": "Certificate Finding certify",
+    "fedpoint.verbs.check": "Verdict check",
     "fedpoint.verbs.compare": "Comparison compare",
+    "fedpoint.verbs.forecast": "Forecast forecast",
     "fedpoint.verbs.run": "Run run",
     "fedpoint.verbs.sweep": "Sweep sweep",
 }

@@ -79,6 +79,8 @@ class Agent:
         self.asked.append(int(e))
         return WORLD.H[self.k] @ np.asarray(w - WORLD.c[self.k])
 
+    loop = fp.Agent.loop
+
     def loss(self, w):
         return WORLD.loss(self.k, np.asarray(w))
 

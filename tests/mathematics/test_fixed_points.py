@@ -258,6 +258,8 @@ class Scripted:
     def field(self, w, e=0):
         return self.gradients[e]
 
+    loop = fp.Agent.loop
+
 
 @pytest.mark.parametrize("tau", [1, 2, 3, 7])
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -123,6 +124,9 @@ class Scaffnew:
 
     def combine(self, w, inbox):
         return w + inbox.mean
+
+    def invariants(self, hub, memory, p):
+        return {"sum p_k h_k = 0": jax.tree.map(lambda h: jnp.einsum("k,rk...->r...", p, h), memory.h)}
 
 
 # What theory says, in closed form.

@@ -2,6 +2,9 @@
 
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from fedpoint.algorithms.references import KARIMIREDDY
 from fedpoint.core.agent import descend
 from fedpoint.core.algorithm import Card, algorithm, counts, positive
@@ -80,6 +83,11 @@ class Scaffold:
 
     def read(self, hub, memory):
         return hub.w
+
+    def invariants(self, hub, memory, p):
+        return {
+            "c = sum p_k c_k": jax.tree.map(lambda c, all_: c - jnp.einsum("k,rk...->r...", p, all_), hub.c, memory)
+        }
 
 
 # What theory says, in closed form.

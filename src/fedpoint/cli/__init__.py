@@ -15,6 +15,8 @@ from fedpoint.errors import FedpointError, nearest
 COMMANDS = {
     "run": "Run what a TOML file describes: one run, or a comparison.",
     "resume": "Go on with a run that was interrupted, or make it longer.",
+    "forecast": "Where the runs of a TOML file end, how fast and how noisy: no run.",
+    "check": "Compare a run with its forecast.",
     "lab": "The experiments of lecture 000, beside the exact prediction.",
     "algorithms": "The table of algorithms, or one of them in full.",
     "predict": "Use an exported model on a CSV file.",

@@ -68,6 +68,13 @@ def reopen(folder: Path) -> Experiment:
     return parse(config["experiment"], folder.name, source=str(folder / "config.toml"))
 
 
+def run_folders(folder: Path) -> list[Path]:
+    """The folders of the runs in it: its own, or those of a comparison."""
+    if (folder / COMPARISON).is_file():
+        return sorted((path.parent for path in folder.glob("*/run.json")), key=lambda p: int(p.name.split("-")[0]))
+    return [folder]
+
+
 def perform(experiment: Experiment, folder: Path, watch: Watch, rounds: int | None = None) -> list[Outcome]:
     """Every run of the experiment to its end. One that diverges does not keep the others from running.
 

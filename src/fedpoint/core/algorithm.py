@@ -178,6 +178,10 @@ class Defaults:
         """The model."""
         return hub
 
+    def invariants(self, hub, memory, p):
+        """What a run conserves, by name: arrays that stay zero. Hub and memories lead with the repeats."""
+        return {}
+
 
 def register(card: Card) -> None:
     _CARDS[card.name] = card

@@ -93,6 +93,58 @@ def curves(
     return figure
 
 
+def forecast_curve(
+    forecast: Any,
+    path: str | Path | None = None,
+    rounds: int | None = None,
+    run: Any = None,
+    title: str | None = None,
+) -> Figure:
+    """The expected error, with lines at the floor and at the bias, and a run on the same axis where given."""
+    if path is not None:
+        check_path(path)
+    if rounds is None:
+        rounds = int(run.rounds[-1]) if run is not None else _long_enough(forecast)
+    figure, ax = one_axes(width=7.6)
+    expected = np.asarray(forecast.curve(rounds))
+    chosen = np.unique(np.linspace(0, rounds, min(rounds + 1, POINTS)).round().astype(int))
+    lines = []
+    if run is not None:
+        values, at = _values(run, forecast.measure)
+        keep = at <= rounds
+        values, at = values[:, keep], at[keep]
+        some = np.unique(np.linspace(0, len(at) - 1, min(len(at), POINTS)).round().astype(int))
+        if forecast.measure == "loss":
+            values = values - float(run.problem.objective(np.asarray(run.problem.solution())[None])[0])
+        if len(values) > 1:
+            low, high = np.percentile(values[:, some], BAND, axis=0)
+            ax.fill_between(at[some], low, high, color=COLOURS[0], alpha=0.15, linewidth=0)
+            _say_repeats(ax, [len(values)])
+        lines.append(Line(at[some], values[:, some].mean(0), "run", COLOURS[0]))
+    lines.append(Line(chosen, expected[chosen], "forecast", INK, (0, (5, 1.5))))
+    ends = np.array([0, rounds])
+    floor, bias = forecast.floor, forecast._bias2
+    if floor is not None and np.isfinite(floor) and floor > 0:
+        lines.append(Line(ends, np.full(2, floor), f"floor {floor:.2g}", COLOURS[1], (0, (1.5, 1))))
+    if bias > 0:
+        lines.append(Line(ends, np.full(2, bias), f"bias² {bias:.2g}", COLOURS[2], (0, (1.5, 1))))
+    draw(ax, lines)
+    what = WHAT["error"] if forecast.measure == "error" else "loss above its minimum"
+    style(ax, AXES["rounds"], what, title or type(forecast.algorithm).card.title)
+    end_labels(ax, lines)
+    if path is not None:
+        save(figure, path)
+    return figure
+
+
+def _long_enough(forecast: Any) -> int:
+    """Rounds after which the expected error has settled, or a few hundred."""
+    rate = forecast.rate
+    if rate is None or not 0 < rate < 1 or forecast.diverges:
+        return 200
+    return int(np.clip(np.ceil(8 / -np.log(max(rate, 1e-3))), 20, 20_000))
+
+
 def _say_repeats(ax: Axes, repeats: list[int]) -> None:
     if max(repeats) > 1:
         count = f"{min(repeats)}" if min(repeats) == max(repeats) else f"{min(repeats)} to {max(repeats)}"

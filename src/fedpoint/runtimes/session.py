@@ -226,6 +226,10 @@ class Session:
 
     def memories(self) -> Any:
         """What agents keep, (repeats, agents, ...), completed by what they would hear next."""
+        return jax.tree.map(np.asarray, unwrap_all(self.settled()))
+
+    def settled(self) -> Any:
+        """The same as the algorithm holds it."""
         with jax.enable_x64(True):
             algorithm = self.inputs.algorithm
 
@@ -233,8 +237,7 @@ class Session:
                 return jax.vmap(lambda m: algorithm.settle(hub, m), axis_size=self.problem.agents)(memory)
 
             axes = (0 if self.swept else None, 0, 0)
-            memory = jax.vmap(settled, in_axes=axes)(algorithm, self.state.hub, self.state.memory)
-        return jax.tree.map(np.asarray, unwrap_all(memory))
+            return jax.vmap(settled, in_axes=axes)(algorithm, self.state.hub, self.state.memory)
 
     def errors(self, models: Any) -> np.ndarray | None:
         """Squared distance to the solution, over all but the two leading axes."""

@@ -15,7 +15,7 @@ from fedpoint.theory.moments import Second
 from fedpoint.theory.operator import Setting
 
 CONSERVED = 1e-9  # an eigenvalue this close to 1 belongs to a conserved quantity
-DENSE = 300  # numbers of the state, up to which all eigenvalues are computed
+LARGE = 500  # numbers of the state, up to which all eigenvalues are computed; from here on products take seconds
 WANDER = 1 << 15  # expected rounds, after which an iteration that has not settled is given up
 
 
@@ -62,7 +62,7 @@ def _residual(setting: Setting, x: np.ndarray) -> float:
 
 def mean_rate(setting: Setting, x: np.ndarray) -> float:
     """The largest modulus of an eigenvalue of F'(x), conserved directions left out."""
-    if setting.size <= DENSE:
+    if setting.size <= LARGE:
         values = np.linalg.eigvals(setting.matrix(x))
     else:
         product = setting.slope(x)
@@ -83,6 +83,19 @@ def _largest(values: np.ndarray) -> float:
     return float(moving.max(initial=0.0))
 
 
+def moving(M: np.ndarray) -> np.ndarray | None:
+    """The projector on deviations without a conserved part, along what does not move; None where nothing is conserved.
+
+    Rounding errors along conserved directions would never decay.
+    """
+    U, values, Vt = np.linalg.svd(np.eye(len(M)) - M)
+    still = values <= CONSERVED * max(1.0, values.max(initial=0.0))
+    if not still.any():
+        return None
+    left, right = U[:, still], Vt[still].T
+    return np.eye(len(M)) - right @ np.linalg.solve(left.T @ right, left.T)
+
+
 @dataclass
 class Steady:
     """Second moments around a fixed point x."""
@@ -94,7 +107,15 @@ class Steady:
 
     @classmethod
     def of(cls, setting: Setting, x: np.ndarray, R: np.ndarray) -> Steady:
-        return cls(setting, x, Second(setting, x), R)
+        second = Second(setting, x)
+        if setting.size > LARGE:  # there Krylov's process ends before rounding matters
+            return cls(setting, x, second, R)
+        P = moving(setting.matrix(x))
+        if P is None:
+            return cls(setting, x, second, R)
+        whole = np.eye(len(x) + 1)
+        whole[1:, 1:] = P
+        return cls(setting, x, lambda S: whole @ second(S) @ whole.T, R)
 
     @property
     def n(self) -> int:
@@ -111,13 +132,15 @@ class Steady:
 
     @cached_property
     def _solved(self) -> tuple[np.ndarray, float, Krylov]:
-        return solve(self.second, self.source, 1e-10, steps=10, most=300)
+        return solve(self.second, self.source, 1e-10 if self.n <= LARGE else 1e-8, steps=10, most=300)
 
     @cached_property
     def rate(self) -> float:
         """The spectral radius of the second-moment operator. It preserves the cone of covariances, so that the
         radius is itself an eigenvalue, real and positive (Krein and Rutman)."""
         space = self._solved[2]
+        if self.n > LARGE and space.size > 0:
+            return _perron(space)
         if space.size == 0 or (space.steps < 8 and space.closed) or self.n <= 60:
             r = np.random.default_rng(1).normal(size=(self.n, min(self.n, 8)))
             r[0] = 0.0

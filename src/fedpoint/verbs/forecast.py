@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedpoint.core.participation import as_participation
 from fedpoint.errors import FedpointError
+from fedpoint.theory.bounds import Bound, bounds
 from fedpoint.theory.closed import closed_forms
 from fedpoint.theory.moments import along_path
 from fedpoint.theory.operator import Setting
@@ -42,17 +43,12 @@ class Rounds(float):
     __str__ = __repr__
 
 
-@dataclass(frozen=True)
-class Assumption:
-    """What a theory needs, and whether it holds here (None: not known)."""
+class Condition(NamedTuple):
+    """What theory assumes, and whether it holds here (None: not known)."""
 
     text: str
     holds: bool | None
     detail: str = ""
-
-    def __str__(self) -> str:
-        mark = {True: "yes", False: "no", None: "unknown"}[self.holds]
-        return f"{self.text}: {mark}" + (f" ({self.detail})" if self.detail else "")
 
 
 class Forecast:
@@ -314,26 +310,27 @@ class Forecast:
     @cached_property
     def closed(self) -> dict[str, Any]:
         """Closed forms that apply here, by name: fixed_point, rate, floor, ..."""
-        return closed_forms(self.algorithm, self.problem, self.participation)
+        return closed_forms(self.algorithm, self.problem, self.participation, self.exact_fields)
 
     @cached_property
-    def bounds(self) -> Sequence[Any]:
-        """The lectures' bounds: value or the reason why one is void here."""
-        from fedpoint.theory.bounds import bounds
+    def bounds(self) -> Sequence[Bound]:
+        """The lectures' bounds: value or the reason why one is void here; those on a last iterate after 1000 rounds."""
+        return self.bounds_after(1000)
 
-        return bounds(self.algorithm, self.problem, self.participation, self._setting.start)
+    def bounds_after(self, rounds: int) -> Sequence[Bound]:
+        return bounds(self.algorithm, self.problem, self.participation, self._setting.start, self.exact_fields, rounds)
 
     @cached_property
-    def assumptions(self) -> list[Assumption]:
+    def assumptions(self) -> list[Condition]:
         """Convexity, smoothness, length of the step, and which agent is in the way."""
         c, names = self.problem.constants(), self.problem.names
-        found = [Assumption("every agent's loss is convex", self.problem.convex)]
+        found = [Condition("every agent's loss is convex", self.problem.convex)]
         strong = None if c.nu is None and not self.problem.convex else bool(c.nu and c.nu > 0)
         found.append(
-            Assumption("the aggregate is strongly convex", strong, f"nu = {c.nu:.4g}" if c.nu is not None else "")
+            Condition("the aggregate is strongly convex", strong, f"nu = {c.nu:.4g}" if c.nu is not None else "")
         )
         smooth = f"delta = {c.delta:.4g}" if c.delta is not None else ""
-        found.append(Assumption("the aggregate is smooth", None if c.delta is None else True, smooth))
+        found.append(Condition("the aggregate is smooth", None if c.delta is None else True, smooth))
         step = self._local_step()
         if step is not None and c.delta_k is not None:
             limit = 2.0 / np.asarray(c.delta_k)
@@ -344,13 +341,13 @@ class Forecast:
                 detail = f"agent {names[worst]} allows {limit[worst]:.4g}{more}"
             else:
                 detail = f"the strictest agent, {names[int(limit.argmin())]}, allows {limit.min():.4g}"
-            found.append(Assumption("local steps are below 2/delta_k for every agent", not len(over), detail))
+            found.append(Condition("local steps are below 2/delta_k for every agent", not len(over), detail))
         if self.rate is not None:
-            found.append(Assumption("the mean settles", bool(self.rate < 1), f"rate {self.rate:.6g}"))
+            found.append(Condition("the mean settles", bool(self.rate < 1), f"rate {self.rate:.6g}"))
         if self.rate_ms is not None:
-            found.append(Assumption("the mean square settles", bool(self.rate_ms < 1), f"rate {self.rate_ms:.6g}"))
+            found.append(Condition("the mean square settles", bool(self.rate_ms < 1), f"rate {self.rate_ms:.6g}"))
         if not self._setting.exact:
-            found.append(Assumption("samples of a round are independent", bool(self._setting.oracle.independent)))
+            found.append(Condition("samples of a round are independent", bool(self._setting.oracle.independent)))
         return found
 
     def _local_step(self) -> Any:
@@ -405,7 +402,10 @@ class Forecast:
             "reason": self.reason,
             "notes": list(self.notes),
             "assumptions": [{"text": a.text, "holds": a.holds, "detail": a.detail} for a in self.assumptions],
-            "bounds": [b.to_dict() for b in self.bounds],
+            "bounds": [
+                {"lecture": b.lecture, "name": b.name, "quantity": b.quantity, "value": b.value, "void": b.void}
+                for b in self.bounds
+            ],
         }
 
     def text(self) -> str:
@@ -433,7 +433,7 @@ class Forecast:
                     f"  floor       {self.floor:.4g} = bias^2 {self._bias2:.4g} + variance {self.variance:.4g}{error}"
                 )
         lines += [f"  note        {note}" for note in self.notes]
-        lines += [f"  not met     {a}" for a in self.assumptions if a.holds is False]
+        lines += [f"  not met     {a.text} ({a.detail})" for a in self.assumptions if a.holds is False]
         return "\n".join(lines)
 
     def _mean_square(self) -> str:

@@ -1,0 +1,44 @@
+"""`fedpoint check`: did a run do what it must?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--claims", metavar="NAME", help="What the algorithm claims to be; default: what its code says.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Draw run and forecast: png, svg or pdf by its ending.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+@click.pass_context
+def check(ctx: click.Context, folder: Path, claims: str | None, figure: Path | None, as_json: bool) -> None:
+    """Compare the run in FOLDER with its forecast; the exit status is 1 when it fails.
+
+    The folder of a comparison is checked run by run.
+    """
+    from fedpoint.cli.experiment import run_folders
+    from fedpoint.report.load import load
+    from fedpoint.report.plots import check_path
+    from fedpoint.verbs.check import check as examine
+
+    if figure is not None:
+        check_path(figure)
+    folders = run_folders(folder)
+    verdicts = []
+    for number, path in enumerate(folders, 1):
+        run = load(path)
+        verdict = examine(run, claims)
+        verdicts.append((path, verdict))
+        if figure is not None:
+            drawn = figure if len(folders) == 1 else figure.with_stem(f"{figure.stem}-{number}")
+            verdict.forecast.plot(str(drawn), run=run, title=path.name)
+        if not as_json:
+            click.echo(f"{path}\n{verdict.text()}" if len(folders) > 1 else verdict.text())
+    if as_json:
+        document = [{"folder": str(path), **verdict.to_dict()} for path, verdict in verdicts]
+        click.echo(json.dumps(document[0] if len(document) == 1 else document, indent=2))
+    if not all(verdict.passed for _, verdict in verdicts):
+        ctx.exit(1)

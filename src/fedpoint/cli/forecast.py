@@ -1,0 +1,66 @@
+"""`fedpoint forecast`: what must happen, before anything is run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--target", type=float, metavar="X", help="Also say in which round the expected error falls to X.")
+@click.option("--bounds", "with_bounds", is_flag=True, help="The lectures' bounds beside the forecast.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Draw the curve: png, svg or pdf by its ending.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+def forecast(file: Path, target: float | None, with_bounds: bool, figure: Path | None, as_json: bool) -> None:
+    """Say where the runs of FILE.toml end, how far from the optimum, how fast and how noisy: from theory, no run."""
+    from fedpoint.config import read
+    from fedpoint.report.plots import check_path
+    from fedpoint.verbs.forecast import forecast as make
+
+    if figure is not None:
+        check_path(figure)
+    experiment = read(file)
+    documents: list[dict[str, Any]] = []
+    for number, member in enumerate(experiment.members, 1):
+        content = member.content
+        f = make(member.algorithm, experiment.problem, member.participation, exact=content["exact"])
+        rounds = None if target is None else f.rounds_to(target)
+        drawn = None
+        if figure is not None:
+            drawn = figure if not experiment.comparison else figure.with_stem(f"{figure.stem}-{number}")
+            f.plot(str(drawn), title=member.label)
+        if as_json:
+            reached = {} if rounds is None else {"rounds_to_target": str(rounds) if rounds.reason else int(rounds)}
+            documents.append({"method": member.label, **f.to_dict(), **reached})
+            continue
+        click.echo(f.text())
+        if rounds is not None:
+            click.echo(f"  to {target:g}".ljust(14) + (str(rounds) if rounds.reason else f"{rounds} rounds"))
+        if with_bounds:
+            click.echo(bounds_text(f))
+        if drawn is not None:
+            click.echo(f"  picture     {drawn}")
+        click.echo()
+    if as_json:
+        click.echo(json.dumps({"name": experiment.name, "forecasts": documents}, indent=2))
+
+
+def bounds_text(f: Any) -> str:
+    """Each bound beside what the forecast says of the same quantity; a void one with its reason."""
+    from fedpoint.theory.bounds import FACTOR, FLOOR
+
+    exact = {FACTOR: f.rate_ms, FLOOR: f.floor}
+    lines = []
+    for b in f.bounds:
+        what = f"  {b.lecture:<11} {b.quantity}"
+        if b.void:
+            lines.append(f"{what}: void, {b.void}")
+            continue
+        beside = exact.get(b.quantity)
+        kind = "" if b.strict else ", first order only"
+        lines.append(f"{what}: {b.value:.4g}{kind}" + ("" if beside is None else f"; forecast {beside:.4g}"))
+    return "\n".join(lines)

@@ -1,0 +1,399 @@
+"""Did it happen? `fp.check` compares a run with its forecast, and says in plain words what it finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedpoint.core.algorithm import find
+from fedpoint.errors import FedpointError
+from fedpoint.theory.steady import NoLimit
+from fedpoint.verbs.forecast import Forecast, forecast
+
+THRESHOLD = 5.0  # standard errors: a right run fails one of ten such tests once in 100,000
+LINEARISED = 0.15  # of the floor, and of its root: what a linearised forecast may be off without being wrong
+SETTLED = 0.02  # the tail begins where the expected error is this close to the floor
+INVARIANT = 1e-8  # of the size of what is conserved
+EXACT = 1e-6  # a run without noise follows its path to this, relative
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison. ok is None where it could not be made; z is in standard errors."""
+
+    name: str
+    ok: bool | None
+    measured: float | None
+    expected: float | None
+    z: float | None
+    words: str
+
+    def __post_init__(self) -> None:  # NumPy's numbers as Python's
+        for name, kind in (("ok", bool), ("measured", float), ("expected", float), ("z", float)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, kind(getattr(self, name)))
+
+    def __str__(self) -> str:
+        mark = {True: "ok", False: "FAILED", None: "-"}[self.ok]
+        score = "" if self.z is None else f" (z = {self.z:+.1f})"
+        return f"  {mark:<7} {self.name}: {self.words}{score}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a run. passed: nothing contradicts the forecast."""
+
+    passed: bool
+    words: str
+    checks: list[Check]
+    forecast: Forecast
+
+    def text(self) -> str:
+        return "\n".join([f"{'passed' if self.passed else 'FAILED'}: {self.words}", *map(str, self.checks)])
+
+    def to_dict(self) -> dict[str, Any]:
+        def plain(value: Any) -> Any:
+            return value if not isinstance(value, float) or math.isfinite(value) else None
+
+        checks = [{k: plain(v) for k, v in dataclasses.asdict(c).items()} for c in self.checks]
+        return {"passed": self.passed, "words": self.words, "checks": checks}
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __repr__(self) -> str:
+        return self.text()
+
+
+def check(run: Any, claims: Any = None) -> Verdict:
+    """Compare a run with its forecast: limit, path, rate, floor, invariants.
+
+    Args:
+        run: a result of `fp.run`, or of `fp.load`.
+        claims: what the algorithm claims to be: a name of the catalogue, whose forecast is then made with the run's own
+            hyper-parameters, or an algorithm. Default: the run's own algorithm, so that a user's own one is compared
+            with what its code says.
+
+    >>> import fedpoint as fp
+    >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]], noise=0.1)
+    >>> bool(fp.check(fp.run(fp.Scaffold(step=0.1, local_steps=3), quad, rounds=300, repeats=8)))
+    True
+    """
+    if not hasattr(run, "history"):
+        raise FedpointError(f"check needs a run (fp.run or fp.load), got {type(run).__name__}")
+    if int(run.rounds[-1]) < 1:
+        raise FedpointError("the run has no rounds yet: there is nothing to check")
+    algorithm = run.algorithm if claims is None else claimed(claims, run.algorithm)
+    return _Examination(run, algorithm, claims is not None).verdict()
+
+
+def claimed(claims: Any, algorithm: Any) -> Any:
+    """The catalogue's algorithm of that name with the hyper-parameters of another."""
+    if not isinstance(claims, str):
+        return claims
+    cls = find(claims).cls
+    assert cls is not None
+    names = {f.name: f for f in dataclasses.fields(cls)}
+    given = {name: getattr(algorithm, name) for name in names if hasattr(algorithm, name)}
+    missing = [n for n, f in names.items() if n not in given and f.default is dataclasses.MISSING]
+    if missing:
+        raise FedpointError(
+            f"claims={claims!r}: the run's algorithm does not say {', '.join(missing)}: "
+            f"give claims=fp.{cls.__name__}(...)"
+        )
+    return cls(**given)
+
+
+class _Examination:
+    """A run beside its forecast."""
+
+    def __init__(self, run: Any, algorithm: Any, claim: bool):
+        self.run, self.problem, self.claim = run, run.problem, claim
+        session = run.session
+        leaves = [np.asarray(a, float) for a in jax.tree.leaves(run.history)]
+        self.models = np.concatenate([a.reshape(*a.shape[:2], -1) for a in leaves], axis=2)
+        self.rounds = np.asarray(run.rounds)
+        self.repeats = len(self.models)
+        start = jax.tree.map(lambda a: a[0, 0], run.history)
+        around = None
+        if self.problem.convex is None:
+            around = jax.tree.map(lambda a: a[:, -1].mean(0), run.history)
+        self.exact = session.exact
+        self.f = forecast(
+            algorithm, self.problem, session.participation, start=start, exact=session.exact, around=around
+        )
+        self.title = type(algorithm).card.title
+
+    @cached_property
+    def affine(self) -> bool:
+        return bool(self.problem.linear and self.f._setting.affine)
+
+    @cached_property
+    def slack(self) -> float:
+        """What approximations allow, relative."""
+        sampled = self.f.standard_error
+        loose = 0.0 if self.affine else LINEARISED
+        if sampled and self.f.variance:
+            loose += 3 * sampled / self.f.variance
+        return loose + (0.03 if self.f._setting.moments.sampled else 0.0)
+
+    def verdict(self) -> Verdict:
+        if self.f._setting.scheduled:
+            checks = [*self._path(), *self._invariants()]
+            words = f"follows the forecast of {self.title}'s decaying steps"
+            return self._conclude(checks, words)
+        try:
+            self.f.limit  # noqa: B018 - whether there is one
+        except NoLimit as error:
+            raise FedpointError(f"the forecast has no limit to check against: {error}") from None
+        checks = [*self._path(), *self._limit(), *self._floor(), *self._rate(), *self._invariants()]
+        if self.f.diverges:
+            last, first = (float(self.run.error[:, i].mean()) if self.run.error is not None else 0.0 for i in (-1, 0))
+            grew = last > 10 * first
+            words = f"was to diverge ({self.f.reason}) and {'did' if grew else 'has not yet'}"
+            return Verdict(True, words, checks, self.f)
+        return self._conclude(checks, self._where(self.f.bias))
+
+    def _where(self, bias: float | None) -> str:
+        if bias is None:
+            return f"ends where {self.title} should, as fast and as noisy"
+        place = "w*" if bias == 0 else f"{self.title}'s fixed point, {bias:.3g} from w*"
+        return f"ends at {place}, as forecast"
+
+    def _conclude(self, checks: list[Check], good: str) -> Verdict:
+        failed = [c for c in checks if c.ok is False]
+        if not failed:
+            if not any(c.ok for c in checks if c.name in ("limit", "path")):
+                left_out = next((c.words for c in checks if c.ok is None), "nothing to compare")
+                good = f"nothing contradicts the forecast, but its limit could not be compared: {left_out}"
+            return Verdict(True, good, checks, self.f)
+        return Verdict(False, self._diagnosis(failed), checks, self.f)
+
+    # The tail: records from which on the expected error has settled.
+
+    @cached_property
+    def curve(self) -> np.ndarray | None:
+        """The expected error at the recorded rounds."""
+        try:
+            return self.f.curve(int(self.rounds[-1]))[self.rounds]
+        except FedpointError:
+            return None
+
+    @cached_property
+    def tail(self) -> slice | None:
+        """At least the last tenth, at most the last half, of the records; None where the run has not settled."""
+        if self.curve is None or self.f.diverges or self.f.floor is None:
+            return None
+        n = len(self.rounds)
+        first = n // 2
+        floor = max(self.f.floor, 1e-300)
+        if self.f._noiseless:
+            return slice(n - 1, n) if self.curve[-1] <= 1.01 * floor + 1e-12 * self.curve[0] else None
+        while first < n - max(1, n // 10) and self.curve[first] > (1 + SETTLED) * floor:
+            first += max(1, n // 20)
+        return slice(first, n) if self.curve[min(first, n - 1)] <= (1 + SETTLED) * floor else None
+
+    def _effective(self, factor: float, count: int) -> float:
+        """How many independent records a tail is worth when deviations decay by `factor` a round."""
+        spacing = float(np.median(np.diff(self.rounds))) if len(self.rounds) > 1 else 1.0
+        c = min(max(factor, 0.0), 1 - 1e-12) ** spacing
+        return max(1.0, count * (1 - c) / (1 + c))
+
+    # The comparisons
+
+    def _limit(self) -> list[Check]:
+        f, tail = self.f, self.tail
+        if tail is None:
+            return [Check("limit", None, None, None, None, "the run has not settled (or no floor is forecast)")]
+        target = f._setting.read(f._x)  # type: ignore[arg-type]
+        mean = self.models[:, tail].mean((0, 1))
+        gap = float(np.linalg.norm(mean - target))
+        if f._noiseless:
+            allowed = EXACT * (1 + float(np.linalg.norm(target))) + 2 * math.sqrt(max(self.curve[-1] - f.floor, 0.0))  # type: ignore[index]
+            return [Check("limit", gap <= allowed, gap, 0.0, None, f"{gap:.3g} from the forecast limit")]
+        count = tail.stop - tail.start
+        worth = self._effective(f.rate or 0.0, count) * self.repeats
+        sigma = self._spread()
+        # |mean - limit|^2 over a sum of chi-squares with weights sigma / worth
+        expected, spread = sigma.sum() / worth, math.sqrt(2 * (sigma**2).sum()) / worth
+        drift = (0.0 if self.affine else LINEARISED * math.sqrt(sigma.sum())) + 0.1 * math.sqrt(expected)
+        z = (max(gap - drift, 0.0) ** 2 - expected) / max(spread, 1e-300)
+        # A chi-square has a longer tail than a normal: twice the threshold.
+        return [Check("limit", z <= 2 * THRESHOLD, gap, 0.0, z, f"the mean model is {gap:.3g} from the forecast limit")]
+
+    def _spread(self) -> np.ndarray:
+        """Eigenvalues of the model's stationary covariance: forecast, or measured where it was only sampled."""
+        f = self.f
+        if f._steady is not None and f._steady.covariance is not None:
+            R = f._setting.reading
+            k = R.shape[1]
+            return np.maximum(np.linalg.eigvalsh(R @ f._steady.covariance[:k, :k] @ R.T), 0.0)
+        return np.array([f.variance or 0.0])
+
+    def _floor(self) -> list[Check]:
+        f, tail, error = self.f, self.tail, self.run.error
+        if f._noiseless:
+            return []
+        if tail is None or error is None or f.floor is None:
+            return [Check("floor", None, None, f.floor, None, "the run has not settled, or no floor is forecast")]
+        per_repeat = error[:, tail].mean(1)
+        measured, expected = float(per_repeat.mean()), float(self.curve[tail].mean())  # type: ignore[index]
+        worth = self._effective(f.rate_ms or 0.0, tail.stop - tail.start) * self.repeats
+        sigma, b2 = self._spread(), (f.bias or 0.0) ** 2
+        theory = math.sqrt((2 * (sigma**2).sum() + 4 * b2 * sigma.max(initial=0.0)) / worth)
+        seen = float(per_repeat.std(ddof=1) / math.sqrt(self.repeats)) if self.repeats >= 8 else 0.0
+        se = max(theory, seen, 1e-300)
+        off = max(abs(measured - expected) - self.slack * expected, 0.0)
+        z = math.copysign(off / se, measured - expected)
+        words = f"settles at {measured:.4g}, forecast {expected:.4g}"
+        return [Check("floor", abs(z) <= THRESHOLD, measured, expected, z, words)]
+
+    def _path(self) -> list[Check]:
+        """The expected error on the way, at a few rounds."""
+        error = self.run.error
+        if self.curve is None or error is None:
+            return [Check("path", None, None, None, None, "no expected error to compare with")]
+        n = len(self.rounds)
+        at = np.unique(np.geomspace(1, n - 1, 8).round().astype(int)) if n > 1 else np.array([], int)
+        if self.f._noiseless:
+            expected, seen = self.curve[at], error[0, at]
+            off = np.abs(np.sqrt(seen) - np.sqrt(expected)) / (1e-9 + math.sqrt(self.curve[0]))
+            worst = int(off.argmax())
+            words = f"error {seen[worst]:.4g} at round {self.rounds[at[worst]]}, forecast {expected[worst]:.4g}"
+            return [Check("path", bool(off.max() <= EXACT), float(seen[worst]), float(expected[worst]), None, words)]
+        if self.repeats < 8:
+            return [Check("path", None, None, None, None, f"{self.repeats} repeats are too few: 8 or more")]
+        mean, se = error[:, at].mean(0), error[:, at].std(0, ddof=1) / math.sqrt(self.repeats)
+        slack = self.slack if self.affine else max(self.slack, 0.5)  # far from the limit nothing is linear
+        off = np.maximum(np.abs(mean - self.curve[at]) - slack * self.curve[at], 0.0)
+        z = np.sign(mean - self.curve[at]) * off / np.maximum(se, 1e-12 * self.curve[at] + 1e-300)
+        worst = int(np.abs(z).argmax())
+        # A mean of few repeats has longer tails than a normal one, errors have longer tails than normal ones.
+        allowed = THRESHOLD * (1 + 8 / self.repeats)
+        words = f"error {mean[worst]:.4g} at round {self.rounds[at[worst]]}, forecast {self.curve[at][worst]:.4g}"
+        ok = bool(np.abs(z).max() <= allowed)
+        return [Check("path", ok, float(mean[worst]), float(self.curve[at][worst]), float(z[worst]), words)]
+
+    def _rate(self) -> list[Check]:
+        """The slope of log |w - limit| where nothing is random; else the path tells it."""
+        f = self.f
+        if not f._noiseless or f.rate is None or f.rate < 1e-3 or f.diverges:
+            return []
+        target = f._setting.read(f._x)  # type: ignore[arg-type]
+        gap = np.linalg.norm(self.models[0] - target, axis=1)
+        good = np.flatnonzero(gap > 1e-9 * gap.max())
+        good = good[len(good) // 2 :]
+        if len(good) < 3 or self.rounds[good[-1]] - self.rounds[good[0]] < 2:
+            return []
+        measured = float(np.exp(np.polyfit(self.rounds[good], np.log(gap[good]), 1)[0]))
+        ok = abs(math.log(measured) - math.log(f.rate)) <= 0.1 * abs(math.log(f.rate)) + 0.01 if f.rate < 1 else None
+        return [Check("rate", ok, measured, f.rate, None, f"{measured:.5g} per round, forecast {f.rate:.5g}")]
+
+    def _invariants(self) -> list[Check]:
+        algorithm, session = self.run.algorithm, self.run.session
+        found = []
+        with jax.enable_x64(True):
+            hubs, memories = session.state.hub, session.settled()
+            for name, left in algorithm.invariants(hubs, memories, self.problem.weights).items():
+                size = max((float(np.abs(a).max(initial=0.0)) for a in jax.tree.leaves((hubs, memories))), default=0.0)
+                gap = max(float(np.abs(np.asarray(a)).max(initial=0.0)) for a in jax.tree.leaves(left))
+                ok = gap <= INVARIANT * (1 + size)
+                found.append(
+                    Check(name, ok, gap, 0.0, None, f"holds to {gap:.1g}" if ok else f"is violated by {gap:.3g}")
+                )
+        return found
+
+    # What it is instead
+
+    def _diagnosis(self, failed: list[Check]) -> str:
+        names = {c.name for c in failed}
+        broken = [c for c in failed if c.name not in ("limit", "floor", "path", "rate")]
+        if broken:
+            return f"{broken[0].name} {broken[0].words}: the conserved quantity is lost, and the limit with it"
+        if "limit" in names:
+            place = self._nearest()
+            if place:
+                return place
+        if "floor" in names:
+            c = next(c for c in failed if c.name == "floor")
+            more = (c.measured or 0) > (c.expected or 0)
+            why = "noisier than its samples allow: samples or participants are not independent" if more else "quieter"
+            return f"{c.words}: {why}"
+        if "rate" in names:
+            c = next(c for c in failed if c.name == "rate")
+            return f"contracts by {c.words}"
+        c = failed[0]
+        return f"leaves the forecast: {c.words}"
+
+    def _nearest(self) -> str:
+        """Which known point the run ends at."""
+        tail = self.tail or slice(len(self.rounds) // 2, len(self.rounds))
+        mean = self.models[:, tail].mean((0, 1))
+        w = self.problem.solution()
+        if w is None:
+            return ""
+        flat = self.f._setting.flatten
+        w = flat(w)
+        spread = math.sqrt(max(self.models[:, tail].var((0, 1)).sum(), 0.0) / max(1, self.repeats)) + 1e-9
+        known: list[tuple[str, np.ndarray]] = [("w*", w)]
+        for name, point in self._other_points():
+            known.append((name, point))
+        distances = [float(np.linalg.norm(mean - point)) for _, point in known]
+        best = int(np.argmin(distances))
+        own = float(np.linalg.norm(mean - self.f._setting.read(self.f._x)))  # type: ignore[arg-type]
+        if own <= distances[best] or distances[best] > max(3 * spread, 0.2 * float(np.linalg.norm(mean - w))):
+            return (
+                f"does not end where {self.title} does: {np.linalg.norm(mean - w):.3g} from w*, at no point known here"
+            )
+        name = known[best][0]
+        away = float(np.linalg.norm(mean - w))
+        if name == "w*":
+            return f"ends at w*, where {self.title} would end {self.f.bias:.3g} from it"
+        why = (
+            "the control variates have no effect" if name.startswith("FedAvg") and self.f.bias == 0 else "not forecast"
+        )
+        return f"ends at {name}, {away:.2g} from w*: {why}"
+
+    def _other_points(self) -> list[tuple[str, np.ndarray]]:
+        from fedpoint.algorithms import FedAvg
+
+        found = []
+        a = self.f.algorithm
+        step, steps = getattr(a, "step", None), getattr(a, "local_steps", None)
+        if step is not None and steps is not None and not hasattr(step, "_leaves"):
+            normalise = bool(getattr(a, "normalise", False))
+            found.append(("FedAvg's biased point", lambda: _limit_of(FedAvg(step, steps, normalise), self.problem)))
+        K = self.problem.agents
+        if not np.allclose(self.problem.weights, 1 / K):
+            from fedpoint.core.participation import Uniform
+
+            plain = Uniform(K, plain=True)
+            found.append(
+                ("the solution with equal weights", lambda: _limit_of(FedAvg(1e-3, 1, False), self.problem, plain))
+            )
+        points = []
+        for name, make in found:
+            point = _quietly(make)
+            if point is not None:
+                points.append((name, point))
+        return points
+
+
+def _limit_of(algorithm: Any, problem: Any, participation: Any = None) -> np.ndarray:
+    f = forecast(algorithm, problem, participation, exact=True)
+    return f._setting.flatten(f.limit)
+
+
+def _quietly(make: Callable[[], np.ndarray]) -> np.ndarray | None:
+    """A point to compare with, where there is one."""
+    try:
+        return make()
+    except FedpointError:
+        return None
