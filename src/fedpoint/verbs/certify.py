@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import textwrap
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class Certificate:
         if self.settings:
             lines.append("  settings: " + ", ".join(f"{n} = {_short(v)}" for n, v in self.settings.items()))
         lines += [f"  [{'ok' if f.ok else 'NO'}] {f.test}: {f.reason}" for f in self.findings]
-        return "\n".join(lines)
+        return "\n".join(textwrap.fill(line, 110, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
 
     def _headline(self) -> str:
         if self.claim is not None:
@@ -116,7 +117,8 @@ def certify(subject: Any, claims: str | None = None, seed: int = 0, **settings: 
         raise FedpointError(f"certify takes an algorithm object or a function round(w, agents), got {subject!r}")
     claim = _claim(subject, claims, is_object)
     defaults: dict[str, Any] = SERVERS.get("" if claims is None else _plain(claims), {})
-    given = check_settings(defaults | settings)
+    own = [f.name for f in fields(subject)] if is_object else []
+    given = check_settings({n: v for n, v in defaults.items() if n not in own} | settings)
     prepare: Any = prepare_object if is_object else lambda f, g, s: prepare_function(f, g, claim, s)
     examined, known, world = prepare(subject, given, int(seed))
     evidence = Evidence(examined, world, int(seed))
