@@ -34,7 +34,7 @@ def check(ctx: click.Context, folder: Path, claims: str | None, figure: Path | N
         verdicts.append((path, verdict))
         if figure is not None:
             drawn = figure if len(folders) == 1 else figure.with_stem(f"{figure.stem}-{number}")
-            verdict.forecast.plot(str(drawn), run=run, title=path.name)
+            verdict.forecast.plot(str(drawn), run=run)
         if not as_json:
             click.echo(f"{path}\n{verdict.text()}" if len(folders) > 1 else verdict.text())
     if as_json:
