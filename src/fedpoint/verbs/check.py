@@ -153,7 +153,7 @@ class _Examination:
             self.f.limit  # noqa: B018 - whether there is one
         except NoLimit as error:
             raise FedpointError(f"the forecast has no limit to check against: {error}") from None
-        checks = [*self._path(), *self._limit(), *self._floor(), *self._rate(), *self._invariants()]
+        checks = [*self._path(), *self._unbiased(), *self._limit(), *self._floor(), *self._rate(), *self._invariants()]
         if self.f.diverges:
             last, first = (float(self.run.error[:, i].mean()) if self.run.error is not None else 0.0 for i in (-1, 0))
             grew = last > 10 * first
@@ -281,6 +281,26 @@ class _Examination:
         ok = bool(np.abs(z).max() <= allowed)
         return [Check("path", ok, float(mean[worst]), float(self.curve[at][worst]), float(z[worst]), words)]
 
+    def _unbiased(self) -> list[Check]:
+        """The mean model of early rounds against the expected path: weights and samples must average out."""
+        if self.f._noiseless or not self.affine or self.repeats < 8 or self.f._settled is not None:
+            return []
+        at = np.flatnonzero((self.rounds > 0) & (self.rounds <= 10))[:5]
+        if not len(at):
+            return []
+        path = self.f._setting.path(self.f._origin, int(self.rounds[at[-1]]))[self.rounds[at]]
+        models = self.models[:, at]
+        se = models.std(0, ddof=1) / math.sqrt(self.repeats)
+        gap = models.mean(0) - path
+        z = gap / np.maximum(se, 1e-12 * (1 + np.abs(path)))
+        allowed = (THRESHOLD + math.log10(z.size)) * (1 + 8 / self.repeats)  # many coordinates, few repeats
+        worst = np.unravel_index(int(np.abs(z).argmax()), z.shape)
+        words = (
+            f"the mean model of round {self.rounds[at[worst[0]]]} is {np.linalg.norm(gap[worst[0]]):.3g} off its path"
+        )
+        size = float(np.linalg.norm(gap[worst[0]]))
+        return [Check("unbiasedness", bool(np.abs(z).max() <= allowed), size, 0.0, float(z[worst]), words)]
+
     def _rate(self) -> list[Check]:
         """The slope of log |w - limit| where nothing is random; else the path tells it."""
         f = self.f
@@ -314,7 +334,7 @@ class _Examination:
 
     def _diagnosis(self, failed: list[Check]) -> str:
         names = {c.name for c in failed}
-        broken = [c for c in failed if c.name not in ("limit", "floor", "path", "rate")]
+        broken = [c for c in failed if c.name not in ("limit", "floor", "path", "rate", "unbiasedness")]
         if broken:
             return f"{broken[0].name} {broken[0].words}: the conserved quantity is lost, and the limit with it"
         if "limit" in names:
@@ -326,6 +346,9 @@ class _Examination:
             more = (c.measured or 0) > (c.expected or 0)
             why = "noisier than its samples allow: samples or participants are not independent" if more else "quieter"
             return f"{c.words}: {why}"
+        if "unbiasedness" in names:
+            c = next(c for c in failed if c.name == "unbiasedness")
+            return f"{c.words}: weights or samples do not average out"
         if "rate" in names:
             c = next(c for c in failed if c.name == "rate")
             return f"contracts by {c.words}"
