@@ -1,0 +1,89 @@
+"""How long does a forecast take, and how long would it take to measure the same by running?
+
+    python benchmarks/forecast.py [--write]
+
+For K = 100 agents in d = 20: the first forecast (it compiles), another one of the same method (it does not), and runs
+that find the same floor to a standard error of 1 %. `--write` puts the figures into benchmarks/FORECAST.md.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["FEDPOINT_CACHE"] = "off"  # compile times are those of a first start
+
+import argparse
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import fedpoint as fp
+
+LAB = fp.problems.LinearStream.sample(agents=100, dim=20, spread=0.1, noise=0.01, seed=0)
+JOBS = {
+    "FedAvg, everyone": (lambda s: fp.FedAvg(step=10 * s, local_steps=10), None),
+    "FedAvg, 10 of 100": (lambda s: fp.FedAvg(step=10 * s, local_steps=10), 10),
+    "SCAFFOLD, 10 of 100": (lambda s: fp.Scaffold(step=s, local_steps=10), 10),
+    "Scaffnew, H = 10": (lambda s: fp.Scaffnew(step=s, local_steps=10), None),
+}
+
+
+def once(make, step: float, participation) -> tuple[float, fp.Forecast]:
+    begun = time.perf_counter()
+    f = fp.forecast(make(step), LAB, participation)
+    _ = f.limit, f.rate, f.rate_ms, f.floor
+    return time.perf_counter() - begun, f
+
+
+def measured(make, step: float, participation, f: fp.Forecast) -> tuple[float, float, float]:
+    """Seconds until runs have found the floor to 1 %, the floor they find, and its standard error."""
+    rounds = int(np.clip(np.ceil(12 / -np.log(f.rate_ms)), 50, 5000))
+    begun, floors = time.perf_counter(), []
+    while True:
+        run = fp.run(make(step), LAB, rounds=rounds, participation=participation, repeats=64, seed=len(floors))
+        floors.append(run.error[:, rounds // 2 :].mean(1))
+        values = np.concatenate(floors)
+        error = values.std(ddof=1) / np.sqrt(len(values))
+        if error <= 0.01 * values.mean() or len(floors) >= 20:
+            return time.perf_counter() - begun, float(values.mean()), float(error)
+
+
+def large() -> float:
+    """Seconds for limit and rate of a model of 2,000 numbers, a second forecast."""
+    rng = np.random.default_rng(0)
+    A = [rng.normal(size=(300, 2000)) / 40 for _ in range(10)]
+    ls = fp.problems.LeastSquares(A, [a.sum(1) + rng.normal(size=300) for a in A], mean=True)
+    for step in (0.5, 0.4):
+        begun = time.perf_counter()
+        f = fp.forecast(fp.FedAvg(step=step, local_steps=5), ls, exact=True)
+        _ = f.limit, f.rate
+    return time.perf_counter() - begun
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write benchmarks/FORECAST.md")
+    options = parser.parse_args()
+    head = "| K = 100, d = 20 | first forecast, s | another, s | floor | runs to 1 %, s | floor they find | ratio |"
+    lines = [head, "|---|---:|---:|---:|---:|---:|---:|"]
+    for name, (make, participation) in JOBS.items():
+        first, _ = once(make, 0.002, participation)
+        seconds, f = min((once(make, 0.003, participation) for _ in range(2)), key=lambda pair: pair[0])
+        spent, floor, error = measured(make, 0.003, participation, f)
+        lines.append(
+            f"| {name} | {first:.1f} | {seconds:.2f} | {f.floor:.4g} | {spent:.1f} | {floor:.4g} ± {error:.1g} | "
+            f"{spent / seconds:.1f} |"
+        )
+        print(lines[-1], flush=True)
+    tail = f"Limit and rate for d = 2,000, K = 10 (matrix-free, after compilation): {large():.1f} s."
+    print(tail)
+    if options.write:
+        text = f"# What a forecast costs\n\nWritten by `python benchmarks/forecast.py --write` (jax {jax.__version__}, "
+        text += "2 cores, shared).\n\n" + "\n".join(lines) + "\n\n" + tail + "\n"
+        (Path(__file__).parent / "FORECAST.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
