@@ -151,17 +151,29 @@ def forgetful_momentum(w, agents):
     return w - 0.9 * (w - averaging(lambda a, w: local_steps(a, w))(w, agents))
 
 
-def quiet_qfedavg(w, agents):
-    """The curvature without q F^(q-1) |D|^2."""
-    v = np.array([scale(a, agents) for a in agents])
-    F = np.array([a.loss(w) for a in agents]) ** 1.5
-    D = np.array([w - local_steps(a, w, 2) for a in agents])
-    return w - (v * F) @ D / ((v * F).sum() / v.sum())
+def deaf_momentum(w, agents):
+    """Momentum, but the server's step is not used."""
+    m = 0.8 * agents.server.get("m", 0.0) + w - averaging(lambda a, w: local_steps(a, w))(w, agents)
+    agents.server["m"] = m
+    return w - m
+
+
+def qfedavg(slope=True, summed=False, at_end=False):
+    def fair_round(w, agents):
+        q, v = 1.5, np.array([scale(a, agents) for a in agents])
+        ends = [local_steps(a, w, 2) for a in agents]
+        F = np.array([a.loss(y if at_end else w) for a, y in zip(agents, ends, strict=True)])
+        D = (w - np.array(ends)) / STEP
+        h = slope * q * F ** (q - 1) * (D**2).sum(1) + F**q / STEP
+        return w - (v * F**q) @ D / (v @ h / (1 if summed else v.sum()))
+
+    return fair_round
 
 
 FEDAVG = {"step": STEP, "local_steps": 3}
 PROX = {"step": STEP, "local_steps": 4, "pull": 0.6}
 UNEQUAL = {"step": STEP, "local_steps": STEPS}
+FAIR = {"step": STEP, "local_steps": 2, "q": 1.5}
 MOMENTUM = FEDAVG | {"momentum": 0.8, "server_step": 0.9}
 
 # (mistake, variant): function, claim, settings.
@@ -227,7 +239,14 @@ FUNCTIONS = {
     ("control_sign_flipped", "Scaffnew, where it is used"): (scaffnew(correction=-1), "scaffnew", FEDAVG),
     ("probability_missing", ""): (scaffnew(p=1.0), "scaffnew", FEDAVG),
     ("server_state_lost", ""): (forgetful_momentum, "fedavgm", MOMENTUM),
-    ("curvature_without_slope", ""): (quiet_qfedavg, "qfedavg", {"step": STEP, "local_steps": 2, "q": 1.5}),
+    ("server_step_missing", ""): (deaf_momentum, "fedavgm", MOMENTUM),
+    ("curvature_without_slope", ""): (qfedavg(slope=False), "qfedavg", FAIR),
+    ("curvature_summed", ""): (qfedavg(summed=True), "qfedavg", FAIR),
+    ("loss_at_end", ""): (qfedavg(at_end=True), "qfedavg", FAIR),
+    ("fairness_missing", ""): (averaging(lambda a, w: local_steps(a, w, 2)), "qfedavg", FAIR),
+    ("pull_sign_flipped", ""): (
+        averaging(lambda a, w: local_steps(a, w, 4, extra=lambda y: -0.6 * (y - w))), "fedprox", PROX,
+    ),
 }  # fmt: skip
 
 # Classes --------------------------------------------------------------------------------------------------------------
@@ -365,6 +384,16 @@ class SumOfLengths(fp.FedNova):
 
 
 @fp.algorithm
+class CountsSteps(fp.FedNova):
+    """|a|_1 taken as the number of steps although there is momentum."""
+
+    def local(self, w, memory, agent):
+        sent, memory = fp.FedNova.local(self, w, memory, agent)
+        steps = agent.steps(self.local_steps) * jnp.ones_like(sent.length)
+        return sent._replace(direction=sent.direction * sent.length / steps, length=steps), memory
+
+
+@fp.algorithm
 class NoServerMemory(fp.FedOpt):
     def combine(self, hub, inbox):
         return hub._replace(w=fp.FedOpt.combine(self, hub, inbox).w)
@@ -387,5 +416,6 @@ CLASSES = {
     "FullCorrection": (FullCorrection(0.1, local_steps=3), None, "probability_missing"),
     "NotDivided": (NotDivided(0.1, 3), None, "not_normalised"),
     "SumOfLengths": (SumOfLengths(0.1, 3), None, "wrong_effective_length"),
+    "CountsSteps": (CountsSteps(0.1, 3, momentum=0.6), None, "wrong_length"),
     "NoServerMemory": (NoServerMemory(0.1, 3, server="momentum"), None, "server_state_lost"),
 }
