@@ -17,7 +17,7 @@ from fedpoint.errors import Diverged
 
 
 def picture(outcomes: list[Outcome], path: Path | None, folder: Path) -> Path | None:
-    """Draw the curves of what did not diverge: the error where it is known, else the loss."""
+    """Draw the curves of what did not diverge: the error where it is known, else the loss; None without either."""
     from fedpoint.report.plots import curves
 
     done = [o for o in outcomes if o.run is not None]
@@ -25,6 +25,8 @@ def picture(outcomes: list[Outcome], path: Path | None, folder: Path) -> Path | 
         return None
     runs = [o.run for o in done]
     what = "loss" if any(r.error is None for r in runs) else "error"  # type: ignore[union-attr]
+    if what == "loss" and not all(r.has_loss for r in runs):  # type: ignore[union-attr]
+        return None
     path = path or folder / f"{what}.png"
     curves(runs, path=path, what=what, labels=[o.label for o in done])
     return path
@@ -61,9 +63,13 @@ def mean_and_error(values: np.ndarray | None) -> tuple[float | None, float | Non
     return float(values.mean()), spread
 
 
+def _curves(run: Any) -> dict[str, np.ndarray | None]:
+    return {"error": run.error, "loss": run.loss if run.has_loss else None}
+
+
 def _final(run: Any) -> dict[str, np.ndarray | None]:
     """(repeats,) of every final measure."""
-    final = {"error": None if run.error is None else run.error[:, -1], "loss": run.loss[:, -1]}
+    final = {name: None if curve is None else curve[:, -1] for name, curve in _curves(run).items()}
     return final | {name: values[:, -1] for name, values in run.evaluation.items()}
 
 

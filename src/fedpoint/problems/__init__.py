@@ -3,6 +3,7 @@
 from fedpoint.problems.base import Constants, Mine, Oracle, Problem
 from fedpoint.problems.least_squares import LeastSquares
 from fedpoint.problems.linear_stream import LinearStream
+from fedpoint.problems.linear_system import LinearSystem, Noise, Stability
 from fedpoint.problems.logistic import Logistic
 from fedpoint.problems.loss import Loss
 from fedpoint.problems.quadratic import Quadratic
@@ -11,10 +12,13 @@ __all__ = [
     "Constants",
     "LeastSquares",
     "LinearStream",
+    "LinearSystem",
     "Logistic",
     "Loss",
     "Mine",
+    "Noise",
     "Oracle",
     "Problem",
     "Quadratic",
+    "Stability",
 ]

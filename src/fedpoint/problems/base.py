@@ -161,8 +161,13 @@ class Problem:
 
     @property
     def convex(self) -> bool | None:
-        """Whether every agent's loss is convex; None where that is not known."""
+        """Whether every agent's loss is convex (without a loss: its field monotone); None where that is not known."""
         return None
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether fields are gradients of losses."""
+        return type(self.oracle).loss is not Oracle.loss
 
     def linear_fields(self) -> tuple[np.ndarray, np.ndarray] | None:
         """A (K, d, d) and b (K, d) with g_k(w) = A_k w - b_k, or None where fields are not affine."""
@@ -196,6 +201,13 @@ class Problem:
 
     def constants(self) -> Constants:
         return Constants()
+
+    def step_limits(self) -> np.ndarray | None:
+        """(K,): the step at which an agent's own steps along its exact field begin to grow; None where not known."""
+        smooth = self.constants().delta_k
+        if smooth is None:
+            return None
+        return np.array([2.0 / s if s > 0 else np.inf for s in np.asarray(smooth, dtype=float)])
 
     def noise(self, w: Any) -> np.ndarray:
         """(K,): the trace of the covariance of one sampled field at w."""

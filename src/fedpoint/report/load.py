@@ -89,6 +89,10 @@ class LoadedRun(Run):
         return self._error
 
     @property
+    def has_loss(self) -> bool:
+        return self._loss is not None
+
+    @property
     def loss(self) -> np.ndarray:
         if self._loss is None:
             raise FedpointError(f"the run in {self.stored.path} has no loss: its field is not a gradient")

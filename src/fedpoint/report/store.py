@@ -16,7 +16,6 @@ import jax
 import numpy as np
 
 from fedpoint.errors import Diverged, FedpointError
-from fedpoint.problems.base import Oracle
 from fedpoint.report.folder import RunFolder
 from fedpoint.report.model import export, layout_of, use_of
 from fedpoint.report.statement import named, statement, versions
@@ -196,7 +195,7 @@ def losses(problem: Any, models: Any, first: int) -> np.ndarray | None:
     In blocks of one size, each record at its own place in its block: one compilation, and the same bits however the
     records were cut into segments. None where the field is not a gradient.
     """
-    if type(problem.oracle).loss is Oracle.loss:
+    if not problem.has_loss:
         return None
     repeats, n = jax.tree.leaves(models)[0].shape[:2]
     before = first % BLOCK

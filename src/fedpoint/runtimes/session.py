@@ -266,21 +266,24 @@ class Session:
         text = f"{name} diverged: the model left the finite numbers by round {round}"
         if isinstance(step, float):
             text += f" with step {step:g}"
-        limit = self._largest_step()
-        if limit is not None:
+        limits = self._largest_steps()
+        if limits is not None and not limits.min() > 0:
+            return text + f"; agent {self.problem.names[int(limits.argmin())]} is unstable for every step."
+        if limits is not None:
             noise = "" if self.exact else "; sampled fields and few participants allow less"
-            text += f"; with exact fields the largest stable step here is {limit:.4g}{noise}"
+            strictest = self.problem.names[int(limits.argmin())]
+            text += f"; with exact fields the largest stable step here is {limits.min():.4g} (agent {strictest}){noise}"
         return text + ". Take a smaller step."
 
-    def _largest_step(self) -> float | None:
-        """2 over the largest smoothness of an agent, in units of the algorithm's step."""
-        smooth = self.problem.constants().delta_k
-        if smooth is None:
+    def _largest_steps(self) -> np.ndarray | None:
+        """(K,): up to which step each agent's own steps settle, in units of the algorithm's step."""
+        limits = self.problem.step_limits()
+        if limits is None:
             return None
         steps = getattr(self.algorithm, "local_steps", 1)
         normalised = getattr(self.algorithm, "normalise", False)
         scale = np.asarray(getattr(steps, "steps", steps), dtype=float) if normalised else 1.0
-        return float(np.min(2.0 / np.asarray(smooth) * scale))
+        return limits * scale
 
     # Durable form: flat dictionaries of arrays.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedpoint.core.participation import Everyone, as_participation
 from fedpoint.core.steps import Stragglers
+from fedpoint.problems.linear_system import step_limits
 from fedpoint.problems.quadratic import solve_or_none
 
 
@@ -128,15 +129,26 @@ def first_order(problem: Any, setting: Local, normalise: bool = False) -> np.nda
 
 
 def limits(problem: Any, pull: float = 0.0) -> np.ndarray:
-    """(K,): 2 / lambda_max(A_k + pull I): below it the agent's own gradient steps do not grow. Symmetric A_k."""
-    top = np.linalg.eigvalsh(problem.linear_fields()[0])[:, -1] + pull
+    """(K,): the step below which the agent's own steps along A_k + pull I do not grow.
+
+    2 / lambda_max where A_k is symmetric, else the least 2 Re(lambda)/|lambda|^2 over the eigenvalues.
+    """
+    A = problem.linear_fields()[0]
+    if not problem.has_loss:
+        return step_limits(A + pull * np.eye(A.shape[-1]))
+    top = np.linalg.eigvalsh(A)[:, -1] + pull
     return np.where(top > 0, 2.0 / np.where(top > 0, top, 1.0), np.inf)
 
 
 def descent_limit(problem: Any) -> float | None:
-    """2 / lambda_max(sum_k p_k A_k): gradient descent on the aggregate is stable below it, and not above."""
+    """2 / lambda_max(sum_k p_k A_k): gradient descent on the aggregate is stable below it, and not above.
+
+    Without symmetry the least 2 Re(lambda)/|lambda|^2 over the aggregate's eigenvalues.
+    """
     if not (problem.linear and problem.convex):
         return None
+    if not problem.has_loss:
+        return float(step_limits(np.tensordot(problem.weights, problem.linear_fields()[0], 1)[None])[0])
     top = np.linalg.eigvalsh(np.tensordot(problem.weights, problem.linear_fields()[0], 1))[-1]
     return float(2.0 / top) if top > 0 else np.inf
 

@@ -114,7 +114,7 @@ def _row(run: Run, label: str) -> dict[str, Any]:
     cost = run.cost
     error = None if run.error is None else run.error[:, -1]
     mean, spread = _mean_and_error(error)
-    loss, loss_spread = _mean_and_error(run.loss[:, -1])
+    loss, loss_spread = _mean_and_error(run.loss[:, -1] if run.has_loss else None)
     return {
         "method": label,
         "rounds": cost.rounds,

@@ -324,16 +324,22 @@ class Forecast:
     def assumptions(self) -> list[Condition]:
         """Convexity, smoothness, length of the step, and which agent is in the way."""
         c, names = self.problem.constants(), self.problem.names
-        found = [Condition("every agent's loss is convex", self.problem.convex)]
-        strong = None if c.nu is None and not self.problem.convex else bool(c.nu and c.nu > 0)
-        found.append(
-            Condition("the aggregate is strongly convex", strong, f"nu = {c.nu:.4g}" if c.nu is not None else "")
-        )
-        smooth = f"delta = {c.delta:.4g}" if c.delta is not None else ""
-        found.append(Condition("the aggregate is smooth", None if c.delta is None else True, smooth))
-        step = self._local_step()
-        if step is not None and c.delta_k is not None:
-            limit = 2.0 / np.asarray(c.delta_k)
+        step, limit = self._local_step(), self.problem.step_limits()
+        if self.problem.has_loss:
+            found = [Condition("every agent's loss is convex", self.problem.convex)]
+            strong = None if c.nu is None and not self.problem.convex else bool(c.nu and c.nu > 0)
+            found.append(
+                Condition("the aggregate is strongly convex", strong, f"nu = {c.nu:.4g}" if c.nu is not None else "")
+            )
+            smooth = f"delta = {c.delta:.4g}" if c.delta is not None else ""
+            found.append(Condition("the aggregate is smooth", None if c.delta is None else True, smooth))
+        else:
+            found = [Condition("every agent's field is monotone", self.problem.convex)]
+            if limit is not None:
+                bad = [names[k] for k in np.flatnonzero(~(limit > 0))]
+                which = f"agent {bad[0]} is not" + (f", nor are {len(bad) - 1} more" if bad[1:] else "") if bad else ""
+                found.append(Condition("every agent is stable by itself, with steps that are short", not bad, which))
+        if step is not None and limit is not None:
             over = np.flatnonzero(np.broadcast_to(step, limit.shape) >= limit)
             if len(over):
                 worst = over[np.argmin(limit[over])]
@@ -341,7 +347,7 @@ class Forecast:
                 detail = f"agent {names[worst]} allows {limit[worst]:.4g}{more}"
             else:
                 detail = f"the strictest agent, {names[int(limit.argmin())]}, allows {limit.min():.4g}"
-            found.append(Condition("local steps are below 2/delta_k for every agent", not len(over), detail))
+            found.append(Condition("local steps are below every agent's limit", not len(over), detail))
         if self.rate is not None:
             found.append(Condition("the mean settles", bool(self.rate < 1), f"rate {self.rate:.6g}"))
         if self.rate_ms is not None:
@@ -521,6 +527,8 @@ def forecast(
         raise FedpointError(f'floor must be "auto", "exact" or "sampled", got {floor!r}')
     if measure not in ("error", "loss"):
         raise FedpointError(f'measure must be "error" or "loss", got {measure!r}')
+    if measure == "loss" and not problem.has_loss:
+        raise FedpointError(f"{type(problem).__name__} has no loss: its field is not a gradient. Forecast the error")
     model = check_start(problem, start)
     if around is not None:
         around = check_start(problem, around)

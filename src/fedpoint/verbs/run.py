@@ -42,6 +42,10 @@ class Run:
         return self.session.errors(self.history)
 
     @property
+    def has_loss(self) -> bool:
+        return self.problem.has_loss
+
+    @property
     def loss(self) -> np.ndarray:
         if self._loss is None:
             flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), self.history)
