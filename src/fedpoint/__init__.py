@@ -40,12 +40,14 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.core.random import Key
     from fedpoint.core.steps import Epochs, Exponential, InverseTime, Scheduled, Stragglers
     from fedpoint.errors import Diverged, FedpointError
+    from fedpoint.problems.estimate import Estimates, estimate_constants
     from fedpoint.report.load import load
     from fedpoint.report.model import export
     from fedpoint.verbs.certify import Certificate, Finding, certify
     from fedpoint.verbs.check import Verdict, check
     from fedpoint.verbs.compare import Comparison, compare
     from fedpoint.verbs.forecast import Forecast, forecast
+    from fedpoint.verbs.plan import Choice, Plan, Prices, plan
     from fedpoint.verbs.run import Run, run
     from fedpoint.verbs.sweep import Sweep, sweep
 
@@ -61,12 +63,14 @@ _NAMES = {
     "fedpoint.core.random": "Key",
     "fedpoint.core.steps": "Epochs Exponential InverseTime Scheduled Stragglers",
     "fedpoint.errors": "Diverged FedpointError",
+    "fedpoint.problems.estimate": "Estimates estimate_constants",
     "fedpoint.report.load": "load",
     "fedpoint.report.model": "export",
     "fedpoint.verbs.certify": "Certificate Finding certify",
     "fedpoint.verbs.check": "Verdict check",
     "fedpoint.verbs.compare": "Comparison compare",
     "fedpoint.verbs.forecast": "Forecast forecast",
+    "fedpoint.verbs.plan": "Choice Plan Prices plan",
     "fedpoint.verbs.run": "Run run",
     "fedpoint.verbs.sweep": "Sweep sweep",
 }

@@ -34,6 +34,7 @@ class Content(Table):
     exact: bool = False
     record_every: Annotated[int, Field(ge=1)] | None = None
     stop: Annotated[float, Field(gt=0)] | None = None
+    plan: Any = None  # what `fedpoint plan` reads of the same file
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ def _misfits(tables: list, choices: list, problem: Any, base: Path | None) -> li
 
 def _content(checked: Content, tables: list, choices: list, base: Path | None) -> dict[str, Any]:
     """The whole content with its defaults, lists multiplied out: it makes the same experiment anywhere."""
-    whole = checked.model_dump(exclude_none=True, exclude={"algorithm", "participation", "problem"})
+    whole = checked.model_dump(exclude_none=True, exclude={"algorithm", "participation", "problem", "plan"})
     who = [schemes.absolute(choice, base) for choice in choices]
     asked = {} if who == [None] else {"participation": who[0] if len(who) == 1 else who}
     return {

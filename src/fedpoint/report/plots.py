@@ -309,3 +309,47 @@ def save(figure: Figure, path: str | Path, dpi: int = 160) -> None:
     steady: dict[Any, Any] = {"svg.hashsalt": "fedpoint", "pdf.fonttype": 42}  # 42: text stays text, as journals ask
     with matplotlib.rc_context(steady), disk.atomic(Path(path)) as file:
         figure.savefig(file, format=ending, dpi=dpi, metadata=metadata)
+
+
+COSTS = {
+    "communication": "numbers sent, down and up together",
+    "computation": "evaluations of local fields, all agents together",
+    "time": "seconds, by the given prices",
+}
+
+
+def plan_picture(plan: Any, path: str | Path | None = None, title: str | None = None) -> Figure:
+    """Cost against accuracy, one line a method: what a cost buys at best, over all settings that were tried.
+
+    A dot is where a method reaches the target; the dashed line is the target.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    if path is not None:
+        check_path(path)
+    if not plan.frontiers:
+        raise FedpointError("nothing to plot: no method was followed")
+    figure, ax = one_axes(width=8.0)
+    lines = []
+    for i, (name, (cost, error)) in enumerate(plan.frontiers.items()):
+        some = cost > 0
+        lines.append(Line(cost[some], error[some], name, COLOURS[i % len(COLOURS)], STROKES[i // len(COLOURS)]))
+    lines = [line for line in lines if len(line.x)]
+    draw(ax, lines)
+    colours = {line.label: line.colour for line in lines}
+    for choice in plan.choices:
+        ax.plot([choice.cost], [choice.error], "o", color=colours[choice.title], markersize=5, clip_on=False, zorder=5)
+    ax.axhline(plan.target, color=PALE, linewidth=0.8, linestyle=(0, (4, 3)))
+    ax.text(0.01, plan.target, "target", transform=ax.get_yaxis_transform(), va="bottom", fontsize=8, color=PALE)
+    what = "expected squared distance to the solution" if plan.measure == "error" else "expected loss above its minimum"
+    style(ax, COSTS[plan.minimise], what, title)
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator())
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: _thousands(v) if v >= 1 else f"{v:g}"))
+    if plan.budget is not None:
+        ax.axvline(plan.budget, color=PALE, linewidth=0.8, linestyle=(0, (1, 2)))
+    end_labels(ax, lines)
+    if path is not None:
+        save(figure, path)
+    return figure

@@ -28,7 +28,8 @@ from fedpoint.theory.steady import NoLimit, Steady
 LONGEST = 1 << 20  # rounds that are looked ahead
 LONGEST_PATH = 1 << 14  # the same where every round of the mean path is computed
 LONGEST_WALK = 1 << 10  # the same where second moments of a large state are moved round by round
-LARGE = 200  # numbers of a state, above which they are
+LARGEST_STATE, LARGEST_MODEL = 2500, 200  # as in `fp.forecast`
+LARGE = 60  # numbers of a state, above which they are
 CHUNK = 16  # rounds of such a walk between two looks
 POINTS = 48  # kept of a curve
 
@@ -54,6 +55,13 @@ class Uncomputable(FedpointError):
     """No expected curve can be had here; the message says why."""
 
 
+def exactly(forecast: Any) -> bool:
+    """Second moments come from the operator, as `Forecast` would choose; asked without looking for a limit."""
+    f, s = forecast, forecast._setting
+    known = s.exact or (s.oracle.known_noise and s.oracle.independent)
+    return bool(known and not s.own_kind and s.size <= LARGEST_STATE and f._w.size <= LARGEST_MODEL)
+
+
 # Expected curves, at single rounds.
 
 
@@ -61,16 +69,21 @@ class Powers:
     """<W, A^t S> at any t: a Krylov basis grown until the values at t = 1, 2, 4, ... stand still."""
 
     def __init__(self, apply: Callable, S: np.ndarray, W: np.ndarray, accuracy: float):
-        self.space, last = Krylov(apply, S), None
+        self.space, last, before = Krylov(apply, S), None, 0.0
         while True:
-            self.space.extend(self.space.steps + 15, 1e-14)
+            self.space.extend(self.space.steps + 10)
             self._set(W)
             values = np.array([self.at(1 << j) for j in range(21)])
+            self.growth = float(np.abs(self.space.ritz()).max())  # per round, 1 where it settles
             if self.space.closed or self.space.steps >= min(self.space.most, 240):
                 return
-            if last is not None and (np.abs(values - last) <= accuracy + 1e-6 * np.abs(values)).all():
+            if last is not None and np.isfinite(values).all():
+                with np.errstate(all="ignore"):
+                    if (np.abs(values - last) <= accuracy + 1e-6 * np.abs(values)).all():
+                        return
+            if self.growth > 1.01 and abs(self.growth - before) < 1e-3:  # it diverges, whatever the rest says
                 return
-            last = values
+            last, before = values, self.growth
 
     def _set(self, W: np.ndarray) -> None:
         k = self.space.steps
@@ -121,23 +134,33 @@ class Curve:
     longest: int
 
 
+def affine_curve(forecast: Any, accuracy: float) -> Curve:
+    """Where the round is affine: all from one basis, begun at the start; its powers end at the floor by themselves."""
+    f, s = forecast, forecast._setting
+    x = f._origin
+    second = Second(s, x)
+    W = Steady(s, x, second, f._R).weight(f._measured(s.read(x) - f._w))
+    S = np.zeros((len(x) + 1,) * 2)
+    S[0, 0] = 1.0
+    powers = Powers(second, S, W, accuracy)
+    start, end = powers.at(1), powers.at(LONGEST)
+    if powers.growth > 1 + 1e-7 or not end <= 100 * max(start, powers.at(0)):
+        return Curve(powers.at, math.inf, 0)
+    moving = end < 0.999 * powers.at(LONGEST // 2)
+    return Curve(powers.at, 0.0 if moving else end, LONGEST)
+
+
 def curve_of(forecast: Any, accuracy: float) -> Curve:
     """For settings whose floor is known; a `NoLimit` or an infinite floor where it diverges."""
     f = forecast
     s: Setting = f._setting
+    if s.problem.linear and s.affine and not f._noiseless and exactly(f):
+        return affine_curve(f, accuracy)
     if f.floor is None:
         raise Uncomputable(f"its floor is not computable: {f._method}")
     if not math.isfinite(f.floor):
         return Curve(lambda t: math.inf, math.inf, 0)
     steady: Steady | None = f._steady
-    if steady is not None and s.problem.linear and s.affine and not f._noiseless:
-        x0 = np.concatenate([[1.0], f._origin - f._x])
-        rest = np.zeros((steady.n, steady.n))
-        rest[0, 0], rest[1:, 1:] = 1.0, steady.covariance
-        W = steady.weight(f._measured(f._gap))
-        powers = Powers(steady.second, np.outer(x0, x0) - rest, W, accuracy)
-        end = float((W * rest).sum())
-        return Curve(lambda t: end + powers.at(t), f.floor, LONGEST)
     path = MeanPath(f)
     if f._noiseless:
         return Curve(path.at, f.floor, LONGEST_PATH)
@@ -196,6 +219,7 @@ def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | 
         ahead = min(2 * ahead + 1, limit)
         mean = path.upto(ahead)
     arrived = int(np.flatnonzero(mean <= target)[0])  # the mean; the variance comes on top
+    limit, asked = min(limit, 3 * arrived + 2 * CHUNK), limit  # what takes much longer waits for its variance
     affine = s.problem.linear and s.affine
     x = f._origin if affine else f._x
     second = Second(s, x)
@@ -205,9 +229,9 @@ def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | 
     S[0, 0] = 1.0
     found = [float(mean[0])]
     with jax.enable_x64(True):
-        S, W = jnp.asarray(S), jnp.asarray(W)
+        moments, weight = jnp.asarray(S), jnp.asarray(W)
         while len(found) <= limit:
-            S, new = _walk(s.oracle, s.space, s.exact, second.moving, S, W)
+            moments, new = _walk(s.oracle, s.space, s.exact, second.moving, moments, weight)
             t = len(found)
             new = np.asarray(new) if affine else np.asarray(new) + path.upto(t + CHUNK)[t : t + CHUNK]
             found.extend(map(float, new))
@@ -222,7 +246,7 @@ def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | 
             before = found[-1 - CHUNK // 2]
             if len(found) > arrived + CHUNK and now > 0.98 * before:  # the mean is there, the variance stands still
                 return math.inf, "diverges" if now > 1.2 * before else "floor", now, np.array(found)
-    return math.inf, "slow", None, np.array(found)
+    return math.inf, "slow" if limit == asked else "floor", found[-1], np.array(found)
 
 
 # One step, and the best one.
@@ -231,12 +255,12 @@ def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | 
 def attempt(forecast: Any, step: float, target: float, limit: int) -> Trial:
     """Does this step reach the target within the limit, and when?"""
     f, s = forecast, forecast._setting
-    if s.space.most > 1:  # few programs: bounds on local steps in powers of eight
-        s.space = s.space._replace(most=8 ** math.ceil(math.log(s.space.most, 8) - 1e-9))
+    if hasattr(s.algorithm, "local_steps"):  # few programs: bounds on local steps in powers of eight
+        s.space = s.space._replace(most=8 ** max(1, math.ceil(math.log(s.space.most, 8) - 1e-9)))
     if s.adaptive or s.scheduled:
         raise Uncomputable(f"its floor is not computable: {f._method}")
     try:
-        if s.size > LARGE and f._how == "auto" and not f._noiseless and f._method == "exact":
+        if s.size > LARGE and not f._noiseless and exactly(f):
             rounds, why, level, values = walk(f, target, limit)
             times = thinned(len(values) - 1) if len(values) else np.zeros(0, int)
             value = float(values[int(rounds)]) if math.isfinite(rounds) else math.nan
@@ -256,7 +280,7 @@ def attempt(forecast: Any, step: float, target: float, limit: int) -> Trial:
     return Trial(step, rounds, "", curve.floor, float(values[-1]), times, values)
 
 
-def best_step(evaluate: Callable[[float], Trial], guess: float, target: float, most: int = 14) -> tuple[Trial, list]:
+def best_step(evaluate: Callable[[float], Trial], guess: float, target: float, most: int = 12) -> tuple[Trial, list]:
     """The step that reaches the target in the fewest rounds, and all trials on the way. `guess` is where to look first.
 
     First some step that reaches it: shorter when it diverges or settles too high (its level is about proportional to

@@ -15,7 +15,7 @@ import numpy as np
 from fedpoint.core.participation import Answering, Everyone, as_participation
 from fedpoint.errors import Diverged, FedpointError, nearest
 from fedpoint.runtimes.session import Session, check_valid
-from fedpoint.theory.planning import LONGEST, Trial, Uncomputable, attempt, best_step
+from fedpoint.theory.planning import LARGE, LONGEST, Trial, Uncomputable, attempt, best_step, exactly
 from fedpoint.verbs.forecast import Forecast, forecast
 from fedpoint.verbs.run import check_count, check_inputs, check_start, run
 
@@ -426,7 +426,7 @@ def method_of(given: Any) -> Method:
             f"methods are names such as 'fedavg', classes such as fp.FedAvg, or objects such as fp.FedProx(step=1.0, "
             f"pull=2.0), whose step and local steps are chosen; got {given!r}"
         )
-    taken = inspect.signature(make).parameters if not hasattr(make, "fields") else make.fields  # type: ignore[attr-defined]
+    taken = inspect.signature(make).parameters if not hasattr(make, "fields") else make.fields
     if "step" not in taken:
         raise FedpointError(f"{title} has no step to choose: a plan needs methods with one")
     local = "local_steps" in taken
@@ -457,7 +457,8 @@ class _Search:
 
     def __init__(self, problem: Any, aim: Callable[[Forecast], float], target: float, options: _Options):
         self.problem, self.aim, self.target, self.options = problem, aim, target, options
-        self.sizes: dict[Any, tuple[int, int, int, float]] = {}
+        self.sizes: dict[str, list[tuple[int, int, int, float]]] = {}
+        self.affine: dict[Any, bool] = {}  # asked once for each method and kind of schedule
         self.forecasts = 0
         self.curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         constants = problem.constants()
@@ -471,13 +472,10 @@ class _Search:
 
     def use(self, method: Method, algorithm: Any, scheme: Any, E: int) -> Use:
         """Of one round, from the shapes of messages and the moments of the schedule."""
-        key = (method.title, E)
-        if key not in self.sizes:
-            everyone, start = Everyone(), check_start(self.problem, self.options.start)
-            message = Session(algorithm, self.problem, everyone, start, self.options.exact, 0, 1, 1).message
-            each = float(E) if message.used is None else message.used[2] / self.problem.agents
-            self.sizes[key] = message.down, message.up, message.width, each
-        down, up, width, each = self.sizes[key]
+        if method.title not in self.sizes:
+            self.sizes[method.title] = [self.message(method(self.guess, n)) for n in (1, 2)]
+        (down, up, width, once), (_, _, _, twice) = self.sizes[method.title]
+        each = once + (E - 1) * (twice - once)
         bound = scheme.bind(self.problem, algorithm, self.options.exact)
         moments = bound.moments(self.problem.weights)
         heard = moments.merge * float(moments.heard.sum())
@@ -486,6 +484,14 @@ class _Search:
             asked = float(bound.scheme.moments(self.problem.weights).heard.sum())
         floats = asked * down, heard * up
         return Use(asked, heard, *floats, width * sum(floats), heard * each)
+
+    def message(self, algorithm: Any) -> tuple[int, int, int, float]:
+        """Numbers down and up, bytes of each, and evaluations of a participant."""
+        start = check_start(self.problem, self.options.start)
+        session = Session(algorithm, self.problem, Everyone(), start, self.options.exact, 0, 1, 1)
+        down, up, width, used = session.message
+        steps = getattr(algorithm, "local_steps", 1)
+        return down, up, width, float(steps) if used is None else used[2] / self.problem.agents
 
     def setting(self, method: Method, E: int, scheme: Any, guess: float, most: float) -> tuple[Choice | None, Trial]:
         """The best step of one setting, if it costs less than `most`."""
@@ -497,12 +503,17 @@ class _Search:
 
         def evaluate(step: float) -> Trial:
             f = self.forecast(method(step, E), scheme)
+            kind = (method.title, type(scheme))
+            if kind in self.affine:
+                f._setting.__dict__["affine"] = self.affine[kind]
             trial = attempt(f, step, self.aim(f), limit)
+            self.affine[kind] = f._setting.affine
             if len(trial.times):
                 self.curves.setdefault(method.title, []).append((cost * trial.times, trial.values))
             return trial
 
-        trial, _ = best_step(evaluate, guess, self.target)
+        large = self.forecast(method(guess, E), scheme)._setting.size > LARGE
+        trial, _ = best_step(evaluate, guess, self.target, most=8 if large else 12)
         if trial.why:
             return None, trial
         return self.choice(method, E, scheme, trial, use), trial
@@ -523,7 +534,7 @@ class _Search:
             method.title,
         )
 
-    def method(self, method: Method, steps: Sequence[int], schemes: Sequence[Any], tick: Callable[[float], None]):
+    def method(self, method: Method, steps: Sequence[int], schemes: Sequence[Any], tick: Callable[[int], None]):
         """The best setting of a method, all that were good, and the reason when there is none.
 
         Participations from many to few; in each, local steps from the best so far outwards, until twice in a row
@@ -625,8 +636,8 @@ def plan(
     _check_start_error(problem, target, options)
 
     def aim(f: Forecast) -> float:
-        exactly = f._setting.problem.linear and f._setting.affine and f._method == "exact" or f._noiseless
-        return target if exactly else MARGIN * target
+        s = f._setting
+        return float(target) if f._noiseless or (s.problem.linear and s.affine and exactly(f)) else MARGIN * target
 
     made = Plan(problem, float(target), budget, options)
     search = _Search(problem, aim, float(target), options)
@@ -734,7 +745,7 @@ def _check(problem, target, budget, measure, minimise, prices, start, exact, see
         )
     if problem.solution() is None:
         raise FedpointError("the solution of this problem is not known, so there is no distance to it to plan for")
-    if not (exact or problem.oracle.known_noise or problem.batch is None and problem.local_rows() is not None):
+    if not (exact or problem.oracle.known_noise or (problem.batch is None and problem.local_rows() is not None)):
         raise FedpointError(
             "the problem does not tell the covariance of its samples (oracle.known_noise), so floors are not known: "
             "plan with exact=True, or give the oracle `covariance` and `scatter`"

@@ -1,0 +1,104 @@
+"""`fedpoint plan`: what to choose for a target."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+SECONDS = 3.0  # between two lines of progress
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--target", type=float, metavar="X", help="Instead of the file's: of the expected error (or loss).")
+@click.option("--budget", type=float, metavar="X", help="At most so much of what is minimised.")
+@click.option("--minimise", type=click.Choice(["communication", "computation", "time"]), help="Instead of the file's.")
+@click.option("--measure", type=click.Choice(["error", "loss"]), help="Instead of the file's.")
+@click.option("--verify", is_flag=True, help="Run the first choices, and show what came out beside the forecast.")
+@click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="How many --verify runs.")
+@click.option("--repeats", type=click.IntRange(min=2), default=50, show_default=True, help="Of each of them.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the file's.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Where the picture goes; default NAME-plan.png.")
+@click.option("--no-figure", is_flag=True, help="Draw no picture.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+def plan(
+    file: Path,
+    target: float | None,
+    budget: float | None,
+    minimise: str | None,
+    measure: str | None,
+    verify: bool,
+    top: int,
+    repeats: int,
+    seed: int | None,
+    figure: Path | None,
+    no_figure: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Choose method, step, local steps, participation and rounds for the [problem] of FILE.toml and the target in
+    its [plan], at the least cost: from forecasts, not from runs.
+
+    The picture shows cost against accuracy, one line for each method.
+    """
+    from fedpoint.config.plans import read_plan
+    from fedpoint.report.plots import check_path
+    from fedpoint.verbs.plan import plan as make
+
+    if figure is not None:
+        check_path(figure)
+    asked = read_plan(file, target=target, budget=budget, minimise=minimise, measure=measure, seed=seed)
+    with following(quiet) as progress:
+        made = make(asked.problem, **asked.arguments, progress=progress)
+    if verify and made.choices:
+        made.verify(top, repeats)
+    drawn = None
+    if not no_figure and made.frontiers:
+        drawn = figure or Path(f"{asked.name}-plan.png")
+        made.plot(drawn)
+    if as_json:
+        document = {"name": asked.name, "figure": None if drawn is None else str(drawn), **made.to_dict()}
+        click.echo(json.dumps(document, indent=2))
+        return
+    click.echo(made.table())
+    if drawn is not None:
+        click.echo(f"Picture: {drawn}")
+
+
+@contextlib.contextmanager
+def following(quiet: bool) -> Iterator[Callable[[Any], None] | None]:
+    """A bar on a terminal, a line now and then elsewhere, nothing when quiet; always on stderr."""
+    if quiet:
+        yield None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lines()
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("planning")
+        yield lambda p: bar.update(task, completed=p.done, total=p.total, description=p.method)
+
+
+def lines() -> Callable[[Any], None]:
+    last = time.monotonic()
+
+    def say(p: Any) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SECONDS and p.done < p.total:
+            click.echo(f"{p.method}: {p.done} of {p.total} settings", err=True)
+            last = time.monotonic()
+
+    return say

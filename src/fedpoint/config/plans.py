@@ -1,0 +1,166 @@
+"""What is to be planned? The [problem] of a TOML file, and its [plan]; or all its mistakes at once.
+
+    [plan]
+    target = 1e-3
+    measure = "error"                       # or "loss"
+    minimise = "time"                       # or "communication", "computation"
+    prices = {per_float = 1e-8, per_message = 0.05, per_gradient = 1e-4}
+    budget = 60.0
+    methods = ["fedavg", {name = "fedprox", pull = 2.0}]
+    local_steps = [1, 4, 16]
+    participation = ["everyone", 10, {scheme = "importance", count = 5}]
+
+Only the target has to be there. What the file says for `fedpoint run` is passed over, but for `exact` and `seed`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from fedpoint.config import methods, schemes
+from fedpoint.config.experiment import Content, _mistake, _problem, syntax
+from fedpoint.config.mistakes import Mistake, Mistakes
+from fedpoint.config.problems import AnyKind, Seed, Table
+from fedpoint.config.text import read_text
+from fedpoint.errors import FedpointError, nearest
+
+Cost = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class PriceTable(Table):
+    per_float: Cost = 0.0
+    per_message: Cost = 0.0
+    per_gradient: Cost = 0.0
+    parallel: bool = False
+
+
+class PlanTable(Table):
+    """The keys of [plan]."""
+
+    target: Positive
+    measure: Literal["error", "loss"] = "error"
+    minimise: Literal["communication", "computation", "time"] = "communication"
+    prices: PriceTable | None = None
+    budget: Positive | None = None
+    methods: list[Any] | None = None
+    local_steps: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = None
+    participation: list[Any] | None = None
+
+
+class PlanContent(Table):
+    """The keys of a file that a plan reads."""
+
+    problem: AnyKind
+    plan: PlanTable
+    seed: Seed = 0
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a file asks a plan for: the problem, and the arguments of `fp.plan`."""
+
+    name: str
+    problem: Any
+    arguments: dict[str, Any]
+
+
+def read_plan(path: str | Path, **overrides: Any) -> Planned:
+    """The plan of a TOML file. `overrides` (target, budget, minimise, measure, seed) replace what it says, if given."""
+    path = Path(path)
+    text = read_text(path, advice=": a TOML file must be")
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FedpointError(f"{path}: {syntax(str(error))}") from None
+    given = {key: value for key, value in overrides.items() if value is not None}
+    seed = {"seed": given.pop("seed")} if "seed" in given else {}
+    table = content.get("plan", {})
+    if isinstance(table, Mapping):
+        content = {**content, "plan": {**table, **given}, **seed}
+    return _parse(content, path, text)
+
+
+def _parse(content: Mapping[str, Any], path: Path, text: str) -> Planned:
+    known = {*Content.model_fields, *PlanContent.model_fields}
+    wrong = [
+        Mistake((key,), f"unknown key; {nearest(key, known)}", value)
+        for key, value in content.items()
+        if key not in known
+    ]
+    checked = None
+    try:
+        checked = PlanContent.model_validate({k: v for k, v in content.items() if k in PlanContent.model_fields})
+    except ValidationError as error:
+        wrong += [_of_plan(e) for e in error.errors(include_url=False)]
+    table = content.get("plan")
+    table = table if isinstance(table, Mapping) else {}
+    chosen, mistakes = _methods(table.get("methods"))
+    wrong += mistakes
+    who, mistakes = _schemes(table.get("participation"), path.parent)
+    wrong += mistakes
+    problem = None
+    if checked is not None:
+        problem, _, mistakes = _problem(content["problem"])
+        wrong += mistakes
+    if wrong or checked is None:
+        raise Mistakes(str(path), wrong, text)
+    from fedpoint.verbs.plan import Prices
+
+    arguments = checked.plan.model_dump(exclude={"methods", "participation", "prices"}, exclude_none=True)
+    if checked.plan.prices is not None:
+        arguments["prices"] = Prices(**checked.plan.prices.model_dump())
+    if chosen is not None:
+        arguments["methods"] = chosen
+    if who is not None:
+        arguments["participation"] = who
+    return Planned(path.stem, problem, {**arguments, "seed": checked.seed, "exact": checked.exact})
+
+
+def _of_plan(error: Any) -> Mistake:
+    """Pydantic's words in ours."""
+    where = tuple(error["loc"])
+    if where[:1] != ("plan",):
+        return _mistake(error)
+    if error["type"] == "extra_forbidden":
+        table = PriceTable if where[1] == "prices" else PlanTable
+        return Mistake(where, f"unknown key; {nearest(str(where[-1]), table.model_fields)}", error["input"])
+    if error["type"] == "missing":
+        hint = ": write target = ... into [plan], or give --target" if where == ("plan", "target") else ""
+        return Mistake(where, f"is missing{hint}")
+    return Mistake(where, methods.must(error["msg"]), error["input"])
+
+
+def _methods(given: Any) -> tuple[list[Any] | None, list[Mistake]]:
+    if given is None or not isinstance(given, list):
+        return None, []
+    found, wrong = [], []
+    if not given:
+        wrong.append(Mistake(("plan", "methods"), "the list is empty: name at least one", given))
+    for i, one in enumerate(given):
+        try:
+            if isinstance(one, Mapping):
+                found.append(methods.build({"step": 1.0, **one}))
+            else:
+                methods.find_maker(one)
+                found.append(one)
+        except (FedpointError, KeyError) as error:
+            what = 'must have a name, for instance {name = "fedprox"}' if isinstance(error, KeyError) else str(error)
+            wrong.append(Mistake(("plan", "methods", i), what, one))
+    return found, wrong
+
+
+def _schemes(given: Any, base: Path) -> tuple[list[Any] | None, list[Mistake]]:
+    if given is None or not isinstance(given, list):
+        return None, []
+    wrong = [m for one in given for m in schemes.mistakes(one, ("plan", "participation"), base)]
+    if not given:
+        wrong.append(Mistake(("plan", "participation"), "the list is empty: give a number, a name or a table", given))
+    return (None if wrong else [schemes.scheme_of(one, base) for one in given]), wrong
