@@ -130,7 +130,9 @@ class Forecast:
         if self._gap is None:
             return None
         size = float(np.linalg.norm(self._gap))
-        return size if size > 1e-10 * (1 + float(np.linalg.norm(self._w))) else 0.0  # type: ignore[arg-type]
+        known = jax.tree.leaves(self.problem.solution())  # to rounding, which in single precision is coarse
+        rounding = max(1e-10, *(8 * float(np.finfo(np.result_type(a, np.float32)).eps) for a in known))
+        return size if size > rounding * (1 + float(np.linalg.norm(self._w))) else 0.0  # type: ignore[arg-type]
 
     # How fast
 
@@ -273,17 +275,14 @@ class Forecast:
         """The first round at which the expected error is at most `target`; or never, and why."""
         if not target > 0:
             raise FedpointError(f"target must be above 0, got {target}")
-        if not self._setting.scheduled:
-            if self.diverges:
-                return Rounds(math.inf, self.reason)
-            if self.floor is not None and self.floor > target:
-                start = self.curve(1)[0]
-                if start > target:
-                    return Rounds(
-                        math.inf,
-                        f"the floor {self.floor:.3g} (bias^2 {self._bias2:.3g} + variance "
-                        f"{self.variance:.3g}) lies above {target:g}",
-                    )
+        never = "" if self._setting.scheduled else self._never(target)
+        if never:  # unless the mean passes close to w* on its way to where it stays
+            try:
+                with np.errstate(all="ignore"):
+                    below = np.flatnonzero(self.curve(self._transient()) <= target)
+            except FedpointError:
+                below = np.array([])
+            return Rounds(int(below[0])) if len(below) else Rounds(math.inf, never)
         rounds = 256
         while rounds <= LONGEST:
             below = np.flatnonzero(self.curve(rounds) <= target)
@@ -293,6 +292,24 @@ class Forecast:
                 return Rounds(math.inf, f"not within {rounds} rounds, as far as decaying steps are followed")
             rounds *= 8
         return Rounds(math.inf, f"not within {LONGEST} rounds: the rate is {self.rate:.8g} per round")
+
+    def _never(self, target: float) -> str:
+        """Why the expected error does not stay below `target`; an empty text where it does."""
+        if self.diverges:
+            return self.reason
+        if self.floor is None or self.floor <= target:
+            return ""
+        return (
+            f"the floor {self.floor:.3g} (bias^2 {self._bias2:.3g} + variance {self.variance:.3g}) "
+            f"lies above {target:g}"
+        )
+
+    def _transient(self) -> int:
+        """Rounds after which the expected error moves one way only: to its floor, or to infinity."""
+        slow = max(self.rate or 0.0, 0.0 if self.rate_ms is None else math.sqrt(self.rate_ms))
+        if not 0 < slow < 1:
+            return 256
+        return int(min(max(256, math.log(1e-6) / math.log(slow)), 1 << 14))
 
     @property
     def reason(self) -> str:
@@ -327,7 +344,7 @@ class Forecast:
         step, limit = self._local_step(), self.problem.step_limits()
         if self.problem.has_loss:
             found = [Condition("every agent's loss is convex", self.problem.convex)]
-            strong = None if c.nu is None and not self.problem.convex else bool(c.nu and c.nu > 0)
+            strong = None if c.nu is None else bool(c.nu > 0)
             found.append(
                 Condition("the aggregate is strongly convex", strong, f"nu = {c.nu:.4g}" if c.nu is not None else "")
             )
