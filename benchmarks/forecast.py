@@ -39,7 +39,9 @@ def once(make, step: float, participation) -> tuple[float, fp.Forecast]:
 
 def measured(make, step: float, participation, f: fp.Forecast) -> tuple[float, float, float]:
     """Seconds until runs have found the floor to 1 %, the floor they find, and its standard error."""
-    rounds = int(np.clip(np.ceil(12 / -np.log(f.rate_ms)), 50, 5000))
+    away = f.curve(1)[0] / f.floor
+    settled = int(np.ceil(np.log(1000 * away) / -np.log(f.rate_ms)))  # the start has faded to 0.1 %
+    rounds = 2 * max(settled, 25)
     begun, floors = time.perf_counter(), []
     while True:
         run = fp.run(make(step), LAB, rounds=rounds, participation=participation, repeats=64, seed=len(floors))

@@ -34,11 +34,13 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
     while True:
         size = _residual(setting, x)
         for _ in range(12):
-            if size <= 1e-14 * (1 + np.abs(x).max()):
+            enough = 1e-14 * (1 + np.abs(x).max())
+            if size <= 10 * enough:
                 return x
             with np.errstate(all="ignore"):
                 r = setting.step(x) - x
-                step, _, _ = solve(setting.slope(x), r, 1e-12, most=max(200, min(2 * setting.size, 600)))
+                accuracy = max(1e-12, min(0.01, enough / size))  # not below rounding
+                step, _, _ = solve(setting.slope(x), r, accuracy, most=max(200, min(2 * setting.size, 600)))
                 better = x + step
                 left = _residual(setting, better)
             if not left < 0.5 * size:
