@@ -416,3 +416,24 @@ def test_a_start_is_the_first_record():
 
 def test_a_run_prints_what_it_was():
     assert repr(fp.run(fp.FedAvg(0.1), quad(), rounds=3)).startswith("<Run FedAvg: 3 rounds, 1 repeats, error")
+
+
+def test_steps_by_another_name_still_get_fresh_samples():
+    @fp.algorithm
+    class Mine:
+        step: float
+        length: int = 5
+
+        def init(self, w):
+            return w, ()
+
+        def local(self, w, memory, agent):
+            return fp.descend(agent, w, self.length, lambda y, e: y - self.step * agent.field(y, e)) - w, memory
+
+        def combine(self, w, inbox):
+            return w + inbox.mean
+
+    lab = fp.problems.LinearStream.sample(agents=10, dim=3, noise=0.1)
+    mine = fp.run(Mine(0.05), lab, rounds=20)
+    fedavg = fp.run(fp.FedAvg(0.05, local_steps=5, normalise=False), lab, rounds=20)
+    assert np.allclose(mine.model, fedavg.model, rtol=1e-12, atol=0)  # the same draws, ahead or on the spot

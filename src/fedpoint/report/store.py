@@ -43,7 +43,7 @@ def create(folder: str | Path | Place, run: Run, rounds: int, algorithm: Any, pa
     config = {"rounds": rounds, **statement(session, algorithm, participation)}
     if place.experiment:
         config["experiment"] = dict(place.experiment)
-    down, up, width, _ = session.message
+    down, up, width = session.message[:3]
     meta = {
         "versions": versions(),
         "engine": session.layout.explain(),

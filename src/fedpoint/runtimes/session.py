@@ -24,6 +24,7 @@ from fedpoint.runtimes.simulation import (
     Records,
     State,
     choose,
+    enough_samples,
     message_of,
     seeds_of,
     start_state,
@@ -133,6 +134,7 @@ class Session:
             one = traced if swept is None else jax.tree.map(lambda a: a[0], traced)
             model = wrap(jax.tree.map(jnp.asarray, self.start))
             self.message = message_of(one, model, self.layout, self.inputs)
+            self.layout = enough_samples(self.layout, one, self.message.evaluations)
             counted = self.message.used is None
             if self.swept:  # a hyper-parameter may enter the initial state
                 self.state = jax.vmap(lambda a: start_state(a, model, problem.agents, counted))(traced)

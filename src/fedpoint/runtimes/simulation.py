@@ -7,7 +7,7 @@ is extended, resumed or stopped reuses the program.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -366,6 +366,7 @@ class Message(NamedTuple):
     up: int
     width: int
     used: tuple[int, int, int] | None
+    evaluations: int | None  # of fields by one agent in a round, where tracing tells
 
 
 def message_of(algorithm: Any, model: Any, layout: Layout, inputs: Inputs) -> Message:
@@ -389,4 +390,17 @@ def message_of(algorithm: Any, model: Any, layout: Layout, inputs: Inputs) -> Me
     used = None
     if inputs.participation.all_heard and isinstance(evaluations[0], int):
         used = (layout.slots, layout.slots, layout.slots * evaluations[0])
-    return Message(down, up, width, used)
+    return Message(down, up, width, used, evaluations[0] if isinstance(evaluations[0], int) else None)
+
+
+def enough_samples(layout: Layout, algorithm: Any, evaluations: int | None) -> Layout:
+    """The layout, drawing on the spot where a user's own method may ask for more samples than are drawn ahead.
+
+    How many are is told by `local_steps` or `samples`; a method that counts its steps otherwise would get some twice.
+    """
+    if layout.samples is None:
+        return layout
+    told = hasattr(algorithm, "local_steps") or algorithm.samples is not None
+    if (evaluations is None and not told) or (evaluations is not None and evaluations > layout.samples):
+        return replace(layout, samples=None)
+    return layout

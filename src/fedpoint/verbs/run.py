@@ -72,7 +72,7 @@ class Run:
     @property
     def cost(self) -> Cost:
         """Messages, numbers, bytes and field evaluations; a mean over repeats."""
-        down, up, width, _ = self.session.message
+        down, up, width = self.session.message[:3]
         return Cost.of(int(self.rounds[-1]), self.used[:, -1].mean(0), down, up, width)
 
     @property
