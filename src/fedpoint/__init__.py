@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
         FedAdam,
         FedAvg,
         FedAvgM,
+        FedLSA,
         FedNova,
         FedOpt,
         FedProx,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
         GradientExchange,
         ParameterExchange,
         QFedAvg,
+        ScaffLSA,
         Scaffnew,
         Scaffold,
     )
@@ -54,8 +56,8 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
 __version__ = "0.1.0"
 
 _NAMES = {
-    "fedpoint.algorithms": "FedAdagrad FedAdam FedAvg FedAvgM FedNova FedOpt FedProx FedYogi GeneralRule "
-    "GradientExchange ParameterExchange QFedAvg Scaffnew Scaffold",
+    "fedpoint.algorithms": "FedAdagrad FedAdam FedAvg FedAvgM FedLSA FedNova FedOpt FedProx FedYogi GeneralRule "
+    "GradientExchange ParameterExchange QFedAvg ScaffLSA Scaffnew Scaffold",
     "fedpoint.core.agent": "Agent descend",
     "fedpoint.core.algorithm": "CATALOGUE Card Reference algorithm",
     "fedpoint.core.inbox": "Inbox",

@@ -10,12 +10,14 @@ from fedpoint.algorithms.parameter_exchange import ParameterExchange
 from fedpoint.algorithms.qfedavg import QFedAvg
 from fedpoint.algorithms.scaffnew import Scaffnew
 from fedpoint.algorithms.scaffold import Scaffold
+from fedpoint.algorithms.stochastic_approximation import FedLSA, ScaffLSA
 
 __all__ = [
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedLSA",
     "FedNova",
     "FedOpt",
     "FedProx",
@@ -24,6 +26,7 @@ __all__ = [
     "GradientExchange",
     "ParameterExchange",
     "QFedAvg",
+    "ScaffLSA",
     "Scaffnew",
     "Scaffold",
 ]

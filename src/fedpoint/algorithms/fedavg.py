@@ -29,8 +29,8 @@ def local_descent(self, w, agent, rate):
     Card(
         name="fedavg",
         title="FedAvg",
-        summary="several local steps between rounds, then the mean",
-        lecture="000 (57)-(59), 004 (2)-(6)",
+        summary="several local steps between rounds, then the mean; FedLSA on linear systems",
+        lecture="000 (57)-(59), 001, 004 (2)-(6)",
         references=(MCMAHAN, LI_CONVERGENCE),
         limit="biased when agents differ and E > 1",
     )

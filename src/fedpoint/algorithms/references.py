@@ -53,6 +53,23 @@ MISHCHENKO = Reference(
     "International Conference on Machine Learning",
     2022,
 )
+MANGOLD = Reference(
+    "mangold2024scafflsa",
+    "Mangold, Paul and Samsonov, Sergey and Labbi, Safwan and Levin, Ilya and Alami, Reda and Naumov, Alexey and "
+    "Moulines, Eric",
+    "SCAFFLSA: taming heterogeneity in federated linear stochastic approximation and TD learning",
+    "Advances in Neural Information Processing Systems",
+    2024,
+)
+DOAN = Reference(
+    "doan2020local",
+    "Doan, Thinh T.",
+    "Local stochastic approximation: a unified view of federated learning and distributed multi-task reinforcement "
+    "learning algorithms",
+    "arXiv preprint arXiv:2006.13460",
+    2020,
+    "misc",
+)
 LI_FAIR = Reference(
     "li2020fair",
     "Li, Tian and Sanjabi, Maziar and Beirami, Ahmad and Smith, Virginia",

@@ -47,7 +47,7 @@ class Corrected(NamedTuple):
     Card(
         name="scaffnew",
         title="Scaffnew",
-        summary="a random number of corrected local steps, the same for all; accelerated communication",
+        summary="a random number of corrected local steps, the same for all; accelerated communication; ScaffLSA",
         lecture="001 (table)",
         references=(MISHCHENKO,),
         limit="w*",

@@ -55,6 +55,21 @@ def bowls(agents: int, dim: int, curvature: Sequence[float], spread: float, seed
     return (H + np.swapaxes(H, 1, 2)) / 2, centers
 
 
+def systems(
+    agents: int, dim: int, curvature: Sequence[float], rotation: float, heterogeneity: float, spread: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """A_k = S_k + rotation W_k, b_k = A_k w_k: S_k symmetric with eigenvalues log-uniform in [low, high], W_k skew.
+
+    S_k and W_k are common up to heterogeneity, a share from 0 to 1 of the agent's own; w_k ~ N(1, spread I).
+    """
+    H, shift = bowls(agents + 1, dim, curvature, 1.0, seed)
+    rng = np.random.default_rng([seed, 1])
+    skew = rng.standard_normal((agents + 1, dim, dim)) / np.sqrt(2 * dim)
+    A = H + rotation * (skew - np.swapaxes(skew, 1, 2))
+    A = A[0] + heterogeneity * (A[1:] - A[0])
+    return A, np.einsum("kij,kj->ki", A, 1.0 + np.sqrt(spread) * shift[1:])
+
+
 def digits(test: float, seed: int) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
     """The digits with pixels in [0, 1], and a share of them held out."""
     from sklearn.datasets import load_digits  # only here: it is slow to import

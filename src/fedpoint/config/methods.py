@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedpoint import algorithms
+from fedpoint.algorithms.stochastic_approximation import REFERENCES
 from fedpoint.config.lines import Path
 from fedpoint.config.mistakes import Mistake
 from fedpoint.config.values import Unreadable, plain, value_of
@@ -40,7 +41,11 @@ def find_maker(name: Any) -> tuple[str, Callable]:
 
 
 def card_of(name: str) -> Card:
-    return _class_of(find_maker(name)[1]).card
+    """The card of what builds it; a preset's publications come first."""
+    make = find_maker(name)[1]
+    card = _class_of(make).card
+    own = REFERENCES.get(make.__name__, ())
+    return dataclasses.replace(card, references=(*own, *(r for r in card.references if r not in own)))
 
 
 def title_of(name: str) -> str:
@@ -63,7 +68,10 @@ def parameters(make: Callable) -> dict[str, dataclasses.Field]:
     fields = {f.name: f for f in dataclasses.fields(_class_of(make))}
     if isinstance(make, type):
         return fields
-    fixed = {"server"}  # the presets are FedOpt with a server of their own
+    named = inspect.signature(make).parameters
+    if not any(p.kind == p.VAR_KEYWORD for p in named.values()):
+        return {name: f for name, f in fields.items() if name in named}
+    fixed = {"server"}  # presets that take the rest are FedOpt with a server of their own
     return {name: f for name, f in fields.items() if name not in fixed}
 
 

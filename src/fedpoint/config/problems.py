@@ -181,21 +181,103 @@ class Quadratic(Kind):
         return problems.Quadratic(H, centers, noise=self.noise, weights=self.weights), None
 
 
-def _numbers(H: Any) -> np.ndarray:
+def _numbers(H: Any, name: str = "H") -> np.ndarray:
     try:
         array = np.asarray(H)
     except ValueError:
-        raise FedpointError("H must have rows of equal lengths") from None
+        raise FedpointError(f"{name} must have rows of equal lengths") from None
     if array.dtype.kind not in "iuf":
-        raise FedpointError(f"H must hold numbers: one for all, one per agent, or matrices; got {H!r}")
+        raise FedpointError(f"{name} must hold numbers: one for all, one per agent, or matrices; got {H!r}")
     return array.astype(float)
 
 
-AnyKind = Annotated[LinearStream | LeastSquares | Logistic | Digits | Quadratic, Field(discriminator="kind")]
+class LinearSystem(Kind):
+    """Fields A_k w - b_k that are no gradients: A and b as given, or drawn; noise by the variances of their entries."""
+
+    kind: Literal["linear_system"]
+    A: Any = None
+    b: Any = None
+    weights: list[Positive] | None = None
+    agents: Agents = 10
+    dim: Count = 5
+    curvature: Annotated[list[Positive], Field(min_length=2, max_length=2)] = [1.0, 3.0]
+    rotation: Variance = 1.0
+    heterogeneity: Annotated[float, Field(ge=0, le=1)] = 0.3
+    spread: Variance = 1.0
+    noise: Variance = 0.0
+    noise_A: Variance = 0.0
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _given_or_drawn(self) -> Any:
+        making = {"agents", "dim", "curvature", "rotation", "heterogeneity", "spread", "seed"}
+        drawn = making & self.model_fields_set
+        if (self.A is None) != (self.b is None):
+            raise ValueError("give both A and b, or neither: then they are drawn")
+        if self.A is not None and drawn:
+            raise ValueError(f"A and b are given, so leave out what draws them: {', '.join(sorted(drawn))}")
+        return self
+
+    def content(self) -> dict[str, Any]:
+        return self.model_dump(exclude_unset=True) if self.A is not None else super().content()
+
+    def build(self) -> tuple[Any, Any]:
+        if self.A is not None:
+            A, b = _numbers(self.A, "A"), _numbers(self.b, "b")
+        else:
+            A, b = generate.systems(
+                self.agents, self.dim, self.curvature, self.rotation, self.heterogeneity, self.spread, self.seed
+            )
+        noise = problems.Noise(b=self.noise, A=self.noise_A)
+        return problems.LinearSystem(A, b, noise=noise, weights=self.weights), None
+
+
+class Worlds(Kind):
+    """What problems of temporal differences have in common."""
+
+    gamma: Annotated[float, Field(ge=0, le=1)] = 0.95
+    sampling: Literal["iid", "trajectory"] = "iid"
+    weights: list[Positive] | None = None
+    seed: Seed = 0
+
+    def build(self) -> tuple[Any, Any]:
+        return getattr(problems, self.kind)(**self.model_dump(exclude={"kind"})), None  # type: ignore[attr-defined]
+
+
+class Garnet(Worlds):
+    """Temporal differences on random MDPs that are alike up to `heterogeneity`."""
+
+    kind: Literal["garnet"]
+    states: Count = 30
+    actions: Count = 2
+    branching: Count = 2
+    dim: Count = 8
+    agents: Annotated[int, Field(ge=1, le=100_000)] = 100
+    heterogeneity: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class FrozenLake(Worlds):
+    """Temporal differences on Gymnasium's FrozenLake (extra rl): lakes and success rates differ between agents."""
+
+    kind: Literal["frozen_lake"]
+    agents: Annotated[int, Field(ge=1, le=100_000)] = 10
+    size: Annotated[int, Field(ge=2)] = 4
+    success: float | list[float] = [0.5, 0.9]
+    maps: Literal["random", "same"] = "random"
+    features: Count | None = None
+
+
+AnyKind = Annotated[
+    LinearStream | LeastSquares | Logistic | Digits | Quadratic | LinearSystem | Garnet | FrozenLake,
+    Field(discriminator="kind"),
+]
 KINDS: dict[str, type[Kind]] = {
     "linear_stream": LinearStream,
     "least_squares": LeastSquares,
     "logistic": Logistic,
     "digits": Digits,
     "quadratic": Quadratic,
+    "linear_system": LinearSystem,
+    "garnet": Garnet,
+    "frozen_lake": FrozenLake,
 }

@@ -1,4 +1,4 @@
-"""What agents hold: quadratics, regressions, classifications, any loss; stored or streamed."""
+"""What agents hold: quadratics, regressions, classifications, any loss; linear systems and worlds to be valued."""
 
 from fedpoint.problems.base import Constants, Mine, Oracle, Problem
 from fedpoint.problems.least_squares import LeastSquares
@@ -6,9 +6,14 @@ from fedpoint.problems.linear_stream import LinearStream
 from fedpoint.problems.linear_system import LinearSystem, Noise, Stability
 from fedpoint.problems.logistic import Logistic
 from fedpoint.problems.loss import Loss
+from fedpoint.problems.mdp import MDP
 from fedpoint.problems.quadratic import Quadratic
+from fedpoint.problems.td import TD, garnet
+from fedpoint.problems.toy_text import cliff_walking, frozen_lake, taxi
 
 __all__ = [
+    "MDP",
+    "TD",
     "Constants",
     "LeastSquares",
     "LinearStream",
@@ -21,4 +26,8 @@ __all__ = [
     "Problem",
     "Quadratic",
     "Stability",
+    "cliff_walking",
+    "frozen_lake",
+    "garnet",
+    "taxi",
 ]
