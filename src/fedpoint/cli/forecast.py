@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,10 @@ def forecast(file: Path, target: float | None, with_bounds: bool, figure: Path |
     documents: list[dict[str, Any]] = []
     for number, member in enumerate(experiment.members, 1):
         content = member.content
-        f = make(member.algorithm, experiment.problem, member.participation, exact=content["exact"])
-        rounds = None if target is None else f.rounds_to(target)
+        with busy(f"{member.label} ({number} of {len(experiment.members)})"):
+            f = make(member.algorithm, experiment.problem, member.participation, exact=content["exact"])
+            text = f.text()
+            rounds = None if target is None else f.rounds_to(target)
         drawn = None
         if figure is not None:
             drawn = figure if not experiment.comparison else figure.with_stem(f"{figure.stem}-{number}")
@@ -37,7 +41,7 @@ def forecast(file: Path, target: float | None, with_bounds: bool, figure: Path |
             reached = {} if rounds is None else {"rounds_to_target": str(rounds) if rounds.reason else int(rounds)}
             documents.append({"method": member.label, **f.to_dict(), **reached})
             continue
-        click.echo(f.text())
+        click.echo(text)
         if rounds is not None:
             click.echo(f"  to {target:g}".ljust(14) + (str(rounds) if rounds.reason else f"{rounds} rounds"))
         if with_bounds:
@@ -47,6 +51,20 @@ def forecast(file: Path, target: float | None, with_bounds: bool, figure: Path |
         click.echo()
     if as_json:
         click.echo(json.dumps({"name": experiment.name, "forecasts": documents}, indent=2))
+
+
+@contextlib.contextmanager
+def busy(what: str) -> Iterator[None]:
+    """A sign of life while a forecast is computed: a spinner on a terminal, a line elsewhere; on stderr."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status(f"forecasting {what}"):
+            yield
+    else:
+        click.echo(f"forecasting {what}", err=True)
+        yield
 
 
 def bounds_text(f: Any) -> str:

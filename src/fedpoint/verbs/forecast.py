@@ -456,7 +456,11 @@ class Forecast:
                     f"  floor       {self.floor:.4g} = bias^2 {self._bias2:.4g} + variance {self.variance:.4g}{error}"
                 )
         lines += [f"  note        {note}" for note in self.notes]
-        lines += [f"  not met     {a.text} ({a.detail})" for a in self.assumptions if a.holds is False]
+        lines += [
+            f"  not met     {a.text}" + (f" ({a.detail})" if a.detail else "")
+            for a in self.assumptions
+            if a.holds is False
+        ]
         return "\n".join(lines)
 
     def _mean_square(self) -> str:
