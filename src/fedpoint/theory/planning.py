@@ -204,11 +204,16 @@ def _walk(oracle, space, exact, moving, S, W):
     return lax.scan(go, S, None, length=CHUNK)
 
 
+def walks(setting: Setting) -> bool:
+    """Whether second moments are moved round by round: a basis amplifies the rounding of what memories conserve."""
+    return bool(setting.m0.size or setting.size > LARGE)
+
+
 def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | None, np.ndarray]:
     """(rounds, why, level, values): the expected curve by moving second moments, as far as it can matter."""
     f, s = forecast, forecast._setting
     path = MeanPath(f)
-    limit = min(limit, LONGEST_WALK)
+    limit = min(limit, LONGEST_WALK if s.size > LARGE else LONGEST_PATH)
     ahead = min(limit, 255)
     mean = path.upto(ahead)
     while not (mean[: limit + 1] <= target).any():  # the mean alone is a lower bound, and costs little
@@ -260,7 +265,7 @@ def attempt(forecast: Any, step: float, target: float, limit: int) -> Trial:
     if s.adaptive or s.scheduled:
         raise Uncomputable(f"its floor is not computable: {f._method}")
     try:
-        if s.size > LARGE and not f._noiseless and exactly(f):
+        if walks(s) and not f._noiseless and exactly(f):
             rounds, why, level, values = walk(f, target, limit)
             times = thinned(len(values) - 1) if len(values) else np.zeros(0, int)
             value = float(values[int(rounds)]) if math.isfinite(rounds) else math.nan
@@ -307,14 +312,17 @@ def best_step(evaluate: Callable[[float], Trial], guess: float, target: float, m
         best = look(step)
     if best.why:
         return best, trials
-    rises = False
-    factor = 1.6
+    rises, factor = False, 1.6
     while len(trials) < most and best.step * factor < high:
         other = look(best.step * factor)
-        if not other.rounds < best.rounds:
-            high = min(high, other.step)
+        if other.rounds < best.rounds:
+            best, rises, factor = other, True, min(2 * factor, 16.0) if other.rounds < best.rounds / 1.5 else factor
+            continue
+        high = min(high, other.step)
+        if factor <= 1.6:
             break
-        best, rises = other, True
+        factor = max(1.6, factor / 4)
+    factor = 1.6
     while not rises and len(trials) < most and best.step / factor > low:
         other = look(best.step / factor)
         if not other.rounds < best.rounds:

@@ -14,8 +14,9 @@ import numpy as np
 
 from fedpoint.core.participation import Answering, Everyone, as_participation
 from fedpoint.errors import Diverged, FedpointError, nearest
+from fedpoint.metrics import Cost
 from fedpoint.runtimes.session import Session, check_valid
-from fedpoint.theory.planning import LARGE, LONGEST, Trial, Uncomputable, attempt, best_step, exactly
+from fedpoint.theory.planning import LONGEST, Trial, Uncomputable, attempt, best_step, exactly, walks
 from fedpoint.verbs.forecast import Forecast, forecast
 from fedpoint.verbs.run import check_count, check_inputs, check_start, run
 
@@ -173,6 +174,7 @@ class Measured:
     mean: float
     standard_error: float
     target: float
+    cost: Cost | None = None  # what the run used; None when it diverged
 
     @property
     def z(self) -> float:
@@ -279,7 +281,8 @@ class Plan:
         if self.measure == "loss":
             values = done.loss - self.problem.objective(_lead(self.problem.solution()))[0]
         last = values[:, -1]  # type: ignore[index]
-        return Measured(choice, repeats, float(last.mean()), float(last.std(ddof=1) / math.sqrt(repeats)), self.target)
+        error = float(last.std(ddof=1) / math.sqrt(repeats))
+        return Measured(choice, repeats, float(last.mean()), error, self.target, done.cost)
 
     def table(self) -> str:
         """The ranked choices, those excluded with the reason, what was measured."""
@@ -489,9 +492,8 @@ class _Search:
         """Numbers down and up, bytes of each, and evaluations of a participant."""
         start = check_start(self.problem, self.options.start)
         session = Session(algorithm, self.problem, Everyone(), start, self.options.exact, 0, 1, 1)
-        down, up, width, used = session.message
-        steps = getattr(algorithm, "local_steps", 1)
-        return down, up, width, float(steps) if used is None else used[2] / self.problem.agents
+        m, steps = session.message, getattr(algorithm, "local_steps", 1)
+        return m.down, m.up, m.width, float(steps) if m.used is None else m.used[2] / self.problem.agents
 
     def setting(self, method: Method, E: int, scheme: Any, guess: float, most: float) -> tuple[Choice | None, Trial]:
         """The best step of one setting, if it costs less than `most`."""
@@ -512,7 +514,7 @@ class _Search:
                 self.curves.setdefault(method.title, []).append((cost * trial.times, trial.values))
             return trial
 
-        large = self.forecast(method(guess, E), scheme)._setting.size > LARGE
+        large = walks(self.forecast(method(guess, E), scheme)._setting)
         trial, _ = best_step(evaluate, guess, self.target, most=8 if large else 12)
         if trial.why:
             return None, trial

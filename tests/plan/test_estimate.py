@@ -1,0 +1,58 @@
+"""Constants estimated from samples: intervals hold the exact ones as often as they say."""
+
+import numpy as np
+import pytest
+
+import fedpoint as fp
+
+SEEDS = range(12)
+
+
+def stream():
+    rng = np.random.default_rng(0)
+    return fp.problems.LinearStream(1 + 0.3 * rng.normal(size=(4, 3)), noise=[0.1, 0.2, 0.1, 0.3], covariance=1.5)
+
+
+def batches():
+    rng = np.random.default_rng(1)
+    A = [rng.normal(size=(10, 2)) for _ in range(3)]
+    b = [a @ (1 + 0.5 * rng.normal(size=2)) + 0.2 * rng.normal(size=10) for a in A]
+    return fp.problems.LeastSquares(A, b, mean=True, batch=2)
+
+
+@pytest.mark.parametrize(("problem", "twice"), [(stream(), 1.0), (batches(), 2.0)], ids=["stream", "batches"])
+def test_coverage(problem, twice):
+    """Of 95 % intervals: at least 85 % over few seeds and all agents, which is three standard errors below."""
+    exact = problem.constants()
+    held = {name: [] for name in ("nu", "delta", "nu_k", "delta_k", "beta2_k", "sigma2_k", "heterogeneity")}
+    for seed in SEEDS:
+        found = fp.estimate_constants(problem, draws=600, seed=seed)
+        for name, kept in held.items():
+            factor = twice if name in ("beta2_k", "sigma2_k") else 1.0  # stored rows: the bound is of twice both
+            kept.append(np.mean(getattr(found, name).holds(getattr(exact, name) / factor)))
+    for name, kept in held.items():
+        assert np.mean(kept) >= 0.82, name
+
+
+def test_more_draws_are_nearer():
+    problem = stream()
+    few, many = (fp.estimate_constants(problem, draws=n, seed=3) for n in (100, 6400))
+    assert (many.delta.high - many.delta.low) < 0.25 * (few.delta.high - few.delta.low)
+    assert np.linalg.norm(many.solution - problem.solution()) < 0.05
+    constants = many.constants()
+    assert constants.heterogeneity == pytest.approx(problem.constants().heterogeneity, rel=0.1)
+    assert constants.sigma2_k == pytest.approx(problem.constants().sigma2_k, rel=0.15)
+
+
+def test_it_is_said_when_fields_are_not_affine():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    problem = fp.problems.Logistic(X, (X[:, 0] > 0).astype(int), groups=np.arange(40) % 2, ridge=0.1, batch=4)
+    text = str(fp.estimate_constants(problem, draws=50))
+    assert "linearised" in text and "sigma2_k" in text
+
+
+@pytest.mark.parametrize("options", [{"draws": 3}, {"confidence": 1.0}, {"draws": True}])
+def test_mistakes(options):
+    with pytest.raises(fp.FedpointError):
+        fp.estimate_constants(stream(), **options)
