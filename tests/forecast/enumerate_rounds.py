@@ -205,15 +205,14 @@ def moved(method, who, counts, S, point, draws=one_row):
     n = len(point)
     columns = np.concatenate([point[:, None], point[:, None] + np.eye(n)], axis=1)
     u, m = columns[: method.hub], columns[method.hub :].reshape(K, method.memory, n + 1)
-    answers = []
-    for k in range(K):
-        answers.append(
-            [
-                (late * chance, method.local(k, steps, batches, u, m[k]))
-                for late, steps in counts[k]
-                for chance, batches in sequences(draws, k, steps + method.extra)
-            ]
-        )
+    answers = [
+        [
+            (late * chance, method.local(k, steps, batches, u, m[k]))
+            for late, steps in counts[k]
+            for chance, batches in sequences(draws, k, steps + method.extra)
+        ]
+        for k in range(K)
+    ]
     total = np.zeros_like(S)
     weights = 0.0
     for chance, v, s in who:

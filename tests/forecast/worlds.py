@@ -20,28 +20,35 @@ def _spd(low, high):
 H = np.stack([_spd(0.5, 2.0) for _ in range(K)])
 CENTERS = _rng.standard_normal((K, D))
 _A = [_rng.standard_normal((m, D)) for m in (4, 6, 8)]
-_b = [a @ _rng.standard_normal(D) + 0.3 * _rng.standard_normal(len(a)) for a in _A]
+_b = [a @ np.array([0.5, 1.0]) + 0.5 * _rng.standard_normal(len(a)) for a in _A]
 _X = _rng.standard_normal((30, D))
-_y = np.sign(_X @ np.array([1.0, -0.5]) + 0.8 * _rng.standard_normal(30))
+_luck = _rng.standard_normal(30)
 _groups = np.repeat(np.arange(K), (6, 10, 14))
 
 
-def quadratic(noise=0.3):
-    return fp.problems.Quadratic(H, CENTERS, noise=noise, weights=P)
+def _models(spread):
+    """The agents' own optima: equal for spread 0."""
+    return CENTERS.mean(0) + spread * (CENTERS - CENTERS.mean(0))
+
+
+def quadratic(noise=0.3, spread=1.0):
+    return fp.problems.Quadratic(H, _models(spread), noise=noise, weights=P)
 
 
 def stream(spread=1.0):
     """Unequal covariances and noise."""
-    models = CENTERS.mean(0) + spread * (CENTERS - CENTERS.mean(0))
-    return fp.problems.LinearStream(models, noise=[0.1, 0.3, 0.2], covariance=H, weights=P)
+    return fp.problems.LinearStream(_models(spread), noise=[0.1, 0.3, 0.2], covariance=H, weights=P)
 
 
-def squares(sampling="iid", batch=2):
-    return fp.problems.LeastSquares(_A, _b, weights=P, mean=True, batch=batch, sampling=sampling)
+def squares(sampling="iid", batch=2, spread=1.0):
+    b = [y + spread * a @ c for a, y, c in zip(_A, _b, CENTERS, strict=True)]
+    return fp.problems.LeastSquares(_A, b, weights=P, mean=True, batch=batch, sampling=sampling)
 
 
-def logistic(batch=2, ridge=0.2):
-    return fp.problems.Logistic(_X, _y, _groups, ridge=ridge, batch=batch)
+def logistic(batch=2, ridge=0.2, spread=1.0):
+    """Labels follow a common line, and each agent's own by `spread`."""
+    score = _X @ np.array([1.0, -0.5]) + spread * (_X * CENTERS[_groups]).sum(1)
+    return fp.problems.Logistic(_X, np.sign(score + _luck), _groups, ridge=ridge, batch=batch)
 
 
 AFFINE = {"quadratic": quadratic, "stream": stream, "squares": squares}

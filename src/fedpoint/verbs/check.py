@@ -155,11 +155,22 @@ class _Examination:
             raise FedpointError(f"the forecast has no limit to check against: {error}") from None
         checks = [*self._path(), *self._unbiased(), *self._limit(), *self._floor(), *self._rate(), *self._invariants()]
         if self.f.diverges:
-            last, first = (float(self.run.error[:, i].mean()) if self.run.error is not None else 0.0 for i in (-1, 0))
-            grew = last > 10 * first
-            words = f"was to diverge ({self.f.reason}) and {'did' if grew else 'has not yet'}"
-            return Verdict(True, words, checks, self.f)
+            return self._divergence(checks)
         return self._conclude(checks, self._where(self.f.bias))
+
+    def _divergence(self, checks: list[Check]) -> Verdict:
+        """A mean that must grow has to; a mean square grows by rare events, which few repeats may not have met."""
+        last, first = (float(self.run.error[:, i].mean()) if self.run.error is not None else 0.0 for i in (-1, 0))
+        grew = not last <= 10 * first
+        failed = {c.name for c in checks if c.ok is False}
+        if self.f.rate is not None and self.f.rate >= 1 and "path" in failed and not grew:
+            words = f"was to diverge ({self.f.reason}), but its error is {last:.3g} after {self.rounds[-1]} rounds"
+            return Verdict(False, words, checks, self.f)
+        lost = [c for c in checks if c.ok is False and c.name not in ("limit", "floor", "path", "rate", "unbiasedness")]
+        if lost:
+            return Verdict(False, self._diagnosis(lost), checks, self.f)
+        words = f"was to diverge ({self.f.reason}) and {'did' if grew else 'has not yet'}"
+        return Verdict(True, words, checks, self.f)
 
     def _where(self, bias: float | None) -> str:
         if bias is None:

@@ -130,8 +130,8 @@ class Forecast:
         if self._gap is None:
             return None
         size = float(np.linalg.norm(self._gap))
-        known = jax.tree.leaves(self.problem.solution())  # to rounding, which in single precision is coarse
-        rounding = max(1e-10, *(8 * float(np.finfo(np.result_type(a, np.float32)).eps) for a in known))
+        model = jax.tree.leaves(self.problem.start())  # in single precision w* is known to its rounding
+        rounding = max(1e-10, *(8 * float(np.finfo(np.result_type(a, np.float32)).eps) for a in model))
         return size if size > rounding * (1 + float(np.linalg.norm(self._w))) else 0.0  # type: ignore[arg-type]
 
     # How fast
@@ -165,7 +165,8 @@ class Forecast:
     def _noiseless(self) -> bool:
         """Nothing is random."""
         s = self._setting
-        silent = s.exact or (s.problem.batch is None and s.problem.local_rows() is not None)
+        full = s.problem.batch is None and s.problem.local_rows() is not None
+        silent = s.exact or full or not getattr(s.oracle, "noisy", True)
         no_luck = not s.participation.drawn and s.numbers.drawn.hub is None and s.numbers.drawn.agent is None
         return bool(silent and no_luck)
 
