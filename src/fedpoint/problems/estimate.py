@@ -208,8 +208,9 @@ def _combine(problem, sent: list[Statistics], draws: int, confidence: float) -> 
 
 def _heterogeneity(p, A, b, As, bs, confidence: float) -> Estimate | None:
     def spread(A, b):
-        w, each = _solve(np.tensordot(p, A, 1), p @ b), [_solve(*one) for one in zip(A, b, strict=True)]
-        if w is None or any(v is None for v in each):
+        w, own = _solve(np.tensordot(p, A, 1), p @ b), [_solve(*one) for one in zip(A, b, strict=True)]
+        each = [v for v in own if v is not None]
+        if w is None or len(each) < len(own):
             return None
         return float(p @ ((np.stack(each) - w) ** 2).sum(1))
 

@@ -461,6 +461,7 @@ class _Search:
     def __init__(self, problem: Any, aim: Callable[[Forecast], float], target: float, options: _Options):
         self.problem, self.aim, self.target, self.options = problem, aim, target, options
         self.sizes: dict[str, list[tuple[int, int, int, float]]] = {}
+        self.high: dict[str, tuple[int, Any, Trial]] = {}  # of each method: a setting that settles above the target
         self.affine: dict[Any, bool] = {}  # asked once for each method and kind of schedule
         self.forecasts = 0
         self.curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
@@ -487,6 +488,18 @@ class _Search:
             asked = float(bound.scheme.moments(self.problem.weights).heard.sum())
         floats = asked * down, heard * up
         return Use(asked, heard, *floats, width * sum(floats), heard * each)
+
+    def telling(self, method: Method, reasons: list[str]) -> str:
+        """The reason that says most; a floor with what it is made of."""
+        reason = _telling(reasons)
+        if not reason.startswith("it settles") or method.title not in self.high:
+            return reason
+        E, scheme, trial = self.high[method.title]
+        f = self.forecast(method(trial.step, E), scheme)
+        if walks(f._setting) or f.floor is None or not math.isfinite(f.floor):
+            return reason
+        parts = f"bias^2 {f._bias2:.2g} + variance {f.variance:.2g}"
+        return f"{_why_not(method, E, trial)} (level {f.floor:.2g} = {parts})"
 
     def message(self, algorithm: Any) -> tuple[int, int, int, float]:
         """Numbers down and up, bytes of each, and evaluations of a participant."""
@@ -568,7 +581,9 @@ class _Search:
                     tick(1)
                     if found is None:
                         worse += 1
-                        reasons.append(_why_not(method, E, trial, self.target))
+                        reasons.append(_why_not(method, E, trial))
+                        if trial.why == "floor":
+                            self.high[method.title] = E, scheme, trial
                         continue
                     worse = 0
                     good.append(found)
@@ -578,7 +593,7 @@ class _Search:
         return good, reasons
 
 
-def _why_not(method: Method, E: int, trial: Trial, target: float) -> str:
+def _why_not(method: Method, E: int, trial: Trial) -> str:
     step = trial.step * E if method.per_round else trial.step
     if trial.why == "diverges":
         return f"no step that was tried is stable: {step:.2g} (E = {E}) still diverges"
@@ -662,7 +677,7 @@ def plan(
         if good:
             made.choices.append(min(good, key=lambda c: c.cost))
         else:
-            made.excluded.append(Excluded(method.title, _telling(reasons)))
+            made.excluded.append(Excluded(method.title, search.telling(method, reasons)))
     made.choices.sort(key=lambda c: (c.cost, c.evaluations))
     made.forecasts = search.forecasts
     made.frontiers = {title: _frontier(curves) for title, curves in search.curves.items()}
@@ -717,7 +732,7 @@ def _within(made: Plan, budget: float) -> None:
 def _frontier(curves: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     """(costs, errors): the lower envelope of all curves, what a cost buys at best."""
     cost, error = (np.concatenate([c[i] for c in curves]) for i in (0, 1))
-    order = np.argsort(cost, kind="stable")
+    order = np.lexsort((error, cost))
     cost, error = cost[order], np.minimum.accumulate(error[order])
     new = np.r_[True, error[1:] < error[:-1] * (1 - 1e-9)]
     return cost[new], error[new]
