@@ -50,7 +50,7 @@ def test_the_steady_state_is_reached_in_the_rounds_shown():
 def test_the_titles_are_true(outcomes):
     """Exactly: 100, 10, 1 and 1.8 times, and 10 times per ten times the agents."""
     floors = {p.name: [outcomes[s].floor for _, s in p.curves] for p in find().panels}
-    one, two, three, four, gain = (floors[name] for name in names()[1:])
+    one, two, three, four, gain = floors.values()
     assert one[1] / one[0] > 100
     assert two[1] / two[0] == pytest.approx(10, rel=0.02)
     assert three[2] / three[0] == pytest.approx(1, rel=0.02)
@@ -117,7 +117,8 @@ def test_command_for_programs(tmp_path):
 def test_help_names_what_there_is():
     text = " ".join(call("--help").stdout.split())
     assert all(re.search(rf"\b{name}\b", text) for name in ("lecture000", "linear-gain", "observation-1"))
-    assert names() == ["lecture000", *(f"observation-{i}" for i in range(1, 5)), "linear-gain"]
+    assert names()[:6] == ["lecture000", *(f"observation-{i}" for i in range(1, 5)), "linear-gain"]
+    assert {"scafflsa", "fedlsa-different", "td"} <= set(names())
 
 
 @pytest.mark.parametrize(
@@ -134,3 +135,24 @@ def test_mistakes(arguments, message, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(fp.FedpointError, match=message):
         call(*arguments)
+
+
+def test_the_lab_of_lecture_001(tmp_path):
+    """Short and with few agents: FedLSA is biased as predicted, SCAFFLSA is not."""
+    import dataclasses
+
+    lab = find("scafflsa", quick=True)
+    panel = next(p for p in lab.panels if p.name == "fedlsa-different")
+    biased, same = panel.curves[1][1], lab.panels[0].curves[1][1]
+    assert biased.heterogeneity > 0 and same.heterogeneity == 0
+    few = {"agents": 4, "rounds": 30, "dim": 3, "states": 8, "local_steps": 50}
+    settings = [dataclasses.replace(s, **few) for s in (biased, dataclasses.replace(biased, method="scafflsa"), same)]
+    curves = tuple(zip(("FedLSA", "SCAFFLSA", "same"), settings, strict=True))
+    small = dataclasses.replace(lab, panels=(dataclasses.replace(panel, curves=curves, says="{2/1}"),))
+    done = {o.setting: o for o in perform(small)}
+    fedlsa, scafflsa, alike = (done[s] for s in settings)
+    assert fedlsa.bias2 > 0 and scafflsa.bias2 == 0 and alike.bias2 == 0
+    for outcome in done.values():  # five standard errors over six repeats
+        assert abs(outcome.steady - outcome.predicted) <= 5 * outcome.uncertainty + 0.02 * outcome.predicted
+    picture(small, done, tmp_path / "small.png")
+    assert (tmp_path / "small.png").stat().st_size > 5000

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 @click.option("--repeats", type=int, metavar="N", help="Independent runs that are averaged.")
 @click.option("--format", "ending", default="png", show_default=True, type=click.Choice(["png", "svg", "pdf"]))
 def lab(name, out, as_json, quick, rounds, repeats, ending) -> None:
-    """Run the lab of lecture 000, or one observation of it by NAME.
+    """Run a lecture's experiments, or one panel of them by NAME, beside the exact prediction.
 
-    Shows what heterogeneity, partial participation and local steps do to the accuracy, and the linear gain; each
-    beside the exact prediction. NAME: lecture000 (default), observation-1 to observation-4, linear-gain.
+    lecture000 (default; observation-1 to observation-4, linear-gain): what heterogeneity, partial participation and
+    local steps do to the accuracy. scafflsa: FedLSA's bias and SCAFFLSA without it, on random MDPs. td: the same on
+    frozen lakes (extra `rl`).
     """
     from fedpoint.lab import find, perform
     from fedpoint.lab.picture import picture
@@ -127,17 +128,14 @@ def _table(console: Console, lab: Lab, outcomes: dict[Setting, Outcome]) -> None
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("", "K", "L", "E", "spread", "measured", "exact", "ratio"):
+    for heading in ("", *lab.settings[0].cells(), "measured", "exact", "ratio"):
         table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
     for panel in lab.panels:
         for i, (_, setting) in enumerate(panel.curves):
             outcome = outcomes[setting]
             table.add_row(
                 panel.name if i == 0 else "",
-                str(setting.agents),
-                str(setting.participants),
-                str(setting.local_steps),
-                f"{setting.spread:g}",
+                *setting.cells().values(),
                 _measured(outcome),
                 f"{outcome.predicted:.2e}",
                 f"{outcome.ratio:.2f}",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 COLUMNS = 3
 DASHES = (0, (4, 2.5))
+DOTS = (0, (1, 1.5))
 
 
 def picture(lab: Lab, outcomes: dict[Setting, Outcome], path: str | Path | None = None) -> Figure:
@@ -44,7 +45,7 @@ def _together(lab: Lab, outcomes: dict[Setting, Outcome]) -> Figure:
         end_labels(ax, _lines(panel, outcomes))
     for ax in axes[count:]:
         ax.set_axis_off()
-    _explain(axes[count], lab)
+    _explain(axes[count], lab, outcomes)
     return figure
 
 
@@ -65,9 +66,11 @@ def _alone(panel: Panel, outcomes: dict[Setting, Outcome]) -> Figure:
 def _panel(ax: Axes, panel: Panel, outcomes: dict[Setting, Outcome], left: bool, bottom: bool) -> None:
     lines = _lines(panel, outcomes)
     draw(ax, lines, width=1.8)
-    for _, setting in panel.curves:
-        exact = outcomes[setting].exact
+    for i, (_, setting) in enumerate(panel.curves):
+        exact, bias2 = outcomes[setting].exact, outcomes[setting].bias2
         ax.plot(np.arange(len(exact)), exact, color=INK, linestyle=DASHES, linewidth=0.9)
+        if bias2 > 0:
+            ax.axhline(bias2, color=COLOURS[i % len(COLOURS)], linestyle=DOTS, linewidth=1.2)
     ylabel = "squared distance to the solution" if left else ""
     style(ax, "rounds" if bottom else "", ylabel, panel.title)
     ax.tick_params(labelbottom=bottom, labelleft=left)
@@ -92,22 +95,16 @@ def _power(value: float) -> str:
     return f"${digits} \\cdot 10^{{{int(exponent)}}}$"
 
 
-def _explain(ax: Axes, lab: Lab) -> None:
+def _explain(ax: Axes, lab: Lab, outcomes: dict[Setting, Outcome]) -> None:
     s = lab.settings[0]
-    spread = max(setting.spread for setting in lab.settings)
-    text = (
-        "$K$ agents see data $\\gamma = h^T w_k + v$ in "
-        f"{s.dim} dimensions.\n"
-        "Every round $L$ of them take $E$ steps on fresh\nsamples, and the hub averages.\n\n"
-        f"same: all $w_k$ equal;  different: variance {spread:g}\n"
-        f"$K$ = {s.agents}, $L$ = {s.participants}, $E$ = {s.local_steps} unless it says otherwise\n"
-        f"noise variance {s.noise:g},  step {s.step:g} a round\n"
-    )
+    text = s.explain(lab.settings)
     ax.text(0.0, 1.0, text, transform=ax.transAxes, va="top", fontsize=10, color=INK, linespacing=1.5)
-    keys = (
+    keys = [
         ("-", COLOURS[0], 1.8, f"simulation, mean of {s.repeats} runs; with its steady state"),
         (DASHES, INK, 0.9, "exact prediction, no fit"),
-    )
-    for y, (stroke, colour, width, name) in zip((0.2, 0.1), keys, strict=True):
+    ]
+    if any(outcome.bias2 > 0 for outcome in outcomes.values()):
+        keys.append((DOTS, COLOURS[0], 1.2, "its bias squared: what stays without noise"))
+    for y, (stroke, colour, width, name) in zip((0.2, 0.1, 0.0), keys, strict=False):
         ax.plot([0.0, 0.1], [y, y], linestyle=stroke, color=colour, linewidth=width, transform=ax.transAxes)
         ax.text(0.13, y, name, transform=ax.transAxes, va="center", fontsize=10, color=INK)

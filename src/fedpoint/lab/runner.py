@@ -7,19 +7,21 @@ import math
 import os
 import re
 import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpoint.algorithms import FedAvg
+from fedpoint.algorithms import FedAvg, FedLSA, ScaffLSA
 from fedpoint.errors import FedpointError, nearest
 from fedpoint.problems import LinearStream
 from fedpoint.theory import lms_floor, lms_msd
+from fedpoint.verbs.forecast import forecast
 from fedpoint.verbs.run import check_count, run
 
 DEFAULT = "lecture000"
@@ -28,26 +30,140 @@ MODELS_SEED = 0  # of the agents' w_k: the same agents in every setting
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(ABC):
     """One curve's numbers. Equal settings are run once."""
 
     agents: int
-    participants: int
     local_steps: int
-    spread: float
-    noise: float
-    dim: int
     step: float
     rounds: int
     repeats: int
     seed: int
 
+    @abstractmethod
+    def problem(self) -> Any: ...
+
+    @abstractmethod
+    def algorithm(self) -> Any: ...
+
+    @property
+    def participation(self) -> int | None:
+        return None
+
+    @abstractmethod
+    def predict(self, problem: Any) -> Prediction:
+        """What must happen."""
+
+    @abstractmethod
+    def cells(self) -> dict[str, str]:
+        """What tells it from others: headings and texts of a table."""
+
+    @abstractmethod
+    def explain(self, others: list[Any]) -> str:
+        """The setting of a whole picture, in a few short lines."""
+
+
+class Prediction(NamedTuple):
+    """The expected error at every round, where it settles, and what a bias contributes to that."""
+
+    curve: np.ndarray
+    floor: float
+    bias2: float = 0.0
+
+
+@dataclass(frozen=True)
+class Lms(Setting):
+    """Lecture 000: federated averaging on streams of linear regressions."""
+
+    participants: int
+    spread: float
+    noise: float
+    dim: int
+
     def problem(self) -> LinearStream:
         return LinearStream.sample(self.agents, self.dim, self.spread, self.noise, seed=MODELS_SEED)
+
+    def algorithm(self) -> Any:
+        return FedAvg(step=self.step, local_steps=self.local_steps)
+
+    @property
+    def participation(self) -> int | None:
+        return None if self.participants == self.agents else self.participants
+
+    def predict(self, problem: Any) -> Prediction:
+        return Prediction(
+            lms_msd(problem, self.step, self.local_steps, self.participants, self.rounds),
+            lms_floor(problem, self.step, self.local_steps, self.participants),
+        )
+
+    def cells(self) -> dict[str, str]:
+        K, L, E = self.agents, self.participants, self.local_steps
+        return {"K": str(K), "L": str(L), "E": str(E), "spread": f"{self.spread:g}"}
+
+    def explain(self, others: list[Any]) -> str:
+        spread = max(setting.spread for setting in others)
+        return (
+            "$K$ agents see data $\\gamma = h^T w_k + v$ in "
+            f"{self.dim} dimensions.\n"
+            "Every round $L$ of them take $E$ steps on fresh\nsamples, and the hub averages.\n\n"
+            f"same: all $w_k$ equal;  different: variance {spread:g}\n"
+            f"$K$ = {self.agents}, $L$ = {self.participants}, $E$ = {self.local_steps} unless it says otherwise\n"
+            f"noise variance {self.noise:g},  step {self.step:g} a round\n"
+        )
 
     def __str__(self) -> str:
         K, L, E = self.agents, self.participants, self.local_steps
         return f"K = {K}, L = {L}, E = {E}, spread {self.spread:g}"
+
+
+@dataclass(frozen=True)
+class Lsa(Setting):
+    """Lecture 001: FedLSA and SCAFFLSA on temporal differences."""
+
+    method: str  # "fedlsa", "scafflsa"
+    source: str  # "garnet", "frozen_lake"
+    heterogeneity: float
+    gamma: float
+    states: int = 30
+    dim: int = 8
+
+    def problem(self) -> Any:
+        from fedpoint import problems
+
+        common: dict[str, Any] = {"agents": self.agents, "gamma": self.gamma, "seed": MODELS_SEED}
+        if self.source == "garnet":
+            return problems.garnet(states=self.states, dim=self.dim, heterogeneity=self.heterogeneity, **common)
+        # The ice is slippery in its own way at every agent.
+        return problems.frozen_lake(success=(1 / 3, 1 / 3 + self.heterogeneity), **common)
+
+    def algorithm(self) -> Any:
+        make = FedLSA if self.method == "fedlsa" else ScaffLSA
+        return make(step=self.step, local_steps=self.local_steps)
+
+    def predict(self, problem: Any) -> Prediction:
+        f = forecast(self.algorithm(), problem)
+        assert f.floor is not None
+        return Prediction(f.curve(self.rounds), f.floor, (f.bias or 0.0) ** 2)
+
+    def cells(self) -> dict[str, str]:
+        name = {"fedlsa": "FedLSA", "scafflsa": "SCAFFLSA"}[self.method]
+        return {"method": name, "N": str(self.agents), "H": str(self.local_steps), "het.": f"{self.heterogeneity:g}"}
+
+    def explain(self, others: list[Any]) -> str:
+        where = f"random MDPs of {self.states} states" if self.source == "garnet" else "slippery frozen lakes"
+        return (
+            f"$N$ agents evaluate one policy, each in its own of\n{where}, by TD(0) with discount "
+            f"{self.gamma:g}.\nEvery round all take $H$ steps of length {self.step:g}\non fresh transitions, and the "
+            "hub averages.\nSCAFFLSA corrects each agent's drift.\n"
+        )
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{name} {text}" if len(name) > 1 else f"{name} = {text}" for name, text in self.cells().items()
+        )
+
+
+KINDS: dict[str, type[Setting]] = {"lms": Lms, "lsa": Lsa}
 
 
 @dataclass(frozen=True)
@@ -95,6 +211,7 @@ class Outcome:
     uncertainty: float | None  # its standard error over repeats; None for a single one
     predicted: float  # exact, mean over the same rounds
     floor: float  # exact, after infinitely many rounds
+    bias2: float = 0.0  # the part of it that more agents or shorter noise cannot lower
 
     @property
     def ratio(self) -> float:
@@ -144,12 +261,13 @@ def _labs(quick: bool = False) -> dict[str, Lab]:
 
 def _read(name: str, data: dict[str, Any], quick: bool) -> Lab:
     common = {**data["setting"], **(data["quick"] if quick else {})}
+    kind = KINDS[data["kind"]]
     panels = []
     for panel in data["panel"]:
         curves = []
         for curve in panel["curves"]:
             numbers = {**common, **curve}
-            curves.append((numbers.pop("label"), Setting(**numbers)))
+            curves.append((numbers.pop("label"), kind(**numbers)))
         panels.append(Panel(panel["name"], panel["title"], panel["says"], tuple(curves)))
     return Lab(name, data["title"], data["about"], tuple(panels))
 
@@ -160,7 +278,8 @@ def perform(lab: Lab, progress: Callable[[Setting, int], Any] = lambda setting, 
     Two at a time: compilation, half of the work, uses one core. Settings that share a program are not neighbours in
     the queue, so that the second finds it compiled.
     """
-    queue = sorted(lab.settings, key=lambda s: s.spread)
+    # A stable order by name puts settings apart that differ only in their numbers.
+    queue = sorted(lab.settings, key=lambda s: list(s.cells().values())[::-1])
     with ThreadPoolExecutor(WORKERS) as pool:
         try:
             yield from pool.map(lambda setting: _perform(setting, progress), queue)
@@ -172,10 +291,10 @@ def _perform(s: Setting, progress: Callable[[Setting, int], Any]) -> Outcome:
     progress(s, 0)
     problem = s.problem()
     done = run(
-        FedAvg(step=s.step, local_steps=s.local_steps),
+        s.algorithm(),
         problem,
         rounds=s.rounds,
-        participation=None if s.participants == s.agents else s.participants,
+        participation=s.participation,
         seed=s.seed,
         repeats=s.repeats,
         record_every=1,
@@ -183,12 +302,11 @@ def _perform(s: Setting, progress: Callable[[Setting, int], Any]) -> Outcome:
     )
     error = done.error
     assert error is not None
-    exact = lms_msd(problem, s.step, s.local_steps, s.participants, s.rounds)
+    exact, floor, bias2 = s.predict(problem)
     window = slice(s.rounds - s.rounds // 3, None)
     per_repeat = error[:, window].mean(1)
     spread = None if s.repeats == 1 else float(per_repeat.std(ddof=1) / math.sqrt(s.repeats))
-    floor = lms_floor(problem, s.step, s.local_steps, s.participants)
-    return Outcome(s, error.mean(0), exact, float(per_repeat.mean()), spread, float(exact[window].mean()), floor)
+    return Outcome(s, error.mean(0), exact, float(per_repeat.mean()), spread, float(exact[window].mean()), floor, bias2)
 
 
 def sentence(panel: Panel, outcomes: dict[Setting, Outcome]) -> str:
