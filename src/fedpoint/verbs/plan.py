@@ -16,7 +16,7 @@ from fedpoint.core.participation import Answering, Everyone, as_participation
 from fedpoint.errors import Diverged, FedpointError, nearest
 from fedpoint.metrics import Cost
 from fedpoint.runtimes.session import Session, check_valid
-from fedpoint.theory.planning import LONGEST, Trial, Uncomputable, attempt, best_step, exactly, walks
+from fedpoint.theory.planning import LARGE, LONGEST, Trial, Uncomputable, attempt, best_step, exactly, walks
 from fedpoint.verbs.forecast import Forecast, forecast
 from fedpoint.verbs.run import check_count, check_inputs, check_start, run
 
@@ -461,6 +461,7 @@ class _Search:
     def __init__(self, problem: Any, aim: Callable[[Forecast], float], target: float, options: _Options):
         self.problem, self.aim, self.target, self.options = problem, aim, target, options
         self.sizes: dict[str, list[tuple[int, int, int, float]]] = {}
+        self.dear: dict[str, bool] = {}  # methods whose forecasts take long: fewer settings are looked at
         self.high: dict[str, tuple[int, Any, Trial]] = {}  # of each method: a setting that settles above the target
         self.affine: dict[Any, bool] = {}  # asked once for each method and kind of schedule
         self.forecasts = 0
@@ -527,8 +528,9 @@ class _Search:
                 self.curves.setdefault(method.title, []).append((cost * trial.times, trial.values))
             return trial
 
-        large = walks(self.forecast(method(guess, E), scheme)._setting)
-        trial, _ = best_step(evaluate, guess, self.target, most=8 if large else 12)
+        setting = self.forecast(method(guess, E), scheme)._setting
+        self.dear[method.title] = setting.size > LARGE
+        trial, _ = best_step(evaluate, guess, self.target, most=8 if walks(setting) else 12)
         if trial.why:
             return None, trial
         return self.choice(method, E, scheme, trial, use), trial
@@ -553,18 +555,19 @@ class _Search:
         """The best setting of a method, all that were good, and the reason when there is none.
 
         Participations from many to few; in each, local steps from the best so far outwards, until twice in a row
-        that does not help. What costs more than the best so far is given up as soon as that is known.
+        that does not help; where forecasts take long (large memories), until once, and with fewer participants only as
+        long as that helps. What costs more than the best so far is given up as soon as that is known.
         """
         grid = list(steps) if method.local else [1]
         good: list[Choice] = []
         reasons: list[str] = []
         best, centre, local = math.inf, len(grid) // 2, None
         for scheme in schemes:
-            seen = 0
+            seen, before = 0, best
             for direction in (range(centre, len(grid)), range(centre - 1, -1, -1)):
                 worse = 0
                 for i in direction:
-                    if worse == 2:
+                    if worse == (1 if self.dear.get(method.title) else 2):
                         break
                     seen += 1
                     E = grid[i]
@@ -590,6 +593,8 @@ class _Search:
                     if found.cost < best:
                         best, centre, local = found.cost, i, (trial.step, E)
             tick(len(grid) - seen)
+            if self.dear.get(method.title) and before == best < math.inf:
+                break
         return good, reasons
 
 
