@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint import metrics as metrics
     from fedpoint import problems as problems
+    from fedpoint import theory as theory
     from fedpoint.algorithms import (
         FedAdagrad,
         FedAdam,
@@ -77,7 +78,7 @@ _NAMES = {
     "fedpoint.verbs.sweep": "Sweep sweep",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_SUBMODULES = ("metrics", "problems")
+_SUBMODULES = ("metrics", "problems", "theory")
 
 __all__ = ["__version__", *_SUBMODULES, *_HOME]
 

@@ -279,6 +279,10 @@ def test_participation(tmp_path):
         ({"kind": "digits", "agents": 30, "dirichlet": 0.05}, fp.problems.Logistic, 30),
         ({"kind": "quadratic", "H": [1.0, 2.0], "centers": [[0.0], [3.0]]}, fp.problems.Quadratic, 2),
         ({"kind": "quadratic"}, fp.problems.Quadratic, 10),
+        ({"kind": "linear_system", "agents": 3, "noise": 0.1, "noise_A": 0.01}, fp.problems.LinearSystem, 3),
+        ({"kind": "linear_system", "A": [[[1.0]], [[2]]], "b": [[0.0], [3.0]]}, fp.problems.LinearSystem, 2),
+        ({"kind": "garnet", "agents": 3, "states": 6, "dim": 2, "heterogeneity": 0.5}, fp.problems.TD, 3),
+        ({"kind": "frozen_lake", "agents": 2, "success": 0.7, "features": 3}, fp.problems.TD, 2),
     ],
 )
 def test_problems(table, kind, agents):

@@ -15,7 +15,7 @@ from fedpoint.problems import least_squares as least_squares_module
 from fedpoint.problems.base import newton
 from fedpoint.problems.rows import BLOCK
 
-LINEAR = [name for name in SAMPLED if name.startswith(("quadratic", "stream", "least"))]
+LINEAR = [name for name in SAMPLED if name.startswith(("quadratic", "stream", "least", "system", "TD"))]
 
 
 @partial(jax.jit, static_argnums=0)
@@ -94,7 +94,9 @@ def test_trace_is_the_noise_of_the_problem(sampled):
     )
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLED if not name.startswith(("quadratic", "stream"))])
+@pytest.mark.parametrize(
+    "name", [name for name in SAMPLED if name.startswith(("least", "logistic", "softmax", "network"))]
+)
 def test_rows_against_the_enumeration_of_all(name):
     problem = build(name, True)
     w = random_model(problem, 5)
@@ -155,7 +157,7 @@ def test_rows_in_blocks_of_very_different_counts(monkeypatch, sampling, gram):
 
 
 def test_full_fields_have_no_noise(problem):
-    if isinstance(problem, fp.problems.LinearStream):
+    if isinstance(problem, fp.problems.LinearStream | fp.problems.TD):
         return
     w = random_model(problem, 0)
     d = len(flat(w))

@@ -78,6 +78,31 @@ def network(loss=network_loss, **options):
     return fp.problems.Loss(loss, params, {"x": X, "y": y.astype(float)}, groups=groups, **options)
 
 
+def system(noise=None):
+    """Rotations and scalings: monotone, and no gradient."""
+    rng = np.random.default_rng(4)
+    skew = rng.normal(size=(3, 4, 4))
+    A = spd(rng, 3, 4) + skew - np.swapaxes(skew, 1, 2)
+    return fp.problems.LinearSystem(A, rng.normal(size=(3, 4)), noise=noise, weights=[1, 2, 1])
+
+
+def covariances():
+    rng = np.random.default_rng(5)
+    root = rng.normal(size=(3, 16, 5))
+    return fp.problems.Noise(b=spd(rng, 1, 4)[0], A=0.1 * root @ np.swapaxes(root, 1, 2))
+
+
+def td(sampling="iid"):
+    """Five states, of which arriving in the last ends an episode."""
+    rng = np.random.default_rng(6)
+    mdps = [
+        fp.problems.MDP(rng.dirichlet(np.ones(5), (5, 2)), rng.normal(size=(5, 2)), [False] * 4 + [True], np.eye(5)[0])
+        for _ in range(3)
+    ]
+    features, policy = rng.normal(size=(5, 3)), rng.dirichlet(np.ones(2), 5)
+    return fp.problems.TD(mdps, features, 0.9, policy, sampling, weights=[1, 2, 3])
+
+
 PROBLEMS = {  # one of every formula
     "quadratic": quadratic,
     "stream, variances": lambda: stream("each"),
@@ -89,6 +114,8 @@ PROBLEMS = {  # one of every formula
     "softmax": lambda: logistic(classes=(0, 1, 2), intercept=True),
     "network": network,
     "network, mean loss": lambda: network(mean_loss),
+    "system": system,
+    "TD": td,
 }
 SAMPLED = {  # one of every way to sample
     "quadratic": lambda: quadratic(noise=0.3),
@@ -107,6 +134,10 @@ SAMPLED = {  # one of every way to sample
     "network, iid": lambda: network(batch=2),
     "network, iid mean loss": lambda: network(mean_loss, batch=4),
     "network, shuffled mean loss": lambda: network(mean_loss, batch=4, sampling="shuffle"),
+    "system, variances": lambda: system(fp.problems.Noise(b=0.3, A=0.05)),
+    "system, covariances": lambda: system(covariances()),
+    "TD": td,
+    "TD, trajectory": lambda: td("trajectory"),
 }
 
 
