@@ -1,5 +1,6 @@
 PYTHON ?= python3
 ARGS ?=
+JOB ?= engine
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,8 +34,8 @@ check: $(READY_DEV) ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(READY_BENCH) ## install the bench extra, then time the engine
-	$(BIN)/python benchmarks/engine.py $(ARGS)
+bench: $(READY_BENCH) ## install the bench extra, then time the engine (JOB=forecast or lsa: those)
+	$(BIN)/python benchmarks/$(JOB).py $(ARGS)
 
 clean: ## remove caches and build products (keeps .venv and runs)
 	rm -rf build dist src/*.egg-info benchmarks/.build .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -112,6 +112,8 @@ def _show(lab: Lab, outcomes: dict[Setting, Outcome], path: Path, seconds: float
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=False)
+    if not console.is_terminal:  # a file or a pipe has no width: nothing to wrap for
+        console = Console(highlight=False, width=140)
     console.print(f"\n[bold]{lab.title}[/bold]\n{lab.about}\n")
     _table(console, lab, outcomes)
     _sentences(console, lab, outcomes)
