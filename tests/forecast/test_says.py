@@ -125,7 +125,7 @@ def test_targets_must_be_positive():
 @pytest.mark.parametrize("server", ["adam", pytest.param("yogi", marks=pytest.mark.slow)])
 def test_adaptive_servers_have_limit_and_rate_only(server):
     """The limit is FedAvg's (the server stops where the mean change is 0); the rate is the slope of a long run."""
-    problem = worlds.quadratic(0.0)
+    problem = worlds.quadratic()
     algorithm = fp.FedOpt(0.1, 2, server, server_step=0.05, adaptivity=0.5)
     f = fp.forecast(algorithm, problem, start=worlds.START)
     fedavg = fp.forecast(fp.FedAvg(0.1, 2, normalise=False), problem)
@@ -142,6 +142,9 @@ def test_adaptive_servers_have_limit_and_rate_only(server):
     with pytest.raises(fp.FedpointError, match="adaptive"):
         f.curve(10)
     assert document(f)["floor"] is None
+    quiet = fp.forecast(algorithm, problem, start=worlds.START, exact=True)  # nothing random: no noise to leave out
+    assert quiet.variance == 0.0 and quiet.floor == pytest.approx(fedavg.bias**2, rel=1e-6)
+    np.testing.assert_allclose(quiet.curve(20), ((path[:21] - problem.solution()) ** 2).sum(1), rtol=1e-9)
 
 
 def test_a_large_state_says_so():

@@ -181,7 +181,11 @@ class _Examination:
     def _conclude(self, checks: list[Check], good: str) -> Verdict:
         failed = [c for c in checks if c.ok is False]
         if not failed:
-            if not any(c.ok for c in checks if c.name in ("limit", "path")):
+            settled = any(c.ok for c in checks if c.name == "limit")
+            if not settled and any(c.ok for c in checks if c.name == "path"):
+                if not self.f._setting.scheduled:
+                    good = f"follows the forecast of {self.title} so far: {self.rounds[-1]} rounds do not show its end"
+            elif not settled:
                 left_out = next((c.words for c in checks if c.ok is None), "nothing to compare")
                 good = f"nothing contradicts the forecast, but its limit could not be compared: {left_out}"
             return Verdict(True, good, checks, self.f)

@@ -217,7 +217,7 @@ class Forecast:
             return None
         if self._settled is None and self.rate is not None and self.rate >= 1:
             return math.inf
-        if self._noiseless and self._settled is None:
+        if self._noiseless:
             return 0.0
         if self._steady is not None:
             return self._steady.variance
