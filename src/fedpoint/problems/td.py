@@ -135,7 +135,8 @@ class TD(LinearFields):
         policy: (S, A) probabilities or one action per state, shared by all; default uniform.
         sampling: "iid": every step draws (s, a, s', r) afresh from the stationary distribution. "trajectory": the
             steps of a round follow the chain, from a stationary start drawn anew each round: runs keep no state of
-            the world between rounds. Samples of a round then depend on each other, and local steps must be bounded.
+            the world between rounds. Samples of a round then depend on each other (limit and bias of a forecast are
+            those of independent ones), and the number of local steps must be fixed or bounded.
         weights: p_k, default 1/K.
 
     >>> walk = MDP([[[0.5, 0.5]], [[0.5, 0.5]]], [0.0, 1.0])
