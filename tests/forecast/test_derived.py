@@ -213,3 +213,20 @@ def test_other_numbers_do_not_compile_again():
 
 def test_closed_forms_of_a_users_own_method_are_none():
     assert closed_forms(Shifted(0.05, 2), worlds.quadratic()) == {}
+
+
+def test_a_direction_that_no_agent_sees():
+    """Both agents' rows lie in a plane of three dimensions: SCAFFOLD's eigenvalue 1 then lacks an eigenvector.
+
+    In the plane everything is as without the third dimension, there nothing moves; no divergence.
+    """
+    rng = np.random.default_rng(3)
+    rows, b = rng.normal(size=(2, 3, 2)), rng.normal(size=(2, 3))
+    plane = np.linalg.qr(rng.normal(size=(3, 2)))[0].T
+    flat = fp.problems.LeastSquares(list(rows), list(b), mean=True, batch=1)
+    tall = fp.problems.LeastSquares([r @ plane for r in rows], list(b), mean=True, batch=1)
+    for algorithm in (fp.Scaffold(0.1, 2), fp.FedAvg(0.1, 2, normalise=False)):
+        f, g = (fp.forecast(algorithm, problem) for problem in (tall, flat))
+        np.testing.assert_allclose(f.limit, g.limit @ plane, rtol=0, atol=1e-9)
+        assert f.rate == pytest.approx(g.rate, rel=1e-8) and not f.diverges
+        assert f.variance == pytest.approx(g.variance, rel=1e-6)

@@ -47,6 +47,7 @@ def test_two_thousand_unknowns():
         np.testing.assert_allclose(f.curve(30), gap, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_scaffold_with_two_thousand_unknowns():
     """A state of 10,000 numbers: w* in the space that rows see, matrix-free."""
     basis, mix, targets = long_vectors()

@@ -31,6 +31,8 @@ def test_diverges_in_the_mean():
     assert "mean grows by 1.4 per round" in f.reason and "diverges" in f.text()
     assert document(f)["diverges"] is True and document(f)["floor"] is None
     assert math.isinf(f.rounds_to(1e-3)) and "mean grows" in str(f.rounds_to(1e-3))
+    long = f.curve(2000)  # 1.96^2000 is no finite number: infinite, not NaN, and no warning
+    assert np.isfinite(long[:1000]).all() and long[-1] == math.inf and not np.isnan(long).any()
     with pytest.raises(Diverged):
         fp.run(fp.GradientExchange(1.2), problem, rounds=400)
     stable = fp.forecast(fp.GradientExchange(0.99), problem)

@@ -94,10 +94,11 @@ class Krylov:
         e = np.zeros(k)
         e[0] = 1.0
         out, H = np.empty(count), self.H[:k]
-        for t in range(count):
-            out[t] = reach @ e
-            e = H @ e
-        return out
+        with np.errstate(over="ignore", invalid="ignore"):
+            for t in range(count):
+                out[t] = reach @ e
+                e = H @ e
+        return np.where(np.isnan(out), np.inf, out)  # beyond the finite numbers
 
 
 def solve(apply, b: np.ndarray, tolerance: float, steps: int = 20, most: int = 400) -> tuple[np.ndarray, float, Krylov]:

@@ -65,11 +65,15 @@ def _residual(setting: Setting, x: np.ndarray) -> float:
 def mean_rate(setting: Setting, x: np.ndarray) -> float:
     """The largest modulus of an eigenvalue of F'(x), conserved directions left out."""
     if setting.size <= LARGE:
-        values = np.linalg.eigvals(setting.matrix(x))
+        M = setting.matrix(x)
+        Q = _reach(M)
+        values = np.linalg.eigvals(Q.T @ M @ Q)
     else:
         product = setting.slope(x)
         r = np.random.default_rng(0).normal(size=setting.size)
-        space, last = Krylov(product, r - product(r)), 0.0
+        for _ in range(2):  # twice: a conserved quantity may drive a direction that nothing else moves
+            r = r - product(r)
+        space, last = Krylov(product, r), 0.0
         while True:
             space.extend(space.steps + 20)
             values = space.ritz()
@@ -90,12 +94,27 @@ def moving(M: np.ndarray) -> np.ndarray | None:
 
     Rounding errors along conserved directions would never decay.
     """
-    U, values, Vt = np.linalg.svd(np.eye(len(M)) - M)
-    still = values <= CONSERVED * max(1.0, values.max(initial=0.0))
-    if not still.any():
+    Q = _reach(M)
+    if Q.shape[1] == len(M):
         return None
-    left, right = U[:, still], Vt[still].T
-    return np.eye(len(M)) - right @ np.linalg.solve(left.T @ right, left.T)
+    L = _reach(M.T)
+    return Q @ np.linalg.solve(L.T @ Q, L.T)
+
+
+def _reach(M: np.ndarray) -> np.ndarray:
+    """An orthonormal basis of what (I - M)^n reaches for every n: the span of all eigenvectors but those of 1.
+
+    Step by step, so that an eigenvalue 1 without enough eigenvectors (a conserved quantity that drives a direction
+    which nothing else moves) is found exactly; its computed eigenvalues would be off by the root of the rounding.
+    """
+    Q = np.eye(len(M))
+    while True:
+        A = Q.T @ M @ Q
+        U, values, _ = np.linalg.svd(np.eye(len(A)) - A)
+        still = values <= CONSERVED * max(1.0, values.max(initial=0.0))
+        if not still.any():
+            return Q
+        Q = Q @ U[:, ~still]
 
 
 @dataclass
