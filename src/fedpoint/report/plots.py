@@ -107,7 +107,8 @@ def forecast_curve(
         rounds = int(run.rounds[-1]) if run is not None else _long_enough(forecast)
     figure, ax = one_axes(width=7.6)
     expected = np.asarray(forecast.curve(rounds))
-    chosen = np.unique(np.linspace(0, rounds, min(rounds + 1, POINTS)).round().astype(int))
+    near = expected <= 1e30 * (1 + expected[0])  # a curve that diverges is drawn until it has done so
+    chosen = np.unique(np.linspace(0, int(np.flatnonzero(near)[-1]), min(rounds + 1, POINTS)).round().astype(int))
     lines = []
     if run is not None:
         values, at = _values(run, forecast.measure)
