@@ -64,6 +64,9 @@ def test_trajectory_and_bias_of_fedlsa_are_the_closed_form(steps):
     assert f.rate == pytest.approx(np.abs(np.linalg.eigvals(G)).max(), rel=1e-9)
     np.testing.assert_allclose(f.closed["bias"], bias, atol=1e-10)
     np.testing.assert_allclose(f.curve(40), run.error[0], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(fp.theory.lsa_bias(problem(), ETA, steps), bias, atol=1e-12)
+    path = fp.theory.lsa_path(problem(), ETA, steps, 40, START)
+    np.testing.assert_allclose(path, run.history[0] - star(), atol=1e-10)
 
 
 def test_the_first_order_of_the_bias():
@@ -76,6 +79,7 @@ def test_the_first_order_of_the_bias():
     for eta in steps:
         first = eta * (H - 1) / 2 * np.linalg.solve(mean, drift)
         np.testing.assert_allclose(closed_forms(fp.FedLSA(eta, H), problem())["bias_small_step"], first, atol=1e-12)
+        np.testing.assert_allclose(fp.theory.lsa_bias_small_step(problem(), eta, H), first, atol=1e-14)
         left.append(np.linalg.norm(lecture_bias(eta, H)[1] - first))
     slope = np.polyfit(np.log(steps[3:]), np.log(left[3:]), 1)[0]
     assert slope == pytest.approx(2, abs=0.1)
