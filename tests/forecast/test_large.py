@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.theory import lms_floor
 
 D = 2000
 
@@ -38,16 +37,8 @@ def test_two_thousand_unknowns():
     # Directions that no row sees stay where they start, with eigenvalue 1: left out of the rate.
     assert f.rate == pytest.approx(np.abs(np.linalg.eigvals(M)).max(), rel=1e-8)
     assert f.rate < 1
-    again = fp.run(fp.FedAvg(s, E, normalise=False), problem, rounds=30, exact=True)
-    target = f.curve(30) if problem.solution() is not None else None
-    if target is not None:
-        np.testing.assert_allclose(target, again.error[0], rtol=1e-8)
-    else:
-        gap = ((again.history[0] - f.limit) ** 2).sum(1)
-        np.testing.assert_allclose(f.curve(30), gap, rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.slow
 def test_scaffold_with_two_thousand_unknowns():
     """A state of 10,000 numbers: w* in the space that rows see, matrix-free."""
     basis, mix, targets = long_vectors()
@@ -74,7 +65,6 @@ def test_a_hundred_agents(count):
     kap = (mu**2 * M * v * (1 - r**E) / (1 - r) + spread * (r**E - a ** (2 * E) + c * (1 - a**E) ** 2)) / count
     assert f.floor == pytest.approx(kap / (1 - lam), rel=1e-8)
     assert f.closed["floor"] == pytest.approx(f.floor, rel=1e-8)
-    assert callable(lms_floor)
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ class Krylov:
     quantities: b in the range of I - A has none of them.
     """
 
-    def __init__(self, apply: Callable[[np.ndarray], np.ndarray], b: np.ndarray):
-        self.apply, self.shape = apply, b.shape
+    def __init__(self, apply: Callable[[np.ndarray], np.ndarray], b: np.ndarray, rounding: float = 1e-12):
+        self.apply, self.shape, self.rounding = apply, b.shape, rounding
         self.size = float(np.linalg.norm(b))
         self.most = int(max(2, min(b.size, BYTES // (8 * b.size))))
         self.basis = np.zeros((0, b.size)) if self.size == 0 else (b.ravel() / self.size)[None].copy()
@@ -52,7 +52,7 @@ class Krylov:
             H[: k + 1, :k] = self.H
             H[:, k] = h
             self.H = H
-            if h[k + 1] <= 1e-12 * max(before, 1e-300) or k + 1 >= self.basis.shape[1]:
+            if h[k + 1] <= self.rounding * max(before, 1e-300) or k + 1 >= self.basis.shape[1]:
                 self.closed = True
             else:
                 self.basis[k + 1] = v / h[k + 1]
