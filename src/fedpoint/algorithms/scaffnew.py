@@ -17,7 +17,8 @@ from fedpoint.theory import linear
 def geometric_nodes(p: float, tolerance: float = 1e-11):
     """A few values of H and weights with sum w_i x^H_i = E x^H for -1 <= x <= 1: a quadrature for Geometric(p).
 
-    A round is a polynomial in powers of H of the local steps' eigenvalues, so that few of the many values of H do.
+    A round is a polynomial in powers of H of the local steps' eigenvalues, so that few of the many values of H do:
+    where these are real. Fields that are no gradients have complex ones, and need `geometric_values`.
     """
     from scipy.optimize import nnls
 
@@ -34,6 +35,14 @@ def geometric_nodes(p: float, tolerance: float = 1e-11):
         weights /= weights.sum()
     some = weights > 0
     return values[some].astype(np.int32), weights[some]
+
+
+def geometric_values(p: float, tolerance: float = 1e-12):
+    """All values of H but the rarest, of total probability `tolerance`, and their probabilities."""
+    longest = 1 if p >= 1 else max(2, int(np.ceil(np.log(tolerance) / np.log1p(-p))))
+    values = np.arange(1, longest + 1)
+    weights = p * (1 - p) ** (values - 1.0) if p < 1 else np.ones(1)
+    return values.astype(np.int32), weights / weights.sum()
 
 
 class Corrected(NamedTuple):
@@ -101,6 +110,9 @@ class Scaffnew:
 
     def chances(self):
         return None if self.local_steps is not None else ("local_steps", *geometric_nodes(float(self._probability())))
+
+    def every_chance(self):
+        return None if self.local_steps is not None else ("local_steps", *geometric_values(float(self._probability())))
 
     def init(self, w):
         return w, Corrected(zeros(w), w)

@@ -162,6 +162,10 @@ class Defaults:
         """What `say` draws, for forecasts: (name of the field it decides, values, probabilities), or None."""
         return None
 
+    def every_chance(self):
+        """The same, where `chances` gathers values in a way that is right for gradients only."""
+        return self.chances()
+
     def adaptive(self) -> bool:
         """Changes are rescaled by their own history, as Adam does: a forecast then has no noise floor."""
         return False

@@ -104,7 +104,7 @@ class Setting:
             self.oracle = problem.prepare(self.algorithm)
             self.start = jax.tree.map(lambda a: np.asarray(a, float), start)
             model = wrap(jax.tree.map(jnp.asarray, self.start))
-            one, drawn, chances, late = unroll(self.algorithm)
+            one, drawn, chances, late = unroll(self.algorithm, symmetric=problem.has_loss)
             if not self.own_kind:
                 one = trace_steps(one)
             one = cast(one, float)
@@ -263,11 +263,14 @@ class Setting:
         return np.concatenate([np.ravel(np.asarray(a, float)) for a in jax.tree.leaves(model)])
 
 
-def unroll(algorithm: Any):
-    """An algorithm without randomness of its own: with the fields that its draws set, and their chances."""
+def unroll(algorithm: Any, symmetric: bool):
+    """An algorithm without randomness of its own: with the fields that its draws set, and their chances.
+
+    symmetric: fields are gradients, whose slopes have real eigenvalues.
+    """
     certain = (np.ones(1), np.zeros(1, np.int32))
     hub, agent, chances, late = None, None, certain, certain
-    told = algorithm.chances()
+    told = algorithm.chances() if symmetric else algorithm.every_chance()
     if told is not None:
         hub, values, probabilities = told
         chances = (np.asarray(probabilities, float), np.asarray(values))
