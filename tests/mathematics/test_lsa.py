@@ -254,8 +254,8 @@ def test_the_lectures_table():
 
 def test_scaffnew_with_its_random_number_on_fields_that_rotate():
     """E|th_t - th*|^2 by summing over every H, with eigenvalues far from real: what gradients never have."""
-    A = np.array([[[1.0, 2.0], [-2.0, 1.0]], [[0.5, -1.5], [1.5, 0.8]]])
-    b, q, p, eta = np.array([[1.0, 0.0], [0.5, -1.0]]), np.array([0.4, 0.6]), 0.25, 0.1
+    A = np.array([[[1.0, 4.0], [-4.0, 1.0]], [[1.2, 3.5], [-3.5, 1.2]]])
+    b, q, p, eta = np.array([[1.0, 0.0], [0.5, -1.0]]), np.array([0.4, 0.6]), 0.1, 0.1
     turning = fp.problems.LinearSystem(A, b, weights=q)
     w = turning.solution()
 
@@ -271,15 +271,13 @@ def test_scaffnew_with_its_random_number_on_fields_that_rotate():
         new = q @ np.stack(own)
         return np.concatenate([new, (h + p / eta * (new - np.stack(own))).ravel()])
 
-    maps = [np.stack([after(e, n) for e in np.eye(6)], axis=1) for n in range(1, 90)]
-    chance = p * (1 - p) ** np.arange(89)
+    maps = [np.stack([after(e, n) for e in np.eye(6)], axis=1) for n in range(1, 251)]
+    chance = p * (1 - p) ** np.arange(250)
     state = np.concatenate([-w, -(A @ w - b).ravel()])
     S, exact = np.outer(state, state), []
-    for _ in range(31):
+    for _ in range(13):
         exact.append(np.trace(S[:2, :2]))
         S = sum(c * M @ S @ M.T for c, M in zip(chance, maps, strict=True))
     f = fp.forecast(fp.Scaffnew(eta, probability=p), turning, exact=True)
-    np.testing.assert_allclose(f.curve(30), exact, rtol=1e-8)
-    assert f.bias == 0
-    run = fp.run(fp.Scaffnew(eta, probability=p), turning, rounds=400, exact=True)
-    assert run.error[0, -1] < 1e-20
+    np.testing.assert_allclose(f.curve(12), exact, rtol=1e-8)
+    assert f.bias == 0 and f.rate < 1

@@ -20,20 +20,21 @@ def _references(name: str) -> list[Any]:
     """The publications behind an algorithm, a file or a folder."""
     from fedpoint.cli.experiment import COMPARISON
     from fedpoint.config import read
-    from fedpoint.config.methods import card_of
+    from fedpoint.config.methods import card_of, makers
     from fedpoint.config.schemes import describe
-    from fedpoint.core.algorithm import CATALOGUE
     from fedpoint.report.folder import RunFolder
 
     path = Path(name)
     if path.is_dir() and not (path / COMPARISON).exists():
         config = RunFolder.open(path).config
-        own = CATALOGUE.get(config["algorithm"]["name"])  # None: the user's own algorithm
-        return [*(own.references if own else ()), *_of_scheme(config["participation"])]
+        name = (config.get("experiment") or config)["algorithm"]["name"]  # a file may say a preset
+        own = card_of(name).references if name in makers() else ()  # none for the user's own algorithm
+        return [*own, *_of_scheme(config["participation"])]
     if path.is_dir() or path.suffix == ".toml":
         found: list[Any] = []
         for member in read(path / COMPARISON if path.is_dir() else path).members:
-            found += [*type(member.algorithm).card.references, *_of_scheme(describe(member.participation))]
+            own = card_of(member.content["algorithm"]["name"]).references
+            found += [*own, *_of_scheme(describe(member.participation))]
         return found
     return list(card_of(name).references)
 

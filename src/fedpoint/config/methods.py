@@ -202,6 +202,6 @@ def describe(algorithm: Any) -> dict[str, Any]:
 
 def rebuild(table: Mapping) -> Any:
     """The algorithm that a folder describes; `Unreadable` where it only names it."""
-    if table["name"] not in CATALOGUE:
+    if table["name"] not in makers():
         raise Unreadable(f"the algorithm {table['name']} is not in the catalogue")
     return build(table)

@@ -230,6 +230,7 @@ class LinearFields(Problem):
         extra = self.slope_noise()
         second = np.swapaxes(A, 1, 2) @ A + (0.0 if extra is None else extra)
         step = np.zeros(len(A))
+        a = np.where(np.abs(a) <= 1e-12 * np.linalg.norm(A, 2, axis=(1, 2)), 0.0, a)  # a state that is never visited
         for k in np.flatnonzero(a > 0):
             # The largest eta with A + A' - eta E[A'A] >= a I, in coordinates in which A + A' - a I is I.
             root = np.linalg.cholesky(2 * _symmetric(A[k]) - a[k] * np.eye(d))
@@ -355,7 +356,7 @@ class LinearSystem(LinearFields):
         """Exact for covariances; over 4,096 draws for a sampler."""
         with jax.enable_x64(True):
             at = np.broadcast_to(np.asarray(w, dtype=float), self.b.shape)
-            return np.asarray(_traces(self.oracle, self.own, self.common, at))
+            return np.asarray(noise_traces(self.oracle, self.own, self.common, at))
 
     def slope_noise(self) -> np.ndarray | None:
         kind, root = self.oracle.noise_A, np.asarray(self.own.root_A)  # type: ignore[attr-defined]
@@ -368,7 +369,9 @@ class LinearSystem(LinearFields):
 
 
 @partial(jax.jit, static_argnums=0)
-def _traces(oracle, own, common, at):
+def noise_traces(oracle, own, common, at):
+    """(K,): the trace of the covariance of a sampled field of each agent, at its row of `at`."""
+
     def one(part):
         own, w, k = part
         mine = Mine(own, common)

@@ -15,7 +15,7 @@ from jax import lax
 from fedpoint.core.algorithm import samples_per_round
 from fedpoint.errors import FedpointError, nearest
 from fedpoint.problems.base import Mine, Oracle, check_agents, check_finite, check_weights, numbers
-from fedpoint.problems.linear_system import LinearFields, _traces, resolvent
+from fedpoint.problems.linear_system import LinearFields, noise_traces, resolvent
 from fedpoint.problems.mdp import MDP, Chain, alias_table, as_policy, chain_of, garnet_mdp
 
 SAMPLING = ("iid", "trajectory")
@@ -238,7 +238,7 @@ class TD(LinearFields):
     def noise(self, w) -> np.ndarray:
         with jax.enable_x64(True):
             at = np.broadcast_to(np.asarray(w, dtype=float), self.b.shape)
-            return np.asarray(_traces(self.oracle, self.own, self.common, at))
+            return np.asarray(noise_traces(self.oracle, self.own, self.common, at))
 
     def slope_noise(self) -> np.ndarray:
         own, (phi, gamma) = self.own, self.common
