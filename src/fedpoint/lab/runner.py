@@ -134,7 +134,7 @@ class Lsa(Setting):
         if self.source == "garnet":
             return problems.garnet(states=self.states, dim=self.dim, heterogeneity=self.heterogeneity, **common)
         # The ice is slippery in its own way at every agent.
-        return problems.frozen_lake(success=(1 / 3, 1 / 3 + self.heterogeneity), **common)
+        return problems.frozen_lake(success=(1 / 3, 1 / 3 + self.heterogeneity), features=self.dim, **common)
 
     def algorithm(self) -> Any:
         make = FedLSA if self.method == "fedlsa" else ScaffLSA
