@@ -504,6 +504,11 @@ class _Search:
 
     def message(self, algorithm: Any) -> tuple[int, int, int, float]:
         """Numbers down and up, bytes of each, and evaluations of a participant."""
+        if algorithm.unbounded:
+            raise FedpointError(
+                f"{type(algorithm).card.title} with a random number of local steps is not planned: name it "
+                f"{type(algorithm).card.name!r}, and a fixed number is chosen"
+            )
         start = check_start(self.problem, self.options.start)
         session = Session(algorithm, self.problem, Everyone(), start, self.options.exact, 0, 1, 1)
         m, steps = session.message, getattr(algorithm, "local_steps", 1)
