@@ -48,7 +48,7 @@ def off(setting, method, who, counts, draws=every.one_row, x=None):
     return np.abs(Second(setting, x)(S) - expected).max() / np.abs(expected).max()
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("who", every.WHO)
 def test_fedavg(who, steps):
     scheme, outcomes = every.WHO[who]
@@ -59,7 +59,8 @@ def test_fedavg(who, steps):
 @pytest.mark.parametrize(
     ("who", "steps", "option"),
     [
-        *((who, steps, 2) for who in every.WHO if who != "plain" for steps in (1, 2)),
+        *((who, 2, 2) for who in every.WHO if who != "plain"),
+        *(pytest.param(who, 1, 2, marks=pytest.mark.slow) for who in every.WHO if who != "plain"),
         *((who, 1, 1) for who in ("everyone", "uniform", "importance", "answering")),
         pytest.param("uniform", 2, 1, marks=pytest.mark.slow),
     ],
@@ -70,6 +71,7 @@ def test_scaffold(who, steps, option):
     assert off(setting, every.scaffold(STEP, 0.8, option), outcomes, even(steps)) <= RELATIVE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["everyone", "uniform", "by weight"])
 def test_fedprox(who):
     scheme, outcomes = every.WHO[who]
@@ -77,6 +79,7 @@ def test_fedprox(who):
     assert off(setting, every.fedavg(STEP, pull=0.7), outcomes, even(2)) <= RELATIVE
 
 
+@pytest.mark.slow
 def test_unequal_local_steps_and_own_steps():
     scheme, outcomes = every.WHO["uniform"]
     counts = [[(1.0, 1)], [(1.0, 2)], [(1.0, 3)]]
@@ -91,6 +94,7 @@ def test_unequal_local_steps_and_own_steps():
     assert off(setting, method, outcomes, even(2)) <= RELATIVE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["everyone", "uniform"])
 def test_fednova_with_momentum(who):
     """Equal lengths: tau_eff is then the same whoever is heard, and the merge is affine."""
@@ -106,6 +110,7 @@ def test_fednova_of_unequal_lengths():
     assert off(setting, every.fednova(STEP, 0.6, (1, 2, 3)), every.everyone(), counts) <= RELATIVE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["everyone", "uniform", "answering"])
 def test_fedavgm(who):
     scheme, outcomes = every.WHO[who]
@@ -132,6 +137,7 @@ def test_scaffnew(steps):
     assert off(setting, every.scaffnew(STEP, 1 / steps), every.everyone(), even(steps)) <= RELATIVE
 
 
+@pytest.mark.slow
 def test_scaffnew_with_a_random_number_of_steps():
     """Full gradients (one outcome a step): the sum over H ~ Geometric(0.4), up to 80 steps (0.6^80 = 2e-18).
 

@@ -34,7 +34,9 @@ PROBLEMS = {
     "stream": worlds.stream,
     "quadratic": worlds.quadratic,
     "iid": worlds.squares,
-    "by norm": lambda spread: worlds.squares("importance", spread=spread),
+    # Eight rows a step: a rare row's weight (up to 22) would make the errors' tail too heavy for a mean over 400. With
+    # two rows, 400,000 repeats of two rounds gave 0.198(3), 0.164(3), where 0.1970, 0.1652 were forecast.
+    "by norm": lambda spread: worlds.squares("importance", batch=8, spread=spread),
     "logistic": worlds.logistic,
 }
 AXES = (tuple(ALGORITHMS), tuple(SCHEMES), (1, 3), (0.0, 1.0), tuple(PROBLEMS))
@@ -42,20 +44,22 @@ GRID = [c for c in itertools.product(*AXES) if c[0] != "scaffnew" or (c[1] == "e
 
 
 def cover(grid, size):
-    """So many cases, each taken for the most pairs of levels that no earlier one has."""
+    """So many cases, each taken for the most pairs of levels that no earlier one has; every algorithm first."""
     chosen, seen = [], set()
 
     def fresh(case):
         return {((i, case[i]), (j, case[j])) for i, j in itertools.combinations(range(len(case)), 2)} - seen
 
     while len(chosen) < size:
-        best = max(grid, key=lambda case: len(fresh(case)))
+        left = set(ALGORITHMS) - {case[0] for case in chosen}
+        among = [case for case in grid if case[0] in left] or grid
+        best = max(among, key=lambda case: len(fresh(case)))
         seen |= fresh(best)
         chosen.append(best)
     return chosen
 
 
-QUICK = cover(GRID, 12)
+QUICK = cover(GRID, 8)
 CASES = [
     pytest.param(*c, marks=() if c in QUICK else pytest.mark.slow, id="-".join(map(str, c)).replace(" ", "_"))
     for c in GRID
@@ -81,7 +85,9 @@ def compare(f, run, slack=0.0):
 @pytest.mark.parametrize(("method", "who", "steps", "spread", "kind"), CASES)
 def test_curve_and_floor(method, who, steps, spread, kind):
     algorithm, problem = ALGORITHMS[method](steps), PROBLEMS[kind](spread=spread)
-    start = problem.solution() + (np.array([0.4, -0.3]) if kind == "logistic" else np.array([2.0, -1.5]))
+    # Near w* where fields are linearised, and where rows are chosen by their gradients at w*.
+    near = kind in ("logistic", "by norm")
+    start = problem.solution() + (np.array([0.4, -0.3]) if near else np.array([2.0, -1.5]))
     f = fp.forecast(algorithm, problem, SCHEMES[who], start=start)
     assert not f.diverges and f.standard_error is None
     run = fp.run(algorithm, problem, ROUNDS, SCHEMES[who], start=start, seed=17, repeats=REPEATS)

@@ -103,6 +103,7 @@ def test_the_standard_error_is_honest():
     assert 0.2 < (z**2).mean() < 2.5, z
 
 
+@pytest.mark.slow
 def test_memories_of_ones_own():
     problem = worlds.quadratic()
     f = fp.forecast(Remembers(0.2), problem, 2)
@@ -122,6 +123,7 @@ def test_reused_samples_need_drawn_rounds():
     assert seen - told.floor > 20 * se and f.variance > 1.5 * told.variance
 
 
+@pytest.mark.slow
 def test_steps_that_shrink_are_found():
     f = fp.forecast(Slows(0.15), worlds.quadratic(), start=worlds.START)
     assert f.limit is None and f.floor is None
@@ -131,6 +133,7 @@ def test_steps_that_shrink_are_found():
     assert np.abs(z).max() < 5, z
 
 
+@pytest.mark.slow
 def test_shuffled_rows_are_sampled():
     """Rows without replacement within a round depend on each other."""
     problem = worlds.squares("shuffle")

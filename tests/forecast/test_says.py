@@ -59,6 +59,7 @@ def test_diverges_in_the_mean_square_only():
     np.testing.assert_allclose(above.curve(300), expected, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_run_far_above_the_limit_of_the_mean_square_diverges():
     problem = fp.problems.LinearStream(worlds.CENTERS, noise=0.2)
     f = fp.forecast(fp.GradientExchange(1.7), problem, 1)
@@ -214,6 +215,7 @@ def test_a_tree_of_parameters_is_forecast_as_its_vector(dtype):
     np.testing.assert_allclose(f.curve(5), expected, rtol=max(close, 1e-6))
 
 
+@pytest.mark.slow
 def test_a_solution_in_single_precision_is_no_bias():
     problem = fp.problems.Logistic(
         worlds._X.astype(np.float32), worlds.logistic().all_rows()[1][:, 0], worlds._groups, 0.2, dtype=np.float32

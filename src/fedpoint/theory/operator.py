@@ -188,13 +188,18 @@ class Setting:
                 )
 
     @cached_property
-    def affine(self) -> bool:
-        """The expected round is affine, and so is the hub's merge: then it is exactly the mean of the random round."""
+    def straight(self) -> bool:
+        """The expected round is affine."""
         rng = np.random.default_rng(0)
         x, h = self.origin, rng.normal(size=self.size)
         with np.errstate(all="ignore"):
             bend = self.step(x + h) + self.step(x - h) - 2 * self.step(x)
-        if not np.abs(bend).max() <= 1e-9 * (1 + np.abs(x).max()):
+        return bool(np.abs(bend).max() <= 1e-9 * (1 + np.abs(x).max()))
+
+    @cached_property
+    def affine(self) -> bool:
+        """The expected round is affine, and so is the hub's merge: then it is exactly the mean of the random round."""
+        if not self.straight:
             return False
         if isinstance(self.participation, Everyone):
             return True

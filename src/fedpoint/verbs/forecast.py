@@ -261,7 +261,7 @@ class Forecast:
             raise FedpointError("there is no curve: the expected round does not settle")
         target = s.read(self._x) if target is None else target
         gap = self._measured(s.read(self._x) - target)
-        if self._steady is not None and s.problem.linear and s.affine and not self._noiseless:
+        if self._steady is not None and s.problem.linear and s.straight and not self._noiseless:
             return self._steady.curve(self._origin, gap, rounds)
         mean = (self._measured(s.path(self._origin, rounds) - target) ** 2).sum(1)
         if self._noiseless:
@@ -392,6 +392,8 @@ class Forecast:
             said.append(f"linearised {where}: fields are not affine; the mean path is followed without linearising")
         elif not s.affine and self._x is not None:
             said.append("linearised: the method is not affine in what the hub hears")
+        if not s.exact and not s.oracle.independent and self._x is not None:
+            said.append("samples of a round depend on each other: limit and rate are those of independent ones")
         if s.moments.sampled:
             said.append("the schedule's moments are estimated from 32,768 drawn rounds (about 1 %)")
         if self._sampled is not None:
