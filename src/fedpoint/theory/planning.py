@@ -331,7 +331,7 @@ def best_step(evaluate: Callable[[float], Trial], guess: float, target: float, m
         best, high = other, best.step
     for side in (1.25, 0.8):
         step = best.step * side
-        if len(trials) < most and low < step < high and best.rounds > 8:
+        if len(trials) < most and low < step < high and best.rounds > 1:
             other = look(step)
             if other.rounds < best.rounds:
                 return other, trials
