@@ -27,7 +27,7 @@ test: check ## check, then run the tests and doctests (options in ARGS)
 	$(BIN)/python -m pytest $(ARGS)
 
 test-all: check ## the same, slow tests included
-	$(BIN)/python -m pytest -m "" $(ARGS)
+	XLA_FLAGS= $(BIN)/python -m pytest -m "" $(ARGS)
 
 check: $(READY_DEV) ## format, lint and types
 	$(BIN)/ruff format --check .

@@ -9,6 +9,8 @@ os.environ["FEDPOINT_CACHE"] = str(Path(__file__).resolve().parents[1] / ".pytes
 os.environ["JAX_ENABLE_X64"] = "0"  # the library asks for double precision itself
 os.environ["JAX_PLATFORMS"] = "cpu"  # the tolerances are those of the CPU
 os.environ["MPLBACKEND"] = "Agg"
+# Most of the time goes into compiling small programs that run once. `make test-all` compiles as users do.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import hypothesis
 import jax
