@@ -69,13 +69,18 @@ class Experiment:
 def read(path: str | Path, **overrides: Any) -> Experiment:
     """The experiment of a TOML file. `overrides` (rounds, seed) replace what the file says, unless None."""
     path = Path(path)
-    text = read_text(path, advice=": a TOML file must be")
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise FedpointError(f"{path}: {syntax(str(error))}") from None
+    content, text = read_toml(path)
     given = {key: value for key, value in overrides.items() if value is not None}
     return parse({**content, **given}, path.stem, text, path.parent, str(path))
+
+
+def read_toml(path: Path) -> tuple[dict[str, Any], str]:
+    """The content of a TOML file, and its text, in which mistakes are looked up."""
+    text = read_text(path, advice=": a TOML file must be")
+    try:
+        return tomllib.loads(text), text
+    except tomllib.TOMLDecodeError as error:
+        raise FedpointError(f"{path}: {syntax(str(error))}") from None
 
 
 def syntax(message: str) -> str:

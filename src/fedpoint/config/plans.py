@@ -15,7 +15,6 @@ Only the target has to be there. What the file says for `fedpoint run` is passed
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +23,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from fedpoint.config import methods, schemes
-from fedpoint.config.experiment import Content, _mistake, _problem, syntax
+from fedpoint.config.experiment import Content, _mistake, _problem, read_toml
 from fedpoint.config.mistakes import Mistake, Mistakes
 from fedpoint.config.problems import AnyKind, Seed, Table
-from fedpoint.config.text import read_text
 from fedpoint.errors import FedpointError, nearest
 
 Cost = Annotated[float, Field(ge=0)]
@@ -75,11 +73,7 @@ class Planned:
 def read_plan(path: str | Path, **overrides: Any) -> Planned:
     """The plan of a TOML file. `overrides` (target, budget, minimise, measure, seed) replace what it says, if given."""
     path = Path(path)
-    text = read_text(path, advice=": a TOML file must be")
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise FedpointError(f"{path}: {syntax(str(error))}") from None
+    content, text = read_toml(path)
     given = {key: value for key, value in overrides.items() if value is not None}
     seed = {"seed": given.pop("seed")} if "seed" in given else {}
     table = content.get("plan", {})
