@@ -206,9 +206,6 @@ class Setting:
         with jax.enable_x64(True):
             return bool(_merge_bends(self.oracle, self.space, self.numbers, jax.random.key(0)) <= 1e-9)
 
-    def split(self, x: Any) -> tuple[Any, Any]:
-        return x[: self.u0.size], x[self.u0.size :].reshape(self.m0.shape)
-
     def step(self, x: np.ndarray, round: int = 0) -> np.ndarray:
         """F(x)."""
         with jax.enable_x64(True):
