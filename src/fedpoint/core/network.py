@@ -190,6 +190,32 @@ class Network:
         gaps = flat[self.edges[:, 0]] - flat[self.edges[:, 1]]
         return float(self.weights @ (gaps**2).sum(1))
 
+    def aligned(self, names: Sequence[Any]) -> Network:
+        """The same graph with its nodes in the order of `names`, which are the agents' names in a problem.
+
+        A network whose names are only numbers 0 to K-1 goes by position.
+        """
+        names = [str(name) for name in names]
+        if names == self.names:
+            return self
+        number = {name: i for i, name in enumerate(names)}
+        if set(number) == set(self.names) and len(names) == self.nodes:
+            place = np.array([number[name] for name in self.names], dtype=np.int64)
+            return Network(place[self.edges], self.weights, names)
+        if self.names == [str(i) for i in range(self.nodes)]:
+            if len(names) == self.nodes:
+                return Network(self.edges, self.weights, names)
+            raise FedpointError(f"network: {self.nodes} nodes, but the problem has {len(names)} agents: one node each")
+        wrong = [
+            f"{what}: {', '.join(found[:5])}" + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+            for what, found in (
+                ("nodes without data", [n for n in self.names if n not in number]),
+                ("agents that are no node", [n for n in names if n not in set(self.names)]),
+            )
+            if found
+        ]
+        raise FedpointError("network: its names do not match the problem's: " + "; ".join(wrong))
+
     def metropolis(self) -> Network:
         """The same edges with weights 1/(1 + max(n_i, n_j)), n_i the number of neighbours: for diffusion.
 
