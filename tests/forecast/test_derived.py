@@ -192,7 +192,7 @@ def test_abandoned_rounds_slow_the_mean():
     algorithm = worlds.CATALOGUE["fedavg, own steps"]
     scheme = fp.Answering(fp.Uniform(1), probability=0.4)
     f, g = (fp.forecast(algorithm, worlds.stream(), who) for who in (scheme, None))
-    matrix = g._setting.matrix(g.limit)
+    matrix = g.setting.matrix(g.limit)
     assert f.rate == pytest.approx(np.abs(np.linalg.eigvals(0.6 * np.eye(2) + 0.4 * matrix)).max(), rel=1e-10)
     np.testing.assert_allclose(f.limit, g.limit, rtol=0, atol=1e-12)
 

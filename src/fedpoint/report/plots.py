@@ -124,7 +124,7 @@ def forecast_curve(
         lines.append(Line(at[some], values[:, some].mean(0), "run", COLOURS[0]))
     lines.append(Line(chosen, expected[chosen], "forecast", INK, (0, (5, 1.5))))
     ends = np.array([0, rounds])
-    floor, bias = forecast.floor, forecast._bias2
+    floor, bias = forecast.floor, forecast.bias2
     if floor is not None and np.isfinite(floor) and floor > 0:
         lines.append(Line(ends, np.full(2, floor), f"floor {floor:.2g}", COLOURS[1], (0, (1.5, 1))))
     if bias > 0:

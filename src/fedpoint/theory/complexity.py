@@ -144,7 +144,7 @@ def _search(problem: Any, target: float, start: Any, steps: list[int]) -> dict[s
     """The fewest rounds of each method by exact forecasts."""
     from fedpoint.algorithms import FedLSA, ScaffLSA, Scaffnew
     from fedpoint.theory.planning import LONGEST, attempt, best_step
-    from fedpoint.verbs.forecast import forecast  # a verb: it imports theory
+    from fedpoint.verbs.forecast import prepare  # a verb: it imports theory
 
     def scaffnew(step, local_steps):
         return Scaffnew(step, probability=1.0 / local_steps)
@@ -161,7 +161,8 @@ def _search(problem: Any, target: float, start: Any, steps: list[int]) -> dict[s
         for H in sorted(choices):
 
             def evaluate(step: float, make=make, H=H, limit=fewest) -> Any:
-                return attempt(forecast(make(step, H), problem, start=start), step, target, limit)
+                f = prepare(make(step, H), problem, start=start, coarse=True)
+                return attempt(f, step, target, limit)
 
             try:
                 trial, _ = best_step(evaluate, guess, target)

@@ -89,13 +89,28 @@ def fill(like: Any, vector: Array) -> Any:
 
 
 class Setting:
-    """An algorithm on a problem with a participation, ready for theory: everything in double precision."""
+    """An algorithm on a problem with a participation, ready for theory: everything in double precision.
 
-    def __init__(self, algorithm: Any, problem: Any, participation: Any, start: Any, exact: bool):
+    coarse: few programs for many numbers of local steps, each of which computes more than it needs.
+    affine: the answer to `affine` where it is known from a setting of the same kind.
+    """
+
+    def __init__(
+        self,
+        algorithm: Any,
+        problem: Any,
+        participation: Any,
+        start: Any,
+        exact: bool,
+        coarse: bool = False,
+        affine: bool | None = None,
+    ):
         cache.enable()
         participation = as_participation(participation)
         check_valid(algorithm, participation)
         self.problem, self.exact = problem, exact
+        if affine is not None:
+            self.affine = affine
         self.algorithm = bind_algorithm(algorithm, problem)
         participation.slots(problem.agents)
         self.participation = participation.bind(problem, self.algorithm, exact)
@@ -110,7 +125,7 @@ class Setting:
             one = cast(one, float)
             self._check_say(one, model)
             self.space = Space(
-                kept_leaves(one, model), most_steps(self.algorithm, chances, late), self._alike(), self.settles
+                kept_leaves(one, model), most_steps(self.algorithm, chances, late, coarse), self._alike(), self.settles
             )
             m = self.moments
             self.numbers = jax.device_put(
@@ -294,12 +309,15 @@ def trace_steps(algorithm: Any) -> Any:
     return with_leaves(algorithm, local_steps=np.int32(steps)) if isinstance(steps, int) else algorithm
 
 
-def most_steps(algorithm: Any, chances: Any, late: Any) -> int:
-    """A bound on local steps; in powers of two, so that few programs are compiled."""
+def most_steps(algorithm: Any, chances: Any, late: Any, coarse: bool) -> int:
+    """A bound on local steps, so that few programs are compiled: 1, 2, 4, ...; 8, 64, ... where coarse."""
     steps = getattr(algorithm, "local_steps", 1)
     steps = 1 if steps is None else getattr(steps, "steps", steps)
     top = max(int(np.max(np.asarray(steps))), int(np.max(chances[1])), int(np.max(late[1])))
-    return 1 << (top - 1).bit_length() if top > 1 else 1
+    bound, factor = (8, 8) if coarse else (1, 2)
+    while bound < top:
+        bound *= factor
+    return bound
 
 
 def kept_leaves(algorithm: Any, model: Any) -> tuple[int, ...]:
@@ -375,7 +393,7 @@ def template(space: Space, oracle: Any, numbers: Numbers) -> tuple[Any, Any]:
     """Shapes of a message and of a memory."""
 
     def both(numbers):
-        algorithm = one_agent(numbers, 0)[0]
+        algorithm = one_agent(numbers, 0)
         hub, memory = numbers.algorithm.init(numbers.model)
         mine = Mine(jax.tree.map(lambda a: a[0], numbers.own), numbers.common)
         agent = Agent(oracle, mine, Key(jnp.uint32(0), jnp.uint32(0)), None, None, True, 0, numbers.p[0])
@@ -385,21 +403,21 @@ def template(space: Space, oracle: Any, numbers: Numbers) -> tuple[Any, Any]:
     return jax.eval_shape(both, numbers)
 
 
-def one_agent(numbers: Numbers, index: Any) -> tuple[Any, Any]:
+def one_agent(numbers: Numbers, index: Any) -> Any:
     """The algorithm with one agent's hyper-parameters."""
     tuned, put = split_per_agent(numbers.algorithm, numbers.p.shape[0])
-    return put(jax.tree.map(lambda a: a[index], tuned)), tuned
+    return put(jax.tree.map(lambda a: a[index], tuned))
 
 
 def expected(oracle: Any, space: Space, numbers: Numbers, hub: Any, m: Array, round: Any) -> tuple[Any, Array]:
     """One expected round: the hub and every agent's floats."""
     u, new = over_outcomes(numbers, lambda one: _merged(oracle, space, one, hub, m, round))
     keep = 1 - numbers.merge
-    hub = count_on(numbers.algorithm, hub)
+    hub = count_on(hub)
     return fill(hub, keep * flat(hub) + numbers.merge * u), keep * m + numbers.merge * new
 
 
-def count_on(algorithm: Any, hub: Any) -> Any:
+def count_on(hub: Any) -> Any:
     """The hub with its counters of rounds gone on by one."""
     return jax.tree.map(lambda a: a if jnp.issubdtype(jnp.result_type(a), jnp.floating) else a + 1, hub)
 

@@ -28,7 +28,6 @@ from fedpoint.theory.steady import NoLimit, Steady
 LONGEST = 1 << 20  # rounds that are looked ahead
 LONGEST_PATH = 1 << 14  # the same where every round of the mean path is computed
 LONGEST_WALK = 1 << 10  # the same where second moments of a large state are moved round by round
-LARGEST_STATE, LARGEST_MODEL = 2500, 200  # as in `fp.forecast`
 LARGE = 60  # numbers of a state, above which they are
 CHUNK = 16  # rounds of such a walk between two looks
 POINTS = 48  # kept of a curve
@@ -56,10 +55,8 @@ class Uncomputable(FedpointError):
 
 
 def exactly(forecast: Any) -> bool:
-    """Second moments come from the operator, as `Forecast` would choose; asked without looking for a limit."""
-    f, s = forecast, forecast._setting
-    known = s.exact or (s.oracle.known_noise and s.oracle.independent)
-    return bool(known and not s.own_kind and s.size <= LARGEST_STATE and f._w.size <= LARGEST_MODEL)
+    """Second moments come from the operator; asked without looking for a limit."""
+    return bool(forecast.noise_if_settled == "exact")
 
 
 # Expected curves, at single rounds.
@@ -108,18 +105,18 @@ class MeanPath:
     """|E w_t - w*|^2 as it is measured, computed as far as asked for."""
 
     def __init__(self, forecast: Any):
-        self.forecast, self.x, self.values = forecast, forecast._origin, np.zeros(0)
+        self.forecast, self.x, self.values = forecast, forecast.origin, np.zeros(0)
 
     def at(self, t: int) -> float:
         return float(self.upto(t)[t])
 
     def upto(self, t: int) -> np.ndarray:
-        f, s = self.forecast, self.forecast._setting
+        f, s = self.forecast, self.forecast.setting
         while len(self.values) <= t:
             rounds = max(255, len(self.values))
             with np.errstate(all="ignore"):
                 path = s.path(self.x, rounds)
-                new = (f._measured(path - f._w) ** 2).sum(1)
+                new = (f.measured(path - f.optimum) ** 2).sum(1)
                 self.x = s.travel(self.x, rounds + 1)
             self.values = np.concatenate([self.values, new])
         return self.values
@@ -136,10 +133,10 @@ class Curve:
 
 def affine_curve(forecast: Any, accuracy: float) -> Curve:
     """Where the round is affine: all from one basis, begun at the start; its powers end at the floor by themselves."""
-    f, s = forecast, forecast._setting
-    x = f._origin
+    f, s = forecast, forecast.setting
+    x = f.origin
     second = Second(s, x)
-    W = Steady(s, x, second, f._R).weight(f._measured(s.read(x) - f._w))
+    W = Steady(s, x, second, f.reading).weight(f.measured(s.read(x) - f.optimum))
     S = np.zeros((len(x) + 1,) * 2)
     S[0, 0] = 1.0
     powers = Powers(second, S, W, accuracy)
@@ -153,16 +150,16 @@ def affine_curve(forecast: Any, accuracy: float) -> Curve:
 def curve_of(forecast: Any, accuracy: float) -> Curve:
     """For settings whose floor is known; a `NoLimit` or an infinite floor where it diverges."""
     f = forecast
-    s: Setting = f._setting
-    if s.problem.linear and s.affine and not f._noiseless and exactly(f):
+    s: Setting = f.setting
+    if s.problem.linear and s.affine and not f.noiseless and exactly(f):
         return affine_curve(f, accuracy)
     if f.floor is None:
-        raise Uncomputable(f"its floor is not computable: {f._method}")
+        raise Uncomputable(f"its floor is not computable: {f.noise_by}")
     if not math.isfinite(f.floor):
         return Curve(lambda t: math.inf, math.inf, 0)
-    steady: Steady | None = f._steady
+    steady: Steady | None = f.steady
     path = MeanPath(f)
-    if f._noiseless:
+    if f.noiseless:
         return Curve(path.at, f.floor, LONGEST_PATH)
     if steady is not None:
         start = np.zeros((steady.n, steady.n))
@@ -211,7 +208,7 @@ def walks(setting: Setting) -> bool:
 
 def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | None, np.ndarray]:
     """(rounds, why, level, values): the expected curve by moving second moments, as far as it can matter."""
-    f, s = forecast, forecast._setting
+    f, s = forecast, forecast.setting
     path = MeanPath(f)
     limit = min(limit, LONGEST_WALK if s.size > LARGE else LONGEST_PATH)
     ahead = min(limit, 255)
@@ -226,10 +223,10 @@ def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | 
     arrived = int(np.flatnonzero(mean <= target)[0])  # the mean; the variance comes on top
     limit, asked = min(limit, 3 * arrived + 2 * CHUNK), limit  # what takes much longer waits for its variance
     affine = s.problem.linear and s.affine
-    x = f._origin if affine else f._x
+    x = f.origin if affine else f.state
     second = Second(s, x)
-    gap = s.read(x) - f._w if affine else np.zeros_like(f._w)
-    W = Steady(s, x, second, f._R).weight(f._measured(gap))
+    gap = s.read(x) - f.optimum if affine else np.zeros_like(f.optimum)
+    W = Steady(s, x, second, f.reading).weight(f.measured(gap))
     S = np.zeros((len(x) + 1,) * 2)
     S[0, 0] = 1.0
     found = [float(mean[0])]
@@ -259,13 +256,11 @@ def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | 
 
 def attempt(forecast: Any, step: float, target: float, limit: int) -> Trial:
     """Does this step reach the target within the limit, and when?"""
-    f, s = forecast, forecast._setting
-    if hasattr(s.algorithm, "local_steps"):  # few programs: bounds on local steps in powers of eight
-        s.space = s.space._replace(most=8 ** max(1, math.ceil(math.log(s.space.most, 8) - 1e-9)))
+    f, s = forecast, forecast.setting
     if s.adaptive or s.scheduled:
-        raise Uncomputable(f"its floor is not computable: {f._method}")
+        raise Uncomputable(f"its floor is not computable: {f.noise_by}")
     try:
-        if walks(s) and not f._noiseless and exactly(f):
+        if walks(s) and not f.noiseless and exactly(f):
             rounds, why, level, values = walk(f, target, limit)
             times = thinned(len(values) - 1) if len(values) else np.zeros(0, int)
             value = float(values[int(rounds)]) if math.isfinite(rounds) else math.nan
@@ -336,3 +331,12 @@ def best_step(evaluate: Callable[[float], Trial], guess: float, target: float, m
             if other.rounds < best.rounds:
                 return other, trials
     return best, trials
+
+
+def frontier(curves: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """(costs, errors): the lower envelope of curves, what a cost buys at best."""
+    cost, error = (np.concatenate([c[i] for c in curves]) for i in (0, 1))
+    order = np.lexsort((error, cost))
+    cost, error = cost[order], np.minimum.accumulate(error[order])
+    new = np.r_[True, error[1:] < error[:-1] * (1 - 1e-9)]
+    return cost[new], error[new]

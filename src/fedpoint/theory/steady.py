@@ -116,6 +116,47 @@ def _reach(M: np.ndarray) -> np.ndarray:
         Q = Q @ U[:, ~still]
 
 
+@dataclass(frozen=True)
+class Iterated:
+    """A limit that was gone to; None where it does not settle."""
+
+    x: np.ndarray | None
+    rate: float | None
+
+
+def iterate(setting: Setting, most: int = 1 << 16) -> Iterated:
+    """The limit by going there, for methods without a linear map near it, and the rate of the last stretch."""
+    x, done, chunk = setting.origin, 0, 256
+    gaps: list[tuple[int, float]] = []
+    while done < most:
+        new = setting.travel(x, chunk, done)
+        after = setting.travel(new, 1, done + chunk)
+        done += chunk
+        gap = float(np.linalg.norm(setting.read(after) - setting.read(new)))
+        if not np.isfinite(gap):
+            return Iterated(None, None)
+        gaps.append((done, gap))
+        x = new
+        if gap <= 1e-13 * (1 + float(np.linalg.norm(setting.read(x)))):
+            break
+        chunk = min(2 * chunk, 8192)
+    else:
+        return Iterated(None, None)
+    return Iterated(x, _tail_rate(setting))
+
+
+def _tail_rate(setting: Setting) -> float | None:
+    """From the changes of the model while they are above rounding."""
+    path = setting.path(setting.origin, 4096)
+    change = np.linalg.norm(np.diff(path, axis=0), axis=1)
+    good = np.flatnonzero(change > 1e-11 * (1 + np.abs(path[-1]).max()))
+    if len(good) < 8:
+        return 0.0
+    last = good[-1]
+    first = last - max(4, min(64, last // 4))
+    return float((change[last] / change[first]) ** (1.0 / (last - first)))
+
+
 @dataclass
 class Steady:
     """Second moments around a fixed point x."""

@@ -91,7 +91,7 @@ def check(run: Any, claims: Any = None) -> Verdict:
     if int(run.rounds[-1]) < 1:
         raise FedpointError("the run has no rounds yet: there is nothing to check")
     algorithm = run.algorithm if claims is None else claimed(claims, run.algorithm)
-    return _Examination(run, algorithm, claims is not None).verdict()
+    return _Examination(run, algorithm).verdict()
 
 
 def claimed(claims: Any, algorithm: Any) -> Any:
@@ -114,8 +114,8 @@ def claimed(claims: Any, algorithm: Any) -> Any:
 class _Examination:
     """A run beside its forecast."""
 
-    def __init__(self, run: Any, algorithm: Any, claim: bool):
-        self.run, self.problem, self.claim = run, run.problem, claim
+    def __init__(self, run: Any, algorithm: Any):
+        self.run, self.problem = run, run.problem
         session = run.session
         leaves = [np.asarray(a, float) for a in jax.tree.leaves(run.history)]
         self.models = np.concatenate([a.reshape(*a.shape[:2], -1) for a in leaves], axis=2)
@@ -133,7 +133,7 @@ class _Examination:
 
     @cached_property
     def affine(self) -> bool:
-        return bool(self.problem.linear and self.f._setting.affine)
+        return bool(self.problem.linear and self.f.setting.affine)
 
     @cached_property
     def slack(self) -> float:
@@ -142,10 +142,10 @@ class _Examination:
         loose = 0.0 if self.affine else LINEARISED
         if sampled and self.f.variance:
             loose += 3 * sampled / self.f.variance
-        return loose + (0.03 if self.f._setting.moments.sampled else 0.0)
+        return loose + (0.03 if self.f.setting.moments.sampled else 0.0)
 
     def verdict(self) -> Verdict:
-        if self.f._setting.scheduled:
+        if self.f.setting.scheduled:
             checks = [*self._path(), *self._invariants()]
             words = f"follows the forecast of {self.title}'s decaying steps"
             return self._conclude(checks, words)
@@ -183,7 +183,7 @@ class _Examination:
         if not failed:
             settled = any(c.ok for c in checks if c.name == "limit")
             if not settled and any(c.ok for c in checks if c.name == "path"):
-                if not self.f._setting.scheduled:
+                if not self.f.setting.scheduled:
                     good = f"follows the forecast of {self.title} so far: {self.rounds[-1]} rounds do not show its end"
             elif not settled:
                 left_out = next((c.words for c in checks if c.ok is None), "nothing to compare")
@@ -209,7 +209,7 @@ class _Examination:
         n = len(self.rounds)
         first = n // 2
         floor = max(self.f.floor, 1e-300)
-        if self.f._noiseless:
+        if self.f.noiseless:
             return slice(n - 1, n) if self.curve[-1] <= 1.01 * floor + 1e-12 * self.curve[0] else None
         while first < n - max(1, n // 10) and self.curve[first] > (1 + SETTLED) * floor:
             first += max(1, n // 20)
@@ -227,10 +227,10 @@ class _Examination:
         f, tail = self.f, self.tail
         if tail is None:
             return [Check("limit", None, None, None, None, "the run has not settled (or no floor is forecast)")]
-        target = f._setting.read(f._x)  # type: ignore[arg-type]
+        target = f.setting.read(f.state)  # type: ignore[arg-type]
         mean = self.models[:, tail].mean((0, 1))
         gap = float(np.linalg.norm(mean - target))
-        if f._noiseless:
+        if f.noiseless:
             allowed = EXACT * (1 + float(np.linalg.norm(target))) + 2 * math.sqrt(max(self.curve[-1] - f.floor, 0.0))  # type: ignore[index]
             return [Check("limit", gap <= allowed, gap, 0.0, None, f"{gap:.3g} from the forecast limit")]
         count = tail.stop - tail.start
@@ -246,15 +246,15 @@ class _Examination:
     def _spread(self) -> np.ndarray:
         """Eigenvalues of the model's stationary covariance: forecast, or measured where it was only sampled."""
         f = self.f
-        if f._steady is not None and f._steady.covariance is not None:
-            R = f._setting.reading
+        if f.steady is not None and f.steady.covariance is not None:
+            R = f.setting.reading
             k = R.shape[1]
-            return np.maximum(np.linalg.eigvalsh(R @ f._steady.covariance[:k, :k] @ R.T), 0.0)
+            return np.maximum(np.linalg.eigvalsh(R @ f.steady.covariance[:k, :k] @ R.T), 0.0)
         return np.array([f.variance or 0.0])
 
     def _floor(self) -> list[Check]:
         f, tail, error = self.f, self.tail, self.run.error
-        if f._noiseless:
+        if f.noiseless:
             return []
         if tail is None or error is None or f.floor is None:
             return [Check("floor", None, None, f.floor, None, "the run has not settled, or no floor is forecast")]
@@ -277,7 +277,7 @@ class _Examination:
             return [Check("path", None, None, None, None, "no expected error to compare with")]
         n = len(self.rounds)
         at = np.unique(np.geomspace(1, n - 1, 8).round().astype(int)) if n > 1 else np.array([], int)
-        if self.f._noiseless:
+        if self.f.noiseless:
             expected, seen = self.curve[at], error[0, at]
             off = np.abs(np.sqrt(seen) - np.sqrt(expected)) / (1e-9 + math.sqrt(self.curve[0]))
             worst = int(off.argmax())
@@ -298,12 +298,12 @@ class _Examination:
 
     def _unbiased(self) -> list[Check]:
         """The mean model of early rounds against the expected path: weights and samples must average out."""
-        if self.f._noiseless or not self.affine or self.repeats < 8 or self.f._settled is not None:
+        if self.f.noiseless or not self.affine or self.repeats < 8 or self.f.setting.adaptive:
             return []
         at = np.flatnonzero((self.rounds > 0) & (self.rounds <= 10))[:5]
         if not len(at):
             return []
-        path = self.f._setting.path(self.f._origin, int(self.rounds[at[-1]]))[self.rounds[at]]
+        path = self.f.setting.path(self.f.origin, int(self.rounds[at[-1]]))[self.rounds[at]]
         models = self.models[:, at]
         se = models.std(0, ddof=1) / math.sqrt(self.repeats)
         gap = models.mean(0) - path
@@ -319,9 +319,9 @@ class _Examination:
     def _rate(self) -> list[Check]:
         """The slope of log |w - limit| where nothing is random; else the path tells it."""
         f = self.f
-        if not f._noiseless or f.rate is None or f.rate < 1e-3 or f.diverges:
+        if not f.noiseless or f.rate is None or f.rate < 1e-3 or f.diverges:
             return []
-        target = f._setting.read(f._x)  # type: ignore[arg-type]
+        target = f.setting.read(f.state)  # type: ignore[arg-type]
         gap = np.linalg.norm(self.models[0] - target, axis=1)
         good = np.flatnonzero(gap > 1e-9 * gap.max())
         good = good[len(good) // 2 :]
@@ -377,7 +377,7 @@ class _Examination:
         w = self.problem.solution()
         if w is None:
             return ""
-        flat = self.f._setting.flatten
+        flat = self.f.setting.flatten
         w = flat(w)
         spread = math.sqrt(max(self.models[:, tail].var((0, 1)).sum(), 0.0) / max(1, self.repeats)) + 1e-9
         known: list[tuple[str, np.ndarray]] = [("w*", w)]
@@ -385,7 +385,7 @@ class _Examination:
             known.append((name, point))
         distances = [float(np.linalg.norm(mean - point)) for _, point in known]
         best = int(np.argmin(distances))
-        own = float(np.linalg.norm(mean - self.f._setting.read(self.f._x)))  # type: ignore[arg-type]
+        own = float(np.linalg.norm(mean - self.f.setting.read(self.f.state)))  # type: ignore[arg-type]
         if own <= distances[best] or distances[best] > max(3 * spread, 0.2 * float(np.linalg.norm(mean - w))):
             return (
                 f"does not end where {self.title} does: {np.linalg.norm(mean - w):.3g} from w*, at no point known here"
@@ -426,7 +426,7 @@ class _Examination:
 
 def _limit_of(algorithm: Any, problem: Any, participation: Any = None) -> np.ndarray:
     f = forecast(algorithm, problem, participation, exact=True)
-    return f._setting.flatten(f.limit)
+    return f.setting.flatten(f.limit)
 
 
 def _quietly(make: Callable[[], np.ndarray]) -> np.ndarray | None:

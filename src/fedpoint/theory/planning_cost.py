@@ -1,0 +1,51 @@
+"""What does a round cost? What it uses in expectation, and prices in seconds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fedpoint.errors import FedpointError
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a round uses, in expectation over who takes part."""
+
+    asked: float
+    heard: float
+    floats_down: float
+    floats_up: float
+    bytes: float
+    evaluations: float
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What things cost, in seconds: a number sent, a message (its latency), an evaluation of a local field.
+
+    parallel: agents work and send at the same time, so that a round takes as long as one agent takes; False: one after
+    the other, as in a simulation, or when the hub's link is what limits.
+    """
+
+    per_float: float = 0.0
+    per_message: float = 0.0
+    per_gradient: float = 0.0
+    parallel: bool = False
+
+    def __post_init__(self) -> None:
+        values = (self.per_float, self.per_message, self.per_gradient)
+        for f, value in zip(("per_float", "per_message", "per_gradient"), values, strict=True):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise FedpointError(f"Prices: {f} is a number of seconds, at least 0; got {value!r}")
+        if not any(values):
+            raise FedpointError("Prices: at least one of per_float, per_message and per_gradient must be above 0")
+
+    def of(self, use: Use) -> float:
+        """Seconds of one round."""
+        busy = max(use.asked, use.heard, 1.0) if self.parallel else 1.0
+        return (
+            self.per_float * (use.floats_down + use.floats_up)
+            + self.per_message * (use.asked + use.heard)
+            + self.per_gradient * use.evaluations
+        ) / busy
