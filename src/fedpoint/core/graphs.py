@@ -132,7 +132,10 @@ def _gradients(problem: Any, at: Any) -> np.ndarray:
 
 
 def _statistics(problem: Any) -> np.ndarray:
-    """Means over an agent's rows of (x, y) and of x y', each divided by its standard deviation between agents."""
+    """Means over an agent's rows of (x, y) and of x y', each divided by the rows' standard deviation around them.
+
+    So all have the same noise, and those in which agents differ count more.
+    """
     if not hasattr(problem, "all_rows"):
         raise FedpointError(
             f'network: by="statistics" needs agents that store rows; {type(problem).__name__} does not: '
@@ -146,7 +149,7 @@ def _statistics(problem: Any) -> np.ndarray:
     x, y = (np.asarray(a, dtype=float).reshape(len(a), -1) for a in parts)
     both = np.concatenate([x, y, (x[:, :, None] * y[:, None, :]).reshape(len(x), -1)], axis=1)
     means = np.add.reduceat(both, problem.own.offset, axis=0) / problem.counts[:, None]
-    spread = means.std(0)
+    spread = np.sqrt(((both - np.repeat(means, problem.counts, axis=0)) ** 2).mean(0))
     return means / np.where(spread > 0, spread, 1.0)
 
 

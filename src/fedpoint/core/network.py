@@ -81,12 +81,12 @@ class Network:
         ones may have no edge. An edge may be given in both directions, with the same weight."""
         ends, names = _numbered(edges, nodes, names)
         try:
-            weights = np.broadcast_to(np.asarray(1.0 if weights is None else weights, float), len(ends))
+            weights = np.asarray(1.0 if weights is None else weights, dtype=float)
         except (TypeError, ValueError):
-            given = f"{len(weights)} weights" if isinstance(weights, Sequence | np.ndarray) else "weights"
-            raise FedpointError(
-                f"network: {given} for {len(ends)} edges: give one number each, or one for all"
-            ) from None
+            raise FedpointError("network: weights must be numbers: one for each edge, or one for all") from None
+        if weights.shape not in ((), (len(ends),)):
+            raise FedpointError(f"network: {weights.size} weights for {len(ends)} edges: give one each, or one for all")
+        weights = np.broadcast_to(weights, len(ends))
         return cls(*_once(ends, weights, [str(n) for n in names]), names)
 
     @classmethod
@@ -224,7 +224,7 @@ class Network:
 
         Args:
             by: what is compared: "gradients" at a common model, "statistics" (means of x, y and x y' over an agent's
-                rows, each scaled to the same spread), or "models" (each agent's own solution).
+                rows, each scaled to the same noise), or "models" (each agent's own solution).
             at: the common model of "gradients"; default: the pooled solution, or where a run starts if that is unknown.
         """
         net = cls.knn(graphs.features_of(problem, by, at), k, problem.names, weight)
@@ -331,33 +331,6 @@ class Network:
         if not self.connected:
             raise FedpointError(f"the network is not connected: {self._pieces()}")
 
-    def matched(self, names: Sequence[Any]) -> Network:
-        """The same network with its nodes in the order of `names`, the agents' names.
-
-        Nodes that are only numbered, 0 to K - 1, stand for the agents in their order.
-        """
-        names = [str(name) for name in names]
-        if names == self.names:
-            return self
-        if set(names) != set(self.names) or len(names) != self.nodes:
-            if self.names == [str(i) for i in range(self.nodes)]:
-                if len(names) != self.nodes:
-                    raise FedpointError(f"the network has {self.nodes} nodes, but there are {len(names)} agents")
-                return self._renamed(names, np.arange(self.nodes))
-            lost, strange = (sorted(set(a) - set(b)) for a, b in ((names, self.names), (self.names, names)))
-            said = [f"agents without a node: {_list(lost)}"] if lost else []
-            said += [f"nodes without an agent: {_list(strange)}"] if strange else []
-            raise FedpointError(f"the network's names do not match the agents': {'; '.join(said)}")
-        place = {name: i for i, name in enumerate(names)}
-        return self._renamed(names, np.array([place[name] for name in self.names]))
-
-    def _renamed(self, names: list[str], place: np.ndarray) -> Network:
-        net = Network(place[self.edges], self.weights, names)
-        if self.positions is not None:
-            net.positions = np.empty_like(self.positions)
-            net.positions[place] = self.positions
-        return net
-
     def total_variation(self, models: Any) -> float:
         """sum over edges of A_ij |w_i - w_j|^2, models (K, ...)."""
         flat = np.asarray(models, dtype=float).reshape(self.nodes, -1)
@@ -375,10 +348,10 @@ class Network:
         number = {name: i for i, name in enumerate(names)}
         if set(number) == set(self.names) and len(names) == self.nodes:
             place = np.array([number[name] for name in self.names], dtype=np.int64)
-            return Network(place[self.edges], self.weights, names)
+            return self._renamed(names, place)
         if self.names == [str(i) for i in range(self.nodes)]:
             if len(names) == self.nodes:
-                return Network(self.edges, self.weights, names)
+                return self._renamed(names, np.arange(self.nodes))
             raise FedpointError(f"network: {self.nodes} nodes, but the problem has {len(names)} agents: one node each")
         wrong = [
             f"{what}: {', '.join(found[:5])}" + (f" and {len(found) - 5} more" if len(found) > 5 else "")
@@ -389,6 +362,13 @@ class Network:
             if found
         ]
         raise FedpointError("network: its names do not match the problem's: " + "; ".join(wrong))
+
+    def _renamed(self, names: list[str], place: np.ndarray) -> Network:
+        net = Network(place[self.edges], self.weights, names)
+        if self.positions is not None:
+            net.positions = np.empty_like(self.positions)
+            net.positions[place] = self.positions
+        return net
 
     def metropolis(self) -> Network:
         """The same edges with weights 1/(1 + max(n_i, n_j)), n_i the number of neighbours: for diffusion.

@@ -31,9 +31,11 @@ def picture(
     """See `Network.plot`."""
     if path is not None:
         check_path(path)
-    figure = new_figure(7.0, 5.6)
+    places = layout(network, positions)
+    wide, high = np.maximum(np.ptp(places, axis=0), 1e-9) if network.nodes else (1.0, 1.0)
+    figure = new_figure(7.0, float(np.clip(6.2 * high / wide, 3.4, 6.2)) + (0.3 if title else 0.0))
     ax = figure.add_subplot()
-    drawn = draw_network(ax, network, color, positions, title=title)
+    drawn = draw_network(ax, network, color, places, title=title, size=_size(places))
     if drawn is not None:
         colour_bar(figure, drawn, ax, label)
     if path is not None:
@@ -69,7 +71,7 @@ def draw_network(
         ax.add_collection(
             LineCollection(ends, linewidths=np.maximum(scale * thick, 0.2), colors=EDGE, alpha=alpha, zorder=1)
         )
-    size = size or float(np.clip(7500 / max(network.nodes, 1), 16, 170))
+    size = size or _size(places)
     style: dict[str, Any] = {"s": size, "zorder": 2, "edgecolors": "white", "linewidths": 0.25 * np.sqrt(size) ** 0.5}
     drawn = None
     values = _colours(color, network)
@@ -124,6 +126,17 @@ def layout(network: Any, positions: Any = None) -> np.ndarray:
     for nodes, at in zip(map(sorted, parts), _shelves(boxes), strict=True):
         places[nodes] += at
     return places
+
+
+def _size(places: np.ndarray) -> float:
+    """Of a node, in points squared: as large as lets most of them lie apart."""
+    if len(places) < 2:
+        return 170.0
+    from scipy.spatial import cKDTree
+
+    apart = np.quantile(cKDTree(places).query(places, k=2)[0][:, 1], 0.2)
+    points = apart / max(np.ptp(places, axis=0).max(), 1e-9) * 5.5 * 72
+    return float(np.clip((0.75 * points) ** 2, 16, 170))
 
 
 def _springs(graph: Any, nodes: list[int]) -> np.ndarray:
