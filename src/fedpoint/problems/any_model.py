@@ -28,7 +28,7 @@ class AnyModel:
     which is a fit with sample weights: own rows weigh 1, and a shared point, labelled by the neighbours' mean
     sum_j A_ij h_j(x) / d_i, weighs alpha d_i m_i / m': m_i times the formula, so that without coupling it is
     `model.fit(X_i, y_i)`, and a penalty in the model means what it meant. With shared points per edge, each is labelled
-    by the one neighbour, and weighs alpha A_ij m_i / m'_ij. A model with another loss than the square minimises its own.
+    by the one neighbour, and weighs alpha A_ij m_i / m'_ij. A model with another loss than the square takes its own.
 
     Classifiers exchange the probabilities of all classes that some node has. A shared point is then a row for each
     class, with the neighbours' mean probability in its weight.
@@ -39,8 +39,8 @@ class AnyModel:
         models: one model for all nodes, a list of one each, or a dictionary by name. They are copied, never changed.
         shared: (m', d) points at which all neighbours compare their predictions, or {(i, j): points} for each edge,
             with names or numbers of nodes. They need no labels; they should lie where agreement matters.
-        copies: of models whose fit takes no sample weights, the heaviest rows are repeated so often (default 10) and
-            the others in proportion. Sums of weights are right to half a copy, single ones to one.
+        copies: for models whose fit takes no sample weights, the heaviest rows are repeated up to so many times
+            (default 10) and the others in proportion. Sums of weights are right to half a copy, single ones to one.
 
     Nearest neighbours are not repeated, since that would leave fewer different rows among the k: the neighbourhood is
     made of the nearest rows that weigh as much as k own ones.
@@ -104,8 +104,8 @@ class AnyModel:
         for name, model in zip(self.names, ready, strict=True):
             if weights_name(model) is None and neighbours.inside(model):
                 raise FedpointError(
-                    f"node {name}: {type(model).__name__} takes no sample weights, and repeated rows would change the k of "
-                    "the nearest neighbours in it: give these themselves, or as the last step of a pipeline"
+                    f"node {name}: {type(model).__name__} takes no sample weights, and repeated rows would change the "
+                    "k of the nearest neighbours in it: give these themselves, or as the last step of a pipeline"
                 )
         return ready
 
@@ -329,18 +329,23 @@ def _fit(model: Any, X: np.ndarray, y: np.ndarray, weights: np.ndarray, copies: 
 
 
 def copies_of(weights: np.ndarray, copies: int) -> np.ndarray:
-    """How often each row is repeated: `copies` times the heaviest, others in proportion, no more than needed.
+    """How often each row is repeated: at most `copies` times the heaviest, others in proportion.
 
-    Sums are rounded, not single counts, so that the total weight of many light rows is right.
+    As few copies as meet the weights exactly. Where none do, sums are rounded and not single counts, so that the total
+    weight of many light rows is right.
 
-    >>> copies_of(np.array([1.0, 1.0, 0.5, 0.5]), 10)
-    array([2, 2, 1, 1])
+    >>> copies_of(np.array([1.0, 1.0, 1.5, 1.5]), 10)
+    array([2, 2, 3, 3])
     >>> copies_of(np.array([1.0, 0.25, 0.25, 0.25, 0.25]), 2)
     array([2, 0, 1, 0, 1])
     """
-    total = np.concatenate([[0.0], np.cumsum(copies * weights / weights.max())])
-    counts = np.diff(np.floor(total + 0.5 - 1e-9).astype(int))
-    return counts // np.gcd.reduce(counts)
+    share = weights / weights.max()
+    for most in range(1, copies + 1):
+        counts = np.round(most * share)
+        if np.abs(counts - most * share).max() < 1e-9 * most:
+            return counts.astype(int)
+    total = np.concatenate([[0.0], np.cumsum(copies * share)])
+    return np.diff(np.floor(total + 0.5 - 1e-9).astype(int))
 
 
 def _only_class(X: np.ndarray, y: np.ndarray) -> Any:

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -130,10 +130,14 @@ def ticker(schedule: Any, network: Any, seed: int) -> Callable[[int, int], Tick]
     if schedule is None or not schedule.drawn:
         return lambda repeat, tick: always
 
-    def drawn(repeat: int, tick: int) -> Tick:
+    @cache
+    def of(repeat: int) -> tuple[Any, Key]:
         own = jax.tree.map(lambda a: a[repeat], schedule) if schedule.per_repeat else schedule
+        return own, Key.of(seed, repeat, SCHEDULE)
+
+    def drawn(repeat: int, tick: int) -> Tick:
         with jax.enable_x64(True):
-            active, age = _draw(own, Key.of(seed, repeat, SCHEDULE), tick, arcs.says, K)
+            active, age = _draw(*of(repeat), tick, arcs.says, K)
         return Tick(np.asarray(active), always.age if age is None else np.asarray(age))
 
     return drawn
