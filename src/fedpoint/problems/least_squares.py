@@ -142,6 +142,12 @@ class LeastSquares(RowsProblem):
             return self.H
         return np.stack([f * (a.T @ a) for f, a in zip(self._factor, self._A, strict=True)])
 
+    def restricted(self, chosen: Sequence[np.ndarray]) -> LeastSquares:
+        A, b = ([x[rows] for x, rows in zip(table, chosen, strict=True)] for table in (self._A, self._b))
+        part = LeastSquares(A, b, self.weights, self.mean, half=self.half)
+        part.names = list(self.names)
+        return part
+
     def start(self) -> np.ndarray:
         return np.zeros(self.g.shape[1])
 

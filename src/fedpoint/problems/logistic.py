@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -131,6 +133,12 @@ class Logistic(RowsProblem):
     @property
     def convex(self) -> bool:
         return True
+
+    def restricted(self, chosen: Sequence[np.ndarray]) -> Logistic:
+        part = cast(Logistic, super().restricted(chosen))
+        index = self.row_numbers(chosen)
+        part.X, part.label, part._solution = self.X[index], self.label[index], "unknown"
+        return part
 
     def start(self) -> np.ndarray:
         d = self.X.shape[1]

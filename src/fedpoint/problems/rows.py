@@ -6,7 +6,8 @@ agent's rows in blocks, as many as it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -325,6 +326,29 @@ class RowsProblem(Problem):
         """The rows of all agents, without padding, as the loss wants them."""
         n = int(self.counts.sum())
         return self.oracle.parts(jax.tree.map(lambda a: a[:n], self.common.rows))
+
+    def restricted(self, chosen: Sequence[np.ndarray]) -> RowsProblem:
+        """The same problem with only these rows of each agent (numbers within the agent), and full fields."""
+        counts = np.array([len(rows) for rows in chosen])
+        for k in np.flatnonzero(counts == 0):
+            raise FedpointError(f"agent {self.names[k]} would be left without rows")
+        index = self.row_numbers(chosen)
+        largest = int(counts.max())
+        part = copy.copy(self)
+        part.batch, part.counts = None, counts
+        part.oracle = replace(
+            self.oracle, batch=None, sampling="iid", largest=largest, equal=bool((counts == largest).all())
+        )
+        padding = np.zeros(largest, index.dtype)  # any row: it counts nothing
+        rows = jax.tree.map(lambda a: a[np.concatenate([index, padding])], self.common.rows)
+        offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        part.own = Span(offsets.astype(np.int32), counts.astype(np.int32), np.arange(len(counts), dtype=np.int32))
+        part.common = Table(rows, (), self.common.extra)
+        return part
+
+    def row_numbers(self, chosen: Sequence[np.ndarray]) -> np.ndarray:
+        """Numbers of rows within each agent, as numbers within the table."""
+        return np.concatenate([o + np.asarray(rows, int) for o, rows in zip(self.own.offset, chosen, strict=True)])
 
     def _chances(self, k: int) -> np.ndarray:
         """(m_k,): the probability of each row of agent k."""
