@@ -20,7 +20,7 @@ import numpy as np
 
 from fedpoint.core.random import Key
 from fedpoint.errors import FedpointError
-from fedpoint.metrics import Cost
+from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.runtimes.session import HISTORY_BYTES, Progress
 from fedpoint.runtimes.simulation import SCHEDULE
@@ -161,6 +161,7 @@ class Loop:
         self.algorithm, self.problem, self.network, self.schedule = algorithm, problem, network, schedule
         self.seed, self.repeats = seed, repeats
         self.exchange = Exchange(problem, network, float(algorithm.coupling))
+        self.bound: Any = None
         self.tick = ticker(None, network, seed)
         self.depth, self.ready = 1, 0  # versions that may still be heard; timetables are good for so many rounds
         self.round, self.seconds = 0, 0.0
@@ -183,9 +184,16 @@ class Loop:
         """A timetable up to a round, and how many versions of what was said it needs."""
         if self.schedule is not None and rounds > self.ready:
             self.ready = 1 << max(0, rounds - 1).bit_length()  # few different lengths
-            bound = self.schedule.bind(self.network, self.seed, self.repeats, self.ready)
-            self.tick = ticker(bound, self.network, self.seed)
-            self.depth = max(self.depth, int(bound.depth(self.ready)))
+            self.bound = self.schedule.bind(self.network, self.seed, self.repeats, self.ready)
+            self.tick = ticker(self.bound, self.network, self.seed)
+            self.depth = max(self.depth, int(self.bound.depth(self.ready)))
+
+    def times(self, rounds: np.ndarray) -> np.ndarray:
+        """(repeats, n): virtual seconds at the end of these rounds; a round is one where there is no clock."""
+        clock = getattr(self.bound, "clock", None)
+        if clock is None:
+            return np.broadcast_to(rounds.astype(float), (self.repeats, len(rounds)))
+        return np.concatenate([np.zeros((len(clock), 1)), clock], axis=1)[:, rounds]
 
     def _states(self, repeat: int, round: int) -> np.ndarray:
         """(K,): random states of models fitted in a round."""
@@ -357,6 +365,16 @@ class LoopRun:
         return Cost(int(self.rounds[-1]), 0.0, messages, 0.0, floats, 0.0, 8 * floats, fits)
 
     @property
+    def fairness(self) -> list[Fairness]:
+        """Fairness of each repeat's final local losses over the nodes."""
+        return [fairness(losses) for losses in self.local_losses[:, -1]]
+
+    @property
+    def time(self) -> np.ndarray:
+        """(repeats, n): virtual seconds at the recorded rounds; a round is a second where there is no clock."""
+        return self.session.times(self.rounds)
+
+    @property
     def speed(self) -> float:
         return self.session.round / max(self.session.seconds, 1e-9)
 
@@ -433,8 +451,9 @@ def run_any(
     evaluate: Any = None,
     stop: Any = None,
     callbacks: Any = (),
+    **others: Any,
 ) -> LoopRun:
-    """`fp.run` for `AnyModel`; arguments are checked there.
+    """`fp.run` for `AnyModel`. What is there for models that are arrays only (`others`) is refused.
 
     evaluate: held-out data (X, y, groups), or a function of the list of models -> {name: number}, for every record.
     stop: a tolerance on the mean squared change of predictions, from one time that all nodes have answered to all that
@@ -444,6 +463,9 @@ def run_any(
     if getattr(card, "name", None) != "fedrelax":
         title = getattr(card, "title", type(algorithm).__name__)
         raise FedpointError(f"{title} cannot run with models that only fit and predict: use fp.FedRelax(coupling=...)")
+    for name, value in others.items():
+        if value is not None and value is not False:
+            raise FedpointError(f"{name}= is not for models that only fit and predict: leave it out")
     if network is None:
         raise FedpointError("AnyModel needs a network of neighbours: give network=, for instance fp.Network.ring(K)")
     network = network.aligned(problem.names)
