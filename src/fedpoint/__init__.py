@@ -17,10 +17,13 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
         FedAdam,
         FedAvg,
         FedAvgM,
+        FedGD,
         FedLSA,
         FedNova,
         FedOpt,
         FedProx,
+        FedRelax,
+        FedSGD,
         FedYogi,
         GeneralRule,
         GradientExchange,
@@ -32,7 +35,9 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     )
     from fedpoint.core.agent import Agent, descend
     from fedpoint.core.algorithm import CATALOGUE, Card, Reference, algorithm
+    from fedpoint.core.clock import Arrivals, Clock, Constant, Hinge, InStep, OwnPace, Polynomial, Replay, Waiting
     from fedpoint.core.inbox import Inbox
+    from fedpoint.core.network import Network
     from fedpoint.core.participation import (
         Answering,
         ByWeight,
@@ -43,6 +48,14 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
         read_trace,
     )
     from fedpoint.core.random import Key
+    from fedpoint.core.schedule import (
+        PartiallyAsynchronous,
+        RandomActivation,
+        Schedule,
+        Synchronous,
+        TotallyAsynchronous,
+        WorstCase,
+    )
     from fedpoint.core.steps import Epochs, Exponential, InverseTime, Scheduled, Stragglers
     from fedpoint.errors import Diverged, FedpointError
     from fedpoint.problems.estimate import Estimates, estimate_constants
@@ -59,13 +72,17 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
 __version__ = "0.1.0"
 
 _NAMES = {
-    "fedpoint.algorithms": "FedAdagrad FedAdam FedAvg FedAvgM FedLSA FedNova FedOpt FedProx FedYogi GeneralRule "
-    "GradientExchange ParameterExchange QFedAvg ScaffLSA Scaffnew Scaffold",
+    "fedpoint.algorithms": "FedAdagrad FedAdam FedAvg FedAvgM FedGD FedLSA FedNova FedOpt FedProx FedRelax FedSGD FedYogi "
+    "GeneralRule GradientExchange ParameterExchange QFedAvg ScaffLSA Scaffnew Scaffold",
     "fedpoint.core.agent": "Agent descend",
     "fedpoint.core.algorithm": "CATALOGUE Card Reference algorithm",
+    "fedpoint.core.clock": "Arrivals Clock Constant Hinge InStep OwnPace Polynomial Replay Waiting",
     "fedpoint.core.inbox": "Inbox",
+    "fedpoint.core.network": "Network",
     "fedpoint.core.participation": "Answering ByWeight Everyone Importance Participation Uniform read_trace",
     "fedpoint.core.random": "Key",
+    "fedpoint.core.schedule": "PartiallyAsynchronous RandomActivation Schedule Synchronous TotallyAsynchronous "
+    "WorstCase",
     "fedpoint.core.steps": "Epochs Exponential InverseTime Scheduled Stragglers",
     "fedpoint.errors": "Diverged FedpointError",
     "fedpoint.problems.estimate": "Estimates estimate_constants",

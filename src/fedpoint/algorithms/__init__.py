@@ -1,9 +1,11 @@
 """The methods of the lectures, one file each."""
 
 from fedpoint.algorithms.fedavg import FedAvg
+from fedpoint.algorithms.fedgd import FedGD, FedSGD
 from fedpoint.algorithms.fednova import FedNova
 from fedpoint.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, FedYogi
 from fedpoint.algorithms.fedprox import FedProx
+from fedpoint.algorithms.fedrelax import FedRelax
 from fedpoint.algorithms.general_rule import GeneralRule
 from fedpoint.algorithms.gradient_exchange import GradientExchange
 from fedpoint.algorithms.parameter_exchange import ParameterExchange
@@ -17,10 +19,13 @@ __all__ = [
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedGD",
     "FedLSA",
     "FedNova",
     "FedOpt",
     "FedProx",
+    "FedRelax",
+    "FedSGD",
     "FedYogi",
     "GeneralRule",
     "GradientExchange",

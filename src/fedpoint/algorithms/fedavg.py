@@ -76,6 +76,9 @@ class FedAvg:
     def init(self, w):
         return w, ()
 
+    def base(self, w):
+        return w
+
     def local(self, w, memory, agent):
         def rate(e, steps):
             step = at(self.step, agent.round * steps + e)

@@ -61,6 +61,9 @@ class FedProx:
     def init(self, w):
         return w, ()
 
+    def base(self, w):
+        return w
+
     def local(self, w, memory, agent):
         if self.exact:
             return agent.prox(w, self.pull / 2) - w, memory

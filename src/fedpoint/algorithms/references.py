@@ -70,6 +70,14 @@ DOAN = Reference(
     2020,
     "misc",
 )
+SARCHESHMEH = Reference(
+    "sarcheshmeh2023clustered",
+    "SarcheshmehPour, Yasmin and Tian, Yu and Zhang, Linli and Jung, Alexander",
+    "Clustered federated learning via generalized total variation minimization",
+    "IEEE Transactions on Signal Processing",
+    2023,
+    "article",
+)
 LI_FAIR = Reference(
     "li2020fair",
     "Li, Tian and Sanjabi, Maziar and Beirami, Ahmad and Smith, Virginia",

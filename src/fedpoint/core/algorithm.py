@@ -153,6 +153,9 @@ class Defaults:
 
     samples = None  # how many samples a round of so many steps draws, when not one a step
     unbounded = False  # True: the number of local steps is drawn in the run, without a bound
+    full = False  # True: it asks for exact fields only
+    hello = None  # hello(w), of methods for networks: what neighbours know of a node that has not worked yet
+    base = None  # base(heard): the model that messages are changes of; lets a method with a hub run on a network too
 
     def say(self, hub, row):
         """What the hub sends down; `row` is the hub's own randomness of this round."""
@@ -181,6 +184,10 @@ class Defaults:
     def read(self, hub, memory):
         """The model."""
         return hub
+
+    def aim(self, problem, network):
+        """What a run is after: w*, or on a network a model for each node; None where it is not known."""
+        return problem.solution()
 
     def invariants(self, hub, memory, p):
         """What a run conserves, by name: arrays that stay zero. Hub and memories lead with the repeats."""

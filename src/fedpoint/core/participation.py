@@ -28,6 +28,7 @@ class Tick(NamedTuple):
     heard: Array  # (L,) bool: a first answer of an agent
     asked: Array  # how many agents were sent the model
     merge: Array  # bool: False abandons the round
+    age: Any = None  # (L,) how many versions of the hub's model ago an answer was asked for; None: in this round
 
 
 class Moments(NamedTuple):
@@ -57,6 +58,7 @@ class Participation:
     drawn = True  # False: nothing random, so there is nothing to draw ahead
     abandons = False  # a round may end without a merge
     all_heard = False  # every slot is a different agent, and answers
+    per_repeat = False  # its arrays lead with the repeats: a timetable for each
 
     def slots(self, agents: int) -> int:
         """How many places a tick has, at most; the place to refuse what does not fit the number of agents."""

@@ -249,6 +249,11 @@ class Problem:
         with jax.enable_x64(True):
             return np.asarray(_objective(self.oracle, self.own, self.common, self.weights, models))
 
+    def own_losses(self, models: Any) -> np.ndarray:
+        """(n, K): the exact loss of every agent at its own model, for n times K models (n, K, ...)."""
+        with jax.enable_x64(True):
+            return np.asarray(_own_losses(self.oracle, self.own, self.common, models))
+
 
 def per_agent(function, own):
     """function(own_k) for every agent: batched when small, mapped when agents' own work is ragged inside."""
@@ -268,6 +273,11 @@ def _losses(oracle, own, common, w):
 @partial(jax.jit, static_argnums=0)
 def _objective(oracle, own, common, weights, models):
     return lax.map(lambda w: weights @ per_agent(lambda o: oracle.loss(Mine(o, common), w), own), models)
+
+
+@partial(jax.jit, static_argnums=0)
+def _own_losses(oracle, own, common, models):
+    return lax.map(lambda w: per_agent(lambda a: oracle.loss(Mine(a[0], common), a[1]), (own, w)), models)
 
 
 def numbers(name: str, values: Any) -> np.ndarray:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpoint.core.algorithm import per_agent_fields
+from fedpoint.core.mail import deepen
 from fedpoint.core.participation import scheme_names
 from fedpoint.core.steps import Epochs
 from fedpoint.core.vector import unwrap, unwrap_all, wrap
@@ -27,8 +28,10 @@ from fedpoint.runtimes.simulation import (
     enough_samples,
     message_of,
     seeds_of,
+    start_network,
     start_state,
 )
+from fedpoint.runtimes.wiring import wire
 
 PATIENCE = 0.25  # seconds of work between looks at stopping, progress and checkpoints
 TOO_FAR = 1e15  # times the start: a model this large has diverged
@@ -72,6 +75,24 @@ def bind_algorithm(algorithm: Any, problem: Any) -> Any:
     return type(algorithm)(**{**fields, **changes})
 
 
+def check_place(algorithm: Any, network: Any) -> None:
+    """Refuse a method for networks without one, and a method that needs a fusion center on a network."""
+    title = type(algorithm).card.title
+    if network is None and algorithm.hello is not None:
+        raise FedpointError(f"{title} runs on a network: give network=, for instance fp.Network.ring(10)")
+    if network is not None and algorithm.hello is None:
+        if algorithm.base is None:
+            raise FedpointError(
+                f"{title} needs a fusion center: on a network run FedGD, FedSGD, FedRelax, FedAvg or FedProx"
+            )
+        if network.degrees.max(initial=0.0) > 1 + 1e-12:
+            node = network.names[int(network.degrees.argmax())]
+            raise FedpointError(
+                f"{title} on a network averages with the weights of the edges, which must sum to at most 1 at every "
+                f"node; at {node} they sum to {network.degrees.max():.3g}: use network.metropolis()"
+            )
+
+
 def check_valid(algorithm: Any, participation: Any) -> None:
     """Refuse a participation under which the method is not valid, with the reason."""
     card = type(algorithm).card
@@ -91,6 +112,16 @@ def cast(tree: Any, dtype: Any) -> Any:
     )
 
 
+def power_of_two(count: int) -> int:
+    """The next one: few different sizes are few programs."""
+    return 1 << max(0, int(count) - 1).bit_length()
+
+
+@partial(jax.jit, static_argnames=("wiring", "counted"))
+def _start_network(algorithm: Any, models: Any, wiring: Any, wires: Any, counted: bool) -> State:
+    return start_network(algorithm, models, wiring, wires, counted)
+
+
 class Session:
     """The algorithm at work on the problem. `advance(n)` goes on; everything is a function of seed and inputs."""
 
@@ -105,46 +136,105 @@ class Session:
         repeats: int,
         every: int,
         swept: Any = None,
+        network: Any = None,
     ):
         cache.enable()
+        check_place(algorithm, network)
         check_valid(algorithm, participation)
+        exact = exact or algorithm.full
         self.problem, self.seed, self.repeats, self.every = problem, seed, repeats, every
         self.exact = exact
         self.algorithm = bind_algorithm(algorithm, problem)
-        self.participation = participation.bind(problem, self.algorithm, exact)
-        self.round = 0
+        self.network, self.given = network, participation
+        self.round, self.ready = 0, 0  # the round reached; timetables are good for so many
         self.seconds = 0.0
         self.first = (0, 0.0)  # rounds and seconds of the first segment, which compiles
         self.swept = swept is not None
-        lanes = repeats
+        self.repeats_each = lanes = repeats
         if swept is not None:
             lanes = len(jax.tree.leaves(swept)[0])
             self.repeats = lanes
-        self.start = jax.tree.map(np.asarray, start)
+        self.lanes = lanes
+        self.start = jax.tree.map(np.asarray, start)  # on a network it leads with the nodes
+        node = self.start if network is None else jax.tree.map(lambda a: a[0], self.start)
         dtype = np.result_type(*jax.tree.leaves(self.start))
+        self.participation = self._bound(1)
         with jax.enable_x64(True):
             oracle = problem.prepare(self.algorithm)
-            self.layout = choose(oracle, self.algorithm, problem, self.participation, self.start, exact, lanes)
+            wiring, wires = (None, ()) if network is None else wire(network, self._depth(1))
+            self.layout = choose(oracle, self.algorithm, problem, self.participation, node, exact, lanes, wiring)
             traced = cast(self.algorithm if swept is None else swept, dtype)
             self.inputs = jax.device_put(
-                Inputs(traced, self.participation, problem.own, problem.common, problem.weights)
+                Inputs(traced, self._timetables(), problem.own, problem.common, problem.weights, wires)
             )
             # A sweep has the same draws at every point: differences are the hyper-parameter's.
             self.seeds = jax.tree.map(lambda a: jnp.tile(a, lanes // repeats), seeds_of(seed, repeats))
             one = traced if swept is None else jax.tree.map(lambda a: a[0], traced)
-            model = wrap(jax.tree.map(jnp.asarray, self.start))
-            self.message = message_of(one, model, self.layout, self.inputs)
+            self.message = message_of(one, wrap(jax.tree.map(jnp.asarray, node)), self.layout, self.inputs)
             self.layout = enough_samples(self.layout, one, self.message.evaluations)
-            counted = self.message.used is None
             if self.swept:  # a hyper-parameter may enter the initial state
-                self.state = jax.vmap(lambda a: start_state(a, model, problem.agents, counted))(traced)
+                self.state = jax.vmap(self._start)(traced)
             else:
-                state = start_state(one, model, problem.agents, counted)
-                self.state = jax.tree.map(lambda a: jnp.repeat(a[None], repeats, axis=0), state)
+                self.state = jax.tree.map(lambda a: jnp.repeat(a[None], repeats, axis=0), self._start(one))
+
+    def _start(self, algorithm: Any) -> State:
+        """The state before the first round."""
+        model, counted = wrap(jax.tree.map(jnp.asarray, self.start)), self.message.used is None
+        if self.network is None:
+            return start_state(algorithm, model, self.problem.agents, counted, self.layout.late)
+        return _start_network(algorithm, model, self.layout.wiring, self.inputs.wires, counted)
+
+    # Timetables: schedules that are worked out beforehand are good for so many rounds, and then for more.
+
+    def _bound(self, rounds: int) -> Any:
+        if self.network is not None:
+            return self.given.bind(self.network, self.seed, self.repeats, rounds)
+        if getattr(self.given, "timetable", False):
+            return self.given.timed(self.problem, self.algorithm, self.seed, self.repeats, rounds)
+        return self.given.bind(self.problem, self.algorithm, self.exact)
+
+    def _depth(self, rounds: int) -> int:
+        return power_of_two(self.participation.depth(rounds))
+
+    def _timetables(self) -> Any:
+        """The participation as the program gets it."""
+        if not self.participation.per_repeat or not self.swept:
+            return self.participation
+        return jax.tree.map(lambda a: np.tile(a, (self.lanes // self.repeats_each, *(1,) * (a.ndim - 1))), self.participation)
+
+    def prepare(self, rounds: int) -> None:
+        """Timetables and room for late messages up to a round."""
+        if rounds <= self.ready:
+            return
+        self.ready = power_of_two(rounds)
+        self.participation = self._bound(self.ready + 1)  # hubs of a network hear for the tick after the last
+        late = getattr(self.participation, "late", 0)
+        with jax.enable_x64(True):
+            wiring = self.layout.wiring
+            if wiring is not None:
+                wiring = replace(wiring, depth=max(wiring.depth, self._depth(self.ready)))
+            late = max(late, self.layout.late)
+            self.layout = replace(self.layout, wiring=wiring, late=late)
+            self.inputs = self.inputs._replace(participation=jax.device_put(self._timetables()))
+            depth = late if wiring is None else wiring.depth
+            self.state = self.state._replace(mail=deepen(self.state.mail, depth))
+
+    def times(self, rounds: np.ndarray) -> np.ndarray:
+        """(repeats, n): virtual seconds at the end of these rounds; a round is one where there is no clock."""
+        self.prepare(int(rounds.max(initial=0)))
+        clock = getattr(self.participation, "clock", None)
+        if clock is None:
+            return np.broadcast_to(rounds.astype(float), (self.repeats, len(rounds)))
+        table = np.concatenate([np.zeros((len(clock), 1)), clock], axis=1)
+        return np.tile(table[:, rounds], (self.lanes // self.repeats_each, 1))
 
     @cached_property
     def solution(self) -> Any:
-        return self.problem.solution()
+        """What the run is after; on a network it leads with the nodes."""
+        aim = self.algorithm.aim(self.problem, self.network)
+        if aim is None or self.network is None or self.algorithm.hello is not None:
+            return aim
+        return jax.tree.map(lambda a: np.broadcast_to(a, (self.problem.agents, *np.shape(a))), aim)
 
     def used(self, rounds: np.ndarray, records: Any) -> np.ndarray:
         """(repeats, n, 3): models sent, answers and field evaluations up to the recorded rounds."""
@@ -176,6 +266,7 @@ class Session:
     ) -> int:
         """Go on to round `rounds`, handing records to `keep` segment by segment. Returns the round reached."""
         callbacks = [callbacks] if callable(callbacks) else list(callbacks)
+        self.prepare(rounds)
         begun, since, size, stopped = time.perf_counter(), self.round, 1, False
         while self.round < rounds and not stopped:
             first, busy = self.round, self.seconds
@@ -221,9 +312,10 @@ class Session:
         return max(1, size // 2) if took > 4 * PATIENCE else size
 
     def model(self) -> Any:
-        """The current global model, one per repeat."""
+        """The current model, one per repeat: the global one, or on a network one for each node."""
         with jax.enable_x64(True):
-            read = jax.vmap(self.algorithm.read)(self.state.hub, self.state.memory)
+            read = self.algorithm.read if self.network is None else jax.vmap(self.algorithm.read)
+            read = jax.vmap(read)(self.state.hub, self.state.memory)
         return jax.tree.map(np.asarray, unwrap(read))
 
     def memories(self) -> Any:
@@ -236,19 +328,22 @@ class Session:
             algorithm = self.inputs.algorithm
 
             def settled(algorithm, hub, memory):
+                if self.network is not None:
+                    return jax.vmap(algorithm.settle)(hub, memory)
                 return jax.vmap(lambda m: algorithm.settle(hub, m), axis_size=self.problem.agents)(memory)
 
             axes = (0 if self.swept else None, 0, 0)
             return jax.vmap(settled, in_axes=axes)(algorithm, self.state.hub, self.state.memory)
 
     def errors(self, models: Any) -> np.ndarray | None:
-        """Squared distance to the solution, over all but the two leading axes."""
+        """Squared distance to the solution, over all but the two leading axes; on a network a mean over the nodes."""
         if self.solution is None:
             return None
         total = 0.0
+        nodes = 1 if self.network is None else self.problem.agents
         for a, b in zip(jax.tree.leaves(models), jax.tree.leaves(self.solution), strict=True):
             gap = a.astype(np.float64) - np.asarray(b)
-            total = total + (gap**2).sum(axis=tuple(range(2, a.ndim)))
+            total = total + (gap**2).sum(axis=tuple(range(2, a.ndim))) / nodes
         return np.asarray(total)
 
     def _check_finite(self, at: np.ndarray, records: Records) -> None:

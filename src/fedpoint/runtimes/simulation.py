@@ -17,10 +17,12 @@ from jax import Array, lax
 
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import samples_per_round, split_per_agent
-from fedpoint.core.inbox import gather
+from fedpoint.core.inbox import Inbox, gather
+from fedpoint.core.mail import look, open_mail, post
 from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.vector import take, where
 from fedpoint.problems.base import Mine
+from fedpoint.runtimes.wiring import Wiring, hear, inbox_of, newest, rebased
 
 AGENTS, SCHEDULE, HUB = 0, 1, 2  # purposes of random numbers
 
@@ -38,11 +40,13 @@ LARGE_MODEL = 4096  # floats, from which one agent's work fills the vector units
 class State(NamedTuple):
     """All that the next round needs, and what was used so far (models sent, answers, field evaluations).
 
-    `used` is () when every round uses the same, known beforehand.
+    `mail` is what was said and may still be heard: () with a fusion center that waits for its answers. `used` is ()
+    when every round uses the same, known beforehand. On a network hubs lead with the nodes' axis.
     """
 
     hub: Any
     memory: Any
+    mail: Any
     used: Any
 
 
@@ -67,6 +71,9 @@ class Layout:
     fetch: bool  # agents' own arrays are fetched ahead too
     capacity: int  # records of a segment
     threads: bool  # single operations are shared out between threads
+    wiring: Wiring | None = None  # of a network
+    late: int = 0  # versions of the hub that late answers may come from; 0: a round's answers come in the round
+    rebase: bool = False  # a late answer is merged as a model, not as a change
 
     def explain(self) -> str:
         agents = "one after the other (no padding)" if self.mapped else "batched"
@@ -90,10 +97,12 @@ def choose(
     model: Any,
     exact: bool,
     lanes: int,
+    wiring: Wiring | None = None,
 ) -> Layout:
     """The layout for a run of `lanes` repeats or sweep points, from what is known of sizes."""
     agents = problem.agents
     slots = participation.slots(agents)
+    held = 1 if wiring is None else agents  # models of a record
     floats = sum(np.size(a) for a in jax.tree.leaves(model))
     bytes_ = _bytes(model)
     ragged = agents > 1 and _raggedness(oracle, algorithm, problem, exact) > RAGGED
@@ -119,13 +128,18 @@ def choose(
     if per_round > ROUND_BYTES:
         samples = None
     chunk = int(np.clip(CHUNK_BYTES // per_round, 1, CHUNK_ROUNDS))
-    capacity = int(np.clip(SEGMENT_BYTES // max(1, bytes_ * lanes), 1, SEGMENT_RECORDS))
+    capacity = int(np.clip(SEGMENT_BYTES // max(1, bytes_ * lanes * held), 1, SEGMENT_RECORDS))
     at_once = bytes_ if mapped else slots * lanes * (bytes_ + own_bytes)
     if exact or getattr(problem, "batch", None) is None:
         at_once += _bytes(jax.tree.map(np.asarray, problem.common))
     drawn = per_agent if mapped else per_round * chunk
+    if wiring is not None:
+        at_once = max(at_once, bytes_ * agents * lanes)
     threads = max(at_once, drawn) > THREAD_BYTES
-    return Layout(oracle, agents, slots, exact, samples, chunk, mapped, fetch, capacity, threads)
+    late, rebase = getattr(participation, "late", 0), getattr(participation, "rebase", False)
+    return Layout(
+        oracle, agents, slots, exact, samples, chunk, mapped, fetch, capacity, threads, wiring, late, bool(rebase)
+    )
 
 
 def _bytes(shapes: Any) -> int:
@@ -148,10 +162,37 @@ def _draw(oracle: Any, mine: Mine, plan: Any, rows: Row) -> Any:
     return jax.vmap(lambda row, e: oracle.draw(mine, plan, row, e))(rows, jnp.arange(rows.at.shape[0]))
 
 
-def start_state(algorithm: Any, model: Any, agents: int, counted: bool) -> State:
+def start_state(algorithm: Any, model: Any, agents: int, counted: bool, late: int = 0) -> State:
+    """With a fusion center. `late` versions of what the hub said are kept, where answers may come late."""
     hub, one = algorithm.init(model)
     memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (agents, *jnp.shape(a))), one)
-    return State(jax.tree.map(jnp.asarray, hub), memory, jnp.zeros(3, jnp.int64) if counted else ())
+    hub = jax.tree.map(jnp.asarray, hub)
+    mail: Any = ()
+    if late:
+        said = algorithm.say(hub, Key(jnp.uint32(0), jnp.uint32(0)).row())
+        mail = open_mail(jax.tree.map(lambda a: jnp.asarray(a)[None], said), max(late, 2))
+    return State(hub, memory, mail, _none_used(counted))
+
+
+def start_network(algorithm: Any, models: Any, wiring: Wiring, wires: Any, counted: bool) -> State:
+    """On a network: models lead with the nodes' axis. Everybody has heard what the neighbours start from."""
+    hub, memory = jax.vmap(algorithm.init)(models)
+    if algorithm.hello is None:
+        return State(hub, memory, open_mail(_base(algorithm, hub), wiring.depth), _none_used(counted))
+    mail = open_mail(jax.vmap(algorithm.hello)(models), wiring.depth)
+    total = hear(wiring, wires, mail, None, lambda arc, says: jnp.zeros_like(arc), 0)
+    hub = jax.vmap(algorithm.combine)(hub, inbox_of(total, wires.mass))
+    return State(hub, memory, mail, _none_used(counted))
+
+
+def _none_used(counted: bool) -> Any:
+    return jnp.zeros(3, jnp.int64) if counted else ()
+
+
+def _base(algorithm: Any, hub: Any) -> Any:
+    """What the changes of nodes with these hubs are changes of."""
+    row = Key(jnp.uint32(0), jnp.uint32(0)).row()
+    return jax.vmap(lambda h: algorithm.base(algorithm.say(h, row)))(hub)
 
 
 class Inputs(NamedTuple):
@@ -162,6 +203,7 @@ class Inputs(NamedTuple):
     own: Any
     common: Any
     p: Array
+    wires: Any = ()
 
 
 def _over_agents(layout: Layout, function, *arguments):
@@ -179,25 +221,25 @@ class Ahead(NamedTuple):
     samples: Any = None
 
 
-def one_round(
-    layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: Ahead, key: Key, hub_row: Any, round: Any
-) -> State:
-    """T = combine o gather o local on (hub, memory): the operator that everything else is about."""
-    algorithm, K = inputs.algorithm, layout.agents
-    everyone = tick.agents is None
-    agents = jnp.arange(K, dtype=jnp.int32) if everyone else tick.agents
-    pick = (lambda tree: tree) if everyone else (lambda tree: take(tree, tick.agents))
-    heard = algorithm.say(state.hub, hub_row)
-    tuned, put = split_per_agent(algorithm, K)
+def _work(layout: Layout, inputs: Inputs, state: State, who: Any, heard: Any, ahead: Ahead, key: Key, round: Any):
+    """local for the agents `who` (None: all, in their own order): messages, new memories and field evaluations.
+
+    `heard` is a function of an agent's place: all hear the same, or each its own.
+    """
+    algorithm = inputs.algorithm
+    everyone = who is None
+    agents = jnp.arange(layout.agents, dtype=jnp.int32) if everyone else who
+    pick = (lambda tree: tree) if everyone else (lambda tree: take(tree, who))
+    tuned, put = split_per_agent(algorithm, layout.agents)
     known: list[int] = []  # evaluations of an agent, where tracing already tells
 
-    def work(index, own, memory, tuned, ahead, share):
+    def work(index, own, memory, tuned, ahead, share, said):
         mine, stream = Mine(own, inputs.common), Stream(key, round, index)
         plan = ahead.plan
         if plan is None and not layout.exact:
             plan = layout.oracle.plan(mine, stream)
         agent = Agent(layout.oracle, mine, stream, plan, ahead.samples, layout.exact, round, share)
-        message, memory = put(tuned).local(heard, memory, agent)
+        message, memory = put(tuned).local(heard.common if said is None else said, memory, agent)
         if isinstance(agent.evaluations, int):
             known.append(agent.evaluations)
             return message, memory, ()
@@ -205,28 +247,107 @@ def one_round(
 
     memory = pick(state.memory)
     own = pick(inputs.own) if ahead.own is None else ahead.own
-    messages, new, spent = _over_agents(layout, work, agents, own, memory, pick(tuned), ahead, pick(inputs.p))
+    arguments = (agents, own, memory, pick(tuned), ahead, pick(inputs.p), heard.each)
+    messages, new, spent = _over_agents(layout, work, *arguments)
+    return messages, memory, new, (known[0] if known else spent)
+
+
+class Said(NamedTuple):
+    """What agents hear: all the same, or each its own (leading axis)."""
+
+    common: Any = None
+    each: Any = None
+
+
+def _commit(layout: Layout, inputs: Inputs, state: State, who: Any, heard: Any, old: Any, new: Any, sure: bool) -> Any:
+    """Memories, with those of the agents that were heard."""
+    if who is None:
+        return new if sure else jax.vmap(where)(heard, new, old)
+    # An index out of range is dropped: agents not heard, and repeated draws of one agent.
+    target = jnp.where(heard, who, layout.agents)
+    return jax.tree.map(lambda all_, n: all_.at[target].set(n, mode="drop"), state.memory, new)
+
+
+def one_round(
+    layout: Layout, inputs: Inputs, state: State, tick: Any, ahead: Ahead, key: Key, hub_row: Any, round: Any
+) -> State:
+    """T = combine o gather o local on (hub, memory): the operator that everything else is about."""
+    algorithm = inputs.algorithm
+    said = algorithm.say(state.hub, hub_row)
+    mail, heard = state.mail, Said(common=said)
+    if layout.late:  # answers to what the hub said some versions ago
+        mail = post(mail, jnp.zeros(1, jnp.int32), jnp.ones(1, bool), jax.tree.map(lambda a: a[None], said), round)
+        heard = Said(each=look(mail, jnp.zeros(layout.slots, jnp.int32), round - tick.age))
+    messages, memory, new, spent = _work(layout, inputs, state, tick.agents, heard, ahead, key, round)
+    if layout.rebase:
+        then, now = jax.vmap(algorithm.base)(heard.each), algorithm.base(said)
+        messages = jax.tree.map(lambda m, x, w: m + x - w, messages, then, now)
     hub = algorithm.combine(state.hub, gather(messages, tick.weight, tick.share))
     heard_from = tick.heard
     if inputs.participation.abandons:
         hub = where(tick.merge, hub, state.hub)
         heard_from = heard_from & tick.merge
-    if everyone:
-        if inputs.participation.abandons:
-            new = jax.vmap(where)(heard_from, new, memory)
+    memory = _commit(
+        layout, inputs, state, tick.agents, heard_from, memory, new, sure=not inputs.participation.abandons
+    )
+    used = state.used if isinstance(state.used, tuple) else state.used + _used(tick, spent)
+    return State(hub, memory, mail, used)
+
+
+def network_round(
+    layout: Layout, inputs: Inputs, state: State, turn: Any, after: Any, ahead: Ahead, keys: Any, round: Any
+) -> State:
+    """The same operator with a hub at every node: those whose turn it is work, say what they found, and those whose turn
+    comes next hear what has reached them by then."""
+    algorithm, wiring, wires = inputs.algorithm, layout.wiring, inputs.wires
+    key, schedule, hub_key = keys
+    nodes = jnp.arange(layout.agents, dtype=jnp.int32) if turn.agents is None else turn.agents
+    pick = (lambda tree: tree) if turn.agents is None else (lambda tree: take(tree, turn.agents))
+    rows = hub_key.fold(round)
+    said = jax.vmap(lambda hub, node: algorithm.say(hub, rows.row(node)))(pick(state.hub), nodes)
+    messages, memory, new, spent = _work(layout, inputs, state, turn.agents, Said(each=said), ahead, key, round)
+    if algorithm.hello is None:
+        messages = jax.tree.map(lambda m, x: m + x, messages, jax.vmap(algorithm.base)(said))
+    sure = inputs.participation.all_heard
+    memory = _commit(layout, inputs, state, turn.agents, turn.heard, memory, new, sure)
+    if wiring.depth == 1 and turn.agents is None and sure:
+        mail = state.mail._replace(value=messages)
     else:
-        # An index out of range is dropped: agents not heard, and repeated draws of one agent.
-        target = jnp.where(heard_from, tick.agents, K)
-        new = jax.tree.map(lambda all_, n: all_.at[target].set(n, mode="drop"), state.memory, new)
-    used = state.used if isinstance(state.used, tuple) else state.used + _used(tick, spent, known)
-    return State(hub, new, used)
+        mail = post(state.mail, nodes, turn.heard, messages, round + 1)
+
+    def age(arc, says):
+        return inputs.participation.age(schedule, round + 1, arc, says)
+
+    total = hear(wiring, wires, mail, after.agents, age, round + 1)
+    choose_ = (lambda tree: tree) if after.agents is None else (lambda tree: take(tree, after.agents))
+    hub, mass = choose_(state.hub), choose_(wires.mass)
+    if algorithm.hello is None:
+        own = choose_(newest(mail, round + 1))
+        inbox = rebased(total, own, mass, _base(algorithm, hub))
+    else:
+        inbox = inbox_of(total, mass)
+    merged = jax.vmap(algorithm.combine)(hub, inbox)
+    if after.agents is None:
+        hub = merged if sure else jax.vmap(where)(after.heard, merged, hub)
+    else:
+        target = jnp.where(after.heard, after.agents, layout.agents)
+        hub = jax.tree.map(lambda all_, n: all_.at[target].set(n, mode="drop"), state.hub, merged)
+    used = state.used
+    if not isinstance(used, tuple):
+        degree = wires.first[nodes + 1] - wires.first[nodes]
+        sent = jnp.sum(jnp.where(turn.heard, degree, 0), dtype=jnp.int64)
+        used = used + _used_of(0, sent, turn.heard, spent)
+    return State(hub, memory, mail, used)
 
 
-def _used(tick: Any, spent: Any, known: list[int]) -> Array:
+def _used(tick: Any, spent: Any) -> Array:
     """Models sent, answers and field evaluations of a round."""
-    heard = jnp.sum(tick.heard, dtype=jnp.int64)
-    evaluations = known[0] * heard if known else jnp.sum(spent * tick.heard)
-    return jnp.stack([jnp.asarray(n, jnp.int64) for n in (tick.asked, heard, evaluations)])
+    return _used_of(tick.asked, jnp.sum(tick.heard, dtype=jnp.int64), tick.heard, spent)
+
+
+def _used_of(down: Any, up: Any, worked: Array, spent: Any) -> Array:
+    evaluations = jnp.sum(worked * spent, dtype=jnp.int64)
+    return jnp.stack([jnp.asarray(n, jnp.int64) for n in (down, up, evaluations)])
 
 
 def _apart(once: Array, function: Any, *arguments: Any) -> Any:
@@ -281,20 +402,36 @@ def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array, 
 
 def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, every: Array):
     """`rounds` rounds from round `first` on, of one repeat; a record at each multiple of `every`."""
-    key, schedule, hub_key = (Key(*s) for s in seeds)
+    keys = tuple(Key(*s) for s in seeds)
+    key, schedule, hub_key = keys
     participation, algorithm = inputs.participation, inputs.algorithm
     chunk, once = layout.chunk, jnp.minimum(rounds, 1)
-    model = algorithm.read(state.hub, state.memory)
+    star = layout.wiring is None
+    read = algorithm.read if star else jax.vmap(algorithm.read)
+    model = read(state.hub, state.memory)
     empty = jax.tree.map(lambda a: jnp.zeros((layout.capacity, *a.shape), a.dtype), Records(model, state.used))
+
+    def draw(rounds):
+        """Who takes part in each of these rounds."""
+        if not star:
+            return jax.vmap(lambda r: participation.turn(schedule, r, layout.agents))(rounds)
+        folded = _apart(once, jax.vmap(schedule.fold), rounds)
+        return jax.vmap(lambda k, r: participation.tick(k, inputs.p, r))(folded, rounds)
 
     def run_chunk(c, carry):
         base = first + c * chunk
         in_chunk = base + jnp.arange(chunk)
-        if participation.drawn:
-            keys = _apart(once, jax.vmap(schedule.fold), in_chunk)
-            ticks = jax.vmap(lambda k, r: participation.tick(k, inputs.p, r))(keys, in_chunk)
-        else:
-            ticks = participation.tick(schedule.fold(base), inputs.p, base)
+        if not participation.drawn:
+            ticks = (
+                participation.tick(schedule.fold(base), inputs.p, base)
+                if star
+                else participation.turn(schedule, base, layout.agents)
+            )
+        elif star:
+            ticks = draw(in_chunk)
+        else:  # a network's hubs hear for the tick after
+            turns = draw(base + jnp.arange(chunk + 1))
+            ticks = jax.tree.map(lambda a: a[:-1], turns)
         ahead = _ahead(layout, inputs, ticks, key, in_chunk, once)
         # Without axes of length one, which XLA would lay out in another order than the loop's, and copy.
         dense = jax.tree.map(lambda a: a.reshape(chunk, *(n for n in a.shape[1:] if n > 1)), ahead)
@@ -304,10 +441,14 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
             round = base + i
             tick = jax.tree.map(lambda a: a[i], ticks) if participation.drawn else ticks
             now = jax.tree.map(lambda d, a: d[i].reshape(a.shape[1:]), dense, ahead)
-            state = one_round(layout, inputs, state, tick, now, key, hub_key.fold(round).row(), round)
+            if star:
+                state = one_round(layout, inputs, state, tick, now, key, hub_key.fold(round).row(), round)
+            else:
+                after = jax.tree.map(lambda a: a[i + 1], turns) if participation.drawn else ticks
+                state = network_round(layout, inputs, state, tick, after, now, keys, round)
             # Every round writes into its window's place; the window's last round remains.
             place = lax.div(round, every) - lax.div(first, every)
-            record = Records(algorithm.read(state.hub, state.memory), state.used)
+            record = Records(read(state.hub, state.memory), state.used)
             records = jax.tree.map(lambda b, a: lax.dynamic_update_index_in_dim(b, a, place, 0), records, record)
             return state, records
 
@@ -321,20 +462,26 @@ def _lanes(
 ):
     """All repeats (leading axis of state and seeds); swept: the algorithm's numbers lead with that axis too."""
 
-    def lane(inputs, state, seeds):
-        return _segment(layout, inputs, state, seeds, first, rounds, every)
+    own_luck = inputs.participation.per_repeat  # a timetable of its own for each repeat
 
+    def lane(algorithm, participation, state, seeds):
+        mine = inputs._replace(algorithm=algorithm, participation=participation)
+        return _segment(layout, mine, state, seeds, first, rounds, every)
+
+    batched = (swept, own_luck, True, True)
+    arguments = (inputs.algorithm, inputs.participation, state, seeds)
     if jax.tree.leaves(seeds)[0].shape[0] == 1 and not swept:  # no axis to batch: plainer, faster code
-        done = lane(inputs, *jax.tree.map(lambda a: a[0], (state, seeds)))
-        return jax.tree.map(lambda a: a[None], done)
+        single = [jax.tree.map(lambda a: a[0], a) if axis else a for a, axis in zip(arguments, batched, strict=True)]
+        return jax.tree.map(lambda a: a[None], lane(*single))
     if layout.mapped:
-        if swept:
-            return lax.map(
-                lambda a: lane(inputs._replace(algorithm=a[0]), a[1], a[2]), (inputs.algorithm, state, seeds)
-            )
-        return lax.map(lambda a: lane(inputs, *a), (state, seeds))
-    axes: Any = Inputs(0 if swept else None, None, None, None, None)  # type: ignore[arg-type]
-    return jax.vmap(lane, in_axes=(axes, 0, 0))(inputs, state, seeds)
+        some = tuple(a for a, axis in zip(arguments, batched, strict=True) if axis)
+
+        def one(mapped):
+            rest = iter(mapped)
+            return lane(*(next(rest) if axis else a for a, axis in zip(arguments, batched, strict=True)))
+
+        return lax.map(one, some)
+    return jax.vmap(lane, in_axes=tuple(0 if axis else None for axis in batched))(*arguments)
 
 
 def _compiled(*without: str):
@@ -375,12 +522,16 @@ def message_of(algorithm: Any, model: Any, layout: Layout, inputs: Inputs) -> Me
     evaluations: list[Any] = []
 
     def both(model, inputs):
-        state = start_state(inputs.algorithm, model, layout.agents, False)
-        heard = inputs.algorithm.say(state.hub, row)
-        tuned, put = split_per_agent(inputs.algorithm, layout.agents)
+        algorithm = inputs.algorithm
+        hub, memory = algorithm.init(model)
+        if layout.wiring is not None and algorithm.hello is not None:  # hubs hold what they hear
+            heard_at_first = Inbox(*(algorithm.hello(model),) * 2, jnp.ones(()), jnp.ones(()))
+            hub = algorithm.combine(hub, heard_at_first)
+        heard = algorithm.say(hub, row)
+        tuned, put = split_per_agent(algorithm, layout.agents)
         mine = Mine(take(inputs.own, 0), inputs.common)
         agent = Agent(layout.oracle, mine, Key(row.low, row.high), None, None, True, 0, inputs.p[0])
-        message = put(take(tuned, 0)).local(heard, take(state.memory, 0), agent)[0]
+        message = put(take(tuned, 0)).local(heard, memory, agent)[0]
         evaluations.append(agent.evaluations)
         return heard, message
 
@@ -389,7 +540,10 @@ def message_of(algorithm: Any, model: Any, layout: Layout, inputs: Inputs) -> Me
     width = max(a.dtype.itemsize for a in jax.tree.leaves(model))
     used = None
     if inputs.participation.all_heard and isinstance(evaluations[0], int):
-        used = (layout.slots, layout.slots, layout.slots * evaluations[0])
+        if layout.wiring is None:
+            used = (layout.slots, layout.slots, layout.slots * evaluations[0])
+        elif layout.slots == layout.agents:
+            used = (0, layout.wiring.arcs, layout.slots * evaluations[0])
     return Message(down, up, width, used, evaluations[0] if isinstance(evaluations[0], int) else None)
 
 

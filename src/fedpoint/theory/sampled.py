@@ -97,7 +97,7 @@ def _drawn(layout, space, numbers, participation, x, keys, rounds):
             memory = jax.vmap(lambda m: memory_of(space, algorithm, hub, numbers.model, m))(m)
             # The draws are the round's; the algorithm's clock stands still.
             state = one_round(
-                layout, inputs, State(hub, memory, ()), tick, Ahead(), agents, hub_key.fold(round).row(), round
+                layout, inputs, State(hub, memory, (), ()), tick, Ahead(), agents, hub_key.fold(round).row(), round
             )
             settled = jax.vmap(
                 lambda k: flat(take_leaves(algorithm.settle(state.hub, k), space.kept)), axis_size=m.shape[0]

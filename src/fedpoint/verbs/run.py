@@ -6,16 +6,20 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from fedpoint.core.participation import as_participation
+from fedpoint.core.schedule import Schedule, Synchronous
 from fedpoint.errors import FedpointError
 from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.runtimes.session import HISTORY_BYTES, Progress, Session
 from fedpoint.runtimes.simulation import Records
+
+if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do without
+    from fedpoint.core.network import Network
 
 EVALUATIONS = 200  # at most so many recorded rounds are evaluated on held-out data
 
@@ -50,19 +54,48 @@ class Run:
         if self._loss is None:
             flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), self.history)
             lead = jax.tree.leaves(self.history)[0].shape[:2]
-            self._loss = self.problem.objective(flat).reshape(lead)
+            self._loss = objective_of(self.problem, self.network, flat).reshape(lead)
         return self._loss
 
     @property
-    def model(self) -> Any:
-        """The final global model of each repeat."""
+    def last(self) -> Any:
+        """What was recorded last, of each repeat."""
         return take_last(self.history)  # not the session's, which goes on when the run is extended
+
+    @property
+    def network(self) -> Network | None:
+        return self.session.network
+
+    @property
+    def model(self) -> Any:
+        """The final global model of each repeat; on a network the nodes' mean, weighted by p_k."""
+        return self.last if self.network is None else mean_model(self.last, self.problem.weights)
 
     @property
     def models(self) -> Any:
         """The final model of each agent, (repeats, agents, ...): with a fusion center all hold the global one."""
+        if self.network is not None:
+            return self.last
         K = self.problem.agents
-        return jax.tree.map(lambda a: np.broadcast_to(a[:, None], (len(a), K, *a.shape[1:])), self.model)
+        return jax.tree.map(lambda a: np.broadcast_to(a[:, None], (len(a), K, *a.shape[1:])), self.last)
+
+    @cached_property
+    def variation(self) -> np.ndarray | None:
+        """(repeats, n): sum over edges of A_ij |w_i - w_j|^2 at the recorded rounds; None without a network."""
+        if self.network is None:
+            return None
+        i, j = self.network.edges.T
+        return np.asarray(
+            sum(
+                (((a[:, :, i] - a[:, :, j]) ** 2).reshape(*a.shape[:2], len(i), -1).sum(-1) @ self.network.weights)
+                for a in jax.tree.leaves(self.history)
+            )
+        )
+
+    @property
+    def time(self) -> np.ndarray:
+        """(repeats, n): virtual seconds at the recorded rounds; a round is a second where there is no clock."""
+        return self.session.times(self.rounds)
 
     @property
     def memories(self) -> Any:
@@ -78,6 +111,8 @@ class Run:
     @property
     def fairness(self) -> list[Fairness]:
         """Fairness of each repeat's final model over the agents."""
+        if self.network is not None:
+            return [fairness(losses) for losses in self.problem.own_losses(self.models)]
         return [fairness(self.problem.losses(take_repeat(self.model, r))) for r in range(self.session.repeats)]
 
     @property
@@ -141,6 +176,16 @@ class Run:
         return f"<Run {card.title}: {int(self.rounds[-1])} rounds, {self.session.repeats} repeats{last}>"
 
 
+def objective_of(problem: Any, network: Any, models: Any) -> np.ndarray:
+    """(n,): sum_k p_k f_k at each of n models, on a network each agent's at its own."""
+    return problem.objective(models) if network is None else problem.own_losses(models) @ problem.weights
+
+
+def mean_model(models: Any, weights: np.ndarray) -> Any:
+    """sum_k p_k w_k over the second axis."""
+    return jax.tree.map(lambda a: np.tensordot(a, weights.astype(a.dtype), axes=(1, 0)), models)
+
+
 def take_repeat(model: Any, repeat: int) -> Any:
     return jax.tree.map(lambda a: a[repeat], model)
 
@@ -169,6 +214,9 @@ def run(
         problem: from `fp.problems`, or your own.
         rounds: how many.
         participation: None for everyone, a number L for `fp.Uniform(L)`, or a scheme.
+        network: an `fp.Network`: then every agent is a node with a model of its own, and there is no fusion center.
+        schedule: when nodes of a network work and how old is what they hear (`fp.PartiallyAsynchronous`, ...), or, with
+            a fusion center, answers on a clock (`fp.Arrivals`, `fp.Waiting`).
         start: the model to start from (default: the problem's own start).
         exact: exact fields: no sampling noise. Participation stays random.
         seed, repeats: repeats are independent runs, batched.
@@ -179,14 +227,14 @@ def run(
             model between records), or a function (round, model, error) -> bool; models and errors lead with repeats.
         callbacks: called with a `Progress` after every segment of rounds.
     """
-    check_star(network, schedule)
     check_inputs(algorithm, problem, seed)
     check_count("rounds", rounds, 0)
     check_count("repeats", repeats, 1)
-    model = check_start(problem, start)
+    network = check_network(network, problem)
+    model = check_start(problem, start, network)
     every = choose_every(record_every, rounds, repeats, model)
-    scheme = as_participation(participation)
-    session = Session(algorithm, problem, scheme, model, exact, int(seed), repeats, every)
+    scheme = check_schedule(participation, schedule, network)
+    session = Session(algorithm, problem, scheme, model, exact, int(seed), repeats, every, network=network)
     begun = begin(session)
     if folder is not None:
         from fedpoint.report.store import create
@@ -204,9 +252,31 @@ def check_inputs(algorithm: Any, problem: Any, seed: Any) -> None:
         raise FedpointError(f"seed must be a whole number, got {seed!r}")
 
 
-def check_star(network: Any, schedule: Any) -> None:
-    if network is not None or schedule is not None:
-        raise FedpointError("networks and schedules are not there yet: this version runs with a fusion center")
+def check_network(network: Any, problem: Any) -> Any:
+    """The network with its nodes in the agents' order, or None."""
+    if network is None:
+        return None
+    if not hasattr(network, "arcs"):
+        raise FedpointError(f"network must be an fp.Network, for instance fp.Network.from_networkx(G); got {network!r}")
+    return network.aligned(problem.names)
+
+
+def check_schedule(participation: Any, schedule: Any, network: Any) -> Any:
+    """Who takes part, and when: a schedule for networks, a participation or a timed schedule with a fusion center."""
+    if network is not None:
+        if participation is not None:
+            raise FedpointError("on a network nodes take turns by schedule=, not by participation=")
+        schedule = Synchronous() if schedule is None else schedule
+        if not isinstance(schedule, Schedule):
+            raise FedpointError(f"schedule must be one for networks, such as fp.Synchronous(); got {schedule!r}")
+        return schedule
+    if schedule is None or isinstance(schedule, Synchronous):
+        return as_participation(participation)
+    if participation is not None:
+        raise FedpointError("give participation= or schedule=: a schedule says who takes part")
+    if isinstance(schedule, Schedule):
+        raise FedpointError(f"{type(schedule).__name__} is a schedule for networks: give network= too")
+    return as_participation(schedule)
 
 
 def check_count(name: str, value: Any, least: int) -> None:
@@ -214,11 +284,23 @@ def check_count(name: str, value: Any, least: int) -> None:
         raise FedpointError(f"{name} must be a whole number, at least {least}; got {value!r}")
 
 
-def check_start(problem: Any, start: Any) -> Any:
-    """The start, checked against the problem's own."""
+def check_start(problem: Any, start: Any, network: Any = None) -> Any:
+    """The start, checked against the problem's own. On a network it leads with the nodes: one model for all is copied."""
     own = problem.start()
-    if start is None:
-        return own
+    if network is not None:
+        spread = jax.tree.map(lambda a: np.broadcast_to(a, (network.nodes, *np.shape(a))).copy(), own)
+        if start is None:
+            return spread
+        one = [np.shape(a) for a in jax.tree.leaves(own)]
+        if [np.shape(a) for a in jax.tree.leaves(start if not hasattr(own, "dtype") else np.asarray(start))] == one:
+            one_start = _fitting(own, start)
+            return jax.tree.map(lambda a: np.broadcast_to(a, (network.nodes, *np.shape(a))).copy(), one_start)
+        own = spread
+    return own if start is None else _fitting(own, start)
+
+
+def _fitting(own: Any, start: Any) -> Any:
+    """A start that fits the problem's own."""
     if hasattr(own, "dtype"):  # a model that is one array may be given as a list
         start = np.asarray(start)
     built: list[Any] = [jax.tree.structure(tree) for tree in (start, own)]

@@ -10,11 +10,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedpoint.core.participation import as_participation
 from fedpoint.core.record import stack
 from fedpoint.errors import FedpointError, nearest
 from fedpoint.runtimes.session import Session, bind_algorithm
-from fedpoint.verbs.run import Run, begin, check_count, check_inputs, check_star, check_start, choose_every, drive
+from fedpoint.verbs.run import (
+    Run,
+    begin,
+    check_count,
+    check_inputs,
+    check_network,
+    check_schedule,
+    check_start,
+    choose_every,
+    drive,
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ def sweep(
     {'step': 0.5}
     """
     check_inputs(algorithm, problem, seed)
-    check_star(network, schedule)
+    network = check_network(network, problem)
     check_count("rounds", rounds, 0)
     check_count("repeats", repeats, 1)
     fields = algorithm.__dataclass_fields__
@@ -102,17 +111,18 @@ def sweep(
     largest = algorithms[int(np.argmax([p.get("local_steps", 0) for p in points]))]
     bound = [bind_algorithm(a, problem) for a in algorithms]
     lanes = stack([a for a in bound for _ in range(repeats)], tuple(over))
-    model = check_start(problem, start)
+    model = check_start(problem, start, network)
     every = choose_every(record_every, rounds, len(points) * repeats, model)
     session = Session(
         largest,
         problem,
-        as_participation(participation),
+        check_schedule(participation, schedule, network),
         model,
         exact,
         int(seed),
         repeats,
         every,
         swept=lanes,
+        network=network,
     )
     return Sweep(points, algorithms, drive(begin(session), rounds), repeats)

@@ -1,0 +1,127 @@
+"""FedGD and FedSGD: gradient steps on GTVMin, by messages between neighbours. Lecture 003."""
+
+from typing import Any, NamedTuple
+
+from fedpoint.algorithms.references import SARCHESHMEH
+from fedpoint.core.agent import descend
+from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
+from fedpoint.core.steps import at
+from fedpoint.errors import FedpointError
+
+
+class Near(NamedTuple):
+    """What a node's hub holds: sum_j A_ij w_j over its neighbours, and sum_j A_ij."""
+
+    total: Any
+    mass: Any
+
+
+class OnNetwork:
+    """What methods for networks share: a node's model is its memory, and neighbours hear it."""
+
+    def init(self, w):
+        return Near(w * 0.0, 0.0), w
+
+    def hello(self, w):
+        return w
+
+    def combine(self, near, inbox):
+        return Near(inbox.total, inbox.mass)
+
+    def read(self, near, w):
+        return w
+
+    def aim(self, problem, network):
+        """GTVMin's solution for this coupling; None where it is not unique or cannot be known."""
+        from fedpoint import gtv
+
+        try:
+            return gtv.solve(problem, network, self.coupling)  # type: ignore[attr-defined]
+        except FedpointError:
+            return None
+
+
+def coupled_step(self, w, near, gradient, rate):
+    """One gradient step on L_i(w) + alpha sum_j A_ij |w - w_j|^2."""
+    return w - rate * (gradient + 2 * self.coupling * (near.mass * w - near.total))
+
+
+@algorithm(
+    Card(
+        name="fedgd",
+        title="FedGD",
+        summary="gradient steps on total variation minimisation over a network",
+        lecture="003 (FedGD)",
+        references=(SARCHESHMEH,),
+        limit="GTVMin's solution",
+    )
+)
+class FedGD(OnNetwork):
+    r"""Federated gradient descent over a network, with exact gradients.
+
+    $$w_i \leftarrow w_i - \eta\,\Big[\nabla L_i(w_i) + 2\alpha \sum_j A_{ij} (w_i - w_j)\Big]$$
+
+    is gradient descent for GTVMin, $\min \sum_i L_i(w_i) + \alpha \sum_{\{i,j\}} A_{ij} |w_i - w_j|^2$.
+
+    Args:
+        step: $\eta$: a number, one per node, or a schedule. coupling: $\alpha$; 0 is everyone alone.
+
+    >>> import fedpoint as fp
+    >>> quad = fp.problems.Quadratic([1.0, 1.0], [[0.0], [1.0]])
+    >>> run = fp.run(fp.FedGD(step=0.2, coupling=0.5), quad, network=fp.Network.complete(2), rounds=200)
+    >>> run.models[0].ravel().round(6)       # w_1 + (w_1 - w_2) = 0 and w_2 - 1 + (w_2 - w_1) = 0
+    array([0.333333, 0.666667])
+
+    References: SarcheshmehPour et al. (2023).
+    """
+
+    full = True
+
+    step: Any = positive(per_agent=True, scheduled=True)
+    coupling: float = nonnegative(default=1.0)
+
+    def local(self, near, w, agent):
+        new = coupled_step(self, w, near, agent.field(w), at(self.step, agent.round))
+        return new, new
+
+
+@algorithm(
+    Card(
+        name="fedsgd",
+        title="FedSGD",
+        summary="FedGD with gradients of batches, one or several local steps a tick",
+        lecture="003 (FedSGD)",
+        references=(SARCHESHMEH,),
+        limit="near GTVMin's solution; local steps between messages move it",
+    )
+)
+class FedSGD(OnNetwork):
+    r"""Federated stochastic gradient descent over a network: FedGD with sampled gradients.
+
+    For $L_i(w) = \frac{1}{m_i} |y - X w|^2$ (`LeastSquares(..., mean=True, half=False, batch=b)`) the gradient of a batch
+    is $-\frac{2}{|B|} \sum_{r \in B} x_r (y_r - x_r^\top w)$.
+
+    Args:
+        step: $\eta$. coupling: $\alpha$. local_steps: so many steps a tick, the neighbours' models held fixed.
+
+    >>> import fedpoint as fp
+    >>> quad = fp.problems.Quadratic([1.0, 1.0], [[0.0], [1.0]], noise=0.1)
+    >>> run = fp.run(fp.FedSGD(step=0.05, coupling=0.5), quad, network=fp.Network.complete(2), rounds=200)
+    >>> bool(abs(run.models[0].ravel() - [1 / 3, 2 / 3]).max() < 0.2)
+    True
+
+    References: SarcheshmehPour et al. (2023).
+    """
+
+    step: Any = positive(per_agent=True, scheduled=True)
+    coupling: float = nonnegative(default=1.0)
+    local_steps: Any = counts()
+
+    def local(self, near, w, agent):
+        steps = agent.steps(self.local_steps)
+
+        def advance(y, e):
+            return coupled_step(self, y, near, agent.field(y, e), at(self.step, agent.round * steps + e))
+
+        new = descend(agent, w, steps, advance)
+        return new, new
