@@ -8,7 +8,7 @@ alone; as it grows, the nodes of each connected component come to share one mode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path as FilePath
@@ -454,19 +454,34 @@ class Coupled:
 
     Args:
         H: (K, d, d); or (K,) curvatures that stand for them where only `product` knows them.
-        product: x -> (H_i x_i), default: with H.
+        product: x -> (H_i x_i), default: with H; of `size` numbers each.
         definite: M is positive semidefinite; otherwise the preconditioner takes absolute values of eigenvalues.
     """
 
-    def __init__(self, H: np.ndarray, network: Network, coupling: float, product=None, definite: bool = True):
+    def __init__(
+        self,
+        H: np.ndarray,
+        network: Network,
+        coupling: float,
+        product: Callable[[np.ndarray], np.ndarray] | None = None,
+        definite: bool = True,
+        size: int | None = None,
+    ):
         self.H, self.network, self.coupling, self.definite = H, network, coupling, definite
         self.blocks = H.ndim == 3
+        self.shape = network.nodes, int(H.shape[-1] if size is None else size)
         self._product = product
         self.parts = Parts(network, coupling)
         self.degrees = 2 * coupling * network.degrees
         self.laplacian = 2 * coupling * network.laplacian
         self._inverse: np.ndarray | None = None
         self._factor: tuple | None = None
+
+    def require_unique(self) -> None:
+        """Refuse where M is singular, for H_i without negative eigenvalues; not checked where they are not known."""
+        words = _flat(self.H, self.network, self.parts, self.coupling) if self.blocks else ""
+        if words:
+            raise FedpointError(words)
 
     def times(self, x: np.ndarray) -> np.ndarray:
         """M x, (K, d)."""
@@ -649,16 +664,14 @@ def _minimise(local: Local, network: Network, coupling: float, start: np.ndarray
     W = start
     M = None
     if local.affine:
-        M = Coupled(local.A, network, coupling, definite=convex)
-        words = _flat(local.A, network, parts, coupling)
-        if words:
-            raise FedpointError(words)
+        M = coupled(local, network, coupling, W)
+        M.require_unique()
     near = min(1e5 * tolerance, 0.1 * tolerance**0.5)
     size = float(np.linalg.norm(W))
     for step in range(12 if local.affine else NEWTON if convex else 10 * NEWTON):
         slope = local.field(W) + laplacian @ apart
         if not local.affine:
-            M = _coupled(local, network, coupling, W, convex)
+            M = coupled(local, network, coupling, W)
         assert M is not None
         delta, good = M.solve(-slope, 1e-9 if local.affine and step == 0 else 1e-6)
         if local.affine and not good:
@@ -686,10 +699,12 @@ def _minimise(local: Local, network: Network, coupling: float, start: np.ndarray
     return W
 
 
-def _coupled(local: Local, network: Network, coupling: float, W: np.ndarray, convex: bool) -> Coupled:
-    if local.small:
+def coupled(local: Local, network: Network, coupling: float, W: np.ndarray) -> Coupled:
+    """The Hessian of the objective at models (K, d)."""
+    convex = local.task.convex is True
+    if local.affine or local.small:
         return Coupled(local.hessians(W), network, coupling, definite=convex)
-    return Coupled(local.curvature(W), network, coupling, lambda x: local.product(W, x), definite=convex)
+    return Coupled(local.curvature(W), network, coupling, lambda x: local.product(W, x), convex, local.size)
 
 
 def _shorten(local, network, coupling, W, apart, slope, delta, mean) -> float:

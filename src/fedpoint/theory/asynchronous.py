@@ -1,0 +1,119 @@
+"""How fast does an asynchronous iteration settle at worst? Lecture 003, in a form that is safe and tight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpoint.errors import FedpointError
+from fedpoint.theory.networks import Contraction
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of V_k/V_0, V_k = max_i |w_i(k) - w_i*| before tick k's updates.
+
+    safe: kappa^(1 + floor((k - B)/(2B))) for k >= B, 1 before: never violated, and attained.
+    printed: lecture 003's kappa^(k/(2B + 1)), which fails for small k where B >= 2.
+    """
+
+    kappa: float
+    B: int
+    ticks: np.ndarray
+    safe: np.ndarray
+    printed: np.ndarray
+
+    @property
+    def fails(self) -> np.ndarray:
+        """The ticks at which the printed bound lies below the safe one, and with it below the worst schedule."""
+        return self.ticks[self.printed < self.safe * (1 - 1e-12)]
+
+    @property
+    def rate(self) -> float:
+        """The safe bound's factor a tick in the long run: kappa^(1/(2B))."""
+        return float(self.kappa ** (1 / (2 * self.B)))
+
+    def ticks_to(self, factor: float) -> int:
+        """The first tick from which V_k <= factor V_0 is certain."""
+        if not factor > 0:
+            raise FedpointError(f"factor must be above 0, got {factor}")
+        if factor >= 1:
+            return 0
+        if self.kappa == 0:
+            return self.B
+        powers = int(np.ceil(np.log(factor) / np.log(self.kappa) - 1e-12))
+        return self.B + 2 * self.B * (max(powers, 1) - 1)
+
+    def __repr__(self) -> str:
+        failing = self.fails
+        said = "never below it" if not len(failing) else f"below it at {len(failing)} ticks, the last {failing[-1]}"
+        return (
+            f"<asynchronous bound: kappa = {self.kappa:.6g}, B = {self.B}, {self.rate:.6g} a tick; "
+            f"lecture 003's exponent is {said}>"
+        )
+
+    def plot(self, path: str | Path | None = None, errors: Any = None, title: str | None = None) -> Figure:
+        """Both bounds over ticks, and measured V_k/V_0 (one per tick of `ticks`) where given."""
+        from fedpoint.report.plots import COLOURS, Line, check_path, draw, end_labels, one_axes, save, style
+
+        if path is not None:
+            check_path(path)
+        figure, ax = one_axes(width=7.6)
+        lines = [
+            Line(self.ticks, self.safe, "safe bound", COLOURS[0]),
+            Line(self.ticks, self.printed, "lecture 003's\nexponent", COLOURS[1], (0, (4, 2.5))),
+        ]
+        if errors is not None:
+            values = np.asarray(errors, dtype=float)
+            if values.shape != self.ticks.shape:
+                raise FedpointError(f"errors: {values.shape}, but there are {len(self.ticks)} ticks")
+            lines.append(Line(self.ticks, values, "measured", COLOURS[2]))
+        draw(ax, lines)
+        style(ax, "ticks", "largest distance of a node from its solution", title)
+        end_labels(ax, lines)
+        if path is not None:
+            save(figure, path)
+        return figure
+
+
+def asynchronous(kappa: float | Contraction, B: int, ticks: int | Sequence[int]) -> Bounds:
+    """What a contraction promises under partial asynchrony with bound B.
+
+    w_i+ = F_i(w_1, ..., w_K) contracts by kappa in the block-maximum norm. At tick k, node i updates or not, with the
+    values of the others as they were before tick s_ij(k) <= k, its own never stale. Every B consecutive ticks contain
+    an update of each node, and k - s_ij(k) <= B. Then, with V_k = max_i |w_i(k) - w_i*|,
+
+        V_k <= kappa^(1 + floor((k - B)/(2B))) V_0  for k >= B,   V_k <= V_0 before.
+
+    It is attained where all nodes update at ticks B - 1, 2B - 1, ... only, with values of age B.
+
+    Args:
+        kappa: a factor in [0, 1), or what `contraction` found.
+        ticks: how many (0 to that number), or which.
+
+    >>> b = asynchronous(0.5, B=2, ticks=6)
+    >>> b.safe
+    array([1.  , 1.  , 0.5 , 0.5 , 0.5 , 0.5 , 0.25])
+    >>> b.fails
+    array([1])
+    """
+    if isinstance(kappa, Contraction):
+        if kappa.kappa is None:
+            raise FedpointError(f"there is no contraction: {kappa.reason}")
+        kappa = kappa.kappa
+    if isinstance(kappa, str) or not 0 <= float(kappa) < 1:
+        raise FedpointError(f"kappa must be at least 0 and below 1, got {kappa}")
+    if isinstance(B, bool) or not isinstance(B, int | np.integer) or B < 1:
+        raise FedpointError(f"B must be a whole number, at least 1; got {B!r}")
+    k = np.arange(ticks + 1) if isinstance(ticks, int | np.integer) else np.asarray(ticks)
+    if k.ndim != 1 or not np.issubdtype(k.dtype, np.integer) or (k < 0).any() or not len(k):
+        raise FedpointError(f"ticks must be a number or a list of whole numbers, at least 0; got {ticks!r}")
+    exponent = np.where(k < B, 0, 1 + (k - B) // (2 * B))
+    return Bounds(float(kappa), int(B), k, float(kappa) ** exponent, float(kappa) ** (k / (2 * B + 1)))

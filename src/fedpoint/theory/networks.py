@@ -1,0 +1,269 @@
+"""How fast do models on a network settle, and up to which step? FedGD and FedRelax on GTVMin. Lecture 003.
+
+M = blkdiag(H_i) + 2 alpha Lap (x) I is the Hessian of GTVMin's objective, H_i that of L_i. One synchronous tick takes
+the error e to
+
+    FedGD     (I - eta M) e
+    FedRelax  D^-1 (D - M) e,   D = blkdiag(H_i + 2 alpha d_i I)
+
+exactly for affine gradients, near the solution for other losses. Nothing here is a dense matrix of all nodes but
+`iteration_matrix`, which is for small networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+from fedpoint import gtv
+from fedpoint.core.network import Network
+from fedpoint.errors import FedpointError
+from fedpoint.problems.base import Problem, numbers
+
+DENSE = 200  # numbers in all models, up to which eigenvalues are computed from the whole matrix
+LARGEST = 4000  # up to which the whole matrix is given
+ZERO = 1e-12  # of the smoothness: a strong convexity below it is none
+METHODS = {"fedgd": "FedGD", "fedrelax": "FedRelax"}
+
+
+def step_limit(task: Problem, network: Network, coupling: float, models: Any = None) -> float:
+    """The step below which FedGD settles: 2/lambda_max(M).
+
+    (For L_i = (1/m_i)|y - X w|^2 the same number is 1/lambda_max(Q), Q = blkdiag(X'X/m) + alpha Lap (x) I = M/2.)
+    Sharp for affine gradients. For other losses M has their largest curvatures where the problem knows them, so that
+    every shorter step settles from everywhere; with `models`, those at these models.
+
+    >>> import fedpoint as fp
+    >>> two = fp.problems.Quadratic(2.0, [[0.0], [3.0]])
+    >>> step_limit(two, Network.complete(2), coupling=1.0)       # M = [[4, -2], [-2, 4]]
+    0.3333333333333333
+    """
+    network, coupling = gtv.check(task, network, coupling)
+    if task.linear or models is not None:
+        M = _hessian(task, network, coupling, models)
+    else:
+        smooth = task.constants().delta_k
+        if smooth is None:
+            raise FedpointError(
+                f"the largest curvature of {type(task).__name__} is not known: give models=, for the limit near them"
+            )
+        M = gtv.Coupled(np.asarray(smooth, dtype=float)[:, None, None], network, coupling)
+    top = _largest(M.times, M.shape)
+    return 2 / top if top > 0 else np.inf
+
+
+def spectral_rate(
+    algorithm: Any, task: Problem, network: Network, coupling: Any = None, step: Any = None, models: Any = None
+) -> float:
+    """The factor by which a synchronous tick shrinks the error in the long run: the iteration's spectral radius.
+
+    FedGD: max |1 - eta lambda(M)|. FedRelax: that of D^-1 (D - M). At GTVMin's solution (or the `models`, where you
+    have it already), which matters where gradients are not affine.
+
+    Args:
+        algorithm: "FedGD" or "FedRelax", or an algorithm, which then knows its coupling and step.
+        step: of FedGD: a number, or one per node.
+
+    >>> import fedpoint as fp
+    >>> two = fp.problems.Quadratic(2.0, [[0.0], [3.0]])
+    >>> spectral_rate("FedRelax", two, Network.complete(2), coupling=1.0)
+    0.5
+    """
+    name, coupling, steps = _method(algorithm, coupling, step, task)
+    network, coupling = gtv.check(task, network, coupling)
+    if not task.linear and models is None:
+        models = gtv.solve(task, network, coupling)
+    M = _hessian(task, network, coupling, models)
+    M.require_unique()
+    if name == "FedGD":
+        root = np.sqrt(steps)[:, None]
+        low, high = _ends(M, lambda x: root * x, lambda x: x / root)
+    else:
+        if not M.blocks:
+            raise FedpointError("the rate of FedRelax needs the Hessians of all nodes, which are too large here")
+        values, U = np.linalg.eigh(M.diagonal_blocks())
+        if not (values[:, 0] > 0).all():
+            raise FedpointError(f"node {network.names[int(values[:, 0].argmin())]}: its relaxation has no minimum")
+
+        def power(p):
+            R = (U * values[:, None, :] ** p) @ np.swapaxes(U, 1, 2)
+            return lambda x: np.einsum("kij,kj->ki", R, x)
+
+        low, high = _ends(M, power(-0.5), power(0.5))
+    return float(max(abs(1 - low), abs(1 - high)))
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A method's contraction factor in the block-maximum norm max_i |w_i|, about its fixed point.
+
+    kappa: below 1, or None with the reason. nodes: (K,) each node's own factor, of which kappa is the largest.
+    """
+
+    kappa: float | None
+    nodes: np.ndarray | None
+    formula: str
+    reason: str = ""
+
+    def __repr__(self) -> str:
+        if self.kappa is None:
+            return f"<no contraction in the block-maximum norm: {self.reason}>"
+        return f"<contraction {self.kappa:.6g} in the block-maximum norm: {self.formula}>"
+
+
+def contraction(algorithm: Any, task: Problem, network: Network, coupling: Any = None, step: Any = None) -> Contraction:
+    """Whether one tick contracts in the block-maximum norm, which is what asynchronous execution needs.
+
+    s_i and l_i are strong convexity and smoothness of L_i, d_i the weighted degree:
+
+        FedRelax  kappa = max_i 1/(1 + s_i/(2 alpha d_i))
+        FedGD     kappa = max_i 1 - eta_i s_i   for eta_i <= 2/(s_i + l_i + 4 alpha d_i),
+
+    the latter for eta <= 1/max_i(l_i + 2 alpha d_i) in particular; beyond it l_i decides,
+    eta_i (l_i + 4 alpha d_i) - 1. For affine gradients these are the iteration's norm itself.
+
+    >>> import fedpoint as fp
+    >>> two = fp.problems.Quadratic([2.0, 4.0], [[0.0], [3.0]])
+    >>> contraction("FedRelax", two, Network.complete(2), coupling=1.0).kappa
+    0.5
+    """
+    name, coupling, steps = _method(algorithm, coupling, step, task)
+    network, coupling = gtv.check(task, network, coupling)
+    constants = task.constants()
+    pull = 2 * coupling * network.degrees
+    if name == "FedRelax":
+        formula = "max_i 1/(1 + s_i/(2 alpha d_i))"
+    else:
+        formula = "max_i 1 - eta_i s_i"
+    if constants.nu_k is None or (name == "FedGD" and constants.delta_k is None):
+        return Contraction(None, None, formula, "strong convexity and smoothness of the nodes' losses are not known")
+    s = np.asarray(constants.nu_k, dtype=float)
+    l = s if constants.delta_k is None else np.asarray(constants.delta_k, dtype=float)
+    s = np.where(s > ZERO * l, s, np.minimum(s, 0.0))
+    if not (s > 0).all():
+        worst = int(s.argmin())
+        count = int((s <= 0).sum())
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        return Contraction(None, None, formula, f"the loss of node {network.names[worst]}{more} is not strongly convex")
+    if name == "FedRelax":
+        nodes = pull / (pull + s)
+        return Contraction(float(nodes.max(initial=0.0)), nodes, formula)
+    nodes = np.maximum(np.abs(1 - steps * (s + pull)), np.abs(1 - steps * (l + pull))) + steps * pull
+    worst = int(nodes.argmax())
+    if nodes[worst] >= 1:
+        limit = 2 / (l + 2 * pull)[worst]
+        return Contraction(
+            None,
+            nodes,
+            formula,
+            f"the step {steps[worst]:.4g} is too long for node {network.names[worst]}: below {limit:.4g} it contracts",
+        )
+    if (steps > 2 / (s + l + 2 * pull)).any():
+        formula = "max_i |1 - eta_i (l_i + 2 alpha d_i)| + 2 alpha eta_i d_i"
+    return Contraction(float(nodes[worst]), nodes, formula)
+
+
+def iteration_matrix(
+    algorithm: Any, task: Problem, network: Network, coupling: Any = None, step: Any = None, models: Any = None
+) -> np.ndarray:
+    """(K d, K d), dense: what one synchronous tick does to the error; for small networks."""
+    name, coupling, steps = _method(algorithm, coupling, step, task)
+    network, coupling = gtv.check(task, network, coupling)
+    if not task.linear and models is None:
+        models = gtv.solve(task, network, coupling)
+    M = _hessian(task, network, coupling, models)
+    shape = M.shape
+    if shape[0] * shape[1] > LARGEST or not M.blocks:
+        raise FedpointError(f"the whole matrix has {shape[0] * shape[1]} rows: it is given up to {LARGEST}")
+    if name == "FedGD":
+        return _whole(lambda x: x - steps[:, None] * M.times(x), shape)
+    D = M.diagonal_blocks()
+    return _whole(lambda x: x - np.linalg.solve(D, M.times(x)[:, :, None])[:, :, 0], shape)
+
+
+def block_norm(T: Any, nodes: int) -> float:
+    """max_i sum_j |T_ij|, T_ij the (d, d) blocks in their spectral norm: a bound of T in the block-maximum norm.
+
+    It is that norm itself where the blocks T_ij of a row all stretch one vector most, as in FedGD and FedRelax.
+
+    >>> block_norm([[0.0, 0.5], [0.25, 0.5]], nodes=2)
+    0.75
+    """
+    T = numbers("T", T)
+    if T.ndim != 2 or T.shape[0] != T.shape[1] or T.shape[0] % nodes:
+        raise FedpointError(f"a matrix of shape {T.shape} is not made of square blocks for {nodes} nodes")
+    d = T.shape[0] // nodes
+    blocks = T.reshape(nodes, d, nodes, d).transpose(0, 2, 1, 3)
+    return float(np.linalg.norm(blocks, 2, axis=(2, 3)).sum(1).max())
+
+
+def _method(algorithm: Any, coupling: Any, step: Any, task: Problem) -> tuple[str, Any, np.ndarray]:
+    """The method's name, its coupling, and its steps (K,)."""
+    title = algorithm if isinstance(algorithm, str) else type(algorithm).__name__
+    name = METHODS.get(title.lower())
+    if name is None:
+        raise FedpointError(f"networks: rates and contraction are known for FedGD and FedRelax, not for {title}")
+    if not isinstance(algorithm, str):
+        coupling = algorithm.coupling if coupling is None else coupling
+        step = getattr(algorithm, "step", None) if step is None else step
+    if coupling is None:
+        raise FedpointError(f"{name}: give coupling=")
+    if name == "FedRelax":
+        return name, coupling, np.ones(task.agents)
+    if step is None:
+        raise FedpointError("FedGD: give step=")
+    try:
+        steps = np.asarray(step, dtype=float)
+    except (TypeError, ValueError):
+        raise FedpointError(f"FedGD: the step must be a number or one per node here, got {step!r}") from None
+    if steps.shape not in ((), (task.agents,)) or not (np.isfinite(steps) & (steps > 0)).all():
+        raise FedpointError(f"FedGD: the step must be above 0, one number or one per node; got {step!r}")
+    return name, coupling, np.broadcast_to(steps, (task.agents,))
+
+
+def _hessian(task: Problem, network: Network, coupling: float, models: Any) -> gtv.Coupled:
+    local = gtv.Local(task)
+    W = local.begin(None) if models is None else local.flat(models, "models")
+    return gtv.coupled(local, network, coupling, W)
+
+
+def _ends(M: gtv.Coupled, scale: Callable, unscale: Callable) -> tuple[float, float]:
+    """The smallest and the largest eigenvalue of S M S; S x = scale(x), S^-1 x = unscale(x), S symmetric.
+
+    The smallest through the inverse, where it is far from the others.
+    """
+    shape = M.shape
+    if shape[0] * shape[1] <= DENSE:
+        whole = _whole(lambda x: scale(M.times(scale(x))), shape)
+        values = np.linalg.eigvalsh(0.5 * (whole + whole.T))
+        return float(values[0]), float(values[-1])
+    top = _largest(lambda x: scale(M.times(scale(x))), shape)
+    low = _largest(lambda x: unscale(M.solve(unscale(x), 1e-12)[0]), shape)
+    return 1 / low, top
+
+
+def _whole(apply: Callable, shape: tuple[int, int]) -> np.ndarray:
+    """The matrix of a linear map of (K, d)."""
+    n = shape[0] * shape[1]
+    return np.stack([apply(e.reshape(shape)).ravel() for e in np.eye(n)], axis=1)
+
+
+def _largest(apply: Callable, shape: tuple[int, int]) -> float:
+    """The largest eigenvalue of a symmetric positive map of (K, d), by Lanczos' method."""
+    n = shape[0] * shape[1]
+    if n <= DENSE:
+        whole = _whole(apply, shape)
+        return float(np.linalg.eigvalsh(0.5 * (whole + whole.T))[-1])
+    operator = LinearOperator((n, n), matvec=lambda x: apply(x.reshape(shape)).ravel(), dtype=float)
+    start = np.random.default_rng(0).standard_normal(n)
+    try:
+        found = eigsh(operator, k=1, which="LA", v0=start, tol=1e-9, return_eigenvectors=False, maxiter=1000)
+    except ArpackNoConvergence as error:
+        if not len(error.eigenvalues):
+            raise FedpointError("the largest eigenvalue did not settle: too many are nearly equal") from None
+        found = error.eigenvalues
+    return float(found[-1])
