@@ -1,17 +1,25 @@
 """What must happen? Exact predictions, to put beside what was measured."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from fedpoint.theory.asynchronous import Bounds, asynchronous
 from fedpoint.theory.complexity import complexity
 from fedpoint.theory.lms import lms_floor, lms_msd
 from fedpoint.theory.lsa import lsa_bias, lsa_bias_small_step, lsa_path
-from fedpoint.theory.networks import (
-    Contraction,
-    block_norm,
-    contraction,
-    iteration_matrix,
-    spectral_rate,
-    step_limit,
-)
+
+if TYPE_CHECKING:
+    from fedpoint.theory.networks import (
+        Contraction,
+        block_norm,
+        contraction,
+        iteration_matrix,
+        spectral_rate,
+        step_limit,
+    )
+
+# Loaded when first used: algorithms need this package, but not SciPy's solvers.
+_NETWORKS = ("Contraction", "block_norm", "contraction", "iteration_matrix", "spectral_rate", "step_limit")
 
 __all__ = [
     "Bounds",
@@ -29,3 +37,10 @@ __all__ = [
     "spectral_rate",
     "step_limit",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NETWORKS:
+        raise AttributeError(f"module 'fedpoint.theory' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module("fedpoint.theory.networks"), name)
+    return value

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpoint.errors import FedpointError
-from fedpoint.theory.networks import Contraction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from fedpoint.theory.networks import Contraction
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,11 @@ def asynchronous(kappa: float | Contraction, B: int, ticks: int | Sequence[int])
     >>> b.fails
     array([1])
     """
-    if isinstance(kappa, Contraction):
+    if hasattr(kappa, "reason"):  # of `contraction`, whose module is not loaded for this
         if kappa.kappa is None:
             raise FedpointError(f"there is no contraction: {kappa.reason}")
         kappa = kappa.kappa
-    if isinstance(kappa, str) or not 0 <= float(kappa) < 1:
+    if not isinstance(kappa, int | float | np.number) or not 0 <= kappa < 1:
         raise FedpointError(f"kappa must be at least 0 and below 1, got {kappa}")
     if isinstance(B, bool) or not isinstance(B, int | np.integer) or B < 1:
         raise FedpointError(f"B must be a whole number, at least 1; got {B!r}")
