@@ -39,7 +39,7 @@ class Exchange:
     def __init__(self, problem: AnyModel, network: Any, coupling: float):
         self.problem, self.network, self.coupling = problem, network, coupling
         arcs, K = network.arcs, network.nodes
-        self.common = problem.points is not None
+        self.common, self.says = problem.points is not None, arcs.says
         if problem.points is not None:
             self.sizes = np.full(len(arcs.says), len(problem.points))
             self.first = np.arange(K + 1) * len(problem.points)
@@ -81,9 +81,10 @@ class Exchange:
 
     def labels(self, i: int, known: Sequence[np.ndarray]) -> np.ndarray:
         """What node i's points are labelled with: the neighbours' weighted mean sum_j A_ij h_j(x)/d_i on common points,
-        on an edge's points what the neighbour says. `known`: for each of its arcs, the flat array as it hears it."""
-        places = zip(known, self.start[self.arcs_of(i)], self.sizes[self.arcs_of(i)], strict=True)
-        heard = [flat[start : start + size] for flat, start, size in places]
+        on an edge's points what the neighbour says. `known`: for each of its arcs, all that the neighbour has said."""
+        arcs = self.arcs_of(i)
+        begin = self.start[arcs] - self.first[self.says[arcs]]
+        heard = [said[b : b + size] for said, b, size in zip(known, begin, self.sizes[arcs], strict=True)]
         if not self.common:
             return np.concatenate([np.zeros((0, *self.shape[1:])), *heard])
         weight = self.network.arcs.weight[self.arcs_of(i)]
@@ -117,44 +118,76 @@ class Exchange:
 
 
 class Tick(NamedTuple):
-    """Who works in a tick, and the age in ticks of what is heard over each arc."""
+    """Who works in a tick, and how many ticks old is what each node hears, in the order of its arcs."""
 
     active: np.ndarray  # (K,) bool
-    age: np.ndarray  # (2E,)
+    age: np.ndarray  # (K, most neighbours)
 
 
-def ticker(schedule: Any, network: Any, seed: int) -> Callable[[int, int], Tick]:
-    """A function (repeat, tick) -> Tick. Without a schedule all work in every tick, and nothing is old."""
+def ticker(schedule: Any, network: Any, seed: int, aged: bool) -> Callable[[int, int], Tick]:
+    """A function (repeat, tick) -> Tick. Without a schedule all work in every tick, and nothing is old (not `aged`)."""
     K, arcs = network.nodes, network.arcs
-    always = Tick(np.ones(K, bool), np.zeros(len(arcs.says), int))
+    width = max(int(np.diff(arcs.first).max(initial=0)), 1)
+    fresh = np.zeros((K, width), int)
+    aged = aged and len(arcs.says) > 0
     if schedule is None or not schedule.drawn:
-        return lambda repeat, tick: always
+        return lambda repeat, tick: Tick(np.ones(K, bool), fresh)
 
     @cache
     def of(repeat: int) -> tuple[Any, Key]:
-        own = jax.tree.map(lambda a: a[repeat], schedule) if schedule.per_repeat else schedule
+        own = jax.tree.map(lambda a: jnp.asarray(a[repeat]), schedule) if schedule.per_repeat else schedule
         return own, Key.of(seed, repeat, SCHEDULE)
 
     def drawn(repeat: int, tick: int) -> Tick:
         with jax.enable_x64(True):
-            active, age = _draw(*of(repeat), tick, arcs.says, K)
-        return Tick(np.asarray(active), always.age if age is None else np.asarray(age))
+            who, heard, old = map(np.asarray, _draw(*of(repeat), tick, arcs.first, arcs.says, width, aged))
+        active, age = np.zeros(K, bool), fresh.copy()
+        active[who[heard]] = True
+        if aged:
+            age[who[heard]] = old[heard]
+        return Tick(active, age)
 
     return drawn
 
 
-@partial(jax.jit, static_argnums=4)
-def _draw(schedule: Any, key: Key, tick: Any, says: Any, nodes: int) -> tuple[Any, Any]:
-    turn = schedule.turn(key, tick, nodes)
-    active = turn.heard if turn.agents is None else jnp.zeros(nodes, bool).at[turn.agents].max(turn.heard)
-    return active, schedule.age(key, tick, jnp.arange(len(says)), says)
+@partial(jax.jit, static_argnums=(5, 6))
+def _draw(schedule: Any, key: Key, tick: Any, first: Any, says: Any, width: int, aged: bool) -> tuple[Any, Any, Any]:
+    """Nodes in their places, which of these work, and the ages of what each hears."""
+    turn = schedule.turn(key, tick, len(first) - 1)
+    who = jnp.arange(len(first) - 1) if turn.agents is None else turn.agents
+    if not aged:
+        return who, turn.heard, ()
+    arc = jnp.minimum(first[who][:, None] + jnp.arange(width), len(says) - 1)  # a place too many is never read
+    return who, turn.heard, schedule.age(key, tick, arc, says[arc])
+
+
+class Mail:
+    """The last messages of every node, each with the version from which on it held, for those who hear late."""
+
+    def __init__(self, repeats: int, nodes: int):
+        self.box: list[list[deque[tuple[int, np.ndarray]]]] = [[deque() for _ in range(nodes)] for _ in range(repeats)]
+
+    def post(self, repeat: int, node: int, version: int, said: np.ndarray, depth: int) -> None:
+        box = self.box[repeat][node]
+        box.append((version, said))
+        while len(box) > depth:
+            box.popleft()
+
+    def look(self, repeat: int, node: int, version: int) -> np.ndarray:
+        """What a node had said at a version."""
+        for since, said in reversed(self.box[repeat][node]):
+            if since <= version:
+                return said
+        raise FedpointError(
+            "what is heard now was said too long ago to be kept: run all rounds at once, without extend"
+        )
 
 
 class Loop:
     """A run in progress. `advance` goes on; everything is a function of the seed and the inputs.
 
-    versions: what all nodes said before each of the last ticks, (repeats, flat). heard: the labels each node's model
-    was fitted to, in the same order. fitted: the round in which it was, 0 for alone.
+    said: what all nodes say, (repeats, flat). heard: the labels each node's model was fitted to, in the same order.
+    fitted: the round in which it was, 0 for alone. Version k of what is said is the one before tick k, round k.
     """
 
     def __init__(self, algorithm: Any, problem: AnyModel, network: Any, schedule: Any, seed: int, repeats: int):
@@ -162,31 +195,26 @@ class Loop:
         self.seed, self.repeats = seed, repeats
         self.exchange = Exchange(problem, network, float(algorithm.coupling))
         self.bound: Any = None
-        self.tick = ticker(None, network, seed)
-        self.depth, self.ready = 1, 0  # versions that may still be heard; timetables are good for so many rounds
+        self.tick = ticker(None, network, seed, False)
+        self.depth, self.ready = 1, 0  # messages of a node that may be heard; timetables are good for so many rounds
         self.round, self.seconds = 0, 0.0
         K = problem.agents
-        said = np.zeros((repeats, *self.exchange.shape))
-        self.heard, self.fitted = np.zeros_like(said), np.zeros((repeats, K), int)
+        self.said = np.zeros((repeats, *self.exchange.shape))
+        self.heard, self.fitted = np.zeros_like(self.said), np.zeros((repeats, K), int)
         self.models: list[list[Any]] = [[None] * K for _ in range(repeats)]
         self.losses = np.zeros((repeats, K))
         self.used = np.zeros((repeats, 3), np.int64)  # messages, numbers in them, fits
-        self.versions: deque[np.ndarray] = deque([said])
-        everyone = np.ones(K, bool)
+        self.mail = Mail(repeats, K)
         for r in range(repeats):
-            self._work(r, everyone, said[r])
-
-    @property
-    def said(self) -> np.ndarray:
-        return self.versions[-1]
+            self._work(r, np.ones(K, bool))
 
     def prepare(self, rounds: int) -> None:
         """A timetable up to a round, and how many versions of what was said it needs."""
         if self.schedule is not None and rounds > self.ready:
             self.ready = 1 << max(0, rounds - 1).bit_length()  # few different lengths
             self.bound = self.schedule.bind(self.network, self.seed, self.repeats, self.ready)
-            self.tick = ticker(self.bound, self.network, self.seed)
             self.depth = max(self.depth, int(self.bound.depth(self.ready)))
+            self.tick = ticker(self.bound, self.network, self.seed, self.depth > 1)
 
     def times(self, rounds: np.ndarray) -> np.ndarray:
         """(repeats, n): virtual seconds at the end of these rounds; a round is one where there is no clock."""
@@ -214,34 +242,34 @@ class Loop:
         exchange = self.exchange
         return self.problem.fit(i, state, exchange.points[i], self.heard[r, exchange.own(i)], exchange.weights(i))
 
-    def _work(self, r: int, active: np.ndarray, said: np.ndarray) -> None:
-        """Fit the active nodes to what they have heard; put what they say into `said`, and send it."""
-        states = self._states(r, self.round)
+    def _work(self, r: int, active: np.ndarray) -> None:
+        """Fit the active nodes to what they have heard, and send what they say."""
+        states, exchange = self._states(r, self.round), self.exchange
         for i in map(int, np.flatnonzero(active)):
             self.fitted[r, i] = self.round
             model = self.models[r][i] = self._fit(r, i, int(states[i]))
-            own = self.exchange.own(i)
-            if own.stop > own.start:
-                said[own] = self.problem.say(i, model, self.exchange.points[i])
+            if len(exchange.points[i]):
+                self.said[r, exchange.own(i)] = self.problem.say(i, model, exchange.points[i])
             self.losses[r, i] = self.problem.local_loss(i, model)
-        count = self.exchange.neighbours[active].sum(), self.exchange.numbers[active].sum(), active.sum()
+            self.mail.post(r, i, self.round, self.said[r, exchange.own(i)].copy(), self.depth)
+        count = exchange.neighbours[active].sum(), exchange.numbers[active].sum(), active.sum()
         self.used[r] += np.array(count, np.int64)
 
     def step(self) -> np.ndarray:
         """One tick. Returns (repeats, K): the oldest version that each node heard, -1 for those that did not work."""
-        k, now = self.round, self.said
+        k, self.said = self.round, self.said.copy()  # records keep the array as it was
         self.round += 1
-        after, oldest = now.copy(), np.full((self.repeats, self.problem.agents), -1)
+        oldest = np.full((self.repeats, self.problem.agents), -1)
         for r in range(self.repeats):
             active, age = self.tick(r, k)
             for i in map(int, np.flatnonzero(active)):
                 arcs = self.exchange.arcs_of(i)
-                oldest[r, i] = k - max((int(age[a]) for a in arcs), default=0)
+                versions = k - age[i, : len(arcs)]
+                oldest[r, i] = versions.min(initial=k)
                 if len(arcs):
-                    known = [self.versions[-1 - int(age[a])][r] for a in arcs]
+                    known = [self.mail.look(r, j, v) for j, v in zip(self.exchange.says[arcs], versions, strict=True)]
                     self.heard[r, self.exchange.own(i)] = self.exchange.labels(i, known)
-            self._work(r, active, after[r])
-        self.versions.append(after)
+            self._work(r, active)
         return oldest
 
     def advance(
@@ -259,8 +287,6 @@ class Loop:
         while self.round < rounds:
             before = time.perf_counter()
             oldest = self.step()
-            while len(self.versions) > self.depth:
-                self.versions.popleft()
             self.seconds += time.perf_counter() - before
             keep()
             if callbacks:
@@ -276,16 +302,33 @@ class Loop:
     # Durable form: arrays. Models are fitted again.
 
     def save(self) -> dict[str, np.ndarray]:
-        arrays = {"versions": np.stack(self.versions), "heard": self.heard, "fitted": self.fitted}
-        return {**arrays, "losses": self.losses, "used": self.used, "round": np.array(self.round)}
+        boxes = [box for boxes in self.mail.box for box in boxes]  # by repeat and node
+        return {
+            "said": self.said,
+            "heard": self.heard,
+            "fitted": self.fitted,
+            "losses": self.losses,
+            "used": self.used,
+            "round": np.array(self.round),
+            "kept": np.array([len(box) for box in boxes]),
+            "versions": np.array([version for box in boxes for version, _ in box]),
+            "messages": np.concatenate([said for box in boxes for _, said in box]),
+        }
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         if arrays["heard"].shape != self.heard.shape or arrays["fitted"].shape != self.fitted.shape:
             raise FedpointError("the saved state does not fit this run: it has other nodes or shared points")
-        self.versions = deque(np.array(v) for v in arrays["versions"])
-        self.heard, self.fitted = np.array(arrays["heard"]), np.array(arrays["fitted"])
+        self.said, self.heard, self.fitted = (np.array(arrays[name]) for name in ("said", "heard", "fitted"))
         self.losses, self.used = np.array(arrays["losses"]), np.array(arrays["used"])
         self.round = int(arrays["round"])
+        kept, versions, messages = iter(arrays["kept"]), iter(arrays["versions"]), np.array(arrays["messages"])
+        sizes, place = np.diff(self.exchange.first), 0
+        for boxes in self.mail.box:
+            for i, box in enumerate(boxes):
+                box.clear()
+                for _ in range(next(kept)):
+                    box.append((int(next(versions)), messages[place : place + sizes[i]]))
+                    place += int(sizes[i])
         self.models = [[self.refit(r, i) for i in range(self.problem.agents)] for r in range(self.repeats)]
 
 
