@@ -18,7 +18,7 @@ import fedpoint as fp
 
 NODES, ROWS, NOISE = 8, 25, 0.4
 KINDS = [
-    DecisionTreeRegressor(max_depth=5),
+    DecisionTreeRegressor(max_depth=5, random_state=0),
     RandomForestRegressor(50, random_state=0),
     GradientBoostingRegressor(n_estimators=60, random_state=0),
     KNeighborsRegressor(4),

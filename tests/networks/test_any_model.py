@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import fedpoint as fp
+from fedpoint.core.clock import Clock, OwnPace
 from fedpoint.core.network import Network
 from fedpoint.core.random import Key
 from fedpoint.core.schedule import (
@@ -74,7 +75,7 @@ def local_solutions(X, y):
     return np.stack([np.linalg.lstsq(x, t, rcond=None)[0] for x, t in zip(X, y, strict=True)])
 
 
-def relaxed(X, y, gram, A, coupling, w, i, heard):
+def relaxed(X, y, gram, A, coupling, i, heard):
     """argmin (1/m_i)|y_i - X_i v|^2 + coupling sum_j A_ij (v - w_j)' G_ij (v - w_j), w_j = heard[j]."""
     m = len(y[i])
     H, g = X[i].T @ X[i] / m, X[i].T @ y[i] / m
@@ -88,7 +89,7 @@ def iterate(X, y, net, coupling, rounds, gram=lambda i, j: np.eye(D)):
     A, path = net.adjacency.toarray(), [local_solutions(X, y)]
     for _ in range(rounds):
         w = path[-1]
-        path.append(np.stack([relaxed(X, y, gram, A, coupling, w, i, w) for i in range(len(X))]))
+        path.append(np.stack([relaxed(X, y, gram, A, coupling, i, w) for i in range(len(X))]))
     return np.stack(path)
 
 
@@ -215,7 +216,7 @@ def by_schedule(X, y, net, coupling, ticks, schedule, seed=0):
             new = path[-1].copy()
             for i in who[np.asarray(turns.heard[k])]:
                 heard = {int(arcs.says[a]): path[k - age[a]][arcs.says[a]] for a in range(*arcs.first[i : i + 2])}
-                new[i] = relaxed(X, y, lambda i, j: np.eye(D), A, coupling, path[-1], i, heard)
+                new[i] = relaxed(X, y, lambda i, j: np.eye(D), A, coupling, i, heard)
             path.append(new)
     return np.stack(path)
 
@@ -236,6 +237,24 @@ def test_schedules(rows, points, net, schedule):
     path = by_schedule(*rows, net, 0.02, 12, schedule)
     assert np.abs(run.history[0, :13] - path @ points.T).max() < 1e-10
     assert np.abs(np.stack([m.coef_ for m in run.models]) - closed_form(*rows, net, 0.02)).max() < 1e-9
+
+
+def test_a_timetable(rows, points, net):
+    """Nodes at their own pace: a tick is one node's update, and messages travel longer than some work."""
+    pace = OwnPace(Clock(travel=0.7), loss=0.1)
+    task = AnyModel(*rows, models=Least(), shared=points)
+    run = relax(task, net, 0.02, rounds=20, schedule=pace, repeats=2).extend(40)
+    table, arcs, A = pace.bind(net, 0, 2, 40), net.arcs, net.adjacency.toarray()
+    for r in range(2):
+        path = [local_solutions(*rows)]
+        for k in range(40):
+            i, new = table.agents[r, k, 0], path[-1].copy()
+            near = arcs.says[arcs.first[i] : arcs.first[i + 1]]
+            heard = {j: path[k - age][j] for j, age in zip(near, table.ages[r, k, 0], strict=False)}
+            new[i] = relaxed(*rows, lambda i, j: np.eye(D), A, 0.02, i, heard)
+            path.append(new)
+        assert np.abs(run.history[r] - np.stack(path) @ points.T).max() < 1e-10
+    assert run.cost.evaluations == 45 and (np.diff(run.time, axis=1) > 0).all()
 
 
 def test_stopping_waits_for_answers(rows, points, net):
@@ -379,7 +398,7 @@ def test_predictions_by_node(rows, points, net):
 
 def test_plot(rows, points, net, tmp_path):
     run = relax(AnyModel(*rows, models=LINEAR, shared=points), net, rounds=3)
-    run.plot(tmp_path / "loss.png")
+    run.plot(tmp_path / "loss.png", x="floats")
     assert (tmp_path / "loss.png").stat().st_size > 1000
     assert "3 rounds" in repr(run) and "5 nodes" in repr(run.problem)
 

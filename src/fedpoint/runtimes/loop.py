@@ -23,7 +23,7 @@ from fedpoint.errors import FedpointError
 from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.runtimes.session import HISTORY_BYTES, Progress
-from fedpoint.runtimes.simulation import SCHEDULE
+from fedpoint.runtimes.simulation import SCHEDULE, Message
 
 MODELS = 3  # purpose of random numbers: the models' random states
 
@@ -204,6 +204,8 @@ class Loop:
         self.models: list[list[Any]] = [[None] * K for _ in range(repeats)]
         self.losses = np.zeros((repeats, K))
         self.used = np.zeros((repeats, 3), np.int64)  # messages, numbers in them, fits
+        each = self.exchange.numbers.sum() // max(len(network.arcs.says), 1)
+        self.message = Message(0, int(each), 8, None, None)  # with sets by edge a mean; `LoopRun.floats` is exact
         self.mail = Mail(repeats, K)
         for r in range(repeats):
             self._work(r, np.ones(K, bool))
