@@ -72,8 +72,8 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
 __version__ = "0.1.0"
 
 _NAMES = {
-    "fedpoint.algorithms": "FedAdagrad FedAdam FedAvg FedAvgM FedGD FedLSA FedNova FedOpt FedProx FedRelax FedSGD FedYogi "
-    "GeneralRule GradientExchange ParameterExchange QFedAvg ScaffLSA Scaffnew Scaffold",
+    "fedpoint.algorithms": "FedAdagrad FedAdam FedAvg FedAvgM FedGD FedLSA FedNova FedOpt FedProx FedRelax FedSGD "
+    "FedYogi GeneralRule GradientExchange ParameterExchange QFedAvg ScaffLSA Scaffnew Scaffold",
     "fedpoint.core.agent": "Agent descend",
     "fedpoint.core.algorithm": "CATALOGUE Card Reference algorithm",
     "fedpoint.core.clock": "Arrivals Clock Constant Hinge InStep OwnPace Polynomial Replay Waiting",

@@ -98,8 +98,8 @@ class FedGD(OnNetwork):
 class FedSGD(OnNetwork):
     r"""Federated stochastic gradient descent over a network: FedGD with sampled gradients.
 
-    For $L_i(w) = \frac{1}{m_i} |y - X w|^2$ (`LeastSquares(..., mean=True, half=False, batch=b)`) the gradient of a batch
-    is $-\frac{2}{|B|} \sum_{r \in B} x_r (y_r - x_r^\top w)$.
+    For $L_i(w) = \frac{1}{m_i} |y - X w|^2$ (`LeastSquares(..., mean=True, half=False, batch=b)`) the gradient of a
+    batch is $-\frac{2}{|B|} \sum_{r \in B} x_r (y_r - x_r^\top w)$.
 
     Args:
         step: $\eta$. coupling: $\alpha$. local_steps: so many steps a tick, the neighbours' models held fixed.

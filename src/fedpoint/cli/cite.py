@@ -34,7 +34,7 @@ def _references(name: str) -> list[Any]:
         found: list[Any] = []
         for member in read(path / COMPARISON if path.is_dir() else path).members:
             own = card_of(member.content["algorithm"]["name"]).references
-            found += [*own, *_of_scheme(describe(member.participation))]
+            found += [*own, *_of_scheme(describe(member.participation or member.schedule))]
         return found
     return list(card_of(name).references)
 

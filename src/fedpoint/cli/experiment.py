@@ -104,6 +104,8 @@ def _one(experiment: Experiment, member: Member, path: Path, watch: Watch, round
             experiment.problem,
             rounds=goal,
             participation=member.participation,
+            network=experiment.network,
+            schedule=member.schedule,
             exact=content["exact"],
             seed=content["seed"],
             repeats=content["repeats"],

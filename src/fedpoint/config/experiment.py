@@ -6,20 +6,24 @@ import itertools
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fedpoint.config import methods, schemes
+from fedpoint.config import methods, networks, schedules, schemes
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import Mistake, Mistakes
 from fedpoint.config.problems import KINDS, AnyKind, Seed, Table
 from fedpoint.config.text import read_text
+from fedpoint.core.schedule import Synchronous
 from fedpoint.errors import FedpointError, nearest
 from fedpoint.report.labels import labels_of, short
-from fedpoint.runtimes.session import bind_algorithm, check_valid
+from fedpoint.runtimes.session import bind_algorithm, check_place, check_valid
+from fedpoint.verbs.run import check_schedule
+
+WHO: dict[str, Any] = {"participation": schemes, "schedule": schedules}  # two ways to say who works when
 
 
 class Content(Table):
@@ -28,6 +32,8 @@ class Content(Table):
     problem: AnyKind
     algorithm: Any
     participation: Any = None
+    network: Any = None
+    schedule: Any = None
     rounds: Annotated[int, Field(ge=0, le=2**31 - 1)] = 100
     seed: Seed = 0
     repeats: Annotated[int, Field(ge=1, le=1_000_000)] = 1
@@ -43,8 +49,9 @@ class Member:
 
     label: str
     algorithm: Any
-    participation: Any
-    content: dict[str, Any]
+    participation: Any = None
+    schedule: Any = None
+    content: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class Experiment:
     problem: Any
     held_out: Any
     members: list[Member]
+    network: Any = None
 
     @property
     def comparison(self) -> bool:
@@ -96,18 +104,25 @@ def parse(
     checked, mistakes = _check_keys(content)
     tables, wrong = _algorithms(content)
     mistakes += wrong
-    choices, wrong = _participations(content, base)
+    key, choices, wrong = _participations(content, base)
     mistakes += wrong
-    problem = held_out = None
+    wrong = networks.mistakes(content.get("network"), ("network",), base)
+    mistakes += wrong
+    problem = held_out = network = None
     if not any(m.path[:1] in ((), ("problem",)) for m in mistakes):
-        problem, held_out, wrong = _problem(content["problem"])
-        mistakes += wrong
-    if problem is not None:
-        mistakes += _misfits(tables, choices, problem, base)
+        problem, held_out, more = _problem(content["problem"])
+        mistakes += more
+    if problem is not None and not wrong:
+        try:
+            network = networks.network_of(content.get("network"), base, problem)
+        except FedpointError as error:
+            mistakes.append(Mistake(("network",), str(error)))
+        else:
+            mistakes += _misfits(tables, key, choices, problem, network, base)
     if mistakes or checked is None:
         raise Mistakes(source or name, mistakes, text)
-    whole = _content(checked, [table for _, table in tables], choices, base)
-    return Experiment(name, whole, problem, held_out, _members(whole))
+    whole = _content(checked, [table for _, table in tables], key, choices, base)
+    return Experiment(name, whole, problem, held_out, _members(whole, key), network)
 
 
 def _check_keys(content: Mapping) -> tuple[Content | None, list[Mistake]]:
@@ -159,18 +174,21 @@ def _algorithms(content: Mapping) -> tuple[list[tuple[Where, dict]], list[Mistak
     return tables, mistakes
 
 
-def _participations(content: Mapping, base: Path | None) -> tuple[list[Any], list[Mistake]]:
-    """Every participation to compare (mostly one), without those that are wrong."""
-    given = content.get("participation")
+def _participations(content: Mapping, base: Path | None) -> tuple[str, list[Any], list[Mistake]]:
+    """Every participation or schedule to compare (mostly one), without those that are wrong; and which of the two."""
+    key = "schedule" if content.get("schedule") is not None else "participation"
+    given = content.get(key)
     choices, mistakes = given if isinstance(given, list) else [given], []
     if given == []:
-        mistakes = [Mistake(("participation",), "the list is empty: give a number, a name or a table", given)]
+        mistakes = [Mistake((key,), "the list is empty: give a number, a name or a table", given)]
+    if key == "schedule" and content.get("participation") is not None:
+        mistakes = [Mistake(("participation",), "a schedule says who works: leave one of the two out")]
     good = []
     for choice in choices:
-        wrong = schemes.mistakes(choice, ("participation",), base)
+        wrong = WHO[key].mistakes(choice, (key,), base)
         good += [] if wrong else [choice]
         mistakes += wrong
-    return good, mistakes
+    return key, good, mistakes
 
 
 def _problem(table: Any) -> tuple[Any, Any, list[Mistake]]:
@@ -181,18 +199,25 @@ def _problem(table: Any) -> tuple[Any, Any, list[Mistake]]:
     return problem, held_out, []
 
 
-def _misfits(tables: list, choices: list, problem: Any, base: Path | None) -> list[Mistake]:
+def _misfits(tables: list, key: str, choices: list, problem: Any, network: Any, base: Path | None) -> list[Mistake]:
     """What is right by itself and wrong together: more participants than agents, lists of a wrong length, ..."""
     wrong = {}
     for choice in choices:
-        scheme = schemes.scheme_of(choice, base)
+        scheme = WHO[key].scheme_of(choice, base)
+        if network is not None and choice is None:
+            scheme = Synchronous()
         try:
+            given = {key: None if choice is None else scheme}
+            check_schedule(given.get("participation"), given.get("schedule"), network)
             scheme.slots(problem.agents)
+            if network is not None:
+                scheme.bind(network, 0, 1, 1)
         except FedpointError as error:
-            wrong["participation", str(error)] = Mistake(("participation",), str(error), choice)
+            wrong[key, str(error)] = Mistake((key,), str(error), choice)
         for where, table in tables:
             try:
                 algorithm = methods.build(table)
+                check_place(algorithm, network)
                 check_valid(algorithm, scheme)
                 problem.prepare(bind_algorithm(algorithm, problem))
             except FedpointError as error:
@@ -200,11 +225,14 @@ def _misfits(tables: list, choices: list, problem: Any, base: Path | None) -> li
     return list(wrong.values())
 
 
-def _content(checked: Content, tables: list, choices: list, base: Path | None) -> dict[str, Any]:
+def _content(checked: Content, tables: list, key: str, choices: list, base: Path | None) -> dict[str, Any]:
     """The whole content with its defaults, lists multiplied out: it makes the same experiment anywhere."""
-    whole = checked.model_dump(exclude_none=True, exclude={"algorithm", "participation", "problem", "plan"})
-    who = [schemes.absolute(choice, base) for choice in choices]
-    asked = {} if who == [None] else {"participation": who[0] if len(who) == 1 else who}
+    own = {"algorithm", "participation", "schedule", "network", "problem", "plan"}
+    whole = checked.model_dump(exclude_none=True, exclude=own)
+    who = [WHO[key].absolute(choice, base) for choice in choices]
+    asked = {} if who == [None] else {key: who[0] if len(who) == 1 else who}
+    if checked.network is not None:
+        asked["network"] = networks.absolute(checked.network, base)
     return {
         **whole,
         **asked,
@@ -213,19 +241,20 @@ def _content(checked: Content, tables: list, choices: list, base: Path | None) -
     }
 
 
-def _members(content: dict[str, Any]) -> list[Member]:
+def _members(content: dict[str, Any], key: str) -> list[Member]:
     """The runs of an experiment, algorithms before participations."""
-    tables, who = content["algorithm"], content.get("participation")
+    tables, who = content["algorithm"], content.get(key)
     tables = tables if isinstance(tables, list) else [tables]
     pairs = list(itertools.product(tables, who if isinstance(who, list) else [who]))
     algorithms = [methods.build(table) for table, _ in pairs]
-    choices = [schemes.scheme_of(choice) for _, choice in pairs]
+    with_hub = key == "participation" and "network" not in content
+    choices = [WHO[key].scheme_of(choice) if choice is not None or with_hub else None for _, choice in pairs]
     labels = labels_of(algorithms, [short(scheme) for scheme in choices])
     members = []
     for (table, choice), algorithm, scheme, label in zip(pairs, algorithms, choices, labels, strict=True):
         # A preset has a name of its own, FedAdam say, where its class is FedOpt.
         label = label.replace(type(algorithm).card.title, methods.title_of(table["name"]), 1)
-        own = {key: value for key, value in content.items() if key not in ("algorithm", "participation")}
-        own |= {"algorithm": table} | ({} if choice is None else {"participation": choice})
-        members.append(Member(label, algorithm, scheme, own))
+        own = {name: value for name, value in content.items() if name not in ("algorithm", key)}
+        own |= {"algorithm": table} | ({} if choice is None else {key: choice})
+        members.append(Member(label, algorithm, content=own, **{key: scheme}))
     return members

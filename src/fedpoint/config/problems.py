@@ -83,11 +83,12 @@ class LeastSquares(Stored):
     kind: Literal["least_squares"]
     noise: Variance = 0.01
     mean: bool = False
+    half: bool = True  # 1/2 |A x - b|^2; false: without the half, as lecture 003 has it
 
     def build(self) -> tuple[Any, Any]:
         A, b = generate.regression(self.agents, self.rows, self.dim, self.heterogeneity, self.noise, self.seed)
         made = problems.LeastSquares(
-            A, b, weights=self.weights, mean=self.mean, batch=self.batch, sampling=self.sampling
+            A, b, weights=self.weights, mean=self.mean, half=self.half, batch=self.batch, sampling=self.sampling
         )
         return made, None
 

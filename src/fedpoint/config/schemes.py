@@ -19,7 +19,9 @@ from typing import Any
 
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import Mistake
+from fedpoint.config.schedules import CLASSES
 from fedpoint.config.values import Unreadable, plain, value_of
+from fedpoint.core.clock import Clock, Constant, Hinge, Polynomial, Replay
 from fedpoint.core.participation import SCHEMES, Answering, Uniform, as_participation, read_trace
 from fedpoint.errors import FedpointError, nearest
 
@@ -115,8 +117,10 @@ def describe(scheme: Any) -> dict[str, Any]:
     """What a folder states of a participation: enough to tell it from another, not always to build it."""
     if not dataclasses.is_dataclass(scheme):
         return {"class": type(scheme).__qualname__}
+    if isinstance(scheme, Replay):
+        return {"class": "Replay", "events": [[t, str(n), m or "", a] for t, n, m, a in scheme.events]}
     texts = {
-        f.name: describe(value) if f.name == "scheme" else plain(value)
+        f.name: describe(value) if dataclasses.is_dataclass(value) else plain(value)
         for f in dataclasses.fields(scheme)
         if (value := getattr(scheme, f.name)) is not None
     }
@@ -125,10 +129,13 @@ def describe(scheme: Any) -> dict[str, Any]:
 
 def rebuild(table: Mapping) -> Any:
     """The scheme that a folder describes; `Unreadable` where it only names it."""
-    classes = {cls.__name__: cls for cls in SCHEMES.values()}
+    classes = {cls.__name__: cls for cls in (*SCHEMES.values(), *CLASSES, Clock, Constant, Hinge, Polynomial)}
     if table["class"] not in classes:
         raise Unreadable(f"the participation {table['class']} is not one of fedpoint's")
+    if table["class"] == "Replay":
+        return Replay(tuple((*event[:2], event[2] or None, event[3]) for event in table["events"]))
     texts = {key: text for key, text in table.items() if key != "class"}
+    nested = {key for key, text in texts.items() if isinstance(text, Mapping) and "class" in text}
     return classes[table["class"]](
-        **{key: rebuild(text) if key == "scheme" else value_of(text) for key, text in texts.items()}
+        **{key: rebuild(text) if key in nested else value_of(text) for key, text in texts.items()}
     )

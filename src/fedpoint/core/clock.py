@@ -31,8 +31,8 @@ def _luck(seed: int, repeat: int) -> np.random.Generator:
 
 @record
 class Clock:
-    """How long an agent works, in virtual seconds: `work` on average (one number, or one per agent), with a law around it;
-    a message travels `travel` seconds. `spread` is the standard deviation of the logarithm of a lognormal time."""
+    """How long an agent works, in virtual seconds: `work` on average (one number, or one per agent), with a law around
+    it; a message travels `travel` seconds. `spread` is the standard deviation of the logarithm of a lognormal time."""
 
     work: Any = 1.0
     law: str = "exponential"
@@ -249,13 +249,13 @@ class Arrivals(Timed):
 
     clock: how long agents take. working: how many work at a time (None: all). buffer: so many answers are merged
     together (1: each by itself; more is FedBuff). staleness: how much an answer to a model tau versions old counts:
-    `Constant()` (default), `Polynomial(power)`, `Hinge(slope, after)`. mixing: a factor on all of them. models: an answer is
-    merged as a model, w <- (1 - a s) w + a s w_k (FedAsync), rather than as a change. dropout: the probability that an
+    `Constant()` (default), `Polynomial(power)`, `Hinge(slope, after)`. mixing: a factor on all of them. models: an answer
+    is merged as a model, w <- (1 - a s) w + a s w_k (FedAsync), rather than as a change. dropout: the probability that an
     answer gets lost; deadline: seconds after which an agent is given up, and another is asked.
 
     Weights are mixing s(tau) p_k K / buffer: agents that answer often count more.
-    References: Xie, Koyejo and Gupta, Asynchronous federated optimization (2019); Nguyen et al., Federated learning with
-    buffered asynchronous aggregation (2022).
+    References: Xie, Koyejo and Gupta, Asynchronous federated optimization (2019); Nguyen et al., Federated learning
+    with buffered asynchronous aggregation (2022).
     """
 
     ages = True
@@ -284,7 +284,9 @@ class Arrivals(Timed):
         if self.staleness is None:
             object.__setattr__(self, "staleness", Constant())
         if not hasattr(self.staleness, "weight"):
-            raise FedpointError(f"Arrivals: staleness must be Constant(), Polynomial() or Hinge(), got {self.staleness}")
+            raise FedpointError(
+                f"Arrivals: staleness must be Constant(), Polynomial() or Hinge(), got {self.staleness}"
+            )
         if not 0 < self.mixing <= 1:
             raise FedpointError(f"Arrivals: mixing must be above 0 and at most 1, got {self.mixing}")
 

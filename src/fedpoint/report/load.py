@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedpoint.config import methods, schemes
+from fedpoint.config import methods, networks, schedules, schemes
 from fedpoint.config.values import Unreadable
+from fedpoint.core.schedule import Synchronous
 from fedpoint.core.vector import unwrap_all, wrap
 from fedpoint.errors import FedpointError
 from fedpoint.metrics import Cost
@@ -21,26 +22,36 @@ from fedpoint.report.statement import check_same, statement, without_none
 from fedpoint.report.store import Store
 from fedpoint.runtimes.session import Session, unflatten
 from fedpoint.runtimes.simulation import start_state
-from fedpoint.verbs.run import Run, begin, check_start, drive, stopper, take_repeat
+from fedpoint.verbs.run import Run, begin, check_network, check_start, drive, mean_model, stopper, take_repeat
 
 
-def load(folder: str | Path, problem: Any = None, algorithm: Any = None, participation: Any = None) -> Run:
+def load(
+    folder: str | Path, problem: Any = None, algorithm: Any = None, participation: Any = None, network: Any = None
+) -> Run:
     """A run read back from its folder.
 
     Rounds, errors, losses, models, memories, costs and evaluation come from the disk. To go on (`extend`), a run from
     a TOML file builds its problem again; otherwise give the problem, which must be the one the run was begun with.
-    Give the algorithm or the participation too where the folder can only name them (your own class, an optax object).
+    Give algorithm, participation (or schedule) or network too where the folder can only name them: your own class, an
+    optax object, a large graph.
     """
-    return LoadedRun(RunFolder.open(folder), problem, algorithm, participation)
+    return LoadedRun(RunFolder.open(folder), problem, algorithm, participation, network)
 
 
 class LoadedRun(Run):
     """A run on disk. Its session, which needs the data, is made when something asks for it."""
 
-    def __init__(self, folder: RunFolder, problem: Any = None, algorithm: Any = None, participation: Any = None):
+    def __init__(
+        self,
+        folder: RunFolder,
+        problem: Any = None,
+        algorithm: Any = None,
+        participation: Any = None,
+        network: Any = None,
+    ):
         self.stored, self.config = folder, folder.config
         self.seed, self.repeats = self.config["seed"], self.config["repeats"]
-        given = {"problem": problem, "algorithm": algorithm, "participation": participation}
+        given = {"problem": problem, "algorithm": algorithm, "participation": participation, "network": network}
         vars(self).update({name: value for name, value in given.items() if value is not None})
         point = folder.latest()
         self._point = point or self._restart()
@@ -100,15 +111,23 @@ class LoadedRun(Run):
 
     @property
     def model(self) -> Any:
-        return jax.tree.map(lambda a: a[:, -1], self.history)
+        return mean_model(self.last, np.array(self.stored.meta["weights"])) if self._on_network else self.last
 
     @property
     def models(self) -> Any:
+        if self._on_network:
+            return self.last
         K = self.config["problem"]["agents"]
-        return jax.tree.map(lambda a: np.broadcast_to(a[:, None], (len(a), K, *a.shape[1:])), self.model)
+        return jax.tree.map(lambda a: np.broadcast_to(a[:, None], (len(a), K, *a.shape[1:])), self.last)
+
+    @property
+    def _on_network(self) -> bool:
+        return "network" in self.config
 
     @property
     def memories(self) -> Any:
+        if self._on_network:
+            return self.session.memories()
         algorithm, model = self.algorithm, wrap(take_repeat(self.model, 0))
         arrays = {name.removeprefix("state"): a for name, a in self._point.state.items()}
         with jax.enable_x64(True):
@@ -146,9 +165,21 @@ class LoadedRun(Run):
     @cached_property
     def participation(self) -> Any:
         if "experiment" in self.config:
-            return schemes.scheme_of(self.config["experiment"].get("participation"))
+            content = self.config["experiment"]
+            if "schedule" in content:
+                return schedules.scheme_of(content["schedule"])
+            return Synchronous() if self._on_network else schemes.scheme_of(content.get("participation"))
         with self._hint("participation"):
             return schemes.rebuild(self.config["participation"])
+
+    @cached_property
+    def network(self) -> Any:
+        if not self._on_network:
+            return None
+        if "experiment" in self.config:
+            return networks.network_of(self.config["experiment"]["network"], None, self.problem)
+        with self._hint("network"):
+            return networks.rebuild(self.config["network"])
 
     @cached_property
     def problem(self) -> Any:
@@ -174,8 +205,10 @@ class LoadedRun(Run):
     def _new_session(self, start: Any = None) -> Session:
         """Not advanced, and checked to be the stored run's."""
         config, algorithm, participation = self.config, self.algorithm, self.participation
-        numbers = (config[key] for key in ("exact", "seed", "repeats", "record_every"))
-        session = Session(algorithm, self.problem, participation, check_start(self.problem, start), *numbers)
+        exact, seed, repeats, every = (config[key] for key in ("exact", "seed", "repeats", "record_every"))
+        network = check_network(self.network, self.problem)
+        model = check_start(self.problem, start, network)
+        session = Session(algorithm, self.problem, participation, model, exact, seed, repeats, every, network=network)
         now = without_none(statement(session, algorithm, participation))
         check_same({key: config.get(key) for key in now}, now, self.stored.path)
         return session

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedpoint.config import methods, schemes
+from fedpoint.config import methods, networks, schemes
 from fedpoint.config.values import fingerprint, plain
 from fedpoint.errors import FedpointError
 from fedpoint.runtimes.session import Session
@@ -32,6 +32,7 @@ def statement(session: Session, algorithm: Any, participation: Any) -> dict[str,
         "exact": session.exact,
         "algorithm": methods.describe(algorithm),
         "participation": schemes.describe(participation),
+        "network": None if session.network is None else networks.describe(session.network),
         "problem": {
             "class": type(problem).__name__,
             "agents": problem.agents,

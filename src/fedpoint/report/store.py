@@ -21,7 +21,7 @@ from fedpoint.report.model import export, layout_of, use_of
 from fedpoint.report.statement import named, statement, versions
 from fedpoint.runtimes.session import Session
 from fedpoint.runtimes.simulation import Records
-from fedpoint.verbs.run import Run, take_repeat
+from fedpoint.verbs.run import Run, objective_of, take_repeat
 
 PERIOD = 2.0  # seconds from one commit to the next, at least
 MODEL = "model.npz"  # in the folder of a finished run: the first repeat's model, for `fedpoint predict`
@@ -48,9 +48,11 @@ def create(folder: str | Path | Place, run: Run, rounds: int, algorithm: Any, pa
         "versions": versions(),
         "engine": session.layout.explain(),
         "message": {"down": down, "up": up, "width": width},
-        "model": layout_of(take_repeat(run.model, 0)),
+        "model": layout_of(take_repeat(run.last, 0)),
         "use": use_of(session.problem, take_repeat(run.model, 0)),
     }
+    if session.network is not None:
+        meta["weights"] = session.problem.weights.tolist()  # of the nodes, for their mean model
     handle = RunFolder.create(place.path, config, meta=meta)
     try:
         return Store(handle.path, handle=handle).start(run)
@@ -140,7 +142,7 @@ class Store:
         if not len(rounds):
             return
         values = {"used": records.used, "error": session.errors(records.model)}
-        values["loss"] = losses(session.problem, records.model, int(rounds[0]) // session.every)
+        values["loss"] = losses(session, records.model, int(rounds[0]) // session.every)
         if values["loss"] is not None:
             self._losses.append(values["loss"])
         values = {name: value for name, value in values.items() if value is not None}
@@ -186,16 +188,16 @@ def _state(session: Session) -> dict[str, np.ndarray]:
 
 
 def _last_loss(session: Session) -> np.ndarray | None:
-    return losses(session.problem, jax.tree.map(lambda a: a[:, None], session.model()), 0)
+    return losses(session, jax.tree.map(lambda a: a[:, None], session.model()), 0)
 
 
-def losses(problem: Any, models: Any, first: int) -> np.ndarray | None:
+def losses(session: Session, models: Any, first: int) -> np.ndarray | None:
     """(repeats, n): the objective at recorded models, of which `first` is the number of the first.
 
     In blocks of one size, each record at its own place in its block: one compilation, and the same bits however the
     records were cut into segments. None where the field is not a gradient.
     """
-    if not problem.has_loss:
+    if not session.problem.has_loss:
         return None
     repeats, n = jax.tree.leaves(models)[0].shape[:2]
     before = first % BLOCK
@@ -204,7 +206,7 @@ def losses(problem: Any, models: Any, first: int) -> np.ndarray | None:
     parts = []
     for start in range(0, before + n + after, BLOCK):
         block = jax.tree.map(lambda a, s=start: a[:, s : s + BLOCK].reshape(-1, *a.shape[2:]), padded)
-        parts.append(np.asarray(problem.objective(block)).reshape(repeats, BLOCK))
+        parts.append(np.asarray(objective_of(session.problem, session.network, block)).reshape(repeats, BLOCK))
     return np.concatenate(parts, axis=1)[:, before : before + n]
 
 

@@ -200,7 +200,9 @@ class Session:
         """The participation as the program gets it."""
         if not self.participation.per_repeat or not self.swept:
             return self.participation
-        return jax.tree.map(lambda a: np.tile(a, (self.lanes // self.repeats_each, *(1,) * (a.ndim - 1))), self.participation)
+        return jax.tree.map(
+            lambda a: np.tile(a, (self.lanes // self.repeats_each, *(1,) * (a.ndim - 1))), self.participation
+        )
 
     def prepare(self, rounds: int) -> None:
         """Timetables and room for late messages up to a round."""
@@ -208,16 +210,22 @@ class Session:
             return
         self.ready = power_of_two(rounds)
         self.participation = self._bound(self.ready + 1)  # hubs of a network hear for the tick after the last
-        late = getattr(self.participation, "late", 0)
+        depth = getattr(self.participation, "late", 0) if self.network is None else self._depth(self.ready)
         with jax.enable_x64(True):
-            wiring = self.layout.wiring
-            if wiring is not None:
-                wiring = replace(wiring, depth=max(wiring.depth, self._depth(self.ready)))
-            late = max(late, self.layout.late)
-            self.layout = replace(self.layout, wiring=wiring, late=late)
             self.inputs = self.inputs._replace(participation=jax.device_put(self._timetables()))
-            depth = late if wiring is None else wiring.depth
-            self.state = self.state._replace(mail=deepen(self.state.mail, depth))
+        self._deepen(depth)
+
+    def _deepen(self, depth: int) -> None:
+        """Room for so many messages of each sender."""
+        wiring, late = self.layout.wiring, self.layout.late
+        if wiring is None:
+            late = max(late, power_of_two(depth)) if late else 0
+        else:
+            wiring = replace(wiring, depth=max(wiring.depth, depth))
+        self.layout = replace(self.layout, wiring=wiring, late=late)
+        with jax.enable_x64(True):
+            mail = deepen(self.state.mail, late if wiring is None else wiring.depth)
+        self.state = self.state._replace(mail=mail)
 
     def times(self, rounds: np.ndarray) -> np.ndarray:
         """(repeats, n): virtual seconds at the end of these rounds; a round is one where there is no clock."""
@@ -388,6 +396,8 @@ class Session:
         return flatten(self.state)
 
     def restore(self, arrays: dict[str, np.ndarray], round: int) -> None:
+        if ".mail.stamp" in arrays:  # there may be room for more messages than a run needs at its start
+            self._deepen(arrays[".mail.stamp"].shape[-1])
         self.state = unflatten(self.state, arrays)
         self.round = round
 

@@ -297,9 +297,10 @@ def one_round(
 def network_round(
     layout: Layout, inputs: Inputs, state: State, turn: Any, after: Any, ahead: Ahead, keys: Any, round: Any
 ) -> State:
-    """The same operator with a hub at every node: those whose turn it is work, say what they found, and those whose turn
-    comes next hear what has reached them by then."""
-    algorithm, wiring, wires = inputs.algorithm, layout.wiring, inputs.wires
+    """The same operator with a hub at every node: those whose turn it is work and say what they found, and those whose
+    turn comes next hear what has reached them by then."""
+    algorithm, wires = inputs.algorithm, inputs.wires
+    wiring: Any = layout.wiring
     key, schedule, hub_key = keys
     nodes = jnp.arange(layout.agents, dtype=jnp.int32) if turn.agents is None else turn.agents
     pick = (lambda tree: tree) if turn.agents is None else (lambda tree: take(tree, turn.agents))

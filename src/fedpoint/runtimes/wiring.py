@@ -62,6 +62,10 @@ def hear(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array | None, age: Any
     """sum_j A_ij m_j for each of `nodes` (None: all), m_j neighbour j's message, `age(arc, says)` ticks older than
     `version`."""
 
+    everything = None  # ages of all arcs, where all are asked for
+    if nodes is None and wiring.depth > 1 and wiring.arcs:
+        everything = age(jnp.arange(wiring.arcs, dtype=jnp.int32), wires.says)
+
     def some(nodes, width):
         if not wiring.arcs:
             return jax.tree.map(lambda a: jnp.zeros((nodes.shape[0], *a.shape[1:]), a.dtype), newest(mail, version))
@@ -71,7 +75,9 @@ def hear(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array | None, age: Any
         arc = jnp.where(there, arc, 0)
         says = wires.says[arc]
         weight = jnp.where(there, wires.weight[arc], 0.0)
-        old = None if wiring.depth == 1 else age(arc, says)
+        old = None
+        if wiring.depth > 1:
+            old = age(arc, says) if everything is None else everything[arc]
         values = look(mail, says, version if old is None else version - old)
 
         def total(a):

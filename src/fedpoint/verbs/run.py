@@ -285,7 +285,7 @@ def check_count(name: str, value: Any, least: int) -> None:
 
 
 def check_start(problem: Any, start: Any, network: Any = None) -> Any:
-    """The start, checked against the problem's own. On a network it leads with the nodes: one model for all is copied."""
+    """The start, checked against the problem's own. On a network it leads with the nodes; one for all is copied."""
     own = problem.start()
     if network is not None:
         spread = jax.tree.map(lambda a: np.broadcast_to(a, (network.nodes, *np.shape(a))).copy(), own)
