@@ -30,6 +30,8 @@ from fedpoint.problems.base import Mine, per_agent
 from fedpoint.runtimes import cache
 from fedpoint.runtimes.session import bind_algorithm, cast, check_valid
 
+DENSE = 64  # numbers of a state, up to which products with F' are made from the whole matrix
+
 
 class Space(NamedTuple):
     """How hub, memory and message are flattened: structure, compiled in."""
@@ -109,6 +111,7 @@ class Setting:
         participation = as_participation(participation)
         check_valid(algorithm, participation)
         self.problem, self.exact = problem, exact
+        self._last: tuple[np.ndarray, np.ndarray] | None = None
         if affine is not None:
             self.affine = affine
         self.algorithm = bind_algorithm(algorithm, problem)
@@ -219,7 +222,12 @@ class Setting:
         if isinstance(self.participation, Everyone):
             return True
         with jax.enable_x64(True):
-            return bool(_merge_bends(self.oracle, self.space, self.numbers, jax.random.key(0)) <= 1e-9)
+            message = template(self.space, self.oracle, self.numbers)[0]
+            size = sum(int(np.prod(a.shape)) for a in jax.tree.leaves(message))
+            centre, move = np.random.default_rng(0).normal(size=(2, 2 * size + 2))
+            points = np.stack([centre - move, centre, centre + move])
+            low, middle, high = np.asarray(_merges(self.oracle, self.space, self.numbers, points))
+        return bool(np.abs(low + high - 2 * middle).max() <= 1e-9)
 
     def step(self, x: np.ndarray, round: int = 0) -> np.ndarray:
         """F(x)."""
@@ -228,6 +236,9 @@ class Setting:
 
     def slope(self, x: np.ndarray):
         """v -> F'(x) v."""
+        if self.size <= DENSE:  # the rate needs the matrix anyway: one program less
+            M = self.matrix(x)
+            return lambda v: M @ v
 
         def product(v: np.ndarray) -> np.ndarray:
             with jax.enable_x64(True):
@@ -236,9 +247,12 @@ class Setting:
         return product
 
     def matrix(self, x: np.ndarray) -> np.ndarray:
-        """F'(x), dense."""
-        with jax.enable_x64(True):
-            return np.asarray(_matrix(self.oracle, self.space, self.numbers, x))
+        """F'(x), dense; the last one is kept."""
+        x = np.asarray(x)
+        if self._last is None or not np.array_equal(self._last[0], x):
+            with jax.enable_x64(True):
+                self._last = x.copy(), np.asarray(_matrix(self.oracle, self.space, self.numbers, x))
+        return self._last[1]
 
     def travel(self, x: np.ndarray, rounds: int, first: int = 0) -> np.ndarray:
         """The state after so many expected rounds."""
@@ -524,18 +538,17 @@ def _reading(space, numbers, u):
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _merge_bends(oracle, space, numbers, key):
-    """By how much the hub's merge is not affine in what it hears."""
+def _merges(oracle, space, numbers, points):
+    """The hub's merge of what it hears: mean and total of a message, mass and weight."""
     message, _ = template(space, oracle, numbers)
     hub = numbers.algorithm.init(numbers.model)[0]
     size = sum(int(np.prod(a.shape)) for a in jax.tree.leaves(message))
-    centre, move = jax.random.normal(key, (2, 2 * size + 2))
 
     def merge(v):
         mean, total = fill(message, v[:size]), fill(message, v[size : 2 * size])
         return flat(numbers.algorithm.combine(hub, Inbox(mean, total, 1 + 0.1 * v[-2], 1 + 0.1 * v[-1])))
 
-    return jnp.abs(merge(centre + move) + merge(centre - move) - 2 * merge(centre)).max()
+    return jax.vmap(merge)(points)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -15,11 +15,13 @@ import numpy as np
 from fedpoint.core.algorithm import find
 from fedpoint.errors import FedpointError
 from fedpoint.theory.steady import NoLimit
+from fedpoint.theory.tails import relative_variance, settled_variance
 from fedpoint.verbs.forecast import Forecast, forecast
 
 THRESHOLD = 5.0  # standard errors: a right run fails one of ten such tests once in 100,000
 LINEARISED = 0.15  # of the floor, and of its root: what a linearised forecast may be off without being wrong
 SETTLED = 0.02  # the tail begins where the expected error is this close to the floor
+LOOSE = 4.0  # how far the forecast spread of a high error may be off, in which factors of a round count as normal
 INVARIANT = 1e-8  # of the size of what is conserved
 EXACT = 1e-6  # a run without noise follows its path to this, relative
 
@@ -264,11 +266,34 @@ class _Examination:
         sigma, b2 = self._spread(), (f.bias or 0.0) ** 2
         theory = math.sqrt((2 * (sigma**2).sum() + 4 * b2 * sigma.max(initial=0.0)) / worth)
         seen = float(per_repeat.std(ddof=1) / math.sqrt(self.repeats)) if self.repeats >= 8 else 0.0
-        se = max(theory, seen, 1e-300)
+        heavy = settled_variance(f.rate or 0.0, f.rate_ms or 0.0, self.directions)
+        tail_se = expected * math.sqrt(heavy / worth)  # runs that are far too noisy have a large one of their own
+        se = max(theory, seen, tail_se) if measured < expected else max(theory, min(seen, LOOSE * tail_se))
+        se = max(se, 1e-300)
         off = max(abs(measured - expected) - self.slack * expected, 0.0)
         z = math.copysign(off / se, measured - expected)
         words = f"settles at {measured:.4g}, forecast {expected:.4g}"
+        if math.isinf(heavy):
+            words += "; the mean is made of rare large errors, so that it being low says nothing"
         return [Check("floor", abs(z) <= THRESHOLD, measured, expected, z, words)]
+
+    @cached_property
+    def directions(self) -> float:
+        """In how many directions the model fluctuates: the participation ratio of its covariance."""
+        sigma = self._spread()
+        return float(sigma.sum() ** 2 / (sigma**2).sum()) if (sigma > 0).any() else 1.0
+
+    @cached_property
+    def tails(self) -> np.ndarray:
+        """Var e / (E e)^2 of the squared error at the recorded rounds, as forecast: low means are judged by it.
+
+        Few runs of which none was unlucky have a low mean and a low standard error of their own.
+        """
+        f = self.f
+        if f.rate is None or f.rate_ms is None or f.variance is None or not math.isfinite(f.variance):
+            return np.full(len(self.rounds), 2.0)  # of a normal deviation in one direction
+        start, last = float(self.curve[0]), int(self.rounds[-1])  # type: ignore[index]
+        return relative_variance(f.rate, f.rate_ms, self.directions, start, f.variance, last)[self.rounds]
 
     def _path(self) -> list[Check]:
         """The expected error on the way, at a few rounds."""
@@ -286,6 +311,8 @@ class _Examination:
         if self.repeats < 8:
             return [Check("path", None, None, None, None, f"{self.repeats} repeats are too few: 8 or more")]
         mean, se = error[:, at].mean(0), error[:, at].std(0, ddof=1) / math.sqrt(self.repeats)
+        tail_se = (self.curve * np.sqrt(self.tails / self.repeats))[at]
+        se = np.where(mean < self.curve[at], np.maximum(se, tail_se), se)
         slack = self.slack if self.affine else max(self.slack, 0.5)  # far from the limit nothing is linear
         off = np.maximum(np.abs(mean - self.curve[at]) - slack * self.curve[at], 0.0)
         z = np.sign(mean - self.curve[at]) * off / np.maximum(se, 1e-12 * self.curve[at] + 1e-300)

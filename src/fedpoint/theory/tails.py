@@ -1,0 +1,47 @@
+r"""How far may a mean over few runs lie below its expectation? The fourth moment of a deviation, by a closure.
+
+A deviation moves as x+ = J x + q with a random J. In a round its mean shrinks by a, its second moment by r2 = E J^2;
+were J normal, the fourth would by r4 = a^4 + 6 a^2 b^2 + 3 b^4 with b^2 = r2 - a^2. Where r4 >= 1 the squared
+error has no variance: it is mostly small and rarely huge, so that a mean over few runs is usually too low, and its
+own standard error as well. With noise q of covariance Q in n directions,
+
+$$ m_2^+ = r_2 m_2 + Q, \qquad m_4^+ = r_4 m_4 + (2 + 4/n) r_2 m_2 Q + (1 + 2/n) Q^2. $$
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def fourth_rate(rate: float, rate_ms: float) -> float:
+    """r4: the factor per round of the fourth moment."""
+    a2 = rate**2
+    b2 = max(rate_ms - a2, 0.0)
+    return a2**2 + 6 * a2 * b2 + 3 * b2**2
+
+
+def relative_variance(
+    rate: float, rate_ms: float, directions: float, start: float, variance: float, rounds: int
+) -> np.ndarray:
+    """(rounds + 1,): Var e / (E e)^2 of the squared error e that begins at `start` and settles at `variance`."""
+    r2, r4, n = rate_ms, fourth_rate(rate, rate_ms), max(directions, 1.0)
+    Q = max(1 - r2, 0.0) * variance
+    m2, m4 = start, start**2
+    found = np.zeros(rounds + 1)
+    for t in range(1, rounds + 1):
+        m2, m4 = r2 * m2 + Q, r4 * m4 + (2 + 4 / n) * r2 * m2 * Q + (1 + 2 / n) * Q**2
+        if not m4 < 1e200 * max(m2, 1e-150) ** 2:
+            found[t:] = math.inf
+            break
+        found[t] = max(m4 / m2**2 - 1, 0.0) if m2 > 0 else 0.0
+    return found
+
+
+def settled_variance(rate: float, rate_ms: float, directions: float) -> float:
+    """The same once it has settled; inf where the fourth moment does not."""
+    r4, n = fourth_rate(rate, rate_ms), max(directions, 1.0)
+    if r4 >= 1 or rate_ms >= 1:
+        return math.inf
+    return (1 + 2 / n) * (1 - rate_ms**2) / (1 - r4) - 1
