@@ -166,7 +166,7 @@ class Path:
         return figure
 
 
-def path(task: Problem, network: Network, couplings: Sequence[float], tolerance: float = 1e-13) -> Path:
+def path(task: Problem, network: Network, couplings: Sequence[float] | np.ndarray, tolerance: float = 1e-13) -> Path:
     """GTVMin's solutions over couplings, each started from the one before it in size.
 
     >>> import fedpoint as fp
@@ -251,7 +251,7 @@ class Choice:
 def choose(
     task: Problem,
     network: Network,
-    couplings: Sequence[float] | None = None,
+    couplings: Sequence[float] | np.ndarray | None = None,
     held_out: float | RowsProblem | None = None,
     folds: int = 5,
     seed: int = 0,
@@ -533,13 +533,14 @@ class Coupled:
         width, work, size = self._band()[1:] if self.blocks else (np.inf, np.inf, np.inf)
         direct = work <= DIRECT_WORK and size <= DIRECT_BYTES
         if direct and (width <= NARROW or self._factor is not None):
-            x = self._direct(b)
-            if x is not None:
-                return x, True
+            exact = self._direct(b)
+            if exact is None:
+                return self._gradients(b, accuracy, ITERATIONS)[0], self.definite
+            return exact, True
         x, good, settled = self._gradients(b, accuracy, SLOW if direct else ITERATIONS)
         if not settled and direct:
             exact = self._direct(b)
-            return (x, True) if exact is None else (exact, True)
+            return (x, self.definite) if exact is None else (exact, True)
         return x, good
 
     def _gradients(self, b: np.ndarray, accuracy: float, most: int) -> tuple[np.ndarray, bool, bool]:
@@ -634,7 +635,7 @@ def _inverses(D: np.ndarray, definite: bool) -> np.ndarray:
         except np.linalg.LinAlgError:
             pass
     values, U = np.linalg.eigh(D)
-    floor = np.maximum(TINY * np.abs(values).max(axis=1, initial=0.0, keepdims=True), 1e-300)
+    floor = max(TINY * float(np.abs(values).max(initial=0.0)), 1e-300)
     return (U / np.maximum(np.abs(values), floor)[:, None, :]) @ np.swapaxes(U, 1, 2)
 
 

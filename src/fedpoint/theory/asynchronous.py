@@ -105,7 +105,9 @@ def asynchronous(kappa: float | Contraction, B: int, ticks: int | Sequence[int])
     >>> b.fails
     array([1])
     """
-    if hasattr(kappa, "reason"):  # of `contraction`, whose module is not loaded for this
+    if not isinstance(kappa, int | float | np.number) and hasattr(
+        kappa, "kappa"
+    ):  # of `contraction`, whose module is not loaded for this
         if kappa.kappa is None:
             raise FedpointError(f"there is no contraction: {kappa.reason}")
         kappa = kappa.kappa
