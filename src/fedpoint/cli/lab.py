@@ -17,7 +17,7 @@ from fedpoint.errors import FedpointError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedpoint.lab import Lab, Outcome, Setting
+    from fedpoint.lab import Findings, Lab, Outcome, Setting, Study
 
 
 @click.command()
@@ -35,12 +35,16 @@ def lab(name, out, as_json, quick, rounds, repeats, ending) -> None:
 
     lecture000 (default; observation-1 to observation-4, linear-gain): what heterogeneity, partial participation and
     local steps do to the accuracy. scafflsa: FedLSA's bias and SCAFFLSA without it, on random MDPs. td: the same on
-    frozen lakes (extra `rl`).
+    frozen lakes (extra `rl`). gtvmin: models over a network of clusters, over couplings. states: the same on output of
+    US states (extra `data`).
     """
-    from fedpoint.lab import find, perform
+    from fedpoint.lab import find, perform, studies
     from fedpoint.lab.picture import picture
 
     begun = time.perf_counter()
+    if name in studies(quick):
+        _study(studies(quick)[name].change(rounds=rounds, repeats=repeats), _folder(out), ending, as_json)
+        return
     chosen = find(name, quick).change(rounds=rounds, repeats=repeats)
     path = _folder(out) / f"{chosen.name}.{ending}"
     with _progress(chosen) as progress:
@@ -51,6 +55,55 @@ def lab(name, out, as_json, quick, rounds, repeats, ending) -> None:
         click.echo(json.dumps(_summary(chosen, outcomes, path, seconds), indent=2))
     else:
         _show(chosen, outcomes, path, seconds)
+
+
+def _study(study: Study, folder: Path, ending: str, as_json: bool) -> None:
+    """A lab that reports in its own way."""
+    from rich.console import Console
+
+    begun, path = time.perf_counter(), folder / f"{study.name}.{ending}"
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status("") as status:
+            findings = study.perform(status.update)
+    else:
+        findings = study.perform(lambda what: click.echo(what, err=True))
+    findings.draw(path)
+    seconds = time.perf_counter() - begun
+    if as_json:
+        head = {"lab": study.name, "picture": str(path), "seconds": round(seconds, 2)}
+        click.echo(json.dumps({**head, **findings.numbers, "says": dict(findings.says)}, indent=2))
+    else:
+        _show_findings(study, findings)
+        click.echo(f"Picture: {path}   ({seconds:.1f} s)")
+
+
+def _show_findings(study: Study, findings: Findings) -> None:
+    from rich import box
+    from rich.table import Table
+
+    console = _console()
+    console.print(f"\n[bold]{study.title}[/bold]\n{study.about}\n")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, heading in enumerate(findings.headings):
+        table.add_column(heading, justify="left" if i == 0 else "right", no_wrap=True)
+    for row in findings.rows:
+        table.add_row(*row)
+    console.print(table)
+    console.print(f"{findings.note}\n")
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for what, sentence in findings.says:
+        grid.add_row(f"[bold]{what}[/bold]", sentence)
+    console.print(grid)
+    console.print()
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=False)
+    # A file or a pipe has no width: nothing to wrap for.
+    return console if console.is_terminal else Console(highlight=False, width=140)
 
 
 def _folder(out: str) -> Path:
@@ -109,11 +162,7 @@ def _summary(lab: Lab, outcomes: dict[Setting, Outcome], path: Path, seconds: fl
 
 
 def _show(lab: Lab, outcomes: dict[Setting, Outcome], path: Path, seconds: float) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=False)
-    if not console.is_terminal:  # a file or a pipe has no width: nothing to wrap for
-        console = Console(highlight=False, width=140)
+    console = _console()
     console.print(f"\n[bold]{lab.title}[/bold]\n{lab.about}\n")
     _table(console, lab, outcomes)
     _sentences(console, lab, outcomes)

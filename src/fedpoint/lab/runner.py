@@ -19,6 +19,7 @@ import numpy as np
 
 from fedpoint.algorithms import FedAvg, FedLSA, ScaffLSA
 from fedpoint.errors import FedpointError, nearest
+from fedpoint.lab.study import studies
 from fedpoint.problems import LinearStream
 from fedpoint.theory import lms_floor, lms_msd
 from fedpoint.verbs.forecast import forecast
@@ -237,7 +238,8 @@ class Outcome:
 
 def names() -> list[str]:
     """Labs, and single panels of them."""
-    return [name for lab in _labs().values() for name in (lab.name, *(p.name for p in lab.panels))]
+    curves = [name for lab in _labs().values() for name in (lab.name, *(p.name for p in lab.panels))]
+    return [*curves, *studies()]
 
 
 def find(name: str | None = None, quick: bool = False) -> Lab:
@@ -255,8 +257,8 @@ def find(name: str | None = None, quick: bool = False) -> Lab:
 @cache
 def _labs(quick: bool = False) -> dict[str, Lab]:
     files = sorted(resources.files("fedpoint.lab").iterdir(), key=lambda f: f.name)
-    found = [f for f in files if f.name.endswith(".toml")]
-    return {f.name: _read(f.name.removesuffix(".toml"), tomllib.loads(f.read_text()), quick) for f in found}
+    found = {f.name.removesuffix(".toml"): tomllib.loads(f.read_text()) for f in files if f.name.endswith(".toml")}
+    return {name: _read(name, data, quick) for name, data in found.items() if data["kind"] in KINDS}
 
 
 def _read(name: str, data: dict[str, Any], quick: bool) -> Lab:
