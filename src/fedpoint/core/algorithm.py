@@ -53,6 +53,11 @@ class Card:
     restriction: str = ""  # the reason, when not all are
     cls: type | None = field(default=None, compare=False)
 
+    @property
+    def network(self) -> bool:
+        """It runs on networks only."""
+        return self.cls is not None and self.cls.hello is not None  # type: ignore[attr-defined]
+
 
 _CARDS: dict[str, Card] = {}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import heapq
+import math
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from fedpoint.errors import FedpointError, nearest
 
 LAWS = ("constant", "exponential", "lognormal")
 STREAM = 0x71C7  # of a timetable's random numbers
+SHOWN = 10  # mistakes that a message spells out
+VAIN = 10_000  # answers lost in a row, from which there is no use in waiting
 
 
 def _luck(seed: int, repeat: int) -> np.random.Generator:
@@ -40,13 +43,18 @@ class Clock:
     spread: float = 0.5
 
     def check(self):
-        work = np.asarray(self.work, dtype=float)
+        try:
+            work = np.asarray(self.work, dtype=float)
+        except (TypeError, ValueError):
+            work = np.asarray(np.nan)
         if work.ndim > 1 or not (np.isfinite(work).all() and (work > 0).all()):
             raise FedpointError(f"Clock: work must be seconds above 0, one number or one per agent, got {self.work!r}")
         if self.law not in LAWS:
             raise FedpointError(f"Clock: unknown law {self.law!r}: {nearest(str(self.law), LAWS)}")
-        if not self.travel >= 0 or not self.spread >= 0:
-            raise FedpointError("Clock: travel and spread must be at least 0")
+        for name in ("travel", "spread"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise FedpointError(f"Clock: {name} must be a number, at least 0, got {value!r}")
 
     @classmethod
     def sample(cls, agents: int, spread: float = 1.0, seed: int = 0, **rest: Any) -> Clock:
@@ -142,9 +150,10 @@ class Timetable(Participation):
 class _Round:
     """One round on its way into a timetable."""
 
-    __slots__ = ("age", "agents", "asked", "heard", "merge", "time", "weight")
+    __slots__ = ("age", "agents", "asked", "heard", "merge", "open", "time", "weight")
 
-    def __init__(self, agents, weight, heard, asked, merge, age, time):
+    def __init__(self, agents, weight, heard, asked, merge, age, time, open=0):
+        self.open = open  # how many versions ago the oldest question was asked that has no answer yet
         self.agents, self.weight, self.heard = agents, weight, heard
         self.asked, self.merge, self.age, self.time = asked, merge, age, time
 
@@ -171,6 +180,8 @@ class Timed(Participation):
         def stack(pick, dtype):
             return np.array([[pick(one) for one in table] for table in tables], dtype=dtype)
 
+        oldest = max(max(int(one.age.max(initial=0)) for one in table) for table in tables)
+        oldest = max(oldest, *(table[-1].open for table in tables))  # who is at work still may answer later on
         agents = stack(lambda o: o.agents, np.int32)
         age = stack(lambda o: o.age, np.int32)
         heard = stack(lambda o: o.heard, bool)
@@ -183,7 +194,7 @@ class Timed(Participation):
             stack(lambda o: o.merge, bool),
             age,
             stack(lambda o: o.time, float),
-            int(age.max()) + 1 if self.ages else 0,
+            _room(oldest + 1) if self.ages else 0,
             self.rebase,
         )
 
@@ -222,6 +233,8 @@ class Waiting(Timed):
             raise FedpointError(f"Waiting: {count} participants of {agents} agents: choose at most {agents}")
         if max(self.minimum, self.keep or 1) > count:
             raise FedpointError(f"Waiting: {count} agents are asked: minimum and keep must not exceed that")
+        if self.keep is not None and self.minimum > self.keep:
+            raise FedpointError(f"Waiting: of the {self.keep} answers that are kept never {self.minimum} are there")
         return count
 
     def rounds(self, luck, p, count):
@@ -233,9 +246,11 @@ class Waiting(Timed):
             lost = luck.random(L) < self.dropout
             took = np.where(lost, np.inf, took)
             end = took.max() if self.deadline is None else min(took.max(), float(self.deadline))
-            if self.keep is not None:
-                end = min(end, np.sort(took)[self.keep - 1])
             heard = took <= end
+            if self.keep is not None:
+                first = np.argsort(took, kind="stable")[: self.keep]  # of several at once the first asked
+                end = min(end, took[first[-1]])
+                heard &= np.isin(np.arange(L), first)
             merged = int(heard.sum())
             time += end
             weight = np.where(heard, p[agents] * (K / max(merged, 1)), 0.0)
@@ -249,9 +264,9 @@ class Arrivals(Timed):
 
     clock: how long agents take. working: how many work at a time (None: all). buffer: so many answers are merged
     together (1: each by itself; more is FedBuff). staleness: how much an answer to a model tau versions old counts:
-    `Constant()` (default), `Polynomial(power)`, `Hinge(slope, after)`. mixing: a factor on all of them. models: an answer
-    is merged as a model, w <- (1 - a s) w + a s w_k (FedAsync), rather than as a change. dropout: the probability that an
-    answer gets lost; deadline: seconds after which an agent is given up, and another is asked.
+    `Constant()` (default), `Polynomial(power)`, `Hinge(slope, after)`. mixing: a factor on all of them. models: merge
+    an answer as a model, w <- (1 - a s) w + a s w_k (FedAsync), rather than as a change. dropout: the probability that
+    an answer gets lost; deadline: seconds after which an agent is given up, and another is asked.
 
     Weights are mixing s(tau) p_k K / buffer: agents that answer often count more.
     References: Xie, Koyejo and Gupta, Asynchronous federated optimization (2019); Nguyen et al., Federated learning
@@ -330,12 +345,16 @@ class Arrivals(Timed):
             ask(agent, 0.0, 0)
         made: list[_Round] = []
         here: list[tuple[int, int]] = []
-        before = 0
+        before = vain = 0
         while len(made) < count:
             time, _, agent, version, lost = heapq.heappop(due)
             if lost:
+                vain += 1
+                if vain > VAIN:
+                    raise FedpointError(f"Arrivals: of {VAIN} answers in a row none came: give a longer deadline")
                 ask(another(agent), time, len(made))
                 continue
+            vain = 0
             here.append((agent, version))
             if len(here) < m:
                 continue
@@ -343,6 +362,7 @@ class Arrivals(Timed):
             age = len(made) - versions
             weight = self.mixing * self.staleness.weight(age) * p[agents] * (K / m)
             made.append(_Round(agents, weight, np.ones(m, bool), sent - before, True, age, time))
+            made[-1].open = max((len(made) - 1 - one[3] for one in due), default=0)
             before, here = sent, []
             for agent in agents:  # an answer waits for its merge: nobody is twice in one
                 ask(another(int(agent)), time, len(made))
@@ -466,7 +486,15 @@ class OwnPace(Schedule):
                     known[arc] = under_way[arc].popleft()[1]
                 started[i, n] = known[arc]
             heapq.heappush(due, (time + float(self.clock.draw(luck, i)), i))
-        return agents, ages, times, kept
+        for arc, i in enumerate(arcs.hears):  # what is at work still may be needed later on
+            said = sent[arcs.says[arc]]
+            kept = max(kept, len(said) - _place(said, started[i, arc - arcs.first[i]]))
+        return agents, ages, times, _room(kept)
+
+
+def _room(count: int) -> int:
+    """The next power of two: few different sizes are few programs."""
+    return 1 << max(0, int(count) - 1).bit_length()
 
 
 def _place(versions: list[int], version: int) -> int:
@@ -481,6 +509,26 @@ def _reverse(arcs: Any) -> np.ndarray:
     """The number of the arc in the other direction."""
     number = {(int(i), int(j)): n for n, (i, j) in enumerate(zip(arcs.hears, arcs.says, strict=True))}
     return np.array([number[int(j), int(i)] for i, j in zip(arcs.hears, arcs.says, strict=True)], int)
+
+
+def _mistakes(event: Any) -> list[str]:
+    """What is wrong with an event of a trace."""
+    if not isinstance(event, tuple) or len(event) != 4:
+        return ["an event is (tick, node, neighbour or None, age)"]
+    tick, node, neighbour, age = event
+    wrong = []
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in (tick, age)):
+        wrong.append("tick and age must be whole numbers, at least 0")
+    elif age and neighbour is None:
+        wrong.append("an age needs the neighbour from whom it was heard")
+    if node is None or not str(node):
+        wrong.append("there is no name of a node")
+    return wrong
+
+
+def _listed(wrong: list[str]) -> str:
+    more = f" (and {len(wrong) - SHOWN} more)" if len(wrong) > SHOWN else ""
+    return "; ".join(wrong[:SHOWN]) + more
 
 
 @record
@@ -499,8 +547,8 @@ class Replay(Schedule):
         try:
             with Path(path).open(newline="") as file:
                 rows = list(csv.DictReader(file))
-        except OSError as error:
-            raise FedpointError(f"trace {path}: {error.strerror}") from None
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise FedpointError(f"trace {path}: {getattr(error, 'strerror', None) or error}") from None
         if not rows or not {"tick", "node"} <= set(rows[0]):
             raise FedpointError(f"trace {path}: needs columns tick and node (and neighbour, age), and at least one row")
         events, wrong = [], []
@@ -510,11 +558,11 @@ class Replay(Schedule):
             except (TypeError, ValueError):
                 wrong.append(f"line {line}: tick and age must be whole numbers")
                 continue
-            if tick < 0 or age < 0:
-                wrong.append(f"line {line}: tick and age must be at least 0")
-            events.append((tick, str(row["node"]).strip(), (row.get("neighbour") or "").strip() or None, age))
+            event = tick, (row["node"] or "").strip(), (row.get("neighbour") or "").strip() or None, age
+            wrong += [f"line {line}: {mistake}" for mistake in _mistakes(event)]
+            events.append(event)
         if wrong:
-            raise FedpointError(f"trace {path}: " + "; ".join(wrong[:10]))
+            raise FedpointError(f"trace {path}: {_listed(wrong)}")
         return cls(tuple(events))
 
     @property
@@ -524,6 +572,9 @@ class Replay(Schedule):
     def check(self):
         if not self.events:
             raise FedpointError("Replay: there is no event")
+        wrong = [f"{event}: {mistake}" for event in self.events for mistake in _mistakes(event)]
+        if wrong:
+            raise FedpointError(f"Replay: {_listed(wrong)}")
 
     def slots(self, nodes):
         found: dict[int, set[str]] = {}
@@ -556,7 +607,8 @@ class Replay(Schedule):
             else:
                 ages[tick, place, arc - arcs.first[i]] = age
         if wrong:
-            raise FedpointError("trace: " + "; ".join(wrong[:10]))
+            raise FedpointError(f"trace: {_listed(wrong)}")
+        kept = _room(max(2, int(ages.max()) + 1))
         again = np.arange(ticks) % period
         ages = np.minimum(ages[again], np.arange(ticks)[:, None, None])  # nothing is older than the start
 
@@ -564,4 +616,4 @@ class Replay(Schedule):
             return np.broadcast_to(a, (repeats, *a.shape))
 
         clock = spread(np.arange(1.0, ticks + 1))
-        return Turns(spread(agents[again]), spread(heard[again]), spread(ages), clock, max(2, int(ages.max()) + 1))
+        return Turns(spread(agents[again]), spread(heard[again]), spread(ages), clock, kept)

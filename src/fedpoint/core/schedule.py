@@ -183,7 +183,8 @@ class TotallyAsynchronous(Schedule):
     activity: float = 0.5
 
     def check(self):
-        if not (isinstance(self.growth, float) and 0 <= self.growth < 1):
+        number = isinstance(self.growth, int | float) and not isinstance(self.growth, bool)
+        if not (number and 0 <= self.growth < 1):
             raise FedpointError(f"TotallyAsynchronous: growth must be at least 0 and below 1, got {self.growth!r}")
         check_chance("TotallyAsynchronous: activity", self.activity, least_open=True)
 

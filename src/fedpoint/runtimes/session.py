@@ -188,9 +188,9 @@ class Session:
 
     def _bound(self, rounds: int) -> Any:
         if self.network is not None:
-            return self.given.bind(self.network, self.seed, self.repeats, rounds)
+            return self.given.bind(self.network, self.seed, self.repeats_each, rounds)
         if getattr(self.given, "timetable", False):
-            return self.given.timed(self.problem, self.algorithm, self.seed, self.repeats, rounds)
+            return self.given.timed(self.problem, self.algorithm, self.seed, self.repeats_each, rounds)
         return self.given.bind(self.problem, self.algorithm, self.exact)
 
     def _depth(self, rounds: int) -> int:

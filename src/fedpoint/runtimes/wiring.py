@@ -93,9 +93,8 @@ def hear(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array | None, age: Any
 
     if nodes is None:
         return everyone()
-    if nodes.shape[0] * max(wiring.widths) > sum(
-        width * group.shape[0] for width, group in zip(wiring.widths, wires.groups, strict=True)
-    ):
+    padded = sum(width * group.shape[0] for width, group in zip(wiring.widths, wires.groups, strict=True))
+    if wiring.depth == 1 and nodes.shape[0] * max(wiring.widths) > padded:  # ages may go by place, not by arc
         return jax.tree.map(lambda a: a[nodes], everyone())
     return some(nodes, max(wiring.widths))
 
