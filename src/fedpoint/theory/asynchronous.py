@@ -54,7 +54,7 @@ class Bounds:
 
     def __repr__(self) -> str:
         failing = self.fails
-        said = "never below it" if not len(failing) else f"below it at {len(failing)} ticks, the last {failing[-1]}"
+        said = f"below it at {len(failing)} of the ticks, last at {failing[-1]}" if len(failing) else "never below it"
         return (
             f"<asynchronous bound: kappa = {self.kappa:.6g}, B = {self.B}, {self.rate:.6g} a tick; "
             f"lecture 003's exponent is {said}>"
