@@ -133,10 +133,10 @@ def test_rate_near_the_solution_of_a_logistic_network():
 
 def test_many_nodes():
     """More than are computed from the whole matrix, which is the reference here."""
-    K, d, a = 250, 2, 0.5
+    K, d, a = 110, 2, 0.5
     G, H, task = made(K, d, edges=5 * K)
     net = Network.from_networkx(G)
-    assert networks.DENSE < K * d
+    assert K * d > networks.DENSE
     np.testing.assert_allclose(theory.spectral_rate("FedRelax", task, net, a), radius(relaxed(G, H, a)), rtol=1e-9)
     values = np.linalg.eigvalsh(hessian(G, H, a))
     step = 1.5 / values[-1]
