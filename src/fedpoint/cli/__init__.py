@@ -17,6 +17,7 @@ COMMANDS = {
     "resume": "Go on with a run that was interrupted, or make it longer.",
     "forecast": "Where the runs of a TOML file end, how fast and how noisy: no run.",
     "check": "Compare a run with its forecast.",
+    "certify": "Which method an algorithm in a Python file is, and which mistake was made in it.",
     "plan": "What to choose for a target, at the least cost: from forecasts.",
     "lab": "The experiments of lecture 000, beside the exact prediction.",
     "algorithms": "The table of algorithms, or one of them in full.",
