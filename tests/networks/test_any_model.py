@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.dummy import DummyRegressor
-from sklearn.ensemble import GradientBoostingRegressor, RandomForestClassifier, RandomForestRegressor
+from sklearn.ensemble import GradientBoostingRegressor, RandomForestClassifier, RandomForestRegressor, VotingRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, RidgeClassifier
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
@@ -497,6 +497,8 @@ def test_where_weights_go():
     assert weights_name(Ridge()) == "sample_weight"
     assert weights_name(make_pipeline(StandardScaler(), Ridge())) == "ridge__sample_weight"
     assert weights_name(GridSearchCV(Ridge(), {"alpha": [1.0, 2.0]})) == "sample_weight"
+    assert weights_name(VotingRegressor([("a", Ridge()), ("b", LINEAR)])) == "sample_weight"
+    assert weights_name(VotingRegressor([("a", Ridge()), ("b", KNeighborsRegressor())])) is None
     assert weights_name(KNeighborsRegressor()) is None and weights_name(Plain()) is None
 
 

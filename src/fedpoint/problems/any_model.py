@@ -246,8 +246,8 @@ def _classifies(models: Any) -> bool:
             raise FedpointError("there are no models: give models=, for instance DecisionTreeRegressor(max_depth=4)")
         if isinstance(model, type):
             raise FedpointError(f"models: {model.__name__} is a class: give an object, {model.__name__}()")
-        for method in ("fit", "predict"):
-            if not callable(getattr(model, method, None)):
+        for method in ("fit", "predict"):  # of the class too: some models can predict only once they are fitted
+            if not any(callable(getattr(place, method, None)) for place in (model, type(model))):
                 raise FedpointError(f"models: {type(model).__name__} has no {method}: give models with fit and predict")
         tagged = hasattr(model, "__sklearn_tags__")
         found |= is_classifier(model) if tagged else hasattr(model, "predict_proba")
@@ -293,10 +293,10 @@ def weights_name(model: Any) -> str | None:
         step, last = model.steps[-1]
         inner = weights_name(last) if hasattr(last, "fit") else None
         return None if inner is None else f"{step}__{inner}"
-    for part in ("estimator", "regressor"):  # a search for parameters, a transformed target
-        if hasattr(getattr(model, part, None), "fit"):
-            return weights_name(getattr(model, part))
-    return None
+    parts = [getattr(model, name, None) for name in ("estimator", "regressor", "final_estimator")]
+    parts += [part for _, part in getattr(model, "estimators", [])]  # of votes and stacks
+    names = {weights_name(part) for part in parts if hasattr(part, "fit")}
+    return "sample_weight" if names == {"sample_weight"} else None
 
 
 def _states(model: Any) -> list[str]:
