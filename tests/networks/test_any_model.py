@@ -343,6 +343,7 @@ def test_runs_repeat_to_the_bit(clustered):
     assert all((m.predict(points) == n.predict(points)).all() for m, n in zip(models, a.session.models[0], strict=True))
     longer, whole = b.extend(4), relax(task, net, rounds=4, seed=4)
     assert (longer.history == whole.history).all() and (longer.rounds == [0, 1, 2, 3, 4]).all()
+    assert {m.random_state for m in b.models}.isdisjoint(m.random_state for m in longer.models)  # new in every round
     given = AnyModel(X, y, groups, models=DecisionTreeRegressor(random_state=7), shared=points)
     assert {m.random_state for m in relax(given, net, rounds=1).models} == {7}
 
