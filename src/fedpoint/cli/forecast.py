@@ -30,7 +30,14 @@ def forecast(file: Path, target: float | None, with_bounds: bool, figure: Path |
     for number, member in enumerate(experiment.members, 1):
         content = member.content
         with busy(f"{member.label} ({number} of {len(experiment.members)})"):
-            f = make(member.algorithm, experiment.problem, member.participation, exact=content["exact"])
+            f = make(
+                member.algorithm,
+                experiment.problem,
+                member.participation,
+                exact=content["exact"],
+                network=experiment.network,
+                schedule=member.schedule,
+            )
             text = f.text()
             rounds = None if target is None else f.rounds_to(target)
         drawn = None
@@ -44,7 +51,7 @@ def forecast(file: Path, target: float | None, with_bounds: bool, figure: Path |
         click.echo(text)
         if rounds is not None:
             click.echo(f"  to {target:g}".ljust(14) + (str(rounds) if rounds.reason else f"{rounds} rounds"))
-        if with_bounds:
+        if with_bounds and experiment.network is None:
             click.echo(bounds_text(f))
         if drawn is not None:
             click.echo(f"  picture     {drawn}")

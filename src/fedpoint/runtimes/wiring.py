@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.mail import Mail, look
@@ -21,6 +21,15 @@ if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do with
     from fedpoint.core.network import Network
 
 PADDING = 1.5  # of all nodes to the largest number of neighbours: up to this they stay one group
+UNROLL = 16  # neighbours that are added up in one expression: XLA then reads each of them once, in place
+
+
+class Group(NamedTuple):
+    """Nodes with similarly many neighbours (w at most), padded with weights of zero."""
+
+    says: Array  # (n, w)
+    weight: Array  # (n, w)
+    arc: Array  # (n, w)
 
 
 class Wires(NamedTuple):
@@ -30,7 +39,7 @@ class Wires(NamedTuple):
     weight: Array  # (A,)
     first: Array  # (K + 1,)
     mass: Array  # (K,) sum_j A_ij
-    groups: tuple[Array, ...]  # nodes with similarly many neighbours
+    groups: tuple[Group, ...]
     order: Array  # (K,) the place of a node in the groups, one behind the other
 
 
@@ -39,7 +48,7 @@ class Wiring:
     """What is compiled in of a network and its schedule."""
 
     arcs: int
-    widths: tuple[int, ...]  # most neighbours in each group
+    most: int  # neighbours of a node
     depth: int  # messages kept of each node
 
 
@@ -48,55 +57,85 @@ def wire(network: Network, depth: int) -> tuple[Wiring, Wires]:
     counts = np.diff(arcs.first)
     most = max(int(counts.max(initial=0)), 1)
     if network.nodes * most <= PADDING * max(len(arcs.says), network.nodes):
-        groups = [np.arange(network.nodes, dtype=np.int32)]
+        members = [np.arange(network.nodes)]
     else:
         size = np.ceil(np.log2(np.maximum(counts, 1))).astype(int)
-        groups = [np.flatnonzero(size == s).astype(np.int32) for s in np.unique(size)]
-    order = np.argsort(np.concatenate(groups), kind="stable").astype(np.int32)
-    widths = tuple(max(int(counts[g].max(initial=0)), 1) for g in groups)
+        members = [np.flatnonzero(size == s) for s in np.unique(size)]
+    order = np.argsort(np.concatenate(members), kind="stable").astype(np.int32)
+    if not len(arcs.says):  # nobody says anything: one arc of no weight, so that shapes hold
+        arcs = arcs._replace(says=np.zeros(1, np.int32), weight=np.zeros(1))
+    groups = []
+    for nodes in members:
+        arc = arcs.first[nodes][:, None] + np.arange(max(int(counts[nodes].max(initial=0)), 1))
+        there = arc < arcs.first[nodes + 1][:, None]
+        arc = np.where(there, arc, 0).astype(np.int32)
+        groups.append(Group(arcs.says[arc], np.where(there, arcs.weight[arc], 0.0), arc))  # type: ignore[arg-type]
     wires = Wires(arcs.says, arcs.weight, arcs.first, network.degrees, tuple(groups), order)  # type: ignore[arg-type]
-    return Wiring(len(arcs.says), widths, depth), wires
+    return Wiring(int(counts.sum()), most, depth), wires
 
 
 def hear(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array | None, age: Any, version: Any) -> Any:
     """sum_j A_ij m_j for each of `nodes` (None: all), m_j neighbour j's message, `age(arc, says)` ticks older than
     `version`."""
 
-    everything = None  # ages of all arcs, where all are asked for
-    if nodes is None and wiring.depth > 1 and wiring.arcs:
-        everything = age(jnp.arange(wiring.arcs, dtype=jnp.int32), wires.says)
-
-    def some(nodes, width):
-        if not wiring.arcs:
-            return jax.tree.map(lambda a: jnp.zeros((nodes.shape[0], *a.shape[1:]), a.dtype), newest(mail, version))
-        first, past = wires.first[nodes], wires.first[nodes + 1]
-        arc = first[:, None] + jnp.arange(width, dtype=jnp.int32)
-        there = arc < past[:, None]
-        arc = jnp.where(there, arc, 0)
-        says = wires.says[arc]
-        weight = jnp.where(there, wires.weight[arc], 0.0)
-        old = None
-        if wiring.depth > 1:
-            old = age(arc, says) if everything is None else everything[arc]
-        values = look(mail, says, version if old is None else version - old)
-
-        def total(a):
-            return jnp.sum(weight.astype(a.dtype).reshape(*weight.shape, *(1,) * (a.ndim - 2)) * a, axis=1)
-
-        return jax.tree.map(total, values)
+    def some(group: Group):
+        when = version if wiring.depth == 1 else version - age(group.arc, group.says)
+        return _weigh(mail, group, when)
 
     def everyone():
-        parts = [some(nodes, width) for nodes, width in zip(wires.groups, wiring.widths, strict=True)]
-        if len(parts) == 1:
-            return parts[0]
-        return jax.tree.map(lambda *a: jnp.concatenate(a)[wires.order], *parts)
+        parts = [some(group) for group in wires.groups]
+        return parts[0] if len(parts) == 1 else jax.tree.map(lambda *a: jnp.concatenate(a)[wires.order], *parts)
 
     if nodes is None:
         return everyone()
-    padded = sum(width * group.shape[0] for width, group in zip(wiring.widths, wires.groups, strict=True))
-    if wiring.depth == 1 and nodes.shape[0] * max(wiring.widths) > padded:  # ages may go by place, not by arc
+    padded = sum(group.says.size for group in wires.groups)
+    if wiring.depth == 1 and nodes.shape[0] * wiring.most > padded:  # ages may go by place, not by arc
         return jax.tree.map(lambda a: a[nodes], everyone())
-    return some(nodes, max(wiring.widths))
+    arc = wires.first[nodes][:, None] + jnp.arange(wiring.most, dtype=jnp.int32)
+    there = arc < wires.first[nodes + 1][:, None]
+    arc = jnp.where(there, arc, 0)
+    return some(Group(wires.says[arc], jnp.where(there, wires.weight[arc], 0.0), arc))
+
+
+def _weigh(mail: Mail, group: Group, version: Any) -> Any:
+    """sum over a group's columns of weight times message; neighbour by neighbour, which XLA turns into one pass."""
+    width = group.says.shape[1]
+    when = None if jnp.ndim(version) == 0 else version
+
+    def column(says, weight, when):
+        def weighed(a):
+            return weight.astype(a.dtype).reshape(-1, *(1,) * (a.ndim - 1)) * a
+
+        return jax.tree.map(weighed, look(mail, says, version if when is None else when))
+
+    def added(columns):
+        total = columns[0]
+        for one in columns[1:]:
+            total = jax.tree.map(jnp.add, total, one)
+        return total
+
+    def at(tree, c):
+        return jax.tree.map(lambda a: a[:, c], tree)
+
+    if width <= 2 * UNROLL:
+        return added([column(*at((group.says, group.weight, when), c)) for c in range(width)])
+    blocks = -(-width // UNROLL)
+    pad = ((0, 0), (0, blocks * UNROLL - width))
+    # A block's columns lead, so that a loop can step through them.
+    table = jax.tree.map(
+        lambda a: jnp.moveaxis(jnp.pad(a, pad).reshape(a.shape[0], blocks, UNROLL), 0, 2),
+        (group.says, group.weight, when),
+    )
+
+    def add(b, total):
+        block = jax.tree.map(lambda a: a[b], table)
+        columns = [column(*jax.tree.map(lambda a, c=c: a[c], block)) for c in range(UNROLL)]
+        return jax.tree.map(jnp.add, total, added(columns))
+
+    empty = jax.tree.map(
+        lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(lambda: column(*at((group.says, group.weight, when), 0)))
+    )
+    return lax.fori_loop(0, blocks, add, empty)
 
 
 def newest(mail: Mail, version: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedpoint.core.participation import as_participation
 from fedpoint.errors import FedpointError
+from fedpoint.runtimes.session import check_place
 from fedpoint.theory.assumptions import Condition, assumptions
 from fedpoint.theory.bounds import Bound, bounds
 from fedpoint.theory.closed import closed_forms
@@ -20,7 +21,7 @@ from fedpoint.theory.operator import Setting
 from fedpoint.theory.sampled import LARGEST, Sampled, sampled_floor
 from fedpoint.theory.steady import Iterated, Steady, fixed_point, iterate, mean_rate
 from fedpoint.verbs import forecast_words as words
-from fedpoint.verbs.run import check_count, check_inputs, check_start
+from fedpoint.verbs.run import check_count, check_inputs, check_schedule, check_start
 
 LARGEST_STATE = 2500  # numbers of a state whose covariance is computed
 LARGEST_MODEL = 200
@@ -385,11 +386,15 @@ def forecast(
     floor: str = "auto",
     measure: str = "error",
     seed: int = 0,
-) -> Forecast:
+    network: Any = None,
+    schedule: Any = None,
+) -> Any:
     """Where a run will end, how far from the optimum, how fast and how noisy.
 
     Args:
         algorithm, problem, participation, start, exact: as in `fp.run`.
+        network, schedule: likewise; a `NetworkForecast` then says where every node ends, how fast, and what is certain
+            under the schedule.
         around: a model: the forecast is local, around the fixed point near it. Needed where convexity is not known.
         floor: "auto", "exact" (by a Lyapunov equation, the method's own samples taken as independent) or "sampled"
             (from drawn rounds, with a standard error: the default for your own algorithms).
@@ -403,7 +408,12 @@ def forecast(
     >>> print(f"{f.bias:.4f} {f.rate:.4f} {f.floor:.4f} {f.rounds_to(1e-2)}")
     0.0452 0.4591 0.0039 4
     """
-    return prepare(algorithm, problem, participation, start, exact, around, floor, measure, seed)
+    if network is not None:
+        from fedpoint.verbs.network_forecast import network_forecast
+
+        return network_forecast(algorithm, problem, network, schedule, start, exact)
+    scheme = check_schedule(participation, schedule, None)
+    return prepare(algorithm, problem, scheme, start, exact, around, floor, measure, seed)
 
 
 def prepare(
@@ -434,5 +444,12 @@ def prepare(
             "this loss may have many minima: a forecast would promise too much. Give around=, a model near which to "
             "forecast (for instance the end of a run), or promise convexity: Loss(..., convex=True)"
         )
-    setting = Setting(algorithm, problem, as_participation(participation), model, exact, **known)
+    scheme = as_participation(participation)
+    if getattr(scheme, "timetable", False):
+        raise FedpointError(
+            f"{type(scheme).__name__} is worked out on a clock, event by event: it has no expected round to forecast. "
+            "Forecast the synchronous method, and compare with a run"
+        )
+    check_place(algorithm, None)
+    setting = Setting(algorithm, problem, scheme, model, exact, **known)
     return Forecast(setting, floor, around, measure, seed)

@@ -1,0 +1,190 @@
+"""The round of a network as a map of its state, with exact fields: what forecasts on networks differentiate."""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedpoint.core.schedule import Synchronous
+from fedpoint.core.vector import unwrap
+from fedpoint.errors import FedpointError
+from fedpoint.problems.base import Mine
+from fedpoint.runtimes.session import Session
+from fedpoint.runtimes.simulation import Ahead, network_round
+from fedpoint.theory.krylov import solve
+from fedpoint.theory.operator import fill, flat
+
+PATH = 256  # rounds of a path that are computed at a time
+LARGEST = 600  # numbers of all models together, up to which their covariance is computed
+
+
+class NetworkSetting:
+    """An algorithm on a problem over a network, in double precision, every node working in every round.
+
+    A state is what hubs and nodes hold; `read` is the nodes' models, flattened.
+    """
+
+    def __init__(self, algorithm: Any, problem: Any, network: Any, start: Any):
+        start = jax.tree.map(lambda a: np.asarray(a, float), start)
+        self.session = Session(algorithm, problem, Synchronous(), start, True, 0, 1, 1, network=network)
+        self.algorithm, self.problem, self.network = self.session.algorithm, problem, network
+        self.layout, self.inputs = self.session.layout, self.session.inputs
+        self._like = jax.tree.map(lambda a: a[0], self.session.state)
+        self.origin = self._flatten(self._like)
+
+    def _flatten(self, state: Any) -> np.ndarray:
+        with jax.enable_x64(True):
+            return np.asarray(flat((state.hub, state.memory)))
+
+    @property
+    def size(self) -> int:
+        return self.origin.size
+
+    def at(self, models: Any) -> np.ndarray:
+        """The state in which everybody holds these models, and has heard the neighbours'."""
+        with jax.enable_x64(True):
+            self.session.start = jax.tree.map(lambda a: np.asarray(a, float), models)
+            return self._flatten(self.session._start(self.inputs.algorithm))
+
+    def step(self, x: np.ndarray, round: int = 0) -> np.ndarray:
+        with jax.enable_x64(True):
+            return np.asarray(_step(self.layout, self.inputs, self._like, x, jnp.int32(round)))
+
+    def slope(self, x: np.ndarray) -> Any:
+        def product(v: np.ndarray) -> np.ndarray:
+            with jax.enable_x64(True):
+                return np.asarray(_slope(self.layout, self.inputs, self._like, x, v))
+
+        return product
+
+    def matrix(self, x: np.ndarray) -> np.ndarray:
+        with jax.enable_x64(True):
+            return np.asarray(_matrix(self.layout, self.inputs, self._like, x))
+
+    def travel(self, x: np.ndarray, rounds: int, first: int = 0) -> np.ndarray:
+        with jax.enable_x64(True):
+            return np.asarray(_travel(self.layout, self.inputs, self._like, x, jnp.int32(first), jnp.int32(rounds)))
+
+    def read(self, x: np.ndarray) -> np.ndarray:
+        """(K d,): the nodes' models."""
+        with jax.enable_x64(True):
+            return np.asarray(_read(self.inputs.algorithm, self._like, x))
+
+    def path(self, rounds: int) -> np.ndarray:
+        """(rounds + 1, K d) from the start on."""
+        parts, x, first = [self.read(self.origin)[None]], self.origin, 0
+        while first < rounds:
+            with jax.enable_x64(True):
+                models, x = _path(self.layout, self.inputs, self._like, x, jnp.int32(first))
+            parts.append(np.asarray(models)[: rounds - first])
+            first += PATH
+        return np.concatenate(parts)
+
+    def models_of(self, vector: np.ndarray) -> Any:
+        """Flattened models as the user wrote them, leading with the nodes."""
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, unwrap(fill(_models(self.inputs.algorithm, self._like), vector)))
+
+    @cached_property
+    def scheduled(self) -> bool:
+        x = self.origin + 1.0
+        return not np.allclose(self.step(x, 0), self.step(x, 1000), rtol=1e-12, atol=1e-12)
+
+    def covariance(self, models: np.ndarray, M: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        r"""(K d, K d): $\Sigma = M \Sigma M^\top + \mathrm{blkdiag}_i\, \eta_i^2 (C_i(w_i) + S_i(\Sigma_{ii}))$.
+
+        C_i is the covariance of node i's sampled field at its limit, S_i what a deviation adds because slopes are
+        sampled too: exact for affine fields and one step a tick.
+        """
+        K = self.problem.agents
+        d = len(M) // K
+        with jax.enable_x64(True):
+            oracle, own, common = self.layout.oracle, self.inputs.own, self.inputs.common
+            W = models.reshape(K, d)
+            own_noise = np.asarray(jax.vmap(lambda o, w: oracle.covariance(Mine(o, common), w))(own, W))
+            scatter = jax.jit(jax.vmap(lambda o, w, P: oracle.scatter(Mine(o, common), w, P)))
+
+            def spread(blocks: np.ndarray) -> np.ndarray:
+                out = np.zeros((K, d, K, d))
+                i = np.arange(K)
+                out[i, :, i, :] = (steps**2)[:, None, None] * blocks
+                return out.reshape(K * d, K * d)
+
+            def image(S: np.ndarray) -> np.ndarray:
+                i = np.arange(K)
+                blocks = S.reshape(K, d, K, d)[i, :, i, :]
+                return M @ S @ M.T + spread(np.asarray(scatter(own, W, (blocks + np.swapaxes(blocks, 1, 2)) / 2)))
+
+            found, left, _ = solve(image, spread(own_noise), 1e-12, most=2000)
+        if not left <= 1e-6:
+            raise FedpointError("the covariance of the models could not be computed: it may not settle")
+        return found
+
+
+def _state(like: Any, x: Any) -> Any:
+    hub, memory = fill((like.hub, like.memory), x)
+    return like._replace(hub=hub, memory=memory)
+
+
+def _round(layout: Any, inputs: Any, state: Any, round: Any) -> Any:
+    turn = inputs.participation.turn(None, round, layout.agents)
+    keys = (ZERO, ZERO, ZERO)
+    return network_round(layout, inputs, state, turn, turn, Ahead(), keys, round)
+
+
+def _whole(layout, inputs, like, x, round=0):
+    after = _round(layout, inputs, _state(like, x), round)
+    return flat((after.hub, after.memory))
+
+
+@partial(jax.jit, static_argnums=0)
+def _step(layout, inputs, like, x, round):
+    return _whole(layout, inputs, like, x, round)
+
+
+@partial(jax.jit, static_argnums=0)
+def _slope(layout, inputs, like, x, v):
+    return jax.jvp(lambda x: _whole(layout, inputs, like, x), (x,), (v,))[1]
+
+
+@partial(jax.jit, static_argnums=0)
+def _matrix(layout, inputs, like, x):
+    return jax.jacfwd(lambda x: _whole(layout, inputs, like, x))(x)
+
+
+@partial(jax.jit, static_argnums=0)
+def _travel(layout, inputs, like, x, first, rounds):
+    return lax.fori_loop(0, rounds, lambda i, x: _whole(layout, inputs, like, x, first + i), jnp.asarray(x))
+
+
+@partial(jax.jit, static_argnums=0)
+def _path(layout, inputs, like, x, first):
+    def go(x, round):
+        x = _whole(layout, inputs, like, x, round)
+        return x, flat(_models(inputs.algorithm, _state(like, x)))
+
+    x, models = lax.scan(go, jnp.asarray(x), first + jnp.arange(PATH))
+    return models, x
+
+
+@jax.jit
+def _read(algorithm, like, x):
+    return flat(_models(algorithm, _state(like, x)))
+
+
+def _models(algorithm, state):
+    return jax.vmap(algorithm.read)(state.hub, state.memory)
+
+
+def _zero() -> Any:
+    from fedpoint.core.random import Key
+
+    return Key(np.uint32(0), np.uint32(0))  # type: ignore[arg-type]
+
+
+ZERO = _zero()  # exact fields draw nothing
