@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 
 import fedpoint as fp
 
-SEEDS = range(12)
+SEEDS = range(24)
 
 
 def stream():
@@ -22,16 +23,26 @@ def batches():
 
 @pytest.mark.parametrize(("problem", "twice"), [(stream(), 1.0), (batches(), 2.0)], ids=["stream", "batches"])
 def test_coverage(problem, twice):
-    """Of 95 % intervals: at least 85 % over few seeds and all agents, which is three standard errors below."""
+    """95 % intervals hold the truth as often as a binomial count of that chance does, but for one time in a thousand:
+    in at least 19 of 24 cases, 83 of 96 (a standard error is sqrt(0.95 0.05 / n): 4.4 %, 2.2 %). Agents draw apart, so
+    that theirs are cases of their own. Half as wide, they would not.
+    """
     exact = problem.constants()
     held = {name: [] for name in ("nu", "delta", "nu_k", "delta_k", "beta2_k", "sigma2_k", "heterogeneity")}
+    narrow = []
     for seed in SEEDS:
         found = fp.estimate_constants(problem, draws=600, seed=seed)
         for name, kept in held.items():
             factor = twice if name in ("beta2_k", "sigma2_k") else 1.0  # stored rows: the bound is of twice both
-            kept.append(np.mean(getattr(found, name).holds(getattr(exact, name) / factor)))
-    for name, kept in held.items():
-        assert np.mean(kept) >= 0.82, name
+            kept.extend(np.atleast_1d(getattr(found, name).holds(getattr(exact, name) / factor)))
+        value, low, high = found.sigma2_k
+        narrow.extend(type(found.sigma2_k)(value, (value + low) / 2, (value + high) / 2).holds(exact.sigma2_k / twice))
+
+    def enough(kept):
+        return sum(kept) >= scipy.stats.binom.ppf(1e-3, len(kept), 0.95)
+
+    assert {name: float(np.mean(kept)) for name, kept in held.items() if not enough(kept)} == {}
+    assert not enough(narrow)
 
 
 def test_more_draws_are_nearer():

@@ -42,7 +42,7 @@ class Estimates:
     nu, delta, nu_k, delta_k: least and largest eigenvalue of the (symmetric part of the) mean slope; intervals by
     Weyl's inequality, the width a bootstrap quantile of the slope's error in the spectral norm: they hold for each
     constant with at least the stated confidence, however often eigenvalues repeat.
-    sigma2_k: E|noise|^2 at the agent's own solution; a normal interval. beta2_k: the largest eigenvalue of
+    sigma2_k: E|noise|^2 at the agent's own solution; a normal interval of its logarithm. beta2_k: the top eigenvalue of
     E[(A(z) - A)'(A(z) - A)], as nu. Where the two are correlated, lecture 000 (25) takes twice both.
     heterogeneity: sum_k p_k |w_k* - w*|^2; a basic bootstrap interval, which also takes out the bias of
     estimating w_k*. None where an agent's slope is not invertible.
@@ -226,10 +226,13 @@ def _heterogeneity(p, A, b, As, bs, confidence: float) -> Estimate | None:
 
 
 def _normal(mean: float, error: float, confidence: float) -> np.ndarray:
+    """A normal interval of the logarithm: means of squares are skew."""
     from statistics import NormalDist
 
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    return np.array([mean, max(mean - z * error, 0.0), mean + z * error])
+    if not mean > 0:
+        return np.array([mean, 0.0, 0.0])
+    factor = np.exp(NormalDist().inv_cdf((1 + confidence) / 2) * error / mean)
+    return np.array([mean, mean / factor, mean * factor])
 
 
 def _symmetric(A: np.ndarray) -> np.ndarray:
