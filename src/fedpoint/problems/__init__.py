@@ -1,5 +1,6 @@
 """What agents hold: quadratics, regressions, classifications, any loss; linear systems and worlds to be valued."""
 
+from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Constants, Mine, Oracle, Problem
 from fedpoint.problems.least_squares import LeastSquares
 from fedpoint.problems.linear_stream import LinearStream
@@ -14,6 +15,7 @@ from fedpoint.problems.toy_text import cliff_walking, frozen_lake, taxi
 __all__ = [
     "MDP",
     "TD",
+    "AnyModel",
     "Constants",
     "LeastSquares",
     "LinearStream",

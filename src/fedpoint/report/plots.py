@@ -32,6 +32,9 @@ AXES = {
     "rounds": "communication rounds",
     "floats": "numbers sent, down and up together",
     "evaluations": "evaluations of local fields, all agents together",
+    "messages": "messages, down and up together",
+    "bytes": "bytes sent, down and up together",
+    "time": "virtual seconds",
 }
 
 
@@ -60,7 +63,8 @@ def curves(
         path: where to save it; png, svg or pdf by the ending.
         what: "error", "loss", or a metric of `evaluate=` such as "accuracy" or "held-out loss".
         labels: one per run; default: what differs between the runs.
-        x: "rounds", "floats" (numbers sent, both ways) or "evaluations" (of local fields).
+        x: "rounds", "messages", "floats" (numbers sent, both ways), "bytes", "evaluations" (of local fields) or "time"
+            (virtual seconds).
     """
     runs = list(runs)
     if not runs:
@@ -162,11 +166,17 @@ def _points(run: Any, what: str, x: str) -> tuple[np.ndarray, np.ndarray]:
     rounds, values = rounds[chosen], values[:, chosen]
     if x == "rounds":
         return rounds, values
-    used = np.asarray(run.used, float).mean(0)[np.searchsorted(run.rounds, rounds)]
+    places = np.searchsorted(run.rounds, rounds)
+    if x == "time":
+        return np.asarray(run.time).mean(0)[places], values
+    used = np.asarray(run.used, float).mean(0)[places]
     if x == "evaluations":
         return used[:, 2], values
+    if x == "messages":
+        return used[:, 0] + used[:, 1], values
     message = run.session.message
-    return used[:, 0] * message.down + used[:, 1] * message.up, values
+    floats = used[:, 0] * message.down + used[:, 1] * message.up
+    return floats * (message.width if x == "bytes" else 1), values
 
 
 def _values(run: Any, what: str) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ from fedpoint.core.participation import as_participation
 from fedpoint.core.schedule import Schedule, Synchronous
 from fedpoint.errors import FedpointError
 from fedpoint.metrics import Cost, Fairness, fairness
+from fedpoint.problems.any_model import AnyModel
 from fedpoint.runtimes.session import HISTORY_BYTES, Progress, Session
 from fedpoint.runtimes.simulation import Records
 
@@ -227,9 +228,18 @@ def run(
             model between records), or a function (round, model, error) -> bool; models and errors lead with repeats.
         callbacks: called with a `Progress` after every segment of rounds.
     """
-    check_inputs(algorithm, problem, seed)
     check_count("rounds", rounds, 0)
     check_count("repeats", repeats, 1)
+    if isinstance(problem, AnyModel):
+        from fedpoint.runtimes.loop import run_any
+
+        others = {"participation": participation, "start": start, "exact": exact, "folder": folder}
+        options = {"record_every": record_every, "evaluate": evaluate, "stop": stop, "callbacks": callbacks}
+        network = check_network(network, problem)
+        scheme = None if network is None else check_schedule(None, schedule, network)
+        done: Any = run_any(algorithm, problem, network, rounds, scheme, int(seed), repeats, **options, **others)
+        return done
+    check_inputs(algorithm, problem, seed)
     network = check_network(network, problem)
     model = check_start(problem, start, network)
     every = choose_every(record_every, rounds, repeats, model)
