@@ -35,12 +35,12 @@ def gtvmin_picture(study: Any, network: Any, truth: np.ndarray, draws: list, des
         _marks(ax, chosen)
     _rounds(rounds, descents)
     _title(rounds, f"3. Both methods get there, as predicted\n(coupling {draws[0].choice.coupling:.2g})")
-    at = [int(np.argmin(np.abs(study.grid - c))) for c in (study.grid[0], draws[0].choice.coupling, study.grid[-1])]
-    shown = [("the truth", truth)]
-    names = ("almost alone", "chosen", "almost one")
-    shown += [
-        (f"{name}: coupling {_short(study.grid[i])}", draws[0].path.models[i])
-        for name, i in zip(names, at, strict=True)
+    task, coupling = draws[0].task, draws[0].choice.coupling
+    shown = [
+        ("the truth", truth),
+        ("alone", task.local_solutions()),
+        (f"coupling {_short(coupling)}", draws[0].choice.models),
+        (f"coupling {_short(study.grid[-1])}", draws[0].path.models[-1]),
     ]
     j = int(np.argmax(truth.std(0)))  # in which clusters differ most
     low, high = truth[:, j].min(), truth[:, j].max()
@@ -131,8 +131,10 @@ def _couplings(ax: Axes, x: np.ndarray, lines: list, ylabel: str, bottom: bool =
 
 
 def _level(ax: Axes, value: float, label: str) -> None:
+    """A line to compare with; what a coupling of 0 tends to is named at the left, below."""
     ax.axhline(value, color=INK, linewidth=0.9, linestyle=DASHES)
-    ax.text(0.985, value, label, transform=ax.get_yaxis_transform(), ha="right", va="bottom", fontsize=8, color=INK)
+    x, ha, va = (0.015, "left", "top") if label == "alone" else (0.985, "right", "bottom")
+    ax.text(x, value, label, transform=ax.get_yaxis_transform(), ha=ha, va=va, fontsize=8, color=INK)
 
 
 def _marks(ax: Axes, chosen: np.ndarray) -> None:
