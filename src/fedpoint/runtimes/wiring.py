@@ -78,12 +78,16 @@ def hear(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array | None, age: Any
     """sum_j A_ij m_j for each of `nodes` (None: all), m_j neighbour j's message, `age(arc, says)` ticks older than
     `version`."""
 
-    def some(group: Group):
-        when = version if wiring.depth == 1 else version - age(group.arc, group.says)
+    def some(group: Group, old=None):
+        when = version
+        if wiring.depth > 1:
+            when = version - (age(group.arc, group.says) if old is None else old[group.arc])
         return _weigh(mail, group, when)
 
     def everyone():
-        parts = [some(group) for group in wires.groups]
+        # Ages of all arcs at once: one piece of program for all groups, and none for what is only padding.
+        old = age(jnp.arange(wires.says.shape[0], dtype=jnp.int32), wires.says) if wiring.depth > 1 else None
+        parts = [some(group, old) for group in wires.groups]
         return parts[0] if len(parts) == 1 else jax.tree.map(lambda *a: jnp.concatenate(a)[wires.order], *parts)
 
     if nodes is None:
