@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
@@ -311,17 +311,20 @@ class Local:
 
     def __init__(self, task: Problem):
         self.task = task
-        like = jax.tree.map(lambda a: np.asarray(a, dtype=float), task.start())
-        self.tree = not hasattr(task.start(), "dtype")
-        self.like = like
-        with jax.enable_x64(True):
-            self.size = int(ravel_pytree(like)[0].size)
-            self._data = jax.device_put((task.own, task.common))
+        start = task.start()
+        self.tree = not hasattr(start, "dtype")
+        self.like = like = jax.tree.map(lambda a: np.asarray(a, dtype=float), start)
+        self.size = sum(np.size(a) for a in jax.tree.leaves(like))
         self.shape = (task.agents, self.size)
         found = task.linear_fields() if task.linear else None
         self.affine = found is not None
         if found is not None:
             self.A, self.b = (np.asarray(a, dtype=float) for a in found)
+
+    @cached_property
+    def _data(self) -> Any:
+        with jax.enable_x64(True):
+            return jax.device_put((self.task.own, self.task.common))
 
     def flat(self, models: Any, name: str, one: bool = True) -> np.ndarray:
         """(K, d) of models with a leading axis of nodes, or (where allowed) of one model for all."""
@@ -473,7 +476,7 @@ class Coupled:
         self._product = product
         self.parts = Parts(network, coupling)
         self.degrees = 2 * coupling * network.degrees
-        self.laplacian = 2 * coupling * network.laplacian
+        self.laplacian = pull(network, coupling)
         self._inverse: np.ndarray | None = None
         self._factor: tuple | None = None
 
@@ -601,6 +604,13 @@ class Coupled:
         return x.reshape(K, d)[place]
 
 
+def pull(network: Network, coupling: float) -> sparse.csr_matrix:
+    """(K, K), sparse: 2 coupling Lap."""
+    if not len(network.edges):
+        return sparse.csr_matrix((network.nodes, network.nodes))
+    return 2 * coupling * network.laplacian
+
+
 class Parts:
     """The connected components of a network; without coupling every node is its own."""
 
@@ -658,7 +668,7 @@ def _minimise(local: Local, network: Network, coupling: float, start: np.ndarray
     differences are tiny, and 2 coupling Lap would amplify the rounding of the models themselves.
     """
     parts = Parts(network, coupling)
-    laplacian = 2 * coupling * network.laplacian
+    laplacian = pull(network, coupling)
     convex = local.task.convex is True
     common = parts.mean(start)
     apart = start - common[parts.of]
@@ -682,12 +692,14 @@ def _minimise(local: Local, network: Network, coupling: float, start: np.ndarray
         if not good and local.small:  # not convex here: downhill by the moduli of the curvatures
             delta = Coupled(_moduli(M.H), network, coupling).solve(-slope, 1e-6)[0]
         mean = parts.mean(delta)
-        s = 1.0 if local.affine else _shorten(local, network, coupling, W, apart, slope, delta, mean[parts.of])
+        s, rounding = 1.0, False
+        if not local.affine:
+            s, rounding = _shorten(local, network, coupling, W, apart, slope, delta, mean[parts.of])
         common = common + s * mean
         apart = apart + s * (delta - mean[parts.of])
         W = common[parts.of] + apart
         size = max(size, float(np.linalg.norm(W)))
-        if s == 1 and np.linalg.norm(delta) <= near * size:
+        if s == 1 and (rounding or np.linalg.norm(delta) <= near * size):
             break
     else:
         hint = "the objective is nearly flat there" if local.affine else AT_INFINITY
@@ -708,8 +720,9 @@ def coupled(local: Local, network: Network, coupling: float, W: np.ndarray) -> C
     return Coupled(local.curvature(W), network, coupling, lambda x: local.product(W, x), convex, local.size)
 
 
-def _shorten(local, network, coupling, W, apart, slope, delta, mean) -> float:
-    """How much of a step to take: halved until the objective falls as a slope promises."""
+def _shorten(local, network, coupling, W, apart, slope, delta, mean) -> tuple[float, bool]:
+    """How much of a step to take: halved until the objective falls as its slope promises. And whether the step is
+    only made of rounding errors, which a relative change does not show where the models are zero."""
 
     def value(s):
         own = local.losses(W + s * delta)
@@ -720,13 +733,13 @@ def _shorten(local, network, coupling, W, apart, slope, delta, mean) -> float:
     promised = _dot(slope, delta)
     slack = 1e-13 * scale
     if promised >= -slack and np.linalg.norm(delta) <= 1e-4 * np.linalg.norm(W):  # the last steps: below rounding
-        return 1.0
+        return 1.0, False
+    if abs(promised) <= 1e-30 * scale:
+        return 1.0, True
     s = 1.0
-    while s > 1e-12:
-        if value(s)[0] <= now + 1e-4 * s * promised + slack:
-            return s
+    while s > 1e-12 and not value(s)[0] <= now + 1e-4 * s * promised + slack:
         s /= 2
-    return s
+    return s, False
 
 
 # What is refused

@@ -143,6 +143,17 @@ def test_a_long_ring_is_factorised():
     assert relative(found[:, 0], expected) < 1e-8  # of the reference, whose condition number is 4e6
 
 
+@pytest.mark.parametrize("net", [Network.complete(1), Network.from_edges([], nodes=1), Network.star(1)])
+def test_one_node_alone(net):
+    np.testing.assert_allclose(gtv.solve(fp.problems.Quadratic(2.0, [[3.0, 4.0]]), net, 1.0), [[3.0, 4.0]])
+
+
+def test_streams_have_a_loss_too():
+    """L_i = (w - w_i)'R (w - w_i)/2 + noise: two nodes with R = 2, as by hand."""
+    found = gtv.solve(fp.problems.LinearStream([[0.0], [3.0]], covariance=2.0), Network.complete(2), 1.0)
+    np.testing.assert_allclose(found, [[1.0], [2.0]], rtol=1e-12)
+
+
 def test_the_solution_is_the_minimum(graph, rows):
     task, net, a = fp.problems.LeastSquares(*rows), Network.from_networkx(graph), 0.4
     best = gtv.solve(task, net, a)
@@ -212,6 +223,13 @@ def test_logistic_limits_of_the_coupling(logistic, graph):
     assert relative(gtv.solve(logistic, net, 0.0), logistic.local_solutions()) < 1e-10
     far = gtv.solve(logistic, net, 1e10)
     assert relative(far, np.broadcast_to(logistic.solution(), far.shape)) < 1e-9  # of order 1/coupling
+
+
+def test_models_that_are_zero(logistic, graph):
+    """Every row with both labels: nothing but rounding is left of the gradient at the start."""
+    X = np.repeat(logistic.X[::2], 2, axis=0)
+    task = fp.problems.Logistic(X, np.arange(len(X)) % 2, groups=np.repeat(np.arange(NODES), 12), ridge=0.1)
+    assert np.abs(gtv.solve(task, Network.from_networkx(graph), 0.2)).max() < 1e-15
 
 
 def test_softmax_is_stationary(classes, graph):

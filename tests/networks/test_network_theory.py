@@ -104,6 +104,15 @@ def test_rates_on_a_bipartite_graph_may_come_from_the_other_end():
     np.testing.assert_allclose(theory.spectral_rate("FedGD", task, net, 2.0, 0.2), 0.8, rtol=1e-14)  # 1 - 0.2, 1 - 1.8
 
 
+@pytest.mark.parametrize("restarts", [networks.RESTARTS, 1])
+def test_long_rings_through_the_inverse(restarts, monkeypatch):
+    """T = 2a A/(h + 4a) on a ring, where A has eigenvalues 2 cos(2 pi k/K), many of them nearly 2."""
+    monkeypatch.setattr(networks, "RESTARTS", restarts)
+    task, a = fp.problems.Quadratic(0.01, np.zeros((301, 1))), 5.0
+    found = theory.spectral_rate("FedRelax", task, Network.ring(301), a)
+    np.testing.assert_allclose(1 - found, 0.01 / (0.01 + 4 * a), rtol=1e-6)
+
+
 def test_rate_near_the_solution_of_a_logistic_network():
     """The error of FedRelax and FedGD, run in NumPy on the exact fields, falls at the predicted rate in the end."""
     draw = np.random.default_rng(3)
