@@ -3,14 +3,12 @@
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import fedpoint as fp
 from fedpoint.cli.lab import lab as command
 from fedpoint.lab import names, studies
-from fedpoint.lab.gtvmin import round_matrices
 
 
 def call(*arguments):
@@ -58,13 +56,6 @@ def test_methods_go_as_predicted(clusters):
         # A linear recursion: only rounding separates it from the run, relative to squares down to 1e-20.
         assert method["largest_gap"] < 1e-4
         assert method["measured_rate"] <= method["predicted_rate"] + 1e-4 < 1
-
-
-def test_round_matrices_of_two_nodes():
-    """One parameter, curvatures 2 and 4, one edge of weight 3, coupling 0.5: Q = [[2 + 3, -3], [-3, 4 + 3]]."""
-    two = fp.problems.LeastSquares([[[1.0]], [[2**0.5]]], [[0.0], [0.0]], half=False)
-    Q, D = round_matrices(two, fp.Network.from_edges([(0, 1)], [3.0]), 0.5)
-    assert pytest.approx(np.array([[5.0, -3.0], [-3.0, 7.0]])) == Q and pytest.approx(np.diag([5.0, 7.0])) == D
 
 
 def test_picture_of_the_clusters(clusters, tmp_path):

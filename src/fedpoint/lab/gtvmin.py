@@ -12,6 +12,7 @@ from fedpoint.algorithms import FedGD, FedRelax
 from fedpoint.core.network import Network
 from fedpoint.lab.study import Findings, Study, Tell
 from fedpoint.problems import LeastSquares
+from fedpoint.theory.networks import iteration_matrix, spectral_rate
 from fedpoint.verbs.run import run
 
 
@@ -110,23 +111,19 @@ class GTVMin(Study):
 
     def _descents(self, draw: Draw, network: Network) -> list[Descent]:
         coupling = draw.choice.coupling
-        Q, D = round_matrices(draw.task, network, coupling)
-        values = np.linalg.eigvalsh(Q)
-        step = 2.0 / (values[0] + values[-1])  # the fastest fixed step
-        start = -draw.choice.models.ravel()  # models start at zero
-        methods: list[tuple[Any, np.ndarray]] = [
-            (FedGD(step=step, coupling=coupling), np.eye(len(Q)) - step * Q),
-            (FedRelax(coupling=coupling), np.eye(len(Q)) - np.linalg.solve(D, Q)),
-        ]
+        slopes = np.linalg.eigvalsh(iteration_matrix("fedgd", draw.task, network, coupling, step=1.0))
+        step = 2.0 / (2.0 - slopes[0] - slopes[-1])  # the fastest fixed step, 2/(least + largest curvature)
+        methods: list[Any] = [FedGD(step=step, coupling=coupling), FedRelax(coupling=coupling)]
         found = []
-        for algorithm, M in methods:
+        for algorithm in methods:
+            M = iteration_matrix(algorithm, draw.task, network)
             done = run(algorithm, draw.task, network=network, rounds=self.rounds, record_every=1)
             error = ((done.history[0] - draw.choice.models) ** 2).sum(2).mean(1)
-            exact, e = [], start
+            exact, e = [], -draw.choice.models.ravel()  # models start at zero
             for _ in range(self.rounds + 1):
                 exact.append(e @ e / network.nodes)
                 e = M @ e
-            rate = float(np.abs(np.linalg.eigvals(M)).max())
+            rate = spectral_rate(algorithm, draw.task, network)
             found.append(Descent(type(algorithm).card.title, error, np.array(exact), rate))
         return found
 
@@ -194,20 +191,6 @@ class GTVMin(Study):
             f"|w_i - truth_i|^2, mean over {network.nodes} nodes and {self.repeats} draws of rows ± standard error.",
             lambda path: gtvmin_picture(self, network, truth, draws, descents, path),
         )
-
-
-def round_matrices(task: Any, network: Network, coupling: float) -> tuple[np.ndarray, np.ndarray]:
-    """Q = blkdiag(A_i) + 2 coupling Lap (x) I, and its diagonal blocks D.
-
-    A round of FedGD multiplies the distance to GTVMin's solution by I - step Q, one of FedRelax by I - D^-1 Q.
-    """
-    A, _ = task.linear_fields()
-    K, d, _ = A.shape
-    D = np.zeros((K, d, K, d))
-    for i in range(K):
-        D[i, :, i] = A[i] + 2 * coupling * network.degrees[i] * np.eye(d)
-    D = D.reshape(K * d, K * d)
-    return D - 2 * coupling * np.kron(network.adjacency.toarray(), np.eye(d)), D
 
 
 def _slope(error: np.ndarray) -> float:
