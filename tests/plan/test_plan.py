@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -161,6 +162,64 @@ def test_reasons():
     assert reasons["FedNova"].endswith("it is FedAvg")
     assert "everyone answers" in reasons["Scaffnew"]
     assert "adaptive" in reasons["FedAdam"]
+
+
+def numbers(pattern, text):
+    found = re.search(pattern.replace("#", r"([\d.,e+-]*\d)"), text)
+    assert found, text
+    return [float(group.replace(",", "")) for group in found.groups()]
+
+
+def why(problem, target, method, participation=None):
+    made = fp.plan(problem, target, methods=[method], local_steps=[1], participation=[participation])
+    assert made.best is None and "Nothing reaches it." in str(made)
+    return made.excluded[0].reason
+
+
+def quadratic(noise=0.1):
+    return fp.problems.Quadratic([1.0, 2.0, 1.5], [[0.0], [1.0], [-2.0]], noise=noise)
+
+
+def test_a_floor_that_no_step_lowers():
+    """Wrong weights: the limit of short steps is off. Said are step, floor and its parts, as a forecast has them."""
+    rule = {"local_steps": 1, "weights": [0.1, 0.6, 0.3]}
+    reason = why(quadratic(), 0.01, fp.GeneralRule(1.0, **rule))
+    level, step, bias2, variance = numbers(r"at # with step # \(E = 1\): bias\^2 # \+ variance #", reason)
+    assert reason.startswith("it settles above the target") and level > 0.01
+    f = fp.forecast(fp.GeneralRule(step, **rule), quadratic())
+    assert [level, bias2, variance] == pytest.approx([f.floor, f.bias**2, f.variance], rel=0.06)  # two digits are said
+    short = fp.forecast(fp.GeneralRule(1e-4 * step, **rule), quadratic())
+    assert short.floor > 0.01
+
+
+def test_a_floor_that_takes_too_many_rounds_to_lower():
+    """One of three: the floor is about proportional to the step. Said are a step on either side."""
+    target = 1e-9
+    reason = why(quadratic(), target, "gradient_exchange", 1)
+    slow, ahead, high, level = numbers(r"with step # \(E = 1\) .* within # rounds, with # it settles at #", reason)
+    assert reason.startswith("steps short enough for its floor need too many rounds")
+    assert level > target and slow < high
+    assert fp.forecast(fp.GradientExchange(high), quadratic(), 1).floor == pytest.approx(level, rel=0.06)
+    late = fp.forecast(fp.GradientExchange(slow), quadratic(), 1)
+    assert late.rate**ahead > 1e-8  # the mean alone is not there
+
+
+def test_stable_steps_that_are_too_short():
+    """Ill-conditioned, without noise: no floor is in the way."""
+    flat = fp.problems.Quadratic([np.diag([1.0, 1e-6])] * 2, [[0.0, 0.0], [1.0, 1.0]])
+    reason = why(flat, 1e-6, "gradient_exchange")
+    slow, ahead, wild = numbers(r"with step # \(E = 1\) .* within # rounds, with # it diverges", reason)
+    assert reason.startswith("it needs too many rounds")
+    assert slow < 2 < wild and fp.forecast(fp.GradientExchange(slow), flat).rounds_to(1e-6) > ahead
+
+
+def test_no_step_is_stable():
+    """An aggregate field with a negative eigenvalue."""
+    A = np.array([np.diag([1.0, -0.5]), np.diag([0.5, -0.2])])
+    system = fp.problems.LinearSystem(A, [[1.0, 1.0], [0.5, 1.0]], noise=0.1)
+    reason = why(system, 0.01, "gradient_exchange")
+    (step,) = numbers(r"no step that was tried is stable: # \(E = 1\) still diverges", reason)
+    assert fp.forecast(fp.GradientExchange(step), system).diverges
 
 
 def test_schemes_and_objects_as_methods():

@@ -39,6 +39,7 @@ class Trial:
 
     why: "" when reached; "diverges", "floor" (settles above the target), "slow" (not within the limit).
     level: where it settles, as far as known. times, values: the expected curve up to there, thinned.
+    ahead: how many rounds were looked ahead.
     """
 
     step: float
@@ -48,6 +49,7 @@ class Trial:
     value: float = math.nan
     times: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     values: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    ahead: int = 0
 
 
 class Uncomputable(FedpointError):
@@ -206,11 +208,15 @@ def walks(setting: Setting) -> bool:
     return bool(setting.m0.size or setting.size > LARGE)
 
 
+def longest_walk(setting: Setting) -> int:
+    return LONGEST_WALK if setting.size > LARGE else LONGEST_PATH
+
+
 def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | None, np.ndarray]:
     """(rounds, why, level, values): the expected curve by moving second moments, as far as it can matter."""
     f, s = forecast, forecast.setting
     path = MeanPath(f)
-    limit = min(limit, LONGEST_WALK if s.size > LARGE else LONGEST_PATH)
+    limit = min(limit, longest_walk(s))
     ahead = min(limit, 255)
     mean = path.upto(ahead)
     while not (mean[: limit + 1] <= target).any():  # the mean alone is a lower bound, and costs little
@@ -264,7 +270,7 @@ def attempt(forecast: Any, step: float, target: float, limit: int) -> Trial:
             rounds, why, level, values = walk(f, target, limit)
             times = thinned(len(values) - 1) if len(values) else np.zeros(0, int)
             value = float(values[int(rounds)]) if math.isfinite(rounds) else math.nan
-            return Trial(step, rounds, why, level, value, times, values[times])
+            return Trial(step, rounds, why, level, value, times, values[times], min(limit, longest_walk(s)))
         curve = curve_of(f, 1e-4 * target)
     except NoLimit:
         return Trial(step, math.inf, "diverges")
@@ -272,9 +278,11 @@ def attempt(forecast: Any, step: float, target: float, limit: int) -> Trial:
         return Trial(step, math.inf, "diverges")
     if curve.floor >= target:
         return Trial(step, math.inf, "floor", curve.floor)
-    rounds = passage(curve.at, target, min(limit, curve.longest))
+    ahead = min(limit, curve.longest)
+    rounds = passage(curve.at, target, ahead)
     if not math.isfinite(rounds):
-        return Trial(step, rounds, "slow", curve.floor)
+        why = "diverges" if curve.at(ahead) > curve.at(0) else "slow"  # too slowly for its growth to be seen
+        return Trial(step, rounds, why, curve.floor if why == "slow" else None, ahead=ahead)
     times = thinned(int(rounds))
     values = np.array([curve.at(int(t)) for t in times])
     return Trial(step, rounds, "", curve.floor, float(values[-1]), times, values)
@@ -304,7 +312,9 @@ def best_step(evaluate: Callable[[float], Trial], guess: float, target: float, m
             step = step * shrink if step * shrink > low else math.sqrt(low * high)
         if high < 1.2 * low or step > 1e9 * guess:
             return best, trials
-        best = look(step)
+        last, best = best, look(step)
+        if best.why == last.why == "floor" and _at_zero(last, best) >= target:
+            return best, trials
     if best.why:
         return best, trials
     rises, factor = False, 1.6
@@ -331,6 +341,12 @@ def best_step(evaluate: Callable[[float], Trial], guess: float, target: float, m
             if other.rounds < best.rounds:
                 return other, trials
     return best, trials
+
+
+def _at_zero(one: Trial, other: Trial) -> float:
+    """Where floors lead as the step goes to zero, on a line through two of them: no more than where they do lead."""
+    assert one.level is not None and other.level is not None
+    return (other.level * one.step - one.level * other.step) / (one.step - other.step)
 
 
 def frontier(curves: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:

@@ -89,12 +89,12 @@ def plan(
                 costs = [c.cost for c in made.choices]
                 progress(Progress(done, total, method.title, min(costs) if costs else None))
 
-        good, reasons = search.method(method, grid, schemes, tick)
+        good, failures = search.method(method, grid, schemes, tick)
         made.tried += good
         if good:
             made.choices.append(min(good, key=lambda c: c.cost))
         else:
-            made.excluded.append(Excluded(method.title, search.telling(method, reasons)))
+            made.excluded.append(Excluded(method.title, search.telling(method, failures)))
     made.choices.sort(key=lambda c: (c.cost, c.evaluations))
     made.forecasts = search.forecasts
     made.frontiers = {title: frontier(curves) for title, curves in search.curves.items()}

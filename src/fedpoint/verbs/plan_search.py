@@ -82,6 +82,15 @@ def _same_but(algorithm: Any) -> Any:
     return make
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Why a setting is no choice. kind: "floor", "slow", "diverges" or "refused", in the order of what says most."""
+
+    kind: str
+    text: str
+    high: tuple[int, Any, Trial] | None = None  # local steps, participation and step that settle above the target
+
+
 class Search:
     """The search for one plan."""
 
@@ -89,7 +98,6 @@ class Search:
         self.problem, self.target, self.options = problem, target, options
         self.sizes: dict[str, list[tuple[int, int, int, float]]] = {}
         self.dear: dict[str, bool] = {}  # methods whose forecasts take long: fewer settings are looked at
-        self.high: dict[str, tuple[int, Any, Trial]] = {}  # of each method: a setting that settles above the target
         self.affine: dict[Any, bool] = {}  # asked once for each method and kind of schedule
         self.forecasts = 0
         self.curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
@@ -133,17 +141,19 @@ class Search:
         floats = asked * down, heard * up
         return Use(asked, heard, *floats, width * sum(floats), heard * each)
 
-    def telling(self, method: Method, reasons: list[str]) -> str:
+    def telling(self, method: Method, failures: Sequence[Failure]) -> str:
         """The reason that says most; a floor with what it is made of."""
-        reason = _telling(reasons)
-        if not reason.startswith("it settles") or method.title not in self.high:
-            return reason
-        E, scheme, trial = self.high[method.title]
+        order = ("floor", "slow", "diverges", "refused")
+        most = min(reversed(failures), key=lambda failure: order.index(failure.kind), default=None)
+        if most is None:
+            return "there was nothing to try"
+        if most.high is None:
+            return most.text
+        E, scheme, trial = most.high
         f = self.forecast(method, trial.step, E, scheme)
         if walks(f.setting) or f.floor is None or not math.isfinite(f.floor):
-            return reason
-        parts = f"bias^2 {f.bias2:.2g} + variance {f.variance:.2g}"
-        return f"{_why_not(method, E, trial)} (level {f.floor:.2g} = {parts})"
+            return most.text
+        return f"{most.text}: bias^2 {f.bias2:.2g} + variance {f.variance:.2g}"
 
     def message(self, algorithm: Any) -> tuple[int, int, int, float]:
         """Numbers down and up, bytes of each, and evaluations of a participant."""
@@ -157,13 +167,15 @@ class Search:
         m, steps = session.message, getattr(algorithm, "local_steps", 1)
         return m.down, m.up, m.width, float(steps) if m.used is None else m.used[2] / self.problem.agents
 
-    def setting(self, method: Method, E: int, scheme: Any, guess: float, most: float) -> tuple[Choice | None, Trial]:
-        """The best step of one setting, if it costs less than `most`."""
+    def setting(
+        self, method: Method, E: int, scheme: Any, guess: float, most: float
+    ) -> tuple[Choice | None, list[Trial]]:
+        """The best step of one setting, if it costs less than `most`, and the steps that were tried."""
         use = self.use(method, method(guess, E), scheme, E)
         cost = self.options.cost(use)
         limit = LONGEST if math.isinf(most) else max(0, min(LONGEST, math.ceil(most / cost) - 1))
         if limit < 1:
-            return None, Trial(guess, math.inf, "slow")
+            return None, [Trial(guess, math.inf, "slow")]
 
         def evaluate(step: float) -> Trial:
             f = self.forecast(method, step, E, scheme)
@@ -175,10 +187,8 @@ class Search:
 
         setting = self.forecast(method, guess, E, scheme).setting
         self.dear[method.title] = setting.size > LARGE
-        trial, _ = best_step(evaluate, guess, self.target, most=8 if walks(setting) else 12)
-        if trial.why:
-            return None, trial
-        return self.choice(method, E, scheme, trial, use), trial
+        trial, trials = best_step(evaluate, guess, self.target, most=8 if walks(setting) else 12)
+        return None if trial.why else self.choice(method, E, scheme, trial, use), trials
 
     def choice(self, method: Method, E: int, scheme: Any, trial: Trial, use: Use) -> Choice:
         algorithm, rounds = method(trial.step, E), int(trial.rounds)
@@ -196,8 +206,10 @@ class Search:
             method.title,
         )
 
-    def method(self, method: Method, steps: Sequence[int], schemes: Sequence[Any], tick: Callable[[int], None]):
-        """The best setting of a method, all that were good, and the reason when there is none.
+    def method(
+        self, method: Method, steps: Sequence[int], schemes: Sequence[Any], tick: Callable[[int], None]
+    ) -> tuple[list[Choice], list[Failure]]:
+        """All settings of a method that were good, and why the others were not.
 
         Participations from many to few; in each, local steps from the best so far outwards, until twice in a row
         that does not help; where forecasts take long (large memories), until once, and with fewer participants only as
@@ -205,7 +217,7 @@ class Search:
         """
         grid = list(steps) if method.local else [1]
         good: list[Choice] = []
-        reasons: list[str] = []
+        failures: list[Failure] = []
         best, centre, local = math.inf, len(grid) // 2, None
         for scheme in schemes:
             seen, before = 0, best
@@ -219,40 +231,43 @@ class Search:
                     guess = self.guess if local is None else local[0] * min(1.0, local[1] / E)
                     try:
                         check_valid(method(guess, E), scheme)
-                        found, trial = self.setting(method, E, scheme, guess, best)
+                        found, trials = self.setting(method, E, scheme, guess, best)
                     except FedpointError as error:
-                        reasons.append(str(error))
+                        failures.append(Failure("refused", str(error)))
                         break
                     tick(1)
                     if found is None:
                         worse += 1
-                        reasons.append(_why_not(method, E, trial))
-                        if trial.why == "floor":
-                            self.high[method.title] = E, scheme, trial
+                        failures.append(_why_not(method, E, scheme, trials))
                         continue
                     worse = 0
                     good.append(found)
                     if found.cost < best:
-                        best, centre, local = found.cost, i, (trial.step, E)
+                        best, centre, local = found.cost, i, (found.step / (E if method.per_round else 1), E)
             tick(len(grid) - seen)
             if self.dear.get(method.title) and before == best < math.inf:
                 break
-        return good, reasons
+        return good, failures
 
 
-def _why_not(method: Method, E: int, trial: Trial) -> str:
-    step = trial.step * E if method.per_round else trial.step
-    if trial.why == "diverges":
-        return f"no step that was tried is stable: {step:.2g} (E = {E}) still diverges"
-    if trial.why == "floor":
-        return f"it settles above the target: at {trial.level:.2g} with step {step:.2g} (E = {E})"
-    return f"steps short enough for its floor need too many rounds: step {step:.2g} (E = {E}) does not get there"
+def _why_not(method: Method, E: int, scheme: Any, trials: Sequence[Trial]) -> Failure:
+    """From the steps that were tried: too high a floor, too many rounds, or no stable step."""
 
+    def said(trial: Trial) -> str:
+        return f"{trial.step * E if method.per_round else trial.step:.2g}"
 
-def _telling(reasons: list[str]) -> str:
-    """The reason that says most: a floor before slowness, slowness before what was refused."""
-    for start in ("it settles", "steps short", "no step", "its floor"):
-        for reason in reversed(reasons):
-            if reason.startswith(start):
-                return reason
-    return reasons[-1] if reasons else "there was nothing to try"
+    high = min((t for t in trials if t.why == "floor"), key=lambda t: t.step, default=None)
+    slow = max((t for t in trials if t.why == "slow"), key=lambda t: t.step, default=None)
+    wild = min((t for t in trials if t.why == "diverges"), key=lambda t: t.step, default=None)
+    if slow is not None:
+        late = f"with step {said(slow)} (E = {E}) it does not get there within {slow.ahead:,} rounds"
+        if high is not None:
+            text = f"steps short enough for its floor need too many rounds: {late}, with {said(high)} it settles at "
+            return Failure("slow", f"{text}{high.level:.2g}")
+        more = f", with {said(wild)} it diverges" if wild is not None else ""
+        return Failure("slow", f"it needs too many rounds: {late}{more}")
+    if high is not None:
+        text = f"it settles above the target: at {high.level:.2g} with step {said(high)} (E = {E})"
+        return Failure("floor", text, (E, scheme, high))
+    assert wild is not None
+    return Failure("diverges", f"no step that was tried is stable: {said(wild)} (E = {E}) still diverges")
