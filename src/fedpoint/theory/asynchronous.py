@@ -77,7 +77,7 @@ class Bounds:
                 raise FedpointError(f"errors: {values.shape}, but there are {len(self.ticks)} ticks")
             lines.append(Line(self.ticks, values, "measured", COLOURS[2]))
         draw(ax, lines)
-        style(ax, "ticks", "largest distance of a node from its solution", title)
+        style(ax, "ticks", "largest distance of a node from its solution, at the start 1", title)
         end_labels(ax, lines)
         if path is not None:
             save(figure, path)
