@@ -33,7 +33,7 @@ TINY = 1e-12  # of the largest eigenvalue: below it a direction is not determine
 BLOCKS = 1 << 25  # numbers of all nodes' Hessians, up to which they are kept
 BLOCK_WORK = 1e11  # operations to invert them
 NARROW = 64  # width of a band (a path or a ring of nodes), up to which it is factorised at once
-DIRECT_WORK = 1e12  # operations and bytes of a banded factorisation where conjugate gradients are slow
+DIRECT_WORK = 1e11  # operations and bytes of a banded factorisation where conjugate gradients are slow
 DIRECT_BYTES = 1 << 31
 SLOW, ITERATIONS = 300, 20_000  # of conjugate gradients
 NEWTON = 80  # steps; without convexity ten times as many
@@ -278,10 +278,9 @@ def choose(
         fitted = _along(Local(train), network, values, tolerance)
         local = Local(test)
         for n, W in enumerate(fitted):
-            total[n] += np.where(tested, local.row_errors(W), 0.0) * tested
+            total[n] += np.where(tested, local.row_errors(W), 0.0)
         times += tested
-    with np.errstate(invalid="ignore"):
-        each = np.where(times > 0, total / np.where(times > 0, times, 1), np.nan)
+    each = np.where(times > 0, total / np.maximum(times, 1), np.nan)
     errors = np.nanmean(each, axis=1)
     some = int((times > 0).sum())
     spread = np.nanstd(each, axis=1, ddof=1) / np.sqrt(some) if some > 1 else np.full(len(values), np.nan)
@@ -320,6 +319,10 @@ class Local:
         self.affine = found is not None
         if found is not None:
             self.A, self.b = (np.asarray(a, dtype=float) for a in found)
+
+    @cached_property
+    def convex(self) -> bool:
+        return self.task.convex is True
 
     @cached_property
     def _data(self) -> Any:
@@ -477,7 +480,6 @@ class Coupled:
         self.parts = Parts(network, coupling)
         self.degrees = 2 * coupling * network.degrees
         self.laplacian = pull(network, coupling)
-        self._inverse: np.ndarray | None = None
         self._factor: tuple | None = None
 
     def require_unique(self) -> None:
@@ -499,32 +501,28 @@ class Coupled:
         """(K, d, d): H_i + 2 coupling d_i."""
         return self.H + self.degrees[:, None, None] * np.eye(self.H.shape[1])
 
-    def _prepare(self) -> None:
-        """The inverses of the preconditioner's two parts."""
-        sums = self.parts.total(self.H)
+    @cached_property
+    def _inverses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of the preconditioner's two parts: each node's, and each component's of more than one node."""
+        sums = self.parts.total(self.H)[self.parts.many]
         if self.blocks:
-            D = self.diagonal_blocks()
-            self._inverse = _inverses(D, self.definite)
-            self._coarse = _inverses(sums[self.parts.many], self.definite)
-        else:
-            floor = TINY * max(float(np.abs(self.H).max(initial=0.0)), 1e-300)
-            self._inverse = 1 / np.maximum(np.abs(self.H) + self.degrees, floor)[:, None]
-            self._coarse = 1 / np.maximum(np.abs(sums[self.parts.many]), floor)[:, None]
+            return _inverses(self.diagonal_blocks(), self.definite), _inverses(sums, self.definite)
+        floor = TINY * max(float(np.abs(self.H).max(initial=0.0)), 1e-300)
+        own = np.maximum(np.abs(self.H) + self.degrees, floor)
+        return 1 / own[:, None], 1 / np.maximum(np.abs(sums), floor)[:, None]
 
     def precondition(self, r: np.ndarray) -> np.ndarray:
-        if self._inverse is None:
-            self._prepare()
-        assert self._inverse is not None
-        z = np.einsum("kij,kj->ki", self._inverse, r) if self.blocks else self._inverse * r
-        if self.parts.many.any():
-            sums = self.parts.total(r)
-            common = np.zeros_like(sums)
-            some = sums[self.parts.many]
-            common[self.parts.many] = (
-                np.einsum("kij,kj->ki", self._coarse, some) if self.blocks else self._coarse * some
-            )
-            z = z + common[self.parts.of]
-        return z
+        own, coarse = self._inverses
+        if not self.blocks:
+            z, several = own * r, coarse * self.parts.total(r)[self.parts.many]
+        else:
+            z = np.einsum("kij,kj->ki", own, r)
+            several = np.einsum("kij,kj->ki", coarse, self.parts.total(r)[self.parts.many])
+        if not len(several):
+            return z
+        common = np.zeros((self.parts.count, r.shape[1]))
+        common[self.parts.many] = several
+        return z + common[self.parts.of]
 
     def solve(self, b: np.ndarray, accuracy: float) -> tuple[np.ndarray, bool]:
         """x with M x = b up to an accuracy, and whether M proved positive definite on the way.
@@ -533,7 +531,7 @@ class Coupled:
         """
         if not b.any():
             return np.zeros_like(b), True
-        width, work, size = self._band()[1:] if self.blocks else (np.inf, np.inf, np.inf)
+        width, work, size = self._band[1:] if self.blocks else (np.inf, np.inf, np.inf)
         direct = work <= DIRECT_WORK and size <= DIRECT_BYTES
         if direct and (width <= NARROW or self._factor is not None):
             exact = self._direct(b)
@@ -555,8 +553,8 @@ class Coupled:
         for _ in range(most):
             q = self.times(p)
             bend = _dot(p, q)
-            if not bend > 0:  # a direction along which M is not positive: what is found so far, or downhill
-                return (x, False, True) if x.any() else (p, False, True)
+            if not bend > 0:  # M is not positive along p, or rounding is: what is found so far, or downhill
+                return x if x.any() else p, self.definite, True
             s = size / bend
             x += s * p
             r -= s * q
@@ -568,21 +566,20 @@ class Coupled:
             p += z
         return x, True, False
 
+    @cached_property
     def _band(self) -> tuple[np.ndarray, float, float, float]:
         """An order of the nodes in which neighbours are near; width, operations and bytes of the factor in it."""
-        if not hasattr(self, "_order"):
-            K, d = self.network.nodes, self.H.shape[1]
-            order = np.asarray(reverse_cuthill_mckee(self.network.adjacency, symmetric_mode=True), dtype=np.int64)
-            place = np.empty(K, dtype=np.int64)
-            place[order] = np.arange(K)
-            reach = np.abs(np.diff(place[self.network.edges], axis=1)).max(initial=0)
-            width = float((reach + 1) * d)
-            self._order = place, width, K * d * width**2, K * d * width * 8
-        return self._order
+        K, d = self.shape
+        order = np.asarray(reverse_cuthill_mckee(self.network.adjacency, symmetric_mode=True), dtype=np.int64)
+        place = np.empty(K, dtype=np.int64)
+        place[order] = np.arange(K)
+        reach = np.abs(np.diff(place[self.network.edges], axis=1)).max(initial=0)
+        width = float((reach + 1) * d)
+        return place, width, K * d * width**2, K * d * width * 8
 
     def _direct(self, b: np.ndarray) -> np.ndarray | None:
         """Banded Cholesky factorisation; None where M is not positive definite."""
-        place = self._band()[0]
+        place = self._band[0]
         K, d = b.shape
         if self._factor is None:
             ends = place[self.network.edges]
@@ -669,7 +666,7 @@ def _minimise(local: Local, network: Network, coupling: float, start: np.ndarray
     """
     parts = Parts(network, coupling)
     laplacian = pull(network, coupling)
-    convex = local.task.convex is True
+    convex = local.convex
     common = parts.mean(start)
     apart = start - common[parts.of]
     W = start
@@ -714,10 +711,9 @@ def _minimise(local: Local, network: Network, coupling: float, start: np.ndarray
 
 def coupled(local: Local, network: Network, coupling: float, W: np.ndarray) -> Coupled:
     """The Hessian of the objective at models (K, d)."""
-    convex = local.task.convex is True
     if local.affine or local.small:
-        return Coupled(local.hessians(W), network, coupling, definite=convex)
-    return Coupled(local.curvature(W), network, coupling, lambda x: local.product(W, x), convex, local.size)
+        return Coupled(local.hessians(W), network, coupling, definite=local.convex)
+    return Coupled(local.curvature(W), network, coupling, lambda x: local.product(W, x), local.convex, local.size)
 
 
 def _shorten(local, network, coupling, W, apart, slope, delta, mean) -> tuple[float, bool]:
@@ -765,7 +761,7 @@ def check(task: Any, network: Any, coupling: Any) -> tuple[Network, float]:
 
 
 def _check_convex(task: Problem, start: Any) -> None:
-    if task.convex is True or task.linear or start is not None:
+    if task.linear or start is not None or task.convex is True:
         return
     why = "it is not known whether the losses are convex" if task.convex is None else "the losses are not convex"
     word = " (Loss takes your word: convex=True)" if task.convex is None else ""
