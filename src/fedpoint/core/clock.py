@@ -298,7 +298,7 @@ class Arrivals(Timed):
             raise FedpointError("Arrivals: with dropout 1 no answer ever comes")
         if self.staleness is None:
             object.__setattr__(self, "staleness", Constant())
-        if not hasattr(self.staleness, "weight"):
+        if not hasattr(self.staleness, "weight") or isinstance(self.staleness, type):
             raise FedpointError(
                 f"Arrivals: staleness must be Constant(), Polynomial() or Hinge(), got {self.staleness}"
             )
