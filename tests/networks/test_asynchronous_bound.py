@@ -87,8 +87,8 @@ def test_never_violated_over_random_schedules(B):
             assert (bound * V[0] * ROUNDING >= V).all()
 
 
-def test_never_violated_by_any_schedule_of_two_nodes():
-    """All of them for B = 2 over 7 ticks with one common age a tick: who is active, and how old what it reads is."""
+def test_never_violated_by_any_activation_of_two_nodes():
+    """Every way to be active for B = 2 over 7 ticks, with values always of age 2, or at every other tick."""
     B, ticks, kappa = 2, 7, 0.5
     bound = theory.asynchronous(kappa, B, ticks).safe
     alone = [

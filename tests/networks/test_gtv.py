@@ -56,7 +56,7 @@ def lecture(rows, G, coupling):
 
 
 def test_two_nodes_by_hand():
-    """h1 w1 + 2a (w1 - w2) = h1 c1 and the same for w2: w1 = c1 + t/h1, w2 = c2 - t/h2, t = 2a(c2 - c1)/(1 + 2a(1/h1 + 1/h2))."""  # noqa: E501
+    """h1 (w1 - c1) = t = -h2 (w2 - c2) with t = p (w2 - w1), p = 2 a A_12: t = p (c2 - c1)/(1 + p/h1 + p/h2)."""
     h, c, weight, a = np.array([2.0, 5.0]), np.array([1.0, -3.0]), 1.5, 0.7
     pull = 2 * a * weight
     t = pull * (c[1] - c[0]) / (1 + pull * (1 / h).sum())

@@ -176,7 +176,7 @@ def test_contraction_factors_are_the_block_norms(coupling):
 
 @pytest.mark.parametrize("method", ["FedGD", "FedRelax"])
 def test_the_norm_is_attained(method):
-    """All nodes along the worst node's flattest direction: the block-maximum norm shrinks by kappa exactly, never less."""  # noqa: E501
+    """All nodes along the worst node's flattest direction: the norm shrinks by kappa exactly, and never by less."""
     G, H, task = made()
     net, a = Network.from_networkx(G), 0.8
     step = 1 / (np.linalg.eigvalsh(H)[:, -1] + 2 * a * net.degrees).max()
