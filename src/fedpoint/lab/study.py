@@ -14,7 +14,11 @@ from typing import Any, ClassVar
 
 from fedpoint.errors import FedpointError
 
-STUDIES = {"gtvmin": "fedpoint.lab.gtvmin", "states": "fedpoint.lab.states"}  # kind of a lab: its module
+STUDIES = {  # kind of a lab: its module
+    "asynchrony": "fedpoint.lab.asynchrony",
+    "gtvmin": "fedpoint.lab.gtvmin",
+    "states": "fedpoint.lab.states",
+}
 
 Tell = Callable[[str], Any]  # what is being done now
 

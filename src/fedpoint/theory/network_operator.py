@@ -88,7 +88,9 @@ class NetworkSetting:
     def models_of(self, vector: np.ndarray) -> Any:
         """Flattened models as the user wrote them, leading with the nodes."""
         with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, unwrap(fill(_models(self.inputs.algorithm, self._like), vector)))
+            return jax.tree.map(
+                np.asarray, unwrap(fill(_models(self.inputs.algorithm, self._like), jnp.asarray(vector)))
+            )
 
     @cached_property
     def scheduled(self) -> bool:
