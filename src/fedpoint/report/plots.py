@@ -355,7 +355,8 @@ def plan_picture(plan: Any, path: str | Path | None = None, title: str | None = 
     what = "expected squared distance to the solution" if plan.measure == "error" else "expected loss above its minimum"
     style(ax, COSTS[plan.minimise], what, title)
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator())
+    low, high = ax.get_xlim()
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: _thousands(v) if v >= 1 else f"{v:g}"))
     if plan.budget is not None:

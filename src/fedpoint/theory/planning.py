@@ -289,7 +289,8 @@ def attempt(forecast: Any, step: float, target: float, limit: int) -> Trial:
 
 
 def best_step(evaluate: Callable[[float], Trial], guess: float, target: float, most: int = 12) -> tuple[Trial, list]:
-    """The step that reaches the target in the fewest rounds, and all trials on the way. `guess` is where to look first.
+    """The step that reaches the target in the fewest rounds, and all trials on the way; of equals, the one that gets
+    furthest. `guess` is where to look first.
 
     First some step that reaches it: shorter when it diverges or settles too high (its level is about proportional to
     the step), longer when it is slow. Then up or down while that helps, and a last look at both sides.
@@ -339,8 +340,9 @@ def best_step(evaluate: Callable[[float], Trial], guess: float, target: float, m
         if len(trials) < most and low < step < high and best.rounds > 1:
             other = look(step)
             if other.rounds < best.rounds:
-                return other, trials
-    return best, trials
+                break
+    reached = [trial for trial in trials if not trial.why]
+    return min(reached, key=lambda t: (t.rounds, math.inf if math.isnan(t.value) else t.value)), trials
 
 
 def _at_zero(one: Trial, other: Trial) -> float:
@@ -352,6 +354,7 @@ def _at_zero(one: Trial, other: Trial) -> float:
 def frontier(curves: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     """(costs, errors): the lower envelope of curves, what a cost buys at best."""
     cost, error = (np.concatenate([c[i] for c in curves]) for i in (0, 1))
+    cost = np.round(cost / cost.max(), 9) * cost.max()  # expected numbers of participants have rounding errors
     order = np.lexsort((error, cost))
     cost, error = cost[order], np.minimum.accumulate(error[order])
     new = np.r_[True, error[1:] < error[:-1] * (1 - 1e-9)]

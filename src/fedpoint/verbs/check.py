@@ -229,7 +229,7 @@ class _Examination:
         f, tail = self.f, self.tail
         if tail is None:
             return [Check("limit", None, None, None, None, "the run has not settled (or no floor is forecast)")]
-        target = f.setting.read(f.state)  # type: ignore[arg-type]
+        target = f.setting.read(f.state)
         mean = self.models[:, tail].mean((0, 1))
         gap = float(np.linalg.norm(mean - target))
         if f.noiseless:
@@ -348,7 +348,7 @@ class _Examination:
         f = self.f
         if not f.noiseless or f.rate is None or f.rate < 1e-3 or f.diverges:
             return []
-        target = f.setting.read(f.state)  # type: ignore[arg-type]
+        target = f.setting.read(f.state)
         gap = np.linalg.norm(self.models[0] - target, axis=1)
         good = np.flatnonzero(gap > 1e-9 * gap.max())
         good = good[len(good) // 2 :]
@@ -412,7 +412,7 @@ class _Examination:
             known.append((name, point))
         distances = [float(np.linalg.norm(mean - point)) for _, point in known]
         best = int(np.argmin(distances))
-        own = float(np.linalg.norm(mean - self.f.setting.read(self.f.state)))  # type: ignore[arg-type]
+        own = float(np.linalg.norm(mean - self.f.setting.read(self.f.state)))
         if own <= distances[best] or distances[best] > max(3 * spread, 0.2 * float(np.linalg.norm(mean - w))):
             return (
                 f"does not end where {self.title} does: {np.linalg.norm(mean - w):.3g} from w*, at no point known here"
