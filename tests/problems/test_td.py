@@ -86,9 +86,11 @@ def trajectory(problem, steps, count):
         own = jax.tree.map(jax.numpy.asarray, problem.own)
 
         def one(o, k):
-            return jax.vmap(lambda r: oracle.plan(Mine(o, problem.common), Key.of(0).fold(r, k)))(
-                jax.numpy.arange(count)
-            )
+            def round(r):
+                mine, key = Mine(o, problem.common), Key.of(0).fold(r, k)
+                return oracle.walk(mine, key, oracle.begin(mine, key)).outcomes
+
+            return jax.vmap(round)(jax.numpy.arange(count))
 
         return np.asarray(jax.vmap(one)(own, jax.numpy.arange(problem.agents)))
 
@@ -107,6 +109,56 @@ def test_a_trajectory_follows_the_chain_and_is_stationary():
     assert not problem.oracle.independent and td().oracle.independent
     with pytest.raises(fp.FedpointError, match="draws its number of local steps"):
         fp.run(fp.Scaffnew(0.1, probability=0.5), problem, rounds=1)
+
+
+@fp.algorithm
+class Watch:
+    """An agent's memory: the fields it saw in its last round, at w = 0: -r phi(s)."""
+
+    local_steps: int = 3
+
+    def init(self, w):
+        return w, jax.numpy.zeros((3, 3))
+
+    def local(self, w, last, agent):
+        return 0 * w, jax.numpy.stack([agent.field(w, e) for e in range(3)])
+
+    def combine(self, w, inbox):
+        return w
+
+
+def one_way():
+    """Two agents on a circle of 12 states with a reward of its own for each: a field tells the state."""
+    P = np.zeros((12, 1, 12))
+    P[np.arange(12), 0, (np.arange(12) + 1) % 12] = 1
+    angle = 2 * np.pi * np.arange(12) / 12
+    phi = np.stack([np.cos(angle), np.sin(angle), np.ones(12)], axis=1)
+    return fp.problems.TD([fp.problems.MDP(P, np.ones(12))] * 2, phi, 0.5, sampling="trajectory")
+
+
+@pytest.mark.parametrize("who", [None, 1])
+def test_a_trajectory_goes_on_where_the_last_round_ended(who):
+    """On a circle every step is known: 3 steps a round, none while an agent is not asked; starts differ by repeat."""
+    problem = one_way()
+    run, seen, asked = fp.run(Watch(), problem, rounds=0, participation=who, repeats=3), [], []
+    for r in range(1, 9):
+        run = run.extend(r)
+        fields = run.memories  # (repeats, agents, 3, 3): -phi(s)
+        states = np.rint(np.arctan2(-fields[..., 1], -fields[..., 0]) / (2 * np.pi) * 12).astype(int) % 12
+        seen.append(np.where((fields == 0).all((-1, -2))[..., None], -1, states))
+    seen = np.stack(seen)  # (rounds, repeats, agents, 3)
+    for repeat in range(3):
+        for agent in range(2):
+            mine = seen[:, repeat, agent]
+            rounds = [mine[0]] if mine[0, 0] >= 0 else []
+            rounds += [b for a, b in zip(mine[:-1], mine[1:], strict=True) if (a != b).any()]
+            path = np.concatenate(rounds)
+            assert (np.diff(path) % 12 == 1).all()
+            asked.append(len(rounds))
+    assert asked == [8] * 6 if who is None else sum(asked) == 24
+    whole = fp.run(Watch(), problem, rounds=8, participation=who, repeats=3)
+    np.testing.assert_array_equal(whole.memories, run.memories)
+    assert len({tuple(a) for a in seen[0].reshape(-1, 3) if a[0] >= 0}) > 1
 
 
 def test_samples_along_a_trajectory_are_correlated_and_iid_ones_are_not():

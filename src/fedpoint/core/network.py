@@ -256,7 +256,7 @@ class Network:
     @cached_property
     def degrees(self) -> np.ndarray:
         """(K,): sum_j A_ij."""
-        return np.bincount(self.arcs.hears, self.arcs.weight, minlength=self.nodes)
+        return np.bincount(self.arcs.hears, self.arcs.weight, minlength=self.nodes).astype(float)
 
     @cached_property
     def laplacian(self) -> sparse.csr_matrix:

@@ -42,6 +42,20 @@ class Oracle:
         """The e-th sample of a round."""
         return ()
 
+    moves = False  # samples come from a world that goes on between rounds: `begin`, `walk`, `moved` instead of `plan`
+
+    def begin(self, mine: Mine, key: Any) -> Any:
+        """Where an agent's world is before the first round."""
+        return ()
+
+    def walk(self, mine: Mine, key: Any, world: Any) -> Any:
+        """What `plan` is to a world that goes on: what may be seen in a round that begins here."""
+        return self.plan(mine, key)
+
+    def moved(self, plan: Any, samples: Any) -> Any:
+        """Where the world is after so many samples of a plan."""
+        return ()
+
     def fetch(self, common: Any, z: Any) -> Any:
         """What a sample names, where `fetches` says that it names something in the shared arrays."""
         return z

@@ -45,6 +45,13 @@ class Steps(NamedTuple):
     index: Any  # (S, m) which those are
 
 
+class Walked(NamedTuple):
+    """A stretch of a trajectory."""
+
+    outcomes: Any  # (steps,)
+    states: Any  # (steps + 1,), the first one where it began
+
+
 class Shared(NamedTuple):
     features: Any  # (S + 1, d), the last row zero: the end of an episode
     gamma: Any
@@ -66,10 +73,20 @@ class TDOracle(Oracle):
     def predraw(self) -> bool:  # type: ignore[override]
         return self.sampling == "iid"
 
+    @property
+    def moves(self) -> bool:  # type: ignore[override]
+        return self.sampling == "trajectory"
+
     def plan(self, mine: Mine, key: Any) -> Any:
-        """A stretch of the agent's trajectory from a stationary start: (steps,) outcomes."""
-        if self.sampling == "iid":
-            return ()
+        """A stretch of a trajectory by itself, from a stationary start."""
+        return self.walk(mine, key, self.begin(mine, key)) if self.moves else ()
+
+    def begin(self, mine: Mine, key: Any) -> Any:
+        """A state drawn from the stationary distribution."""
+        return _pick(mine.own.steps.first, key.row(START_ROW).uniform())
+
+    def walk(self, mine: Mine, key: Any, world: Any) -> Any:
+        """The agent's trajectory from the state it is in: (steps,) outcomes, and (steps + 1,) states."""
         steps = mine.own.steps
         S = steps.first.shape[0]
 
@@ -77,14 +94,18 @@ class TDOracle(Oracle):
             row = key.row(e)
             outcome = steps.index[s, _pick(steps.edges[s], row.uniform())]
             after = mine.own.after[outcome]
-            return jnp.where(after == S, _pick(steps.again, row.uniform(first=1)), after), outcome
+            to = jnp.where(after == S, _pick(steps.again, row.uniform(first=1)), after)
+            return to, (outcome, to)
 
-        start = _pick(steps.first, key.row(START_ROW).uniform())
-        return lax.scan(move, start, jnp.arange(self.steps))[1]
+        outcomes, states = lax.scan(move, world, jnp.arange(self.steps))[1]
+        return Walked(outcomes, jnp.concatenate([world[None], states]))
+
+    def moved(self, plan: Any, samples: Any) -> Any:
+        return plan.states[samples]
 
     def draw(self, mine: Mine, plan, row, e):
         if self.sampling == "trajectory":
-            return plan[e]
+            return plan.outcomes[e]
         cut = mine.own.cut
         i = row.integers(cut.shape[0])
         return jnp.where(row.uniform(first=1) < cut[i], i, mine.own.other[i])
@@ -133,10 +154,10 @@ class TD(LinearFields):
         features: (S, d), the rows phi(s), shared by all.
         gamma: the discount, below 1, or 1 where episodes end.
         policy: (S, A) probabilities or one action per state, shared by all; default uniform.
-        sampling: "iid": every step draws (s, a, s', r) afresh from the stationary distribution. "trajectory": the
-            steps of a round follow the chain, from a stationary start drawn anew each round: runs keep no state of
-            the world between rounds. Samples of a round then depend on each other (limit and bias of a forecast are
-            those of independent ones), and the number of local steps must be fixed or bounded.
+        sampling: "iid": every step draws (s, a, s', r) afresh from the stationary distribution. "trajectory": each
+            agent follows one trajectory, from a stationary start, which waits for it between rounds. Samples then
+            depend on each other (limit and bias of a forecast are those of independent ones), and the number of local
+            steps must be fixed or bounded.
         weights: p_k, default 1/K.
 
     >>> walk = MDP([[[0.5, 0.5]], [[0.5, 0.5]]], [0.0, 1.0])

@@ -30,6 +30,7 @@ from fedpoint.runtimes.simulation import (
     seeds_of,
     start_network,
     start_state,
+    start_worlds,
 )
 from fedpoint.runtimes.wiring import wire
 
@@ -176,6 +177,7 @@ class Session:
                 self.state = jax.vmap(self._start)(traced)
             else:
                 self.state = jax.tree.map(lambda a: jnp.repeat(a[None], repeats, axis=0), self._start(one))
+            self.state = self.state._replace(world=start_worlds(self.layout, self.inputs, self.seeds))
 
     def _start(self, algorithm: Any) -> State:
         """The state before the first round."""

@@ -41,13 +41,15 @@ class State(NamedTuple):
     """All that the next round needs, and what was used so far (models sent, answers, field evaluations).
 
     `mail` is what was said and may still be heard: () with a fusion center that waits for its answers. `used` is ()
-    when every round uses the same, known beforehand. On a network hubs lead with the nodes' axis.
+    when every round uses the same, known beforehand. On a network hubs lead with the nodes' axis. `world` is where the
+    agents' worlds are, where these go on between rounds.
     """
 
     hub: Any
     memory: Any
     mail: Any
     used: Any
+    world: Any = ()
 
 
 class Records(NamedTuple):
@@ -185,6 +187,20 @@ def start_network(algorithm: Any, models: Any, wiring: Wiring, wires: Any, count
     return State(hub, memory, mail, _none_used(counted))
 
 
+def start_worlds(layout: Layout, inputs: Inputs, seeds: tuple) -> Any:
+    """(repeats, agents, ...): where the agents' worlds begin; () where they do not go on between rounds."""
+    if layout.exact or not layout.oracle.moves:
+        return ()
+
+    def begin(low, high):
+        def one(own, agent):
+            return layout.oracle.begin(Mine(own, inputs.common), Stream(Key(low, high), jnp.int32(-1), agent))
+
+        return jax.vmap(one)(inputs.own, jnp.arange(layout.agents, dtype=jnp.int32))
+
+    return jax.vmap(begin)(*seeds[AGENTS])
+
+
 def _none_used(counted: bool) -> Any:
     return jnp.zeros(3, jnp.int64) if counted else ()
 
@@ -221,11 +237,19 @@ class Ahead(NamedTuple):
     samples: Any = None
 
 
-def _work(layout: Layout, inputs: Inputs, state: State, who: Any, heard: Any, ahead: Ahead, key: Key, round: Any):
-    """local for the agents `who` (None: all, in their own order): messages, new memories and field evaluations.
-
-    `heard` is a function of an agent's place: all hear the same, or each its own.
-    """
+def _work(
+    layout: Layout,
+    inputs: Inputs,
+    state: State,
+    who: Any,
+    heard: Said,
+    ahead: Ahead,
+    key: Key,
+    round: Any,
+    works: Any = None,
+):
+    """local for the agents `who` (None: all, in their own order): messages, old and new memories, field evaluations,
+    and where everybody's world is. `works` says which of them work at all (None: all)."""
     algorithm = inputs.algorithm
     everyone = who is None
     agents = jnp.arange(layout.agents, dtype=jnp.int32) if everyone else who
@@ -233,23 +257,33 @@ def _work(layout: Layout, inputs: Inputs, state: State, who: Any, heard: Any, ah
     tuned, put = split_per_agent(algorithm, layout.agents)
     known: list[int] = []  # evaluations of an agent, where tracing already tells
 
-    def work(index, own, memory, tuned, ahead, share, said):
+    oracle = layout.oracle
+    moves = oracle.moves and not layout.exact
+
+    def work(index, own, memory, tuned, ahead, share, said, world):
         mine, stream = Mine(own, inputs.common), Stream(key, round, index)
         plan = ahead.plan
-        if plan is None and not layout.exact:
-            plan = layout.oracle.plan(mine, stream)
-        agent = Agent(layout.oracle, mine, stream, plan, ahead.samples, layout.exact, round, share)
+        if moves:
+            plan = oracle.walk(mine, stream, world)
+        elif plan is None and not layout.exact:
+            plan = oracle.plan(mine, stream)
+        agent = Agent(oracle, mine, stream, plan, ahead.samples, layout.exact, round, share)
         message, memory = put(tuned).local(heard.common if said is None else said, memory, agent)
+        world = oracle.moved(plan, agent.evaluations) if moves else world
         if isinstance(agent.evaluations, int):
             known.append(agent.evaluations)
-            return message, memory, ()
-        return message, memory, jnp.asarray(agent.evaluations, jnp.int64)
+            return message, memory, (), world
+        return message, memory, jnp.asarray(agent.evaluations, jnp.int64), world
 
-    memory = pick(state.memory)
+    memory, world = pick(state.memory), pick(state.world)
     own = pick(inputs.own) if ahead.own is None else ahead.own
-    arguments = (agents, own, memory, pick(tuned), ahead, pick(inputs.p), heard.each)
-    messages, new, spent = _over_agents(layout, work, *arguments)
-    return messages, memory, new, (known[0] if known else spent)
+    arguments = (agents, own, memory, pick(tuned), ahead, pick(inputs.p), heard.each, world)
+    messages, new, spent, world = _over_agents(layout, work, *arguments)
+    if moves and works is not None:  # who does not work stays where it is
+        world = jax.vmap(where)(works, world, pick(state.world))
+    if not everyone:
+        world = jax.tree.map(lambda all_, n: all_.at[who].set(n), state.world, world)
+    return messages, memory, new, (known[0] if known else spent), world
 
 
 class Said(NamedTuple):
@@ -278,7 +312,7 @@ def one_round(
     if layout.late:  # answers to what the hub said some versions ago
         mail = post(mail, jnp.zeros(1, jnp.int32), jnp.ones(1, bool), jax.tree.map(lambda a: a[None], said), round)
         heard = Said(each=look(mail, jnp.zeros(layout.slots, jnp.int32), round - tick.age))
-    messages, memory, new, spent = _work(layout, inputs, state, tick.agents, heard, ahead, key, round)
+    messages, memory, new, spent, world = _work(layout, inputs, state, tick.agents, heard, ahead, key, round)
     if layout.rebase:
         then, now = jax.vmap(algorithm.base)(heard.each), algorithm.base(said)
         messages = jax.tree.map(lambda m, x, w: m + x - w, messages, then, now)
@@ -291,7 +325,7 @@ def one_round(
         layout, inputs, state, tick.agents, heard_from, memory, new, sure=not inputs.participation.abandons
     )
     used = state.used if isinstance(state.used, tuple) else state.used + _used(tick, spent)
-    return State(hub, memory, mail, used)
+    return State(hub, memory, mail, used, world)
 
 
 def network_round(
@@ -306,7 +340,9 @@ def network_round(
     pick = (lambda tree: tree) if turn.agents is None else (lambda tree: take(tree, turn.agents))
     rows = hub_key.fold(round)
     said = jax.vmap(lambda hub, node: algorithm.say(hub, rows.row(node)))(pick(state.hub), nodes)
-    messages, memory, new, spent = _work(layout, inputs, state, turn.agents, Said(each=said), ahead, key, round)
+    messages, memory, new, spent, world = _work(
+        layout, inputs, state, turn.agents, Said(each=said), ahead, key, round, works=turn.heard
+    )
     if algorithm.hello is None:
         messages = jax.tree.map(lambda m, x: m + x, messages, jax.vmap(algorithm.base)(said))
     sure = inputs.participation.all_heard
@@ -338,7 +374,7 @@ def network_round(
         degree = wires.first[nodes + 1] - wires.first[nodes]
         sent = jnp.sum(jnp.where(turn.heard, degree, 0), dtype=jnp.int64)
         used = used + _used_of(0, sent, turn.heard, spent)
-    return State(hub, memory, mail, used)
+    return State(hub, memory, mail, used, world)
 
 
 def _used(tick: Any, spent: Any) -> Array:
@@ -369,7 +405,7 @@ def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array, 
     if ticks.agents is not None:
         who, axis = (ticks.agents, take(inputs.own, ticks.agents)), 0
     fetched = who[1] if layout.fetch and axis == 0 else None  # everyone: nothing to fetch
-    if layout.exact or (layout.samples is None and oracle.predraw):
+    if layout.exact or oracle.moves or (layout.samples is None and oracle.predraw):
         return Ahead(fetched)
 
     def each(function, of_round, of_agent=()):

@@ -17,10 +17,21 @@ import numpy as np
 from jax import lax
 
 from fedpoint.core.random import Key
-from fedpoint.runtimes.simulation import AGENTS, HUB, SCHEDULE, Ahead, Inputs, State, choose, one_round
+from fedpoint.runtimes.simulation import (
+    AGENTS,
+    HUB,
+    SCHEDULE,
+    Ahead,
+    Inputs,
+    State,
+    choose,
+    one_round,
+    start_worlds,
+)
 from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.operator import Setting, flat, memory_of, start_at, take_leaves
 
+FOUND = 0x57A7  # of where worlds are found
 LARGEST = 200  # numbers of a state whose Jacobian is taken for every round
 GROUPS = 8
 
@@ -91,14 +102,16 @@ def _drawn(layout, space, numbers, participation, x, keys, rounds):
 
     def one(round):
         tick = participation.tick(schedule.fold(round), numbers.p, round)
+        # A world that goes on is found somewhere: rounds are drawn as if far apart.
+        found = agents.fold(round, FOUND)
+        worlds = jax.tree.map(lambda a: a[0], start_worlds(layout, inputs, ((found.low[None], found.high[None]),)))
 
         def move(x):
             hub, m = start_at(numbers, x, 0)
             memory = jax.vmap(lambda m: memory_of(space, algorithm, hub, numbers.model, m))(m)
             # The draws are the round's; the algorithm's clock stands still.
-            state = one_round(
-                layout, inputs, State(hub, memory, (), ()), tick, Ahead(), agents, hub_key.fold(round).row(), round
-            )
+            begun = State(hub, memory, (), (), worlds)
+            state = one_round(layout, inputs, begun, tick, Ahead(), agents, hub_key.fold(round).row(), round)
             settled = jax.vmap(
                 lambda k: flat(take_leaves(algorithm.settle(state.hub, k), space.kept)), axis_size=m.shape[0]
             )(state.memory)
