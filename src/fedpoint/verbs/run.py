@@ -86,12 +86,9 @@ class Run:
         if self.network is None:
             return None
         i, j = self.network.edges.T
-        return np.asarray(
-            sum(
-                (((a[:, :, i] - a[:, :, j]) ** 2).reshape(*a.shape[:2], len(i), -1).sum(-1) @ self.network.weights)
-                for a in jax.tree.leaves(self.history)
-            )
-        )
+        leaves = jax.tree.leaves(self.history)
+        gaps = [((a[:, :, i] - a[:, :, j]) ** 2).sum(axis=tuple(range(3, a.ndim))) for a in leaves]
+        return np.asarray(sum(gap @ self.network.weights for gap in gaps))
 
     @property
     def time(self) -> np.ndarray:

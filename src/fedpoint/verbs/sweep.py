@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -45,10 +46,22 @@ class Sweep:
     def rounds(self) -> np.ndarray:
         return self.run.rounds
 
-    @property
+    @cached_property
     def error(self) -> np.ndarray | None:
-        """(points, repeats, n)."""
-        return None if self.run.error is None else self._by_point(self.run.error)
+        """(points, repeats, n). On a network each point has its own solution: it depends on the coupling."""
+        session = self.run.session
+        if session.network is None or session.algorithm.hello is None:
+            return None if self.run.error is None else self._by_point(self.run.error)
+        aims = [algorithm.aim(session.problem, session.network) for algorithm in self.algorithms]
+        if any(aim is None for aim in aims):
+            return None
+        total: Any = 0.0
+        for leaf, *ends in zip(
+            jax.tree.leaves(self._by_point(self.run.history)), *map(jax.tree.leaves, aims), strict=True
+        ):
+            gap = leaf.astype(np.float64) - np.stack(ends)[:, None, None]
+            total = total + (gap**2).sum(axis=tuple(range(3, gap.ndim))) / session.problem.agents
+        return np.asarray(total)
 
     @property
     def loss(self) -> np.ndarray:
