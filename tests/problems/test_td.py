@@ -1,5 +1,6 @@
 """Temporal differences: A and b exact, samples from the stationary law or along the chain, values, worlds."""
 
+import itertools
 import sys
 
 import jax
@@ -151,7 +152,7 @@ def test_a_trajectory_goes_on_where_the_last_round_ended(who):
         for agent in range(2):
             mine = seen[:, repeat, agent]
             rounds = [mine[0]] if mine[0, 0] >= 0 else []
-            rounds += [b for a, b in zip(mine[:-1], mine[1:], strict=True) if (a != b).any()]
+            rounds += [b for a, b in itertools.pairwise(mine) if (a != b).any()]
             path = np.concatenate(rounds)
             assert (np.diff(path) % 12 == 1).all()
             asked.append(len(rounds))
