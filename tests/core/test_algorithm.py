@@ -23,7 +23,15 @@ def test_the_catalogue_holds_the_methods_of_the_lectures():
         "scaffnew",
         "qfedavg",
         "fedopt",
+        "fedgd",
+        "fedsgd",
+        "fedrelax",
     }
+
+
+def test_a_card_says_whether_its_method_is_for_networks():
+    assert {name for name, card in CATALOGUE.items() if card.network} == {"fedgd", "fedsgd", "fedrelax"}
+    assert not fp.Card("own", "Own", "a card without a class", "").network
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
@@ -113,6 +121,11 @@ def test_a_name_like_no_other_gets_the_list():
         (lambda: fp.FedOpt(0.1, server="adm"), "unknown server 'adm': did you mean 'adam'"),
         (lambda: fp.FedOpt(0.1, second=1.0), "second must be below 1"),
         (lambda: fp.FedOpt(0.1, adaptivity=0.0), "adaptivity must be above 0"),
+        (lambda: fp.FedGD(0.0), "FedGD: step must be above 0"),
+        (lambda: fp.FedGD(0.1, coupling=-1.0), "FedGD: coupling must be at least 0"),
+        (lambda: fp.FedGD(0.1, coupling=[1.0, 2.0]), "FedGD: coupling must be one number"),
+        (lambda: fp.FedSGD(0.1, local_steps=0), "local_steps must be at least 1"),
+        (lambda: fp.FedRelax(0.0), "FedRelax: coupling must be above 0"),
     ],
 )
 def test_a_hyper_parameter_out_of_range_is_refused_by_name(make, words):

@@ -374,6 +374,120 @@ def fedopt(make, run, server, who="all"):
     follows(run(algorithm, who), plain.server_optimiser(WORLD, ticks(who), START, 0.1, run.steps, hand))
 
 
+# Lecture 003, on a graph of unequal degrees and weights; nodes take turns, and what they hear is some ticks old.
+
+EDGES = ((0, 1, 1.0), (0, 2, 0.5), (0, 3, 2.0), (3, 4, 0.8))
+A = np.zeros((5, 5))
+for _i, _j, _w in EDGES:
+    A[_i, _j] = A[_j, _i] = _w
+NODES = np.random.default_rng(9).standard_normal((5, 3))  # where they start
+TRACE = (  # (tick, who works, the age of all that is heard in it, by neighbour where it differs)
+    ((0, 1, 2, 3, 4), {}),
+    ((0, 3), {(0, 1): 1, (3, 4): 1}),
+    ((1, 2, 4), {(1, 0): 2, (2, 0): 1}),
+    ((0, 2, 3), {(0, 3): 3, (0, 2): 1, (3, 0): 2}),
+)
+
+
+@functools.cache
+def turns():
+    made = []
+    for k in range(ROUNDS):
+        who, old = TRACE[k % len(TRACE)]
+        age = np.zeros((5, 5), int)
+        for (i, j), a in old.items():
+            age[i, j] = min(a, k)
+        made.append(plain.Turn(who, age))
+    return made
+
+
+def engine_on_network(algorithm):
+    """Twelve ticks as the library runs them."""
+    events = []
+    for k, (who, old) in enumerate(TRACE):
+        events += [(k, str(i), None, 0) for i in who] + [(k, str(i), str(j), a) for (i, j), a in old.items()]
+    net, trace = fp.Network.from_edges([e[:2] for e in EDGES], [e[2] for e in EDGES]), fp.Replay(tuple(events))
+    run = fp.run(algorithm, WORLD.problem(), ROUNDS, network=net, schedule=trace, start=NODES, exact=True)
+    return Result(run.history[0], run.memories[0], None, np.diff(run.used[0, :, 2]))
+
+
+def by_hand_on_network(algorithm):
+    """Twelve ticks of combine, say, local, called one node after the other; every message is kept."""
+    with jax.enable_x64(True):
+        row, mass = fp.Key.of(5).row(), A.sum(1)
+        state = [algorithm.init(w) for w in NODES]
+        hubs, memories = [s[0] for s in state], [s[1] for s in state]
+        said, history, counts, asked = [np.array([algorithm.hello(w) for w in NODES])], [NODES], [], []
+        for k, (who, age) in enumerate(turns()):
+            new, agents = said[-1].copy(), []
+            for i in who:
+                total = sum(A[i, j] * said[k - age[i, j]][j] for j in np.flatnonzero(A[i]))
+                hubs[i] = algorithm.combine(hubs[i], fp.Inbox(total / mass[i], total, mass[i], 1.0))
+                agents.append(Agent(i, k))
+                new[i], memories[i] = own(algorithm, i).local(algorithm.say(hubs[i], row), memories[i], agents[-1])
+            said.append(new)
+            history.append(np.array([algorithm.read(h, m) for h, m in zip(hubs, memories, strict=True)]))
+            counts.append(sum(agent.evaluations for agent in agents))
+            asked.extend(agent.asked for agent in agents)
+        return Result(np.array(history), np.array(memories), hubs, np.array(counts), asked)
+
+
+engine.network, by_hand.network = engine_on_network, by_hand_on_network
+COUPLING = 0.3
+
+
+def gradient_step(i, w, heard, rate):
+    pull = sum(A[i, j] * (w - heard[j]) for j in range(5))
+    return w - rate * (WORLD.g(i, w) + 2 * COUPLING * pull)
+
+
+def fedgd(make, run):
+    """w_i <- w_i - eta_i [grad L_i(w_i) + 2 alpha sum_j A_ij (w_i - w_j)], own gradient at the current iterate."""
+    step = 0.1 * np.array([1.0, 0.5, 1.2, 0.7, 0.9])
+    expected = plain.network(turns(), NODES, lambda i, k, w, heard: gradient_step(i, w, heard, step[i]))
+    follows(run.network(make(step=step, coupling=COUPLING)), expected)
+
+
+def fedgd_schedule(make, run):
+    """Steps that decay with the ticks."""
+    expected = plain.network(turns(), NODES, lambda i, k, w, heard: gradient_step(i, w, heard, 1.0 / (8.0 + k)))
+    follows(run.network(make(step=fp.InverseTime(1.0, 8.0), coupling=COUPLING)), expected)
+
+
+def fedsgd(make, run):
+    """Two steps a tick, s_t with t = tick E + e; neighbours stay as they were heard."""
+
+    def update(i, k, w, heard):
+        for e in range(2):
+            w = gradient_step(i, w, heard, 1.0 / (8.0 + 2 * k + e))
+        return w
+
+    method = make(step=fp.InverseTime(1.0, 8.0), coupling=COUPLING, local_steps=2)
+    follows(run.network(method), plain.network(turns(), NODES, update))
+
+
+def fedsgd_fresh(make, run):
+    """As `fresh`: no sample twice; in the engine the variance of steps of pure noise, of a node without neighbours."""
+    if run is by_hand:
+        asked = run.network(make(step=0.1, coupling=COUPLING, local_steps=2)).asked
+        assert all(len(set(one)) == len(one) == 2 for one in asked)
+        return
+    noise, alone = fp.problems.Quadratic(0.0, [[0.0, 0.0]], noise=1.0), fp.Network.from_edges([], nodes=1)
+    done = fp.run(make(step=0.5, local_steps=4), noise, 4000, network=alone, seed=2)
+    moved = np.diff(done.history[0, :, 0], axis=0)
+    assert abs((moved**2).mean() - 1) / np.sqrt(2 / moved.size) < 5
+
+
+def fedrelax(make, run):
+    """The minimiser of L_i(w) + alpha sum_j A_ij |w - w_j|^2, by its normal equations."""
+
+    def update(i, k, w, heard):
+        matrix = WORLD.H[i] + 2 * COUPLING * A[i].sum() * np.eye(3)
+        return np.linalg.solve(matrix, WORLD.H[i] @ WORLD.c[i] + 2 * COUPLING * A[i] @ heard)
+
+    follows(run.network(make(coupling=COUPLING)), plain.network(turns(), NODES, update))
+
+
 def _fresh(**options):
     return lambda make, run: fresh(make, run, **options)
 
@@ -444,6 +558,9 @@ LAWS = {
         "adagrad": _on(fedopt, "adagrad"),
         "fresh": _fresh(),
     },
+    "fedgd": {"late": fedgd, "schedule": fedgd_schedule},
+    "fedsgd": {"late": fedsgd, "fresh": fedsgd_fresh},
+    "fedrelax": {"late": fedrelax},
 }
 
 # Laws about random numbers need the engine; of the others it runs some, because by hand all are run.
@@ -465,4 +582,7 @@ ENGINE = SAMPLED | {
     ("qfedavg", "few"),
     ("fedopt", "sgd, few"),
     ("fedopt", "adam"),
+    ("fedgd", "late"),
+    ("fedsgd", "fresh"),
+    ("fedrelax", "late"),
 }

@@ -230,6 +230,25 @@ def server_optimiser(b, ticks, x, eta, steps, server):
     return np.array(path)
 
 
+class Turn(NamedTuple):
+    """One tick of a network: who works, and how many ticks old is what i hears of j."""
+
+    who: tuple[int, ...]
+    age: np.ndarray  # (K, K)
+
+
+def network(turns, x, update):
+    """x_i <- update(i, k, x_i, heard) for those who work in tick k; every version is kept. Their own is never stale."""
+    versions = [x]
+    for k, (who, age) in enumerate(turns):
+        new = versions[-1].copy()
+        for i in who:
+            heard = np.array([versions[k - age[i, j]][j] for j in range(len(x))])
+            new[i] = update(i, k, versions[-1][i], heard)
+        versions.append(new)
+    return np.array(versions)
+
+
 def z_scores(samples, expected):
     """(mean - expected) / standard error of the mean, over the leading axis; 0 where nothing varies and it agrees."""
     samples = np.asarray(samples, dtype=float)
