@@ -34,7 +34,7 @@ check: $(READY_DEV) ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(READY_BENCH) ## install the bench extra, then time the engine (JOB=forecast or lsa: those)
+bench: $(READY_BENCH) ## install the bench extra, then time the engine (JOB=forecast, lsa, networks, tables: those)
 	$(BIN)/python benchmarks/$(JOB).py $(ARGS)
 
 clean: ## remove caches and build products (keeps .venv and runs)
