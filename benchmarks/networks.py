@@ -135,8 +135,9 @@ def main() -> None:
             f"Target: {TARGET:g} times the loop over nodes (FedGD: {verdict}). Two rounds of both agree to {same:.0e}.",
             "",
             f"GTVMin's closed form: `fp.gtv.solve` {closed['fedpoint']:.2f} s; `scipy.sparse.linalg.cg` on the "
-            f"assembled system with a block-Jacobi preconditioner {closed['scipy']:.2f} s "
-            f"({closed['scipy'] / closed['fedpoint']:.1f} times as long; solutions agree to {apart:.0e}). Peak memory of all this {peak:.1f} GB.",
+            f"assembled system with a block-Jacobi preconditioner {closed['scipy']:.2f} s, "
+            f"{closed['scipy'] / closed['fedpoint']:.1f} times as long; solutions agree to {apart:.0e}. "
+            f"Peak memory of all this {peak:.1f} GB.",
         ]
     )
     print(text)
