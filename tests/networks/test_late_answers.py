@@ -490,3 +490,66 @@ def test_models_are_merged_only_of_methods_that_send_changes():
         fp.run(fp.Scaffold(STEP), problem(), rounds=1, schedule=fp.Arrivals(CLOCK, models=True))
     with pytest.raises(fp.FedpointError, match="give participation= or schedule="):
         fp.run(fp.FedAvg(STEP), problem(), rounds=1, schedule=fp.Arrivals(CLOCK), participation=2)
+
+
+# Would a mistake be found? Runs with a broken timetable, held against the right one.
+
+
+def broken(scheme, method, rounds, exact, **mistakes):
+    """A run in which some columns of the timetable are wrong, and the right timetable."""
+    session = Session(method, problem(), scheme, START, exact, SEED, 1, 1)
+    session.prepare(rounds)
+    right = session.participation
+    wrong = dataclasses.replace(right, **{name: make(right) for name, make in mistakes.items()})
+    with jax.enable_x64(True):
+        session.inputs = session.inputs._replace(participation=jax.device_put(wrong))
+    models = []
+    session.advance(40, keep=lambda at, records: models.append(records.model))
+    table = [tuple(getattr(right, n)[0, r] for n in ("agents", "age", "weight", "heard", "merge")) for r in range(40)]
+    return session, np.concatenate(models, axis=1)[0], table
+
+
+LATE_MISTAKES = {
+    "right": {},
+    "answers to the current model": {"age": lambda t: 0 * t.age},
+    "a version too old": {
+        "age": lambda t: np.minimum(t.age + 1, np.arange(t.age.shape[1], dtype=np.int32)[None, :, None])
+    },
+    "staleness ignored": {"weight": lambda t: 0.6 * P[t.agents] * K},
+    "mixing ignored": {"weight": lambda t: t.weight / 0.6},
+    "renormalised": {"weight": lambda t: t.weight / t.weight.sum(-1, keepdims=True)},
+    "shares ignored": {"weight": lambda t: t.weight / P[t.agents] / K},
+}
+
+
+@pytest.mark.parametrize("mistake", LATE_MISTAKES)
+def test_a_mistake_in_late_answers_is_convicted(mistake):
+    """By the replay and, of the weights, by their formula."""
+    method = fp.FedAvg(STEP, STEPS, normalise=False)
+    _, path, rounds = broken(ARRIVALS["one by one"], method, ROUNDS, False, **LATE_MISTAKES[mistake])
+    gap = np.abs(path - replay(rounds)[1:]).max()
+    assert gap < 1e-12 if mistake == "right" else gap > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("mistake", "columns"),
+    [
+        ("right", {}),
+        ("memory committed although the answer was lost", {"heard": lambda t: np.ones_like(t.heard)}),
+        ("lost answers change c", {"share": lambda t: P[t.agents]}),
+        ("abandoned rounds are merged", {"merge": lambda t: np.ones_like(t.merge)}),
+        ("c takes the schedule's weights", {"share": lambda t: t.weight}),
+    ],
+)
+def test_a_mistake_with_lost_answers_is_convicted(mistake, columns):
+    """By SCAFFOLD's balance or, where it holds all the same, by its replay."""
+    method = fp.Scaffold(STEP, STEPS, server_step=0.5)
+    scheme = fp.Waiting(CLOCK, deadline=2.0, dropout=0.3, minimum=3)
+    session, path, rounds = broken(scheme, method, LONG, True, **columns)
+    hub, memory = jax.tree.map(np.asarray, (session.state.hub, session.state.memory))
+    balance = np.abs(hub.c[0] - P @ memory[0]).max()
+    gap = np.abs(path - scaffold_replay(rounds, STEP, 0.5)[0][1:]).max()
+    if mistake == "right":
+        assert balance < 1e-12 and gap < 1e-12
+    else:
+        assert (balance if "merged" not in mistake else gap) > 1e-3

@@ -537,3 +537,45 @@ def test_the_mean_time_is_the_one_given():
         fp.Clock.sample(5, seed=2, law="constant").draw(rng, np.arange(5)).tolist()
         == fp.Clock.sample(5, seed=2).work.tolist()
     )
+
+
+# Would a mistake be found? Each of these is one that an engine of stale messages could make.
+
+
+def stale_own(update):
+    """The own value is as old as the oldest that is heard."""
+
+    def simulate(start, ticks):
+        versions = [start]
+        for k, (who, age) in enumerate(ticks):
+            new = versions[-1].copy()
+            for i in who:
+                heard = np.array([versions[k - age[i, j]][j] for j in range(K)])
+                new[i] = update(i, k, versions[k - age[i].max()][i], heard)
+            versions.append(new)
+        return np.array(versions)
+
+    return simulate
+
+
+MISTAKES = {
+    "current instead of stale": lambda tick, k: plain.Tick(tick.who, 0 * tick.age),
+    "a tick too old": lambda tick, k: plain.Tick(tick.who, np.minimum(tick.age + 1, k)),
+    "a tick too new": lambda tick, k: plain.Tick(tick.who, np.maximum(tick.age - 1, 0)),
+    "ages of the other direction": lambda tick, k: plain.Tick(tick.who, tick.age.T),
+    "all work": lambda tick, k: plain.Tick(np.arange(K), tick.age),
+}
+
+
+@pytest.mark.parametrize("mistake", [*MISTAKES, "own value stale"])
+def test_a_mistake_in_the_ages_is_convicted(mistake):
+    """By the comparison of trajectories: what it changes is of order 1e-3, the tolerance is 1e-12."""
+    ticks = plan("partial")[:100]
+    found = run("partial", "fedgd", 0.1).history[0, :101]
+    step = update("fedgd", 0.1)
+    if mistake == "own value stale":
+        wrong = stale_own(step)(np.zeros((K, 2)), ticks)
+    else:
+        wrong = plain.simulate(step, np.zeros((K, 2)), [MISTAKES[mistake](tick, k) for k, tick in enumerate(ticks)])
+    with pytest.raises(AssertionError):
+        np.testing.assert_allclose(found, wrong, rtol=0, atol=1e-4)
