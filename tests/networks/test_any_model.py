@@ -47,7 +47,7 @@ class Least:
 
 
 def relax(task, net, coupling=1.0, **options):
-    return run_any(fp.FedRelax(coupling=coupling), task, net, **options)
+    return fp.run(fp.FedRelax(coupling=coupling), task, network=net, **options)
 
 
 # Linear models, whose predictions on points with P'P/m' = I differ by |w_i - w_j|^2: parametric FedRelax.
