@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint import data as data
+    from fedpoint import estimators as estimators
     from fedpoint import gtv as gtv
     from fedpoint import metrics as metrics
     from fedpoint import problems as problems
@@ -97,7 +98,7 @@ _NAMES = {
     "fedpoint.verbs.sweep": "Sweep sweep",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_SUBMODULES = ("data", "gtv", "metrics", "problems", "theory")
+_SUBMODULES = ("data", "estimators", "gtv", "metrics", "problems", "theory")
 
 __all__ = ["__version__", *_SUBMODULES, *_HOME]
 

@@ -1,0 +1,273 @@
+"""How are columns scaled and categories encoded when no one may see all rows? From sums and sets that agents send.
+
+An agent sends the number of its rows and, of each column, the mean and the sum of squared deviations from it, or
+the set of its categories. The hub merges them; what comes out equals scikit-learn's `StandardScaler` and
+`OneHotEncoder` on the pooled rows. What is sent says something about the data: of a single row, everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedpoint.errors import FedpointError
+
+# What agents send
+
+
+@dataclass(frozen=True)
+class Moments:
+    r"""Rows, means and squared deviations of each column: what one agent sends, or several together.
+
+    Merging is Chan, Golub and LeVeque's: with $\delta = \bar x_b - \bar x_a$ and $n = n_a + n_b$,
+
+    $$\bar x = \bar x_a + \delta\,\frac{n_b}{n}, \qquad M = M_a + M_b + \delta^2\,\frac{n_a n_b}{n}$$
+
+    Nothing is subtracted from a sum of squares, so that columns far from zero keep their variance.
+
+    >>> a, b = Moments.of([[1.0], [2.0]]), Moments.of([[6.0]])
+    >>> (a + b).mean, (a + b).variance
+    (array([3.]), array([4.66666667]))
+    """
+
+    count: int
+    mean: np.ndarray  # (d,)
+    square: np.ndarray  # (d,): sum of squared deviations from the mean
+
+    @classmethod
+    def of(cls, X: Any) -> Moments:
+        """Of one agent's rows; the mean is corrected once, because a plain sum loses digits."""
+        X = np.asarray(X, dtype=float)
+        mean = X.mean(axis=0)
+        mean = mean + (X - mean).mean(axis=0)
+        return cls(len(X), mean, ((X - mean) ** 2).sum(axis=0))
+
+    def __add__(self, other: Moments) -> Moments:
+        n = self.count + other.count
+        gap = other.mean - self.mean
+        square = self.square + other.square + gap**2 * (self.count * other.count / n)
+        return Moments(n, self.mean + gap * (other.count / n), square)
+
+    @property
+    def variance(self) -> np.ndarray:
+        return self.square / self.count
+
+    @property
+    def constant(self) -> np.ndarray:
+        """(d,): columns whose variance is no more than rounding."""
+        eps = np.finfo(float).eps
+        return self.variance <= self.count * eps * self.variance + (self.count * self.mean * eps) ** 2
+
+    @property
+    def scale(self) -> np.ndarray:
+        """(d,): standard deviations; 1 for constant columns."""
+        return np.where(self.constant, 1.0, np.sqrt(self.variance))
+
+
+def merge(parts: Iterable[Moments]) -> Moments:
+    """Of all agents, pairwise: the rounding of a long chain would add up."""
+    parts = list(parts)
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=False)
+        parts = [a + b for a, b in pairs] + parts[len(parts) // 2 * 2 :]
+    return parts[0]
+
+
+def federated_moments(X: np.ndarray, groups: Any = None) -> Moments:
+    """What the hub knows once every agent has sent its own."""
+    return merge(Moments.of(X[rows]) for rows in agents_rows(groups, len(X)))
+
+
+def agents_rows(groups: Any, rows: int) -> list[np.ndarray]:
+    """The numbers of each agent's rows, agents in sorted order; without groups there is one agent."""
+    if groups is None:
+        return [np.arange(rows)]
+    names = check_groups(groups, rows)
+    order = np.argsort(names, kind="stable")
+    return np.split(order, np.flatnonzero(names[order][1:] != names[order][:-1]) + 1)
+
+
+def check_groups(groups: Any, rows: int) -> np.ndarray:
+    """One agent a row, as an array that can be sorted."""
+    given = np.asarray(groups)
+    if given.shape != (rows,):
+        raise FedpointError(f"groups has shape {given.shape}, but there are {rows} rows: one agent's name a row")
+    missing = given != given if given.dtype.kind == "f" else np.array([_missing(g) for g in given.tolist()], bool)
+    if missing.any():
+        raise FedpointError(f"groups is missing at row {int(missing.argmax())}: every row needs an agent")
+    if given.dtype == object:
+        kinds = {type(g) for g in given.tolist()}
+        if len(kinds) > 1 or kinds <= {str}:  # names, or numbers and names: told apart by what they print
+            given = given.astype(str)
+        elif kinds <= {int, float, bool}:
+            given = np.array(given.tolist())
+    return given
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
+
+
+# As transformers
+
+
+class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    r"""$(x - \bar x)/s$ for every column, from sums that agents send: `StandardScaler` without pooling.
+
+    Args:
+        with_mean: subtract the mean. with_std: divide by the standard deviation; constant columns are left as wide.
+
+    mean_, var_, scale_, n_samples_seen_: as in `StandardScaler`, of the rows of all agents.
+
+    >>> scaler = FederatedScaler().fit([[1.0], [2.0], [6.0]], groups=["a", "a", "b"])
+    >>> scaler.mean_, scaler.transform([[3.0]])
+    (array([3.]), array([[0.]]))
+
+    References: Chan, Golub and LeVeque, Algorithms for computing the sample variance (1983).
+    """
+
+    def __init__(self, with_mean: bool = True, with_std: bool = True):
+        self.with_mean = with_mean
+        self.with_std = with_std
+
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> FederatedScaler:
+        """groups: whose row it is. Without it there is one agent."""
+        X = validate_data(self, X, dtype=np.float64, ensure_all_finite=False)
+        check_cells(X, getattr(self, "feature_names_in_", None))
+        found = federated_moments(X, groups)
+        self.n_samples_seen_ = found.count
+        self.mean_ = found.mean
+        self.var_ = found.variance if self.with_std else None
+        self.scale_ = found.scale if self.with_std else None
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64, copy=True, ensure_all_finite=False)
+        check_cells(X, getattr(self, "feature_names_in_", None))
+        if self.with_mean:
+            X -= self.mean_
+        if self.with_std:
+            X /= self.scale_
+        return X
+
+    def inverse_transform(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = np.array(X, dtype=float)
+        if self.with_std:
+            X *= self.scale_
+        return X + self.mean_ if self.with_mean else X
+
+
+class FederatedEncoder(TransformerMixin, BaseEstimator):
+    """A column of zeros and ones for every category, from the sets of categories that agents send.
+
+    `OneHotEncoder` without pooling: a category that only one agent has gets its column too. Rows without a value are
+    refused with row and column: give them a category of their own.
+
+    Args:
+        handle_unknown: "error", or "ignore": zeros for a category that no agent had.
+        drop: None, or "first": no column for the first category, which is then what the intercept stands for.
+
+    categories_: an array for each column, sorted.
+
+    >>> encoder = FederatedEncoder().fit([["red"], ["blue"], ["red"]], groups=[0, 0, 1])
+    >>> encoder.categories_, encoder.transform([["red"]])
+    ([array(['blue', 'red'], dtype=object)], array([[0., 1.]]))
+    """
+
+    def __init__(self, handle_unknown: str = "error", drop: str | None = None):
+        self.handle_unknown = handle_unknown
+        self.drop = drop
+
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> FederatedEncoder:
+        """groups: whose row it is. Without it there is one agent."""
+        if self.handle_unknown not in ("error", "ignore"):
+            raise FedpointError(f'handle_unknown must be "error" or "ignore", got {self.handle_unknown!r}')
+        if self.drop not in (None, "first"):
+            raise FedpointError(f'drop must be None or "first", got {self.drop!r}')
+        validate_data(self, X, skip_check_array=True)
+        columns = self._columns(X)
+        agents = agents_rows(groups, len(columns[0]))
+        self.categories_ = []
+        for name, column in zip(self._names(), columns, strict=True):
+            sent = [set(column[rows].tolist()) for rows in agents]  # a set of each agent, and no more
+            self.categories_.append(_sorted(set().union(*sent), name))
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        parts = []
+        for name, column, categories in zip(self._names(), self._columns(X), self.categories_, strict=True):
+            number = {value: i for i, value in enumerate(categories.tolist())}
+            place = np.array([number.get(value, -1) for value in column.tolist()], dtype=int)
+            if self.handle_unknown == "error" and (place < 0).any():
+                row = int((place < 0).argmax())
+                raise FedpointError(
+                    f"column {name}, row {row}: {column[row]!r} is no category that any agent had in fit; "
+                    'handle_unknown="ignore" makes it zeros'
+                )
+            hot = (place[:, None] == np.arange(len(categories))).astype(float)
+            parts.append(hot[:, 1:] if self.drop else hot)
+        return np.concatenate(parts, axis=1)
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """column_category, as scikit-learn names them."""
+        check_is_fitted(self)
+        names = self._names() if input_features is None else [str(name) for name in input_features]
+        pairs = zip(names, self.categories_, strict=True)
+        return np.array([f"{n}_{c}" for n, some in pairs for c in (some[1:] if self.drop else some)], dtype=object)
+
+    def _names(self) -> list[str]:
+        return [str(n) for n in getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])]
+
+    def _columns(self, X: Any) -> list[np.ndarray]:
+        """Each column as plain objects, none of them missing."""
+        if hasattr(X, "iloc"):
+            columns = [np.asarray(X.iloc[:, i], dtype=object) for i in range(X.shape[1])]
+        else:
+            table = np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
+            if table.ndim != 2:
+                raise FedpointError(f"X has shape {table.shape}: give (rows, columns)")
+            columns = [table[:, i].astype(object) for i in range(table.shape[1])]
+        for name, column in zip(self._names(), columns, strict=True):
+            for row, value in enumerate(column.tolist()):
+                if _missing(value):
+                    raise FedpointError(f"column {name} has no value at row {row}: give it a category of its own")
+        return columns
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
+
+
+def _sorted(values: set, name: str) -> np.ndarray:
+    try:
+        ordered = sorted(values)
+    except TypeError:
+        raise FedpointError(f"column {name} holds categories of different kinds: numbers or words, not both") from None
+    found = np.empty(len(ordered), dtype=object)
+    found[:] = ordered
+    return found
+
+
+def check_cells(X: np.ndarray, names: Sequence[str] | np.ndarray | None = None, what: str = "X") -> None:
+    """Refuse NaN and infinity, saying where."""
+    if np.isfinite(X).all():
+        return
+    row, *column = (int(i) for i in np.argwhere(~np.isfinite(X))[0])
+    count = int((~np.isfinite(X)).sum())
+    value = "NaN" if np.isnan(X[(row, *column)]) else "infinity"
+    where = "" if not column else f", column {column[0]}" if names is None else f", column {names[column[0]]}"
+    more = f" (and at {count - 1} more places)" if count > 1 else ""
+    raise FedpointError(f"Input {what} contains {value} at row {row}{where}{more}: remove or impute it")
+
+
+__all__ = ["FederatedEncoder", "FederatedScaler", "Moments", "federated_moments", "merge"]

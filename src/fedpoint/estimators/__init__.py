@@ -1,0 +1,1 @@
+"""Federated learning for whoever knows scikit-learn: `fit(X, y, groups=...)`."""
