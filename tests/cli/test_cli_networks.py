@@ -109,6 +109,13 @@ def test_a_network_method_without_a_network(cli, tmp_path):
     assert "runs on a network" in cli("run", tmp_path / "net.toml", status=2).stderr
 
 
+def test_a_network_in_pieces_is_told_with_its_components(cli, tmp_path):
+    text = NETWORK.replace('{kind = "random", degree = 2}', "{edges = [[0, 1], [2, 3]]}")
+    (tmp_path / "net.toml").write_text(text)
+    done = cli("run", tmp_path / "net.toml", "--no-figure", "-q")
+    assert "not connected" in done.stderr and "3 components: 0, 1; 2, 3; 4" in done.stderr
+
+
 def test_forecast_of_a_network(cli, tmp_path):
     (tmp_path / "net.toml").write_text(NETWORK)
     done = json.loads(cli("forecast", tmp_path / "net.toml", "--json").stdout)["forecasts"][0]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fedpoint.algorithms.fedgd import OnNetwork
 from fedpoint.algorithms.references import SARCHESHMEH
-from fedpoint.core.algorithm import Card, algorithm, positive
+from fedpoint.core.algorithm import Card, algorithm, nonnegative
 from fedpoint.core.vector import where
 
 
@@ -31,7 +31,7 @@ class FedRelax(OnNetwork):
     and predict, and neighbours exchange predictions.
 
     Args:
-        coupling: $\alpha$, above 0.
+        coupling: $\alpha$; 0 is everyone alone, which needs a loss with one minimum at every node.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 1.0], [[0.0], [1.0]])
@@ -44,7 +44,7 @@ class FedRelax(OnNetwork):
 
     full = True
 
-    coupling: Any = positive(default=1.0)
+    coupling: Any = nonnegative(default=1.0)
 
     def local(self, near, w, agent):
         alone = near.mass <= 0  # nothing ties it: it keeps to its own loss

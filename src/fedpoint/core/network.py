@@ -331,6 +331,12 @@ class Network:
         if not self.connected:
             raise FedpointError(f"the network is not connected: {self._pieces()}")
 
+    def caution(self) -> str:
+        """What a user should know before a run: components that never hear of each other; empty where there is one."""
+        if self.connected:
+            return ""
+        return f"the network is not connected, and its parts learn apart: {self._pieces()}"
+
     def total_variation(self, models: Any) -> float:
         """sum over edges of A_ij |w_i - w_j|^2, models (K, ...)."""
         flat = np.asarray(models, dtype=float).reshape(self.nodes, -1)

@@ -199,6 +199,8 @@ class NetworkForecast:
                 "rate and curve are those of all nodes working in every round; under "
                 f"{type(self.schedule).__name__} the limit is the same, and bound(ticks) says what is certain"
             )
+        if self.network.caution():
+            said.append(self.network.caution())
         if not self.noiseless and self._no_floor:
             said.append(f"no floor: {self._no_floor}")
         return said
