@@ -1,5 +1,20 @@
-"""Data with a network, from packages that hold them: nothing is downloaded at run time."""
+"""Real data, from packages that hold them: nothing is downloaded at run time."""
 
+from fedpoint.data.colorado import colorado
+from fedpoint.data.dataset import Dataset
+from fedpoint.data.dialysis import dialysis
+from fedpoint.data.images import digits, fashion_mnist
+from fedpoint.data.lending_club import lending_club
 from fedpoint.data.states import Panel, contiguity, produc
 
-__all__ = ["Panel", "contiguity", "produc"]
+__all__ = [
+    "Dataset",
+    "Panel",
+    "colorado",
+    "contiguity",
+    "dialysis",
+    "digits",
+    "fashion_mnist",
+    "lending_club",
+    "produc",
+]

