@@ -1,0 +1,491 @@
+"""What stands in a file? CSV and Parquet as columns of numbers or of words, without a Python object per cell.
+
+A CSV file is read in pieces of a few megabytes. A piece goes through a parser in C where it is plain: that of pandas
+where pandas is installed (3.1 or newer, which rounds correctly), else NumPy's. What they refuse, cells that are empty
+or wrong, goes through Python's csv, which can tell why. All three read the same numbers, to the bit.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpoint.errors import FedpointError
+
+PIECE = 1 << 22  # characters read at once
+SMALL = 1 << 21  # bytes of a file, up to which importing pandas would take longer than reading
+MISSING = frozenset({"", "NA", "N/A", "nan", "NaN", "null", "NULL", "?"})  # cells without a value
+LARGE = 1e100  # a number whose square is still one, whatever it is added to
+SHOWN = 6  # mistakes of a table that are listed
+
+
+class BadTable(FedpointError):
+    """Mistakes of a table. `mistakes` lists (key, message), the key being the argument that the message is about."""
+
+    def __init__(self, mistakes: Sequence[tuple[str, str]]):
+        self.mistakes = list(mistakes)
+        super().__init__("\n".join(listed([message for _, message in self.mistakes])))
+
+
+def listed(messages: Sequence[str]) -> list[str]:
+    """The first of many messages, and how many more there are."""
+    more = len(messages) - SHOWN
+    return [*messages[:SHOWN], f"and {more} more mistakes"] if more > 1 else list(messages)
+
+
+@dataclass
+class Column:
+    """Numbers, NaN where missing; or the codes of words, -1 where missing."""
+
+    values: np.ndarray
+    words: list[str] | None = None  # what codes stand for; None: numbers
+
+    @property
+    def missing(self) -> np.ndarray:
+        """(n,): which rows have no value."""
+        return np.isnan(self.values) if self.words is None else self.values < 0
+
+    def take(self, rows: np.ndarray) -> Column:
+        return Column(self.values[rows], self.words)
+
+    def text(self, row: int) -> str:
+        """A cell, as one would write it."""
+        value = self.values[row]
+        return f"{value:g}" if self.words is None else self.words[value]
+
+
+@dataclass
+class _Growing:
+    """A column while its file is read: parts of numbers, and parts of words."""
+
+    name: str
+    only_words: bool = False  # never numbers, whatever stands there
+    blank: frozenset[str] = MISSING
+    parts: list[np.ndarray] = field(default_factory=list)  # floats, or int32 codes
+    codes: dict[str, int] = field(default_factory=dict)
+    expected: bool | None = None  # words next, by what was seen; None: nothing yet
+
+    @property
+    def words_next(self) -> bool:
+        return self.only_words or bool(self.expected)
+
+    def add_numbers(self, values: np.ndarray) -> None:
+        self.parts.append(np.ascontiguousarray(values, float))
+
+    def add_words(self, codes: np.ndarray | None, words: Iterable[str]) -> None:
+        """Codes into a list of words; without codes, one word a row."""
+        known = self.codes
+        own = np.fromiter(
+            (-1 if (word := w.strip()) in self.blank else known.setdefault(word, len(known)) for w in words), np.int32
+        )
+        self.parts.append(own if codes is None else np.append(own, np.int32(-1))[codes])  # code -1: the last
+
+    def add_cells(self, cells: Sequence[str]) -> None:
+        """Cells as they stand, stripped: numbers if all that are there are, else words."""
+        if not self.only_words:
+            numbers = [_number(cell) for cell in cells]
+            if None not in numbers:
+                if any(cell not in MISSING for cell in cells) and self.expected is None:
+                    self.expected = False
+                self.add_numbers(np.array(numbers, float))
+                return
+            if self.expected is None:
+                self.expected = True
+        self.add_words(None, cells)
+
+    def finish(self) -> Column | str:
+        """The whole column, or what is wrong with it."""
+        parts, self.parts = self.parts, []
+        if self.only_words or (all(part.dtype == np.int32 for part in parts) and not self._numeric().any()):
+            return self._words(parts)
+        if not self.codes:
+            parts = [np.full(len(p), np.nan) if p.dtype == np.int32 else p for p in parts]
+            return Column(np.concatenate(parts or [np.zeros(0)]))
+        return self._sorted_out(parts)
+
+    def _words(self, parts: list[np.ndarray]) -> Column:
+        """Sorted words: however the file was read, codes are the same."""
+        words = sorted(self.codes)
+        place = np.full(len(words) + 1, -1, np.int32)
+        place[[self.codes[word] for word in words]] = np.arange(len(words))
+        return Column(place[np.concatenate(parts or [np.zeros(0, np.int32)])], words)
+
+    def _numeric(self) -> np.ndarray:
+        """Which of the words are numbers."""
+        return np.array([_number(word) is not None for word in self.codes], bool)
+
+    def _sorted_out(self, parts: list[np.ndarray]) -> Column | str:
+        """A column with parts of words: all numbers in fact, or all words; else where the first odd one stands."""
+        numeric = np.append(self._numeric(), False)
+        written = [part.dtype == np.int32 for part in parts]
+        number = np.concatenate([numeric[p] if w else ~np.isnan(p) for p, w in zip(parts, written, strict=True)])
+        word = np.concatenate(
+            [(p >= 0) & ~numeric[p] if w else np.zeros(len(p), bool) for p, w in zip(parts, written, strict=True)]
+        )
+        if not word.any():
+            table = np.array([*map(float, self.codes), np.nan])
+            return Column(np.concatenate([table[p] if w else p for p, w in zip(parts, written, strict=True)]))
+        if not number.any():  # numbers beside words are missing ones
+            parts = [p if w else np.full(len(p), -1, np.int32) for p, w in zip(parts, written, strict=True)]
+            return self._words(parts)
+        odd = word if word.sum() <= number.sum() else number
+        row = int(np.flatnonzero(odd)[0])
+        more = f" (and {odd.sum() - 1} more cells)" if odd.sum() > 1 else ""
+        cell = self._cell(parts, row)
+        if odd is word:
+            return f"row {row + 1}, column {self.name!r} is {cell!r}, not a number{more}"
+        return f"row {row + 1}, column {self.name!r} is {cell}, a number among words{more}: name it in categorical"
+
+    def _cell(self, parts: list[np.ndarray], row: int) -> str:
+        for part in parts:
+            if row < len(part):
+                return list(self.codes)[part[row]] if part.dtype == np.int32 else f"{part[row]:g}"
+            row -= len(part)
+        return ""
+
+
+def _number(cell: str) -> float | None:
+    """A cell as a number, NaN when it is missing; None when it is a word."""
+    if cell in MISSING:
+        return np.nan
+    try:
+        return None if "_" in cell else float(cell)  # Python reads 1_000, nobody else does
+    except ValueError:
+        return None
+
+
+# A file as a whole.
+
+
+def is_parquet(path: Path) -> bool:
+    return path.suffix.lower() in (".parquet", ".pq")
+
+
+def header_of(path: Path, separator: str = ",") -> list[str]:
+    """The names of a file's columns; refused when one is twice there, or none."""
+    names = list(_parquet(path).schema_arrow.names) if is_parquet(path) else _csv_header(path, separator)
+    if not any(names):
+        raise FedpointError(f"{path} is empty: give a header and at least one row below it")
+    double = sorted({name for name in names if names.count(name) > 1})
+    if double:
+        some = ", ".join(repr(name) for name in double[:SHOWN])
+        which = f"the column {some} occurs" if len(double) == 1 else f"the columns {some} occur"
+        raise FedpointError(f"{path}: {which} twice in the header")
+    if "" in names:
+        raise FedpointError(f"{path}: column {names.index('') + 1} has no name in the header")
+    return names
+
+
+def read_columns(
+    path: Path,
+    wanted: Sequence[str] | None = None,
+    words: Iterable[str] = (),
+    names: Iterable[str] = (),
+    separator: str = ",",
+    parser: str | None = None,
+) -> tuple[dict[str, Column], list[str]]:
+    """The columns of a CSV or Parquet file, by name, and what is wrong with those that are not among them.
+
+    wanted: only these. words: read as words though they may look like numbers; names: likewise, and only an empty cell
+    is missing (NA is Namibia). parser: "pandas", "numpy" or "csv"; default by size and what is installed.
+    """
+    header = header_of(path, separator)
+    growing = [
+        _Growing(name, name in words or name in names, frozenset({""}) if name in names else MISSING)
+        for name in (header if wanted is None else wanted)
+    ]
+    wrong: list[str] = []
+    if is_parquet(path):
+        _read_parquet(path, growing, wrong)
+    else:
+        places = [header.index(column.name) for column in growing]
+        _read_csv(path, _Layout(len(header), places, separator), growing, parser, wrong)
+    if not wrong and not any(len(part) for part in growing[0].parts):
+        raise FedpointError(f"{path} has no rows: give at least one below the header")
+    made: dict[str, Column] = {}
+    for column in growing:
+        done = column.finish()
+        if isinstance(done, str):
+            wrong.append(done)
+        else:
+            made[column.name] = done
+    return made, wrong
+
+
+def column_of(name: str, values: Any, only_words: bool = False) -> Column | str:
+    """A column in memory, or what is wrong with it."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        return f"column {name!r} has shape {array.shape}: give one value a row"
+    if array.dtype.kind in "iuf" and not only_words:
+        return Column(array.astype(float))
+    growing = _Growing(name, only_words)
+    growing.add_cells([_written(value).strip() for value in array.tolist()])
+    return growing.finish()
+
+
+def cell_at(path: Path | None, row: int, name: str, column: Column, separator: str = ",") -> str:
+    """What stands in a cell that has no value, or none that is finite: `empty`, or the text itself."""
+    text = "" if column.missing[row] else column.text(row)
+    if path is not None and not is_parquet(path):
+        place = header_of(path, separator).index(name)
+        rows = (cells for text in _lines(path) for cells in _rows(text, separator))
+        text = next(itertools.islice(rows, row + 1, None))[place]
+    return text or "empty"
+
+
+def not_values(path: Path | None, columns: Mapping[str, Column], missing: bool, separator: str = ",") -> list[str]:
+    """Where cells have no value (`missing`), or else a number that is not finite or too large to be scaled."""
+    wrong = []
+    for name, column in columns.items():
+        if missing:
+            bad, why = column.missing, ""
+        elif column.words is None:
+            bad, why = np.abs(column.values) > LARGE, f": only finite numbers, up to {LARGE:g}"
+        else:
+            continue
+        if bad.any():
+            row, more = int(bad.argmax()), int(bad.sum()) - 1
+            also = f" (and {more} more {'cell' if more == 1 else 'cells'})" if more else ""
+            cell = cell_at(path, row, name, column, separator)
+            wrong.append(f"row {row + 1}, column {name!r} is {cell}{also}{why}")
+    return wrong
+
+
+# CSV.
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How many cells a line has, which of them are read, and what stands between them."""
+
+    width: int
+    places: list[int]
+    separator: str
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The text in pieces of whole lines, no quoted cell cut."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    done = 0
+    try:
+        with path.open("rb") as file:
+            rest = ""
+            while block := file.read(PIECE):
+                rest += decoder.decode(block)
+                done += len(block)
+                end = rest.rfind("\n") + 1
+                if end and not rest.count('"', 0, end) % 2:
+                    yield rest[:end]
+                    rest = rest[end:]
+            rest += decoder.decode(b"", final=True)
+            if rest:
+                yield rest
+    except FileNotFoundError:
+        raise FedpointError(f"there is no file {path}") from None
+    except OSError as error:
+        raise FedpointError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        at = done - len(decoder.getstate()[0]) + error.start
+        raise FedpointError(f"{path} is not UTF-8 text (about byte {at}): save it as UTF-8") from None
+
+
+def _rows(text: str, separator: str) -> Iterator[list[str]]:
+    """Rows of stripped cells; blank lines are none."""
+    for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+        if row:
+            yield [cell.strip() for cell in row]
+
+
+def _csv_header(path: Path, separator: str) -> list[str]:
+    for text in _lines(path):
+        for row in _rows(text, separator):
+            return row
+    return []
+
+
+def _read_csv(path: Path, layout: _Layout, columns: list[_Growing], parser: str | None, wrong: list[str]) -> None:
+    if parser is None:
+        parser = "pandas" if path.stat().st_size > SMALL and _has_pandas() else "numpy"
+    fast = {"pandas": _by_pandas, "numpy": _by_numpy, "csv": None}[parser]
+    row, headed = 0, False
+    try:
+        for text in _lines(path):
+            if not headed:
+                text = text.lstrip("\r\n")
+                if not text:
+                    continue
+                text, headed = _below_header(text, layout.separator), True
+                sample, text = _first_lines(text, 100)  # tells numbers from words
+                row += _by_csv(sample, layout, columns, row, wrong)
+            found = fast(text, layout, columns) if fast is not None and text else None
+            row += _by_csv(text, layout, columns, row, wrong) if found is None else found
+    except csv.Error as error:
+        raise FedpointError(f"{path}: after row {row}: {error}") from None
+
+
+def _below_header(text: str, separator: str) -> str:
+    """The text without its first row."""
+    buffer = io.StringIO(text, newline="")
+    next(iter(csv.reader(buffer, delimiter=separator)))
+    return text[buffer.tell() :]
+
+
+def _first_lines(text: str, count: int) -> tuple[str, str]:
+    """So many lines, and the rest; all of it where a quote might be cut."""
+    head = "".join(itertools.islice(io.StringIO(text, newline="\n"), count))
+    return (text, "") if head.count('"') % 2 else (head, text[len(head) :])
+
+
+def _by_csv(text: str, layout: _Layout, columns: list[_Growing], before: int, wrong: list[str]) -> int:
+    """Python's csv: every piece of text, and what is wrong with it."""
+    rows = []
+    for number, cells in enumerate(_rows(text, layout.separator), before + 1):
+        if len(cells) != layout.width:
+            wrong.append(f"row {number} has {len(cells)} cells, but the header names {layout.width} columns")
+            cells = (cells + [""] * layout.width)[: layout.width]
+        rows.append(cells)
+    if rows:
+        across = list(zip(*rows, strict=True))
+        for column, place in zip(columns, layout.places, strict=True):
+            column.add_cells(across[place])
+    return len(rows)
+
+
+def _by_numpy(text: str, layout: _Layout, columns: list[_Growing]) -> int | None:
+    """np.loadtxt: None where a cell is missing or wrong, or a row has another length."""
+    kinds: list[tuple[str, Any]] = [(str(i), "S1") for i in range(layout.width)]  # what is not read: cut short
+    for column, place in zip(columns, layout.places, strict=True):
+        kinds[place] = (str(place), object if column.words_next else float)
+    try:
+        made = np.loadtxt(
+            io.StringIO(text), np.dtype(kinds), delimiter=layout.separator, quotechar='"', comments=None, ndmin=1
+        )
+    except (ValueError, UnicodeEncodeError):
+        return None
+    for column, place in zip(columns, layout.places, strict=True):
+        values = made[str(place)]
+        if column.words_next:
+            column.add_words(None, values)
+        else:
+            column.add_numbers(values)
+    return len(made)
+
+
+def _by_pandas(text: str, layout: _Layout, columns: list[_Growing]) -> int | None:
+    """The parser of pandas: None where a cell is wrong, or where it would not notice a row of another length."""
+    import pandas
+
+    raw = text.encode()
+    if '"' in text or not _even(raw, layout):
+        return _by_numpy(text, layout, columns)
+    kinds = {p: "category" if c.words_next else float for c, p in zip(columns, layout.places, strict=True)}
+    blank = {p: sorted(c.blank) for c, p in zip(columns, layout.places, strict=True)}
+    try:
+        made = pandas.read_csv(
+            io.BytesIO(raw),
+            sep=layout.separator,
+            header=None,
+            names=list(range(layout.width)),
+            usecols=layout.places,
+            index_col=False,
+            dtype=kinds,
+            na_values=blank,
+            keep_default_na=False,
+        )
+    except (ValueError, OverflowError):  # pandas' ParserError is a ValueError
+        return None
+    for column, place in zip(columns, layout.places, strict=True):
+        values = made[place]
+        if column.words_next:
+            column.add_words(values.cat.codes.to_numpy().astype(np.int64), map(str, values.cat.categories))
+        else:
+            column.add_numbers(values.to_numpy())
+    return len(made)
+
+
+def _even(raw: bytes, layout: _Layout) -> bool:
+    """Whether every line has its cells: pandas fills up short ones and says nothing."""
+    raw = raw if raw.endswith(b"\n") else raw + b"\n"
+    bytes_ = np.frombuffer(raw, np.uint8)
+    ends = np.flatnonzero(bytes_ == ord("\n"))
+    between = np.flatnonzero(bytes_ == ord(layout.separator))
+    return bool((np.diff(np.searchsorted(between, ends), prepend=0) == layout.width - 1).all())
+
+
+@cache
+def _has_pandas() -> bool:
+    """Whether pandas is there, new enough to round every number correctly."""
+    try:
+        import pandas
+    except ImportError:
+        return False
+    return tuple(int(part) for part in pandas.__version__.split(".")[:2]) >= (3, 1)
+
+
+# Parquet.
+
+
+def _parquet(path: Path) -> Any:
+    if not path.is_file():
+        raise FedpointError(f"there is no file {path}")
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise FedpointError(f"{path}: Parquet needs the package pyarrow: pip install 'fedpoint[data]'") from None
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise FedpointError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from None
+
+
+def _read_parquet(path: Path, columns: list[_Growing], wrong: list[str]) -> None:
+    import pyarrow
+    import pyarrow.compute as compute
+
+    file = _parquet(path)
+    readers: dict[str, Callable] = {}
+    for column in columns:
+        kind = file.schema_arrow.field(column.name).type
+        inner = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+        text = pyarrow.types.is_string(inner) or pyarrow.types.is_large_string(inner)
+        number = pyarrow.types.is_integer(inner) or pyarrow.types.is_floating(inner) or pyarrow.types.is_decimal(inner)
+        if text or pyarrow.types.is_boolean(inner) or (number and column.only_words):
+            readers[column.name] = _add_texts
+        elif number or pyarrow.types.is_null(inner):
+            readers[column.name] = lambda c, a: c.add_numbers(compute.cast(a, "float64", safe=False).to_numpy(False))
+        else:
+            wrong.append(f"column {column.name!r} holds {kind}: numbers, words and truth values can be read")
+    try:
+        for batch in file.iter_batches(1 << 17, columns=list(readers)):
+            for column in columns:
+                if column.name in readers:
+                    readers[column.name](column, batch.column(column.name))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise FedpointError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+
+
+def _add_texts(column: _Growing, array: Any) -> None:
+    """Words of an Arrow array: those that differ become Python texts, once each."""
+    import pyarrow
+
+    coded = array if pyarrow.types.is_dictionary(array.type) else array.dictionary_encode()
+    codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    column.add_words(codes, [_written(word) for word in coded.dictionary.to_pylist()])
+
+
+def _written(value: Any) -> str:
+    """A value as a CSV file would have it: 3, not 3.0."""
+    if value is None or value != value or type(value).__name__ == "NAType":
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -1,0 +1,585 @@
+"""A table and a column that says whose row it is: read, checked, encoded and scaled federatedly, as a problem."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpoint.data.columns import BadTable, Column, column_of, header_of, not_values, read_columns
+from fedpoint.data.partitions import partition as spread
+from fedpoint.errors import FedpointError, nearest
+
+MODELS = ("linear", "logistic", "softmax")
+MISSINGS = ("refuse", "mean", "drop")
+CLASSES = 1000  # most classes of a target
+CATEGORIES = 1000  # most categories of a column
+
+
+class Rows(NamedTuple):
+    """Rows X (n, d), their targets y (n,) and whose they are, groups (n,)."""
+
+    X: np.ndarray
+    y: np.ndarray
+    groups: np.ndarray
+
+
+@dataclass(frozen=True)
+class Feature:
+    """How a column of a file becomes columns of X: (x - mean)/scale, or one of zeros and ones for each category.
+
+    The first category has none: it is what the intercept stands for. fill: what stands for a missing cell, a number or
+    a category; None: it is refused.
+    """
+
+    column: str
+    mean: float = 0.0
+    scale: float = 1.0
+    categories: list[str] | None = None
+    fill: Any = None
+
+    @property
+    def names(self) -> list[str]:
+        return [self.column] if self.categories is None else [f"{self.column}_{c}" for c in self.categories[1:]]
+
+    def write(self, out: np.ndarray, column: Column) -> int:
+        """Put a column into `out` (n, len(names)); how many of its cells are of no known category."""
+        if self.categories is None:
+            values = column.values if self.fill is None else np.where(column.missing, self.fill, column.values)
+            np.subtract(values, self.mean, out=out[:, 0])
+            out[:, 0] /= self.scale
+            return 0
+        place = {name: i for i, name in enumerate(self.categories)}
+        words = [*(column.words or []), self.fill]  # the last is that of the code -1
+        at = np.array([place.get(word, -1) for word in words])[column.values]
+        for i in range(1, len(self.categories)):
+            out[:, i - 1] = at == i
+        return int((at < 0).sum())
+
+    def plain(self) -> dict[str, Any]:
+        """In the terms of a manifest."""
+        about = {name: value for name, value in vars(self).items() if value is not None}
+        return about if self.categories is None else {k: v for k, v in about.items() if k not in ("mean", "scale")}
+
+
+def encode(recipe: Sequence[Feature], columns: Mapping[str, Column]) -> tuple[np.ndarray, int]:
+    """X (n, d) of these columns, and how many cells are of a category that training rows did not have."""
+    rows = len(columns[recipe[0].column].values)
+    X, at, unknown = np.empty((rows, sum(len(f.names) for f in recipe))), 0, 0
+    for feature in recipe:
+        unknown += feature.write(X[:, at : at + len(feature.names)], columns[feature.column])
+        at += len(feature.names)
+    return X, unknown
+
+
+@dataclass(frozen=True)
+class Table:
+    """What was read: X (n, d) encoded and scaled, y (n,) numbers or classes, groups (n,) the agents' names.
+
+    features: the names of X's columns. classes: those of y, None where y is a number. held_out: rows that no agent
+    trains on, or None. notes: what was done to the data, for the reader. recipe: how a file's columns become X.
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    groups: np.ndarray
+    features: list[str]
+    target: str
+    classes: np.ndarray | None = None
+    held_out: Rows | None = None
+    notes: list[str] = field(default_factory=list)
+    recipe: list[Feature] = field(default_factory=list)
+
+    def problem(
+        self,
+        model: str | None = None,
+        ridge: float | None = None,
+        batch: int | None = None,
+        sampling: str = "iid",
+        weights: Any = None,
+        intercept: bool = True,
+    ) -> Any:
+        """A linear model of a number (least squares), or a logistic one of classes (softmax for more than two).
+
+        ridge: 0.01 by default for classes, 0 for numbers; on every coefficient. weights: p_k, default n_k/n.
+        """
+        from fedpoint import problems  # only here: reading a table needs no JAX
+
+        model = check_model(model, self.classes)
+        if model != "linear":
+            made: Any = problems.Logistic(
+                self.X,
+                self.y,
+                groups=self.groups,
+                ridge=0.01 if ridge is None else ridge,
+                weights=weights,
+                intercept=intercept,
+                batch=batch,
+                sampling=sampling,
+            )
+        else:
+            made = problems.LeastSquares(
+                with_ones(self.X) if intercept else self.X,
+                self.y,
+                weights=weights,
+                mean=True,
+                groups=self.groups,
+                batch=batch,
+                sampling=sampling,
+            )
+            made.intercept = intercept
+        made.recipe = self.recipe
+        return made
+
+    def evaluation(self, problem: Any) -> tuple[np.ndarray, np.ndarray] | None:
+        """The held-out rows as `fp.run(..., evaluate=)` takes them for a problem of this table."""
+        if self.held_out is None:
+            return None
+        ones = self.classes is None and problem.intercept
+        return (with_ones(self.held_out.X) if ones else self.held_out.X), self.held_out.y
+
+    def __repr__(self) -> str:
+        kind = "a number" if self.classes is None else f"{len(self.classes)} classes"
+        out = "" if self.held_out is None else f", {len(self.held_out.y)} held out"
+        agents = len(np.unique(self.groups))
+        return f"<{len(self.y)} rows of {agents} agents{out}: {self.target} ({kind}) by {len(self.features)} features>"
+
+
+def with_ones(X: np.ndarray) -> np.ndarray:
+    return np.column_stack([X, np.ones(len(X))])
+
+
+def check_model(model: str | None, classes: np.ndarray | None) -> str:
+    if model is not None and model not in MODELS:
+        raise FedpointError(f"unknown model {model!r}: {nearest(model, MODELS)}")
+    if model is None:
+        return "linear" if classes is None else "logistic"
+    if (model == "linear") != (classes is None):
+        kind = "a number" if classes is None else f"one of {len(classes)} classes"
+        raise FedpointError(f"the table was read with a target that is {kind}: read it with model={model!r}")
+    return model
+
+
+# Reading.
+
+
+def read_table(
+    source: Any,
+    target: str,
+    agent: str | None = None,
+    *,
+    model: str | None = None,
+    features: Sequence[str] | None = None,
+    leave_out: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    missing: str = "refuse",
+    scale: bool = True,
+    held_out: float = 0.0,
+    partition: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    separator: str = ",",
+) -> Table:
+    """A table from a CSV or Parquet file, from several, or from columns in memory.
+
+    Args:
+        source: a path; a list of paths or a pattern ("sites/*.csv"): one file per agent, called by the file's name,
+            unless `agent` is given; or a mapping from names to columns (a pandas DataFrame is one).
+        target: the column to predict. agent: the column that says whose row it is.
+        model: "linear" for a number, "logistic" (or "softmax") for classes. By default classes where the target holds
+            words, or two whole numbers.
+        features: the columns to use; by default all but those in `leave_out`.
+        categorical: columns of numbers that are names in fact. Columns of words are categorical by themselves.
+        missing: "refuse" cells without a value, "drop" their rows, or fill in the "mean" of all agents (the most
+            frequent category), computed federatedly. A missing target is never filled in.
+        scale: columns of numbers to mean 0 and variance 1, from the agents' sums.
+        held_out: the share of each agent's rows that nobody trains on, drawn with `seed`.
+        partition: instead of `agent`, for experiments: {"kind": "dirichlet", "agents": 100, "alpha": 0.1}; see
+            `fp.data.partition`.
+
+    Everything that is estimated (means, variances, categories) is estimated from training rows, federatedly. All
+    mistakes of a file are reported at once, with row (below the header, from 1) and column.
+
+    >>> table = read_table({"x": [1.0, 2.0, 3.0, 5.0], "y": [1.0, 2.0, 3.0, 5.5], "site": list("aabb")}, "y", "site")
+    >>> table
+    <4 rows of 2 agents: y (a number) by 1 features>
+    """
+    _check_choices(model, missing, held_out)
+    natural = partition is None or partition.get("kind") == "natural"
+    pieces = _pieces(source, separator)
+    by_file = not isinstance(source, Mapping) and (not isinstance(source, str | os.PathLike) or _is_pattern(source))
+    if agent is not None and not natural:
+        raise BadTable([("agent", "a partition says whose row it is: leave out agent, or the partition")])
+    if natural and agent is None and not by_file:
+        raise BadTable([("agent", "whose rows are they? Name the agent column, or a partition")])
+    chosen = _choose(pieces, _Asked(target, agent, features, leave_out, categorical))
+    columns, whose, notes = _gather(pieces, chosen, model, missing)
+    y, classes = _target(columns.pop(target), target, model, notes)
+    if natural:
+        groups, code = _agents(whose)
+    else:
+        groups = code = _spread(y, dict(partition or {}))
+    out = _held_out(code, y if classes is not None else None, held_out, seed)
+    X, X_out, recipe = _encoded(columns, ~out, code, missing, scale, notes)
+    held = Rows(X_out, y[out], groups[out]) if out.any() else None
+    names = [name for feature in recipe for name in feature.names]
+    return Table(X, y[~out], groups[~out], names, target, classes, held, notes, recipe)
+
+
+def _check_choices(model: str | None, missing: str, held_out: float) -> None:
+    for name, value, known in (("model", model, MODELS), ("missing", missing, MISSINGS)):
+        if value is not None and value not in known:
+            raise BadTable([(name, f"unknown {name} {value!r}: {nearest(str(value), known)}")])
+    if not 0 <= held_out < 1:
+        raise BadTable([("held_out", f"held_out must be a share of the rows, from 0 to below 1; got {held_out}")])
+
+
+# Where rows come from.
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A file, or columns in memory."""
+
+    name: str
+    path: Path | None
+    columns: Any = None
+    separator: str = ","
+
+    @property
+    def where(self) -> str:
+        return "the table" if self.path is None else str(self.path)
+
+    def header(self) -> list[str]:
+        return [str(name) for name in self.columns] if self.path is None else header_of(self.path, self.separator)
+
+    def read(self, chosen: _Chosen) -> tuple[dict[str, Column], list[str]]:
+        names = [] if chosen.agent is None else [chosen.agent]
+        if self.path is not None:
+            return read_columns(self.path, chosen.names, chosen.categorical, names, self.separator)
+        made: dict[str, Column] = {}
+        wrong: list[str] = []
+        for name in self.columns:
+            if str(name) in chosen.names:
+                column = column_of(str(name), self.columns[name], str(name) in (*chosen.categorical, *names))
+                wrong += [column] if isinstance(column, str) else []
+                made |= {} if isinstance(column, str) else {str(name): column}
+        if len({len(column.values) for column in made.values()}) > 1:
+            raise FedpointError("the columns have different lengths")
+        return made, wrong
+
+
+def _is_pattern(source: Any) -> bool:
+    return isinstance(source, str) and glob.has_magic(source) and not os.path.exists(source)
+
+
+def _pieces(source: Any, separator: str) -> list[_Piece]:
+    if isinstance(source, str | os.PathLike) and not _is_pattern(source):
+        return [_Piece(Path(source).stem, Path(source), separator=separator)]
+    if isinstance(source, Mapping) or hasattr(source, "columns"):
+        return [_Piece("", None, source)]
+    return [_Piece(path.stem, path, separator=separator) for path in files_of(source)]
+
+
+def files_of(source: Any) -> list[Path]:
+    """The files that a pattern or a list of paths and patterns names, one per agent, sorted."""
+    given = [source] if isinstance(source, str | os.PathLike) else list(source)
+    paths: list[Path] = []
+    for one in given:
+        found = sorted(glob.glob(str(one), recursive=True)) if _is_pattern(one) else [str(one)]
+        if not found:
+            raise BadTable([("files", f"no file is called {one}")])
+        paths += [Path(path) for path in found if not os.path.isdir(path) or not _is_pattern(one)]
+    if not paths:
+        raise BadTable([("files", "no file is named")])
+    stems: dict[str, Path] = {}
+    for path in paths:
+        if path.stem in stems:
+            raise BadTable([("files", f"{stems[path.stem]} and {path} would be the same agent, {path.stem}")])
+        stems[path.stem] = path
+    return sorted(paths, key=lambda path: path.stem)
+
+
+class _Asked(NamedTuple):
+    """Columns by their use, as they were named."""
+
+    target: str
+    agent: str | None
+    features: Sequence[str] | None
+    leave_out: Sequence[str]
+    categorical: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Columns by their use, all of them there."""
+
+    target: str
+    agent: str | None
+    features: list[str]
+    categorical: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.features, self.target, *([] if self.agent is None else [self.agent])]
+
+
+def _choose(pieces: list[_Piece], asked: _Asked) -> _Chosen:
+    """Which columns are read; all that is wrong with headers and names in one error."""
+    wrong: list[tuple[str, str]] = []
+    headers: list[tuple[_Piece, list[str]]] = []
+    for piece in pieces:
+        try:
+            headers.append((piece, piece.header()))
+        except FedpointError as error:
+            wrong.append(("file", str(error)))
+    if not headers:
+        raise BadTable(wrong)
+    first, header = headers[0]
+    for piece, other in headers[1:]:
+        if differ := _difference(header, other):
+            wrong.append(("file", f"{piece.where} has other columns than {first.where}: {differ}"))
+    for key, names in asked._asdict().items():
+        unknown = [name for name in ([names] if isinstance(names, str) else names or ()) if name not in header]
+        wrong += [(key, f"{first.where} has no column {name!r}: {_guess(name, header)}") for name in unknown]
+    reserved = [name for name in (asked.target, asked.agent) if name is not None]
+    if asked.target == asked.agent:
+        wrong.append(("agent", f"{asked.agent!r} cannot be both the target and the agent"))
+    features = [n for n in (header if asked.features is None else asked.features) if n not in reserved]
+    features = [name for name in dict.fromkeys(features) if name not in asked.leave_out]
+    if not features and not wrong:
+        wrong.append(
+            ("features", f"{first.where} has no column besides {' and '.join(map(repr, reserved))} to learn from")
+        )
+    if wrong:
+        raise BadTable(wrong)
+    return _Chosen(asked.target, asked.agent, features, list(asked.categorical))
+
+
+def _guess(name: str, header: list[str], most: int = 12) -> str:
+    """`nearest`, for tables of hundreds of columns too."""
+    text = nearest(name, header)
+    if len(header) <= most:
+        return text
+    return f"{text.split('Known:')[0]}There are {len(header)}: {', '.join(header[:most])}, ..."
+
+
+def _difference(header: list[str], other: list[str]) -> str:
+    lacks = [repr(name) for name in header if name not in other]
+    more = [repr(name) for name in other if name not in header]
+    parts = [f"no {', '.join(lacks[:4])}"] if lacks else []
+    return ", ".join(parts + ([f"also {', '.join(more[:4])}"] if more else []))
+
+
+def _gather(
+    pieces: list[_Piece], chosen: _Chosen, model: str | None, missing: str
+) -> tuple[dict[str, Column], Column, list[str]]:
+    """The columns of all pieces, the agents of their rows, and notes; every bad cell in one error."""
+    wrong: list[tuple[str, str]] = []
+    parts: list[dict[str, Column]] = []
+    agents: list[np.ndarray] = []
+    empty: list[str] = []
+    dropped = 0
+    never = {chosen.target, chosen.agent}
+    for number, piece in enumerate(pieces):
+        try:
+            columns, bad = piece.read(chosen)
+        except FedpointError as error:
+            wrong.append(("file", str(error)))
+            continue
+        rows = len(next(iter(columns.values())).values) if columns else 0
+        if missing == "drop":
+            keep = ~np.any([column.missing for column in columns.values()] or [np.zeros(0, bool)], axis=0)
+            if not keep.all():
+                dropped += rows - int(keep.sum())
+                if not keep.any():
+                    empty.append(piece.where)
+        refused = {n: c for n, c in columns.items() if missing == "refuse" or (missing == "mean" and n in never)}
+        advice = {"refuse": ': missing = "mean" or "drop"', "mean": ': missing = "drop"', "drop": ""}[missing]
+        bad += [f"{text}{advice}" for text in not_values(piece.path, refused, missing=True, separator=piece.separator)]
+        bad += not_values(piece.path, columns, missing=False, separator=piece.separator)
+        wrong += [("file", f"{piece.where}: {message}") for message in bad]
+        if missing == "drop" and not keep.all():
+            columns, rows = {name: column.take(keep) for name, column in columns.items()}, int(keep.sum())
+        parts.append(columns)
+        agents.append(np.full(rows, number, np.int32))
+    if wrong:
+        raise BadTable(wrong)
+    notes = [f"{dropped} rows with missing values dropped"] if dropped else []
+    notes += [f"{where}: no row is left" for where in empty]
+    columns = {}
+    for name in chosen.names:
+        columns[name] = joined([part.pop(name) for part in parts], name)
+    if not len(columns[chosen.target].values):
+        raise BadTable([("missing", "every row has a missing value: none is left")])
+    own = Column(np.concatenate(agents), [piece.name for piece in pieces])
+    return columns, own if chosen.agent is None else columns.pop(chosen.agent), notes
+
+
+def joined(parts: list[Column], name: str) -> Column:
+    """Columns of several files as one."""
+    if len(parts) == 1:
+        return parts[0]
+    texts = [p for p in parts if p.words is not None]
+    if not texts:
+        return Column(np.concatenate([p.values for p in parts]))
+    words = sorted({word for part in texts for word in part.words or []})
+    known = {word: i for i, word in enumerate(words)}
+    codes = []
+    for part in parts:
+        if part.words is None:
+            if not part.missing.all():
+                raise BadTable([("file", f"column {name!r} holds numbers in some files and words in others")])
+            codes.append(np.full(len(part.values), -1, np.int32))
+        else:
+            own = np.array([*(known[word] for word in part.words), -1], np.int32)
+            codes.append(own[part.values])
+    return Column(np.concatenate(codes), words)
+
+
+# What is made of it.
+
+
+def _target(column: Column, name: str, model: str | None, notes: list[str]) -> tuple[np.ndarray, np.ndarray | None]:
+    """The target as numbers, or as classes and which there are."""
+    if column.words is not None:
+        if model == "linear":
+            raise BadTable([("target", f"{name!r} holds words ({column.text(0)!r}): a linear model needs numbers")])
+        y = np.array(column.words)[column.values]
+        found = np.unique(y)
+    else:
+        y, found = column.values, np.unique(column.values)
+        whole = bool((found == np.round(found)).all() and np.abs(found).max() < 2**53)
+        if model == "linear" or (model is None and not (whole and len(found) == 2)):
+            return y, None
+        if whole:
+            y, found = y.astype(np.int64), found.astype(np.int64)
+        if model is None:
+            notes.append(f"{name!r} holds two numbers, {found[0]} and {found[1]}: taken as classes")
+    if len(found) < 2:
+        raise BadTable([("target", f"{name!r} is always {found[0]}: there is nothing to tell apart")])
+    if len(found) > min(CLASSES, max(len(y) // 2, 2)):
+        raise BadTable([("target", f"{name!r} has {len(found)} distinct values: too many for classes")])
+    return y, found
+
+
+def _agents(whose: Column) -> tuple[np.ndarray, np.ndarray]:
+    """(n,): the agents' names, whole numbers where all are; and their numbers in sorted order."""
+    names = np.array(whose.words)
+    if all(name.isdecimal() and str(int(name)) == name and len(name) < 18 for name in whose.words or []):
+        names = names.astype(np.int64)
+    used = np.unique(whose.values)
+    order = used[np.argsort(names[used])]
+    rank = np.zeros(len(names), np.int64)
+    rank[order] = np.arange(len(order))
+    code = rank[whose.values]
+    return names[order][code], code
+
+
+def _spread(y: np.ndarray, partition: dict[str, Any]) -> np.ndarray:
+    try:
+        return spread(y, **partition)
+    except TypeError:
+        raise BadTable([("partition", "a partition needs a kind and a number of agents")]) from None
+    except FedpointError as error:
+        raise BadTable([("partition", str(error))]) from None
+
+
+def _held_out(code: np.ndarray, labels: np.ndarray | None, share: float, seed: int) -> np.ndarray:
+    """(n,): which rows are held out: a share of each agent's, rounded down, and of no class the only ones.
+
+    Drawn in the order of agents, so that it does not matter how files are cut.
+    """
+    out = np.zeros(len(code), bool)
+    if share == 0:
+        return out
+    order = np.argsort(code, kind="stable")
+    chance = np.empty(len(code))
+    chance[order] = np.random.default_rng([seed, 2]).random(len(code))
+    order = np.lexsort((chance, code))
+    counts = np.bincount(code)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    out[order] = np.arange(len(code)) - first < np.floor(share * counts + 1e-9)[code[order]]
+    if labels is not None:
+        for lost in np.setdiff1d(labels[out], labels[~out]):
+            out[np.flatnonzero(labels == lost)[0]] = False
+    return out
+
+
+def _encoded(
+    columns: dict[str, Column], train: np.ndarray, code: np.ndarray, missing: str, scale: bool, notes: list[str]
+) -> tuple[np.ndarray, np.ndarray, list[Feature]]:
+    """X of the training rows and of the others, and how they were made: everything estimated from training rows."""
+    from fedpoint.data.preprocess import federated_moments  # only here: it loads scikit-learn
+
+    own = code[train]
+    every = bool(train.all())
+    recipe, inside, outside = [], {}, {}
+    for name in list(columns):
+        column = columns.pop(name)
+        inside[name] = column if every else column.take(train)
+        outside[name] = column.take(~train)
+        feature = _feature(name, inside[name], own, missing, notes)
+        recipe += [] if feature is None else [feature]
+    recipe = [feature for feature in recipe if feature.names]
+    if not recipe:
+        raise BadTable([("features", "every feature is constant: there is nothing to learn from")])
+    X, _ = encode(recipe, inside)
+    inside.clear()
+    moments = federated_moments(X, own)
+    numeric = np.array([feature.categories is None for feature in recipe for _ in feature.names])
+    names = [name for feature in recipe for name in feature.names]
+    constant = moments.constant & numeric
+    if constant.any():
+        gone = [name for name, c in zip(names, constant, strict=True) if c]
+        notes.append(f"constant, and left out: {', '.join(gone)}")
+        if constant.all():
+            raise BadTable([("features", "every feature is constant: there is nothing to learn from")])
+        X = X[:, ~constant]
+        recipe = [feature for feature in recipe if feature.categories is not None or feature.column not in gone]
+    mean, width = (np.where(numeric & scale, a, b)[~constant] for a, b in ((moments.mean, 0.0), (moments.scale, 1.0)))
+    X -= mean
+    X /= width
+    at = np.cumsum([0, *(len(feature.names) for feature in recipe)])
+    recipe = [
+        replace(f, mean=float(mean[i]), scale=float(width[i])) if f.categories is None else f
+        for f, i in zip(recipe, at, strict=False)
+    ]
+    X_out, unknown = encode(recipe, outside)
+    if unknown:
+        notes.append(f"{unknown} held-out cells are of categories that no training row has: counted as the first")
+    return X, X_out, recipe
+
+
+def _feature(name: str, column: Column, own: np.ndarray, missing: str, notes: list[str]) -> Feature | None:
+    """How a column will be written, not yet scaled; None where no training row has a value."""
+    from fedpoint.data.preprocess import FederatedEncoder, federated_moments
+
+    there = ~column.missing
+    gaps = int((~there).sum())
+    if not there.any():
+        notes.append(f"without any value, and left out: {name}")
+        return None
+    if gaps:
+        notes.append(f"{gaps} missing cells of {name!r} filled in")
+    if column.words is None:
+        fill = None
+        if missing == "mean":
+            fill = float(federated_moments(column.values[there, None], own[there]).mean[0])
+        return Feature(name, fill=fill)
+    # An agent sends the set of its categories: the encoder sees each once for each agent that has it.
+    pairs = np.unique(own[there] * len(column.words) + column.values[there])
+    words = np.array(column.words, object)
+    sent = words[pairs % len(words)][:, None]
+    categories = FederatedEncoder().fit(sent, groups=pairs // len(words)).categories_[0].tolist()
+    if len(categories) > CATEGORIES:
+        raise BadTable([("features", f"column {name!r} has {len(categories)} categories, too many: leave it out")])
+    if len(categories) == 1:
+        notes.append(f"constant, and left out: {name}")
+    counts = np.bincount(column.values[there], minlength=len(words))
+    most = words[int(counts.argmax())] if missing == "mean" else None
+    return Feature(name, categories=categories, fill=most)
