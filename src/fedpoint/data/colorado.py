@@ -53,7 +53,7 @@ def colorado(what: str = "tmax", path: str | Path | None = None) -> Dataset:
     )
     flat = place * [np.cos(np.radians(39)), 1.0]  # degrees of equal length
     near = Network.knn(flat, KNOWN)
-    network = Network(near.edges, near.weights, names)
+    network = Network(near.edges, near.weights, names.tolist())
     network.positions = flat
     return Dataset(
         X=X,

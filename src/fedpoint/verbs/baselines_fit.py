@@ -1,0 +1,208 @@
+"""The models that `fp.baselines` compares: linear ones with a ridge, fitted to rounding instead of run.
+
+Every fit is a minimum (or, for FedAvg, a fixed point) that Newton's method finds to about 1e-12 in a few steps; for
+squared errors it is one linear system. So what is compared are methods, not numbers of rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.special import expit, log_softmax, softmax
+
+from fedpoint.core.network import Network
+from fedpoint.errors import FedpointError
+from fedpoint.gtv import Coupled, pull
+
+DENSE = 150  # numbers of a model, up to which Hessians are written down
+STEPS = 100  # of Newton's method
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is predicted: a number ("regression"), one of two classes or one of several ("classes")."""
+
+    kind: str  # "regression", "binary" or "softmax"
+    outputs: int = 1  # numbers that a model predicts for a row
+
+    def mean(self, scores: np.ndarray) -> np.ndarray:
+        """The expected target."""
+        if self.kind == "regression":
+            return scores
+        return expit(scores) if self.kind == "binary" else softmax(scores, axis=1)
+
+    def losses(self, scores: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """(n,): half the squared error, or the log loss."""
+        if self.kind == "regression":
+            return 0.5 * ((scores - target) ** 2)[:, 0]
+        if self.kind == "binary":
+            return (np.logaddexp(0.0, scores) - target * scores)[:, 0]
+        return -(target * log_softmax(scores, axis=1)).sum(1)
+
+    def bend(self, mean: np.ndarray, u: np.ndarray) -> np.ndarray:
+        """Second derivatives of the losses times u, (n, outputs)."""
+        if self.kind == "regression":
+            return u
+        if self.kind == "binary":
+            return mean * (1 - mean) * u
+        return mean * (u - (mean * u).sum(1, keepdims=True))
+
+    @property
+    def steepest(self) -> float:
+        """The largest second derivative."""
+        return {"regression": 1.0, "binary": 0.25, "softmax": 0.5}[self.kind]
+
+
+class Rows:
+    """Rows of all agents, one agent after the other: L_k(w) = the mean loss of agent k's rows, models (K, D).
+
+    offset: what every model predicts in addition, before the constant column is fitted.
+    """
+
+    def __init__(self, X: np.ndarray, target: np.ndarray, counts: np.ndarray, family: Family, offset: np.ndarray):
+        self.X, self.target, self.counts, self.family, self.offset = X, target, counts, family, offset
+        ends = np.cumsum(counts)
+        self.cuts = [slice(a, b) for a, b in zip(ends - counts, ends, strict=True)]
+        self.shape = len(counts), X.shape[1] * family.outputs
+        self.weights = counts / counts.sum()
+
+    def together(self) -> Rows:
+        """The same rows, all of one agent."""
+        return Rows(self.X, self.target, np.array([len(self.X)]), self.family, self.offset)
+
+    @cached_property
+    def alone(self) -> Network:
+        """A network without edges."""
+        return Network(np.empty((0, 2)), np.empty(0), range(len(self.counts)))
+
+    def linear(self, W: np.ndarray) -> np.ndarray:
+        """(n, outputs): x'w_k of every row with its own agent's model."""
+        models = W.reshape(len(self.counts), self.X.shape[1], -1)
+        return np.concatenate([self.X[cut] @ w for cut, w in zip(self.cuts, models, strict=True)])
+
+    def back(self, R: np.ndarray) -> np.ndarray:
+        """(K, D): sums of x r' over each agent's rows, divided by their number."""
+        sums = [(self.X[cut].T @ R[cut]).ravel() / m for cut, m in zip(self.cuts, self.counts, strict=True)]
+        return np.stack(sums)
+
+    def mean(self, W: np.ndarray) -> np.ndarray:
+        return self.family.mean(self.linear(W) + self.offset)
+
+    def losses(self, W: np.ndarray) -> np.ndarray:
+        """(K,)"""
+        each = self.family.losses(self.linear(W) + self.offset, self.target)
+        return np.add.reduceat(each, [cut.start for cut in self.cuts]) / self.counts
+
+    @cached_property
+    def grams(self) -> np.ndarray:
+        """(K, p, p): the mean of x x'."""
+        return np.stack([self.X[cut].T @ self.X[cut] / m for cut, m in zip(self.cuts, self.counts, strict=True)])
+
+    @cached_property
+    def _moments(self) -> np.ndarray:
+        return self.back(self.target - self.offset)
+
+    def gradients(self, W: np.ndarray) -> np.ndarray:
+        """(K, D)"""
+        if self.family.kind == "regression":
+            return np.einsum("kij,kj->ki", self.grams, W) - self._moments
+        return self.back(self.mean(W) - self.target)
+
+    def hessians(self, W: np.ndarray) -> np.ndarray:
+        """(K, D, D)"""
+        if self.family.kind == "regression":
+            return self.grams
+        mean = self.mean(W)
+        if self.family.kind == "binary":
+            h = mean * (1 - mean)
+            return np.stack(
+                [(h[cut] * self.X[cut]).T @ self.X[cut] / m for cut, m in zip(self.cuts, self.counts, strict=True)]
+            )
+        C = self.family.outputs
+        H = mean[:, :, None] * (np.eye(C) - mean[:, None, :])
+        found = [
+            np.einsum("ni,nj,ncd->icjd", self.X[cut], self.X[cut], H[cut], optimize=True) / m
+            for cut, m in zip(self.cuts, self.counts, strict=True)
+        ]
+        return np.stack(found).reshape(len(found), *2 * self.shape[1:])
+
+    def product(self, W: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        """v -> (H_k v_k)."""
+        mean = self.mean(W)
+        return lambda v: self.back(self.family.bend(mean, self.linear(v)))
+
+    @cached_property
+    def smoothness(self) -> float:
+        """The largest curvature of any agent, without the ridge."""
+        return self.family.steepest * float(np.linalg.eigvalsh(self.grams)[:, -1].max())
+
+    @property
+    def curvature(self) -> np.ndarray:
+        """(K,): the mean eigenvalue of each agent's Hessian at most."""
+        return self.family.steepest * np.trace(self.grams, axis1=1, axis2=2) / self.X.shape[1]
+
+
+def minimise(
+    rows: Rows, ridge: float, network: Network | None = None, coupling: float = 0.0, start: np.ndarray | None = None
+) -> np.ndarray:
+    """(K, D): min sum_k L_k(w_k) + ridge/2 |w_k|^2 + coupling sum_edges A_ij |w_i - w_j|^2, by Newton's method."""
+    net = rows.alone if network is None or coupling == 0 else network
+    coupling = 0.0 if network is None else coupling
+    lap = pull(net, coupling)
+    W = np.zeros(rows.shape) if start is None else start
+    D = rows.shape[1]
+    linear = rows.family.kind == "regression"
+    M = None
+
+    def value(V: np.ndarray) -> float:
+        return float(rows.losses(V).sum() + 0.5 * ridge * (V**2).sum() + coupling * net.total_variation(V))
+
+    for _ in range(STEPS):
+        slope = rows.gradients(W) + ridge * W + lap @ W
+        if M is None or not linear:
+            M = _system(rows, ridge, net, coupling, W, D)
+        delta, _ = M.solve(-slope, 1e-9)
+        s = 1.0
+        if not linear:
+            now, promised = value(W), float((slope * delta).sum())
+            while s > 1e-8 and value(W + s * delta) > now + 1e-4 * s * promised + 1e-13 * abs(now):
+                s /= 2
+        W = W + s * delta
+        # Newton squares the error: after a step of 1e-6 only rounding is left.
+        if s == 1 and np.linalg.norm(delta) <= 1e-6 * np.linalg.norm(W) + 1e-14:
+            return W
+    raise FedpointError(f"no minimum was found with ridge {ridge:g}: give larger ridges=")
+
+
+def _system(rows: Rows, ridge: float, net: Network, coupling: float, W: np.ndarray, D: int) -> Coupled:
+    if D <= DENSE:
+        return Coupled(rows.hessians(W) + ridge * np.eye(D), net, coupling)
+    product = rows.product(W)
+    return Coupled(rows.curvature + ridge, net, coupling, lambda v: product(v) + ridge * v, size=D)
+
+
+def fedavg(rows: Rows, ridge: float, step: float | None, local_steps: int, start: np.ndarray) -> np.ndarray:
+    """(D,): where FedAvg with full gradients and everybody taking part ends: w = sum_k p_k (E local steps from w).
+
+    step: default 1/L, L the largest smoothness of an agent. Newton's method: a round's derivative is the mean of the
+    products of the local steps' derivatives.
+    """
+    K, D = rows.shape
+    size = 1 / (rows.smoothness + ridge) if step is None else step
+    w = start
+    for _ in range(STEPS):
+        W, J = np.repeat(w[None], K, axis=0), np.broadcast_to(np.eye(D), (K, D, D))
+        for _ in range(local_steps):
+            J = (1 - size * ridge) * J - size * (rows.hessians(W) @ J)
+            W = W - size * (rows.gradients(W) + ridge * W)
+        inward = np.tensordot(rows.weights, J, 1)
+        if not np.isfinite(inward).all() or np.abs(np.linalg.eigvals(inward)).max() >= 1:
+            raise FedpointError(f"FedAvg does not settle with step {size:g}: take a smaller step=")
+        delta = np.linalg.solve(np.eye(D) - inward, rows.weights @ W - w)
+        w = w + delta
+        if np.linalg.norm(delta) <= 1e-7 * np.linalg.norm(w) + 1e-14:
+            return w
+    raise FedpointError(f"no fixed point of FedAvg was found with step {size:g}: take a smaller step=")
