@@ -17,6 +17,7 @@ def random_weights(net, seed=0):
 
 NETWORKS = {
     "star": random_weights(fp.Network.star(200)),  # one node with 199 neighbours, 199 with one
+    "hub": random_weights(fp.Network.star(40)),
     "ring": random_weights(fp.Network.ring(9)),
     "isolated": fp.Network.from_edges([(1, 2), (2, 4), (2, 5)], [1.0, 0.5, 2.0], nodes=8),  # 0, 3, 6 and 7 have no edge
     "alone": fp.Network.from_edges([], nodes=3),
@@ -37,7 +38,7 @@ def test_mail_finds_what_was_said_when():
         first = rng.standard_normal((N, 2))
         mail = open_mail({"w": jnp.asarray(first)}, D)
         said = [{0: first[i]} for i in range(N)]
-        for version in range(1, 30):
+        for version in range(1, 20):
             sender = rng.permutation(N)[:3]
             speaks = rng.random(3) < 0.6
             value = rng.standard_normal((3, 2))
@@ -46,7 +47,7 @@ def test_mail_finds_what_was_said_when():
                 if yes:
                     said[i][version] = w
             for i in range(N):
-                for asked in range(version + 1):
+                for asked in range(version % 3, version + 1, 3):
                     known = sorted(v for v in said[i] if v <= asked)
                     if len([v for v in said[i] if v > known[-1]]) < D:  # among the last D
                         found = find(mail, jnp.asarray([i]), jnp.asarray([asked]))["w"][0]
@@ -82,7 +83,10 @@ def test_groups_pad_little_and_hold_every_arc_once(name):
     assert sorted(np.asarray(wires.order).tolist()) == list(range(net.nodes))
 
 
-@every_network
+@pytest.mark.parametrize(
+    "name",
+    ["hub", "ring", "isolated", *(pytest.param(name, marks=pytest.mark.slow) for name in ("star", "alone", "mixed"))],
+)
 def test_neighbours_are_summed_whatever_the_groups(name):
     """sum_j A_ij m_j for all nodes and for some, fresh and with an age for every arc, against the dense matrix."""
     net = NETWORKS[name]

@@ -200,13 +200,10 @@ def test_room_is_kept_for_what_a_trace_asks_for_later():
     assert TRACE.bind(NET, 0, 1, 5).depth(5) >= 41
 
 
+@pytest.mark.slow  # quick: nodes at their own pace, where both grow, above
 @pytest.mark.parametrize(
     "schedule",
-    [
-        fp.TotallyAsynchronous(growth=0.5),
-        pytest.param(fp.PartiallyAsynchronous(3, delay=2, loss=0.2), marks=pytest.mark.slow),
-        pytest.param(TRACE, marks=pytest.mark.slow),
-    ],
+    [fp.TotallyAsynchronous(growth=0.5), fp.PartiallyAsynchronous(3, delay=2, loss=0.2), TRACE],
     ids=["total", "partial", "replay"],
 )
 def test_an_extended_run_is_the_longer_one(schedule):
@@ -223,13 +220,20 @@ def test_an_extended_run_is_the_longer_one(schedule):
 # What the engine may choose without changing the result.
 
 
-def test_drawn_ahead_is_drawn_on_the_spot_and_batched_is_mapped():
+def test_drawn_ahead_and_batched_is_drawn_on_the_spot_and_mapped():
     plainly = session("FedSGD")
     path = histories(plainly, 30)
-    spot, mapped = session("FedSGD", samples=None), session("FedSGD", mapped=True)
-    assert plainly.layout.samples == samples_per_round(METHODS["FedSGD"]) == 2
-    np.testing.assert_allclose(histories(spot, 30), path, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(histories(mapped, 30), path, rtol=0, atol=1e-13)
+    assert plainly.layout.samples == samples_per_round(METHODS["FedSGD"]) == 2 and not plainly.layout.mapped
+    other = session("FedSGD", samples=None, mapped=True)
+    np.testing.assert_allclose(histories(other, 30), path, rtol=0, atol=1e-13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [{"samples": None}, {"mapped": True}], ids=["on the spot", "mapped"])
+def test_drawn_ahead_is_drawn_on_the_spot(layout):
+    np.testing.assert_allclose(
+        histories(session("FedSGD", **layout), 30), histories(session("FedSGD"), 30), rtol=0, atol=1e-13
+    )
 
 
 @pytest.mark.slow
@@ -249,22 +253,25 @@ def test_batched_is_mapped_under_its_schedule(name):
 def test_a_sweep_is_separate_runs_also_with_a_timetable_for_each_repeat():
     """Points have the same luck, repeats have not."""
     values = [0.05, COUPLING, 0.4]
-    options = {"network": NET, "schedule": UNDER["FedRelax"], "rounds": 60, "seed": 3, "repeats": 2}
-    swept = fp.sweep(fp.FedRelax(0.1), EXACT, over={"coupling": values}, **options)
-    for i, value in enumerate(values):
-        alone = fp.run(fp.FedRelax(value), EXACT, **options)
-        np.testing.assert_allclose(swept.run.history[2 * i : 2 * i + 2], alone.history, rtol=0, atol=1e-13)
-        np.testing.assert_array_equal(swept.used[i], alone.used)
-        np.testing.assert_array_equal(swept.run.time[2 * i : 2 * i + 2], alone.time)
-        np.testing.assert_allclose(swept.error[i], alone.error, rtol=1e-9, atol=1e-15)
-    assert np.abs(alone.history[0] - alone.history[1]).max() > 1e-3
-    # The first repeat is the run without repeats; another seed is another run.
-    single = fp.run(fp.FedRelax(value), EXACT, **options | {"repeats": 1})
-    np.testing.assert_allclose(alone.history[:1], single.history, rtol=0, atol=1e-13)
-    other = fp.run(fp.FedRelax(value), EXACT, **options | {"repeats": 1, "seed": 4})
-    assert np.abs(other.history - single.history).max() > 1e-3
+    options = {"network": NET, "schedule": UNDER["FedRelax"], "rounds": 60, "seed": 3}
+    swept = fp.sweep(fp.FedRelax(0.1), NOISY, over={"coupling": values}, repeats=2, **options)
+    second = plain.plan(UNDER["FedRelax"], NET, 60, seed=3, repeat=1)
+    for i, value in enumerate(values):  # the first repeat is the run without repeats, the second a simulation
+        alone = fp.run(fp.FedRelax(value), NOISY, **options)
+        np.testing.assert_allclose(swept.run.history[2 * i], alone.history[0], rtol=0, atol=1e-13)
+        np.testing.assert_array_equal(swept.used[i, 0], alone.used[0])
+        np.testing.assert_array_equal(swept.run.time[2 * i], alone.time[0])
+        np.testing.assert_allclose(swept.error[i, 0], alone.error[0], rtol=1e-9, atol=1e-15)
+        expected = plain.simulate(plain.fedrelax(WORLD, value), np.zeros((K, 2)), second)
+        np.testing.assert_allclose(swept.run.history[2 * i + 1], expected, rtol=0, atol=1e-12)
+        gaps = ((expected - WORLD.gtvmin(value)) ** 2).sum((1, 2)) / K
+        np.testing.assert_allclose(swept.error[i, 1], gaps, rtol=1e-9, atol=1e-15)
+    assert np.abs(swept.run.history[0] - swept.run.history[1]).max() > 1e-3
+    other = fp.run(fp.FedRelax(value), NOISY, **options | {"seed": 4})
+    assert np.abs(other.history - alone.history).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_repeats_of_drawn_schedules_differ_and_the_first_is_the_single_run():
     both = histories(session("FedGD", fp.RandomActivation(3), repeats=2), 20)
     single = histories(session("FedGD", fp.RandomActivation(3)), 20)
@@ -335,20 +342,22 @@ def old(history, k):
 SMALL_A = SMALL.adjacency.toarray()
 
 
-def test_fedgd_of_a_tree_of_arrays_is_that_of_the_flat_array():
-    history = joined(train("FedGD", "tree").history)[0]
+@pytest.mark.parametrize(("kind", "tolerance"), [("single", 1e-6), pytest.param("tree", 1e-13, marks=pytest.mark.slow)])
+def test_fedgd_of_a_tree_of_arrays_is_that_of_the_flat_array(kind, tolerance):
+    history = joined(train("FedGD", kind).history)[0].astype(float)
     for k in range(4):
         for i in range(4):
             pull = sum(SMALL_A[i, j] * (history[k, i] - old(history, k)[j]) for j in range(4))
             expected = history[k, i] - 0.1 * (gradient(i, history[k, i]) + 2 * 0.3 * pull)
-            np.testing.assert_allclose(history[k + 1, i], expected, rtol=0, atol=1e-13)
-    run = train("FedGD", "tree")
+            np.testing.assert_allclose(history[k + 1, i], expected, rtol=0, atol=tolerance)
+    run = train("FedGD", kind)
     gaps = [sum(SMALL_A[0, j] * ((w[0] - w[j]) ** 2).sum() for j in (1, 2, 3)) for w in history]
-    np.testing.assert_allclose(run.variation[0], gaps, rtol=1e-11, atol=1e-13)
-    assert run.cost.floats_up == 4 * 6 * 10 and run.cost.bytes_up == 8 * run.cost.floats_up
+    np.testing.assert_allclose(run.variation[0], gaps, rtol=10 * tolerance, atol=10 * tolerance)
+    assert run.cost.floats_up == 4 * 6 * 10 and run.cost.bytes_up == (8 if kind == "tree" else 4) * run.cost.floats_up
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("single", 1e-5), pytest.param("tree", 1e-10, marks=pytest.mark.slow)])
+@pytest.mark.slow  # Newton's method takes five seconds to compile
+@pytest.mark.parametrize(("kind", "tolerance"), [("single", 1e-5), ("tree", 1e-10)])
 def test_fedrelax_of_a_tree_solves_its_own_problem(kind, tolerance):
     """grad L_i(w_i+) + 2 alpha sum_j A_ij (w_i+ - w_j) = 0, whatever the loss, to the model's precision."""
     history = joined(train("FedRelax", kind).history)[0].astype(float)
@@ -359,12 +368,10 @@ def test_fedrelax_of_a_tree_solves_its_own_problem(kind, tolerance):
             np.testing.assert_allclose(left, 0, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", [pytest.param("FedGD", marks=pytest.mark.slow), "FedRelax"])
+@pytest.mark.parametrize("name", ["FedGD", pytest.param("FedRelax", marks=pytest.mark.slow)])
 def test_single_precision_stays_single(name):
     """Model, hubs, memories and what is under way."""
     single = train(name, "single")
     for leaf in jax.tree.leaves((single.history, single.models, single.memories, single.session.state[:3])):
         assert leaf.dtype in (np.float32, np.int32), leaf.dtype
     assert single.cost.bytes_up == single.cost.floats_up * 4
-    if name == "FedGD":
-        np.testing.assert_allclose(joined(single.history), joined(train(name, "tree").history), rtol=0, atol=1e-5)
