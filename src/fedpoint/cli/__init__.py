@@ -20,6 +20,7 @@ COMMANDS = {
     "certify": "Which method an algorithm in a Python file is, and which mistake was made in it.",
     "plan": "What to choose for a target, at the least cost: from forecasts.",
     "lab": "The experiments of lecture 000, beside the exact prediction.",
+    "ui": "A page in the browser: runs as they go on, and a playground.",
     "algorithms": "The table of algorithms, or one of them in full.",
     "predict": "Use an exported model on a CSV file.",
     "cite": "BibTeX of the methods, of a file or of a run.",
