@@ -55,6 +55,10 @@ class FedProx:
         if self.exact and self.pull == 0:
             raise FedpointError("FedProx: exact=True needs a pull above 0, or the local problem may have no solution")
 
+    @property
+    def proximal(self):
+        return self.exact
+
     def alike(self):
         return True
 

@@ -43,6 +43,7 @@ class FedRelax(OnNetwork):
     """
 
     full = True
+    proximal = True
 
     coupling: Any = nonnegative(default=1.0)
 

@@ -158,6 +158,7 @@ class Defaults:
 
     samples = None  # how many samples a round of so many steps draws, when not one a step
     unbounded = False  # True: the number of local steps is drawn in the run, without a bound
+    proximal = False  # True: it solves a proximal problem every round
     full = False  # True: it asks for exact fields only
     hello = None  # hello(w), of methods for networks: what neighbours know of a node that has not worked yet
     base = None  # base(heard): the model that messages are changes of; lets a method with a hub run on a network too

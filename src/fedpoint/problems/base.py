@@ -201,6 +201,10 @@ class Problem:
         """The oracle for an algorithm whose local steps are known."""
         return self.oracle
 
+    def own_for(self, algorithm: Any) -> Any:
+        """`own`, with what is worth computing once for this algorithm."""
+        return self.own
+
     def start(self) -> Any:
         """The model a run starts from when none is given."""
         raise FedpointError(f"{type(self).__name__} does not say where a run starts: give start=")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +36,7 @@ class Normal(NamedTuple):
     H: Any  # (d, d), or () when too large
     g: Any
     constant: Any
+    spectrum: Any = ()  # eigenvalues and axes of H, where many proximal problems are to be solved
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,13 @@ class LeastSquaresOracle(RowsOracle):
     def prox(self, mine: Mine, center, weight):
         if not self.gram:
             return super().prox(mine, center, weight)
+        right = mine.own.g + 2 * weight * center
+        if mine.own.spectrum:
+            values, axes = mine.own.spectrum
+            return axes @ ((axes.T @ right) / (values + 2 * weight))
         eye = jnp.eye(center.shape[0], dtype=center.dtype)
         H = mine.own.H + 2 * weight * eye
-        return jax.scipy.linalg.solve(H, mine.own.g + 2 * weight * center, assume_a="pos")  # a third faster than LU
+        return jax.scipy.linalg.solve(H, right, assume_a="pos")  # a third faster than LU
 
 
 class LeastSquares(RowsProblem):
@@ -131,6 +137,16 @@ class LeastSquares(RowsProblem):
             self.set_chances(np.concatenate(sizes))
 
     linear = True
+
+    @cached_property
+    def _spectrum(self) -> tuple[np.ndarray, np.ndarray]:
+        return tuple(np.linalg.eigh(self.H))  # type: ignore[arg-type, return-value]
+
+    def own_for(self, algorithm: Any) -> Any:
+        """With the spectrum of every H, where the method solves a proximal problem every round."""
+        if not algorithm.proximal or self.H is None:
+            return self.own
+        return self.own._replace(spectrum=self._spectrum)
 
     @property
     def convex(self) -> bool:

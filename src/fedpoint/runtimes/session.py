@@ -166,7 +166,9 @@ class Session:
             self.layout = choose(oracle, self.algorithm, problem, self.participation, node, exact, lanes, wiring)
             traced = cast(self.algorithm if swept is None else swept, dtype)
             self.inputs = jax.device_put(
-                Inputs(traced, self._timetables(), problem.own, problem.common, problem.weights, wires)
+                Inputs(
+                    traced, self._timetables(), problem.own_for(self.algorithm), problem.common, problem.weights, wires
+                )
             )
             # A sweep has the same draws at every point: differences are the hyper-parameter's.
             self.seeds = jax.tree.map(lambda a: jnp.tile(a, lanes // repeats), seeds_of(seed, repeats))
