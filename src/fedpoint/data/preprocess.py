@@ -110,7 +110,9 @@ def check_groups(groups: Any, rows: int) -> np.ndarray:
 
 
 def _missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
+    return (
+        value is None or (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
+    )
 
 
 # As transformers

@@ -1,1 +1,19 @@
-"""Federated learning for whoever knows scikit-learn: `fit(X, y, groups=...)`."""
+"""Federated learning for whoever knows scikit-learn: `fit(X, y, groups=...)`, groups saying whose row it is."""
+
+from fedpoint.data.preprocess import FederatedEncoder, FederatedScaler
+from fedpoint.estimators.choose import PlanNotice
+from fedpoint.estimators.federated import FederatedClassifier, FederatedRegressor
+from fedpoint.estimators.history import History
+from fedpoint.estimators.networks import MeanModelWarning, NetworkClassifier, NetworkRegressor
+
+__all__ = [
+    "FederatedClassifier",
+    "FederatedEncoder",
+    "FederatedRegressor",
+    "FederatedScaler",
+    "History",
+    "MeanModelWarning",
+    "NetworkClassifier",
+    "NetworkRegressor",
+    "PlanNotice",
+]

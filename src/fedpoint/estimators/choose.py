@@ -1,0 +1,130 @@
+"""Which algorithm, with which step? By name, as an object, or planned; the step from the problem's smoothness."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedpoint.core.participation import Everyone
+from fedpoint.core.steps import Stragglers
+from fedpoint.errors import FedpointError
+from fedpoint.runtimes.session import bind_algorithm
+from fedpoint.verbs.plan import plan
+from fedpoint.verbs.plan_search import method_of
+
+PLANNED = ("gradient_exchange", "fedavg", "scaffold")
+PLANNED_STEPS = (1, 4, 16)
+
+
+class PlanNotice(UserWarning):
+    """algorithm="auto" could not be planned, and what was taken instead."""
+
+
+class Chosen(NamedTuple):
+    algorithm: Any
+    rounds: int
+    plan: Any  # an fp.Plan, or None
+
+
+def choose(algorithm: Any, task: Any, step: Any, local_steps: Any, rounds: int, target: float, participation: Any):
+    """The algorithm object and the number of rounds."""
+    if isinstance(algorithm, str) and algorithm == "auto":
+        return planned(task, step, local_steps, rounds, target, participation)
+    if hasattr(type(algorithm), "card"):
+        if type(algorithm).card.network:
+            raise FedpointError(f"{type(algorithm).card.title} runs on a network: take NetworkRegressor or -Classifier")
+        return Chosen(algorithm, rounds, None)
+    if not isinstance(algorithm, str):
+        raise FedpointError(
+            f'algorithm is a name such as "scaffold", an object such as fp.FedAvg(...) or "auto"; got {algorithm!r}'
+        )
+    return Chosen(by_name(algorithm, task, step, local_steps), rounds, None)
+
+
+def by_name(name: str, task: Any, step: Any, local_steps: Any) -> Any:
+    """An algorithm of the catalogue with its step chosen."""
+    method = method_of(name)
+    probe = _make(method, 1e-3, local_steps)
+    if type(probe).card.network:
+        raise FedpointError(f"{method.title} runs on a network: take NetworkRegressor or NetworkClassifier")
+    if isinstance(step, str):
+        if step != "auto":
+            raise FedpointError(f'step must be a number or "auto", got {step!r}')
+        step = stable_step(probe, task)
+    return _make(method, step, local_steps)
+
+
+def _make(method: Any, step: Any, local_steps: Any) -> Any:
+    return method.make(step=step, local_steps=local_steps) if method.local else method.make(step=step)
+
+
+def stable_step(algorithm: Any, task: Any) -> float:
+    r"""$1/L$ with L the largest smoothness of an agent: no agent's local steps overshoot, and their mean does not.
+
+    Where a round is one step of all together, L is that of the aggregate. A method whose steps are divided by their
+    number gets that many times more; a proximal term adds to L. With a batch, L is twice the smoothness that a batch is
+    expected to have. SCAFFOLD with that step was stable, with everyone, on thousands of random problems, however
+    different their agents; should a run diverge all the same, it is begun again with half the step.
+    """
+    if not hasattr(task, "smoothness"):
+        return 1.0 / sharpness(task)
+    whole, each = task.smoothness()
+    steps = getattr(bind_algorithm(algorithm, task), "local_steps", 1)
+    steps = steps.steps if isinstance(steps, Stragglers) else steps
+    one = steps is not None and bool((np.asarray(steps) == 1).all()) and not getattr(algorithm, "pull", 0.0)
+    smooth = whole if one else float(each.max()) + float(getattr(algorithm, "pull", 0.0))
+    if not smooth > 0:
+        smooth = 1.0  # only zeros: any step will do
+    times = float(np.min(steps)) if getattr(algorithm, "normalise", False) else 1.0
+    return times / smooth
+
+
+def sharpness(task: Any, iterations: int = 20) -> float:
+    """The largest curvature of the aggregate at the start, by power iteration; for losses without known constants."""
+    from fedpoint.estimators.neural import curvature_along
+
+    rng = np.random.default_rng(0)
+    direction = jax.tree.map(lambda a: rng.normal(size=a.shape).astype(a.dtype), task.start())
+    size = 1.0
+    for _ in range(iterations):
+        norm = np.sqrt(sum(float((a**2).sum()) for a in jax.tree.leaves(direction)))
+        if not norm > 0:
+            break
+        direction = jax.tree.map(lambda a, n=norm: (a / n).astype(a.dtype), direction)
+        direction = curvature_along(task, direction)
+        size = np.sqrt(sum(float((a**2).sum()) for a in jax.tree.leaves(direction)))
+    return float(size) if size > 0 and np.isfinite(size) else 1.0
+
+
+def planned(task: Any, step: Any, local_steps: Any, rounds: int, target: float, participation: Any) -> Chosen:
+    """By `fp.plan`: E|w - w*|^2 at most `target` times that of the start, with the least communication."""
+    try:
+        solution = task.solution()
+        if solution is None:
+            raise FedpointError("the solution of this problem is not known, so there is no distance to it to plan for")
+        away = sum(
+            float(((a - b) ** 2).sum()) for a, b in zip(*map(jax.tree.leaves, (solution, task.start())), strict=True)
+        )
+        if not away > 0:
+            return Chosen(by_name("gradient_exchange", task, step, local_steps), rounds, None)
+        made = plan(
+            task,
+            target=target * away,
+            methods=PLANNED,
+            local_steps=PLANNED_STEPS,
+            participation=[Everyone() if participation is None else participation],
+        )
+        if not made.choices:
+            raise FedpointError(
+                "; ".join(f"{e.method}: {e.reason}" for e in made.excluded) or "no method reaches the target"
+            )
+        best = made.choices[0]
+        if best.rounds > rounds:
+            raise FedpointError(f"the cheapest plan takes {best.rounds} rounds, more than rounds={rounds}")
+        return Chosen(best.algorithm, int(best.rounds), made)
+    except FedpointError as error:
+        warnings.warn(f"no plan, SCAFFOLD with {local_steps} local steps is taken: {error}", PlanNotice, stacklevel=5)
+        return Chosen(by_name("scaffold", task, step, local_steps), rounds, None)

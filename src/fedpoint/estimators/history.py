@@ -1,0 +1,42 @@
+"""What happened in a fit? The rounds, and at each the objective and the distance to its minimum."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+
+class History:
+    """rounds: (n,) from 0 on. models: the global models at them, as the problem has them, (n, ...).
+
+    loss: (n,) the objective, penalty included. error: (n,) the squared distance to the pooled solution, in the
+    coordinates in which rounds are run; None where that is not known. Both are computed when first asked for.
+    """
+
+    def __init__(self, problem: Any, rounds: np.ndarray, models: Any):
+        self._problem, self.rounds, self.models = problem, rounds, models
+
+    @cached_property
+    def loss(self) -> np.ndarray:
+        return self._problem.objective(self.models)
+
+    @cached_property
+    def error(self) -> np.ndarray | None:
+        solution = self._problem.solution()
+        if solution is None:
+            return None
+        pairs = zip(jax.tree.leaves(self.models), jax.tree.leaves(solution), strict=True)
+        return np.asarray(sum(((a - b) ** 2).reshape(len(a), -1).sum(1) for a, b in pairs))
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Numbers, not rows: a saved model holds no data."""
+        return {"rounds": self.rounds, "models": self.models, "loss": self.loss, "error": self.error, "_problem": None}
+
+    def __repr__(self) -> str:
+        return f"<History: {int(self.rounds[-1])} rounds, loss {self.loss[0]:.6g} to {self.loss[-1]:.6g}>"

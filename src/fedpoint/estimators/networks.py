@@ -1,0 +1,290 @@
+"""A model for each agent, alike between neighbours, in scikit-learn's way: `NetworkRegressor`, `NetworkClassifier`."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.utils.validation import check_is_fitted
+
+from fedpoint import gtv
+from fedpoint.core.network import Network
+from fedpoint.data.preprocess import check_groups
+from fedpoint.errors import FedpointError
+from fedpoint.estimators.federated import check_classes, check_penalty, inverse_penalty, probabilities, seed_of
+from fedpoint.estimators.table import Coordinates, Table, read_fit, read_rows
+from fedpoint.estimators.tasks import LogisticTask, RidgeTask
+from fedpoint.metrics import Fairness, fairness
+from fedpoint.verbs.run import check_count
+
+NAMED = 5  # groups that a message spells out
+
+
+class MeanModelWarning(UserWarning):
+    """Rows were predicted by the mean of the agents' models, because it is not known whose they are."""
+
+
+class Networked(BaseEstimator):
+    """What both estimators do: couple the agents, choose how strongly, find each row its model."""
+
+    network: Any
+    coupling: Any
+    neighbours: int
+    fit_intercept: bool
+    scale: bool
+    folds: int
+    categorical: Any
+    random_state: Any
+
+    def _prepare(self, X: Any, y: Any, groups: Any, labels: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The design, targets, and whose row it is."""
+        self._table: Table
+        self._table, numbers, y = read_fit(self, X, y, groups, labels, self.categorical)
+        names = np.zeros(len(numbers), int) if groups is None else check_groups(groups, len(numbers))
+        self.agents_ = np.unique(names)
+        self.feature_names_out_ = self._table.names
+        self._coordinates = Coordinates.of(numbers, names, bool(self.scale), False, bool(self.fit_intercept))
+        return self._coordinates.design(numbers, bool(self.fit_intercept)), y, names
+
+    def _couple(self, task: Any) -> np.ndarray:
+        """(K, ...): GTVMin's models."""
+        self.problem_ = task
+        self.network_ = net = self._network_of(task)
+        self.choice_ = None
+        if not len(net.edges):
+            self.coupling_ = 0.0
+            if task.agents == 1 and isinstance(task, LogisticTask):
+                w = task.solution()
+                if w is None:
+                    raise FedpointError(f"{gtv.AT_INFINITY}: take a smaller C")
+                return w[None]
+        elif isinstance(self.coupling, str):
+            if self.coupling != "auto":
+                raise FedpointError(f'coupling must be a number, at least 0, or "auto"; got {self.coupling!r}')
+            self.choice_ = gtv.choose(task, net, folds=self.folds, seed=seed_of(self.random_state))
+            self.coupling_ = self.choice_.coupling
+            return self.choice_.models
+        else:
+            self.coupling_ = float(self.coupling)
+        return gtv.solve(task, net, self.coupling_)
+
+    def _network_of(self, task: Any) -> Network:
+        given = self.network
+        if given is None:
+            check_count("neighbours", self.neighbours, 1)
+            k = min(self.neighbours, task.agents - 1)
+            return Network([], [], task.names) if k == 0 else Network.similarity(task, k=k)
+        if hasattr(given, "is_directed"):
+            given = Network.from_networkx(given)
+        if not isinstance(given, Network):
+            raise FedpointError(f"network must be an fp.Network, a networkx graph or None, got {type(given).__name__}")
+        return given.aligned(task.names)
+
+    def _keep(self, models: np.ndarray) -> None:
+        """Coefficients of each agent and of the mean model, sum_k p_k w_k."""
+        task, intercept = self.problem_, bool(self.fit_intercept)
+        self.models_ = models
+        self.mean_model_ = np.tensordot(task.weights, models, axes=1)
+        both = [*models, self.mean_model_]
+        found = [self._coordinates.coefficients(w, intercept) for w in both]
+        self._slopes = np.stack([slope for slope, _ in found])  # (K + 1, d, ...), the mean model last
+        self._constants = np.stack([np.asarray(constant) for _, constant in found])
+        offset = np.concatenate([[0], np.cumsum(task.counts)])
+        self.agent_losses_ = np.array(
+            [task.row_losses(w)[a:b].mean() for w, a, b in zip(models, offset[:-1], offset[1:], strict=True)]
+        )
+
+    @property
+    def fairness_(self) -> Fairness:
+        """Of the agents' losses, each by its own model: variance, entropy, Jain's index, worst and best tenth."""
+        check_is_fitted(self)
+        return fairness(self.agent_losses_)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the rows: a saved model holds no data."""
+        state = super().__getstate__().copy()
+        return state | {"problem_": None} if "problem_" in state else state
+
+    def _which(self, groups: Any, rows: int) -> np.ndarray:
+        """(n,): the number of the model for each row; the last one is the mean model."""
+        K = len(self.agents_)
+        if groups is None:
+            if K > 1:
+                _say(f"no groups are given: the mean of the {K} agents' models predicts")
+            return np.full(rows, K if K > 1 else 0)
+        number = {str(name): k for k, name in enumerate(self.agents_.tolist())}
+        names = [str(name) for name in check_groups(groups, rows).tolist()]
+        place = np.array([number.get(name, K) for name in names], dtype=int)
+        new = sorted({name for name, k in zip(names, place, strict=True) if k == K})
+        if new:
+            shown = ", ".join(new[:NAMED]) + (f" and {len(new) - NAMED} more" if len(new) > NAMED else "")
+            _say(f"groups that were not in fit: {shown}: for their rows the mean of the agents' models predicts")
+        return place
+
+    def _output(self, X: Any, groups: Any) -> np.ndarray:
+        check_is_fitted(self)
+        Z = read_rows(self, self._table, X)
+        which = self._which(groups, len(Z))
+        Z = self._coordinates(Z) if self._coordinates.own else Z
+        out = np.empty((len(Z), *self._slopes.shape[2:]))
+        for k in np.unique(which):
+            rows = which == k
+            out[rows] = Z[rows] @ self._slopes[k] + self._constants[k]
+        return out
+
+
+def _say(text: str) -> None:
+    warnings.warn(text, MeanModelWarning, stacklevel=5)
+
+
+class NetworkRegressor(RegressorMixin, Networked):
+    r"""Linear regression with a model for each agent, neighbours of a network having similar ones: GTVMin.
+
+    $$\min_{w_1, \dots, w_K} \sum_k \Big(\frac{1}{n_k} |y_k - X_k w_k|^2 + \frac{\alpha}{n} |w_k|^2\Big)
+      + \text{coupling} \sum_{\text{edges}} A_{ij} |w_i - w_j|^2$$
+
+    A small coupling fits each agent alone (as Ridge with its share $\alpha n_k/n$), a large one makes the agents of a
+    connected component share a model (agents of equal size: Ridge on their pooled rows). The intercept is a part of w:
+    coupled, but not penalised.
+
+    Args:
+        network: an `fp.Network` or networkx graph whose nodes are the agents; None joins each agent to the `neighbours`
+            whose gradients are most like its own (`fp.Network.similarity`).
+        coupling: a number, or "auto": the one with the least held-out error, by cross-validation over `folds` within
+            agents (`fp.gtv.choose`).
+        alpha: Ridge's, shared out by rows.
+        scale: standardise columns, from sums that agents send: one coupling holds all parameters together, so they
+            should be of one size. Coefficients then belong to the scaled columns.
+        fit_intercept, categorical: as in `FederatedRegressor`. random_state: of the folds.
+
+    Attributes: coef_ (K, d), intercept_ (K,), agents_, network_, coupling_, choice_ (`fp.gtv.Choice`, or None),
+    models_, mean_model_, agent_losses_, fairness_.
+
+    >>> from fedpoint import Network
+    >>> X, y, who = np.array([[0.0], [1.0], [0.0], [1.0]]), [0.0, 1.0, 0.0, 3.0], ["a", "a", "b", "b"]
+    >>> net = Network.from_edges([("a", "b")])
+    >>> alone = NetworkRegressor(net, coupling=1e-9, alpha=0.0, scale=False).fit(X, y, groups=who)
+    >>> alone.predict([[2.0], [2.0]], groups=["a", "b"]).round(3)
+    array([2., 6.])
+    >>> together = NetworkRegressor(net, coupling=1e9, alpha=0.0, scale=False).fit(X, y, groups=who)
+    >>> together.predict([[2.0], [2.0]], groups=["a", "b"]).round(3)
+    array([4., 4.])
+    """
+
+    def __init__(
+        self,
+        network: Any = None,
+        coupling: Any = "auto",
+        *,
+        alpha: float = 1.0,
+        neighbours: int = 5,
+        fit_intercept: bool = True,
+        scale: bool = True,
+        folds: int = 5,
+        categorical: Any = "auto",
+        random_state: Any = 0,
+    ):
+        self.network = network
+        self.coupling = coupling
+        self.alpha = alpha
+        self.neighbours = neighbours
+        self.fit_intercept = fit_intercept
+        self.scale = scale
+        self.folds = folds
+        self.categorical = categorical
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> NetworkRegressor:
+        """groups: whose row it is. Without it there is one agent."""
+        alpha = check_penalty("alpha", self.alpha)
+        design, y, names = self._prepare(X, y, groups, labels=False)
+        ridge = self._coordinates.ridge(2 * alpha / len(design), bool(self.fit_intercept))
+        self._keep(self._couple(RidgeTask(design, y, ridge, groups=names, half=False)))
+        self.coef_, self.intercept_ = self._slopes[:-1], self._constants[:-1]
+        return self
+
+    def predict(self, X: Any, groups: Any = None) -> np.ndarray:
+        """(n,): each row by its agent's model; where that is not known by the mean model, with a `MeanModelWarning`."""
+        return self._output(X, groups)
+
+    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
+        """R^2 of `predict(X, groups)`."""
+        return r2_score(y, self.predict(X, groups), sample_weight=sample_weight)
+
+
+class NetworkClassifier(ClassifierMixin, Networked):
+    r"""Logistic or softmax regression with a model for each agent, neighbours of a network having similar ones: GTVMin.
+
+    $$\min_{w_1, \dots, w_K} \sum_k \Big(\frac{1}{n_k} \sum_{i \in k} \ell(y_i, x_i^\top w_k)
+      + \frac{1}{2 C n} |w_k|^2\Big) + \text{coupling} \sum_{\text{edges}} A_{ij} |w_i - w_j|^2$$
+
+    An agent may have one class only: its neighbours say what it cannot know. In a connected component there must be
+    every class that its models are to tell apart.
+
+    Args:
+        C: LogisticRegression's inverse penalty, shared out by rows.
+        network, coupling, neighbours, fit_intercept, scale, folds, categorical, random_state: as in `NetworkRegressor`.
+
+    Attributes: classes_, coef_ (K, d), or (K, C, d) for more than two classes, intercept_, and those of
+    `NetworkRegressor`.
+
+    >>> from fedpoint import Network
+    >>> X, y, who = np.array([[0.0], [1.0], [0.5], [2.0]]), [0, 1, 0, 1], ["a", "a", "b", "b"]
+    >>> model = NetworkClassifier(Network.from_edges([("a", "b")]), coupling=1.0).fit(X, y, groups=who)
+    >>> model.predict([[0.0], [2.0]], groups=["a", "b"])
+    array([0, 1])
+    """
+
+    def __init__(
+        self,
+        network: Any = None,
+        coupling: Any = "auto",
+        *,
+        C: float = 1.0,
+        neighbours: int = 5,
+        fit_intercept: bool = True,
+        scale: bool = True,
+        folds: int = 5,
+        categorical: Any = "auto",
+        random_state: Any = 0,
+    ):
+        self.network = network
+        self.coupling = coupling
+        self.C = C
+        self.neighbours = neighbours
+        self.fit_intercept = fit_intercept
+        self.scale = scale
+        self.folds = folds
+        self.categorical = categorical
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> NetworkClassifier:
+        """groups: whose row it is. Without it there is one agent."""
+        penalty = inverse_penalty(self.C)
+        design, y, names = self._prepare(X, y, groups, labels=True)
+        self.classes_, label = check_classes(y)
+        ridge = self._coordinates.ridge(penalty / len(design), bool(self.fit_intercept))
+        self._keep(self._couple(LogisticTask(design, label, ridge, names)))
+        coef, constant = self._slopes[:-1], self._constants[:-1]
+        self.coef_, self.intercept_ = (coef if coef.ndim == 2 else coef.transpose(0, 2, 1)), constant
+        return self
+
+    def decision_function(self, X: Any, groups: Any = None) -> np.ndarray:
+        """(n,) for two classes, else (n, C): logits."""
+        return self._output(X, groups)
+
+    def predict_proba(self, X: Any, groups: Any = None) -> np.ndarray:
+        """(n, C)."""
+        return probabilities(self._output(X, groups))
+
+    def predict(self, X: Any, groups: Any = None) -> np.ndarray:
+        """(n,): each row by its agent's model; where that is not known by the mean model, with a `MeanModelWarning`."""
+        out = self._output(X, groups)
+        return self.classes_[(out > 0).astype(int) if out.ndim == 1 else out.argmax(1)]
+
+    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy of `predict(X, groups)`."""
+        return accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight)
