@@ -42,6 +42,8 @@ def run(
     if figure is not None:
         check_path(figure)
     experiment = read(file, rounds=rounds, seed=seed)
+    for note in experiment.notes:
+        click.echo(f"Note: {note}.", err=True)
     if experiment.network is not None and experiment.network.caution():
         click.echo(f"Note: {experiment.network.caution()}", err=True)
     folder = folder or free_folder(experiment.name)

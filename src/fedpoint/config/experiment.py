@@ -13,11 +13,13 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedpoint.config import methods, networks, schedules, schemes
+from fedpoint.config.data import Partition
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.mistakes import Mistake, Mistakes
+from fedpoint.config.mistakes import NOTHING, Mistake, Mistakes
 from fedpoint.config.problems import KINDS, AnyKind, Seed, Table
 from fedpoint.config.text import read_text
 from fedpoint.core.schedule import Synchronous
+from fedpoint.data.columns import BadTable
 from fedpoint.errors import FedpointError, nearest
 from fedpoint.report.labels import labels_of, short
 from fedpoint.runtimes.session import bind_algorithm, check_place, check_valid
@@ -69,6 +71,11 @@ class Experiment:
     def comparison(self) -> bool:
         return len(self.members) > 1
 
+    @property
+    def notes(self) -> list[str]:
+        """What was done to the data that the file names."""
+        return getattr(self.problem, "notes", [])
+
     def with_rounds(self, rounds: int) -> Experiment:
         members = [replace(m, content={**m.content, "rounds": rounds}) for m in self.members]
         return replace(self, content={**self.content, "rounds": rounds}, members=members)
@@ -101,7 +108,7 @@ def parse(
     content: Mapping[str, Any], name: str, text: str = "", base: Path | None = None, source: str | None = None
 ) -> Experiment:
     """An experiment from the content of a file; all its mistakes in one error."""
-    checked, mistakes = _check_keys(content)
+    checked, mistakes = _check_keys(content, base)
     tables, wrong = _algorithms(content)
     mistakes += wrong
     key, choices, wrong = _participations(content, base)
@@ -110,7 +117,7 @@ def parse(
     mistakes += wrong
     problem = held_out = network = None
     if not any(m.path[:1] in ((), ("problem",)) for m in mistakes):
-        problem, held_out, more = _problem(content["problem"])
+        problem, held_out, more = _problem(content["problem"], base)
         mistakes += more
     if problem is not None and not wrong:
         try:
@@ -125,9 +132,9 @@ def parse(
     return Experiment(name, whole, problem, held_out, _members(whole, key), network)
 
 
-def _check_keys(content: Mapping) -> tuple[Content | None, list[Mistake]]:
+def _check_keys(content: Mapping, base: Path | None) -> tuple[Content | None, list[Mistake]]:
     try:
-        return Content.model_validate(dict(content)), []
+        return Content.model_validate(dict(content), context={"base": base}), []
     except ValidationError as error:
         return None, [_mistake(e) for e in error.errors(include_url=False)]
 
@@ -141,6 +148,8 @@ def _mistake(error: Any) -> Mistake:
     match error["type"]:
         case "extra_forbidden":
             known: type[Table] = KINDS[kind] if kind else Content
+            if path[:2] == ("problem", "partition") and len(path) > 2:
+                known = Partition
             return Mistake(path, f"unknown key; {nearest(str(path[-1]), known.model_fields)}", value)
         case "missing":
             hint = f"; it has a kind: {', '.join(KINDS)}" if path == ("problem",) else ""
@@ -191,12 +200,21 @@ def _participations(content: Mapping, base: Path | None) -> tuple[str, list[Any]
     return key, good, mistakes
 
 
-def _problem(table: Any) -> tuple[Any, Any, list[Mistake]]:
+def _problem(table: Any, base: Path | None) -> tuple[Any, Any, list[Mistake]]:
     try:
-        problem, held_out = TypeAdapter(AnyKind).validate_python(table).build()
+        problem, held_out = TypeAdapter(AnyKind).validate_python(table, context={"base": base}).build()
+    except BadTable as error:
+        return None, None, [_of_table(key, said, table) for key, said in error.shown()]
     except FedpointError as error:
         return None, None, [Mistake(("problem",), str(error))]
     return problem, held_out, []
+
+
+def _of_table(key: str, said: str, table: Mapping) -> Mistake:
+    """A mistake in the data, at the key that leads there."""
+    if key in ("file", "files"):
+        return Mistake(("problem", "files" if "files" in table else "file"), said)
+    return Mistake(("problem", key), said, table.get(key, NOTHING))
 
 
 def _misfits(tables: list, key: str, choices: list, problem: Any, network: Any, base: Path | None) -> list[Mistake]:

@@ -79,21 +79,3 @@ def digits(test: float, seed: int) -> tuple[np.ndarray, np.ndarray, tuple[np.nda
     order = np.random.default_rng(seed).permutation(len(y))
     out, kept = order[: int(test * len(y))], np.sort(order[int(test * len(y)) :])
     return X[kept], y[kept], (X[out], y[out]) if len(out) else None
-
-
-def dirichlet_groups(y: np.ndarray, agents: int, alpha: float, seed: int) -> np.ndarray:
-    """(n,): the agent of each row. The shares of a class over agents are Dirichlet(alpha): small is skewed."""
-    if agents > len(y):
-        raise FedpointError(f"{agents} agents for {len(y)} rows: each needs at least one")
-    rng = np.random.default_rng([seed, 1])
-    groups = np.empty(len(y), int)
-    for c in np.unique(y):
-        rows = rng.permutation(np.flatnonzero(y == c))
-        cuts = np.cumsum(rng.dirichlet(np.full(agents, alpha)))[:-1]
-        for agent, part in enumerate(np.split(rows, (cuts * len(rows)).astype(int))):
-            groups[part] = agent
-    counts = np.bincount(groups, minlength=agents)
-    for empty in np.flatnonzero(counts == 0):  # nobody is left without a row: the richest gives one
-        richest = int(np.bincount(groups, minlength=agents).argmax())
-        groups[rng.choice(np.flatnonzero(groups == richest))] = empty
-    return groups

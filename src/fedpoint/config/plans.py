@@ -102,7 +102,7 @@ def _parse(content: Mapping[str, Any], path: Path, text: str) -> Planned:
     wrong += mistakes
     problem = None
     if checked is not None:
-        problem, _, mistakes = _problem(content["problem"])
+        problem, _, mistakes = _problem(content["problem"], path.parent)
         wrong += mistakes
     if wrong or checked is None:
         raise Mistakes(str(path), wrong, text)

@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from fedpoint import problems
 from fedpoint.config import generate
+from fedpoint.config.data import TableFile
+from fedpoint.config.kinds import Agents, Count, Kind, Positive, Rows, Sampling, Seed, Table, Variance
+from fedpoint.data.partitions import partition
 from fedpoint.errors import FedpointError
 
-Agents = Annotated[int, Field(ge=1, le=10_000_000)]
-Count = PositiveInt
-Variance = Annotated[float, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Sampling = Literal["iid", "shuffle", "importance"]
-
-
-def _row_counts(rows: Any) -> Any:
-    numbers = rows if isinstance(rows, list) and len(rows) == 2 else [rows]
-    if not all(type(n) is int and n >= 1 for n in numbers) or numbers[0] > numbers[-1]:
-        raise ValueError("must be a whole number, at least 1, or [least, most]")
-    return rows
-
-
-Rows = Annotated[Any, AfterValidator(_row_counts)]
-
-
-class Table(BaseModel):
-    """A table of the file: unknown keys are mistakes, and so are texts in the place of numbers."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class Kind(Table, ABC):
-    """A problem."""
-
-    @abstractmethod
-    def build(self) -> tuple[Any, Any]:
-        """The problem, and data (X, y) that no agent has, for evaluation, or None."""
-
-    def content(self) -> dict[str, Any]:
-        """The table that makes this problem again, defaults written out."""
-        return self.model_dump(exclude_none=True)
+__all__ = ["KINDS", "AnyKind", "Count", "Kind", "Positive", "Seed", "Table"]
 
 
 class LinearStream(Kind):
@@ -133,7 +102,7 @@ class Digits(Kind):
 
     def build(self) -> tuple[Any, Any]:
         X, y, held_out = generate.digits(self.test, self.seed)
-        groups = generate.dirichlet_groups(y, self.agents, self.dirichlet, self.seed)
+        groups = partition(y, "dirichlet", self.agents, alpha=self.dirichlet, seed=self.seed)
         made = problems.Logistic(
             X,
             y,
@@ -269,7 +238,7 @@ class FrozenLake(Worlds):
 
 
 AnyKind = Annotated[
-    LinearStream | LeastSquares | Logistic | Digits | Quadratic | LinearSystem | Garnet | FrozenLake,
+    LinearStream | LeastSquares | Logistic | Digits | TableFile | Quadratic | LinearSystem | Garnet | FrozenLake,
     Field(discriminator="kind"),
 ]
 KINDS: dict[str, type[Kind]] = {
@@ -277,6 +246,7 @@ KINDS: dict[str, type[Kind]] = {
     "least_squares": LeastSquares,
     "logistic": Logistic,
     "digits": Digits,
+    "table": TableFile,
     "quadratic": Quadratic,
     "linear_system": LinearSystem,
     "garnet": Garnet,

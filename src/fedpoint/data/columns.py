@@ -8,9 +8,11 @@ or wrong, goes through Python's csv, which can tell why. All three read the same
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import io
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,13 +35,30 @@ class BadTable(FedpointError):
 
     def __init__(self, mistakes: Sequence[tuple[str, str]]):
         self.mistakes = list(mistakes)
-        super().__init__("\n".join(listed([message for _, message in self.mistakes])))
+        super().__init__("\n".join(message for _, message in self.shown()))
+
+    def shown(self) -> list[tuple[str, str]]:
+        """The first of many, and how many more there are."""
+        more = len(self.mistakes) - SHOWN
+        return [*self.mistakes[:SHOWN], ("file", f"and {more} more mistakes")] if more > 1 else self.mistakes
 
 
-def listed(messages: Sequence[str]) -> list[str]:
-    """The first of many messages, and how many more there are."""
-    more = len(messages) - SHOWN
-    return [*messages[:SHOWN], f"and {more} more mistakes"] if more > 1 else list(messages)
+def shown(path: str | os.PathLike) -> str:
+    """A path as one would write it from here."""
+    path = Path(path)
+    return str(path.relative_to(Path.cwd()) if path.is_absolute() and path.is_relative_to(Path.cwd()) else path)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[io.BufferedReader]:
+    """A file's bytes, or one clear message why they cannot be read."""
+    try:
+        with path.open("rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise FedpointError(f"there is no file {shown(path)}") from None
+    except OSError as error:
+        raise FedpointError(f"cannot read {shown(path)}: {error.strerror}") from None
 
 
 @dataclass
@@ -91,16 +110,13 @@ class _Growing:
 
     def add_cells(self, cells: Sequence[str]) -> None:
         """Cells as they stand, stripped: numbers if all that are there are, else words."""
-        if not self.only_words:
-            numbers = [_number(cell) for cell in cells]
-            if None not in numbers:
-                if any(cell not in MISSING for cell in cells) and self.expected is None:
-                    self.expected = False
-                self.add_numbers(np.array(numbers, float))
-                return
-            if self.expected is None:
-                self.expected = True
-        self.add_words(None, cells)
+        numbers = None if self.only_words else _numbers(cells)
+        if self.expected is None and (numbers is None or not np.isnan(numbers).all()):
+            self.expected = numbers is None
+        if numbers is None:
+            self.add_words(None, cells)
+        else:
+            self.add_numbers(numbers)
 
     def finish(self) -> Column | str:
         """The whole column, or what is wrong with it."""
@@ -139,8 +155,7 @@ class _Growing:
             return self._words(parts)
         odd = word if word.sum() <= number.sum() else number
         row = int(np.flatnonzero(odd)[0])
-        more = f" (and {odd.sum() - 1} more cells)" if odd.sum() > 1 else ""
-        cell = self._cell(parts, row)
+        more, cell = and_more(int(odd.sum()) - 1), self._cell(parts, row)
         if odd is word:
             return f"row {row + 1}, column {self.name!r} is {cell!r}, not a number{more}"
         return f"row {row + 1}, column {self.name!r} is {cell}, a number among words{more}: name it in categorical"
@@ -153,6 +168,10 @@ class _Growing:
         return ""
 
 
+def and_more(cells: int) -> str:
+    return f" (and {cells} more {'cell' if cells == 1 else 'cells'})" if cells else ""
+
+
 def _number(cell: str) -> float | None:
     """A cell as a number, NaN when it is missing; None when it is a word."""
     if cell in MISSING:
@@ -161,6 +180,17 @@ def _number(cell: str) -> float | None:
         return None if "_" in cell else float(cell)  # Python reads 1_000, nobody else does
     except ValueError:
         return None
+
+
+def _numbers(cells: Sequence[str]) -> np.ndarray | None:
+    """Cells as numbers; None when one is a word."""
+    try:
+        if "_" not in "".join(cells):
+            return np.array([float(cell or "nan") for cell in cells])
+    except ValueError:
+        pass
+    numbers = [_number(cell) for cell in cells]
+    return None if None in numbers else np.array(numbers, float)
 
 
 # A file as a whole.
@@ -174,14 +204,14 @@ def header_of(path: Path, separator: str = ",") -> list[str]:
     """The names of a file's columns; refused when one is twice there, or none."""
     names = list(_parquet(path).schema_arrow.names) if is_parquet(path) else _csv_header(path, separator)
     if not any(names):
-        raise FedpointError(f"{path} is empty: give a header and at least one row below it")
+        raise FedpointError(f"{shown(path)} is empty: give a header and at least one row below it")
     double = sorted({name for name in names if names.count(name) > 1})
     if double:
         some = ", ".join(repr(name) for name in double[:SHOWN])
         which = f"the column {some} occurs" if len(double) == 1 else f"the columns {some} occur"
-        raise FedpointError(f"{path}: {which} twice in the header")
+        raise FedpointError(f"{shown(path)}: {which} twice in the header")
     if "" in names:
-        raise FedpointError(f"{path}: column {names.index('') + 1} has no name in the header")
+        raise FedpointError(f"{shown(path)}: column {names.index('') + 1} has no name in the header")
     return names
 
 
@@ -209,8 +239,10 @@ def read_columns(
     else:
         places = [header.index(column.name) for column in growing]
         _read_csv(path, _Layout(len(header), places, separator), growing, parser, wrong)
+        if wrong:  # where cells are missing or too many, none can be told
+            raise BadTable([("file", f"{shown(path)}: {said}") for said in wrong])
     if not wrong and not any(len(part) for part in growing[0].parts):
-        raise FedpointError(f"{path} has no rows: give at least one below the header")
+        raise FedpointError(f"{shown(path)} has no rows: give at least one below the header")
     made: dict[str, Column] = {}
     for column in growing:
         done = column.finish()
@@ -255,9 +287,8 @@ def not_values(path: Path | None, columns: Mapping[str, Column], missing: bool, 
             continue
         if bad.any():
             row, more = int(bad.argmax()), int(bad.sum()) - 1
-            also = f" (and {more} more {'cell' if more == 1 else 'cells'})" if more else ""
             cell = cell_at(path, row, name, column, separator)
-            wrong.append(f"row {row + 1}, column {name!r} is {cell}{also}{why}")
+            wrong.append(f"row {row + 1}, column {name!r} is {cell}{and_more(more)}{why}")
     return wrong
 
 
@@ -276,27 +307,21 @@ class _Layout:
 def _lines(path: Path) -> Iterator[str]:
     """The text in pieces of whole lines, no quoted cell cut."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    done = 0
-    try:
-        with path.open("rb") as file:
-            rest = ""
-            while block := file.read(PIECE):
-                rest += decoder.decode(block)
-                done += len(block)
-                end = rest.rfind("\n") + 1
-                if end and not rest.count('"', 0, end) % 2:
-                    yield rest[:end]
-                    rest = rest[end:]
-            rest += decoder.decode(b"", final=True)
-            if rest:
-                yield rest
-    except FileNotFoundError:
-        raise FedpointError(f"there is no file {path}") from None
-    except OSError as error:
-        raise FedpointError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        at = done - len(decoder.getstate()[0]) + error.start
-        raise FedpointError(f"{path} is not UTF-8 text (about byte {at}): save it as UTF-8") from None
+    done, rest = 0, ""
+    with opened(path) as file:
+        block = b" "
+        while block:
+            block = file.read(PIECE)
+            try:
+                rest += decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                at = done - len(decoder.getstate()[0]) + error.start
+                raise FedpointError(f"{shown(path)} is not UTF-8 text (byte {at}): save it as UTF-8") from None
+            done += len(block)
+            end = rest.rfind("\n") + 1 if block else len(rest)
+            if end and (not block or not rest.count('"', 0, end) % 2):
+                yield rest[:end]
+                rest = rest[end:]
 
 
 def _rows(text: str, separator: str) -> Iterator[list[str]]:
@@ -330,7 +355,7 @@ def _read_csv(path: Path, layout: _Layout, columns: list[_Growing], parser: str 
             found = fast(text, layout, columns) if fast is not None and text else None
             row += _by_csv(text, layout, columns, row, wrong) if found is None else found
     except csv.Error as error:
-        raise FedpointError(f"{path}: after row {row}: {error}") from None
+        raise FedpointError(f"{shown(path)}: after row {row}: {error}") from None
 
 
 def _below_header(text: str, separator: str) -> str:
@@ -437,16 +462,16 @@ def _has_pandas() -> bool:
 
 def _parquet(path: Path) -> Any:
     if not path.is_file():
-        raise FedpointError(f"there is no file {path}")
+        raise FedpointError(f"there is no file {shown(path)}")
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise FedpointError(f"{path}: Parquet needs the package pyarrow: pip install 'fedpoint[data]'") from None
+        raise FedpointError(f"{shown(path)}: Parquet needs the package pyarrow: pip install 'fedpoint[data]'") from None
     try:
         return pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:
-        raise FedpointError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from None
+        raise FedpointError(f"{shown(path)} is not a Parquet file: {str(error).splitlines()[0]}") from None
 
 
 def _read_parquet(path: Path, columns: list[_Growing], wrong: list[str]) -> None:
@@ -472,7 +497,7 @@ def _read_parquet(path: Path, columns: list[_Growing], wrong: list[str]) -> None
                 if column.name in readers:
                     readers[column.name](column, batch.column(column.name))
     except (pyarrow.ArrowException, OSError) as error:
-        raise FedpointError(f"{path} is damaged: {str(error).splitlines()[0]}") from None
+        raise FedpointError(f"{shown(path)} is damaged: {str(error).splitlines()[0]}") from None
 
 
 def _add_texts(column: _Growing, array: Any) -> None:

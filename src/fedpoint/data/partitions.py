@@ -26,7 +26,7 @@ def partition(y: Any, kind: str, agents: int, *, seed: int = 0, **options: Any) 
     Where a draw leaves an agent without a row, the largest agent gives it one.
 
     >>> partition(["a", "a", "b", "b"], "shards", agents=2, classes=1)
-    array([1, 1, 0, 0])
+    array([0, 0, 1, 1])
     """
     if kind not in KINDS:
         hint = ": that is the agent column itself" if kind == "natural" else f": {nearest(str(kind), KINDS)}"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpoint.data.columns import BadTable, Column, column_of, header_of, not_values, read_columns
+from fedpoint.data.columns import BadTable, Column, column_of, header_of, not_values, read_columns, shown
 from fedpoint.data.partitions import partition as spread
 from fedpoint.errors import FedpointError, nearest
 
@@ -147,7 +147,8 @@ class Table:
         kind = "a number" if self.classes is None else f"{len(self.classes)} classes"
         out = "" if self.held_out is None else f", {len(self.held_out.y)} held out"
         agents = len(np.unique(self.groups))
-        return f"<{len(self.y)} rows of {agents} agents{out}: {self.target} ({kind}) by {len(self.features)} features>"
+        few = ", ".join(self.features[:4]) + (f" and {len(self.features) - 4} more" if len(self.features) > 4 else "")
+        return f"<{len(self.y)} rows of {agents} agents{out}: {self.target} ({kind}) by {few}>"
 
 
 def with_ones(X: np.ndarray) -> np.ndarray:
@@ -206,7 +207,7 @@ def read_table(
 
     >>> table = read_table({"x": [1.0, 2.0, 3.0, 5.0], "y": [1.0, 2.0, 3.0, 5.5], "site": list("aabb")}, "y", "site")
     >>> table
-    <4 rows of 2 agents: y (a number) by 1 features>
+    <4 rows of 2 agents: y (a number) by x>
     """
     _check_choices(model, missing, held_out)
     natural = partition is None or partition.get("kind") == "natural"
@@ -252,7 +253,7 @@ class _Piece:
 
     @property
     def where(self) -> str:
-        return "the table" if self.path is None else str(self.path)
+        return "the table" if self.path is None else shown(self.path)
 
     def header(self) -> list[str]:
         return [str(name) for name in self.columns] if self.path is None else header_of(self.path, self.separator)
@@ -292,14 +293,16 @@ def files_of(source: Any) -> list[Path]:
     for one in given:
         found = sorted(glob.glob(str(one), recursive=True)) if _is_pattern(one) else [str(one)]
         if not found:
-            raise BadTable([("files", f"no file is called {one}")])
+            raise BadTable([("files", f"no file is called {shown(one)}")])
         paths += [Path(path) for path in found if not os.path.isdir(path) or not _is_pattern(one)]
     if not paths:
         raise BadTable([("files", "no file is named")])
     stems: dict[str, Path] = {}
     for path in paths:
         if path.stem in stems:
-            raise BadTable([("files", f"{stems[path.stem]} and {path} would be the same agent, {path.stem}")])
+            raise BadTable(
+                [("files", f"{shown(stems[path.stem])} and {shown(path)} would be the same agent, {path.stem}")]
+            )
         stems[path.stem] = path
     return sorted(paths, key=lambda path: path.stem)
 
@@ -363,6 +366,9 @@ def _choose(pieces: list[_Piece], asked: _Asked) -> _Chosen:
 def _guess(name: str, header: list[str], most: int = 12) -> str:
     """`nearest`, for tables of hundreds of columns too."""
     text = nearest(name, header)
+    other = next((s for s in ";\t|" if len(header) == 1 and s in header[0]), None)
+    if other is not None:
+        return f"its header is one word, {header[0]!r}: say separator = {other!r}"
     if len(header) <= most:
         return text
     return f"{text.split('Known:')[0]}There are {len(header)}: {', '.join(header[:most])}, ..."
@@ -382,12 +388,15 @@ def _gather(
     wrong: list[tuple[str, str]] = []
     parts: list[dict[str, Column]] = []
     agents: list[np.ndarray] = []
-    empty: list[str] = []
+    gone: list[str] = []
     dropped = 0
     never = {chosen.target, chosen.agent}
     for number, piece in enumerate(pieces):
         try:
             columns, bad = piece.read(chosen)
+        except BadTable as error:
+            wrong += error.mistakes
+            continue
         except FedpointError as error:
             wrong.append(("file", str(error)))
             continue
@@ -397,10 +406,12 @@ def _gather(
             if not keep.all():
                 dropped += rows - int(keep.sum())
                 if not keep.any():
-                    empty.append(piece.where)
-        refused = {n: c for n, c in columns.items() if missing == "refuse" or (missing == "mean" and n in never)}
-        advice = {"refuse": ': missing = "mean" or "drop"', "mean": ': missing = "drop"', "drop": ""}[missing]
-        bad += [f"{text}{advice}" for text in not_values(piece.path, refused, missing=True, separator=piece.separator)]
+                    gone.append(piece.where)
+        for name, column in columns.items():
+            if missing == "refuse" or (missing == "mean" and name in never):
+                advice = 'missing = "drop"' if name in never else 'missing = "mean" or "drop"'
+                empty = not_values(piece.path, {name: column}, missing=True, separator=piece.separator)
+                bad += [f"{text}: {advice}" for text in empty]
         bad += not_values(piece.path, columns, missing=False, separator=piece.separator)
         wrong += [("file", f"{piece.where}: {message}") for message in bad]
         if missing == "drop" and not keep.all():
@@ -410,17 +421,17 @@ def _gather(
     if wrong:
         raise BadTable(wrong)
     notes = [f"{dropped} rows with missing values dropped"] if dropped else []
-    notes += [f"{where}: no row is left" for where in empty]
+    notes += [f"{where}: no row is left" for where in gone]
     columns = {}
     for name in chosen.names:
-        columns[name] = joined([part.pop(name) for part in parts], name)
+        columns[name] = joined([part.pop(name) for part in parts], name, pieces)
     if not len(columns[chosen.target].values):
         raise BadTable([("missing", "every row has a missing value: none is left")])
     own = Column(np.concatenate(agents), [piece.name for piece in pieces])
     return columns, own if chosen.agent is None else columns.pop(chosen.agent), notes
 
 
-def joined(parts: list[Column], name: str) -> Column:
+def joined(parts: list[Column], name: str, pieces: list[_Piece]) -> Column:
     """Columns of several files as one."""
     if len(parts) == 1:
         return parts[0]
@@ -430,10 +441,11 @@ def joined(parts: list[Column], name: str) -> Column:
     words = sorted({word for part in texts for word in part.words or []})
     known = {word: i for i, word in enumerate(words)}
     codes = []
-    for part in parts:
+    for part, piece in zip(parts, pieces, strict=True):
         if part.words is None:
             if not part.missing.all():
-                raise BadTable([("file", f"column {name!r} holds numbers in some files and words in others")])
+                other = next(p.where for c, p in zip(parts, pieces, strict=True) if c.words)
+                raise BadTable([("file", f"column {name!r} holds numbers in {piece.where}, but words in {other}")])
             codes.append(np.full(len(part.values), -1, np.int32))
         else:
             own = np.array([*(known[word] for word in part.words), -1], np.int32)

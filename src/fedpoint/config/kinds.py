@@ -1,0 +1,43 @@
+"""What all problems of files share: the types of their keys, and what a kind of problem must do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
+
+Agents = Annotated[int, Field(ge=1, le=10_000_000)]
+Count = PositiveInt
+Variance = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Sampling = Literal["iid", "shuffle", "importance"]
+
+
+def _row_counts(rows: Any) -> Any:
+    numbers = rows if isinstance(rows, list) and len(rows) == 2 else [rows]
+    if not all(type(n) is int and n >= 1 for n in numbers) or numbers[0] > numbers[-1]:
+        raise ValueError("must be a whole number, at least 1, or [least, most]")
+    return rows
+
+
+Rows = Annotated[Any, AfterValidator(_row_counts)]
+
+
+class Table(BaseModel):
+    """A table of the file: unknown keys are mistakes, and so are texts in the place of numbers."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Kind(Table, ABC):
+    """A problem."""
+
+    @abstractmethod
+    def build(self) -> tuple[Any, Any]:
+        """The problem, and data (X, y) that no agent has, for evaluation, or None."""
+
+    def content(self) -> dict[str, Any]:
+        """The table that makes this problem again, defaults written out."""
+        return self.model_dump(exclude_none=True)
