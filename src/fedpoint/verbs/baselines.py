@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from fedpoint.core.network import Network
 from fedpoint.errors import FedpointError, nearest
@@ -63,8 +64,8 @@ class Difference:
 class Baselines:
     """Held-out errors of several ways to fit agents' models. Print it for a table.
 
-    errors: by method, (splits, agents): the mean squared error, or the mean log loss, of each agent's held-out rows; nan
-    for agents of which nothing was held out. accuracies: likewise, for classes. chosen: by method, the ridge (and
+    errors: by method, (splits, agents): the mean squared error, or the mean log loss, of each agent's held-out rows;
+    nan for agents of which nothing was held out. accuracies: likewise, for classes. chosen: by method, the ridge (and
     coupling) of every split. weights: (agents,) what an agent counts in a mean.
     """
 
@@ -259,7 +260,7 @@ def baselines(
     - coupled: GTVMin over the network, min sum_k L_k(w_k) + ridge/2 |w_k|^2 + coupling sum A_ij |w_i - w_j|^2.
 
     Everything is solved to rounding. Ridge and coupling are chosen for each method and each split by validation within
-    the training rows; of ridge and coupling together, one after the other, twice.
+    the training rows; ridge and coupling of the last one after the other, twice.
 
     Args:
         X, y: rows (n, columns) of numbers, and targets (n,): numbers or classes.
@@ -310,19 +311,10 @@ def baselines(
     errors: dict[str, list[np.ndarray]] = {m: [] for m in wanted}
     right: dict[str, list[np.ndarray]] = {m: [] for m in wanted}
     chosen: dict[str, list[dict[str, float]]] = {m: [] for m in wanted}
-    for test, inner in plan:
-        whole = table.case(~test, test)
-        cases = [table.case(fit, check) for fit, check in inner]
-        found: dict[str, tuple[np.ndarray, dict[str, float]]] = {}
-        for method in wanted:
-            same = "pooled" if method == "SCAFFOLD" else method
-            if same not in found:
-                best = search.choose(same, cases)
-                found[same] = search.fit(same, whole, best), best
-            models, best = found[same]
-            errors[method].append(whole.errors(models))
-            right[method].append(whole.accuracies(models))
-            chosen[method].append(best)
+    # Many small products: threads would wait for each other longer than they work.
+    with threadpool_limits(1, user_api="blas"):
+        for test, inner in plan:
+            _one_split(table, search, test, inner, errors, right, chosen)
     how = "given rows" if split is not None else f"{held_out:g} of each agent's rows"
     how += f", {len(plan)} splits" if len(plan) > 1 else ""
     return Baselines(
@@ -335,6 +327,30 @@ def baselines(
         f"{len(table.names)} agents" + (" by their rows" if weight == "rows" else ""),
         how,
     )
+
+
+def _one_split(
+    table: _Table,
+    search: _Search,
+    test: np.ndarray,
+    inner: list[tuple[np.ndarray, np.ndarray]],
+    errors: dict[str, list[np.ndarray]],
+    right: dict[str, list[np.ndarray]],
+    chosen: dict[str, list[dict[str, float]]],
+) -> None:
+    """Choose, fit and test every method on one split."""
+    whole = table.case(~test, test)
+    cases = [table.case(fit, check) for fit, check in inner]
+    found: dict[str, tuple[np.ndarray, dict[str, float]]] = {}
+    for method in errors:
+        same = "pooled" if method == "SCAFFOLD" else method
+        if same not in found:
+            best = search.choose(same, cases)
+            found[same] = search.fit(same, whole, best), best
+        models, best = found[same]
+        errors[method].append(whole.errors(models))
+        right[method].append(whole.accuracies(models))
+        chosen[method].append(best)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -459,16 +475,13 @@ class _Search:
             return _interval(_mean(np.array(total)), self.weights)[0]
 
         if method != "coupled":
-            return {"ridge": _least(self.ridges[::-1], lambda r: error(ridge=r))}
+            return {"ridge": _least(self.ridges, lambda r: error(ridge=r))}
         grid = self._couplings(cases[0], nets[0])
         ridge = float(self.ridges[len(self.ridges) // 4])  # a small one to begin with
-        coupling = 0.0
-        for _ in range(2):
-            before = coupling, ridge
-            coupling = _least(grid[::-1], lambda c, r=ridge: error(ridge=r, coupling=c))  # type: ignore[misc]
-            ridge = _least(self.ridges[::-1], lambda r, c=coupling: error(ridge=r, coupling=c))  # type: ignore[misc]
-            if before == (coupling, ridge):
-                break
+        coupling = _least(grid, lambda c: error(ridge=ridge, coupling=c))
+        ridge = _least(self.ridges, lambda r: error(ridge=r, coupling=coupling))
+        coupling = _least(_near(grid, coupling), lambda c: error(ridge=ridge, coupling=c))
+        ridge = _least(_near(self.ridges, ridge), lambda r: error(ridge=r, coupling=coupling))
         return {"ridge": ridge, "coupling": coupling}
 
     def fit(
@@ -511,8 +524,14 @@ class _Search:
 
 
 def _least(grid: np.ndarray, error: Callable[[float], float]) -> float:
-    """The value with the least error, the first of equals."""
-    return float(grid[int(np.argmin([error(float(value)) for value in grid]))])
+    """The value with the least error. From the largest on: each fit starts from the one before, and models grow."""
+    downward = grid[::-1]
+    return float(downward[int(np.argmin([error(float(value)) for value in downward]))])
+
+
+def _near(grid: np.ndarray, value: float) -> np.ndarray:
+    at = int(np.searchsorted(grid, value))
+    return grid[max(at - 2, 0) : at + 3]
 
 
 def _splits(
