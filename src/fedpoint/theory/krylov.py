@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -91,13 +92,16 @@ class Krylov:
             return np.zeros(count)
         k = self.steps
         reach = self.size * (self.basis[:k] @ weight.ravel())
-        e = np.zeros(k)
-        e[0] = 1.0
-        out, H = np.empty(count), self.H[:k]
+        width = max(64, math.isqrt(count))  # at a time, by the power of H that goes so far
+        out, H, block = np.empty(count), self.H[:k], np.zeros((k, width))
+        block[0, 0] = 1.0
         with np.errstate(over="ignore", invalid="ignore"):
-            for t in range(count):
-                out[t] = reach @ e
-                e = H @ e
+            for t in range(1, min(width, count)):
+                block[:, t] = H @ block[:, t - 1]
+            far = np.linalg.matrix_power(H, width) if count > width else H
+            for t in range(0, count, width):
+                out[t : t + width] = (reach @ block)[: count - t]
+                block = far @ block
         return np.where(np.isnan(out), np.inf, out)  # beyond the finite numbers
 
 
