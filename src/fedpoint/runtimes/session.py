@@ -375,6 +375,8 @@ class Session:
         text = f"{name} diverged: the model left the finite numbers by round {round}"
         if isinstance(step, float):
             text += f" with step {step:g}"
+        if self.algorithm.hello is not None:
+            return text + self._network_advice()
         limits = self._largest_steps()
         if limits is not None and not limits.min() > 0:
             return text + f"; agent {self.problem.names[int(limits.argmin())]} is unstable for every step."
@@ -383,6 +385,19 @@ class Session:
             strictest = self.problem.names[int(limits.argmin())]
             text += f"; with exact fields the largest stable step here is {limits.min():.4g} (agent {strictest}){noise}"
         return text + ". Take a smaller step."
+
+    def _network_advice(self) -> str:
+        """What a method for networks needs: a step that the coupling allows, a minimiser for nodes without an edge."""
+        if not hasattr(self.algorithm, "step"):
+            alone = ", ".join(self.network.isolated[:5])
+            return f"; a node without any edge ({alone}) needs a loss with one minimiser." if alone else "."
+        from fedpoint.theory.networks import step_limit
+
+        try:
+            limit = step_limit(self.problem, self.network, self.algorithm.coupling)
+        except FedpointError:
+            return ". Take a smaller step."
+        return f"; with exact fields and all in step the largest stable step here is {limit:.4g}. Take a smaller step."
 
     def _largest_steps(self) -> np.ndarray | None:
         """(K,): up to which step each agent's own steps settle, in units of the algorithm's step."""
