@@ -5,17 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from fedpoint.config.text import read_text
+from fedpoint.data.columns import BadTable, Column, cell_at, header_of, not_values, read_columns, shown
+from fedpoint.data.tables import Feature, encode
 from fedpoint.errors import FedpointError, nearest
 
-LINEAR = ("LeastSquares", "LinearStream")
+LINEAR = ("LeastSquares", "LinearStream", "RidgeTask")
 CLASSIFIER = "Logistic"
 
 
@@ -26,20 +27,18 @@ CLASSIFIER = "Logistic"
 @click.option("--target", metavar="COLUMN", help="A column with the truth: also tells how good the predictions are.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
 def predict(model: Path, data: Path, output: Path | None, target: str | None, as_json: bool) -> None:
-    """Predict with MODEL for every row of DATA.csv. MODEL is a finished run's folder, or a file from run.export.
+    """Predict with MODEL for every row of DATA, CSV or Parquet. MODEL is a finished run's folder, or from run.export.
 
-    The table has a header; its columns are the model's features, in their order, and the target's where named.
+    The table has a header. A model that was learnt from a table finds its columns by their names, and encodes and
+    scales them as it learnt; else the columns are the model's features, in their order, and the target's where named.
     """
     weights, manifest = _model(model)
-    header, cells = _table(data)
-    truth = None
-    if target is not None:
-        truth = [row[_column(header, target, data)] for row in cells]
-    keep = [i for i, name in enumerate(header) if name != target]
-    _check_width(manifest, [header[i] for i in keep], model, data, target)
-    rows = _numbers([header[i] for i in keep], [[row[i] for i in keep] for row in cells], data)
+    header = header_of(data)
+    if target is not None and target not in header:
+        raise FedpointError(f"{data} has no column {target!r}: {nearest(target, header)}")
+    rows, truth = _rows(manifest, header, model, data, target)
     columns, predictions = _predict(weights, manifest, rows)
-    score = None if truth is None else _score(predictions, truth, manifest, target, data)
+    score = None if truth is None else _score(predictions, truth, manifest)
     if output is not None:
         _write(output, columns)
     if as_json:
@@ -67,27 +66,46 @@ def _model(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
     return arrays["model"], manifest
 
 
-def _table(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a CSV file, all of the same length."""
-    text = read_text(path, "utf-8-sig")
-    header, *rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if row] or [[]]
-    if not rows:
-        raise FedpointError(f"{path} has no rows: give a header and at least one row below it")
-    if len(set(header)) < len(header):
-        double = next(name for name in header if header.count(name) > 1)
-        raise FedpointError(f"{path}: the column {double!r} occurs twice in the header")
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(header):
-            raise FedpointError(
-                f"{path}: row {number} has {len(row)} cells, but the header names {len(header)} columns"
-            )
-    return header, rows
+def _rows(
+    manifest: dict[str, Any], header: list[str], model: Path, data: Path, target: str | None
+) -> tuple[np.ndarray, Column | None]:
+    """The model's rows, and the truth where it is named; all that is wrong with them in one error."""
+    recipe = [Feature(**feature) for feature in manifest.get("columns") or []]
+    if recipe:
+        lost = [feature.column for feature in recipe if feature.column not in header]
+        if lost:
+            raise BadTable([("file", f"{data} has no column {name!r}: {nearest(name, header)}") for name in lost])
+    else:
+        names = [name for name in header if name != target]
+        _check_width(manifest, names, model, data, target)
+        recipe = [Feature(name) for name in names]
+    words = [feature.column for feature in recipe if feature.categories is not None]
+    if target is not None and manifest["classes"] is not None:
+        words = [*words, target]
+    wanted = list(dict.fromkeys([feature.column for feature in recipe] + ([] if target is None else [target])))
+    columns, wrong = read_columns(data, wanted, words=words)
+    numbers = [f.column for f in recipe if f.categories is None] + ([] if target in (None, *words) else [target])
+    wrong += _not_numbers(data, {name: columns[name] for name in numbers if name in columns})
+    fixed = {feature.column for feature in recipe if feature.fill is not None}
+    must = {name: column for name, column in columns.items() if name not in fixed}
+    wrong += [f"{said}: give a value, or leave the row out" for said in not_values(data, must, missing=True)]
+    wrong += not_values(data, columns, missing=False)
+    if wrong:
+        raise BadTable([("file", f"{shown(data)}: {said}") for said in wrong])
+    rows, unknown = encode(recipe, columns)
+    if unknown:
+        click.echo(f"{unknown} cells are of categories that the model does not know", err=True)
+    return rows, None if target is None else columns[target]
 
 
-def _column(header: list[str], name: str, path: Path) -> int:
-    if name not in header:
-        raise FedpointError(f"{path} has no column {name!r}: {nearest(name, header)}")
-    return header.index(name)
+def _not_numbers(path: Path, columns: Mapping[str, Column]) -> list[str]:
+    """Columns of words, where numbers are needed."""
+    wrong = []
+    for name, column in columns.items():
+        if column.words is not None:
+            row = int((column.values >= 0).argmax())
+            wrong.append(f"row {row + 1}, column {name!r} is {cell_at(path, row, name, column)!r}, not a number")
+    return wrong
 
 
 def _check_width(manifest: dict[str, Any], names: list[str], model: Path, data: Path, target: str | None) -> None:
@@ -111,24 +129,6 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _numbers(header: list[str], cells: list[list[str]], path: Path) -> np.ndarray:
-    rows = np.empty((len(cells), len(header)))
-    for r, row in enumerate(cells):
-        for c, cell in enumerate(row):
-            rows[r, c] = _number(cell, f"{path}: row {r + 1}, column {header[c]!r}")
-    return rows
-
-
-def _number(cell: str, where: str) -> float:
-    if not cell:
-        raise FedpointError(f"{where} is empty: give a number, or leave the row out")
-    if not _is_number(cell):
-        raise FedpointError(f"{where} is {cell!r}, not a number")
-    if not math.isfinite(float(cell)):
-        raise FedpointError(f"{where} is {cell}: only finite numbers")
-    return float(cell)
-
-
 def _predict(w: np.ndarray, manifest: dict[str, Any], rows: np.ndarray) -> tuple[dict[str, list], list]:
     """The columns of the output, and the predictions among them."""
     if manifest["intercept"]:
@@ -146,15 +146,22 @@ def _predict(w: np.ndarray, manifest: dict[str, Any], rows: np.ndarray) -> tuple
     return {"prediction": predictions, **shares}, predictions
 
 
-def _score(predictions: list, truth: list[str], manifest: dict[str, Any], target: Any, path: Path) -> dict[str, float]:
+def _score(predictions: list, truth: Column, manifest: dict[str, Any]) -> dict[str, float]:
     """Accuracy of a classifier, mean squared error of a regression."""
     classes = manifest["classes"]
-    if classes is not None and not all(isinstance(name, int | float) for name in classes):
-        return {"accuracy": float(np.mean([p == t for p, t in zip(predictions, truth, strict=True)]))}
-    values = np.array([_number(cell, f"{path}: row {r}, column {target!r}") for r, cell in enumerate(truth, 1)])
-    if classes is not None:
-        return {"accuracy": float((np.asarray(predictions, float) == values).mean())}
-    return {"mean_squared_error": float(((np.asarray(predictions) - values) ** 2).mean())}
+    if classes is None:
+        return {"mean_squared_error": float(((np.asarray(predictions) - truth.values) ** 2).mean())}
+    # By value where classes are numbers: 1.0 in the file is the class 1.
+    read = float if all(isinstance(name, int | float) for name in classes) else str
+    known = [_as(read, word) for word in truth.words or []]
+    return {"accuracy": float(np.mean([p == known[t] for p, t in zip(predictions, truth.values, strict=True)]))}
+
+
+def _as(kind: type, word: str) -> Any:
+    try:
+        return kind(word)
+    except ValueError:
+        return None
 
 
 def _csv(columns: dict[str, list]) -> str:

@@ -204,7 +204,7 @@ def header_of(path: Path, separator: str = ",") -> list[str]:
     """The names of a file's columns; refused when one is twice there, or none."""
     names = list(_parquet(path).schema_arrow.names) if is_parquet(path) else _csv_header(path, separator)
     if not any(names):
-        raise FedpointError(f"{shown(path)} is empty: give a header and at least one row below it")
+        raise FedpointError(f"{shown(path)} is empty, it has no rows: give a header and at least one row below it")
     double = sorted({name for name in names if names.count(name) > 1})
     if double:
         some = ", ".join(repr(name) for name in double[:SHOWN])

@@ -106,7 +106,8 @@ class Table:
     ) -> Any:
         """A linear model of a number (least squares), or a logistic one of classes (softmax for more than two).
 
-        ridge: 0.01 by default for classes, 0 for numbers; on every coefficient. weights: p_k, default n_k/n.
+        ridge: ridge/2 |w|^2 in every agent's loss, by default 0.01 for classes (with the intercept) and 0 for numbers
+        (without it). weights: p_k, default n_k/n.
         """
         from fedpoint import problems  # only here: reading a table needs no JAX
 
@@ -123,18 +124,24 @@ class Table:
                 sampling=sampling,
             )
         else:
-            made = problems.LeastSquares(
-                with_ones(self.X) if intercept else self.X,
-                self.y,
-                weights=weights,
-                mean=True,
-                groups=self.groups,
-                batch=batch,
-                sampling=sampling,
-            )
+            A = with_ones(self.X) if intercept else self.X
+            if ridge:
+                made = self._ridge(A, ridge, weights, intercept, batch, sampling)
+            else:
+                options: Any = {"weights": weights, "mean": True, "batch": batch, "sampling": sampling}
+                made = problems.LeastSquares(A, self.y, groups=self.groups, **options)
             made.intercept = intercept
         made.recipe = self.recipe
         return made
+
+    def _ridge(self, A: np.ndarray, ridge: float, weights: Any, intercept: bool, batch: Any, sampling: str) -> Any:
+        from fedpoint.estimators.tasks import RidgeTask
+
+        if sampling != "iid":
+            raise FedpointError(f'least squares with a ridge cannot sample by "{sampling}": use "iid"')
+        penalty = np.full(A.shape[1], float(ridge))
+        penalty[len(self.features) :] = 0.0  # not the intercept
+        return RidgeTask(A, self.y, penalty, weights=weights, groups=self.groups, batch=batch)
 
     def evaluation(self, problem: Any) -> tuple[np.ndarray, np.ndarray] | None:
         """The held-out rows as `fp.run(..., evaluate=)` takes them for a problem of this table."""

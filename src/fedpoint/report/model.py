@@ -52,10 +52,12 @@ def model_manifest(run: Run) -> dict[str, Any]:
 def use_of(problem: Any, model: Any) -> dict[str, Any]:
     """How rows of data become predictions."""
     classes, intercept = getattr(problem, "classes", None), bool(getattr(problem, "intercept", False))
+    recipe = getattr(problem, "recipe", None)  # how a table's columns became features
     width = np.shape(model)[0] if hasattr(model, "shape") and np.ndim(model) else None
     return {
         "problem": type(problem).__name__,
         "classes": None if classes is None else np.asarray(classes).tolist(),
         "intercept": intercept,
         "features": None if width is None else int(width) - intercept,
+        **({} if recipe is None else {"columns": [feature.plain() for feature in recipe]}),
     }
