@@ -375,3 +375,68 @@ def test_single_precision_stays_single(name):
     for leaf in jax.tree.leaves((single.history, single.models, single.memories, single.session.state[:3])):
         assert leaf.dtype in (np.float32, np.int32), leaf.dtype
     assert single.cost.bytes_up == single.cost.floats_up * 4
+
+
+# Rarer ways to run.
+
+
+def test_divergence_names_the_step_that_the_coupling_allows():
+    """2/lambda_max of the Hessian of GTVMin, which is far below the nodes' own limits."""
+    Q = np.kron(2 * 1.0 * (np.diag(WORLD.d) - WORLD.A), np.eye(2))
+    for i in range(K):
+        Q[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] += WORLD.H[i]
+    limit = 2 / np.linalg.eigvalsh(Q)[-1]
+    with pytest.raises(fp.Diverged, match=f"largest stable step here is {limit:.4g}. Take a smaller step"):
+        fp.run(fp.FedGD(0.9, 1.0), EXACT, network=NET, rounds=200)
+    settled = fp.run(fp.FedGD(0.98 * limit, 1.0), EXACT, network=NET, rounds=2000)
+    np.testing.assert_allclose(settled.models[0], WORLD.gtvmin(1.0), rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_fedrelax_says_which_node_has_no_minimiser():
+    task = fp.problems.LeastSquares([np.ones((1, 2)), np.eye(2), np.ones((1, 2))], [[1.0], [1.0, 2.0], [3.0]])
+    with pytest.raises(fp.Diverged, match=r"a node without any edge \(0\) needs a loss with one minimiser"):
+        fp.run(fp.FedRelax(0.3), task, network=fp.Network.from_edges([(1, 2)], nodes=3), rounds=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", [fp.RandomActivation(3), fp.WorstCase(3)], ids=["random", "worst"])
+def test_diffusion_under_a_schedule(schedule):
+    """Who works combines first what it has heard by then and its own last result, and then adapts."""
+    net, ticks = NET.metropolis(), 30
+    A = net.adjacency.toarray()
+    run = fp.run(fp.FedAvg(STEP), EXACT, network=net, schedule=schedule, rounds=ticks, seed=3, exact=True)
+    made = plain.plan(schedule, net, ticks + 1, 3)
+    hubs = np.zeros((K, 2))
+    said, path = [hubs.copy()], [hubs]
+    for k in range(ticks):
+        results, hubs = said[-1].copy(), hubs.copy()
+        for i in made[k].who:
+            results[i] = hubs[i] - STEP * WORLD.gradient(i, hubs[i])
+        said.append(results)
+        for i in made[k + 1].who:
+            heard = sum(A[i, j] * said[k + 1 - made[k + 1].age[i, j]][j] for j in range(K))
+            hubs[i] = heard + (1 - A[i].sum()) * results[i]
+        path.append(hubs)
+    np.testing.assert_allclose(run.history[0], path, rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_run_folder_is_the_run(tmp_path):
+    """Stored, loaded and gone on with, where the room for messages and the timetable had to grow."""
+    options = {"network": NET, "schedule": UNDER["FedRelax"], "seed": 3, "repeats": 2}
+    straight = fp.run(METHODS["FedRelax"], EXACT, rounds=60, **options)
+    fp.run(METHODS["FedRelax"], EXACT, rounds=20, folder=tmp_path / "run", **options)
+    longer = fp.load(tmp_path / "run", problem=EXACT).extend(60)
+    for name in ("history", "used", "time"):
+        np.testing.assert_array_equal(getattr(longer, name), getattr(straight, name))
+
+
+@pytest.mark.slow
+def test_records_of_some_ticks_are_those_of_all():
+    some, every = (
+        fp.run(METHODS["FedGD"], EXACT, network=NET, schedule=UNDER["FedGD"], rounds=31, record_every=n) for n in (4, 1)
+    )
+    assert some.rounds.tolist() == [*range(0, 31, 4), 31]
+    np.testing.assert_array_equal(some.history, every.history[:, some.rounds])
+    np.testing.assert_array_equal(some.used, every.used[:, some.rounds])
