@@ -19,6 +19,7 @@ COMMANDS = {
     "check": "Compare a run with its forecast.",
     "certify": "Which method an algorithm in a Python file is, and which mistake was made in it.",
     "plan": "What to choose for a target, at the least cost: from forecasts.",
+    "report": "What came of runs, on one HTML page.",
     "lab": "The experiments of lecture 000, beside the exact prediction.",
     "ui": "A page in the browser: runs as they go on, and a playground.",
     "algorithms": "The table of algorithms, or one of them in full.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,13 @@ import click
 @click.argument("names", nargs=-1, required=True)
 def cite(names: tuple[str, ...]) -> None:
     """Print BibTeX of what NAMES use: algorithms, TOML files, run folders. fedpoint itself is always among it."""
+    click.echo(bibtex(names))
+
+
+def bibtex(names: Iterable[str]) -> str:
+    """BibTeX of what algorithms, files and folders use, each publication once, and of fedpoint."""
     references = {r.key: r.bibtex() for name in names for r in _references(name)}
-    click.echo("\n\n".join([*references.values(), _fedpoint()]))
+    return "\n\n".join([*references.values(), _fedpoint()])
 
 
 def _references(name: str) -> list[Any]:

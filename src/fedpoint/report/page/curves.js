@@ -18,6 +18,7 @@
        level:  0.01,                        instead of x and y: a horizontal line, such as a floor
        colour: 0,                           0..6 of the palette, "ink" or "pale"; by default in order
        dash:   "solid",                     "dashed", "dotted"
+       quiet:  false,                       true: no label, in the read-out only
      }],
    }
 
@@ -128,7 +129,7 @@
     if (!(low <= high)) [low, high] = log ? [0.1, 1] : [0, 1];
     if (axis === "y" && fixed.min === undefined && fixed.max === undefined) {
       if (log) {
-        const room = Math.max((high / low) ** 0.04, 1.05);
+        const room = high > low ? (high / low) ** 0.05 : 1.1;
         [low, high] = [low / room, high * room];
       } else {
         const room = 0.05 * (high - low) || 0.05 * Math.abs(high) || 0.5;
@@ -203,10 +204,11 @@
       const [x0, x1] = range(chart, "x", this.logs.x), [y0, y1] = range(chart, "y", this.logs.y);
       this.measure.font = `${FONT}px system-ui, sans-serif`;
       const long = (text) => this.measure.measureText(text).width;
-      const longest = Math.max(0, ...chart.lines.map((line) => long(line.name)));
-      const fits = width >= 480 && longest <= 0.34 * width && chart.lines.length * 16 <= height - 70;
+      const named = chart.lines.filter((line) => !line.quiet);
+      const longest = Math.max(0, ...named.map((line) => long(line.name)));
+      const fits = width >= 480 && longest <= 0.34 * width && named.length * 16 <= height - 70;
       const wanted = chart.legend || "auto";
-      const ends = chart.lines.length > 0 && (wanted === "ends" || (wanted === "auto" && fits));
+      const ends = named.length > 0 && (wanted === "ends" || (wanted === "auto" && fits));
       const below = wanted === "below" || (wanted === "auto" && !fits);
       const up = ticks(y0, y1, this.logs.y, Math.round(height / 45));
       const edge = {
@@ -255,7 +257,7 @@
       picture.append(drawn);
 
       if (ends) {
-        const last = chart.lines.map((line) => {
+        const last = named.map((line) => {
           const values = line.level === undefined ? line.y : [line.level];
           for (let i = values.length - 1; i >= 0; i--) {
             if (usable(values[i], this.logs.y) && (line.level !== undefined || inside(line.x[i], x0, x1))) return Math.min(Math.max(this.sy(values[i]), edge.top), bottom);
@@ -263,7 +265,7 @@
           return bottom;
         });
         const places = spread(last, FONT + 4, edge.top, bottom);
-        chart.lines.forEach((line, i) => {
+        named.forEach((line, i) => {
           picture.append(svg("text", { class: `end ${line.paint}`, x: right + 8, y: places[i] + 4 }, line.name));
         });
       }
@@ -275,7 +277,7 @@
       this.key.replaceChildren();
       this.key.hidden = !below;
       if (below) {
-        for (const line of chart.lines) {
+        for (const line of named) {
           const sample = svg("svg", { viewBox: "0 0 26 8", width: 26, height: 8, "aria-hidden": "true" });
           sample.append(svg("path", { class: `line ${line.paint} ${line.dash}`, d: "M0 4H26" }));
           const item = html("li");

@@ -1,0 +1,31 @@
+"""`fedpoint report`: what came of a run, on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="The file; default report.html in the folder of the run.")
+@click.option("--title", metavar="TEXT", help="Instead of the folder's name.")
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For the forecast of a run, after which the report does without.",
+)
+def report(runs: tuple[Path, ...], out: Path | None, title: str | None, patience: float) -> None:
+    """Write one HTML file about RUNS: folders of runs or of comparisons.
+
+    Curves with forecast, bias and floor; losses per agent and fairness; cost; the network; configuration, versions,
+    seed and what to cite. The file needs no network and nothing else: look at it, print it, send it.
+    """
+    from fedpoint.report.page import write
+
+    path = write(runs, out, title, patience)
+    click.echo(f"Report: {path} ({path.stat().st_size / 1000:,.0f} kB)")

@@ -1,0 +1,229 @@
+"""What does a report say that is not in the run's folder? The network drawn, losses per agent, the forecast.
+
+All of it needs the problem, and may take long or be refused; so it is made by another process, with a time limit, and
+whatever is missing comes with its reason. `python -m fedpoint.report.from_data FOLDER ...` is that process: a line of
+JSON for every part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import jax
+import numpy as np
+
+from fedpoint.errors import FedpointError
+from fedpoint.metrics import Fairness, fairness
+from fedpoint.report.svg import MOST_NODES
+
+Part = dict[str, Any]
+
+POINTS = 400  # of a forecast curve
+PARTS = ("network", "agents", "forecast")
+
+
+def all_of(run: Any) -> dict[str, Part]:
+    """Every part, in this process."""
+    return dict(parts_of(run))
+
+
+def parts_of(run: Any) -> Iterator[tuple[str, Part]]:
+    """The parts one after the other; one that cannot be made is {"missing": why}, one that is not there is empty."""
+    for name, make in (("network", _network), ("agents", _agents), ("forecast", _forecast)):
+        try:
+            yield name, make(run)
+        except FedpointError as error:
+            yield name, {"missing": _where_less(str(error), run)}
+        except Exception as error:  # a report never fails for what it would only have liked to say
+            yield name, {"missing": _where_less(f"{type(error).__name__}: {error}", run)}
+
+
+def _where_less(message: str, run: Any) -> str:
+    """The message in one line, without the place of the folder: the same run gives the same report anywhere."""
+    path = run.stored.path
+    return " ".join(message.replace(str(path), path.name).split())
+
+
+def _network(run: Any) -> Part:
+    if "network" not in run.config:
+        return {}
+    from fedpoint.report.network import layout
+
+    network = run.network
+    counts = {"nodes": int(network.nodes), "links": len(network.edges)}
+    if network.nodes > MOST_NODES:
+        return {**counts, "missing": f"{network.nodes:,} nodes are too many to be drawn (at most {MOST_NODES:,})"}
+    models = [np.asarray(a, float).reshape(len(a), network.nodes, -1) for a in jax.tree.leaves(run.models)]
+    flat = np.concatenate(models, axis=2)[0]  # of the first repeat
+    values, label = flat[:, 0], "the model"
+    if flat.shape[1] > 1:
+        values, label = np.linalg.norm(flat - flat.mean(0), axis=1), "distance to the nodes' mean model"
+    return {
+        **counts,
+        "places": np.round(layout(network), 4).tolist(),
+        "edges": network.edges.tolist(),
+        "weights": _plain(network.weights),
+        "names": [str(name) for name in network.names],
+        "values": _plain(values),
+        "label": label,
+        "variation": _plain(run.variation.mean(0)),
+    }
+
+
+def _agents(run: Any) -> Part:
+    problem = run.problem
+    if not run.has_loss:
+        return {"missing": "the field of this problem is not a gradient: agents have no losses"}
+    run.session  # noqa: B018 - refuses other data than the run's, and gives the models their structure
+    losses = np.asarray([_losses(run, r) for r in range(run.repeats)], float)
+    fair = [dataclasses.asdict(fairness(row)) for row in losses]
+    names = problem.names
+    return {
+        "names": [str(i) for i in range(problem.agents)] if names is None else [str(name) for name in names],
+        "weights": _plain(problem.weights),
+        "losses": _plain(losses.mean(0)),
+        "fairness": {f.name: _mean([row[f.name] for row in fair]) for f in dataclasses.fields(Fairness)},
+    }
+
+
+def _losses(run: Any, repeat: int) -> np.ndarray:
+    if run.network is not None:
+        return np.asarray(run.problem.own_losses(jax.tree.map(lambda a: a[repeat : repeat + 1], run.models))[0])
+    return np.asarray(run.problem.losses(jax.tree.map(lambda a: a[repeat], run.model)))
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None
+
+
+def _forecast(run: Any) -> Part:
+    from fedpoint.verbs.check import check
+    from fedpoint.verbs.forecast import forecast
+
+    last = int(run.rounds[-1])
+    exact, verdict = run.session.exact, None
+    start = jax.tree.map(lambda a: a[0, 0], run.history)
+    if run.network is not None:
+        f: Any = forecast(
+            run.algorithm, run.problem, network=run.network, schedule=run.participation, start=start, exact=exact
+        )
+    else:
+        try:
+            verdict = check(run)
+            f = verdict.forecast
+        except FedpointError:  # no rounds yet, or no limit: a forecast may say something all the same
+            f = forecast(run.algorithm, run.problem, run.participation, start=start, exact=exact)
+    part: Part = {"text": f.text()}
+    for name in ("bias", "bias2", "rate", "floor"):
+        part[name] = _finite(getattr(f, name))
+    part["diverges"], part["reason"] = bool(f.diverges), f.reason
+    if verdict is not None:
+        part["verdict"] = verdict.to_dict()
+    if run.error is None:
+        part["no_curve"] = "the solution is not known, so that there is no error to draw the forecast beside"
+        return part
+    try:
+        with np.errstate(all="ignore"):
+            expected = np.asarray(f.curve(last))
+    except FedpointError as error:
+        part["no_curve"] = str(error)
+        return part
+    near = expected <= 1e30 * (1 + expected[0])  # one that diverges is drawn until it has done so
+    at = np.unique(np.linspace(0, int(np.flatnonzero(near)[-1]), min(last + 1, POINTS)).round().astype(int))
+    return {**part, "at": at.tolist(), "curve": _plain(expected[at])}
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _plain(values: Any) -> list[float | None]:
+    """As many digits as can be seen; None for what is not finite."""
+    return [float(f"{v:.5g}") if math.isfinite(v) else None for v in np.asarray(values, float).ravel().tolist()]
+
+
+# The other process
+
+
+def ask(folders: Sequence[Path], patience: float) -> list[dict[str, Part]]:
+    """The parts of every run, made by another process; one that takes longer than `patience` seconds is given up."""
+    found: list[dict[str, Part]] = []
+    process, lines = None, queue.Queue[str | None]()
+    try:
+        for number, folder in enumerate(folders):
+            if process is None:
+                process, lines = _begin(folders[number:])
+            parts, why = _read(lines, time.monotonic() + patience, f"it takes longer than {patience:g} seconds")
+            if why:
+                _end(process)
+                process = None
+                parts = {name: parts.get(name, {"missing": why}) for name in PARTS}
+                parts["network"] = parts["network"] if _on_network(folder) else {}
+            found.append(parts)
+    finally:
+        if process is not None:
+            _end(process)
+    return found
+
+
+def _on_network(folder: Path) -> bool:
+    from fedpoint.report.folder import RunFolder
+
+    return "network" in RunFolder.open(folder).config
+
+
+def _begin(folders: Sequence[Path]) -> tuple[subprocess.Popen[str], queue.Queue[str | None]]:
+    command = [sys.executable, "-m", "fedpoint.report.from_data", *map(str, folders)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def pump(stream: IO[str]) -> None:
+        for line in stream:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=pump, args=(process.stdout,), daemon=True).start()
+    return process, lines
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+def _read(lines: queue.Queue[str | None], until: float, late: str) -> tuple[dict[str, Part], str]:
+    """The parts of one run, and why they are not all there."""
+    parts: dict[str, Part] = {}
+    while len(parts) < len(PARTS):
+        try:
+            line = lines.get(timeout=max(until - time.monotonic(), 0.0))
+        except queue.Empty:
+            return parts, late
+        if line is None:
+            return parts, "the process that computes it ended early (out of memory?)"
+        name, part = json.loads(line)
+        parts[name] = part
+    return parts, ""
+
+
+def main(folders: Sequence[str]) -> None:
+    from fedpoint.report.load import load
+
+    for folder in folders:
+        for name, part in parts_of(load(folder)):
+            print(json.dumps([name, part]), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,103 @@
+"""HTML and SVG whose every text is escaped: what is not `Html` already becomes it by escaping."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+VOID = {"meta", "link", "br", "hr", "col", "input"}
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+
+def escape(value: Any) -> Html:
+    """Any value as HTML: `Html` stays, None is nothing, all else is text.
+
+    >>> escape("<b> & 'c'")
+    '&lt;b&gt; &amp; &#x27;c&#x27;'
+    """
+    if isinstance(value, Html):
+        return value
+    return Html("" if value is None else html.escape(str(value)))
+
+
+def join(parts: Iterable[Any]) -> Html:
+    return Html("".join(escape(part) for part in parts))
+
+
+def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
+    """An element. Attributes: `class_` is class, `_` is a hyphen, True stands alone, None and False are left out.
+
+    >>> tag("p", "a < b", tag("br"), class_="note", hidden=True)
+    '<p class="note" hidden>a &lt; b<br></p>'
+    """
+    words = []
+    for key, value in attributes.items():
+        if value is None or value is False:
+            continue
+        key = key.rstrip("_").replace("_", "-")
+        words.append(f" {key}" if value is True else f' {key}="{escape(value)}"')
+    opened = f"<{name}{''.join(words)}>"
+    return Html(opened if name in VOID else f"{opened}{join(children)}</{name}>")
+
+
+def table(heading: Sequence[Any], rows: Iterable[Sequence[Any]], caption: str | None = None, **attributes: Any) -> Html:
+    """A table whose first column names its rows; the other cells are right-aligned by the style sheet."""
+    head = tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in heading))) if heading else None
+    body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows]
+    return tag("table", caption and tag("caption", caption), head, tag("tbody", *body), **attributes)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number for people.
+
+    >>> [number(v) for v in (0.0, 1234567, 0.012345, 1.5e-7, None, float("inf"))]
+    ['0', '1,234,567', '0.0123', '1.5×10⁻⁷', '–', '∞']
+    """
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    if float(value).is_integer() and abs(value) < 1e9:
+        return f"{value:,.0f}".replace("-", "−")
+    if 1e-3 <= abs(value) < 1e5:
+        return f"{value:,.{digits}g}".replace("-", "−") if abs(value) < 1000 else f"{value:,.0f}".replace("-", "−")
+    mantissa, power = f"{value:.{digits - 1}e}".split("e")
+    if "." in mantissa:
+        mantissa = mantissa.rstrip("0").rstrip(".")
+    return f"{mantissa.replace('-', '−')}×10{str(int(power)).translate(RAISED)}"
+
+
+def with_error(mean: float | None, spread: float | None) -> str:
+    """A mean and its standard error, to the digit that the error allows.
+
+    >>> with_error(0.0069213, 0.00062), with_error(1234.5, 30.0), with_error(6.9e-6, 6e-7)
+    ('0.0069 ± 0.0006', '1,230 ± 30', '(6.9 ± 0.6)×10⁻⁶')
+    """
+    if mean is None or spread is None or not math.isfinite(mean + spread) or spread <= 0:
+        return number(mean)
+    scale = 0 if 1e-3 <= abs(mean) < 1e6 else math.floor(math.log10(max(abs(mean), spread)))
+    mean, spread = mean / 10.0**scale, spread / 10.0**scale
+    digits = min(-math.floor(math.log10(spread)), 6)
+    text = f"{round(mean, digits):,.{max(digits, 0)}f} ± {round(spread, digits):,.{max(digits, 0)}f}".replace("-", "−")
+    return f"({text})×10{str(scale).translate(RAISED)}" if scale else text
+
+
+def size(count: float) -> str:
+    """Bytes for people.
+
+    >>> size(12345)
+    '12.3 kB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

@@ -1,0 +1,44 @@
+/* The report's own script: charts in place of the pictures, the choice of what they are drawn over, dark or light. */
+(() => {
+  "use strict";
+  document.querySelectorAll("figure.chart").forEach((figure, number) => {
+    const data = JSON.parse(figure.querySelector("script").textContent);
+    const chart = (way) => ({
+      ...data,
+      x: { label: data.axes[way].label },
+      lines: data.lines.map((line) => (line.xs ? { ...line, x: line.xs[way] } : line)),
+    });
+    const drawn = fedpointCurves.draw(figure.querySelector(".picture"), chart(0));
+    if (data.axes.length < 2) return;
+    const ways = figure.querySelector(".ways");
+    ways.setAttribute("role", "radiogroup");
+    ways.setAttribute("aria-label", "Drawn over");
+    data.axes.forEach((axis, way) => {
+      const input = document.createElement("input"), label = document.createElement("label");
+      Object.assign(input, { type: "radio", name: `way-${number}`, id: `way-${number}-${way}`, checked: way === 0 });
+      Object.assign(label, { htmlFor: input.id, textContent: axis.name });
+      input.addEventListener("change", () => drawn.update(chart(way)));
+      ways.append(input, label);
+    });
+  });
+
+  const root = document.documentElement, button = document.getElementById("theme");
+  const asked = matchMedia("(prefers-color-scheme: dark)");
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : asked.matches;
+    root.dataset.theme = dark ? "light" : "dark";
+  });
+
+  // On paper nothing can be opened; charts are drawn as wide as a page.
+  const closed = [];
+  addEventListener("beforeprint", () => {
+    for (const details of document.querySelectorAll("details:not([open])")) {
+      if (details.querySelector("pre")) closed.push(details);
+      if (details.querySelector("pre")) details.open = true;
+    }
+  });
+  addEventListener("afterprint", () => {
+    while (closed.length) closed.pop().open = false;
+  });
+})();
