@@ -10,10 +10,11 @@ INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constr
 READY := $(VENV)/.stamp-run
 READY_DEV := $(VENV)/.stamp-dev
 READY_BENCH := $(VENV)/.stamp-bench
+READY_DOCS := $(VENV)/.stamp-docs
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-all check bench clean
+.PHONY: help run setup test test-all check bench docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -36,6 +37,9 @@ check: $(READY_DEV) ## format, lint and types
 
 bench: $(READY_BENCH) ## install the bench extra, then time the engine (JOB=forecast, lsa, networks, tables: those)
 	$(BIN)/python benchmarks/$(JOB).py $(ARGS)
+
+docs: $(READY_DOCS) ## install the docs extra, then build the documentation site into build/site (strict)
+	$(BIN)/mkdocs build --strict
 
 clean: ## remove caches and build products (keeps .venv and runs)
 	rm -rf build dist src/*.egg-info benchmarks/.build .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -60,4 +64,8 @@ $(READY_DEV): $(VENV)/.stamp-venv $(INPUTS)
 
 $(READY_BENCH): $(VENV)/.stamp-venv $(INPUTS)
 	$(INSTALL) -e '.[bench]'
+	@touch $@ $(READY)
+
+$(READY_DOCS): $(VENV)/.stamp-venv $(INPUTS)
+	$(INSTALL) -e '.[docs]'
 	@touch $@ $(READY)

@@ -33,6 +33,8 @@ def local_descent(self, w, agent, rate):
         lecture="000 (57)-(59), 001, 004 (2)-(6)",
         references=(MCMAHAN, LI_CONVERGENCE),
         limit="biased when agents differ and E > 1",
+        fails="agents that differ and several local steps: it ends elsewhere, the farther the longer the "
+        "local steps; unequal numbers of local steps weigh agents by their work",
     )
 )
 class FedAvg:

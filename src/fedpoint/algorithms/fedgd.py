@@ -54,6 +54,7 @@ def coupled_step(self, w, near, gradient, rate):
         lecture="003 (FedGD)",
         references=(SARCHESHMEH,),
         limit="GTVMin's solution",
+        fails="a large coupling: steps must be short, and it is slow; FedRelax is not",
     )
 )
 class FedGD(OnNetwork):
@@ -93,10 +94,13 @@ class FedGD(OnNetwork):
         lecture="003 (FedSGD)",
         references=(SARCHESHMEH,),
         limit="near GTVMin's solution; local steps between messages move it",
+        fails="where accuracy counts: noise stays, proportional to the step",
     )
 )
 class FedSGD(OnNetwork):
     r"""Federated stochastic gradient descent over a network: FedGD with sampled gradients.
+
+    $$w_i \leftarrow w_i - \eta\,\Big[\hat g_i(w_i) + 2\alpha \sum_j A_{ij} (w_i - w_j)\Big]$$
 
     For $L_i(w) = \frac{1}{m_i} |y - X w|^2$ (`LeastSquares(..., mean=True, half=False, batch=b)`) the gradient of a
     batch is $-\frac{2}{|B|} \sum_{r \in B} x_r (y_r - x_r^\top w)$.

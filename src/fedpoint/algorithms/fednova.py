@@ -17,6 +17,7 @@ from fedpoint.theory import linear
         lecture="002 (FedNova)",
         references=(WANG_NOVA,),
         limit="w* up to O(step), also with unequal local steps",
+        fails="long local steps: a bias of the order of the step is left",
     )
 )
 class FedNova:

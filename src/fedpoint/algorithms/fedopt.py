@@ -33,6 +33,7 @@ class Optimised(NamedTuple):
         lecture="-",
         references=(REDDI, HSU),
         limit="FedAvg's, when it converges",
+        fails="near the optimum: adaptive steps keep dancing, and no floor is forecast; FedAvg's bias stays",
     )
 )
 class FedOpt:

@@ -20,6 +20,7 @@ from fedpoint.theory import linear
         lecture="003 (FedProx)",
         references=(LI_PROX,),
         limit="biased when agents differ; the less the larger the pull",
+        fails="as a cure for drift: the pull slows it and moves the limit, and removes nothing of a bias by itself",
     )
 )
 class FedProx:

@@ -18,6 +18,7 @@ from fedpoint.core.vector import where
         lecture="003 (FedRelax)",
         references=(SARCHESHMEH,),
         limit="GTVMin's solution",
+        fails="losses that are nearly flat with a strong coupling: it then contracts slowly",
     )
 )
 class FedRelax(OnNetwork):

@@ -73,6 +73,7 @@ def custom(self, w, agent):
         lecture="002 (general update rule)",
         references=(WANG_NOVA,),
         limit="depends on (tau_eff, w, a)",
+        fails="weights other than p_i: it then solves another problem",
     )
 )
 class GeneralRule:

@@ -19,6 +19,7 @@ from fedpoint.theory.lms import covered, lms_floor, lms_floor_small_step
         lecture="000 (13)-(14), (33)-(34)",
         references=(RIZK,),
         limit="w*",
+        fails="where messages are dear: one of them for every step; steps of 2/delta and more diverge",
     )
 )
 class GradientExchange:

@@ -16,6 +16,7 @@ from fedpoint.core.steps import at
         lecture="000 (11)-(12), (31)-(32)",
         references=(RIZK,),
         limit="w*",
+        fails="where messages are dear: one of them for every step, as with gradient exchange",
     )
 )
 class ParameterExchange:

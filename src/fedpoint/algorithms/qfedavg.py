@@ -27,6 +27,7 @@ class Fair(NamedTuple):
         lecture="002 (outlook)",
         references=(LI_FAIR,),
         limit="q = 0: FedAvg's; q > 0: fairer than w*",
+        fails="losses near 0 with q < 1; a large q makes short steps",
     )
 )
 class QFedAvg:

@@ -60,6 +60,7 @@ class Corrected(NamedTuple):
         lecture="001 (table)",
         references=(MISHCHENKO,),
         limit="w*",
+        fails="agents that do not answer: corrections lose their balance; steps above 1/L",
         participation=("Everyone",),
         restriction="its corrections stay balanced (sum p_k h_k = 0) only when everyone answers in every round",
     )

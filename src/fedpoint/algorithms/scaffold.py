@@ -28,6 +28,7 @@ class Controlled(NamedTuple):
         lecture="000 (81), 001",
         references=(KARIMIREDDY,),
         limit="w*",
+        fails="many agents that are seldom asked: their control variates are old and noisy; every agent needs a memory",
     )
 )
 class Scaffold:

@@ -43,6 +43,7 @@ def _plain(card: Any) -> dict[str, Any]:
         "title": card.title,
         "summary": card.summary,
         "limit": card.limit,
+        "fails": card.fails,
         "lecture": card.lecture,
         "parameters": _parameters(card),
         "participation": list(card.participation) if card.participation else "any",
@@ -74,6 +75,8 @@ def _one(card: Any) -> None:
 
     click.echo(f"{card.title}: {card.summary}\n")
     click.echo(f"Where it ends: {card.limit}")
+    if card.fails:
+        click.echo(f"Not for: {card.fails}")
     if card.participation:
         reason = f" ({card.restriction})" if card.restriction else ""
         click.echo(f"Participation: {', '.join(card.participation)}{reason}")

@@ -49,6 +49,7 @@ class Card:
     lecture: str
     references: tuple[Reference, ...] = ()
     limit: str = ""  # where it ends with exact fields and everyone
+    fails: str = ""  # when not to use it
     participation: tuple[str, ...] | None = None  # names of valid schemes; None: all
     restriction: str = ""  # the reason, when not all are
     cls: type | None = field(default=None, compare=False)

@@ -1,0 +1,191 @@
+"""What the documentation site makes by itself: a page for every algorithm from its card, the API, the front page.
+
+A hook of mkdocs (`make docs`). Formulas become MathML here, so that pages fetch nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+THEORY = (
+    "fixed_point",
+    "bias",
+    "bias_small_step",
+    "rate",
+    "rate_bound",
+    "rate_bound_round",
+    "floor",
+    "floor_small_step",
+    "stability",
+)
+SUBMODULES = ("problems", "theory", "metrics", "gtv", "data")
+
+
+def cards() -> list[Any]:
+    from fedpoint.core.algorithm import CATALOGUE
+
+    own = [c for c in CATALOGUE.values() if c.cls.__module__.startswith("fedpoint.algorithms")]
+    return sorted(own, key=lambda c: c.title.lower())
+
+
+def algorithm_page(card: Any) -> str:
+    """Formula, theory, when it fails, how it is called, references: all from the code."""
+    cls, module = card.cls, sys.modules[card.cls.__module__]
+    told = inspect.cleandoc(cls.__doc__ or "").split("References:")[0].rstrip()
+    text, _, example = told.partition(">>>")
+    parts = [f"# {card.title}", f"{card.summary[0].upper()}{card.summary[1:]}.", _lists(text)]
+    facts = [("Where it ends", card.limit), ("Not for", card.fails), ("Lecture", card.lecture)]
+    facts.append(("Runs", "on a network" if card.network else "with a fusion center"))
+    if card.participation:
+        facts.append(("Participation", f"{', '.join(card.participation)}: {card.restriction}"))
+    parts.append("\n".join(["| | |", "|---|---|", *(f"| **{a}** | {b} |" for a, b in facts if b)]))
+    if example:
+        parts.append(f"```pycon\n>>>{example.rstrip()}\n```")
+    theory = [(name, getattr(module, name)) for name in THEORY if hasattr(module, name)]
+    if theory:
+        parts.append("## What theory says, in closed form")
+        parts += [f"**`{name}`** {inspect.cleandoc(f.__doc__ or '')}" for name, f in theory]
+    parts += ["## A picture", f"![A run beside its forecast]({card.name}.svg)", f"```python\n{picture_code(card)}```"]
+    parts.append("## References")
+    parts += [f"- {reference.text()}" for reference in card.references] or ["- The lectures."]
+    return "\n\n".join(parts) + "\n"
+
+
+def methods() -> dict[str, str]:
+    """One call of each, for its picture."""
+    return {
+        "fedavg": "fp.FedAvg(step=0.2, local_steps=10)",
+        "fedgd": "fp.FedGD(step=0.1, coupling=0.5)",
+        "fednova": "fp.FedNova(step=0.02, local_steps=[2, 4, 6, 8, 10, 12, 14, 16, 18, 20], effective=11.0)",
+        "fedopt": "fp.FedAvgM(step=0.02, local_steps=5, momentum=0.5)",
+        "fedprox": "fp.FedProx(step=0.02, local_steps=10, pull=1.0)",
+        "fedrelax": "fp.FedRelax(coupling=0.5)",
+        "fedsgd": "fp.FedSGD(step=0.05, coupling=0.5)",
+        "general_rule": "fp.GeneralRule(step=0.02, local_steps=10, momentum=0.3)",
+        "gradient_exchange": "fp.GradientExchange(step=0.1)",
+        "parameter_exchange": "fp.ParameterExchange(step=0.1)",
+        "qfedavg": "fp.QFedAvg(q=1.0, step=0.02, local_steps=5)",
+        "scaffnew": "fp.Scaffnew(step=0.02, local_steps=10)",
+        "scaffold": "fp.Scaffold(step=0.02, local_steps=10)",
+    }
+
+
+def picture_code(card: Any) -> str:
+    """The curve of a run beside its forecast, as a reader would draw it."""
+    network = ", network=fp.Network.ring(10)" if card.network else ""
+    return (
+        "import fedpoint as fp\n\n"
+        "lab = fp.problems.LinearStream.sample(agents=10, dim=5, spread=0.5, noise=0.01)\n"
+        f"method = {methods()[card.name]}\n"
+        f"run = fp.run(method, lab, rounds=120, repeats=20{network})\n"
+        f'fp.forecast(method, lab{network}).plot("{card.name}.svg", run=run)\n'
+    )
+
+
+def draw(card: Any, folder: Path) -> Path:
+    """Do what the page shows."""
+    exec(picture_code(card).replace(f'"{card.name}.svg"', repr(str(folder / f"{card.name}.svg"))), {})
+    return folder / f"{card.name}.svg"
+
+
+def _lists(text: str) -> str:
+    """`Args:` of a docstring as a list."""
+    head, _, arguments = text.partition("Args:")
+    if not arguments:
+        return head.strip()
+    items = re.sub(r"\n(?=\S)", "\n", inspect.cleandoc(arguments))
+    items = re.sub(r"^(\w[\w, ]*):", r"- **\1**:", items, flags=re.M)
+    return f"{head.strip()}\n\n{items}"
+
+
+def algorithm_index() -> str:
+    from fedpoint.report.tables import algorithms_markdown
+
+    table = algorithms_markdown()
+    for card in cards():
+        table = table.replace(f"| `{card.name}` |", f"| [`{card.name}`]({card.name}.md) |")
+    return f"# Algorithms\n\n{table}\n"
+
+
+def api_page() -> str:
+    """Every public name with its signature and what it says of itself."""
+    fp = importlib.import_module("fedpoint")
+    parts = ["# API", "`import fedpoint as fp`. Names load when they are first used."]
+    for prefix, names in [("fp", fp._HOME), *((f"fp.{m}", None) for m in SUBMODULES)]:
+        module = fp if names is not None else getattr(fp, prefix.removeprefix("fp."))
+        parts.append(f"## `{prefix}`")
+        public = names if names is not None else getattr(module, "__all__", _own(module))
+        parts += [_entry(prefix, name, getattr(module, name)) for name in sorted(public, key=str.lower)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _own(module: Any) -> list[str]:
+    return [n for n, v in vars(module).items() if not n.startswith("_") and inspect.isfunction(v)]
+
+
+def _entry(prefix: str, name: str, value: Any) -> str:
+    try:
+        call = str(inspect.signature(value)) if callable(value) else ""
+    except (TypeError, ValueError):
+        call = ""
+    call = re.sub(r" at 0x[0-9a-f]+|<[^>]*>", "...", call)
+    first = (inspect.getdoc(value) or "").split("\n\n")[0]
+    return f"### `{prefix}.{name}`\n\n`{name}{call}`\n\n{first}"
+
+
+def front_page() -> str:
+    """The README, its links turned for this folder."""
+    text = (ROOT / "README.md").read_text()
+    text = re.sub(r"\]\(docs/", "](", text)
+    return re.sub(r"\[([^\]]*)\]\((CHANGELOG\.md|LICENSE)\)", r"\1", text)
+
+
+# mkdocs
+
+
+def on_files(files: Any, config: Any) -> Any:
+    from mkdocs.structure.files import File
+
+    made = {"index.md": front_page(), "api.md": api_page(), "algorithms/index.md": algorithm_index()}
+    made |= {f"algorithms/{card.name}.md": algorithm_page(card) for card in cards()}
+    for path, text in made.items():
+        files.append(File.generated(config, path, content=text))
+    folder = Path(tempfile.mkdtemp())
+    for card in cards():
+        print(f"picture of {card.title}", file=sys.stderr)
+        files.append(File.generated(config, f"algorithms/{card.name}.svg", content=draw(card, folder).read_bytes()))
+    shutil.rmtree(folder)
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    markdown = re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"`\1`", markdown)  # files of the project, not of the site
+    return with_mathml(markdown)
+
+
+def with_mathml(text: str) -> str:
+    """$...$ and $$...$$ outside code as MathML."""
+    from latex2mathml.converter import convert
+
+    def displayed(found: re.Match) -> str:
+        return "\n\n" + convert(found.group(1).replace("\n", " "), display="block") + "\n\n"
+
+    def inline(found: re.Match) -> str:
+        return convert(found.group(1).replace("\n", " "))
+
+    pieces = re.split(r"(^```.*?^```|`[^`\n]*`)", text, flags=re.M | re.S)
+    for i in range(0, len(pieces), 2):
+        pieces[i] = re.sub(r"\$\$(.+?)\$\$", displayed, pieces[i], flags=re.S)
+        pieces[i] = re.sub(r"(?<![\\\w$])\$(?!\s)([^$]+?)(?<!\s)\$", inline, pieces[i])
+    return "".join(pieces)
+
+
+__all__ = ["algorithm_page", "api_page", "front_page", "on_files", "on_page_markdown", "with_mathml"]

@@ -1,0 +1,70 @@
+"""The documentation site: what it makes from cards and docstrings, the lectures' map, formulas."""
+
+import importlib.util
+import re
+import sys
+from functools import reduce
+from pathlib import Path
+
+import pytest
+
+import fedpoint as fp
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def site():
+    found = importlib.util.spec_from_file_location("site_of_docs", ROOT / "docs" / "site.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_every_algorithm_has_a_page_with_what_its_card_says(site):
+    cards = site.cards()
+    assert {card.name for card in cards} == {
+        name for name, card in fp.CATALOGUE.items() if card.cls.__module__.startswith("fedpoint.algorithms")
+    }
+    nav = (ROOT / "mkdocs.yml").read_text()
+    for card in cards:
+        page = site.algorithm_page(card)
+        for text in (card.title, card.limit, card.fails, card.lecture):
+            assert text in page if text else card.name == "fedopt", (card.name, text)
+        assert "$$" in page, f"{card.name}: no formula"
+        assert all(reference.title in page for reference in card.references)
+        assert f"algorithms/{card.name}.md" in nav and card.name in site.methods()
+        eval(site.methods()[card.name], {"fp": fp})  # the call in its picture is one
+
+
+def test_the_api_page_names_everything_public(site):
+    page = site.api_page()
+    assert all(f"`fp.{name}`" in page for name in fp._HOME)
+    assert "0x" not in page  # no addresses of objects
+
+
+def test_the_lectures_map_leads_to_functions():
+    text = (ROOT / "docs" / "lectures.md").read_text()
+    names = set(re.findall(r"`fp\.([\w.]+)", text))
+    assert len(names) > 40
+    for name in names:
+        reduce(getattr, name.split("."), fp)
+
+
+def test_formulas_become_mathml_outside_code(site):
+    pytest.importorskip("latex2mathml")
+    made = site.with_mathml("a $x^2$ b `$5` \n```sh\necho $HOME $PATH\n```\n$$\\sum_k p_k$$ costs 3 $ and 4 $.")
+    assert made.count("<math") == 2 and "$HOME $PATH" in made and "`$5`" in made
+    for card in site.cards():
+        assert "$$" not in site.with_mathml(site.algorithm_page(card))
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly(tmp_path):
+    pytest.importorskip("mkdocs")
+    import subprocess
+
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "site" / "algorithms" / "scaffold" / "index.html").exists()
