@@ -189,9 +189,9 @@ class Coupling(Playground):
     name = "coupling"
     title = "Coupling over a network"
     about = (
-        "Lecture 003. 15 nodes in three clusters each have a noisy measurement c_i of their cluster's value. GTVMin ties "
-        "neighbours together; FedRelax solves it by messages between neighbours. Too little coupling keeps the noise, "
-        "too much mixes the clusters."
+        "Lecture 003. 15 nodes in three clusters each have a noisy measurement c_i of their cluster's value. GTVMin "
+        "ties neighbours together; FedRelax solves it by messages between neighbours. Too little coupling keeps the "
+        "noise, too much mixes the clusters."
     )
     formula = (
         r"\min_{w_1, \ldots, w_K} \sum_i |w_i - c_i|^2 + \alpha \sum_{i,j} A_{ij} |w_i - w_j|^2, \qquad "
@@ -247,9 +247,7 @@ class Coupling(Playground):
         start = {control.name: control.start for control in self.controls}
         problem = self.problem(start)
         models = np.zeros((problem.agents, 1))
-        session = Session(
-            FedRelax(coupling=1.0), problem, Synchronous(), models, True, 0, 1, 1, network=self.network
-        )
+        session = Session(FedRelax(coupling=1.0), problem, Synchronous(), models, True, 0, 1, 1, network=self.network)
         return Live(session, self.rounds)
 
     def models(self, values: dict[str, Any]) -> np.ndarray:
@@ -285,7 +283,7 @@ class Coupling(Playground):
             "against": [
                 line("coupled", missed, grid, colour=2),
                 {"name": "alone", "level": float(alone), "colour": "pale"},
-                line("here", [here, here], [coupling, coupling * 1.0001], colour=1, mark=True),
+                line("α now", [min(*missed, here), max(*missed, here)], [coupling, coupling], colour=1),
             ],
         }
 
@@ -377,7 +375,7 @@ class LocalSteps(Playground):
     def models(self, values: dict[str, Any]) -> dict[str, np.ndarray]:
         problem, setting = self.problem(values), {"step": values["step"], "local_steps": int(values["local_steps"])}
         world = _Numbers(self.padded(problem), problem.common)
-        makers = {"FedLSA": FedLSA, "SCAFFLSA": ScaffLSA}
+        makers: dict[str, Any] = {"FedLSA": FedLSA, "SCAFFLSA": ScaffLSA}
         return {title: live.run(makers[title](**setting), world) for title, live in self.lives.items()}
 
     def forecast(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -393,8 +391,8 @@ class LocalSteps(Playground):
         ends = [float(curve[-1]) for curve in curves]
         if all(map(math.isfinite, ends)):
             says = (
-                f"After {self.rounds} rounds FedLSA is at {_number(ends[0])}, of which its bias will be {_number(bias)} "
-                f"in the end; SCAFFLSA is at {_number(ends[1])} and has no bias."
+                f"After {self.rounds} rounds FedLSA is at {_number(ends[0])}; in the end, {_number(bias)} of that is "
+                f"bias. SCAFFLSA is at {_number(ends[1])} and has no bias."
             )
         else:
             says = "The step is too long: the expected error grows without bound."

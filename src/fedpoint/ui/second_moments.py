@@ -35,7 +35,7 @@ def outcomes_of(problem: Any) -> Outcomes:
 def squared_error(
     outcomes: Outcomes, p: np.ndarray, step: float, local_steps: int, rounds: int, first: np.ndarray, corrected: bool
 ) -> np.ndarray:
-    """(rounds + 1,): E|w_t - w*|^2 from w_0 - w* = `first`; `corrected` is SCAFFLSA, else FedLSA. inf where it grows."""
+    """(rounds + 1,): E|w_t - w*|^2 from w_0 - w* = `first`, of SCAFFLSA (`corrected`) or FedLSA; inf where it grows."""
     N, d = len(p), len(first)
     with np.errstate(all="ignore"):  # a step that is too long: infinity is the answer
         mean, noise = _local(outcomes, step, local_steps, corrected)

@@ -1,0 +1,96 @@
+"""What is computed now? Few things at a time, and for each reader only what the newest slider positions ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fedpoint.ui.playground import Playground
+
+WORKERS = 2  # simulations at a time
+WAITING = 16  # computations asked for and not done
+PATIENCE = 90.0  # seconds that an answer may take: compilation is part of the first
+READERS = 256  # of whom the newest request is remembered
+
+
+class Superseded(Exception):
+    """A newer position of the sliders is there."""
+
+
+class Busy(Exception):
+    """Too much is being computed."""
+
+
+class Desk:
+    """Where the playgrounds' computations are done, in threads of their own."""
+
+    def __init__(self, playgrounds: dict[str, Playground]):
+        self.playgrounds = playgrounds
+        # Forecasts have their own thread, so that they never wait for a simulation.
+        self._pools = {"forecast": ThreadPoolExecutor(1), "simulate": ThreadPoolExecutor(WORKERS)}
+        self._newest: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._pending = 0
+        self._closed = threading.Event()
+        self.warmth = dict.fromkeys(playgrounds, "waiting")
+
+    def warm(self) -> None:
+        """Compile in the background; `warmth` says how far that is."""
+        self._pools["simulate"].submit(self._warm)
+
+    def _warm(self) -> None:
+        for name, playground in self.playgrounds.items():
+            if self._closed.is_set():
+                return
+            self.warmth[name] = "compiling"
+            try:
+                playground.warm()
+                self.warmth[name] = "ready"
+            except Exception:  # the page says so, and everything else goes on
+                logging.getLogger(__name__).exception("the playground %s cannot be compiled", name)
+                self.warmth[name] = "failed"
+
+    def note(self, reader: str, name: str, number: int) -> None:
+        """A request has come: older ones of the same reader are void."""
+        key = (reader, name)
+        self._newest[key] = max(number, self._newest.get(key, 0))
+        self._newest.move_to_end(key)
+        while len(self._newest) > READERS:
+            self._newest.popitem(last=False)
+
+    def is_newest(self, reader: str, name: str, number: int) -> bool:
+        return number >= self._newest.get((reader, name), 0)
+
+    async def compute(self, what: str, reader: str, name: str, number: int, values: dict[str, Any]) -> Any:
+        """ "forecast" or "simulate", with how long it took; `Superseded` when it is not wanted any more."""
+        if self._pending >= WAITING:
+            raise Busy
+        function: Callable[[Any], Any] = getattr(self.playgrounds[name], what)
+
+        def work() -> Any:
+            if self._closed.is_set() or not self.is_newest(reader, name, number):
+                raise Superseded
+            begun = time.perf_counter()
+            found = function(values)
+            return {**found, "seconds": round(time.perf_counter() - begun, 4)}
+
+        self._pending += 1
+        try:
+            # Cancelled when the reader is gone: what has not begun then never does.
+            loop = asyncio.get_running_loop()
+            return await asyncio.wait_for(loop.run_in_executor(self._pools[what], work), PATIENCE)
+        finally:
+            self._pending -= 1
+
+    def close(self) -> None:
+        """What is under way is finished, as nothing can stop a compilation; nothing else begins."""
+        self._closed.set()
+        for pool in self._pools.values():
+            with contextlib.suppress(RuntimeError):
+                pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,135 @@
+"""Who may ask, and for what? Everything that is refused is refused here, before any work is done for it."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qs
+
+LONGEST = 2048  # characters of an address
+COOKIE = "fedpoint"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+]
+
+
+def is_loopback(host: str) -> bool:
+    """
+    >>> [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "192.168.1.7")]
+    [True, True, True, False, False]
+    """
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def host_of(header: str) -> str:
+    """The name in a Host header, without its port.
+
+    >>> [host_of(h) for h in ("localhost:80", "[::1]:8642", "127.0.0.1", "Evil.Example:1")]
+    ['localhost', '::1', '127.0.0.1', 'evil.example']
+    """
+    header = header.strip().lower()
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() and ":" in header else header
+
+
+class Guard:
+    """An ASGI layer around the page. token: asked of everyone; None: the page is bound to loopback."""
+
+    def __init__(self, app: Any, host: str = "127.0.0.1", token: str | None = None):
+        self.app, self.host, self.token = app, host.lower(), token
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # a websocket
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        answer = _sender(send)
+        refused = self._refuse(scope, headers)
+        if refused is not None:
+            await _plain(answer, *refused)
+            return
+        if self.token is not None and not self._known(headers):
+            await self._ask(scope, answer)
+            return
+        await self.app(scope, receive, answer)
+
+    def _refuse(self, scope: Any, headers: dict[str, str]) -> tuple[int, str] | None:
+        if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > LONGEST:
+            return 414, f"The address is longer than {LONGEST} characters."
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, "Only GET: this page changes nothing."
+        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            return 413, "A request here has no body."
+        # A name that leads here but is not ours: another site that has its name point to this machine.
+        if not self._host_allowed(host_of(headers.get("host", ""))):
+            return 421, "This page does not go by that name. Open it by the address that `fedpoint ui` printed."
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["path"].startswith("/api/"):
+            return 403, "Other sites may not ask here."
+        return None
+
+    def _host_allowed(self, name: str) -> bool:
+        if name in LOOPBACK or name == self.host:
+            return True
+        if self.token is None:
+            return False
+        try:  # bound elsewhere: by number, or by this machine's name; the token is what protects it
+            ipaddress.ip_address(name)
+            return True
+        except ValueError:
+            return name in (socket.gethostname().lower(), socket.getfqdn().lower())
+
+    def _known(self, headers: dict[str, str]) -> bool:
+        cookies = dict(part.strip().partition("=")[::2] for part in headers.get("cookie", "").split(";"))
+        return self._same(cookies.get(COOKIE, ""))
+
+    def _same(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), (self.token or "").encode())
+
+    async def _ask(self, scope: Any, answer: Callable[[Any], Awaitable[None]]) -> None:
+        """The token in the address becomes a cookie, so that it does not stay in the address."""
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if scope["path"] == "/" and self._same(given):
+            cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+            await _plain(answer, 303, "", [(b"location", b"/"), (b"set-cookie", cookie.encode())])
+        else:
+            await _plain(answer, 401, "A token is needed: open the address that `fedpoint ui` printed.")
+
+
+def _sender(send: Any) -> Callable[[Any], Awaitable[None]]:
+    """Every answer with the page's headers."""
+
+    async def answer(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", []), *HEADERS]}
+        await send(message)
+
+    return answer
+
+
+async def _plain(answer: Any, status: int, text: str, headers: Any = ()) -> None:
+    body = f"{text}\n".encode()
+    kind = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    await answer({"type": "http.response.start", "status": status, "headers": [*kind, *headers]})
+    await answer({"type": "http.response.body", "body": body})

@@ -1,0 +1,73 @@
+"""What do the algorithms do, side by side? From the catalogue's cards and the docstrings, for the page."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from fedpoint.algorithms import FedLSA, ScaffLSA
+from fedpoint.core.algorithm import CATALOGUE
+from fedpoint.ui.mathml import formula, text
+
+DISPLAYED = re.compile(r"\$\$(.+?)\$\$", re.S)
+FIRST = ("fedavg", "fedprox", "scaffold")  # shown at first
+
+
+@cache
+def lessons() -> list[dict[str, Any]]:
+    """Every method of the catalogue, with what it is on linear systems where it has a name of its own there."""
+    found = [_lesson(card, card.cls.__doc__ or "") for card in CATALOGUE.values()]
+    for name, title, parent, maker in (
+        ("fedlsa", "FedLSA", "fedavg", FedLSA),
+        ("scafflsa", "SCAFFLSA", "scaffnew", ScaffLSA),
+    ):
+        lesson = _lesson(CATALOGUE[parent], maker.__doc__ or "")
+        summary = f"{CATALOGUE[parent].title} on linear systems, steps as they are"
+        limits = {"fedlsa": "biased when agents differ and H > 1", "scafflsa": "w*"}
+        found.append({**lesson, "name": name, "title": title, "summary": summary, "limit": limits[name]})
+    return found
+
+
+def _lesson(card: Any, doc: str) -> dict[str, Any]:
+    before = re.split(r"\n\s*(?:Args:|>>>|References:)", doc)[0]
+    return {
+        "name": card.name,
+        "title": card.title,
+        "summary": card.summary,
+        "limit": card.limit,
+        "where": "a network" if card.network else "a fusion center",
+        "lecture": card.lecture,
+        "restriction": card.restriction,
+        "formulas": [formula(part) for latex in DISPLAYED.findall(before) for part in lines(latex)],
+        "words": [text(part) for part in _words(before)],
+        "parameters": [{"name": name, "what": text(what)} for name, what in _parameters(doc)],
+        "references": [reference.text() for reference in card.references],
+        "first": card.name in FIRST,
+    }
+
+
+def lines(latex: str) -> list[str]:
+    """A formula's parts, where a wide space sets them apart: a narrow column shows them one below the other.
+
+    >>> lines(r"a = b, \\qquad c = d.")
+    ['a = b', 'c = d']
+    """
+    return [" ".join(part.split()).rstrip(",. ") for part in latex.split("\\qquad")]
+
+
+def _words(doc: str) -> list[str]:
+    """The paragraphs between the formulas."""
+    plain = re.sub(DISPLAYED, "\n\n", doc)
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", plain)]
+    return [part for part in paragraphs if len(part) > 1]
+
+
+def _parameters(doc: str) -> list[tuple[str, str]]:
+    """Names and meanings under "Args:"; a line may hold several."""
+    found = re.search(r"\n\s*Args:\n(.*?)(?:\n\s*\n|\n\s*>>>|\Z)", doc, re.S)
+    if found is None:
+        return []
+    whole = " ".join(found.group(1).split())
+    parts = re.split(r"(?:^|(?<=[.;)\w$`]) )(?=[a-z_]+(?:, [a-z_]+)*: )", whole)
+    return [(name, what) for name, _, what in (part.partition(": ") for part in parts if part) if what]

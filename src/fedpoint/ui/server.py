@@ -1,0 +1,331 @@
+"""`fedpoint ui`: the page, and what it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import re
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from fedpoint.errors import FedpointError
+from fedpoint.ui.desk import WAITING, Busy, Desk, Superseded
+from fedpoint.ui.guard import Guard, is_loopback
+from fedpoint.ui.lessons import lessons, lines
+from fedpoint.ui.mathml import formula
+from fedpoint.ui.playground import Playground, playgrounds
+from fedpoint.ui.runs import Runs
+
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+LOOK = 0.4  # seconds between looks at a folder that is followed
+LONGEST = 600.0  # seconds of one stream; the page then asks again
+STREAMS = 16  # open at a time
+BEAT = 15.0  # seconds after which a silent stream says that it is there
+
+
+class Page:
+    """The page's parts: runs, playgrounds, lessons; `app` is what a server runs."""
+
+    def __init__(self, runs: Path, host: str = "127.0.0.1", token: str | None = None, warm: bool = True):
+        self.runs, self.desk = Runs(runs), Desk(playgrounds())
+        self.stop = asyncio.Event()  # set when the server is told to end
+        self._streams = 0
+        routes = [Route("/", self._static("index.html"))]
+        routes += [Route(f"/static/{name}", self._static(name)) for name in static_files()]
+        routes += [
+            Route("/api/state", self._state),
+            Route("/api/warmth", self._warmth),
+            Route("/api/lessons", lambda request: _json(lessons())),
+            Route("/api/play/{name}", self._play),
+            Route("/api/runs", self._list),
+            Route("/api/run", self._run),
+            Route("/api/follow", self._follow),
+        ]
+
+        @contextlib.asynccontextmanager
+        async def life(app: Any) -> AsyncIterator[None]:
+            if warm:
+                self.desk.warm()
+            yield
+            self.stop.set()
+            await asyncio.get_running_loop().run_in_executor(None, self.desk.close)
+
+        mistakes: Any = {HTTPException: _refused, FedpointError: _mistake, Exception: _failed}
+        inside = Starlette(routes=routes, lifespan=life, exception_handlers=mistakes)
+        self.app = Guard(inside, host, token)
+
+    @staticmethod
+    def _static(name: str) -> Callable[[Request], Any]:
+        content, kind = static_files()[name], TYPES[Path(name).suffix]
+
+        async def give(request: Request) -> Response:
+            return Response(content, media_type=kind)
+
+        return give
+
+    async def _state(self, request: Request) -> Response:
+        """What the page begins with."""
+        return _json(
+            {
+                "playgrounds": [_described(p) for p in self.desk.playgrounds.values()],
+                "warmth": self.desk.warmth,
+                "folder": self.runs.root.name,
+            }
+        )
+
+    async def _warmth(self, request: Request) -> Response:
+        """A stream: how far compilation is, until it is done."""
+
+        async def events() -> AsyncIterator[tuple[str, Any]]:
+            last: Any = None
+            while True:
+                now = dict(self.desk.warmth)
+                if now != last:
+                    yield "warmth", now
+                last = now
+                if all(state in ("ready", "failed") for state in now.values()):
+                    yield "end", {}
+                    return
+                yield "", None
+
+        return self._stream(events())
+
+    async def _play(self, request: Request) -> Response:
+        """Two lines of JSON: the forecast at once, the simulation when it is there. A newer request ends an older."""
+        name = request.path_params["name"]
+        if name not in self.desk.playgrounds:
+            raise HTTPException(404, f"There is no playground {name[:40]!r}.")
+        given = dict(request.query_params)
+        reader, number = given.pop("reader", ""), given.pop("number", "")
+        if not re.fullmatch(r"[a-z0-9]{1,32}", reader) or not re.fullmatch(r"[0-9]{1,15}", number):
+            raise HTTPException(400, "A request for a playground has a reader and a number.")
+        values = self.desk.playgrounds[name].read(given)
+        self.desk.note(reader, name, int(number))
+
+        async def answers() -> AsyncIterator[bytes]:
+            for what in ("forecast", "simulate"):
+                try:
+                    found = await self.desk.compute(what, reader, name, int(number), values)
+                except Superseded:
+                    yield _line({"kind": "superseded"})
+                    return
+                except Busy:
+                    yield _line({"kind": "error", "message": f"More than {WAITING} computations wait: try again."})
+                    return
+                except TimeoutError:
+                    yield _line({"kind": "error", "message": "This took too long: try again."})
+                    return
+                except Exception:  # the answer has begun, so that it has to end in its own form
+                    logging.getLogger(__name__).exception("%s of %s with %s", what, name, values)
+                    yield _line({"kind": "error", "message": "This went wrong; the terminal says how."})
+                    return
+                yield _line({"kind": what, "values": values, **found})
+
+        return StreamingResponse(answers(), media_type="application/x-ndjson")
+
+    async def _list(self, request: Request) -> Response:
+        return _json(await asyncio.to_thread(self.runs.list))
+
+    async def _run(self, request: Request) -> Response:
+        name = self._named(request)
+        return _json(await asyncio.to_thread(self._curves, name))
+
+    def _named(self, request: Request) -> str:
+        name = request.query_params.get("name", "")
+        if not name:
+            raise HTTPException(400, "Which run? Give name=.")
+        return name
+
+    def _curves(self, name: str) -> dict[str, Any]:
+        try:
+            return self.runs.curves(name)
+        except FedpointError as error:
+            raise HTTPException(404, str(error)) from None
+
+    async def _follow(self, request: Request) -> Response:
+        """A stream: the curves of a run after each commit, until it is finished."""
+        name = self._named(request)
+        path = await asyncio.to_thread(self.runs.folder, name)
+
+        async def events() -> AsyncIterator[tuple[str, Any]]:
+            last: Any = None
+            while True:
+                now = await asyncio.to_thread(lambda: (self.runs.reached(path), self.runs.state(path)))
+                if now != last:
+                    yield "curves", await asyncio.to_thread(self._curves, name)
+                last = now
+                if now[1] != "running":
+                    yield "end", {}
+                    return
+                yield "", None
+
+        return self._stream(events())
+
+    def _stream(self, events: AsyncIterator[tuple[str, Any]]) -> Response:
+        """Server-sent events; an empty name means: look again later."""
+        if self._streams >= STREAMS:
+            raise HTTPException(503, f"More than {STREAMS} streams are open: close a page.")
+
+        async def text() -> AsyncIterator[str]:
+            self._streams += 1
+            begun = said = time.monotonic()
+            try:
+                yield "retry: 1000\n\n"
+                async for name, data in events:
+                    if name:
+                        yield f"event: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n"
+                        said = time.monotonic()
+                        continue
+                    if time.monotonic() - said > BEAT:
+                        yield ": still here\n\n"
+                        said = time.monotonic()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self.stop.wait(), LOOK)
+                    if self.stop.is_set() or time.monotonic() - begun > LONGEST:
+                        return
+            except (HTTPException, FedpointError) as error:
+                message = getattr(error, "detail", str(error))
+                yield f"event: problem\ndata: {json.dumps({'message': message})}\n\n"
+            finally:
+                self._streams -= 1
+
+        return StreamingResponse(text(), media_type="text/event-stream")
+
+
+def static_files() -> dict[str, bytes]:
+    """Everything that is given out as a file, by name: nothing else can be asked for."""
+    own = resources.files("fedpoint.ui") / "static"
+    found = {entry.name: entry.read_bytes() for entry in own.iterdir() if Path(entry.name).suffix in TYPES}
+    curves = resources.files("fedpoint.report") / "page"  # the drawer of reports draws here too
+    return found | {name: (curves / name).read_bytes() for name in ("curves.js", "curves.css")}
+
+
+def _described(playground: Playground) -> dict[str, Any]:
+    return {
+        "name": playground.name,
+        "title": playground.title,
+        "about": playground.about,
+        "formulas": [formula(part) for part in lines(playground.formula)],
+        "rounds": playground.rounds,
+        "controls": [
+            {
+                "name": c.name,
+                "label": c.label,
+                "symbol": c.symbol,
+                "help": c.help,
+                "values": c.values,
+                "start": c.start,
+            }
+            for c in playground.controls
+        ],
+    }
+
+
+def _json(content: Any) -> Response:
+    return Response(json.dumps(content, allow_nan=False), media_type="application/json")
+
+
+def _line(content: Any) -> bytes:
+    return json.dumps(content, allow_nan=False).encode() + b"\n"
+
+
+async def _refused(request: Request, error: Any) -> Response:
+    return PlainTextResponse(f"{error.detail}\n", error.status_code)
+
+
+async def _mistake(request: Request, error: Any) -> Response:
+    return PlainTextResponse(f"{error}\n", 400)
+
+
+async def _failed(request: Request, error: Any) -> Response:
+    return PlainTextResponse("Something went wrong here; the terminal of `fedpoint ui` says what.\n", 500)
+
+
+class _Server(uvicorn.Server):
+    """Tells open streams to end when it is told to, so that it does not wait for them."""
+
+    def __init__(self, config: uvicorn.Config, page: Page):
+        super().__init__(config)
+        self.page = page
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self.page.stop.set()  # read between looks, LOOK seconds apart at most
+        super().handle_exit(sig, frame)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket there, or one clear message."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+        made.listen(64)
+    except OSError as error:
+        made.close()
+        if error.errno == errno.EADDRINUSE:
+            raise FedpointError(f"port {port} is in use: choose another with --port, or --port 0 for any") from None
+        raise FedpointError(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
+    return made
+
+
+def serve(
+    runs: Path,
+    host: str = "127.0.0.1",
+    port: int = 8642,
+    tell: Callable[[str], Any] = print,
+    warm: bool = True,
+    started: Callable[[_Server], Any] = lambda server: None,
+) -> None:
+    """Serve the page until Ctrl-C."""
+    if runs.exists() and not runs.is_dir():
+        raise FedpointError(f"--runs {runs} is not a folder")
+    token = None if is_loopback(host) else secrets.token_urlsafe(24)
+    door = listen(host, port)
+    page = Page(runs, host, token, warm)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{door.getsockname()[1]}/" + (f"?token={token}" if token else "")
+    config = uvicorn.Config(
+        page.app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        http="h11",
+        loop="asyncio",
+        h11_max_incomplete_event_size=8192,  # of a request's head
+        limit_concurrency=64,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=3,
+    )
+    server = _Server(config, page)
+    tell(f"fedpoint ui: {address}")
+    tell(f"Runs: {runs}. The playground compiles in the background. Ctrl-C ends it.")
+    started(server)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[door])
+    finally:
+        door.close()
+        page.desk.close()
+    tell("ended")

@@ -1,0 +1,60 @@
+/* Which screen is shown: by the part of the address after #. */
+import { ask, make } from "./dom.js";
+import { Lessons } from "./lessons.js";
+import { Playground } from "./playground.js";
+import { RunList, RunPage } from "./runs.js";
+
+const main = document.getElementById("main"), pages = document.getElementById("pages");
+const badge = document.getElementById("warmth"), root = document.documentElement;
+let screen = null;
+
+document.getElementById("theme").addEventListener("click", () => {
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  try {
+    localStorage.setItem("fedpoint-theme", root.dataset.theme);
+  } catch {
+    // It holds until the page is closed.
+  }
+});
+
+function warm(warmth) {
+  const states = Object.values(warmth), ready = states.filter((s) => s === "ready").length;
+  const failed = states.includes("failed"), done = states.every((s) => s === "ready" || s === "failed");
+  badge.className = done ? "badge" : "badge busy";
+  badge.textContent = failed ? "a playground failed: see the terminal" : done ? "ready" : `warming up, ${ready} of ${states.length} ready`;
+}
+
+async function start() {
+  const state = await (await ask("/api/state")).json();
+  const links = state.playgrounds.map((p) => [p.name, p.title]);
+  links.push(["algorithms", "Algorithms"], ["runs", "Runs"]);
+  pages.append(...links.map(([name, title]) => make("a", { href: `#/${name}` }, title)));
+  warm(state.warmth);
+  const stream = new EventSource("/api/warmth");
+  stream.addEventListener("warmth", (event) => warm(JSON.parse(event.data)));
+  stream.addEventListener("end", () => stream.close());
+
+  const show = () => {
+    const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
+    const chosen = links.some(([n]) => n === name) ? name : links[0][0];
+    for (const link of pages.children) {
+      if (link.getAttribute("href") === `#/${chosen}`) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    screen?.close();
+    main.replaceChildren();
+    if (chosen === "algorithms") screen = new Lessons(main);
+    else if (chosen === "runs") screen = rest.length ? new RunPage(main, decodeURIComponent(rest.join("/"))) : new RunList(main, state.folder);
+    else screen = new Playground(main, state.playgrounds.find((p) => p.name === chosen));
+    document.title = `${links.find(([n]) => n === chosen)[1]} · fedpoint`;
+  };
+  addEventListener("hashchange", () => {
+    if (location.hash === "#main") return; // the link that skips the header
+    show();
+    main.focus();
+  });
+  show();
+}
+
+start().catch((error) => main.replaceChildren(make("p", { class: "wrong" }, `The page cannot begin: ${error.message}`)));

@@ -1,0 +1,51 @@
+/* Small helpers: elements from text only, never HTML from text that is not the server's own mathematics. */
+const SVG = "http://www.w3.org/2000/svg";
+
+export function make(tag, attributes = {}, ...children) {
+  return dress(document.createElement(tag), attributes, children);
+}
+
+export function draw(tag, attributes = {}, ...children) {
+  return dress(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function dress(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value !== undefined && value !== null && value !== false) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+/** Formulas and words with formulas, which the server has made from the docstrings. */
+export function mathematics(tag, markup, className) {
+  const made = make(tag, className ? { class: className } : {});
+  made.innerHTML = Array.isArray(markup) ? markup.join("") : markup;
+  return made;
+}
+
+export async function ask(path, options) {
+  const answer = await fetch(path, options);
+  if (!answer.ok) throw new Error((await answer.text()).trim() || `status ${answer.status}`);
+  return answer;
+}
+
+export function number(value) {
+  return globalThis.fedpointCurves.format(value);
+}
+
+/** The range of a log axis in whole decades, so that it holds still while a slider moves. */
+export function decades(lines) {
+  let low = Infinity, high = 0;
+  for (const line of lines) {
+    for (const v of line.level === undefined ? line.y : [line.level]) {
+      if (v > 0 && v < low) low = v;
+      if (v > high) high = v;
+    }
+  }
+  if (!(low <= high)) return {};
+  high = Math.min(high, 1e6);
+  low = Math.max(low, high * 1e-12);
+  return { min: 10 ** Math.floor(Math.log10(low) + 1e-9), max: 10 ** Math.ceil(Math.log10(high) - 1e-9) };
+}
