@@ -244,7 +244,9 @@ def _contents(facts: Sequence[Facts]) -> Html:
 # Charts
 
 
-def _chart(title: str, y: str, lines: list[dict[str, Any]], log: bool = True, note: str = "", ways: bool = True) -> Html:
+def _chart(
+    title: str, y: str, lines: list[dict[str, Any]], log: bool = True, note: str = "", ways: bool = True
+) -> Html:
     """A figure: drawn by the script; without it, a picture and the numbers are there all the same."""
     names = [way for way in WAYS if all(way in line["xs"] for line in lines if "xs" in line)] if ways else ["rounds"]
     axes = [{"name": way.replace("floats", "numbers sent"), "label": AXES[way]} for way in names]
@@ -375,9 +377,7 @@ def _comparison(facts: Sequence[Facts]) -> Html:
 
 
 def _held_out(facts: Sequence[Facts], name: str) -> Html:
-    lines = [
-        _curve(f, np.asarray(f.run.evaluation[name]), f.run.evaluated_rounds, len(facts), f.label) for f in facts
-    ]
+    lines = [_curve(f, np.asarray(f.run.evaluation[name]), f.run.evaluated_rounds, len(facts), f.label) for f in facts]
     title = f"Held-out {name.removeprefix('held-out ')}"
     return _chart(title, title.lower(), lines, log=name.endswith("loss"), note=_repeats(facts))
 
@@ -421,7 +421,7 @@ def _run(facts: Facts, several: bool) -> Html:
         _verdict(facts),
         _tiles(facts),
         _missing(facts),
-        *_charts(facts),
+        *_charts(facts, several),
         _agents(facts),
         _network(facts),
         _cost(facts),
@@ -478,16 +478,17 @@ def _missing(facts: Facts) -> Html | None:
     return tag("ul", *rows, class_="missing") if rows else None
 
 
-def _charts(facts: Facts) -> list[Html]:
+def _charts(facts: Facts, several: bool) -> list[Html]:
+    """The curves of one run; beside others, only what the comparison has not shown."""
     run, charts = facts.run, []
     if run.error is not None:
         own = _curve(facts, run.error, run.rounds, 2, "run")
         lines = [own, *_expected(facts, "ink"), *_levels(facts)]
         charts.append(_chart("Error", WHAT["error"], lines, _loggable([facts], "error"), _repeats([facts])))
-    if run.has_loss:
+    if run.has_loss and not (several and run.error is not None):
         own = _curve(facts, run.loss, run.rounds, 2, "run")
         charts.append(_chart("Loss", WHAT["loss"], [own], _loggable([facts], "loss"), _repeats([facts])))
-    charts += [_held_out([facts], name) for name in run.evaluation]
+    charts += [] if several else [_held_out([facts], name) for name in run.evaluation]
     variation = facts.parts["network"].get("variation")
     if variation is not None and any(variation):
         values = np.array([[math.nan if v is None else v for v in variation]])
@@ -599,7 +600,8 @@ def _configuration(facts: Facts) -> Html:
         ["algorithm", _table_of(config["algorithm"])],
         [who, _table_of(config["participation"])],
         ["problem", f"{problem['class']}, {problem['agents']:,} agents"],
-        ["rounds, repeats", f"{int(run.rounds[-1]):,} rounds, {run.repeats} repeats"],
+        ["rounds", f"{int(run.rounds[-1]):,}"],
+        ["repeats", str(run.repeats)],
         ["seed", str(run.seed)],
         ["fields", "exact" if config["exact"] else "sampled"],
         ["records", f"every {config['record_every']} rounds" if config["record_every"] > 1 else "every round"],

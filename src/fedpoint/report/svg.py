@@ -100,7 +100,7 @@ def ticks(low: float, high: float, log: bool, most: int) -> list[tuple[float, st
             return [(10.0**k, number(10.0**k).removeprefix("1×")) for k in powers]
         steps = [m * 10.0**k for k in range(first - 1, last + 2) for m in (1, 2, 5)]
         found = [(v, number(v)) for v in steps if low <= v <= high]
-        if len(found) >= 2:
+        if len(found) >= 3:
             return found
     rough = (high - low) / max(1, most)
     unit = 10.0 ** math.floor(math.log10(rough))
@@ -190,7 +190,11 @@ def columns(values: Sequence[float], label: str, width: int = 640, height: int =
 
     step = (right - left) / len(some)
     base = f"{sy(0):.1f}"
-    d = f"M{left} {base}" + "".join(f"V{sy(v):.1f}H{left + (i + 1) * step:.1f}" for i, v in enumerate(some)) + f"V{base}Z"
+    d = (
+        f"M{left} {base}"
+        + "".join(f"V{sy(v):.1f}H{left + (i + 1) * step:.1f}" for i, v in enumerate(some))
+        + f"V{base}Z"
+    )
     parts = [tag("path", d=d, fill=COLOURS[0], fill_opacity=0.75)]
     for at in dict.fromkeys((high, low)):
         y = f"{sy(at):.1f}"
@@ -205,7 +209,16 @@ def bar(part: float) -> Html:
     """A share of 1 as a bar, for a cell of a table; what it says stands beside it."""
     filled = f"{100 * min(max(part, 0.0), 1.0):.1f}"
     rect = tag("rect", width=filled, height=8, fill=COLOURS[0])
-    return tag("svg", rect, class_="bar", viewBox="0 0 100 8", preserveAspectRatio="none", width=100, height=8, aria_hidden="true")
+    return tag(
+        "svg",
+        rect,
+        class_="bar",
+        viewBox="0 0 100 8",
+        preserveAspectRatio="none",
+        width=100,
+        height=8,
+        aria_hidden="true",
+    )
 
 
 def _svg(width: int, height: int, label: str, parts: Sequence[Html]) -> Html:

@@ -83,6 +83,11 @@ class Certificate:
 
     __str__ = text
 
+    def _repr_html_(self) -> str:
+        from fedpoint.report.html import certificate_html
+
+        return certificate_html(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for JSON."""
         plain = asdict(self)

@@ -67,6 +67,11 @@ class Verdict:
         checks = [{k: plain(v) for k, v in dataclasses.asdict(c).items()} for c in self.checks]
         return {"passed": self.passed, "words": self.words, "checks": checks}
 
+    def _repr_html_(self) -> str:
+        from fedpoint.report.html import verdict_html
+
+        return verdict_html(self)
+
     def __bool__(self) -> bool:
         return self.passed
 

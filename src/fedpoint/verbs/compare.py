@@ -71,6 +71,11 @@ class Comparison:
         lines = [_aligned(headings, widths), "  ".join("-" * w for w in widths)]
         return "\n".join(lines + [_aligned(row, widths) for row in rows])
 
+    def _repr_html_(self) -> str:
+        from fedpoint.report.html import comparison_html
+
+        return comparison_html(self)
+
     def __repr__(self) -> str:
         return f"<Comparison: {', '.join(self.labels)}>"
 

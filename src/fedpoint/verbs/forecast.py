@@ -372,6 +372,11 @@ class Forecast:
 
         return forecast_curve(self, path=path, rounds=rounds, run=run, title=title)
 
+    def _repr_html_(self) -> str:
+        from fedpoint.report.html import forecast_html
+
+        return forecast_html(self)
+
     def __repr__(self) -> str:
         return self.text()
 

@@ -229,6 +229,11 @@ class NetworkForecast:
 
     __str__ = text
 
+    def _repr_html_(self) -> str:
+        from fedpoint.report.html import forecast_html
+
+        return forecast_html(self)
+
     def __repr__(self) -> str:
         return f"<Forecast of {type(self.algorithm).card.title} over {self.nodes} nodes>"
 

@@ -283,6 +283,11 @@ class Plan:
     def __str__(self) -> str:
         return self.table()
 
+    def _repr_html_(self) -> str:
+        from fedpoint.report.html import plan_html
+
+        return plan_html(self)
+
     def __repr__(self) -> str:
         first = "nothing reaches it" if self.best is None else self.best.label
         return f"<Plan for {self.target:g}: {first}>"

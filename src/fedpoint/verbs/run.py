@@ -166,6 +166,11 @@ class Run:
 
         return curves([self], path=path, what=what, x=x, title=title)
 
+    def _repr_html_(self) -> str:
+        from fedpoint.report.html import run_html
+
+        return run_html(self)
+
     def __repr__(self) -> str:
         card = type(self.algorithm).card
         last = ""

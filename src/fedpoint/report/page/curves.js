@@ -54,11 +54,14 @@
     return "10" + String(k).replace(/[-0-9]/g, (c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]));
   }
 
-  /** A number for people: 1,234 or 0.0123 or 1.2e-7. */
+  /** A number for people: 1,234 or 0.0123 or 1.2×10⁻⁷. */
   function format(v) {
     if (v === null || v === undefined || !Number.isFinite(v)) return "–";
     const size = Math.abs(v);
-    if (size !== 0 && (size < 1e-3 || size >= 1e7)) return v.toExponential(2).replace("e+", "e").replace("-", "−").replace("e-", "e−");
+    if (size !== 0 && (size < 1e-3 || size >= 1e7)) {
+      const [mantissa, exponent] = v.toExponential(2).split("e");
+      return `${Number(mantissa)}×${power(Number(exponent))}`.replace("-", "−");
+    }
     const text = Number.isInteger(v) ? v.toLocaleString("en") : Number(v.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6 });
     return text.replace("-", "−");
   }
@@ -77,10 +80,10 @@
       for (let k = Math.floor(Math.log10(low)); k <= Math.ceil(Math.log10(high)); k++) {
         for (const m of [1, 2, 5]) {
           const at = m * 10 ** k;
-          if (at >= low * (1 - 1e-9) && at <= high * (1 + 1e-9)) found.push({ at, text: format(at) });
+          if (at >= low * (1 - 1e-9) && at <= high * (1 + 1e-9)) found.push({ at, text: format(at).replace(/^1×/, "") });
         }
       }
-      if (found.length >= 2) return found;
+      if (found.length >= 3) return found;
     }
     const rough = (high - low) / Math.max(1, most);
     const unit = 10 ** Math.floor(Math.log10(rough));

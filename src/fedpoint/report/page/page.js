@@ -30,12 +30,12 @@
     root.dataset.theme = dark ? "light" : "dark";
   });
 
-  // On paper nothing can be opened; charts are drawn as wide as a page.
+  // On paper nothing can be opened.
   const closed = [];
   addEventListener("beforeprint", () => {
-    for (const details of document.querySelectorAll("details:not([open])")) {
-      if (details.querySelector("pre")) closed.push(details);
-      if (details.querySelector("pre")) details.open = true;
+    for (const details of document.querySelectorAll("section > details:not([open])")) {
+      details.open = true;
+      closed.push(details);
     }
   });
   addEventListener("afterprint", () => {
