@@ -13,7 +13,7 @@ from fedpoint.cli import main
 from fedpoint.config import Mistakes, parse, read
 
 FILE = """\
-rounds = 40
+rounds = 100
 [problem]
 kind = "table"
 file = "loans.csv"
@@ -65,13 +65,13 @@ def test_run_resume_forecast_check_predict():
     # What Python makes of the same file.
     table = fp.data.read_table("data/loans.csv", "default", "bank", held_out=0.25)
     problem = table.problem(ridge=0.1)
-    run = fp.run(fp.FedAvg(step=0.5, local_steps=2), problem, rounds=40, evaluate=table.evaluation(problem))
+    run = fp.run(fp.FedAvg(step=0.5, local_steps=2), problem, rounds=100, evaluate=table.evaluation(problem))
     assert done["log_loss"]["mean"] == pytest.approx(run.evaluation["log_loss"][0, -1], rel=1e-12)
 
-    cli("resume", "r", "--rounds", 60, "--no-figure", "-q")
+    cli("resume", "r", "--rounds", 200, "--no-figure", "-q")
     again = fp.load("r")
-    assert again.rounds[-1] == 60
-    np.testing.assert_array_equal(again.history[:, :41], run.history)
+    assert again.rounds[-1] == 200
+    np.testing.assert_array_equal(again.history[:, :101], run.history)
     assert "FedAvg on Logistic: 3 agents, 3 parameters" in cli("forecast", "data/loans.toml").stdout
     cli("check", "r")
 
@@ -92,13 +92,13 @@ def test_run_resume_forecast_check_predict():
 def test_other_data_are_refused():
     cli("run", "data/loans.toml", "--folder", "r", "--no-figure", "-q")
     edited("own", "rent")
-    for command in (("resume", "r", "--rounds", 60), ("check", "r")):
+    for command in (("resume", "r", "--rounds", 200), ("check", "r")):
         result = cli(*command, status=2)
         assert "data/loans.csv: the data have changed since the run was begun" in result.stderr
     edited("rent", "own")
-    cli("resume", "r", "--rounds", 50, "--no-figure", "-q")
+    cli("resume", "r", "--rounds", 120, "--no-figure", "-q")
     Path("data/loans.csv").unlink()
-    assert "there is no file data/loans.csv" in cli("resume", "r", "--rounds", 60, status=2).stderr
+    assert "there is no file data/loans.csv" in cli("resume", "r", "--rounds", 200, status=2).stderr
 
 
 def test_what_is_wrong_with_the_data_stands_at_the_keys():
