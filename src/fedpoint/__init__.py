@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint import metrics as metrics
     from fedpoint import problems as problems
     from fedpoint import theory as theory
+    from fedpoint import trackers as trackers
     from fedpoint.algorithms import (
         FedAdagrad,
         FedAdam,
@@ -100,7 +101,7 @@ _NAMES = {
     "fedpoint.verbs.sweep": "Sweep sweep",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_SUBMODULES = ("data", "estimators", "gtv", "metrics", "problems", "theory")
+_SUBMODULES = ("data", "estimators", "gtv", "metrics", "problems", "theory", "trackers")
 
 __all__ = ["__version__", *_SUBMODULES, *_HOME]
 

@@ -385,9 +385,8 @@ def _held_out(facts: Sequence[Facts], name: str) -> Html:
 def _ranking(facts: Sequence[Facts]) -> Html:
     """One row a run; a column only where somebody has it."""
     columns: list[tuple[str, list[Any]]] = [("rounds", [number(int(f.run.rounds[-1])) for f in facts])]
-    for what in ("error", "loss"):
-        if any(f.measure(what) is not None for f in facts):
-            columns.append((what, [with_error(*f.final(what)) for f in facts]))
+    known = [what for what in ("error", "loss") if any(f.measure(what) is not None for f in facts)]
+    columns += [(what, [with_error(*f.final(what)) for f in facts]) for what in known]
     if any(f.forecast.get("floor") is not None for f in facts):
         columns.append(("forecast floor", [number(f.forecast.get("floor")) for f in facts]))
     for name in dict.fromkeys(name for f in facts for name in f.run.evaluation):

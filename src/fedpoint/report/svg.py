@@ -12,7 +12,7 @@ import numpy as np
 from fedpoint.report.markup import Html, join, number, tag
 from fedpoint.report.plots import spread
 
-# Between light and dark: at least 3 to 1 on white and on near black (checked by a test). Text takes the reader's colour.
+# Between light and dark: at least 3 to 1 on white and on near black, by a test. Text takes the reader's colour.
 COLOURS = ("#2f87c4", "#cf6a1e", "#1f9272", "#b8659a", "#94801f", "#8672d8", "#7d838c")
 VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
 DASHES = {"solid": None, "dashed": "7 5", "dotted": "1.5 4.5"}
@@ -53,7 +53,7 @@ def curves(
     across = [x for line in lines for x in line.x] or [0.0, 1.0]
     left_end, right_end = min(across), max(max(across), min(across) + 1e-9)
     longest = max((len(line.name) for line in lines), default=0)
-    left, right, top, bottom = 56.0, width - 12.0 - 6.4 * longest, 26.0, height - 42.0
+    left, right, top, bottom = 56.0, width - (26.0 + 7.2 * longest if longest else 12.0), 26.0, height - 42.0
 
     def sx(v: float) -> float:
         return left + (v - left_end) / (right_end - left_end) * (right - left)
@@ -79,7 +79,11 @@ def curves(
         ends.append((bottom - sy(last)) / (bottom - top))
     places = spread(ends, [16 / (bottom - top)] * len(lines)) if lines else []
     for line, place in zip(lines, places, strict=True):
-        drawn.append(_text(line.name, right + 7, bottom - place * (bottom - top) + 4, "start", opacity=1.0))
+        y = bottom - place * (bottom - top)
+        if line.name:
+            sample = {"d": f"M{right + 6:.1f} {y:.1f}h12", "stroke": _paint(line.colour), "stroke_width": 2}
+            drawn.append(tag("path", **sample, stroke_dasharray=DASHES[line.dash]))
+            drawn.append(_text(line.name, right + 23, y + 4, "start", opacity=1.0))
     label = f"{ylabel} over {xlabel}: {', '.join(line.name for line in lines)}"
     return _svg(width, height, label, [*grid, *drawn])
 

@@ -18,6 +18,8 @@ from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.runtimes.session import HISTORY_BYTES, Progress, Session
 from fedpoint.runtimes.simulation import Records
+from fedpoint.trackers.base import Tracker
+from fedpoint.trackers.follow import Following, following
 
 if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do without
     from fedpoint.core.network import Network
@@ -228,7 +230,8 @@ def run(
         evaluate: held-out data (X, y), or a function model -> {name: number}.
         stop: a tolerance on the mean squared error (or, without a known solution, on the squared change of the
             model between records), or a function (round, model, error) -> bool; models and errors lead with repeats.
-        callbacks: called with a `Progress` after every segment of rounds.
+        callbacks: called with a `Progress` after every segment of rounds; trackers (`fp.trackers`) among them follow
+            the run from its start to its end.
     """
     check_count("rounds", rounds, 0)
     check_count("repeats", repeats, 1)
@@ -344,12 +347,17 @@ def begin(session: Session) -> Run:
 
 
 def drive(begun: Run, rounds: int, stop=None, callbacks=(), evaluate=None) -> Run:
-    """Go on with a run, in its folder where it has one."""
-    with contextlib.nullcontext() if begun.folder is None else begun.folder.writing(begun.session, rounds):
-        return _go_on(begun, rounds, stop, callbacks, evaluate)
+    """Go on with a run, in its folder where it has one, followed by the trackers among the callbacks."""
+    callbacks = [callbacks] if callable(callbacks) else list(callbacks)
+    with contextlib.ExitStack() as stack:
+        if begun.folder is not None:
+            stack.enter_context(begun.folder.writing(begun.session, rounds))
+        follow = stack.enter_context(following(begun, rounds, callbacks))
+        others = [callback for callback in callbacks if not isinstance(callback, Tracker)]
+        return _go_on(begun, rounds, stop, others, evaluate, follow)
 
 
-def _go_on(begun: Run, rounds: int, stop, callbacks, evaluate) -> Run:
+def _go_on(begun: Run, rounds: int, stop, callbacks, evaluate, follow: Following) -> Run:
     """Put the records of more rounds behind those of a run."""
     session, folder = begun.session, begun.folder
     parts, used, at = [begun.history], [begun.used], [begun.rounds]
@@ -364,6 +372,7 @@ def _go_on(begun: Run, rounds: int, stop, callbacks, evaluate) -> Run:
         used.append(records.used)
         if folder is not None:
             folder.keep(session, rounds, records)
+        follow.keep(rounds, records.model, records.used)
 
     session.advance(rounds, None if stop is None else stopper(stop, parts[0]), callbacks, keep)
     if folder is not None:
@@ -379,6 +388,7 @@ def _go_on(begun: Run, rounds: int, stop, callbacks, evaluate) -> Run:
         done.evaluate(evaluate)
     if folder is not None:
         folder.finish(done)
+    follow.finish(done)
     return done
 
 
