@@ -25,7 +25,9 @@ def lessons() -> list[dict[str, Any]]:
         lesson = _lesson(CATALOGUE[parent], maker.__doc__ or "")
         summary = f"{CATALOGUE[parent].title} on linear systems, steps as they are"
         limits = {"fedlsa": "biased when agents differ and H > 1", "scafflsa": "w*"}
-        found.append({**lesson, "name": name, "title": title, "summary": summary, "limit": limits[name]})
+        found.append(
+            {**lesson, "name": name, "title": title, "summary": summary, "limit": limits[name], "first": False}
+        )
     return found
 
 
@@ -53,7 +55,8 @@ def lines(latex: str) -> list[str]:
     >>> lines(r"a = b, \\qquad c = d.")
     ['a = b', 'c = d']
     """
-    return [" ".join(part.split()).rstrip(",. ") for part in latex.split("\\qquad")]
+    latex = latex.replace(r"\quad\text{or}\quad", r"\qquad \text{or }")
+    return [" ".join(part.split()).rstrip(",. ") for part in latex.split(r"\qquad")]
 
 
 def _words(doc: str) -> list[str]:

@@ -131,7 +131,8 @@ class _Reader:
                 return f"<mi>{token}</mi>", False
             if token[0].isdigit():
                 return f"<mn>{token}</mn>", False
-            return f"<mo>{escape({'-': '−'}.get(token, token))}</mo>", False
+            fixed = ' stretchy="false"' if token in "()[]|" else ""
+            return f"<mo{fixed}>{escape({'-': '−'}.get(token, token))}</mo>", False
         name = token[1:]
         if name in GREEK:
             return f"<mi>{GREEK[name]}</mi>", False

@@ -212,7 +212,7 @@ class Coupling(Playground):
             nodes = [c * self.size + i for i in range(self.size)]
             edges += [(nodes[i], nodes[(i + 1) % self.size]) for i in range(self.size)]
             edges += [(nodes[0], nodes[2]), (nodes[1], nodes[3])]
-        bridges = [(1, 5 + 4), (5 + 1, 10 + 4), (10 + 1, 4)]
+        bridges = [(4, 5 + 1), (5 + 4, 10 + 1), (10 + 4, 1)]
         return Network.from_edges([*edges, *bridges])
 
     @cached_property
@@ -292,7 +292,7 @@ class Coupling(Playground):
         end = gtv.solve(self.problem(values), self.network, values["coupling"])[:, 0]
         error = ((models - end) ** 2).mean(1)
         history = [[float(f"{v:.4g}") for v in row] for row in models.tolist()]
-        return {"lines": [line("simulation", error, colour=0)], "history": history, "note": "FedRelax, no luck in it"}
+        return {"lines": [line("simulation", error, colour=0)], "history": history, "note": "FedRelax, exact fields"}
 
 
 def _places(places: np.ndarray) -> list[list[float]]:

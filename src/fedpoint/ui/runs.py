@@ -87,7 +87,7 @@ class Runs:
             "name": name,
             "title": name if name != "." else path.name,
             "algorithm": str(config.get("algorithm", {}).get("name", "?")),
-            "problem": str(problem.get("kind", problem.get("name", "?"))),
+            "problem": str(problem.get("class", "?")),
             "agents": problem.get("agents"),
             "rounds": config.get("rounds"),
             "repeats": config.get("repeats"),

@@ -72,7 +72,8 @@ export class Network {
     const stops = [];
     for (let i = 0; i < 28; i++) stops.push(draw("rect", { x: i * 5, y: 0, width: 5.5, height: 12, fill: colour(i / 13.5 - 1).css }));
     const strip = draw("svg", { viewBox: "0 0 140 12" }, ...stops);
-    this.scale.replaceChildren(number(-this.limit), strip, number(this.limit), "inside: found; ring: measured");
+    const ends = [-this.limit, this.limit].map((v) => make("span", {}, number(Number(v.toPrecision(2)))));
+    this.scale.replaceChildren(ends[0], strip, ends[1], make("span", {}, "inside: what a node has found; ring: what it measured"));
   }
 
   play() {

@@ -15,7 +15,7 @@ export class Playground {
     this.side = make("div");
     const controls = make("section", { class: "controls", "aria-label": "Sliders" }, ...about.controls.map((c) => this.control(c)));
     controls.append(make("button", { type: "button", onclick: () => this.reset() }, "Reset"));
-    const right = make("section", { "aria-label": "What happens" }, this.box, this.says, this.times, this.side);
+    const right = make("section", { "aria-label": "What happens" }, this.side, this.box, this.says, this.times);
     main.replaceChildren(
       make("h1", {}, about.title),
       make("p", {}, about.about),
