@@ -296,6 +296,17 @@ def test_the_search_over_steps_on_a_known_trade():
         assert len(trials) <= 12
 
 
+def test_the_search_gives_up_where_floors_lead_above_the_target():
+    """Level 0.02 + 0.1 step, target 0.01: seen from two floors, but not from levels that may still fall."""
+
+    def high(step, settled):
+        return Trial(step, math.inf, "floor", 0.02 + 0.1 * step, settled=settled)
+
+    best, trials = best_step(lambda step: high(step, True), 1.0, 0.01)
+    assert best.why == "floor" and len(trials) == 2
+    assert len(best_step(lambda step: high(step, False), 1.0, 0.01)[1]) == 12
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("problem", [stream(), regression(), homogeneous()], ids=["stream", "batches", "homogeneous"])
 def test_every_plan_keeps_its_promise(problem):

@@ -39,7 +39,7 @@ class Trial:
 
     why: "" when reached; "diverges", "floor" (settles above the target), "slow" (not within the limit).
     level: where it settles, as far as known. times, values: the expected curve up to there, thinned.
-    ahead: how many rounds were looked ahead.
+    ahead: how many rounds were looked ahead. settled: the level is the floor itself, not the last round looked at.
     """
 
     step: float
@@ -50,6 +50,7 @@ class Trial:
     times: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     values: np.ndarray = field(default_factory=lambda: np.zeros(0))
     ahead: int = 0
+    settled: bool = False
 
 
 class Uncomputable(FedpointError):
@@ -277,7 +278,7 @@ def attempt(forecast: Any, step: float, target: float, limit: int) -> Trial:
     if not math.isfinite(curve.floor):
         return Trial(step, math.inf, "diverges")
     if curve.floor >= target:
-        return Trial(step, math.inf, "floor", curve.floor)
+        return Trial(step, math.inf, "floor", curve.floor, settled=True)
     ahead = min(limit, curve.longest)
     rounds = passage(curve.at, target, ahead)
     if not math.isfinite(rounds):
@@ -314,7 +315,7 @@ def best_step(evaluate: Callable[[float], Trial], guess: float, target: float, m
         if high < 1.2 * low or step > 1e9 * guess:
             return best, trials
         last, best = best, look(step)
-        if best.why == last.why == "floor" and _at_zero(last, best) >= target:
+        if best.why == last.why == "floor" and best.settled and last.settled and _at_zero(last, best) >= target:
             return best, trials
     if best.why:
         return best, trials
