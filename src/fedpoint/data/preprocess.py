@@ -28,7 +28,8 @@ class Moments:
 
     $$\bar x = \bar x_a + \delta\,\frac{n_b}{n}, \qquad M = M_a + M_b + \delta^2\,\frac{n_a n_b}{n}$$
 
-    Nothing is subtracted from a sum of squares, so that columns far from zero keep their variance.
+    Nothing is subtracted from a sum of squares, and a mean is sent in two parts, rounded and what rounding left, so
+    that columns far from zero keep their variance.
 
     >>> a, b = Moments.of([[1.0], [2.0]]), Moments.of([[6.0]])
     >>> (a + b).mean, (a + b).variance
@@ -37,21 +38,23 @@ class Moments:
 
     count: int
     mean: np.ndarray  # (d,)
+    rest: np.ndarray  # (d,): the mean minus `mean`, below its rounding
     square: np.ndarray  # (d,): sum of squared deviations from the mean
 
     @classmethod
     def of(cls, X: Any) -> Moments:
-        """Of one agent's rows; the mean is corrected once, because a plain sum loses digits."""
+        """Of one agent's rows."""
         X = np.asarray(X, dtype=float)
         mean = X.mean(axis=0)
-        mean = mean + (X - mean).mean(axis=0)
-        return cls(len(X), mean, ((X - mean) ** 2).sum(axis=0))
+        mean, rest = _two_parts(mean, (X - mean).mean(axis=0))
+        return cls(len(X), mean, rest, (((X - mean) - rest) ** 2).sum(axis=0))
 
     def __add__(self, other: Moments) -> Moments:
         n = self.count + other.count
-        gap = other.mean - self.mean
+        gap = (other.mean - self.mean) + (other.rest - self.rest)
         square = self.square + other.square + gap**2 * (self.count * other.count / n)
-        return Moments(n, self.mean + gap * (other.count / n), square)
+        mean, rest = _two_parts(self.mean, gap * (other.count / n) + self.rest)
+        return Moments(n, mean, rest, square)
 
     @property
     def variance(self) -> np.ndarray:
@@ -67,6 +70,13 @@ class Moments:
     def scale(self) -> np.ndarray:
         """(d,): standard deviations; 1 for constant columns."""
         return np.where(self.constant, 1.0, np.sqrt(self.variance))
+
+
+def _two_parts(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """a + b rounded, and what rounding left, exactly (Knuth)."""
+    total = a + b
+    back = total - a
+    return total, (a - (total - back)) + (b - back)
 
 
 def merge(parts: Iterable[Moments]) -> Moments:

@@ -15,8 +15,9 @@ from fedpoint.runtimes.session import bind_algorithm
 from fedpoint.verbs.plan import plan
 from fedpoint.verbs.plan_search import method_of
 
-PLANNED = ("gradient_exchange", "fedavg", "scaffold")
-PLANNED_STEPS = (1, 4, 16)
+PLANNED_STEPS = (4, 16)  # beside gradient exchange, which takes one
+# Numbers of all memories, up to which forecasts of SCAFFOLD are quick: with affine fields, and with others.
+LARGE = {True: 1000, False: 100}
 
 
 class PlanNotice(UserWarning):
@@ -110,10 +111,13 @@ def planned(task: Any, step: Any, local_steps: Any, rounds: int, target: float, 
         )
         if not away > 0:
             return Chosen(by_name("gradient_exchange", task, step, local_steps), rounds, None)
+        methods = ["gradient_exchange", "fedavg"]
+        if (task.agents + 1) * np.size(solution) <= LARGE[bool(task.linear)]:
+            methods.append("scaffold")
         made = plan(
             task,
             target=target * away,
-            methods=PLANNED,
+            methods=methods,
             local_steps=PLANNED_STEPS,
             participation=[Everyone() if participation is None else participation],
         )
