@@ -45,7 +45,13 @@ COUPLINGS = dict.fromkeys(SCHEDULES, (0.02, 0.1, 0.3)) | {"total": (0.02, 0.1)} 
 under_every_schedule = pytest.mark.parametrize("name", SCHEDULES)
 of_both = pytest.mark.parametrize("method", ["fedgd", "fedrelax"])
 # A program takes a second to compile. What a schedule does is the same for both methods: a few pairs only when asked.
-SLOW = [("random", "fedrelax"), ("total", "fedrelax"), ("replay", "fedrelax"), ("worst", "fedrelax")]
+SLOW = [
+    ("random", "fedrelax"),
+    ("partial", "fedrelax"),
+    ("total", "fedrelax"),
+    ("replay", "fedrelax"),
+    ("worst", "fedrelax"),
+]
 of_both_under_every_schedule = pytest.mark.parametrize(
     ("name", "method"),
     [
@@ -139,7 +145,7 @@ def bound(kappa, B, ticks):
         ("synchronous", "fedgd"),
         ("synchronous", "fedrelax"),
         ("partial", "fedgd"),
-        ("partial", "fedrelax"),
+        pytest.param("partial", "fedrelax", marks=pytest.mark.slow),
         ("worst", "fedgd"),
         pytest.param("worst", "fedrelax", marks=pytest.mark.slow),
     ],
