@@ -72,6 +72,7 @@ class Page:
 
         mistakes: Any = {HTTPException: _refused, FedpointError: _mistake, Exception: _failed}
         inside = Starlette(routes=routes, lifespan=life, exception_handlers=mistakes)
+        inside.router.redirect_slashes = False
         self.app = Guard(inside, host, token)
 
     @staticmethod

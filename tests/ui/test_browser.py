@@ -1,0 +1,145 @@
+"""The live page in a real browser: it loads, a slider moves, the curve changes, and nothing complains."""
+
+import os
+import shutil
+import time
+
+import pytest
+
+webdriver = pytest.importorskip("selenium.webdriver")
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+
+pytestmark = pytest.mark.skipif(
+    not (BROWSER and DRIVER), reason="no browser: apt-get install chromium chromium-driver (Debian), then `make test`"
+)
+
+CURVES = "return [...document.querySelectorAll('#chart path.line')].map(p => p.getAttribute('d'))"
+
+
+@pytest.fixture(scope="module")
+def browser(page):
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for argument in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,1000"):
+        options.add_argument(argument)
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        options.add_argument("--no-sandbox")  # which does not work for root
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.set_script_timeout(60)
+    yield driver
+    driver.quit()
+
+
+def wait(browser, script, what):
+    """Until a script returns something."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        found = browser.execute_script(script)
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"never: {what}")
+
+
+def drawn(browser, after=""):
+    """Until a simulation is drawn that is not `after`."""
+    script = (
+        f"const d = document.querySelector('main').dataset.drawn; return d?.startsWith('sim') && d !== '{after}' && d"
+    )
+    return wait(browser, script, f"a simulation after {after!r}")
+
+
+def press(browser, selector, key, times=1):
+    element = browser.find_element("css selector", selector)
+    for _ in range(times):
+        element.send_keys(key)
+    return element
+
+
+def quiet(browser):
+    """No error, no warning, nothing refused by the policy."""
+    assert browser.get_log("browser") == []
+
+
+def test_a_slider_moves_and_the_curve_changes(page, browser):
+    browser.get(page.address + "#/averaging")
+    first = drawn(browser)
+    before = browser.execute_script(CURVES)
+    assert len(before) == 3 and all(before)  # forecast, floor, simulation
+    browser.execute_script(
+        "window.seen = []; const main = document.querySelector('main');"
+        "new MutationObserver(() => seen.push(main.dataset.drawn)).observe(main, {attributeFilter: ['data-drawn']})"
+    )
+    slider = press(browser, "#slider-step", "\ue014")  # right
+    assert slider.get_attribute("aria-valuetext") != "0.05"
+    second = drawn(browser, first)
+    after = browser.execute_script(CURVES)
+    assert len(after) == 3 and all(a != b for a, b in zip(before, after, strict=True))
+    number = second.split()[1]
+    assert browser.execute_script("return seen") == [f"forecast {number}", f"simulate {number}"]
+    press(browser, "#slider-participants", "\ue012", times=8)  # left, faster than it is computed
+    drawn(browser, second)
+    assert browser.find_element("css selector", "output[for=slider-participants]").text == "12"
+    quiet(browser)
+
+
+def test_the_network_shows_its_nodes_values(page, browser):
+    browser.get(page.address + "#/coupling")
+    first = drawn(browser)
+    values = "return [...document.querySelectorAll('.net text')].map(t => t.textContent)"
+    before = browser.execute_script(values)
+    assert len(before) == 15
+    press(browser, "#slider-coupling", "\ue010")  # End: the closest coupling
+    drawn(browser, first)
+    after = [float(v.replace("−", "-")) for v in browser.execute_script(values)]
+    assert max(after) - min(after) < 0.2 and browser.execute_script(values) != before
+    press(browser, ".replay input", "\ue011")  # Home: round 0
+    assert set(browser.execute_script(values)) == {"0.00"}
+    quiet(browser)
+
+
+def test_the_algorithms_side_by_side(page, browser):
+    browser.get(page.address + "#/algorithms")
+    wait(browser, "return document.querySelectorAll('.card').length === 3", "three cards")
+    browser.find_element("css selector", "input[name=scaffnew]").send_keys(" ")
+    assert browser.execute_script("return document.querySelectorAll('.card').length") == 4
+    sizes = "return [...document.querySelectorAll('.card .formulas math')].map(m => m.getBoundingClientRect().height)"
+    heights = browser.execute_script(sizes)
+    assert len(heights) >= 8 and all(10 < h < 90 for h in heights)  # laid out as mathematics, in a line
+    quiet(browser)
+
+
+def test_runs_and_one_of_them(page, browser):
+    browser.get(page.address + "#/runs")
+    wait(browser, "return [...document.querySelectorAll('td a')].some(a => a.textContent === 'first')", "the run")
+    browser.get(page.address + "#/runs/first")
+    wait(browser, "return document.querySelector('main').dataset.points === '41'", "its curves")
+    assert all(browser.execute_script(CURVES.replace("#chart", "#chart-error")))
+    quiet(browser)
+
+
+def test_dark_and_light(page, browser):
+    browser.get(page.address + "#/algorithms")
+    wait(browser, "return document.querySelector('.card')", "a card")
+    colour = "return getComputedStyle(document.documentElement).backgroundColor"
+    before = browser.execute_script(colour)
+    browser.find_element("id", "theme").click()
+    assert browser.execute_script(colour) != before
+    browser.find_element("id", "theme").click()
+    assert browser.execute_script(colour) == before
+    quiet(browser)
+
+
+def test_on_a_phone_nothing_is_cut_off(page, browser):
+    size = {"width": 380, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        for name in ("coupling", "algorithms", "runs/first"):
+            browser.get(page.address + f"#/{name}")
+            wait(browser, "return document.querySelector('.fp-curves, .card')", name)
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= 380, name
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    quiet(browser)

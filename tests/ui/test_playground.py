@@ -1,0 +1,196 @@
+"""Sliders change numbers, not programs; what they run is what `fp.run` runs, and the forecasts are exact."""
+
+import itertools
+import xml.etree.ElementTree as ET
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedpoint as fp
+from fedpoint.core.random import Key
+from fedpoint.runtimes.simulation import PROGRAMS
+from fedpoint.ui.lessons import lessons
+from fedpoint.ui.live import SomeOf
+from fedpoint.ui.mathml import formula
+from fedpoint.ui.playground import playgrounds
+from fedpoint.ui.second_moments import Outcomes, outcomes_of, squared_error
+
+PLAYGROUNDS = playgrounds()
+
+
+def start(name):
+    return {control.name: control.start for control in PLAYGROUNDS[name].controls}
+
+
+def programs():
+    return sum(program._cache_size() for program in PROGRAMS.values())
+
+
+def test_another_position_compiles_nothing_and_is_what_a_run_does():
+    play = PLAYGROUNDS["averaging"]
+    play.models(start("averaging"))
+    before = programs()
+    values = {"step": 0.2, "local_steps": 4, "participants": 7, "heterogeneity": 0.3, "noise": 0.5}
+    models = play.models(values)
+    assert programs() == before
+    run = fp.run(
+        fp.FedAvg(step=0.2, local_steps=4),
+        play.problem(values),
+        rounds=play.rounds,
+        participation=SomeOf(np.array(7), play.agents),
+        seed=play.seed,
+        repeats=play.repeats,
+    )
+    np.testing.assert_allclose(models, run.history, rtol=1e-9, atol=1e-12)
+
+
+def test_some_of_has_the_law_of_uniform():
+    K, L, n = 6, 2, 20_000
+    p = np.arange(1.0, K + 1) / np.arange(1.0, K + 1).sum()
+    with jax.enable_x64(True):
+        scheme = SomeOf(np.array(L), K)
+        keys = jax.vmap(lambda r: Key.of(0, 0, 1).fold(r))(jnp.arange(n))
+        ticks = jax.jit(jax.vmap(lambda k: scheme.tick(k, jnp.asarray(p), 0)))(keys)
+        agents, weight, heard = (np.asarray(a) for a in (ticks.agents, ticks.weight, ticks.heard))
+    assert (heard.sum(1) == L).all()
+    v = np.zeros((n, K))
+    np.put_along_axis(v, agents, weight, axis=1)
+    exact = fp.Uniform(L).moments(p)
+    for drawn, wanted in ((v, exact.mean), (v**2, exact.second()[0])):
+        assert (np.abs(drawn.mean(0) - wanted) < 5 * drawn.std(0) / np.sqrt(n)).all()
+    pair = v[:, 0] * v[:, 1]
+    assert abs(pair.mean() - p[0] * p[1] * K * (L - 1) / (L * (K - 1))) < 5 * pair.std() / np.sqrt(n)
+
+
+def test_the_simulation_follows_the_forecast():
+    play, values = PLAYGROUNDS["averaging"], {**start("averaging"), "participants": 5}
+    forecast, simulated = play.forecast(values), play.simulate(values)
+    exact, mean = (np.array(found["lines"][0]["y"]) for found in (forecast, simulated))
+    assert exact[0] == mean[0]
+    assert 0.7 < mean[100:].mean() / exact[100:].mean() < 1.4
+    assert exact[-1] == pytest.approx(forecast["lines"][1]["level"], rel=1e-3)
+
+
+def test_a_step_too_long_leaves_the_picture():
+    play = PLAYGROUNDS["averaging"]
+    values = {**start("averaging"), "step": 0.5, "participants": 1}
+    found = play.forecast(values), play.simulate(values)
+    assert "without bound" in found[0]["says"] and len(found[0]["lines"]) == 1
+    assert found[0]["lines"][0]["y"][-1] is None
+
+
+def test_coupling_is_gtvmin_and_fedrelax_goes_there_as_forecast():
+    play, values = PLAYGROUNDS["coupling"], {**start("coupling"), "coupling": 0.3, "noise": 0.05}
+    play.models(start("coupling"))
+    before = programs()
+    forecast, simulated = play.forecast(values), play.simulate(values)
+    assert programs() == before
+    curves = [np.array(found["lines"][0]["y"]) for found in (forecast, simulated)]
+    np.testing.assert_allclose(*curves, rtol=1e-4, atol=1e-20)
+    problem = play.problem(values)
+    solved = fp.gtv.solve(problem, play.network, 0.3)[:, 0]
+    np.testing.assert_allclose(play.path(problem.own.center[:, 0], np.array([0.3]))[0], solved, rtol=1e-10)
+    np.testing.assert_allclose(simulated["history"][-1], solved, rtol=1e-3)
+
+
+BOTH = pytest.mark.parametrize("corrected", [False, True], ids=["FedLSA", "SCAFFLSA"])
+
+
+@BOTH
+def test_second_moments_by_enumeration(corrected, rng):
+    """Two agents with two outcomes each, two steps a round, two rounds: all 256 ways it can go."""
+    step, H, rounds, p = 0.3, 2, 2, np.array([0.3, 0.7])
+    chance = np.array([[0.4, 0.6], [0.9, 0.1]])
+    outcomes = Outcomes(np.eye(2) + 0.5 * rng.normal(size=(2, 2, 2, 2)), rng.normal(size=(2, 2, 2)), chance)
+    first, wanted = rng.normal(size=2), np.zeros(rounds + 1)
+    for draws in itertools.product((0, 1), repeat=rounds * 2 * H):
+        w, xi, likely = first, np.zeros((2, 2)), 1.0
+        errors = [w @ w]
+        for of_round in np.reshape(draws, (rounds, 2, H)):
+            local = []
+            for c in range(2):
+                x = w
+                for z in of_round[c]:
+                    x = x - step * (outcomes.A[c, z] @ x - outcomes.b[c, z] - xi[c])
+                    likely *= chance[c, z]
+                local.append(x)
+            w = p @ np.array(local)
+            if corrected:
+                xi = xi + (w - np.array(local)) / (step * H)
+            errors.append(w @ w)
+        wanted += likely * np.array(errors)
+    np.testing.assert_allclose(squared_error(outcomes, p, step, H, rounds, first, corrected), wanted, rtol=1e-12)
+
+
+@pytest.mark.slow
+@BOTH
+def test_second_moments_are_those_of_the_forecast(corrected):
+    """Which differentiates the program."""
+    problem = fp.problems.garnet(states=5, dim=2, agents=3, gamma=0.8, heterogeneity=0.7, seed=1)
+    first = problem.start() - problem.solution()
+    curve = squared_error(outcomes_of(problem), problem.weights, 0.2, 3, 30, first, corrected)
+    make = fp.ScaffLSA if corrected else fp.FedLSA
+    np.testing.assert_allclose(curve, fp.forecast(make(step=0.2, local_steps=3), problem).curve(30), rtol=1e-7)
+
+
+def test_one_local_step_needs_no_correction():
+    problem = fp.problems.garnet(states=5, dim=2, agents=3, gamma=0.8, heterogeneity=0.7, seed=1)
+    first, outcomes = problem.start() - problem.solution(), outcomes_of(problem)
+    plain, corrected = (squared_error(outcomes, problem.weights, 0.2, 1, 30, first, c) for c in (False, True))
+    np.testing.assert_allclose(plain, corrected, rtol=1e-10)
+    assert np.isinf(squared_error(outcomes, problem.weights, 50.0, 20, 400, first, True)[-1])
+
+
+def test_local_steps_keep_one_program_whatever_the_heterogeneity():
+    play = PLAYGROUNDS["local-steps"]
+    for heterogeneity in (0.0, 0.35, 1.0):
+        problem = play.problem({"heterogeneity": heterogeneity})
+        own, w = play.padded(problem), np.array([0.3, -1.0])
+        assert own.chance.shape[1] == play._width
+        np.testing.assert_allclose(own.chance.sum(1), 1)
+        field = outcomes_of(problem)  # around the solution
+        mean = np.einsum("kz,kzij,j->ki", field.chance, field.A, w) - np.einsum("kz,kzi->ki", field.chance, field.b)
+        np.testing.assert_allclose(
+            mean, np.einsum("kij,j->ki", problem.A, w + problem.solution()) - problem.b, atol=1e-12
+        )
+        # The alias tables draw each outcome with its probability.
+        n = play._width
+        for cut, other, chance in zip(own.cut, own.other, own.chance, strict=True):
+            drawn = (cut + np.bincount(other, weights=1 - cut, minlength=n)) / n
+            np.testing.assert_allclose(drawn, chance, atol=1e-12)
+
+
+def test_numbers_from_a_request_are_brought_into_range():
+    play = PLAYGROUNDS["averaging"]
+    read = play.read({"step": "1e9", "participants": "3.6", "noise": "-4"})
+    assert (read["step"], read["participants"], read["noise"]) == (0.5, 4, 1e-4)
+    assert read["local_steps"] == 1  # not given
+    for wrong in ("nan", "inf", "", "1; drop", "0x10"):
+        with pytest.raises(fp.FedpointError, match="step must be a number"):
+            play.read({"step": wrong})
+    with pytest.raises(fp.FedpointError, match="no slider 'steps'"):
+        play.read({"steps": "1"})
+
+
+def test_every_slider_starts_at_one_of_its_values():
+    for play in PLAYGROUNDS.values():
+        for control in play.controls:
+            assert list(control.values) == sorted(set(control.values))
+            assert min(abs(v - control.start) for v in control.values) <= 0.06 * control.start, control
+
+
+def test_formulas_are_well_formed():
+    found = lessons()
+    assert {lesson["name"] for lesson in found} == {*fp.CATALOGUE, "fedlsa", "scafflsa"}
+    for lesson in found:
+        for part in (*lesson["formulas"], *lesson["words"], *(p["what"] for p in lesson["parameters"])):
+            ET.fromstring(f"<p>{part}</p>")
+        assert lesson["formulas"] or lesson["name"] == "fedsgd"  # which is FedGD's, with samples
+    for play in PLAYGROUNDS.values():
+        ET.fromstring(formula(play.formula))
+    with pytest.raises(fp.FedpointError, match="not known"):
+        formula(r"\unknown x")
+    with pytest.raises(fp.FedpointError, match="too early"):
+        formula(r"\frac{1}")
