@@ -368,6 +368,11 @@ def test_one_file_per_agent():
         read_table("s/*.parquet", "y")
     with pytest.raises(fp.FedpointError, match="would be the same agent, a"):
         read_table(["s/a.csv", "s/../s/a.csv"], "y")
+    # With an agent column, files are one table in pieces, whatever they are called.
+    Path("t").mkdir()
+    Path("s/a.csv").write_text("k,x,y\nu,1,2\nv,2,3.5\n")
+    Path("t/a.csv").write_text("k,x,y\nv,3,1\n")
+    assert read_table(["t/a.csv", "s/a.csv"], "y", "k").groups.tolist() == ["u", "v", "v"]
 
 
 def test_parquet(monkeypatch):

@@ -27,6 +27,7 @@ PIECE = 1 << 22  # characters read at once
 SMALL = 1 << 21  # bytes of a file, up to which importing pandas would take longer than reading
 MISSING = frozenset({"", "NA", "N/A", "nan", "NaN", "null", "NULL", "?"})  # cells without a value
 LARGE = 1e100  # a number whose square is still one, whatever it is added to
+FAR = 100_000  # rows, beyond which a file is not read again to quote a cell
 SHOWN = 6  # mistakes of a table that are listed
 
 
@@ -268,7 +269,7 @@ def column_of(name: str, values: Any, only_words: bool = False) -> Column | str:
 def cell_at(path: Path | None, row: int, name: str, column: Column, separator: str = ",") -> str:
     """What stands in a cell that has no value, or none that is finite: `empty`, or the text itself."""
     text = "" if column.missing[row] else column.text(row)
-    if path is not None and not is_parquet(path):
+    if path is not None and not is_parquet(path) and row < FAR:
         place = header_of(path, separator).index(name)
         rows = (cells for text in _lines(path) for cells in _rows(text, separator))
         text = next(itertools.islice(rows, row + 1, None))[place]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -224,6 +225,8 @@ def read_table(
         raise BadTable([("agent", "a partition says whose row it is: leave out agent, or the partition")])
     if natural and agent is None and not by_file:
         raise BadTable([("agent", "whose rows are they? Name the agent column, or a partition")])
+    if natural and agent is None:
+        _check_distinct(pieces)
     chosen = _choose(pieces, _Asked(target, agent, features, leave_out, categorical))
     columns, whose, notes = _gather(pieces, chosen, model, missing)
     y, classes = _target(columns.pop(target), target, model, notes)
@@ -294,7 +297,7 @@ def _pieces(source: Any, separator: str) -> list[_Piece]:
 
 
 def files_of(source: Any) -> list[Path]:
-    """The files that a pattern or a list of paths and patterns names, one per agent, sorted."""
+    """The files that a pattern or a list of paths and patterns names, sorted by their names."""
     given = [source] if isinstance(source, str | os.PathLike) else list(source)
     paths: list[Path] = []
     for one in given:
@@ -304,14 +307,14 @@ def files_of(source: Any) -> list[Path]:
         paths += [Path(path) for path in found if not os.path.isdir(path) or not _is_pattern(one)]
     if not paths:
         raise BadTable([("files", "no file is named")])
-    stems: dict[str, Path] = {}
-    for path in paths:
-        if path.stem in stems:
-            raise BadTable(
-                [("files", f"{shown(stems[path.stem])} and {shown(path)} would be the same agent, {path.stem}")]
-            )
-        stems[path.stem] = path
-    return sorted(paths, key=lambda path: path.stem)
+    return sorted(paths, key=lambda path: (path.stem, path))
+
+
+def _check_distinct(pieces: list[_Piece]) -> None:
+    """One file per agent: no two of one name."""
+    for one, other in itertools.pairwise(pieces):
+        if one.name == other.name:
+            raise BadTable([("files", f"{one.where} and {other.where} would be the same agent, {one.name}")])
 
 
 class _Asked(NamedTuple):
