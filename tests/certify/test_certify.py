@@ -79,7 +79,8 @@ def test_a_broken_class_is_convicted_of_its_own_mistake(case, seeds):
 
 
 def test_every_method_has_a_reference_and_an_object_here():
-    own = {name for name, card in fp.CATALOGUE.items() if card.cls.__module__.startswith("fedpoint.algorithms")}
+    cards = [card for card in fp.CATALOGUE.values() if card.cls.__module__.startswith("fedpoint.algorithms")]
+    own = {card.name for card in cards if not card.network}  # the battery has a fusion center
     assert own == set(METHODS)
     assert own == {type(make()).card.name for make in OBJECTS.values()}
 

@@ -20,7 +20,11 @@ from fedpoint.runtimes.simulation import PROGRAMS
 
 SIZES = (5, 8, 6, 7)
 every_instance = pytest.mark.parametrize("name", INSTANCES)
-under_the_engine = pytest.mark.parametrize("name", ENGINE)
+# To the engine these are FedAvg again: one hub, no memory, local steps. All of them in `make test-all`.
+LIKE_FEDAVG = ("GradientExchange", "ParameterExchange", "FedProx", "GeneralRule", "FedNova")
+under_the_engine = pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LIKE_FEDAVG else n for n in ENGINE]
+)
 
 
 def algorithm(name, step=STEP, agents=ALL, part=1.0):
@@ -288,7 +292,10 @@ def test_agents_batched_are_agents_mapped(name):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12), one.memories(), two.memories())
 
 
-@pytest.mark.parametrize("name", [name for name in ENGINE if INSTANCES[name].number])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in LIKE_FEDAVG else n for n in ENGINE if INSTANCES[n].number],
+)
 def test_a_sweep_is_separate_runs(name):
     field = INSTANCES[name].number
     values = [STEP, OTHER, 0.02]
