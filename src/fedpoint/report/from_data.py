@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -159,21 +159,20 @@ def _plain(values: Any) -> list[float | None]:
 def ask(folders: Sequence[Path], patience: float) -> list[dict[str, Part]]:
     """The parts of every run, made by another process; one that takes longer than `patience` seconds is given up."""
     found: list[dict[str, Part]] = []
-    process, lines = None, queue.Queue[str | None]()
+    worker = None
     try:
         for number, folder in enumerate(folders):
-            if process is None:
-                process, lines = _begin(folders[number:])
-            parts, why = _read(lines, time.monotonic() + patience, f"it takes longer than {patience:g} seconds")
+            worker = worker or _Worker(folders[number:])
+            parts, why = worker.read(patience)
             if why:
-                _end(process)
-                process = None
+                worker.end()
+                worker = None
                 parts = {name: parts.get(name, {"missing": why}) for name in PARTS}
                 parts["network"] = parts["network"] if _on_network(folder) else {}
             found.append(parts)
     finally:
-        if process is not None:
-            _end(process)
+        if worker is not None:
+            worker.end()
     return found
 
 
@@ -183,38 +182,42 @@ def _on_network(folder: Path) -> bool:
     return "network" in RunFolder.open(folder).config
 
 
-def _begin(folders: Sequence[Path]) -> tuple[subprocess.Popen[str], queue.Queue[str | None]]:
-    command = [sys.executable, "-m", "fedpoint.report.from_data", *map(str, folders)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    lines: queue.Queue[str | None] = queue.Queue()
+class _Worker:
+    """The process for some runs, and the lines that it has written; None at their end."""
 
-    def pump(stream: IO[str]) -> None:
-        for line in stream:
-            lines.put(line)
-        lines.put(None)
+    def __init__(self, folders: Sequence[Path]):
+        command = [sys.executable, "-m", "fedpoint.report.from_data", *map(str, folders)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.lines: queue.Queue[str | None] = queue.Queue()
+        self.reader = threading.Thread(target=self._pump, daemon=True)
+        self.reader.start()
 
-    threading.Thread(target=pump, args=(process.stdout,), daemon=True).start()
-    return process, lines
+    def _pump(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as stream:
+            for line in stream:
+                self.lines.put(line)
+        self.lines.put(None)
 
+    def read(self, patience: float) -> tuple[dict[str, Part], str]:
+        """The parts of the next run, and why they are not all there."""
+        parts: dict[str, Part] = {}
+        until = time.monotonic() + patience
+        while len(parts) < len(PARTS):
+            try:
+                line = self.lines.get(timeout=max(until - time.monotonic(), 0.0))
+            except queue.Empty:
+                return parts, f"it takes longer than {patience:g} seconds"
+            if line is None:
+                return parts, "the process that computes it ended early (out of memory?)"
+            name, part = json.loads(line)
+            parts[name] = part
+        return parts, ""
 
-def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
-
-
-def _read(lines: queue.Queue[str | None], until: float, late: str) -> tuple[dict[str, Part], str]:
-    """The parts of one run, and why they are not all there."""
-    parts: dict[str, Part] = {}
-    while len(parts) < len(PARTS):
-        try:
-            line = lines.get(timeout=max(until - time.monotonic(), 0.0))
-        except queue.Empty:
-            return parts, late
-        if line is None:
-            return parts, "the process that computes it ended early (out of memory?)"
-        name, part = json.loads(line)
-        parts[name] = part
-    return parts, ""
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
 
 
 def main(folders: Sequence[str]) -> None:

@@ -595,7 +595,7 @@ def _configuration(facts: Facts) -> Html:
             if version not in versions.setdefault(name, []):
                 versions[name].append(version)  # a run may be gone on with by another version
     who = "schedule" if "network" in config else "participation"
-    rows = [
+    rows: list[list[Any]] = [
         ["algorithm", _table_of(config["algorithm"])],
         [who, _table_of(config["participation"])],
         ["problem", f"{problem['class']}, {problem['agents']:,} agents"],

@@ -64,8 +64,9 @@ def curves(
 
     grid = []
     for at, text in ticks(low, high, log, 6):
-        y = f"{sy(at):.1f}"
-        grid.append(tag("line", x1=left, x2=f"{right:.1f}", y1=y, y2=y, stroke="currentColor", stroke_opacity=0.15))
+        level = f"{sy(at):.1f}"
+        ends_at = {"x1": left, "x2": f"{right:.1f}", "y1": level, "y2": level}
+        grid.append(tag("line", **ends_at, stroke="currentColor", stroke_opacity=0.15))
         grid.append(_text(text, left - 8, sy(at) + 4, "end"))
     for at, text in ticks(left_end, right_end, False, max(2, int((right - left) / 90))):
         grid.append(_text(text, sx(at), bottom + 18, "middle"))
