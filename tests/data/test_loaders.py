@@ -71,7 +71,7 @@ def patients():
 
 
 def test_dialysis_of_six_patients(monkeypatch):
-    """Left out within 12 months: who left alive after 5, and who began less than 12 months before the end."""
+    """A row for every month of observation, 1 in the month of death: the likelihood of survival in discrete time."""
     pytest.importorskip("pandas")
 
     class SurvLoader:
@@ -81,20 +81,20 @@ def test_dialysis_of_six_patients(monkeypatch):
 
     stand_in(monkeypatch, "SurvSet.data", SurvLoader=SurvLoader)
     found = fp.data.dialysis()
-    assert found.extra["time"].tolist() == [3, 30, 20] and found.y.tolist() == [1, 0, 0]
-    assert found.X.tolist() == [[50, 1, 0, 0, 0, 0], [60, 2, 0, 1, 0, 0], [70, 3, 0, 0, 1, 0]]
-    assert found.features[2:] == ["congenital", "diabetes", "renal", "other disease"]
-    everybody = fp.data.dialysis(months=None)
+    assert len(found) == sum([3, 30, 20, 5, 2, 44])
+    assert np.bincount(found.extra["patient"]).tolist() == [3, 30, 20, 5, 2, 44]
+    assert np.flatnonzero(found.y).tolist() == [2, 3 + 30 + 20 - 1, 3 + 30 + 20 + 5 + 2 - 1]
+    assert found.X[0].tolist() == [50, 1, 0, 0, 0, 0, 0]
+    assert found.X[3 + 11].tolist() == [60, 2, 0, 1, 0, 0, np.log(12)]
+    assert found.features[2:] == ["congenital", "diabetes", "renal", "other disease", "log months"]
+    everybody = fp.data.dialysis(monthly=False)
     assert everybody.y.tolist() == [1, 0, 1, 0, 1, 0] and everybody.groups.tolist() == 3 * ["10"] + 3 * ["20"]
-    assert everybody.target == "death" and found.target == "death within 12 months"
-    for wrong in (0, 44, 1.5, True):
-        with pytest.raises(fp.FedpointError, match="months must be a whole number from 1 to 43"):
-            fp.data.dialysis(wrong)
+    assert everybody.X.shape == (6, 6) and everybody.extra["time"].tolist() == [3, 30, 20, 5, 2, 44]
 
 
 def test_dialysis():
     pytest.importorskip("SurvSet", reason="SurvSet (47 MB) is in the extra data, not in dev")
-    found = fp.data.dialysis(None)
+    found = fp.data.dialysis(monthly=False)
     assert len(found) == 6805 and len(set(found.groups)) == 67 and found.y.sum() == 1603
 
 
