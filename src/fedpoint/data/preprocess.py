@@ -107,7 +107,9 @@ def check_groups(groups: Any, rows: int) -> np.ndarray:
     given = np.asarray(groups)
     if given.shape != (rows,):
         raise FedpointError(f"groups has shape {given.shape}, but there are {rows} rows: one agent's name a row")
-    missing = given != given if given.dtype.kind == "f" else np.array([_missing(g) for g in given.tolist()], bool)
+    missing = np.isnan(given) if given.dtype.kind == "f" else np.zeros(rows, bool)
+    if given.dtype == object:
+        missing = np.array([_missing(g) for g in given.tolist()], bool)
     if missing.any():
         raise FedpointError(f"groups is missing at row {int(missing.argmax())}: every row needs an agent")
     if given.dtype == object:
