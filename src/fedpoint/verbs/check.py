@@ -98,6 +98,15 @@ def check(run: Any, claims: Any = None) -> Verdict:
     if int(run.rounds[-1]) < 1:
         raise FedpointError("the run has no rounds yet: there is nothing to check")
     algorithm = run.algorithm if claims is None else claimed(claims, run.algorithm)
+    if run.network is not None:
+        from fedpoint.verbs.network_check import check_network
+
+        return check_network(run, algorithm)
+    if getattr(run.session.given, "timetable", False):
+        raise FedpointError(
+            f"{type(run.session.given).__name__} is worked out on a clock, event by event: there is no forecast to "
+            "check the run against"
+        )
     return _Examination(run, algorithm).verdict()
 
 
