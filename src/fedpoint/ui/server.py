@@ -124,23 +124,23 @@ class Page:
         self.desk.note(reader, name, int(number))
 
         async def answers() -> AsyncIterator[bytes]:
-            for what in ("forecast", "simulate"):
-                try:
-                    found = await self.desk.compute(what, reader, name, int(number), values)
-                except Superseded:
-                    yield _line({"kind": "superseded"})
-                    return
-                except Busy:
-                    yield _line({"kind": "error", "message": f"More than {WAITING} computations wait: try again."})
-                    return
-                except TimeoutError:
-                    yield _line({"kind": "error", "message": "This took too long: try again."})
-                    return
-                except Exception:  # the answer has begun, so that it has to end in its own form
-                    logging.getLogger(__name__).exception("%s of %s with %s", what, name, values)
-                    yield _line({"kind": "error", "message": "This went wrong; the terminal says how."})
-                    return
-                yield _line({"kind": what, "values": values, **found})
+            # Both begin at once, on different cores; the forecast is given first even where it takes longer.
+            works = {
+                what: asyncio.create_task(self.desk.compute(what, reader, name, int(number), values))
+                for what in ("forecast", "simulate")
+            }
+            try:
+                for what, work in works.items():
+                    try:
+                        found = {"kind": what, "values": values, **await work}
+                    except Exception as error:  # the answer has begun, so that it has to end in its own form
+                        yield _line(_why(error, f"{what} of {name} with {values}"))
+                        return
+                    yield _line(found)
+            finally:
+                for work in works.values():
+                    work.cancel()
+                await asyncio.gather(*works.values(), return_exceptions=True)
 
         return StreamingResponse(answers(), media_type="application/x-ndjson")
 
@@ -248,6 +248,18 @@ def _json(content: Any) -> Response:
 
 def _line(content: Any) -> bytes:
     return json.dumps(content, allow_nan=False).encode() + b"\n"
+
+
+def _why(error: Exception, what: str) -> dict[str, str]:
+    """Why there is no answer, for the page."""
+    if isinstance(error, Superseded):
+        return {"kind": "superseded"}
+    if isinstance(error, Busy):
+        return {"kind": "error", "message": f"More than {WAITING} computations wait: try again."}
+    if isinstance(error, TimeoutError):
+        return {"kind": "error", "message": "This took too long: try again."}
+    logging.getLogger(__name__).error("%s", what, exc_info=error)
+    return {"kind": "error", "message": "This went wrong; the terminal says how."}
 
 
 async def _refused(request: Request, error: Any) -> Response:
