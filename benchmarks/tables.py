@@ -10,7 +10,7 @@
 - time to the same loss: FedAvg over the banks, and SGDClassifier over all rows, to 1 % above the least log loss.
   Compilation apart. The machine is shared, so repeats are interleaved and what counts is the ratio.
 
-`--write` puts the figures into benchmarks/TABLES.md.
+`--write` puts the figures into benchmarks/TABLES.md. It needs pandas and pyarrow, which `make setup` brings.
 """
 
 from __future__ import annotations
