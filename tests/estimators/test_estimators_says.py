@@ -190,6 +190,8 @@ def test_categories_by_name(rows):
     assert model.feature_names_out_.tolist() == ["x", "year_0", "year_1", "year_2"]
     with pytest.raises(fp.FedpointError, match="no column 'month'"):
         FederatedRegressor(categorical=["month"]).fit(frame, y)
+    with pytest.raises(fp.FedpointError, match="two columns 'x'"):
+        FederatedRegressor().fit(frame.set_axis(["x", "x"], axis=1), y)
 
 
 def test_separable_classes_without_a_penalty_are_fitted_as_far_as_rounds_go():

@@ -10,7 +10,7 @@ from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
-from fedpoint.data.preprocess import FederatedEncoder, Moments, check_cells, federated_moments
+from fedpoint.data.preprocess import FederatedEncoder, Moments, check_cells, check_groups, federated_moments
 from fedpoint.errors import FedpointError
 
 
@@ -37,8 +37,10 @@ class Table:
 
 def read_fit(estimator: Any, X: Any, y: Any, groups: Any, labels: bool, categorical: Any) -> tuple:
     """The table, its numbers (n, d), and y; names and numbers of columns are noted on the estimator."""
+    if is_frame(X) and not X.columns.is_unique:
+        raise FedpointError(f"the table has two columns {X.columns[X.columns.duplicated()][0]!r}: rename one")
     categorical = categorical_columns(X, categorical) if is_frame(X) else ()
-    if y is not None and not labels:
+    if y is not None:
         given = np.asarray(y)
         if given.dtype.kind == "f":
             check_cells(given, what="y")
@@ -46,8 +48,6 @@ def read_fit(estimator: Any, X: Any, y: Any, groups: Any, labels: bool, categori
         validate_data(estimator, X, y, skip_check_array=True)
         y = column_or_1d(y, warn=True)
         check_consistent_length(X, y)
-        from fedpoint.data.preprocess import check_groups
-
         groups = None if groups is None else check_groups(groups, len(X))
         encoder = FederatedEncoder(handle_unknown="ignore").fit(X[list(categorical)], groups=groups)
         numeric = [name for name in X.columns if name not in categorical]
@@ -92,16 +92,17 @@ def categorical_columns(X: Any, asked: Any) -> tuple[str, ...]:
         if unknown:
             raise FedpointError(f"categorical: the table has no column {unknown[0]!r}")
         return tuple(chosen)
+    if asked is None:
+        return ()
     found = []
-    for name in X.columns:
-        dtype = X[name].dtype
+    for name, dtype in X.dtypes.items():
         kind = getattr(dtype, "kind", "O")
         if kind in "mM":
             raise FedpointError(f"column {name} holds times: make numbers or categories of them")
-        words = kind in "OSU" and (type(dtype).__name__ != "dtype" or any(isinstance(v, str) for v in X[name].tolist()))
-        if words or type(dtype).__name__.startswith("ObjectDType"):
+        own = not isinstance(dtype, np.dtype)  # pandas' categories and strings
+        if kind == "O" and (own or any(isinstance(value, str) for value in X[name].tolist())):
             found.append(name)
-    return tuple(found) if asked is not None else ()
+    return tuple(found)
 
 
 def plain_frame(X: Any) -> Any:
