@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -109,10 +110,11 @@ def test_the_losses_are_those_of_the_problem(made):
 
 
 def test_losses_do_not_depend_on_how_records_are_cut(rng):
-    problem, models = quadratic(), rng.standard_normal((3, 200, 2))
-    whole = store.losses(problem, models, 0)
+    session = SimpleNamespace(problem=quadratic(), network=None)
+    models = rng.standard_normal((3, 200, 2))
+    whole = store.losses(session, models, 0)
     for cut in (1, 63, 64, 65, 130):
-        parts = [store.losses(problem, models[:, :cut], 0), store.losses(problem, models[:, cut:], cut)]
+        parts = [store.losses(session, models[:, :cut], 0), store.losses(session, models[:, cut:], cut)]
         assert np.concatenate(parts, axis=1).tobytes() == whole.tobytes()
 
 
