@@ -131,7 +131,9 @@ class _Reader:
                 return f"<mi>{token}</mi>", False
             if token[0].isdigit():
                 return f"<mn>{token}</mn>", False
-            fixed = ' stretchy="false"' if token in "()[]|" else ""
+            fixed = ' stretchy="false"' if token in "()[]" else ""
+            if token == "|":  # left or right, it cannot be told: no space on either side
+                fixed = ' stretchy="false" lspace="0" rspace="0"'
             return f"<mo{fixed}>{escape({'-': '−'}.get(token, token))}</mo>", False
         name = token[1:]
         if name in GREEK:

@@ -167,10 +167,10 @@ class Averaging(Playground):
         if math.isfinite(floor):
             lines.append({"name": "floor", "level": floor, "colour": "pale"})
             alone = lms_floor(problem, values["step"], 1, self.agents)
-            says = (
-                f"It settles at {_number(floor)}: {floor / alone:.3g} times the floor of everyone taking one step a "
-                "round with the same total step."
-            )
+            says = f"It settles at {_number(floor)}"
+            if (values["local_steps"], values["participants"]) != (1, self.agents):
+                says += f", {floor / alone:.3g} times the floor of everyone taking one step of the same length a round"
+            says += "."
         else:
             says = "The step is too long: the expected error grows without bound."
         return {"lines": lines, "says": says}

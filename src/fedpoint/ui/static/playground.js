@@ -96,7 +96,7 @@ export class Playground {
   }
 
   draw() {
-    const lines = [...this.forecast.lines, ...(this.simulation?.lines || [])];
+    const lines = [...(this.simulation?.lines || []), ...this.forecast.lines]; // dashes on top
     const chart = {
       title: `${this.about.title}: error over rounds`,
       x: { label: "rounds", min: 0, max: this.about.rounds },

@@ -1,0 +1,158 @@
+"""How does the live page look, and how quickly does it answer? Pictures for the documentation, and times.
+
+PYTHONPATH=src python tests/ui/look.py pictures docs     what docs/ui.md shows
+PYTHONPATH=src python tests/ui/look.py times             from a slider's move to what is painted, after warm-up
+"""
+
+import contextlib
+import io
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from on_loopback import serving
+
+SCREENS = {"averaging": 790, "coupling": 1220, "local-steps": 790, "algorithms": 780, "runs/fedavg": 520}
+DARK = ("averaging", "coupling")
+
+# Two frames after the change is in the document, it has been painted.
+MOVE = """
+const [id, value, done] = arguments, main = document.getElementById("main"), slider = document.getElementById(id);
+const painted = (then) => requestAnimationFrame(() => requestAnimationFrame(then));
+const begun = performance.now();
+let forecast = null;
+const watcher = new MutationObserver(() => {
+  const kind = main.dataset.drawn.split(" ")[0];
+  if (kind === "forecast") painted(() => { forecast = performance.now() - begun; });
+  if (kind === "simulate") { watcher.disconnect(); painted(() => done([forecast, performance.now() - begun])); }
+});
+watcher.observe(main, {attributeFilter: ["data-drawn"]});
+slider.value = value;
+slider.dispatchEvent(new Event("input", {bubbles: true}));
+"""
+DRAG = """
+const [id, done] = arguments, main = document.getElementById("main"), slider = document.getElementById(id);
+const painted = (then) => requestAnimationFrame(() => requestAnimationFrame(then));
+let moves = 0;
+const timer = setInterval(() => {
+  slider.value = (Number(slider.value) + 2) % (Number(slider.max) + 1);
+  slider.dispatchEvent(new Event("input", {bubbles: true}));
+  if (++moves < 30) return;
+  clearInterval(timer);
+  const begun = performance.now(), before = main.dataset.drawn;
+  const watcher = new MutationObserver(() => {
+    if (!main.dataset.drawn.startsWith("simulate") || main.dataset.drawn === before) return;
+    watcher.disconnect();
+    painted(() => done(performance.now() - begun));
+  });
+  watcher.observe(main, {attributeFilter: ["data-drawn"]});
+}, 16);
+"""
+
+
+@contextlib.contextmanager
+def browsing(width=1240, height=900, dark=False):
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(argument)
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    try:
+        yield browser
+    finally:
+        browser.quit()
+
+
+def until(browser, script):
+    end = time.monotonic() + 120
+    while not browser.execute_script(script):
+        if time.monotonic() > end:
+            raise SystemExit(f"never: {script}")
+        time.sleep(0.05)
+
+
+def ready(browser, address):
+    browser.get(address)
+    until(browser, "return document.getElementById('warmth').textContent === 'ready'")
+
+
+def shown(browser, address, name):
+    browser.get(f"{address}#/{name}")
+    mark = {"algorithms": ".card", "runs": "td a"}.get(name, "#chart-error path.line")
+    if "/" not in name and name not in ("algorithms", "runs"):
+        until(browser, "return document.getElementById('main').dataset.drawn?.startsWith('simulate')")
+    else:
+        until(browser, f"return document.querySelector('{mark}')")
+    time.sleep(0.3)
+
+
+def save(browser, path):
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
+    picture.quantize(255, dither=Image.Dither.NONE).save(path, optimize=True)
+    print(path, f"{path.stat().st_size / 1000:.0f} kB")
+
+
+def pictures(folder: Path) -> None:
+    import fedpoint as fp
+
+    with tempfile.TemporaryDirectory() as made:
+        runs = Path(made) / "runs"
+        stream = fp.problems.LinearStream.sample(agents=20, dim=5)
+        fp.run(fp.FedAvg(step=0.05, local_steps=3), stream, rounds=300, repeats=4, folder=runs / "fedavg")
+        with serving(runs, warm=True) as client:
+            for name, height in SCREENS.items():
+                for dark in (False, True)[: 1 + (name in DARK)]:
+                    with browsing(height=height, dark=dark) as browser:
+                        ready(browser, client.address)
+                        shown(browser, client.address, name)
+                        plain = name.partition("/")[0]
+                        save(browser, folder / f"ui-{plain}{'-dark' if dark else ''}.png")
+            with browsing(390, 1500) as browser:
+                ready(browser, client.address)
+                shown(browser, client.address, "coupling")
+                save(browser, folder / "ui-phone.png")
+
+
+def times(moves: int = 60) -> None:
+    luck = random.Random(1)
+    with tempfile.TemporaryDirectory() as made, serving(Path(made), warm=True) as client, browsing() as browser:
+        begun = time.perf_counter()
+        ready(browser, client.address)
+        print(f"ready after {time.perf_counter() - begun:.1f} s")
+        for name in ("averaging", "coupling", "local-steps"):
+            shown(browser, client.address, name)
+            listed = "return [...document.querySelectorAll('.control input')].map(i => [i.id, Number(i.max)])"
+            sliders = browser.execute_script(listed)
+            found = []
+            for _ in range(moves):
+                slider, most = luck.choice(sliders)
+                found.append(browser.execute_async_script(MOVE, slider, luck.randint(0, most)))
+            print(name, "forecast", _said([f for f, _ in found if f]), "simulation", _said([s for _, s in found]))
+            drags = [browser.execute_async_script(DRAG, sliders[0][0]) for _ in range(10)]
+            print(name, "from the last of 30 quick moves to its simulation", _said(drags))
+
+
+def _said(values: list[float]) -> str:
+    ordered = sorted(values)
+    middle, high = ordered[len(ordered) // 2], ordered[int(0.95 * (len(ordered) - 1))]
+    return f"median {middle:.0f} ms, 95 % {high:.0f} ms, at most {ordered[-1]:.0f} ms;"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["pictures"] and len(sys.argv) == 3:
+        pictures(Path(sys.argv[2]))
+    elif sys.argv[1:] == ["times"]:
+        times()
+    else:
+        raise SystemExit(__doc__)
