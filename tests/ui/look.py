@@ -15,7 +15,7 @@ from pathlib import Path
 
 from on_loopback import serving
 
-SCREENS = {"averaging": 790, "coupling": 1220, "local-steps": 790, "algorithms": 780, "runs/fedavg": 520}
+SCREENS = {"averaging": 790, "coupling": 1220, "local-steps": 790, "algorithms": 780, "runs": 640}
 DARK = ("averaging", "coupling")
 
 # Two frames after the change is in the document, it has been painted.
@@ -87,8 +87,8 @@ def ready(browser, address):
 
 def shown(browser, address, name):
     browser.get(f"{address}#/{name}")
-    mark = {"algorithms": ".card", "runs": "td a"}.get(name, "#chart-error path.line")
-    if "/" not in name and name not in ("algorithms", "runs"):
+    mark = {"algorithms": ".card", "runs": "#chart-runs path.line"}.get(name)
+    if mark is None:
         until(browser, "return document.getElementById('main').dataset.drawn?.startsWith('simulate')")
     else:
         until(browser, f"return document.querySelector('{mark}')")
@@ -109,15 +109,16 @@ def pictures(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as made:
         runs = Path(made) / "runs"
         stream = fp.problems.LinearStream.sample(agents=20, dim=5)
-        fp.run(fp.FedAvg(step=0.05, local_steps=3), stream, rounds=300, repeats=4, folder=runs / "fedavg")
+        for name, method in (("fedavg", fp.FedAvg), ("fedprox", fp.FedProx), ("scaffold", fp.Scaffold)):
+            more = {"pull": 1.0} if name == "fedprox" else {}
+            fp.run(method(step=0.05, local_steps=3, **more), stream, rounds=300, repeats=4, folder=runs / name)
         with serving(runs, warm=True) as client:
             for name, height in SCREENS.items():
                 for dark in (False, True)[: 1 + (name in DARK)]:
                     with browsing(height=height, dark=dark) as browser:
                         ready(browser, client.address)
                         shown(browser, client.address, name)
-                        plain = name.partition("/")[0]
-                        save(browser, folder / f"ui-{plain}{'-dark' if dark else ''}.png")
+                        save(browser, folder / f"ui-{name}{'-dark' if dark else ''}.png")
             with browsing(390, 1500) as browser:
                 ready(browser, client.address)
                 shown(browser, client.address, "coupling")

@@ -114,6 +114,8 @@ def test_the_algorithms_side_by_side(page, browser):
 def test_runs_and_one_of_them(page, browser):
     browser.get(page.address + "#/runs")
     wait(browser, "return [...document.querySelectorAll('td a')].some(a => a.textContent === 'first')", "the run")
+    wait(browser, "return document.querySelector('#chart-runs path.line')", "a curve")
+    assert all(browser.execute_script(CURVES.replace("#chart", "#chart-runs")))  # drawn together
     browser.get(page.address + "#/runs/first")
     wait(browser, "return document.querySelector('main').dataset.points === '41'", "its curves")
     assert all(browser.execute_script(CURVES.replace("#chart", "#chart-error")))

@@ -84,7 +84,7 @@ def test_a_playground_answers_twice(page):
         ("/api/run?name=first/../first", 404, "no run"),
         ("/api/run?name=/etc/passwd", 404, "no run"),
         ("/api/run?name=%00", 404, "no run"),
-        ("/api/follow?name=..", 400, "no run"),
+        ("/api/follow?name=..", 404, "no run"),
         ("/api/run?name=" + "x" * 3000, 414, "longer than"),
     ],
 )

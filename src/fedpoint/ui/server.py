@@ -166,7 +166,10 @@ class Page:
     async def _follow(self, request: Request) -> Response:
         """A stream: the curves of a run after each commit, until it is finished."""
         name = self._named(request)
-        path = await asyncio.to_thread(self.runs.folder, name)
+        try:
+            path = await asyncio.to_thread(self.runs.folder, name)
+        except FedpointError as error:
+            raise HTTPException(404, str(error)) from None
 
         async def events() -> AsyncIterator[tuple[str, Any]]:
             last: Any = None

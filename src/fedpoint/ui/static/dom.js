@@ -26,7 +26,13 @@ export function mathematics(tag, markup, className) {
 }
 
 export async function ask(path, options) {
-  const answer = await fetch(path, options);
+  let answer;
+  try {
+    answer = await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("no answer; is fedpoint ui still running?");
+  }
   if (!answer.ok) throw new Error((await answer.text()).trim() || `status ${answer.status}`);
   return answer;
 }

@@ -2,15 +2,19 @@
 import { ask, make, number } from "./dom.js";
 
 const AGAIN = 3000; // milliseconds between looks at the list
+const FIRST = 5; // runs drawn together at first
 
 export class RunList {
   constructor(main, folder) {
     this.main = main;
+    this.chosen = null; // names of the runs that are drawn together
+    this.curves = new Map(); // name -> {reached, run}
+    this.box = make("div", { class: "chart", id: "chart-runs", hidden: true });
     this.body = make("tbody");
-    const head = ["run", "state", "algorithm", "problem", "agents", "rounds", "repeats"].map((t) => make("th", { scope: "col" }, t));
+    const head = ["drawn", "run", "state", "algorithm", "problem", "agents", "rounds", "repeats"].map((t) => make("th", { scope: "col" }, t));
     this.table = make("table", {}, make("thead", {}, make("tr", {}, ...head)), this.body);
     this.none = make("p", { class: "pale" });
-    main.replaceChildren(make("h1", {}, "Runs"), make("p", { class: "pale" }, `In the folder ${folder}, newest first.`), this.none, make("div", { class: "wide" }, this.table));
+    main.replaceChildren(make("h1", {}, "Runs"), make("p", { class: "pale" }, `In the folder ${folder}, newest first.`), this.none, this.box, make("div", { class: "wide" }, this.table));
     this.look();
   }
 
@@ -21,30 +25,60 @@ export class RunList {
       this.none.className = "pale";
       this.none.textContent = runs.length ? "" : "There is none yet: fedpoint run FILE.toml makes one.";
       this.table.hidden = !runs.length;
+      this.chosen ??= new Set(runs.filter((run) => run.reached).slice(0, FIRST).map((run) => run.name));
       const text = JSON.stringify(runs);
-      if (text !== this.last) this.body.replaceChildren(...runs.map(row)); // else the focus would be lost
+      if (text !== this.last) this.body.replaceChildren(...runs.map((run) => this.row(run))); // else the focus would be lost
       this.last = text;
+      this.runs = runs;
+      await this.draw();
     } catch (error) {
       if (this.closed) return;
       this.none.className = "wrong";
-      this.none.textContent = `No answer: ${error.message}`;
+      this.none.textContent = error.message;
     }
-    this.timer = setTimeout(() => this.look(), AGAIN);
+    if (!this.closed) this.timer = setTimeout(() => this.look(), AGAIN);
+  }
+
+  /** The chosen runs in one chart; only what has gone on is asked for again. */
+  async draw() {
+    const lines = [];
+    for (const { name, reached, state } of this.runs) {
+      if (!this.chosen.has(name) || state === "unreadable") continue;
+      if (this.curves.get(name)?.reached !== reached) {
+        const run = await (await ask(`/api/run?name=${encodeURIComponent(name)}`)).json();
+        this.curves.set(name, { reached, run });
+      }
+      const { run } = this.curves.get(name);
+      if (run.error) lines.push({ name: run.title, x: run.x, y: run.error.mean });
+    }
+    if (this.closed) return;
+    this.box.hidden = !lines.length;
+    const chart = { title: "Error of the runs over rounds", x: { label: "rounds" }, y: { label: "squared distance to the solution", log: true }, lines };
+    if (this.drawn) this.drawn.update(chart);
+    else if (lines.length) this.drawn = globalThis.fedpointCurves.draw(this.box, chart);
+  }
+
+  row(run) {
+    const cell = (text) => make("td", {}, text === undefined || text === null ? "–" : String(text));
+    const link = make("a", { href: `#/runs/${encodeURIComponent(run.name)}` }, run.title);
+    const state = make("td", {}, make("span", { class: `state ${run.state}` }, run.state));
+    if (run.state === "unreadable") return make("tr", {}, make("td"), make("td", {}, run.title), state, make("td", { colspan: 5 }, run.message));
+    const box = make("input", { type: "checkbox", checked: this.chosen.has(run.name), "aria-label": `draw ${run.title}` });
+    box.addEventListener("change", () => {
+      if (box.checked) this.chosen.add(run.name);
+      else this.chosen.delete(run.name);
+      this.draw().catch(() => {}); // the next look says what is wrong
+    });
+    const place = run.network ? `${run.problem}, network` : run.problem;
+    const rounds = `${run.reached ?? 0} / ${run.rounds}`;
+    return make("tr", {}, make("td", {}, box), make("td", {}, link), state, cell(run.algorithm), cell(place), cell(run.agents), cell(rounds), cell(run.repeats));
   }
 
   close() {
     this.closed = true;
     clearTimeout(this.timer);
+    this.drawn?.destroy();
   }
-}
-
-function row(run) {
-  const cell = (text) => make("td", {}, text === undefined || text === null ? "–" : String(text));
-  const link = make("a", { href: `#/runs/${encodeURIComponent(run.name)}` }, run.title);
-  const state = make("td", {}, make("span", { class: `state ${run.state}` }, run.state));
-  if (run.state === "unreadable") return make("tr", {}, make("td", {}, run.title), state, make("td", { colspan: 5 }, run.message));
-  const place = run.network ? `${run.problem}, network` : run.problem;
-  return make("tr", {}, make("td", {}, link), state, cell(run.algorithm), cell(place), cell(run.agents), cell(`${run.reached ?? 0} / ${run.rounds}`), cell(run.repeats));
 }
 
 export class RunPage {
