@@ -78,15 +78,18 @@ def number(value: float | None, digits: int = 3) -> str:
 def with_error(mean: float | None, spread: float | None) -> str:
     """A mean and its standard error, to the digit that the error allows.
 
-    >>> with_error(0.0069213, 0.00062), with_error(1234.5, 30.0), with_error(6.9e-6, 6e-7)
-    ('0.0069 ± 0.0006', '1,230 ± 30', '(6.9 ± 0.6)×10⁻⁶')
+    >>> with_error(0.0069213, 0.00062), with_error(1234.5, 30.0), with_error(6.9e-6, 6e-7), with_error(8.25, 1e-9)
+    ('0.0069 ± 0.0006', '1,230 ± 30', '(6.9 ± 0.6)×10⁻⁶', '8.2500 ± 0.0001')
     """
     if mean is None or spread is None or not math.isfinite(mean + spread) or spread <= 0:
         return number(mean)
     scale = 0 if 1e-3 <= abs(mean) < 1e6 else math.floor(math.log10(max(abs(mean), spread)))
     mean, spread = mean / 10.0**scale, spread / 10.0**scale
-    digits = min(-math.floor(math.log10(spread)), 6)
-    text = f"{round(mean, digits):,.{max(digits, 0)}f} ± {round(spread, digits):,.{max(digits, 0)}f}".replace("-", "−")
+    # Five digits of the mean are enough: a smaller error is rounded up to the last of them.
+    least = math.floor(math.log10(max(abs(mean), spread))) - 4
+    digits = -max(math.floor(math.log10(spread)), least)
+    spread, places = max(round(spread, digits), 10.0**-digits), max(digits, 0)
+    text = f"{round(mean, digits):,.{places}f} ± {spread:,.{places}f}".replace("-", "−")
     return f"({text})×10{str(scale).translate(RAISED)}" if scale else text
 
 

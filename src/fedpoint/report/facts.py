@@ -1,0 +1,114 @@
+"""What does a report know of a run? What is in its folder, and what needed its data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpoint.errors import FedpointError
+from fedpoint.report.from_data import Part, all_of, ask
+from fedpoint.report.labels import labels_of, short
+from fedpoint.report.load import LoadedRun, load
+
+MOST_RUNS = 40
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A run as a report knows it: what is in its folder, and what needed its data."""
+
+    run: LoadedRun
+    label: str
+    colour: int
+    parts: dict[str, Part] = field(default_factory=dict)
+
+    @property
+    def anchor(self) -> str:
+        return f"run-{self.colour + 1}"
+
+    @cached_property
+    def across(self) -> dict[str, np.ndarray]:
+        """Where the records lie: rounds, numbers sent, evaluations; means over repeats."""
+        used, message = np.asarray(self.run.used, float).mean(0), self.run.stored.meta["message"]
+        sent = used[:, 0] * message["down"] + used[:, 1] * message["up"]
+        return {"rounds": np.asarray(self.run.rounds, float), "floats": sent, "evaluations": used[:, 2]}
+
+    @property
+    def forecast(self) -> Part:
+        return self.parts["forecast"]
+
+    def final(self, what: str) -> tuple[float | None, float | None]:
+        """The mean over repeats of the last record, and its standard error."""
+        values = self.measure(what)
+        if values is None:
+            return None, None
+        last = values[:, -1]
+        spread = float(last.std(ddof=1) / math.sqrt(len(last))) if len(last) > 1 else None
+        return float(last.mean()), spread
+
+    def measure(self, what: str) -> np.ndarray | None:
+        if what == "error":
+            return self.run.error
+        return self.run.loss if self.run.has_loss else None
+
+
+def loaded(runs: Sequence[Any]) -> tuple[list[LoadedRun], str]:
+    """The runs, those of comparisons one by one, and what they are called together."""
+    from fedpoint.cli.experiment import run_folders
+
+    found: list[Any] = []
+    for run in runs:
+        found += [run] if isinstance(run, LoadedRun) else [_readable(path) for path in run_folders(Path(run))]
+    if len(found) > MOST_RUNS:
+        raise FedpointError(f"{len(found)} runs are too many for a page: at most {MOST_RUNS}")
+    if not found:
+        raise FedpointError(f"{runs[0]} holds no run yet: nothing to report")
+    only = runs[0] if len(runs) == 1 else None
+    name = "" if only is None else (only.stored.path if isinstance(only, LoadedRun) else Path(only).resolve()).name
+    return found, name or f"{len(found)} runs"
+
+
+def _readable(path: Path) -> Any:
+    from fedpoint.report.folder import RunFolder
+
+    # Not by load alone, which would commit the start of a run that was killed before: a report writes into no run.
+    if RunFolder.open(path).latest() is None:
+        raise FedpointError(f"{path} holds no rounds yet: nothing to report")
+    return load(path)
+
+
+def facts_of(runs: Sequence[LoadedRun], patience: float) -> list[Facts]:
+    """What a page says of each run. Runs whose data are given are forecast here, the others in another process."""
+    given = ["problem" in vars(run) for run in runs]
+    asked = iter(ask([r.stored.path for r, here in zip(runs, given, strict=True) if not here], patience))
+    parts = [all_of(run) if here else next(asked) for run, here in zip(runs, given, strict=True)]
+    rows = zip(runs, labels(runs), parts, strict=True)
+    return [Facts(run, label, i, found) for i, (run, label, found) in enumerate(rows)]
+
+
+def labels(runs: Sequence[LoadedRun]) -> list[str]:
+    try:
+        return labels_of([run.algorithm for run in runs], [short(run.participation) for run in runs])
+    except FedpointError:  # somebody's own class, which the folder can only name
+        names = [run.config["algorithm"]["name"] for run in runs]
+        return [name if names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(names)]
+
+
+def status(run: LoadedRun) -> str:
+    """How it ended, in a sentence."""
+    events, last = run.stored.events(), int(run.rounds[-1])
+    asked = next((e["rounds"] for e in reversed(events) if e["event"] == "started"), run.config["rounds"])
+    if run.finished:
+        return "Finished." if last >= asked else f"Stopped at its tolerance, before round {asked:,}."
+    ends = [e for e in events if e["event"] in ("diverged", "failed", "interrupted", "started")]
+    if ends and ends[-1]["event"] == "diverged":
+        return f"Diverged by round {ends[-1]['round']:,}: the curves end at the last round on disk."
+    if ends and ends[-1]["event"] == "failed":
+        return f"Failed: {ends[-1].get('message', '')}"
+    return f"Not finished: {last:,} of {asked:,} rounds are on disk."
