@@ -42,10 +42,10 @@ def choose(algorithm: Any, task: Any, step: Any, local_steps: Any, rounds: int, 
         raise FedpointError(
             f'algorithm is a name such as "scaffold", an object such as fp.FedAvg(...) or "auto"; got {algorithm!r}'
         )
-    return Chosen(by_name(algorithm, task, step, local_steps), rounds, None)
+    return Chosen(by_name(algorithm, task, step, local_steps, participation), rounds, None)
 
 
-def by_name(name: str, task: Any, step: Any, local_steps: Any) -> Any:
+def by_name(name: str, task: Any, step: Any, local_steps: Any, participation: Any = None) -> Any:
     """An algorithm of the catalogue with its step chosen."""
     method = method_of(name)
     probe = _make(method, 1e-3, local_steps)
@@ -54,7 +54,8 @@ def by_name(name: str, task: Any, step: Any, local_steps: Any) -> Any:
     if isinstance(step, str):
         if step != "auto":
             raise FedpointError(f'step must be a number or "auto", got {step!r}')
-        step = stable_step(probe, task)
+        everyone = participation is None or isinstance(participation, Everyone)
+        step = stable_step(probe, task) * (1.0 if everyone else 0.5)
     return _make(method, step, local_steps)
 
 
@@ -68,7 +69,8 @@ def stable_step(algorithm: Any, task: Any) -> float:
     Where a round is one step of all together, L is that of the aggregate. A method whose steps are divided by their
     number gets that many times more; a proximal term adds to L. With a batch, L is twice the smoothness that a batch is
     expected to have. SCAFFOLD with that step was stable, with everyone, on thousands of random problems, however
-    different their agents; should a run diverge all the same, it is begun again with half the step.
+    different their agents; with few participants half of it got nearer to w*, and is taken (`by_name`). Should a run
+    diverge all the same, it is begun again with half the step.
     """
     if not hasattr(task, "smoothness"):
         return 1.0 / sharpness(task)
@@ -110,7 +112,7 @@ def planned(task: Any, step: Any, local_steps: Any, rounds: int, target: float, 
             float(((a - b) ** 2).sum()) for a, b in zip(*map(jax.tree.leaves, (solution, task.start())), strict=True)
         )
         if not away > 0:
-            return Chosen(by_name("gradient_exchange", task, step, local_steps), rounds, None)
+            return Chosen(by_name("gradient_exchange", task, step, local_steps, participation), rounds, None)
         methods = ["gradient_exchange", "fedavg"]
         if (task.agents + 1) * np.size(solution) <= LARGE[bool(task.linear)]:
             methods.append("scaffold")
@@ -131,4 +133,4 @@ def planned(task: Any, step: Any, local_steps: Any, rounds: int, target: float, 
         return Chosen(best.algorithm, int(best.rounds), made)
     except FedpointError as error:
         warnings.warn(f"no plan, SCAFFOLD with {local_steps} local steps is taken: {error}", PlanNotice, stacklevel=5)
-        return Chosen(by_name("scaffold", task, step, local_steps), rounds, None)
+        return Chosen(by_name("scaffold", task, step, local_steps, participation), rounds, None)

@@ -167,7 +167,8 @@ class Federated(BaseEstimator):
         check_is_fitted(self)
         Z = read_rows(self, self._table, X)
         if self.hidden is not None:
-            return forward(self.model_, self._coordinates(Z).astype(np.float32)).astype(float)
+            # In double precision: products of single ones depend on how many rows are asked for at once.
+            return forward(jax.tree.map(np.float64, self.model_), self._coordinates(Z))
         Z = self._coordinates(Z) if self._coordinates.own else Z
         return Z @ self._slopes + self._constants
 
@@ -187,7 +188,8 @@ class FederatedRegressor(RegressorMixin, Federated):
         alpha: Ridge's, on the coefficients; the intercept is free.
         step: "auto" is 1/L, L the largest smoothness of an agent's loss, so that no local step overshoots (with one
             local step, of all agents' together; with a batch, twice what a batch is expected to have; neural networks:
-            the largest curvature at the start); halved where a run diverges. A number has the algorithm's own meaning.
+            the largest curvature at the start), half of that where not everyone takes part; halved again where a run
+            diverges. A number has the algorithm's own meaning.
         fit_intercept: free intercept. hidden: widths of layers, such as (64,): then the model is a neural network.
         scale: standardise columns as `StandardScaler` would, from sums that agents send. Coefficients and penalty then
             belong to the scaled columns.
