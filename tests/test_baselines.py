@@ -236,6 +236,22 @@ def test_a_function_splits_by_the_seed():
     np.testing.assert_array_equal(one.errors["pooled"][0], found.errors["pooled"][1])
 
 
+def test_tables_of_pandas():
+    """Words of its own kind, numbers among objects: as plain arrays."""
+    pandas = pytest.importorskip("pandas")
+    X, y, agent = problem(shared=1.0, apart=0.0, agents=4)
+    options = {"seeds": 1, "methods": ["pooled"]}
+    names = np.array(list("abcd"))[agent]
+    plain = fp.baselines(X, y, groups=names, **options)
+    frame = pandas.DataFrame(X)
+    other = fp.baselines(
+        frame, pandas.Series(y, dtype=object), groups=pandas.Series(names, dtype="category"), **options
+    )
+    assert other.kind == "regression" and np.array_equal(plain.errors["pooled"], other.errors["pooled"])
+    words = fp.baselines(frame, pandas.Series(np.where(y > 0, "yes", "no")), groups=pandas.Series(names), **options)
+    assert words.kind == "classification"
+
+
 def test_report(tmp_path):
     X, y, agent = problem(shared=1.0, apart=0.3, agents=5)
     found = fp.baselines(X, y, groups=agent, seeds=2)
@@ -270,6 +286,8 @@ WRONG = {
     "unknown task": {"task": "classes"},
     "X is nan at row 0": {"X": np.full((8, 1), np.nan)},
     "X holds what is no number": {"X": np.full((8, 1), "red", dtype=object)},
+    "groups holds names of different kinds": {"groups": ["a"] * 7 + [None]},
+    "y holds 8 classes in 8 rows": {"y": list("abcdefgh")},
     "one class only": {"y": np.ones(8), "task": "classification"},
     "step must be above 0": {"step": 0.0},
     "at most 150 numbers": {"X": np.zeros((8, 200)), "methods": ["FedAvg"]},

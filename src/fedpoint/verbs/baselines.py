@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -381,7 +382,10 @@ class _Table:
         check_finite("X", X)
         if groups is None:
             raise FedpointError("groups: whose row is it? Give one agent's name a row")
-        self.order, self.counts, self.names = by_agent(groups, len(X))
+        try:
+            self.order, self.counts, self.names = by_agent(groups, len(X))
+        except TypeError:
+            raise FedpointError("groups holds names of different kinds, or none: give one agent's name a row") from None
         if len(self.names) < 2:
             raise FedpointError(f"all rows belong to {self.names[0]}: there are no agents to compare")
         self.X = X[self.order].astype(float)
@@ -600,6 +604,8 @@ def _target(y: np.ndarray, task: str | None) -> tuple[Family, np.ndarray]:
     """What is predicted, and the targets (n, outputs)."""
     if task not in (None, "regression", "classification"):
         raise FedpointError(f"unknown task {task!r}: {nearest(str(task), ('regression', 'classification'))}")
+    if y.dtype == object and all(isinstance(value, Real) for value in y):
+        y = y.astype(float)
     number = y.dtype.kind in "iuf"
     if number:
         check_finite("y", y)
@@ -616,6 +622,8 @@ def _target(y: np.ndarray, task: str | None) -> tuple[Family, np.ndarray]:
         return Family("regression"), y.astype(float)[:, None]
     if len(classes) < 2:
         raise FedpointError(f"y holds one class only ({classes[0]!r}): there is nothing to tell apart")
+    if len(classes) > len(y) / 2:
+        raise FedpointError(f"y holds {len(classes)} classes in {len(y)} rows: are they names, not classes?")
     if len(classes) == 2:
         return Family("binary"), label.astype(float)[:, None]
     return Family("softmax", len(classes)), np.eye(len(classes))[label]
