@@ -265,7 +265,7 @@ def test_superseded_requests_are_dropped():
         return await asyncio.gather(*first, *later, return_exceptions=True)
 
     results = asyncio.run(story())
-    desk.close()
+    assert desk.close()
     assert [isinstance(r, Superseded) for r in results] == [False, False, True, True, False]
     assert slow.seen == [1, 2, 5]
 
@@ -277,7 +277,9 @@ def test_a_playground_that_fails_is_said(caplog):
 
     desk = Desk({"broken": Broken()})
     desk.warm()
-    desk.close()
+    while desk.warmth["broken"] != "failed":
+        time.sleep(0.01)
+    assert desk.close()
     assert desk.warmth == {"broken": "failed"} and "cannot be compiled" in caplog.text
 
 
@@ -292,3 +294,14 @@ def test_open_streams_do_not_hold_up_the_end(tmp_path):
         answer.read()
         assert time.monotonic() - begun < 5
     folder.close()
+
+
+def test_the_end_does_not_wait_for_a_computation():
+    slow = Slow()
+    desk = Desk({"slow": slow})
+    desk.warm()
+    while not slow.seen:
+        time.sleep(0.01)
+    assert not desk.close(patience=0.05)
+    slow.gate.set()
+    assert desk.close()

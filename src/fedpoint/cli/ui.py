@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -32,4 +33,5 @@ def ui(runs: Path, port: int, host: str) -> None:
         raise FedpointError("fedpoint ui needs starlette and uvicorn: pip install 'fedpoint[ui]'") from None
     from fedpoint.ui.server import serve
 
-    serve(runs, host, port, tell=lambda text: click.echo(text, err=True))
+    if not serve(runs, host, port, tell=lambda text: click.echo(text, err=True)):
+        os._exit(0)  # a compilation is under way, which Python would wait for; there is nothing to lose

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
@@ -38,11 +37,23 @@ class Desk:
         self._newest: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._pending = 0
         self._closed = threading.Event()
+        self._calm = threading.Condition()  # and how many computations are under way
+        self._working = 0
         self.warmth = dict.fromkeys(playgrounds, "waiting")
 
     def warm(self) -> None:
         """Compile in the background; `warmth` says how far that is."""
-        self._pools["simulate"].submit(self._warm)
+        self._pools["simulate"].submit(self._counted, self._warm)
+
+    def _counted(self, work: Callable[[], Any]) -> Any:
+        with self._calm:
+            self._working += 1
+        try:
+            return work()
+        finally:
+            with self._calm:
+                self._working -= 1
+                self._calm.notify_all()
 
     def _warm(self) -> None:
         for name, playground in self.playgrounds.items():
@@ -84,13 +95,14 @@ class Desk:
         try:
             # Cancelled when the reader is gone: what has not begun then never does.
             loop = asyncio.get_running_loop()
-            return await asyncio.wait_for(loop.run_in_executor(self._pools[what], work), PATIENCE)
+            return await asyncio.wait_for(loop.run_in_executor(self._pools[what], self._counted, work), PATIENCE)
         finally:
             self._pending -= 1
 
-    def close(self) -> None:
-        """What is under way is finished, as nothing can stop a compilation; nothing else begins."""
+    def close(self, patience: float = 1.0) -> bool:
+        """Nothing else begins. Whether all that was under way has ended: nothing can stop a compilation."""
         self._closed.set()
         for pool in self._pools.values():
-            with contextlib.suppress(RuntimeError):
-                pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+        with self._calm:
+            return self._calm.wait_for(lambda: self._working == 0, patience)

@@ -68,7 +68,6 @@ class Page:
                 self.desk.warm()
             yield
             self.stop.set()
-            await asyncio.get_running_loop().run_in_executor(None, self.desk.close)
 
         mistakes: Any = {HTTPException: _refused, FedpointError: _mistake, Exception: _failed}
         inside = Starlette(routes=routes, lifespan=life, exception_handlers=mistakes)
@@ -312,8 +311,8 @@ def serve(
     tell: Callable[[str], Any] = print,
     warm: bool = True,
     started: Callable[[_Server], Any] = lambda server: None,
-) -> None:
-    """Serve the page until Ctrl-C."""
+) -> bool:
+    """Serve the page until Ctrl-C. Whether all computations have ended by then: one that compiles does so later."""
     if runs.exists() and not runs.is_dir():
         raise FedpointError(f"--runs {runs} is not a folder")
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
@@ -343,5 +342,6 @@ def serve(
             server.run(sockets=[door])
     finally:
         door.close()
-        page.desk.close()
+        calm = page.desk.close()
     tell("ended")
+    return calm
