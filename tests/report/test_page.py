@@ -1,6 +1,7 @@
 """A report is one file that needs nothing else, says what it cannot say, and reads for everybody."""
 
 import base64
+import copy
 import hashlib
 import json
 import re
@@ -86,13 +87,17 @@ def test_the_page_says_everything(text, facts):
     names = [line["name"] for line in error["lines"]]
     assert names[:2] == ["run", "forecast"] and any("floor" in n for n in names)
     run, expected = error["lines"][:2]
-    assert run["xs"][0] == list(range(13)) and len(run["low"]) == len(run["y"]) == 13
+    assert (
+        error["xs"][run["at"]][0] == list(range(13))
+        and run["at"] == expected["at"] == 0
+        and len(run["low"]) == len(run["y"]) == 13
+    )
     np.testing.assert_allclose(run["y"], facts[0].run.error.mean(0), rtol=1e-4)
     assert expected["y"][0] == pytest.approx(run["y"][0], rel=1e-4)  # a forecast begins where the run does
     both = charts(text)[0]
     assert [line["name"] for line in both["lines"]][:2] == LABELS
     sent = facts[1].run.cost
-    assert both["lines"][1]["xs"][1][-1] == sent.floats_down + sent.floats_up
+    assert both["xs"][both["lines"][1]["at"]][1][-1] == sent.floats_down + sent.floats_up
     for word in ("Jain", "worst tenth", "How to cite", "@inproceedings{karimireddy", "seed", "SHA-256", "config.toml"):
         assert word in text, word
     assert text.count("As forecast: ") == 2
@@ -106,8 +111,23 @@ def test_the_same_runs_give_the_same_bytes_anywhere(facts, text, runs, tmp_path)
     assert page.page(facts, "Two <methods>") == text
     assert str(runs) not in text
     moved = [load(shutil.copytree(f.run.stored.path, tmp_path / f.run.stored.path.name)) for f in facts]
-    again = [page.Facts(run, f.label, f.colour, f.parts) for run, f in zip(moved, facts, strict=True)]
+    again = [page.Facts(run, f.label, f.colour, f.parts, f.among) for run, f in zip(moved, facts, strict=True)]
     assert page.page(again, "Two <methods>") == text
+
+
+def test_many_runs_fit_on_a_page(facts):
+    """As many as a page takes, each as long as can be seen."""
+    many, rounds = gathered.MOST_RUNS, 20_000
+    long = copy.copy(facts[0].run)
+    long.rounds, long.used = np.arange(rounds), np.cumsum(np.full((2, rounds, 3), 40), axis=1)
+    long._error = long._loss = np.random.default_rng(0).random((2, rounds))
+    long.evaluation, long.evaluated_rounds = {"accuracy": long._error[:, ::100]}, long.rounds[::100]
+    agents = {**facts[0].parts["agents"], "losses": [0.123] * 1000, "weights": [0.001] * 1000}
+    part = {"at": list(range(400)), "curve": [0.12345] * 400, "text": "x" * 400, "floor": 0.1}
+    parts = {"network": {}, "agents": {**agents, "names": ["agent"] * 1000}, "forecast": part}
+    for count in (1, gathered.IN_FULL, many):
+        shown = [page.Facts(long, f"a method, step={i}", i, parts, among=count) for i in range(count)]
+        assert len(page.page(shown, "many").encode()) < 500_000, count
 
 
 def test_text_stays_text(facts):
@@ -118,7 +138,7 @@ def test_text_stays_text(facts):
         "agents": {**one.parts["agents"], "names": [bad] * 4},
         "forecast": {"missing": bad, "text": bad},
     }
-    made = page.page([page.Facts(one.run, bad, 0, parts), page.Facts(one.run, bad, 1, parts)], bad)
+    made = page.page([page.Facts(one.run, bad, i, parts, among=2) for i in (0, 1)], bad)
     assert "<script>alert" not in made and "&lt;script&gt;alert(1)" in made
     assert made.count("<script") == 1 + len(charts(made))
     assert all(chart["lines"][0]["name"] in (bad, "run") for chart in charts(made))
@@ -192,7 +212,7 @@ def test_mistakes_are_said(tmp_path, runs):
         ([runs], tmp_path / "a.pdf", "ends in .html"),
         ([runs], tmp_path / "none" / "a.html", "does not exist"),
         ([tmp_path], None, "not a run folder"),
-        ([runs] * 21, tmp_path / "a.html", "too many"),
+        ([runs] * 13, tmp_path / "a.html", "too many"),
     ]:
         with pytest.raises(fp.FedpointError, match=words):
             page.write(given, out, patience=0.0)

@@ -14,39 +14,48 @@ from fedpoint.report.facts import Facts
 from fedpoint.report.markup import Html, number, table, tag
 from fedpoint.report.plots import AXES, BAND
 
-POINTS = 6000  # of all curves of a chart together
+POINTS = 1500  # of all runs of a page together, and at most
+MOST_POINTS = 400  # of one
+BANDS = 6  # runs up to which pictures without script have their bands
 WAYS = ("rounds", "floats", "evaluations")  # what a curve can be drawn over
 
 
-def chart(title: str, y: str, lines: list[dict[str, Any]], log: bool = True, note: str = "", ways: bool = True) -> Html:
+def chart(title: str, y: str, lines: list[dict[str, Any]], log: bool = True, note: str = "") -> Html:
     """A figure: drawn by the script; without it, a picture and the numbers are there all the same."""
-    names = [way for way in WAYS if all(way in line["xs"] for line in lines if "xs" in line)] if ways else ["rounds"]
-    axes = [{"name": way.replace("floats", "numbers sent"), "label": AXES[way]} for way in names]
+    axes = [{"name": way.replace("floats", "numbers sent"), "label": AXES[way]} for way in WAYS]
+    # Lines often lie over the same places: these are written once.
+    places: list[Any] = []
+    written = []
     for line in lines:
         if "xs" in line:
-            line["xs"] = [line["xs"][way] for way in names]
-    data = {"title": title, "y": {"label": y, "log": log}, "note": note, "axes": axes, "lines": lines}
-    drawn = [
-        svg.Line(
-            "" if line.get("quiet") else line["name"],
-            line["xs"][0] if "xs" in line else (),
-            line.get("y", ()),
-            line.get("low"),
-            line.get("high"),
-            line.get("level"),
-            line["colour"],
-            line.get("dash", "dotted" if "level" in line else "solid"),
-        )
-        for line in lines
-    ]
+            if line["xs"] not in places:
+                places.append(line["xs"])
+            line = {k: v for k, v in line.items() if k != "xs"} | {"at": places.index(line["xs"])}
+        written.append(line)
+    data = {"title": title, "y": {"label": y, "log": log}, "note": note, "axes": axes, "xs": places, "lines": written}
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    bands = sum("low" in line for line in lines) <= BANDS
+    picture = svg.curves([_drawn(line, bands) for line in lines], axes[0]["label"], y, log)
     return tag(
         "figure",
         tag("figcaption", tag("h3", title), tag("div", class_="ways")),
-        tag("div", svg.curves(drawn, axes[0]["label"], y, log), class_="picture"),
+        tag("div", picture, class_="picture"),
         tag("script", Html(text), type="application/json"),
         _numbers(lines),
         class_="chart",
+    )
+
+
+def _drawn(line: dict[str, Any], band: bool) -> svg.Line:
+    return svg.Line(
+        "" if line.get("quiet") else line["name"],
+        line["xs"][0] if "xs" in line else (),
+        line.get("y", ()),
+        line.get("low") if band else None,
+        line.get("high") if band else None,
+        line.get("level"),
+        line["colour"],
+        line.get("dash", "dotted" if "level" in line else "solid"),
     )
 
 
@@ -58,21 +67,25 @@ def _numbers(lines: list[dict[str, Any]]) -> Html | None:
         return None
     x = longest["xs"][0]
     rows = []
-    for i in np.unique(np.linspace(0, len(x) - 1, min(len(x), 12)).round().astype(int)).tolist():
+    for i in _some(len(x), 12).tolist():
         near = [int(np.abs(np.asarray(line["xs"][0]) - x[i]).argmin()) for line in curves]
         rows.append([number(x[i]), *(number(line["y"][j]) for line, j in zip(curves, near, strict=True))])
     shown = table(["round", *(line["name"] for line in curves)], rows)
     return tag("details", tag("summary", "Numbers"), tag("div", shown, class_="wide"))
 
 
-def curve(facts: Facts, values: np.ndarray, rounds: np.ndarray, many: int, name: str) -> dict[str, Any]:
+def _some(count: int, most: int) -> np.ndarray:
+    """At most so many of the numbers 0 .. count - 1, the ends among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+
+
+def curve(facts: Facts, values: np.ndarray, rounds: np.ndarray, name: str) -> dict[str, Any]:
     """The mean over repeats and its band, thinned to what can be seen."""
-    count = max(60, min(500, POINTS // many))
-    some = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), count)).round().astype(int))
-    shown, places = values[:, some], np.searchsorted(facts.run.rounds, rounds[some])
+    some = _thinned(facts, rounds)
+    shown = values[:, some]
     line: dict[str, Any] = {
         "name": name,
-        "xs": {way: _plain(facts.across[way][places]) for way in WAYS},
+        "xs": _places(facts, rounds[some]),
         "y": _plain(shown.mean(0)),
         "colour": facts.colour % 7,
         "dash": "solid" if facts.colour < 7 else "dashed",
@@ -83,15 +96,29 @@ def curve(facts: Facts, values: np.ndarray, rounds: np.ndarray, many: int, name:
     return line
 
 
+def _thinned(facts: Facts, rounds: np.ndarray) -> np.ndarray:
+    return _some(len(rounds), min(MOST_POINTS, POINTS // facts.among))
+
+
+def _places(facts: Facts, rounds: np.ndarray) -> list[list[float | None]]:
+    """Where these recorded rounds lie, by every way of looking at them."""
+    at = np.searchsorted(facts.run.rounds, rounds)
+    return [_plain(facts.across[way][at]) for way in WAYS]
+
+
 def expected(facts: Facts, colour: int | str, quiet: bool = False) -> list[dict[str, Any]]:
-    """The forecast's curve beside a run's error."""
+    """The forecast's curve beside a run's error, at the same rounds."""
     part = facts.forecast
     if "curve" not in part or facts.run.error is None:
         return []
-    at = np.asarray(part["at"], float)
-    xs = {way: _plain(np.interp(at, facts.run.rounds, facts.across[way])) for way in WAYS}
+    rounds = facts.run.rounds[_thinned(facts, facts.run.rounds)]
+    known = np.array([[at, v] for at, v in zip(part["at"], part["curve"], strict=True) if v is not None])
+    # Between its points a curve is straight on the axis that it is drawn on.
+    between = np.exp(np.interp(rounds, known[:, 0], np.log(np.maximum(known[:, 1], 1e-300))))
+    values = np.where(rounds <= known[-1, 0], between, np.nan)  # one that diverges ends where it has done so
     name = f"{facts.label}, forecast" if quiet else "forecast"
-    return [{"name": name, "xs": xs, "y": part["curve"], "colour": colour, "dash": "dashed", "quiet": quiet}]
+    line = {"name": name, "xs": _places(facts, rounds), "y": _plain(values), "colour": colour, "dash": "dashed"}
+    return [{**line, "quiet": True} if quiet else line]
 
 
 def levels(facts: Facts) -> list[dict[str, Any]]:
@@ -107,7 +134,7 @@ def levels(facts: Facts) -> list[dict[str, Any]]:
 
 
 def held_out(facts: Sequence[Facts], name: str) -> Html:
-    lines = [curve(f, np.asarray(f.run.evaluation[name]), f.run.evaluated_rounds, len(facts), f.label) for f in facts]
+    lines = [curve(f, np.asarray(f.run.evaluation[name]), f.run.evaluated_rounds, f.label) for f in facts]
     title = f"Held-out {name.removeprefix('held-out ')}"
     return chart(title, title.lower(), lines, log=name.endswith("loss"), note=repeats(facts))
 

@@ -16,17 +16,27 @@ from fedpoint.report.from_data import Part, all_of, ask
 from fedpoint.report.labels import labels_of, short
 from fedpoint.report.load import LoadedRun, load
 
-MOST_RUNS = 40
+MOST_RUNS = 24
+IN_FULL = 8  # runs up to which each has its own charts and configuration on a common page
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A run as a report knows it: what is in its folder, and what needed its data."""
+    """A run as a report knows it: what is in its folder, and what needed its data; `among` so many on the page."""
 
     run: LoadedRun
     label: str
     colour: int
     parts: dict[str, Part] = field(default_factory=dict)
+    among: int = 1
+
+    @property
+    def several(self) -> bool:
+        return self.among > 1
+
+    @property
+    def in_full(self) -> bool:
+        return self.among <= IN_FULL
 
     @property
     def anchor(self) -> str:
@@ -89,7 +99,7 @@ def facts_of(runs: Sequence[LoadedRun], patience: float) -> list[Facts]:
     asked = iter(ask([r.stored.path for r, here in zip(runs, given, strict=True) if not here], patience))
     parts = [all_of(run) if here else next(asked) for run, here in zip(runs, given, strict=True)]
     rows = zip(runs, labels(runs), parts, strict=True)
-    return [Facts(run, label, i, found) for i, (run, label, found) in enumerate(rows)]
+    return [Facts(run, label, i, found, len(runs)) for i, (run, label, found) in enumerate(rows)]
 
 
 def labels(runs: Sequence[LoadedRun]) -> list[str]:

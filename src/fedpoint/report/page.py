@@ -73,7 +73,7 @@ def page(facts: Sequence[Facts], title: str) -> str:
         tag("title", f"{title}: fedpoint report"),
         tag("style", Html(style)),
     ]
-    several = len(facts) > 1
+    several = facts[0].several
     body = [
         tag("a", "Skip to the report", href="#report", class_="skip"),
         tag(
@@ -87,7 +87,7 @@ def page(facts: Sequence[Facts], title: str) -> str:
         tag(
             "main",
             _comparison(facts) if several else None,
-            *(run_section(f, several) for f in facts),
+            *(run_section(f) for f in facts),
             _citation(facts),
             id="report",
         ),
@@ -140,7 +140,7 @@ def _comparison(facts: Sequence[Facts]) -> Html:
         some = [f for f in facts if f.measure(what) is not None]
         if len(some) < 2:
             continue
-        lines = [curve(f, f.measure(what), np.asarray(f.run.rounds), 2 * len(some), f.label) for f in some]  # type: ignore[arg-type]
+        lines = [curve(f, f.measure(what), np.asarray(f.run.rounds), f.label) for f in some]  # type: ignore[arg-type]
         note = repeats(some)
         if what == "error":
             forecasts = [line for f in some for line in expected(f, f.colour % 7, quiet=True)]

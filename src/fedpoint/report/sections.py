@@ -18,14 +18,15 @@ LONGEST_CONFIG = 20_000  # characters that are shown
 ONE_BY_ONE = 40  # agents up to which each has a row
 
 
-def run_section(facts: Facts, several: bool) -> Html:
+def run_section(facts: Facts) -> Html:
+    several = facts.several
     parts = [
         tag("h2", tag("span", class_=f"dot c{facts.colour % 7}"), facts.label, id=facts.anchor) if several else None,
         tag("p", status(facts.run)) if several else None,
         _verdict(facts),
         _tiles(facts),
         _missing(facts),
-        *_charts(facts, several),
+        *(_charts(facts) if facts.in_full else ()),
         _agents(facts),
         _network(facts),
         _cost(facts),
@@ -82,21 +83,21 @@ def _missing(facts: Facts) -> Html | None:
     return tag("ul", *rows, class_="missing") if rows else None
 
 
-def _charts(facts: Facts, several: bool) -> list[Html]:
+def _charts(facts: Facts) -> list[Html]:
     """The curves of one run; beside others, only what the comparison has not shown."""
     run, charts = facts.run, []
     if run.error is not None:
-        own = curve(facts, run.error, run.rounds, 2, "run")
+        own = curve(facts, run.error, run.rounds, "run")
         lines = [own, *expected(facts, "ink"), *levels(facts)]
         charts.append(chart("Error", WHAT["error"], lines, loggable([facts], "error"), repeats([facts])))
-    if run.has_loss and not (several and run.error is not None):
-        own = curve(facts, run.loss, run.rounds, 2, "run")
+    if run.has_loss and not (facts.several and run.error is not None):
+        own = curve(facts, run.loss, run.rounds, "run")
         charts.append(chart("Loss", WHAT["loss"], [own], loggable([facts], "loss"), repeats([facts])))
-    charts += [] if several else [held_out([facts], name) for name in run.evaluation]
+    charts += [] if facts.several else [held_out([facts], name) for name in run.evaluation]
     variation = facts.parts["network"].get("variation")
     if variation is not None and any(variation):
         values = np.array([[math.nan if v is None else v for v in variation]])
-        own = curve(facts, values, run.rounds, 2, "run")
+        own = curve(facts, values, run.rounds, "run")
         charts.append(chart("Disagreement", "sum over edges of A_ij |w_i − w_j|²", [own]))
     return charts
 
@@ -121,6 +122,8 @@ def _agents(facts: Facts) -> Html | None:
     if count > ONE_BY_ONE:
         order = np.argsort(-losses, kind="stable").tolist()
         shown = [*order[:5], *order[-5:]]
+    if not facts.in_full:
+        shown = []
     top = max(float(np.nanmax(np.abs(losses))), 1e-300)
     each = [
         [part["names"][k], number(part["weights"][k]), number(losses[k]), svg.bar(abs(losses[k]) / top)] for k in shown
@@ -130,10 +133,12 @@ def _agents(facts: Facts) -> Html | None:
     return tag(
         "section",
         tag("h3", "Agents"),
-        whole if count > ONE_BY_ONE else None,
+        whole if count > ONE_BY_ONE and facts.in_full else None,
         tag(
             "div",
-            tag("div", table(["agent", "weight", "loss", ""], each, caption, class_="agents"), class_="wide"),
+            tag("div", table(["agent", "weight", "loss", ""], each, caption, class_="agents"), class_="wide")
+            if each
+            else None,
             tag("div", table(["fairness", "value", ""], rows, class_="words"), class_="wide"),
             class_="beside",
         ),
@@ -142,7 +147,7 @@ def _agents(facts: Facts) -> Html | None:
 
 def _network(facts: Facts) -> Html | None:
     part = facts.parts["network"]
-    if "places" not in part:
+    if "places" not in part or not (facts.in_full or facts.colour == 0):
         return None
     arrays = (part["places"], part["edges"], part["weights"], part["names"])
     values = [math.nan if v is None else v for v in part["values"]]
@@ -223,7 +228,7 @@ def _configuration(facts: Facts) -> Html:
         "section",
         tag("h3", "Configuration"),
         tag("div", table([], rows, class_="words"), class_="wide"),
-        whole,
+        whole if facts.in_full else None,
     )
 
 

@@ -6,7 +6,7 @@
     const chart = (way) => ({
       ...data,
       x: { label: data.axes[way].label },
-      lines: data.lines.map((line) => (line.xs ? { ...line, x: line.xs[way] } : line)),
+      lines: data.lines.map((line) => (line.level === undefined ? { ...line, x: data.xs[line.at][way] } : line)),
     });
     const drawn = fedpointCurves.draw(figure.querySelector(".picture"), chart(0));
     if (data.axes.length < 2) return;
