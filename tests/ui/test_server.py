@@ -1,9 +1,12 @@
 """The live page without a browser: what it gives, what it refuses, and how it ends."""
 
 import asyncio
+import contextlib
+import http.client
 import json
 import re
 import socket
+import sys
 import threading
 import time
 
@@ -120,6 +123,21 @@ def test_malformed_requests(page, sent):
     assert page.get("/").status == 200  # it goes on
 
 
+def test_half_a_request_is_not_waited_for(page, monkeypatch):
+    monkeypatch.setattr(server_module, "HEAD", 0.2)
+    with socket.create_connection(("127.0.0.1", page.port), timeout=10) as door:
+        door.sendall(b"GET / HTTP/1.1\r\nHost:")
+        assert door.recv(100) == b""
+    # A whole one has all the time it needs, and so has a second one on the same connection.
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", page.port, timeout=10)) as connection:
+        for _ in range(2):
+            connection.request("GET", "/")
+            assert connection.getresponse().read()
+    with page.open("/api/play/coupling?reader=half&number=1") as answer:
+        time.sleep(0.3)
+        assert len(answer.read().splitlines()) == 2
+
+
 def test_names_of_this_machine_are_let_in(page):
     for name in (f"localhost:{page.port}", "127.0.0.1", f"[::1]:{page.port}"):
         assert page.get("/", headers={"Host": name}).status == 200
@@ -227,6 +245,12 @@ def test_runs_that_is_a_file_is_refused(tmp_path):
     file.write_text("")
     result = CliRunner().invoke(main, ["ui", "--runs", str(file)])
     assert result.exit_code == 2 and "not a folder" in result.output
+
+
+def test_without_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    result = CliRunner().invoke(main, ["ui", "--runs", str(tmp_path)])
+    assert result.exit_code == 2 and "fedpoint[ui]" in result.output
 
 
 class Slow(Playground):

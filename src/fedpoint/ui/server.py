@@ -16,12 +16,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedpoint.errors import FedpointError
 from fedpoint.ui.desk import WAITING, Busy, Desk, Superseded
@@ -40,6 +42,7 @@ TYPES = {
 LOOK = 0.4  # seconds between looks at a folder that is followed
 LONGEST = 600.0  # seconds of one stream; the page then asks again
 STREAMS = 16  # open at a time
+HEAD = 10.0  # seconds in which a request has to arrive
 BEAT = 15.0  # seconds after which a silent stream says that it is there
 
 
@@ -276,6 +279,34 @@ async def _failed(request: Request, error: Any) -> Response:
     return PlainTextResponse("Something went wrong here; the terminal of `fedpoint ui` says what.\n", 500)
 
 
+class _Impatient(H11Protocol):
+    """Closes a connection on which no whole request comes in time: uvicorn would wait for ever."""
+
+    _timer: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _watch(self) -> None:
+        """The time runs from the first byte of a request to the end of its head."""
+        if self.conn.their_state is not h11.IDLE:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = None
+        elif self._timer is None:
+            self._timer = self.loop.call_later(HEAD, self.transport.close)
+
+
 class _Server(uvicorn.Server):
     """Tells open streams to end when it is told to, so that it does not wait for them."""
 
@@ -326,7 +357,7 @@ def serve(
         access_log=False,
         server_header=False,
         ws="none",
-        http="h11",
+        http=_Impatient,
         loop="asyncio",
         h11_max_incomplete_event_size=8192,  # of a request's head
         limit_concurrency=64,
