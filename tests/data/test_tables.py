@@ -170,6 +170,9 @@ def test_gaps_are_filled_with_the_mean_of_all_agents(loans):
     dropped = read_table(gaps, "default", "bank", missing="drop")
     assert dropped.notes == ["5 rows with missing values dropped"]
     same(dropped, read_table(gaps.dropna(), "default", "bank"))
+    gaps.loc[gaps["bank"] == "east", "age"] = np.nan
+    dropped = read_table(gaps, "default", "bank", missing="drop")
+    assert dropped.notes[1] == "agents of whom no row is left: east" and set(dropped.groups) == {"north", "south"}
 
 
 def test_constant_columns_are_left_out(loans):

@@ -228,7 +228,7 @@ def read_table(
     if natural and agent is None:
         _check_distinct(pieces)
     chosen = _choose(pieces, _Asked(target, agent, features, leave_out, categorical))
-    columns, whose, notes = _gather(pieces, chosen, model, missing)
+    columns, whose, notes = _gather(pieces, chosen, missing)
     y, classes = _target(columns.pop(target), target, model, notes)
     if natural:
         groups, code = _agents(whose)
@@ -391,54 +391,53 @@ def _difference(header: list[str], other: list[str]) -> str:
     return ", ".join(parts + ([f"also {', '.join(more[:4])}"] if more else []))
 
 
-def _gather(
-    pieces: list[_Piece], chosen: _Chosen, model: str | None, missing: str
-) -> tuple[dict[str, Column], Column, list[str]]:
+def _gather(pieces: list[_Piece], chosen: _Chosen, missing: str) -> tuple[dict[str, Column], Column, list[str]]:
     """The columns of all pieces, the agents of their rows, and notes; every bad cell in one error."""
     wrong: list[tuple[str, str]] = []
     parts: list[dict[str, Column]] = []
-    agents: list[np.ndarray] = []
-    gone: list[str] = []
-    dropped = 0
-    never = {chosen.target, chosen.agent}
-    for number, piece in enumerate(pieces):
+    for piece in pieces:
         try:
-            columns, bad = piece.read(chosen)
+            columns, bad = _checked(piece, chosen, missing)
         except BadTable as error:
             wrong += error.mistakes
-            continue
         except FedpointError as error:
             wrong.append(("file", str(error)))
-            continue
-        rows = len(next(iter(columns.values())).values) if columns else 0
-        if missing == "drop":
-            keep = ~np.any([column.missing for column in columns.values()] or [np.zeros(0, bool)], axis=0)
-            if not keep.all():
-                dropped += rows - int(keep.sum())
-                if not keep.any():
-                    gone.append(piece.where)
-        for name, column in columns.items():
-            if missing == "refuse" or (missing == "mean" and name in never):
-                advice = 'missing = "drop"' if name in never else 'missing = "mean" or "drop"'
-                empty = not_values(piece.path, {name: column}, missing=True, separator=piece.separator)
-                bad += [f"{text}: {advice}" for text in empty]
-        bad += not_values(piece.path, columns, missing=False, separator=piece.separator)
-        wrong += [("file", f"{piece.where}: {message}") for message in bad]
-        if missing == "drop" and not keep.all():
-            columns, rows = {name: column.take(keep) for name, column in columns.items()}, int(keep.sum())
-        parts.append(columns)
-        agents.append(np.full(rows, number, np.int32))
+        else:
+            parts.append(columns)
+            wrong += [("file", f"{piece.where}: {said}") for said in bad]
     if wrong:
         raise BadTable(wrong)
-    notes = [f"{dropped} rows with missing values dropped"] if dropped else []
-    notes += [f"{where}: no row is left" for where in gone]
-    columns = {}
-    for name in chosen.names:
-        columns[name] = joined([part.pop(name) for part in parts], name, pieces)
-    if not len(columns[chosen.target].values):
-        raise BadTable([("missing", "every row has a missing value: none is left")])
-    own = Column(np.concatenate(agents), [piece.name for piece in pieces])
-    return columns, own if chosen.agent is None else columns.pop(chosen.agent), notes
+    counts = [len(part[chosen.target].values) for part in parts]
+    columns = {name: joined([part.pop(name) for part in parts], name, pieces) for name in chosen.names}
+    own = Column(np.repeat(np.arange(len(pieces), dtype=np.int32), counts), [piece.name for piece in pieces])
+    whose = own if chosen.agent is None else columns[chosen.agent]
+    notes: list[str] = []
+    if missing == "drop":
+        keep = ~np.any([column.missing for column in columns.values()], axis=0)
+        if not keep.any():
+            raise BadTable([("missing", "every row has a missing value: none is left")])
+        if not keep.all():
+            columns = {name: column.take(keep) for name, column in columns.items()}
+            notes.append(f"{int((~keep).sum())} rows with missing values dropped")
+            gone = np.setdiff1d(whose.values, np.append(whose.values[keep], -1))
+            lost = [(whose.words or [])[code] for code in gone]
+            notes += [f"agents of whom no row is left: {', '.join(lost)}"] if lost else []
+            whose = whose.take(keep)
+    if chosen.agent is not None:
+        columns.pop(chosen.agent)
+    return columns, whose, notes
+
+
+def _checked(piece: _Piece, chosen: _Chosen, missing: str) -> tuple[dict[str, Column], list[str]]:
+    """The columns of a piece, and what is wrong with them."""
+    columns, wrong = piece.read(chosen)
+    never = (chosen.target, chosen.agent)  # not filled in
+    for name, column in columns.items():
+        if missing == "refuse" or (missing == "mean" and name in never):
+            advice = 'missing = "drop"' if name in never else 'missing = "mean" or "drop"'
+            gaps = not_values(piece.path, {name: column}, missing=True, separator=piece.separator)
+            wrong += [f"{said}: {advice}" for said in gaps]
+    return columns, wrong + not_values(piece.path, columns, missing=False, separator=piece.separator)
 
 
 def joined(parts: list[Column], name: str, pieces: list[_Piece]) -> Column:
