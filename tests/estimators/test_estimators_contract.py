@@ -14,6 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import fedpoint as fp
 from fedpoint.estimators import (
     FederatedClassifier,
+    FederatedEncoder,
     FederatedRegressor,
     FederatedScaler,
     MeanModelWarning,
@@ -23,7 +24,8 @@ from fedpoint.estimators import (
 
 # All checks of all estimators, none left out: small fits do not compile. The one that scikit-learn skips by itself asks
 # for SCIPY_ARRAY_API; the estimators take NumPy arrays only.
-ALL = [FederatedRegressor(), FederatedClassifier(), NetworkRegressor(), NetworkClassifier(), FederatedScaler()]
+ALL = [FederatedRegressor(), FederatedClassifier(), NetworkRegressor(), NetworkClassifier()]
+ALL += [FederatedScaler(), FederatedEncoder()]
 
 
 @parametrize_with_checks(ALL)

@@ -170,6 +170,15 @@ def test_small_fits_follow_the_compiled_run(algorithm, rng):
         assert np.array_equal(rounds, run.rounds) and np.allclose(models, run.history[0], rtol=1e-12, atol=1e-14)
 
 
+def test_compiled_fits_are_the_same_fits(rows, monkeypatch):
+    X, y, _, who = rows
+    quick = FederatedRegressor().fit(X, y, groups=who)
+    monkeypatch.setattr(small, "PATIENCE", 0.0)
+    compiled = FederatedRegressor().fit(X, y, groups=who)
+    assert compiled.n_iter_ == quick.n_iter_ and compiled.converged_ == quick.converged_
+    assert np.allclose(compiled.coef_, quick.coef_, rtol=1e-10)
+
+
 def test_what_is_not_small(rng):
     task = some_tasks(rng)[0]
     assert not small.suits(fp.Scaffold(step=0.1), task, 10**6, None)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from fedpoint.errors import FedpointError
 
@@ -205,6 +205,7 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
             raise FedpointError(f'handle_unknown must be "error" or "ignore", got {self.handle_unknown!r}')
         if self.drop not in (None, "first"):
             raise FedpointError(f'drop must be None or "first", got {self.drop!r}')
+        X = _table(X)
         validate_data(self, X, skip_check_array=True)
         columns = self._columns(X)
         agents = agents_rows(groups, len(columns[0]))
@@ -216,6 +217,7 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
 
     def transform(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
+        X = _table(X)
         validate_data(self, X, reset=False, skip_check_array=True)
         parts = []
         for name, column, categories in zip(self._names(), self._columns(X), self.categories_, strict=True):
@@ -246,10 +248,7 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
         if hasattr(X, "iloc"):
             columns = [np.asarray(X.iloc[:, i], dtype=object) for i in range(X.shape[1])]
         else:
-            table = np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
-            if table.ndim != 2:
-                raise FedpointError(f"X has shape {table.shape}: give (rows, columns)")
-            columns = [table[:, i].astype(object) for i in range(table.shape[1])]
+            columns = list(X.astype(object).T)
         for name, column in zip(self._names(), columns, strict=True):
             for row, value in enumerate(column.tolist()):
                 if _missing(value):
@@ -260,6 +259,20 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = tags.input_tags.string = True
         return tags
+
+
+def _table(X: Any) -> Any:
+    """A data frame, or an array of any kind that scikit-learn would take; lists may mix kinds."""
+    if hasattr(X, "iloc"):
+        if not len(X):
+            raise FedpointError("the table has no rows")
+        return X
+    table = check_array(
+        np.array(X, dtype=object) if isinstance(X, list | tuple) else X, dtype=None, ensure_all_finite=False
+    )
+    if table.dtype.kind == "f":
+        check_cells(table)
+    return table
 
 
 def _sorted(values: set, name: str) -> np.ndarray:
