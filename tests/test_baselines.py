@@ -1,6 +1,8 @@
 """fp.baselines: hand-computed cases, fits against the library's own problems and runs, and who wins where."""
 
 import json
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -299,3 +301,18 @@ def test_mistakes(message):
     options = {"X": np.arange(8.0)[:, None], "y": np.arange(8) / 3, "groups": list("aaaabbbb")} | WRONG[message]
     with pytest.raises(fp.FedpointError, match=message):
         fp.baselines(**options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["credit", "states", "hospitals", "fashion"])
+def test_examples_run(example, tmp_path, capsys):
+    """Each prints its table and writes its picture."""
+    program = runpy.run_path(str(Path(__file__).parents[1] / "examples" / f"{example}.py"))
+    try:
+        program["main"](str(tmp_path / "picture.png"))
+    except fp.FedpointError as error:
+        if "install" in str(error):
+            pytest.skip(str(error))
+        raise
+    assert (tmp_path / "picture.png").stat().st_size > 20_000
+    assert "picture: " in capsys.readouterr().out
