@@ -18,7 +18,7 @@ import fedpoint as fp
 from fedpoint.cli import main
 from fedpoint.report.folder import RunFolder
 from fedpoint.ui import server as server_module
-from fedpoint.ui.desk import Desk, Superseded
+from fedpoint.ui.desk import WAITING, Busy, Desk, Superseded
 from fedpoint.ui.playground import Control, Playground
 from fedpoint.ui.runs import Runs
 
@@ -283,15 +283,36 @@ def test_superseded_requests_are_dropped():
         first = [asyncio.create_task(ask(n)) for n in (1, 2)]  # both threads are busy
         while len(slow.seen) < 2:
             await asyncio.sleep(0.01)
-        later = [asyncio.create_task(ask(n)) for n in (3, 4, 5)]
-        await asyncio.sleep(0.05)
+        later = []
+        for n in range(3, 60):  # more than may wait, were they not void
+            later.append(asyncio.create_task(ask(n)))
+            await asyncio.sleep(0.001)
         slow.gate.set()
         return await asyncio.gather(*first, *later, return_exceptions=True)
 
+    *old, newest = asyncio.run(story())
+    assert desk.close()
+    assert all(isinstance(r, Superseded) for r in old) and "seconds" in newest
+    assert slow.seen == [1, 2, 59]
+
+
+def test_too_many_readers_are_told_so():
+    slow = Slow()
+    desk = Desk({"slow": slow})
+
+    async def ask(reader):
+        desk.note(reader, "slow", 1)
+        return await desk.compute("simulate", reader, "slow", 1, {"x": 0})
+
+    async def story():
+        tasks = [asyncio.create_task(ask(str(r))) for r in range(WAITING + 3)]
+        await asyncio.sleep(0.05)
+        slow.gate.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
     results = asyncio.run(story())
     assert desk.close()
-    assert [isinstance(r, Superseded) for r in results] == [False, False, True, True, False]
-    assert slow.seen == [1, 2, 5]
+    assert [isinstance(r, Busy) for r in results] == [False] * WAITING + [True] * 3
 
 
 def test_a_playground_that_fails_is_said(caplog):

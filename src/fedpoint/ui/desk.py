@@ -35,7 +35,7 @@ class Desk:
         # Forecasts have their own thread, so that they never wait for a simulation.
         self._pools = {"forecast": ThreadPoolExecutor(1), "simulate": ThreadPoolExecutor(WORKERS)}
         self._newest: OrderedDict[tuple[str, str], int] = OrderedDict()
-        self._pending = 0
+        self._asked: dict[asyncio.Future, tuple[tuple[str, str], int]] = {}  # not answered yet
         self._closed = threading.Event()
         self._calm = threading.Condition()  # and how many computations are under way
         self._working = 0
@@ -74,13 +74,16 @@ class Desk:
         self._newest.move_to_end(key)
         while len(self._newest) > READERS:
             self._newest.popitem(last=False)
+        for future, (whose, old) in list(self._asked.items()):
+            if whose == key and old < number:
+                future.cancel()  # what has not begun never does; what has begun is not waited for
 
     def is_newest(self, reader: str, name: str, number: int) -> bool:
         return number >= self._newest.get((reader, name), 0)
 
     async def compute(self, what: str, reader: str, name: str, number: int, values: dict[str, Any]) -> Any:
         """ "forecast" or "simulate", with how long it took; `Superseded` when it is not wanted any more."""
-        if self._pending >= WAITING:
+        if len(self._asked) >= WAITING:
             raise Busy
         function: Callable[[Any], Any] = getattr(self.playgrounds[name], what)
 
@@ -91,13 +94,16 @@ class Desk:
             found = function(values)
             return {**found, "seconds": round(time.perf_counter() - begun, 4)}
 
-        self._pending += 1
+        future = asyncio.get_running_loop().run_in_executor(self._pools[what], self._counted, work)
+        self._asked[future] = ((reader, name), number)
         try:
-            # Cancelled when the reader is gone: what has not begun then never does.
-            loop = asyncio.get_running_loop()
-            return await asyncio.wait_for(loop.run_in_executor(self._pools[what], self._counted, work), PATIENCE)
+            return await asyncio.wait_for(future, PATIENCE)
+        except asyncio.CancelledError:
+            if self.is_newest(reader, name, number):
+                raise  # the reader is gone
+            raise Superseded from None
         finally:
-            self._pending -= 1
+            del self._asked[future]
 
     def close(self, patience: float = 1.0) -> bool:
         """Nothing else begins. Whether all that was under way has ended: nothing can stop a compilation."""

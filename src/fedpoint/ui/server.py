@@ -260,7 +260,7 @@ def _why(error: Exception, what: str) -> dict[str, str]:
     if isinstance(error, Superseded):
         return {"kind": "superseded"}
     if isinstance(error, Busy):
-        return {"kind": "error", "message": f"More than {WAITING} computations wait: try again."}
+        return {"kind": "busy", "message": f"More than {WAITING} computations wait: this one is tried again."}
     if isinstance(error, TimeoutError):
         return {"kind": "error", "message": "This took too long: try again."}
     logging.getLogger(__name__).error("%s", what, exc_info=error)

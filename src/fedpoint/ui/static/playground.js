@@ -3,6 +3,7 @@ import { ask, decades, make, mathematics, number } from "./dom.js";
 import { Network } from "./network.js";
 
 const reader = Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => (b % 36).toString(36)).join("");
+const AGAIN = 500; // milliseconds, after which a server that was busy is asked again
 let requests = 0;
 
 export class Playground {
@@ -74,6 +75,11 @@ export class Playground {
 
   take(found, took, number) {
     if (found.kind === "error") return this.wrong(found.message);
+    if (found.kind === "busy") {
+      this.wrong(found.message);
+      setTimeout(() => this.newest === number && this.ask(), AGAIN);
+      return;
+    }
     if (found.kind === "superseded") return;
     if (found.kind === "forecast") {
       this.forecast = found;
