@@ -93,8 +93,10 @@ def test_a_missing_package_is_said_with_the_command(tracker, command, tmp_path, 
     for name in ("tensorboard", "mlflow", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)  # as if it were not there
         monkeypatch.delitem(sys.modules, f"{name}.summary", raising=False)
+    notes = [Notes(), Notes()]
     with pytest.raises(fp.FedpointError, match=command):
-        fp.run(FEDAVG, QUAD, rounds=2, callbacks=[tracker(tmp_path)])
+        fp.run(FEDAVG, QUAD, rounds=2, callbacks=[notes[0], tracker(tmp_path), notes[1]])
+    assert [name for name, _ in notes[0].told] == ["start", "finish"] and not notes[1].told
 
 
 def installed(name: str) -> pytest.MarkDecorator:

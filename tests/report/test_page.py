@@ -125,7 +125,7 @@ def test_many_runs_fit_on_a_page(facts):
     agents = {**facts[0].parts["agents"], "losses": [0.123] * 1000, "weights": [0.001] * 1000}
     part = {"at": list(range(400)), "curve": [0.12345] * 400, "text": "x" * 400, "floor": 0.1}
     parts = {"network": {}, "agents": {**agents, "names": ["agent"] * 1000}, "forecast": part}
-    for count in (1, gathered.IN_FULL, many):
+    for count in (1, 3, 4, gathered.IN_FULL, many):
         shown = [page.Facts(long, f"a method, step={i}", i, parts, among=count) for i in range(count)]
         assert len(page.page(shown, "many").encode()) < 500_000, count
 

@@ -14,8 +14,8 @@ from fedpoint.report.facts import Facts
 from fedpoint.report.markup import Html, number, table, tag
 from fedpoint.report.plots import AXES, BAND
 
-POINTS = 1500  # of all runs of a page together, and at most
-MOST_POINTS = 400  # of one
+POINTS = 1000  # of all runs of a page together, and at most
+MOST_POINTS = 320  # of one
 BANDS = 6  # runs up to which pictures without script have their bands
 WAYS = ("rounds", "floats", "evaluations")  # what a curve can be drawn over
 

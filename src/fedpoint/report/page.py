@@ -157,6 +157,8 @@ def _comparison(facts: Sequence[Facts]) -> Html:
 def _ranking(facts: Sequence[Facts]) -> Html:
     """One row a run; a column only where somebody has it."""
     columns: list[tuple[str, list[Any]]] = [("rounds", [number(int(f.run.rounds[-1])) for f in facts])]
+    if any("verdict" in f.forecast for f in facts):
+        columns.append(("as forecast", [_mark(f) for f in facts]))
     known = [what for what in ("error", "loss") if any(f.measure(what) is not None for f in facts)]
     columns += [(what, [with_error(*f.final(what)) for f in facts]) for what in known]
     if any(f.forecast.get("floor") is not None for f in facts):
@@ -170,8 +172,6 @@ def _ranking(facts: Sequence[Facts]) -> Html:
     costs = [f.run.cost for f in facts]
     columns.append(("sent", [size(c.bytes_down + c.bytes_up) for c in costs]))
     columns.append(("evaluations", [number(c.evaluations) for c in costs]))
-    if any("verdict" in f.forecast for f in facts):
-        columns.append(("as forecast", [_mark(f) for f in facts]))
     names = [join([tag("span", class_=f"dot c{f.colour % 7}"), f.label]) for f in facts]
     rows = [[name, *(values[i] for _, values in columns)] for i, name in enumerate(names)]
     return tag("div", table(["method", *(heading for heading, _ in columns)], rows), class_="wide")

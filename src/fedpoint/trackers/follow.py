@@ -18,17 +18,19 @@ POINTS = 100  # that are logged of a segment of rounds, at most
 class Following:
     """The trackers of a run in progress."""
 
-    def __init__(self, trackers: Sequence[Tracker], session: Any):
-        self.trackers, self.session = trackers, session
+    def __init__(self, given: Sequence[Tracker], session: Any):
+        self.given, self.session = given, session
+        self.trackers: list[Tracker] = []  # those that were started and not yet told the end
 
     def start(self, begun: Any, rounds: int) -> None:
         from fedpoint.report.statement import statement, versions
 
-        if not self.trackers:
+        if not self.given:
             return
         said = statement(self.session, begun.algorithm, begun.participation)
-        for tracker in self.trackers:
+        for tracker in self.given:
             tracker.start({"rounds": rounds, **said, "versions": versions()})
+            self.trackers.append(tracker)
         if len(begun.rounds) == 1:  # a run that is gone on with was logged so far already
             self.keep(begun.rounds, begun.history, begun.used)
 
