@@ -145,6 +145,7 @@ def test_attributes_come_with_a_fit(rows):
         ({"rounds": 0}, "rounds must be a whole number"),
         ({"step": "long"}, 'step must be a number or "auto"'),
         ({"step": -1.0}, "step must be above 0"),
+        ({"algorithm": "auto", "target": -1.0}, "target must be a number above 0"),
         ({"alpha": -1.0}, "alpha must be a number, at least 0"),
         ({"tol": "none"}, "tol must be a number"),
         ({"batch": 0}, "batch must be a whole number"),
@@ -177,6 +178,10 @@ def test_mistakes_in_data(rows):
         FederatedRegressor().fit(X, y[1:])
     with pytest.raises(fp.FedpointError, match="one class only"):
         FederatedClassifier().fit(X, np.zeros(40))
+    words = np.array(["yes", "no"] * 20, dtype=object)
+    words[6] = None
+    with pytest.raises(fp.FedpointError, match="no label at row 6"):
+        FederatedClassifier().fit(X, words, groups=who)
     for C in (0.0, -1.0, "strong", True):
         with pytest.raises(fp.FedpointError, match="C must be"):
             FederatedClassifier(C=C).fit(X, y > 0)

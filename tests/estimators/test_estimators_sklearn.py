@@ -55,6 +55,14 @@ def test_regressor_without_intercept_or_in_plain_coordinates(rows):
         assert np.allclose(model.coef_, pooled.coef_, atol=1e-6), options
 
 
+def test_a_narrow_column_does_not_slow_the_others_down(rows):
+    """Its penalty is steep in standardised coordinates: 1/(n 1e-8) here, against curvatures of 1."""
+    X, y, _, who = rows
+    narrow = np.column_stack([X, 1e-4 * np.sin(np.arange(300)), np.full(300, 7.0)])
+    model = FederatedRegressor(tol=1e-10).fit(narrow, y, groups=who)
+    assert model.converged_ and np.allclose(model.coef_, Ridge(solver="svd").fit(narrow, y).coef_, atol=1e-6)
+
+
 def test_enough_communication_is_enough_for_fedavg_too(rows):
     """With one local step FedAvg is gradient descent."""
     X, y, _, who = rows

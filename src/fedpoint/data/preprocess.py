@@ -109,7 +109,7 @@ def check_groups(groups: Any, rows: int) -> np.ndarray:
         raise FedpointError(f"groups has shape {given.shape}, but there are {rows} rows: one agent's name a row")
     missing = np.isnan(given) if given.dtype.kind == "f" else np.zeros(rows, bool)
     if given.dtype == object:
-        missing = np.array([_missing(g) for g in given.tolist()], bool)
+        missing = np.array([is_missing(g) for g in given.tolist()], bool)
     if missing.any():
         raise FedpointError(f"groups is missing at row {int(missing.argmax())}: every row needs an agent")
     if given.dtype == object:
@@ -121,7 +121,7 @@ def check_groups(groups: Any, rows: int) -> np.ndarray:
     return given
 
 
-def _missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     return (
         value is None or (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
     )
@@ -251,7 +251,7 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
             columns = list(X.astype(object).T)
         for name, column in zip(self._names(), columns, strict=True):
             for row, value in enumerate(column.tolist()):
-                if _missing(value):
+                if is_missing(value):
                     raise FedpointError(f"column {name} has no value at row {row}: give it a category of its own")
         return columns
 

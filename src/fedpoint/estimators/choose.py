@@ -104,6 +104,8 @@ def sharpness(task: Any, iterations: int = 20) -> float:
 
 def planned(task: Any, step: Any, local_steps: Any, rounds: int, target: float, participation: Any) -> Chosen:
     """By `fp.plan`: E|w - w*|^2 at most `target` times that of the start, with the least communication."""
+    if isinstance(target, bool) or not isinstance(target, int | float | np.number) or not target > 0:
+        raise FedpointError(f"target must be a number above 0, got {target!r}")
     try:
         solution = task.solution()
         if solution is None:

@@ -69,7 +69,9 @@ class Federated(BaseEstimator):
     categorical: Any
     random_state: Any
 
-    def _prepare(self, X: Any, y: Any, groups: Any, labels: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _prepare(
+        self, X: Any, y: Any, groups: Any, labels: bool, penalty: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers of the rows, targets, and whose row it is."""
         check_count("rounds", self.rounds, 1)
         self._table: Table
@@ -77,13 +79,10 @@ class Federated(BaseEstimator):
         names = np.zeros(len(numbers), int) if groups is None else check_groups(groups, len(numbers))
         self.agents_ = np.unique(names)
         self.feature_names_out_ = self._table.names
-        self._coordinates = Coordinates.of(
-            numbers,
-            names,
-            bool(self.scale),
-            bool(self.precondition),
-            bool(self.fit_intercept) or self.hidden is not None,
-        )
+        shorten, deep = bool(self.precondition), self.hidden is not None
+        ridge = 0.0 if deep else penalty / len(numbers) * (4.0 if labels else 1.0)  # logistic losses bend a quarter
+        intercept = bool(self.fit_intercept) or deep
+        self._coordinates = Coordinates.of(numbers, names, bool(self.scale), shorten, intercept, ridge)
         return numbers, y, names
 
     def _train(self, task: Any) -> Any:
@@ -193,8 +192,8 @@ class FederatedRegressor(RegressorMixin, Federated):
         fit_intercept: free intercept. hidden: widths of layers, such as (64,): then the model is a neural network.
         scale: standardise columns as `StandardScaler` would, from sums that agents send. Coefficients and penalty then
             belong to the scaled columns.
-        precondition: run the rounds in standardised coordinates, the penalty carried along: the minimum is the same,
-            the way to it shorter. It costs one exchange of sums.
+        precondition: run the rounds in coordinates of equal curvature, the penalty carried along: the minimum is the
+            same, the way to it shorter. It costs one exchange of sums.
         participation: None for everyone, a number of agents a round, or a scheme of `fp`.
         batch: rows a local step; None takes full gradients.
         tol: stop when a round changes the model by less than this times its size; None never.
@@ -250,7 +249,7 @@ class FederatedRegressor(RegressorMixin, Federated):
     def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedRegressor:
         """groups: whose row it is. Without it there is one agent."""
         ridge = check_penalty("alpha", self.alpha)
-        numbers, y, names = self._prepare(X, y, groups, labels=False)
+        numbers, y, names = self._prepare(X, y, groups, labels=False, penalty=ridge)
         n = len(numbers)
         if self.hidden is not None:
             return self._fit_neural(numbers, y, names, ridge / n)
@@ -343,7 +342,7 @@ class FederatedClassifier(ClassifierMixin, Federated):
     def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedClassifier:
         """groups: whose row it is. Without it there is one agent."""
         ridge = inverse_penalty(self.C)
-        numbers, y, names = self._prepare(X, y, groups, labels=True)
+        numbers, y, names = self._prepare(X, y, groups, labels=True, penalty=ridge)
         n = len(numbers)
         self.classes_, label = check_classes(y)
         if self.hidden is not None:

@@ -10,7 +10,7 @@ from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
-from fedpoint.data.preprocess import FederatedEncoder, Moments, check_cells, check_groups, federated_moments
+from fedpoint.data.preprocess import FederatedEncoder, Moments, check_cells, check_groups, federated_moments, is_missing
 from fedpoint.errors import FedpointError
 
 
@@ -62,6 +62,8 @@ def read_fit(estimator: Any, X: Any, y: Any, groups: Any, labels: bool, categori
         table = Table(None, (), getattr(estimator, "feature_names_in_", None))
         y = column_or_1d(y, warn=True)
     if labels:
+        if y.dtype == object and any(missing := [is_missing(label) for label in y.tolist()]):
+            raise FedpointError(f"Input y contains no label at row {missing.index(True)}: remove the row")
         check_classification_targets(y)
     else:
         try:
@@ -132,15 +134,22 @@ class Coordinates:
     own: bool
 
     @classmethod
-    def of(cls, X: np.ndarray, groups: Any, scale: bool, shorten: bool, intercept: bool) -> Coordinates:
+    def of(
+        cls, X: np.ndarray, groups: Any, scale: bool, shorten: bool, intercept: bool, ridge: float = 0.0
+    ) -> Coordinates:
+        """ridge: a coefficient's penalty in units of the loss's curvature. Where z is only a way, each of its numbers
+        then has curvature 1, data and penalty together: a narrow column does not shorten everyone's steps."""
         d = X.shape[1]
         if not (scale or shorten):
             return cls(np.zeros(d), np.ones(d), False)
         found: Moments = federated_moments(X, groups)
-        if scale or intercept:
-            return cls(found.mean, found.scale, scale)
-        size = np.sqrt(found.variance + found.mean**2)  # without an intercept a shift would change the model
-        return cls(np.zeros(d), np.where(size > 0, size, 1.0), False)
+        if scale:
+            return cls(found.mean, found.scale, True)
+        # Without an intercept a shift would change the model.
+        shift, square = (found.mean, np.zeros(d)) if intercept else (np.zeros(d), found.mean**2)
+        spread = np.where(found.constant, 0.0, found.variance)
+        width = np.sqrt(spread + square + ridge)
+        return cls(shift, np.where(width > 0, width, 1.0), False)
 
     def __call__(self, X: np.ndarray) -> np.ndarray:
         return (X - self.shift) / self.width
