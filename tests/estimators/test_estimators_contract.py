@@ -22,8 +22,8 @@ from fedpoint.estimators import (
     NetworkRegressor,
 )
 
-# All checks of all estimators, none left out: small fits do not compile. The one that scikit-learn skips by itself asks
-# for SCIPY_ARRAY_API; the estimators take NumPy arrays only.
+# All checks of all estimators, none left out: small fits do not compile. The one that scikit-learn skips by itself
+# waits for SCIPY_ARRAY_API=1 in the environment, and passes with it.
 ALL = [FederatedRegressor(), FederatedClassifier(), NetworkRegressor(), NetworkClassifier()]
 ALL += [FederatedScaler(), FederatedEncoder()]
 
