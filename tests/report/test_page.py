@@ -212,6 +212,7 @@ def test_mistakes_are_said(tmp_path, runs):
         ([runs], tmp_path / "a.pdf", "ends in .html"),
         ([runs], tmp_path / "none" / "a.html", "does not exist"),
         ([tmp_path], None, "not a run folder"),
+        ([tmp_path / "none"], None, "no run folder"),
         ([runs] * 13, tmp_path / "a.html", "too many"),
     ]:
         with pytest.raises(fp.FedpointError, match=words):

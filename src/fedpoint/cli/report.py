@@ -10,7 +10,7 @@ import click
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="The file; default report.html in the folder of the run.")
-@click.option("--title", metavar="TEXT", help="Instead of the folder's name.")
+@click.option("--title", metavar="TEXT", help="The heading; default: the method, or the folder's name.")
 @click.option(
     "--patience",
     type=click.FloatRange(min=0),

@@ -43,11 +43,13 @@ def write(runs: Sequence[Any], out: str | Path | None = None, title: str | None 
     path = Path(out) if out is not None else _default_place(runs)
     if path.suffix.lower() not in (".html", ".htm"):
         raise FedpointError(f"{path}: a report is an HTML file: give a name that ends in .html")
-    if not path.parent.is_dir():
+    if out is not None and not path.parent.is_dir():
         raise FedpointError(f"the folder {path.parent} does not exist: create it, or save {path.name} elsewhere")
     found, name = loaded(runs)
-    title = name if title is None else title
-    disk.write_bytes(path, page(facts_of(found, patience), title).encode())
+    facts = facts_of(found, patience)
+    if title is None:
+        title = name if len(facts) > 1 else _headline(facts[0])
+    disk.write_bytes(path, page(facts, title).encode())
     return path
 
 
@@ -80,7 +82,7 @@ def page(facts: Sequence[Facts], title: str) -> str:
             "header",
             tag("p", "fedpoint report", class_="brand"),
             tag("button", "Dark or light", type="button", id="theme", hidden=True),
-            tag("h1", title if several else _headline(facts[0])),
+            tag("h1", title),
             tag("p", _lead(facts), class_="lead"),
             _contents(facts) if several else None,
         ),
