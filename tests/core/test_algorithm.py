@@ -125,7 +125,7 @@ def test_a_name_like_no_other_gets_the_list():
         (lambda: fp.FedGD(0.1, coupling=-1.0), "FedGD: coupling must be at least 0"),
         (lambda: fp.FedGD(0.1, coupling=[1.0, 2.0]), "FedGD: coupling must be one number"),
         (lambda: fp.FedSGD(0.1, local_steps=0), "local_steps must be at least 1"),
-        (lambda: fp.FedRelax(0.0), "FedRelax: coupling must be above 0"),
+        (lambda: fp.FedRelax(-1.0), "FedRelax: coupling must be at least 0"),
     ],
 )
 def test_a_hyper_parameter_out_of_range_is_refused_by_name(make, words):
