@@ -289,3 +289,17 @@ def test_scaffnew_with_its_random_number_on_fields_that_rotate():
     f = fp.forecast(fp.Scaffnew(eta, probability=p), turning, exact=True)
     np.testing.assert_allclose(f.curve(12), exact, rtol=1e-8)
     assert f.bias == 0 and f.rate < 1
+
+
+@pytest.mark.parametrize("step", [0.1, 0.11])
+def test_scafflsa_with_one_step_is_fedlsa_in_every_forecast(step):
+    """The corrections cancel in the mean: rate, floor and the whole curve are FedLSA's, far out too.
+
+    step = 0.1 with H = 20 makes p/step = 1/2, which once hid the corrections from the forecast.
+    """
+    world = fp.problems.garnet(agents=3, states=6, dim=2, heterogeneity=0.5)
+    one, other = (fp.forecast(make(step=step, local_steps=1), world) for make in (fp.ScaffLSA, fp.FedLSA))
+    assert one.rate == pytest.approx(other.rate, abs=1e-9) and one.floor == pytest.approx(other.floor, rel=1e-8)
+    np.testing.assert_allclose(one.curve(400), other.curve(400), rtol=1e-6)
+    long = fp.forecast(fp.ScaffLSA(step=step, local_steps=20), world)
+    assert long.bias < 1e-9 and long.rate < 1 and np.isfinite(long.floor)

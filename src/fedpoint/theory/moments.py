@@ -443,6 +443,7 @@ class Second:
 
     def __call__(self, S: np.ndarray) -> np.ndarray:
         s = self.setting
+        S = (S + S.T) / 2  # an oracle's scatter is that of symmetric matrices: what rounding adds to them would grow
         with jax.enable_x64(True):
             return np.asarray(_moved(s.oracle, s.space, s.exact, self.moving, S))
 
