@@ -2,7 +2,13 @@
 
 import itertools
 import os
+import signal
+import threading
 from pathlib import Path
+
+# A shell starts what it puts into the background without Ctrl-C, which some tests send to themselves.
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before jax and matplotlib are imported; subprocesses of the tests inherit these.
 # One cache folder, so that compilations are reused between test processes.

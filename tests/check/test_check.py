@@ -221,3 +221,15 @@ def test_a_run_from_its_folder(tmp_path):
     assert one and two
     assert [(c.name, c.ok) for c in one.checks] == [(c.name, c.ok) for c in two.checks]
     assert [c.measured for c in two.checks] == pytest.approx([c.measured for c in one.checks], rel=1e-9)
+
+
+@pytest.mark.parametrize("rounds", [6, 60])
+def test_a_short_run_is_not_blamed_for_its_transient(rounds):
+    """Over few rounds fast modes still count: the slope is beside that of the expected path, not the last rate."""
+    bowls = fp.problems.Quadratic([0.2, 1.0, 5.0], [[0.0], [1.0], [4.0]])
+    wide = fp.problems.Quadratic(np.array([np.diag([0.2, 3.0])] * 3), np.arange(6.0).reshape(3, 2))
+    for problem in (bowls, wide):
+        run = fp.run(fp.FedAvg(step=0.1, local_steps=3), problem, rounds=rounds)
+        assert fp.check(run), fp.check(run)
+    wrong = fp.run(fp.FedAvg(step=0.06, local_steps=3), wide, rounds=rounds)
+    assert not fp.check(wrong, claims=fp.FedAvg(step=0.1, local_steps=3))

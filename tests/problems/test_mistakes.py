@@ -157,7 +157,7 @@ IN_A_RUN = {
     "stop by a yes": ({"stop": True}, "stop must be a tolerance"),
     "seed": ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
     "evaluate": ({"evaluate": lambda w: 3.0}, "evaluate= must return a dictionary of numbers, got 3.0"),
-    "a network": ({"network": object()}, "this version runs with a fusion center"),
+    "a network": ({"network": object()}, "network must be an fp.Network"),
     "probabilities": ({"participation": fp.Importance(2, [0.5, 0.5])}, "2 probabilities for 3 agents"),
     "a probability of zero": (None, "every probability must be above 0"),
 }
