@@ -15,17 +15,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-THEORY = (
-    "fixed_point",
-    "bias",
-    "bias_small_step",
-    "rate",
-    "rate_bound",
-    "rate_bound_round",
-    "floor",
-    "floor_small_step",
-    "stability",
-)
 SUBMODULES = ("problems", "theory", "metrics", "gtv", "data")
 
 
@@ -38,6 +27,8 @@ def cards() -> list[Any]:
 
 def algorithm_page(card: Any) -> str:
     """Formula, theory, when it fails, how it is called, references: all from the code."""
+    from fedpoint.theory.closed import FORMS
+
     cls, module = card.cls, sys.modules[card.cls.__module__]
     told = inspect.cleandoc(cls.__doc__ or "").split("References:")[0].rstrip()
     text, _, example = told.partition(">>>")
@@ -49,7 +40,7 @@ def algorithm_page(card: Any) -> str:
     parts.append("\n".join(["| | |", "|---|---|", *(f"| **{a}** | {b} |" for a, b in facts if b)]))
     if example:
         parts.append(f"```pycon\n>>>{example.rstrip()}\n```")
-    theory = [(name, getattr(module, name)) for name in THEORY if hasattr(module, name)]
+    theory = [(name, getattr(module, name)) for name in FORMS if hasattr(module, name)]
     if theory:
         parts.append("## What theory says, in closed form")
         parts += [f"**`{name}`** {inspect.cleandoc(f.__doc__ or '')}" for name, f in theory]

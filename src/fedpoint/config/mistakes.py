@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedpoint.config.lines import Path, key_lines, line_of
-from fedpoint.errors import FedpointError
+from fedpoint.errors import FedpointError, nearest
 
 NOTHING = object()  # the value of a key that is not there
 
@@ -24,6 +25,26 @@ class Mistake:
         where = f"line {line}: " if line else ""
         value = "" if self.value is NOTHING else f" = {_shown(self.value)}"
         return f"{where}{dotted(self.path)}{value}: {self.message}"
+
+
+def of_table(
+    text: Any, where: Path, known: Callable[[Mapping], list[str]], build: Callable[[Any], Any]
+) -> list[Mistake]:
+    """What is wrong with a table by itself: every unknown key, and what `build` says of the rest."""
+    unknown = []
+    try:
+        if isinstance(text, Mapping):
+            names = known(text)
+            unknown = [
+                Mistake((*where, key), f"unknown key; {nearest(key, names)}", item)
+                for key, item in text.items()
+                if key not in names
+            ]
+            text = {key: item for key, item in text.items() if key in names}
+        build(text)
+    except FedpointError as error:
+        return [*unknown, Mistake(where, str(error), text)]
+    return unknown
 
 
 class Mistakes(FedpointError):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.mistakes import Mistake
+from fedpoint.config.mistakes import Mistake, of_table
 from fedpoint.core import clock, schedule
 from fedpoint.core.clock import Clock, Constant, Hinge, Polynomial, Replay
 from fedpoint.errors import FedpointError, nearest
@@ -45,20 +45,9 @@ STALENESS = ("constant", "polynomial", "hinge")
 
 def mistakes(text: Any, where: Where, base: Path | None) -> list[Mistake]:
     """What is wrong with a schedule by itself: every unknown key, and what its class says of the rest."""
-    unknown = []
-    try:
-        if isinstance(text, Mapping):
-            known = ["kind", *_names(_class_of(text))]
-            unknown = [
-                Mistake((*where, key), f"unknown key; {nearest(key, known)}", item)
-                for key, item in text.items()
-                if key not in known
-            ]
-            text = {key: item for key, item in text.items() if key in known}
-        scheme_of(text, base)
-    except FedpointError as error:
-        return [*unknown, Mistake(where, str(error), text)]
-    return unknown
+    return of_table(
+        text, where, lambda table: ["kind", *_names(_class_of(table))], lambda table: scheme_of(table, base)
+    )
 
 
 def _names(cls: Any) -> list[str]:

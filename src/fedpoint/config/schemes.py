@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.mistakes import Mistake
+from fedpoint.config.mistakes import Mistake, of_table
 from fedpoint.config.schedules import CLASSES
 from fedpoint.config.values import Unreadable, plain, value_of
 from fedpoint.core.clock import Clock, Constant, Hinge, Polynomial, Replay
@@ -42,20 +42,9 @@ def find_scheme(name: Any) -> Any:
 
 def mistakes(text: Any, where: Where, base: Path | None) -> list[Mistake]:
     """What is wrong with a participation by itself: every unknown key, and what its class says of the rest."""
-    unknown = []
-    try:
-        if isinstance(text, Mapping):
-            known = ["scheme", *_names(_class_of(text)), *AROUND]
-            unknown = [
-                Mistake((*where, key), f"unknown key; {nearest(key, known)}", item)
-                for key, item in text.items()
-                if key not in known
-            ]
-            text = {key: item for key, item in text.items() if key in known}
-        scheme_of(text, base)
-    except FedpointError as error:
-        return [*unknown, Mistake(where, str(error), text)]
-    return unknown
+    return of_table(
+        text, where, lambda table: ["scheme", *_names(_class_of(table)), *AROUND], lambda table: scheme_of(table, base)
+    )
 
 
 def _class_of(table: Mapping) -> Any:
