@@ -17,6 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from fedpoint.core.mail import power_of_two
 from fedpoint.core.participation import Participation, Tick
 from fedpoint.core.record import record
 from fedpoint.core.schedule import Schedule, Turn, check_chance, check_whole
@@ -194,7 +195,7 @@ class Timed(Participation):
             stack(lambda o: o.merge, bool),
             age,
             stack(lambda o: o.time, float),
-            _room(oldest + 1) if self.ages else 0,
+            power_of_two(oldest + 1) if self.ages else 0,
             self.rebase,
         )
 
@@ -489,12 +490,7 @@ class OwnPace(Schedule):
         for arc, i in enumerate(arcs.hears):  # what is at work still may be needed later on
             said = sent[arcs.says[arc]]
             kept = max(kept, len(said) - _place(said, started[i, arc - arcs.first[i]]))
-        return agents, ages, times, _room(kept)
-
-
-def _room(count: int) -> int:
-    """The next power of two: few different sizes are few programs."""
-    return 1 << max(0, int(count) - 1).bit_length()
+        return agents, ages, times, power_of_two(kept)
 
 
 def _place(versions: list[int], version: int) -> int:
@@ -608,7 +604,7 @@ class Replay(Schedule):
                 ages[tick, place, arc - arcs.first[i]] = age
         if wrong:
             raise FedpointError(f"trace: {_listed(wrong)}")
-        kept = _room(max(2, int(ages.max()) + 1))
+        kept = power_of_two(max(2, int(ages.max()) + 1))
         again = np.arange(ticks) % period
         ages = np.minimum(ages[again], np.arange(ticks)[:, None, None])  # nothing is older than the start
 

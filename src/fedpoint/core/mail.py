@@ -9,6 +9,11 @@ import jax.numpy as jnp
 from jax import Array
 
 
+def power_of_two(count: int) -> int:
+    """The next one: few different sizes are few programs."""
+    return 1 << max(0, int(count) - 1).bit_length()
+
+
 class Mail(NamedTuple):
     """The last messages of N senders: of each the last D, with the ticks from which they hold (-1: none yet).
 

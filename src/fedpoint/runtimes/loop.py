@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedpoint.core.mail import power_of_two
 from fedpoint.core.random import Key
 from fedpoint.errors import FedpointError
 from fedpoint.metrics import Cost, Fairness, fairness
@@ -213,7 +214,7 @@ class Loop:
     def prepare(self, rounds: int) -> None:
         """A timetable up to a round, and how many versions of what was said it needs."""
         if self.schedule is not None and rounds > self.ready:
-            self.ready = 1 << max(0, rounds - 1).bit_length()  # few different lengths
+            self.ready = power_of_two(rounds)
             self.bound = self.schedule.bind(self.network, self.seed, self.repeats, self.ready)
             self.depth = max(self.depth, int(self.bound.depth(self.ready)))
             self.tick = ticker(self.bound, self.network, self.seed, self.depth > 1)

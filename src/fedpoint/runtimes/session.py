@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpoint.core.algorithm import per_agent_fields
-from fedpoint.core.mail import deepen
+from fedpoint.core.mail import deepen, power_of_two
 from fedpoint.core.participation import scheme_names
 from fedpoint.core.steps import Epochs
 from fedpoint.core.vector import unwrap, unwrap_all, wrap
@@ -111,11 +111,6 @@ def cast(tree: Any, dtype: Any) -> Any:
         lambda a: np.asarray(a, dtype) if np.issubdtype(np.asarray(a).dtype, np.floating) else np.asarray(a),
         tree,
     )
-
-
-def power_of_two(count: int) -> int:
-    """The next one: few different sizes are few programs."""
-    return 1 << max(0, int(count) - 1).bit_length()
 
 
 @partial(jax.jit, static_argnames=("wiring", "counted"))

@@ -248,8 +248,8 @@ def _work(
     round: Any,
     works: Any = None,
 ):
-    """local for the agents `who` (None: all, in their own order): messages, old and new memories, field evaluations,
-    and where everybody's world is. `works` says which of them work at all (None: all)."""
+    """local for the agents `who` (None: all, in their own order): messages, new memories, field evaluations, and
+    where everybody's world is. `works` says which of them work at all (None: all)."""
     algorithm = inputs.algorithm
     everyone = who is None
     agents = jnp.arange(layout.agents, dtype=jnp.int32) if everyone else who
@@ -283,7 +283,7 @@ def _work(
         world = jax.vmap(where)(works, world, pick(state.world))
     if not everyone:
         world = jax.tree.map(lambda all_, n: all_.at[who].set(n), state.world, world)
-    return messages, memory, new, (known[0] if known else spent), world
+    return messages, new, (known[0] if known else spent), world
 
 
 class Said(NamedTuple):
@@ -293,13 +293,13 @@ class Said(NamedTuple):
     each: Any = None
 
 
-def _commit(layout: Layout, inputs: Inputs, state: State, who: Any, heard: Any, old: Any, new: Any, sure: bool) -> Any:
-    """Memories, with those of the agents that were heard."""
+def _commit(layout: Layout, everybody: Any, who: Any, heard: Any, new: Any, sure: bool) -> Any:
+    """What everybody holds, with what is new at the agents that were heard; sure: all of them were."""
     if who is None:
-        return new if sure else jax.vmap(where)(heard, new, old)
+        return new if sure else jax.vmap(where)(heard, new, everybody)
     # An index out of range is dropped: agents not heard, and repeated draws of one agent.
     target = jnp.where(heard, who, layout.agents)
-    return jax.tree.map(lambda all_, n: all_.at[target].set(n, mode="drop"), state.memory, new)
+    return jax.tree.map(lambda all_, n: all_.at[target].set(n, mode="drop"), everybody, new)
 
 
 def one_round(
@@ -312,7 +312,7 @@ def one_round(
     if layout.late:  # answers to what the hub said some versions ago
         mail = post(mail, jnp.zeros(1, jnp.int32), jnp.ones(1, bool), jax.tree.map(lambda a: a[None], said), round)
         heard = Said(each=look(mail, jnp.zeros(layout.slots, jnp.int32), round - tick.age))
-    messages, memory, new, spent, world = _work(layout, inputs, state, tick.agents, heard, ahead, key, round)
+    messages, new, spent, world = _work(layout, inputs, state, tick.agents, heard, ahead, key, round)
     if layout.rebase:
         then, now = jax.vmap(algorithm.base)(heard.each), algorithm.base(said)
         messages = jax.tree.map(lambda m, x, w: m + x - w, messages, then, now)
@@ -321,9 +321,7 @@ def one_round(
     if inputs.participation.abandons:
         hub = where(tick.merge, hub, state.hub)
         heard_from = heard_from & tick.merge
-    memory = _commit(
-        layout, inputs, state, tick.agents, heard_from, memory, new, sure=not inputs.participation.abandons
-    )
+    memory = _commit(layout, state.memory, tick.agents, heard_from, new, sure=not inputs.participation.abandons)
     used = state.used if isinstance(state.used, tuple) else state.used + _used(tick, spent)
     return State(hub, memory, mail, used, world)
 
@@ -340,13 +338,13 @@ def network_round(
     pick = (lambda tree: tree) if turn.agents is None else (lambda tree: take(tree, turn.agents))
     rows = hub_key.fold(round)
     said = jax.vmap(lambda hub, node: algorithm.say(hub, rows.row(node)))(pick(state.hub), nodes)
-    messages, memory, new, spent, world = _work(
+    messages, new, spent, world = _work(
         layout, inputs, state, turn.agents, Said(each=said), ahead, key, round, works=turn.heard
     )
     if algorithm.hello is None:
         messages = jax.tree.map(lambda m, x: m + x, messages, jax.vmap(algorithm.base)(said))
     sure = inputs.participation.all_heard
-    memory = _commit(layout, inputs, state, turn.agents, turn.heard, memory, new, sure)
+    memory = _commit(layout, state.memory, turn.agents, turn.heard, new, sure)
     if wiring.depth == 1 and turn.agents is None and sure:
         mail = state.mail._replace(value=messages)
     else:
@@ -363,12 +361,7 @@ def network_round(
         inbox = rebased(total, own, mass, _base(algorithm, hub))
     else:
         inbox = inbox_of(total, mass)
-    merged = jax.vmap(algorithm.combine)(hub, inbox)
-    if after.agents is None:
-        hub = merged if sure else jax.vmap(where)(after.heard, merged, hub)
-    else:
-        target = jnp.where(after.heard, after.agents, layout.agents)
-        hub = jax.tree.map(lambda all_, n: all_.at[target].set(n, mode="drop"), state.hub, merged)
+    hub = _commit(layout, state.hub, after.agents, after.heard, jax.vmap(algorithm.combine)(hub, inbox), sure)
     used = state.used
     if not isinstance(used, tuple):
         degree = wires.first[nodes + 1] - wires.first[nodes]
