@@ -164,13 +164,13 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def with_mathml(text: str) -> str:
     """$...$ and $$...$$ outside code as MathML."""
-    from latex2mathml.converter import convert
+    from fedpoint.ui.mathml import formula
 
     def displayed(found: re.Match) -> str:
-        return "\n\n" + convert(found.group(1).replace("\n", " "), display="block") + "\n\n"
+        return "\n\n" + formula(found.group(1).replace("\n", " ")) + "\n\n"
 
     def inline(found: re.Match) -> str:
-        return convert(found.group(1).replace("\n", " "))
+        return formula(found.group(1).replace("\n", " "), block=False)
 
     pieces = re.split(r"(^```.*?^```|`[^`\n]*`)", text, flags=re.M | re.S)
     for i in range(0, len(pieces), 2):
