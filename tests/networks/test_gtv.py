@@ -18,6 +18,7 @@ import scipy.sparse.linalg
 import fedpoint as fp
 from fedpoint import gtv
 from fedpoint.core.network import Network
+from fedpoint.gtv import couplings, nodes, system
 
 NODES, DIM = 9, 3
 
@@ -79,9 +80,9 @@ def test_least_squares_is_the_lectures_closed_form(graph, rows, coupling):
 def test_conjugate_gradients_and_the_factorisation_agree(graph, rows, monkeypatch):
     task, net = fp.problems.LeastSquares(*rows), Network.from_networkx(graph)
     by_factor = gtv.solve(task, net, 0.3)
-    monkeypatch.setattr(gtv, "NARROW", 0)
+    monkeypatch.setattr(system, "NARROW", 0)
     by_gradients = gtv.solve(task, net, 0.3)
-    monkeypatch.setattr(gtv, "SLOW", 2)  # given up after two iterations: factorised after all
+    monkeypatch.setattr(system, "SLOW", 2)  # given up after two iterations: factorised after all
     assert relative(by_gradients, by_factor) < 1e-11
     assert relative(gtv.solve(task, net, 0.3), by_factor) < 1e-11
 
@@ -259,8 +260,8 @@ def test_any_pytree_with_and_without_hessians(classes, logistic, graph, monkeypa
     task = fp.problems.Loss(loss, tree, (X, 2.0 * label - 1), groups=groups, convex=True)
     net = Network.from_networkx(graph)
     expected = gtv.solve(logistic, net, 0.2)
-    for limit in (gtv.BLOCKS, 1):  # below one number no Hessian is written down
-        monkeypatch.setattr(gtv, "BLOCKS", limit)
+    for limit in (nodes.BLOCKS, 1):  # below one number no Hessian is written down
+        monkeypatch.setattr(nodes, "BLOCKS", limit)
         found = gtv.solve(task, net, 0.2)
         assert jax.tree.map(np.shape, found) == {"first": (NODES,), "w": (NODES, DIM - 1)}
         assert relative(np.column_stack([found["first"], found["w"]]), expected) < 1e-11
@@ -442,7 +443,7 @@ def test_the_coupling_by_cross_validation():
 def test_every_row_is_held_out_once_and_single_rows_never():
     counts = np.array([1, 2, 3, 7])
     task = fp.problems.LeastSquares([np.ones((m, 1)) for m in counts], [np.arange(m) + 1.0 for m in counts])
-    splits, _ = gtv._splits(task, None, 3, 0)
+    splits, _ = couplings.splits_of_rows(task, None, 3, 0)
     seen = np.zeros(4)
     for train, test, tested in splits:
         assert (train.local_rows()[tested] + test.local_rows()[tested] == counts[tested]).all()

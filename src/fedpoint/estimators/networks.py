@@ -17,6 +17,7 @@ from fedpoint.errors import FedpointError
 from fedpoint.estimators.federated import check_classes, check_penalty, inverse_penalty, probabilities, seed_of
 from fedpoint.estimators.table import Coordinates, Table, read_fit, read_rows
 from fedpoint.estimators.tasks import LogisticTask, RidgeTask
+from fedpoint.gtv.minimum import AT_INFINITY
 from fedpoint.metrics import Fairness, fairness
 from fedpoint.verbs.run import check_count
 
@@ -59,7 +60,7 @@ class Networked(BaseEstimator):
             if task.agents == 1 and isinstance(task, LogisticTask):
                 w = task.solution()
                 if w is None:
-                    raise FedpointError(f"{gtv.AT_INFINITY}: take a smaller C")
+                    raise FedpointError(f"{AT_INFINITY}: take a smaller C")
                 return w[None]
         elif isinstance(self.coupling, str):
             if self.coupling != "auto":

@@ -22,6 +22,9 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from fedpoint import gtv
 from fedpoint.core.network import Network
 from fedpoint.errors import FedpointError
+from fedpoint.gtv.minimum import coupled
+from fedpoint.gtv.nodes import Local, check
+from fedpoint.gtv.system import Coupled
 from fedpoint.problems.base import Problem, numbers
 
 DENSE = 200  # numbers in all models, up to which eigenvalues are computed from the whole matrix
@@ -43,7 +46,7 @@ def step_limit(task: Problem, network: Network, coupling: float, models: Any = N
     >>> step_limit(two, Network.complete(2), coupling=1.0)       # M = [[4, -2], [-2, 4]]
     0.3333333333333333
     """
-    network, coupling = gtv.check(task, network, coupling)
+    network, coupling = check(task, network, coupling)
     if task.linear or models is not None:
         M = _hessian(task, network, coupling, models)
     else:
@@ -52,7 +55,7 @@ def step_limit(task: Problem, network: Network, coupling: float, models: Any = N
             raise FedpointError(
                 f"the largest curvature of {type(task).__name__} is not known: give models=, for the limit near them"
             )
-        M = gtv.Coupled(np.asarray(smooth, dtype=float)[:, None, None], network, coupling)
+        M = Coupled(np.asarray(smooth, dtype=float)[:, None, None], network, coupling)
     top = _settled(_largest(M.times, M.shape))
     return 2 / top if top > 0 else np.inf
 
@@ -75,7 +78,7 @@ def spectral_rate(
     0.5
     """
     name, coupling, steps = _method(algorithm, coupling, step, task)
-    network, coupling = gtv.check(task, network, coupling)
+    network, coupling = check(task, network, coupling)
     if not task.linear and models is None:
         models = gtv.solve(task, network, coupling)
     M = _hessian(task, network, coupling, models)
@@ -138,7 +141,7 @@ def contraction(algorithm: Any, task: Problem, network: Network, coupling: Any =
     0.5
     """
     name, coupling, steps = _method(algorithm, coupling, step, task)
-    network, coupling = gtv.check(task, network, coupling)
+    network, coupling = check(task, network, coupling)
     constants = task.constants()
     pull = 2 * coupling * network.degrees
     if name == "FedRelax":
@@ -178,7 +181,7 @@ def iteration_matrix(
 ) -> np.ndarray:
     """(K d, K d), dense: what one synchronous tick does to the error; for small networks."""
     name, coupling, steps = _method(algorithm, coupling, step, task)
-    network, coupling = gtv.check(task, network, coupling)
+    network, coupling = check(task, network, coupling)
     if not task.linear and models is None:
         models = gtv.solve(task, network, coupling)
     M = _hessian(task, network, coupling, models)
@@ -231,13 +234,13 @@ def _method(algorithm: Any, coupling: Any, step: Any, task: Problem) -> tuple[st
     return name, coupling, np.broadcast_to(steps, (task.agents,))
 
 
-def _hessian(task: Problem, network: Network, coupling: float, models: Any) -> gtv.Coupled:
-    local = gtv.Local(task)
+def _hessian(task: Problem, network: Network, coupling: float, models: Any) -> Coupled:
+    local = Local(task)
     W = local.begin(None) if models is None else local.flat(models, "models")
-    return gtv.coupled(local, network, coupling, W)
+    return coupled(local, network, coupling, W)
 
 
-def _ends(M: gtv.Coupled, scale: Callable, unscale: Callable) -> tuple[float, float]:
+def _ends(M: Coupled, scale: Callable, unscale: Callable) -> tuple[float, float]:
     """The smallest and the largest eigenvalue of S M S; S x = scale(x), S^-1 x = unscale(x), S symmetric.
 
     The smallest through the inverse, where it is far from the others.

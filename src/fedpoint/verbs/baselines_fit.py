@@ -15,7 +15,7 @@ from scipy.special import expit, log_softmax, softmax
 
 from fedpoint.core.network import Network
 from fedpoint.errors import FedpointError
-from fedpoint.gtv import Coupled, pull
+from fedpoint.gtv.system import Coupled, pull
 
 DENSE = 150  # numbers of a model, up to which Hessians are written down
 STEPS = 100  # of Newton's method
