@@ -80,7 +80,7 @@ def scheme_of(text: Any, base: Path | None = None) -> Any:
     if "clock" in table:
         table["clock"] = _clock(table["clock"])
     if "staleness" in table:
-        table["staleness"] = _staleness(table["staleness"])
+        table["staleness"] = staleness_of(table["staleness"])
     for key, item in table.items():
         if isinstance(item, str | list):
             raise FedpointError(f"{cls.__name__}: {key} must be a number, got {item!r}")
@@ -114,7 +114,7 @@ def _clock(text: Any) -> Clock:
     return Clock(**as_floats, **({"law": text["law"]} if "law" in text else {}))
 
 
-def _staleness(text: Any) -> Any:
+def staleness_of(text: Any) -> Any:
     if text == "constant":
         return Constant()
     if isinstance(text, Mapping) and len(text) == 1:

@@ -123,6 +123,7 @@ class Table:
                 intercept=intercept,
                 batch=batch,
                 sampling=sampling,
+                classes=self.classes,
             )
         else:
             A = with_ones(self.X) if intercept else self.X
@@ -239,6 +240,20 @@ def read_table(
     held = Rows(X_out, y[out], groups[out]) if out.any() else None
     names = [name for feature in recipe for name in feature.names]
     return Table(X, y[~out], groups[~out], names, target, classes, held, notes, recipe)
+
+
+def read_own(
+    path: str | os.PathLike,
+    target: str,
+    features: Sequence[str],
+    categorical: Sequence[str] = (),
+    missing: str = "refuse",
+    separator: str = ",",
+) -> dict[str, Column]:
+    """The columns of one agent's own file, target included: checked, rows with gaps dropped where that was asked for,
+    and not encoded yet: that takes what the others have."""
+    pieces = [_Piece(Path(path).stem, Path(path), separator=separator)]
+    return _gather(pieces, _choose(pieces, _Asked(target, None, features, (), categorical)), missing)[0]
 
 
 def _check_choices(model: str | None, missing: str, held_out: float) -> None:

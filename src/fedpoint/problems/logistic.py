@@ -76,6 +76,7 @@ class Logistic(RowsProblem):
         weights: p_k, default n_k/n.
         intercept: append a column of ones.
         batch, sampling: rows a step ("iid", "shuffle", "importance"); None is the full gradient.
+        classes: all there are, sorted; by default those that occur in y.
 
     A model is (d,), or (d, classes) for softmax.
     """
@@ -91,6 +92,7 @@ class Logistic(RowsProblem):
         batch: int | None = None,
         sampling: str = "iid",
         dtype=np.float64,
+        classes=None,
     ):
         check_sampling(batch, sampling)
         X, y = X if isinstance(X, np.ndarray) else numbers("X", X), np.asarray(y)
@@ -103,11 +105,13 @@ class Logistic(RowsProblem):
         if not ridge >= 0:
             raise FedpointError(f"ridge must be at least 0, got {ridge}")
         try:
-            self.classes = np.unique(y)
+            self.classes = np.unique(y if classes is None else classes)
         except TypeError:
             raise FedpointError("y holds labels of different kinds: use numbers or words, not both") from None
         if len(self.classes) < 2:
             raise FedpointError(f"y holds one class only ({self.classes[0]!r}): there is nothing to tell apart")
+        if classes is not None and not np.isin(y, self.classes).all():
+            raise FedpointError("y holds labels that are not among the classes")
         order, counts, self.names = by_agent(np.zeros(len(X), int) if groups is None else groups, len(X))
         X = X[order].astype(dtype)
         if intercept:

@@ -1,0 +1,33 @@
+"""What must carry messages between hub and sites? A few functions; another transport is another class with them.
+
+Every order has a deadline, and every wait an end. A site answers one order at a time. Who an answer comes from is the
+engine's word (a certificate's, say), never the answer's own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class Arrival(NamedTuple):
+    """What came from a site: bytes that are not looked at yet, or the reason why none came."""
+
+    site: str
+    data: bytes | None
+    failure: str = ""
+
+
+class Engine(Protocol):
+    """Carries orders to sites and answers back."""
+
+    def send(self, site: str, order: bytes, deadline: float) -> None:
+        """Hand over an order; do not wait. After `deadline` seconds its answer is of no use any more."""
+
+    def receive(self, timeout: float) -> Arrival | None:
+        """What arrives next, in the order of arrival; None when nothing came within `timeout` seconds."""
+
+    def now(self) -> float:
+        """Seconds, from some moment on."""
+
+    def close(self) -> None:
+        """Nothing more will be sent."""

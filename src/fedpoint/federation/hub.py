@@ -1,0 +1,430 @@
+"""How does a study go on, round by round, whatever happens to the sites? The hub's half of a federation.
+
+A round asks, waits until all have answered or the deadline is over, validates, merges what is good if the quorum holds,
+and is written down before the next begins. A site that was silent is asked again, but not waited for, until it is heard.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpoint import __version__
+from fedpoint.core.algorithm import split_per_agent
+from fedpoint.data.tables import Feature
+from fedpoint.errors import Diverged, FedpointError
+from fedpoint.federation import preparation, validate, wire
+from fedpoint.federation.engine import Arrival, Engine
+from fedpoint.federation.ledger import Ledger
+from fedpoint.federation.shapes import arrays_of, shapes_of
+from fedpoint.federation.site import NEVER, own_method
+from fedpoint.federation.state import Graph, Star
+from fedpoint.federation.study import Outline, Study
+from fedpoint.problems.base import check_weights
+from fedpoint.runtimes import cache
+from fedpoint.verbs.run import choose_every
+
+FATAL = ("version", "study", "data", "memory", "statement")  # what no waiting mends
+SEGMENT = 0.5  # seconds between looks at whether to stop
+
+
+class Waiting(FedpointError):
+    """The study stands still: too few sites answer. It goes on when it is run again."""
+
+
+class Stopped(FedpointError):
+    """Somebody stopped the study."""
+
+
+class Hub:
+    """A study at its hub. `tell` hears of every round; `stop` is asked whether to."""
+
+    def __init__(
+        self,
+        study: Study,
+        engine: Engine,
+        ledger: Ledger,
+        tell: Callable[[dict[str, Any]], None] = lambda event: None,
+        stop: Callable[[], bool] = lambda: False,
+    ):
+        cache.enable()
+        self.study, self.engine, self.ledger, self.tell, self.stop = study, engine, ledger, tell, stop
+        self.sites: list[str] = study.sites
+        self.round = 0
+        self.merged = dict.fromkeys(self.sites, NEVER)  # the last round merged from each site
+        self.refused: Counter[str] = Counter()  # "site reason": how often
+        self.silent: set[str] = set()
+        self.in_vain = 0  # rounds abandoned in a row
+        self.setup: dict[str, Any] | None = None
+        self.bytes = [0, 0]  # down, up, of this round
+        self._expected: dict[str, dict[str, Any]] = {}  # the header of each site's order
+        if ledger.begun is not None:
+            about = ledger.begun[1]
+            self.round, self.setup = about["round"], about["setup"]
+            self.merged |= about["merged"]
+            self.refused.update(about["refused"])
+            self._settle_in()
+            self.state.restore(ledger.begun[0])
+
+    # Before the first round.
+
+    def prepare(self) -> None:
+        """What all sites together say of their data: rows, categories, moments."""
+        if self.setup is not None:
+            return
+        study, table = self.study, self.study.table
+        first = self.ask_all("columns", {}, lambda letter: table is None or validate.columns(letter, table))
+        if table is None:
+            problem = study.generated()
+            rows = problem.local_rows()
+            self.setup = {"weights": problem.weights.tolist(), "rows": None if rows is None else rows.tolist()}
+            self.setup |= {"notes": [], "recipe": [], "classes": None}
+        else:
+            said = [first[site] for site in self.sites]
+            recipe, classes, notes = preparation.first_recipe(table, said)
+            width = sum(len(feature.names) for feature in recipe)
+
+            def check(letter: wire.Letter) -> None:
+                validate.moments([letter.arrays.get(p) for p in preparation.PARTS], letter.header.get("count"), width)
+
+            second = self.ask_all("moments", {"recipe": [vars(f) for f in recipe]}, check)
+            said_again = [second[site] for site in self.sites]
+            rows = [letter.header["rows"] for letter in said]
+            for site, count, letter in zip(self.sites, rows, said_again, strict=True):
+                if letter.header["count"] != count:
+                    raise FedpointError(f"{site} speaks of {count} rows, and then of {letter.header['count']}")
+            recipe, more = preparation.last_recipe(table, recipe, said_again)
+            weights = check_weights(table.weights, len(rows), default=np.array(rows, float))
+            self.setup = {"weights": weights.tolist(), "rows": rows, "notes": notes + more, "classes": classes}
+            self.setup["recipe"] = [vars(f) for f in recipe]
+        self._settle_in()
+        self._save()
+        self.ledger.record(0, self.model_arrays())
+
+    def _settle_in(self) -> None:
+        """All that follows from the study and what sites said of their data."""
+        study, setup = self.study, self.setup
+        assert setup is not None
+        batch = study.problem.get("batch")
+        rows = None if setup["rows"] is None else np.array(setup["rows"])
+        self.outline = Outline(self.sites, setup["weights"], rows, batch)
+        table = study.table
+        if table is None:
+            start = study.generated().start()
+        else:
+            recipe = [Feature(**feature) for feature in setup["recipe"]]
+            start = preparation.start_of(table, recipe, setup["classes"])
+        self.state: Any = (Star if study.network is None else Graph)(study, self.outline, start)
+        self.own = [self._own(k) for k in range(len(self.sites))]
+        dtype = np.result_type(*jax.tree.leaves(start))
+        self.shapes = shapes_of(own_method(study, self.own[0], dtype), start, study.network is not None)
+        held = 1 if study.network is None else len(self.sites)
+        self.every = choose_every(study.record_every, study.rounds, held, start)
+
+    def _own(self, k: int) -> dict[str, Any]:
+        """What a site needs to know besides the study."""
+        setup: Any = self.setup
+        given, bound = self.study.method(), self.state.algorithm
+        own = {name: np.asarray(values)[k].item() for name, values in split_per_agent(bound, len(self.sites))[0].items()}
+        steps = getattr(bound, "local_steps", None)
+        fixed = {}
+        if "local_steps" not in own and isinstance(steps, int) and not isinstance(given.local_steps, int):
+            fixed = {"local_steps": steps}  # epochs, counted
+        share = float(self.outline.weights[k])
+        return {"index": k, "share": share, "own": own, "fixed": fixed} | {
+            key: setup[key] for key in ("recipe", "classes")
+        }
+
+    # Asking.
+
+    def _order(self, site: str, kind: str, round: int, more: Mapping[str, Any], arrays: Any = None) -> None:
+        header = {"fedpoint": __version__, "study": self.study.fingerprint, "run": self.ledger.run}
+        header |= {"kind": kind, "round": round, "merged": self.merged[site], **more}
+        self._expected[site] = header
+        order = wire.encode(header, arrays)
+        self.bytes[0] += len(order)
+        self.engine.send(site, order, self.study.deadline)
+
+    def _letter(self, arrival: Arrival) -> wire.Letter:
+        """What arrived, as the answer to what this site was asked last."""
+        if arrival.site not in self._expected:
+            raise validate.Invalid("unasked")
+        if arrival.data is None:
+            raise validate.Invalid(arrival.failure or "lost")
+        self.bytes[1] += len(arrival.data)
+        return validate.opened(arrival.data, arrival.site, self._expected[arrival.site])
+
+    def _receive(self, until: float) -> Arrival | None:
+        """The next arrival before a moment; None after it."""
+        while True:
+            if self.stop():
+                raise Stopped(f"stopped after round {self.round}; run it again to go on")
+            left = until - self.engine.now()
+            if left <= 0:
+                return None
+            arrival = self.engine.receive(min(left, SEGMENT))
+            if arrival is not None:
+                return arrival
+
+    def ask_all(
+        self, kind: str, more: Mapping[str, Any], check: Callable, arrays: Mapping[str, Any] | None = None
+    ) -> dict[str, wire.Letter]:
+        """The answers of all sites to one question, asked again where none comes."""
+        found: dict[str, wire.Letter] = {}
+        for _ in range(self.study.patience):
+            missing = [site for site in self.sites if site not in found]
+            if not missing:
+                break
+            for site in missing:
+                own = {"setup": self.own[self.sites.index(site)]} if self.setup is not None else {}
+                self._order(site, kind, self.round, {**more, **own}, None if arrays is None else arrays[site])
+            self.tell({"waiting": kind, "for": missing})
+            waiting, until = set(missing), self.engine.now() + self.study.deadline
+            while waiting and (arrival := self._receive(until)) is not None:
+                try:
+                    letter = self._letter(arrival)
+                    check(letter)
+                except validate.Invalid as error:
+                    self._note(arrival.site, error.reason)
+                    if error.reason in FATAL:
+                        raise FedpointError(_fatal(arrival.site, error.reason)) from None
+                    if error.reason not in validate.STALE:
+                        waiting.discard(arrival.site)
+                    continue
+                if arrival.site in waiting:
+                    waiting.discard(arrival.site)
+                    found[arrival.site] = letter
+        missing = [site for site in self.sites if site not in found]
+        if missing:
+            raise Waiting(f"no answer to {kind!r} from {', '.join(missing)} in {self.study.patience} attempts")
+        return found
+
+    def _note(self, site: str, reason: str) -> None:
+        self.refused[f"{site} {reason}"] += 1
+
+    # Rounds.
+
+    def run(self) -> None:
+        """From where the ledger stands to the last round."""
+        self.prepare()
+        advance = self._round if self.study.asynchronous is None else self._late_rounds
+        while self.round < self.study.rounds:
+            advance()
+        self.finish()
+
+    def _collect(self, asked: list[int], until: float) -> tuple[dict[int, Any], dict[str, str], float]:
+        """The good answers by agent, why others were refused, and the seconds of the slowest site."""
+        good: dict[int, Any] = {}
+        bad: dict[str, str] = {}
+        waiting, slowest = {self.sites[k] for k in asked}, 0.0
+        least = self.study.least
+        while waiting and not (waiting <= self.silent and len(good) >= least):
+            arrival = self._receive(until)
+            if arrival is None:
+                break
+            site = arrival.site
+            try:
+                letter = self._letter(arrival)
+                if site not in waiting:
+                    raise validate.Invalid("twice")
+                k = self.sites.index(site)
+                like, share = self.shapes.message, float(self.outline.weights[k])
+                good[k] = validate.message(letter, like, share, self.study.norm_cap)
+                slowest = max(slowest, _seconds(letter))
+                self.silent.discard(site)
+                waiting.discard(site)
+            except validate.Invalid as error:
+                self._note(site, error.reason)
+                bad[site] = error.reason
+                if error.reason in validate.STALE:
+                    self.silent.discard(site)  # it is there, though late
+                else:
+                    waiting.discard(site)
+        for site in waiting:
+            self._note(site, "deadline")
+            bad[site] = "deadline"
+        self.silent |= waiting
+        return good, bad, slowest
+
+    def _round(self) -> None:
+        begun, self.bytes = time.perf_counter(), [0, 0]
+        star = isinstance(self.state, Star)
+        said = self.state.say(self.round)
+        if star:
+            tick = self.state.ask(self.round)
+            asked = sorted({int(k) for k, heard in zip(tick.agents, tick.heard, strict=True) if heard})
+            down = [arrays_of(said)] * len(self.sites)
+        else:
+            asked, whole = list(range(len(self.sites))), arrays_of(said)
+            down = [{name: a[k] for name, a in whole.items()} for k in asked]
+        for k in asked:
+            self._order(self.sites[k], "work", self.round, {"setup": self.own[k]}, down[k])
+        sent = time.perf_counter()
+        good, bad, slowest = self._collect(asked, self.engine.now() + self.study.deadline)
+        came = time.perf_counter()
+        merges = len(good) >= min(self.study.least, len(asked))
+        if merges:
+            if star:
+                self.state.merge(tick, self.shapes.message, good)
+            else:
+                self.state.merge(self.shapes.message, good, self.state.heard, said)
+            for k in good:
+                self.merged[self.sites[k]] = self.round
+        self.in_vain = 0 if merges else self.in_vain + 1
+        event = {"merged": merges, "answered": [self.sites[k] for k in sorted(good)], "refused": bad}
+        self._end(event, {"down": sent - begun, "wait": came - sent, "site": slowest}, begun)
+        if self.in_vain >= self.study.patience:
+            raise Waiting(
+                f"{self.in_vain} rounds in a row had fewer than {self.study.least} good answers "
+                f"(last: {', '.join(f'{s}: {r}' for s, r in bad.items()) or 'none refused'}); the model of round "
+                f"{self.round} is kept; run the study again when the sites are back"
+            )
+
+    def _end(self, event: dict[str, Any], seconds: dict[str, float], begun: float) -> None:
+        """A round is over: checked, written down, told."""
+        number, self.round = self.round, self.round + 1
+        model = self.state.model()
+        if not all(np.isfinite(a).all() for a in jax.tree.leaves(model)):
+            raise Diverged(f"the model left the finite numbers in round {number}: take a smaller step", number)
+        if self.round % self.every == 0 or self.round == self.study.rounds:
+            self.ledger.record(self.round, self.model_arrays(model))
+        seconds["all"] = time.perf_counter() - begun
+        down, up = self.bytes
+        event |= {"round": number, "down": down, "up": up, "seconds": {k: round(v, 6) for k, v in seconds.items()}}
+        self.ledger.note(event)
+        self._save()
+        self.tell(event)
+
+    def _late_rounds(self) -> None:
+        """Asynchronous: answers are merged as they come; who was merged is asked again."""
+        study, late = self.study, self.study.late()
+        assert late is not None
+        star, like = isinstance(self.state, Star), self.shapes.message
+        versions: dict[str, int] = {}
+        heard: dict[str, Any] = {}  # what a site was told
+        until: dict[str, float] = {}
+        here: list[tuple[int, dict[str, np.ndarray]]] = []
+        last, begun = self.engine.now(), time.perf_counter()
+        self.bytes = [0, 0]
+
+        def ask(site: str) -> None:
+            k = self.sites.index(site)
+            said = self.state.say(self.round)
+            if not star:
+                said = jax.tree.map(lambda a: a[k], said)
+            versions[site], until[site] = self.round, self.engine.now() + study.deadline
+            own = said if star else (said, jax.tree.map(lambda a: a[k], self.state.heard))
+            heard[site] = own
+            self._order(site, "work", self.round, {"setup": self.own[k]}, arrays_of(said))
+
+        for site in self.sites:
+            ask(site)
+        refused: dict[str, str] = {}
+        while self.round < study.rounds:
+            arrival = self._receive(min(until.values()))
+            now = self.engine.now()
+            if arrival is None:
+                for site in [s for s, end in until.items() if end <= now]:
+                    self._note(site, "deadline")
+                    refused[site] = "deadline"
+                    ask(site)
+            else:
+                site = arrival.site
+                try:
+                    letter = self._letter(arrival)
+                    if site not in until:
+                        raise validate.Invalid("twice")
+                    k = self.sites.index(site)
+                    message = validate.message(letter, like, float(self.outline.weights[k]), study.norm_cap)
+                except validate.Invalid as error:
+                    self._note(site, error.reason)
+                    refused[site] = error.reason
+                    if error.reason not in validate.STALE and site in until:
+                        until[site] = now + min(1.0, study.deadline)  # asked again, but not at once
+                        versions.pop(site, None)
+                        self._expected.pop(site, None)
+                else:
+                    del until[site]
+                    here.append((k, message))
+                    last = now
+            if now - last > study.patience * study.deadline:
+                raise Waiting(
+                    f"no good answer for {now - last:.0f} seconds; the model of round {self.round} is kept; run the "
+                    "study again when sites are back"
+                )
+            if len(here) < late.buffer:
+                continue
+            agents = [k for k, _ in here]
+            names = [self.sites[k] for k in agents]
+            ages = np.array([self.round - versions[name] for name in names])
+            if star:
+                weights = late.mixing * study.staleness().weight(ages) * self.outline.weights[agents]
+                answers = [(k, message, heard[self.sites[k]]) for k, message in here]
+                now_said = self.state.say(self.round)
+                self.state.merge_late(like, answers, weights * (len(self.sites) / late.buffer), now_said)
+            else:
+                self._merge_node(like, here[0], heard[names[0]])
+            for name in names:
+                self.merged[name] = versions[name]
+            event = {"merged": True, "answered": names, "ages": ages.tolist(), "refused": refused}
+            self._end(event, {}, begun)
+            refused, here, begun, self.bytes = {}, [], time.perf_counter(), [0, 0]
+            for name in names:
+                if self.round < study.rounds:
+                    ask(name)
+
+    def _merge_node(self, like: Any, answer: tuple[int, dict[str, np.ndarray]], told: tuple[Any, Any]) -> None:
+        """On a network a tick is one node's update, from what its hub was when it was asked."""
+        k, message = answer
+        said, own = told
+        with jax.enable_x64(True):
+            heard = jax.tree.map(lambda all_, one: all_.at[k].set(one), self.state.heard, own)
+            every = jax.tree.map(lambda one: jnp.broadcast_to(one, (len(self.sites), *jnp.shape(one))), said)
+        self.state.merge(like, {k: message}, heard, every)
+
+    # After the last round.
+
+    def finish(self) -> None:
+        """Sites hear what was merged last, and say how good the model is for them."""
+        model = self.state.model()
+        if self.study.network is None:
+            arrays = dict.fromkeys(self.sites, arrays_of(model))
+        else:
+            parts = arrays_of(model)
+            arrays = {site: {n: a[k] for n, a in parts.items()} for k, site in enumerate(self.sites)}
+        found = self.ask_all("measure", {}, validate.measures, arrays)
+        self.measures = {site: validate.measures(letter) for site, letter in found.items()}
+        self._save({"measures": self.measures})
+
+    def model_arrays(self, model: Any = None) -> dict[str, np.ndarray]:
+        return arrays_of(self.state.model() if model is None else model)
+
+    def _save(self, more: Mapping[str, Any] | None = None) -> None:
+        about = {"merged": self.merged, "refused": dict(self.refused), "setup": self.setup, **(more or {})}
+        self.ledger.save(self.round, self.state.arrays(), about)
+
+
+def _seconds(letter: wire.Letter) -> float:
+    """What a site says it worked; only to be shown."""
+    took = letter.header.get("seconds")
+    return took if type(took) is float and 0 <= took < 1e6 else 0.0
+
+
+def _fatal(site: str, reason: str) -> str:
+    advice = {
+        "version": f"it runs another fedpoint than this one ({__version__}): install the same",
+        "study": "it has consented to another study: give it this one's kit",
+        "data": "its data do not fit the study: its own log says why",
+        "memory": "it has lost its memory of this study: restore its folder, or begin a new study",
+        "statement": "what it says of its data cannot be",
+    }
+    return f"{site} cannot take part ({reason}): {advice[reason]}"
+
+
+__all__ = ["Hub", "Stopped", "Waiting"]

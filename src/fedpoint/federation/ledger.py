@@ -1,0 +1,90 @@
+"""Where does a hub write down how far a study is? A folder, from which it goes on after any crash.
+
+    study.toml       what is done
+    hub.npz          the hub's state after the last round, and all else that the next one needs
+    rounds.jsonl     what happened in each round: who answered, who was refused and why, seconds, bytes
+    models/N.npz     the recorded models
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpoint.errors import FedpointError
+from fedpoint.federation.study import Study
+from fedpoint.report.disk import (
+    append_line,
+    canonical,
+    os_errors,
+    read_lines,
+    read_npz,
+    take_lock,
+    to_toml,
+    write_bytes,
+    write_npz,
+)
+
+
+class Ledger:
+    """The folder of a study at the hub, locked while it is open."""
+
+    def __init__(self, folder: str | Path, study: Study):
+        self.folder, self.study = Path(folder), study
+        with os_errors(f"write {self.folder}"):
+            (self.folder / "models").mkdir(parents=True, exist_ok=True)
+        self.lock = take_lock(self.folder)
+        self.run = secrets.token_hex(8)
+        self.begun: tuple[dict[str, np.ndarray], dict[str, Any]] | None = None
+        if (self.folder / "hub.npz").exists():
+            self.begun = read_npz(self.folder / "hub.npz", "hub")
+            if self.begun[1]["study"] != study.fingerprint:
+                self.close()
+                raise FedpointError(f"{self.folder} holds another study: choose another folder, or remove this one")
+            self.run = self.begun[1]["run"]
+            self._forget_after(self.begun[1]["round"])
+        else:
+            write_bytes(self.folder / "study.toml", to_toml(study.content))
+            write_bytes(self.folder / "rounds.jsonl", b"")
+
+    def _forget_after(self, round: int) -> None:
+        """What was written of a round that was not finished."""
+        lines, _ = read_lines(self.folder / "rounds.jsonl")
+        kept = [line for line in lines if line["round"] < round]
+        write_bytes(self.folder / "rounds.jsonl", b"".join(canonical(line) + b"\n" for line in kept))
+        for path in self._files():
+            if int(path.stem) > round:
+                path.unlink()
+
+    def save(self, round: int, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
+        """The state after so many rounds."""
+        body = {"study": self.study.fingerprint, "run": self.run, "round": round, **about}
+        write_npz(self.folder / "hub.npz", "hub", dict(arrays), body)
+
+    def note(self, event: Mapping[str, Any]) -> None:
+        append_line(self.folder / "rounds.jsonl", canonical(event))
+
+    def record(self, round: int, model: Mapping[str, np.ndarray]) -> None:
+        """The model after so many rounds."""
+        write_npz(self.folder / "models" / f"{round}.npz", "model-of-round", dict(model), {"round": round})
+
+    def _files(self) -> list[Path]:
+        return sorted((self.folder / "models").glob("[0-9]*.npz"), key=lambda path: int(path.stem))
+
+    def models(self) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
+        """The recorded rounds, and the models at them."""
+        files = self._files()
+        return np.array([int(p.stem) for p in files]), [read_npz(p, "model-of-round")[0] for p in files]
+
+    def events(self) -> list[dict[str, Any]]:
+        return read_lines(self.folder / "rounds.jsonl")[0]
+
+    def close(self) -> None:
+        self.lock.close()
+
+
+Tell = Callable[[dict[str, Any]], None]

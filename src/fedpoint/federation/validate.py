@@ -1,0 +1,134 @@
+"""May an answer be merged? Looked at before anything is done with it; a refusal has a reason for machines.
+
+| reason | what was wrong |
+|---|---|
+| `garbage` | bytes that are no message |
+| `version`, `study`, `run` | another fedpoint, another study, another run of it |
+| `site` | it says it is from another site than the engine knows |
+| `kind`, `round` | an answer to another order, or to an old one |
+| `twice` | this site has answered this order already |
+| `unasked` | this site was not asked |
+| `keys`, `shape`, `dtype` | other arrays than the algorithm's message has |
+| `finite` | NaN or infinity |
+| `norm` | longer than the study's `norm_cap` |
+| `weight` | another weight than the one agreed upon |
+| `statement` | counts, columns or moments that cannot be |
+| `deadline`, `lost` | no answer in time, or the engine lost the site |
+| `order`, `data`, `memory`, `error` | the site itself could not: its own log says why |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedpoint import __version__
+from fedpoint.federation import wire
+from fedpoint.federation.preparation import PARTS
+from fedpoint.federation.shapes import misfit
+from fedpoint.federation.study import SiteTable
+
+OWN = ("order", "data", "memory", "error", "version", "study")  # reasons that a site may give itself
+STALE = ("round", "twice", "unasked", "run")  # not the answer that is waited for: it may still come
+
+
+class Invalid(Exception):
+    """An answer that is not merged."""
+
+    def __init__(self, reason: str):
+        super().__init__(reason)
+        self.reason = reason
+
+
+def opened(data: bytes, site: str, expected: Mapping[str, Any]) -> wire.Letter:
+    """The answer of a site to an order with this header, or why not."""
+    try:
+        letter = wire.decode(data)
+    except wire.Garbage:
+        raise Invalid("garbage") from None
+    header = letter.header
+    if header.get("fedpoint") != __version__:
+        raise Invalid("version")
+    for key in ("study", "run"):
+        if header.get(key) != expected[key] and not (key == "study" and header.get("failure") == "study"):
+            raise Invalid(key)
+    if header.get("site") != site:
+        raise Invalid("site")
+    if type(header.get("round")) is not int or header["round"] != expected["round"]:
+        raise Invalid("round")
+    if header.get("kind") != expected["kind"]:
+        raise Invalid("kind")
+    if "failure" in header:
+        raise Invalid(header["failure"] if header["failure"] in OWN else "error")
+    return letter
+
+
+def message(letter: wire.Letter, like: Any, share: float, norm_cap: float | None) -> dict[str, np.ndarray]:
+    """The arrays of an answer to "work", fit to be merged."""
+    wrong = misfit(like, letter.arrays)
+    if wrong:
+        raise Invalid(wrong)
+    weight = letter.header.get("weight")
+    if type(weight) is not float or weight != share:
+        raise Invalid("weight")
+    square = 0.0
+    for array in letter.arrays.values():
+        if not np.isfinite(array).all():
+            raise Invalid("finite")
+        if norm_cap is not None:
+            square += float((array.astype(float) ** 2).sum())
+    if norm_cap is not None and not np.sqrt(square) <= norm_cap:
+        raise Invalid("norm")
+    return letter.arrays
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 1 <= value < 2**53
+
+
+def columns(letter: wire.Letter, table: SiteTable) -> None:
+    """An answer to "columns" that says what it should, and no more."""
+    header = letter.header
+    said, classes = header.get("columns"), header.get("classes")
+    if not _count(header.get("rows")) or not isinstance(said, dict) or list(said) != table.features:
+        raise Invalid("statement")
+    if (classes is None) != (table.model == "linear"):
+        raise Invalid("statement")
+    if classes is not None and not (classes and all(type(c) in (int, str) for c in classes)):
+        raise Invalid("statement")
+    arrays = dict(letter.arrays)
+    fills = table.missing == "mean"
+    for name, one in said.items():
+        if not isinstance(one, dict) or one.get("kind") not in ("empty", "number", "words"):
+            raise Invalid("statement")
+        if one["kind"] == "number" and fills:
+            moments([arrays.pop(f"{name}.{part}", None) for part in PARTS], one.get("count"), 1)
+        if one["kind"] == "words":
+            words = one.get("words")
+            if not isinstance(words, list) or not words or not all(type(w) is str for w in words):
+                raise Invalid("statement")
+            counts = arrays.pop(f"{name}.counts", None) if fills else np.ones(len(words), np.int64)
+            if counts is None or counts.shape != (len(words),) or counts.dtype != np.int64 or (counts < 1).any():
+                raise Invalid("statement")
+    if arrays:
+        raise Invalid("statement")
+
+
+def moments(parts: list[Any], count: Any, width: int) -> None:
+    """Mean, rest and squares of so many columns."""
+    if not _count(count):
+        raise Invalid("statement")
+    for part in parts:
+        if part is None or part.dtype != np.float64 or part.shape != (width,) or not np.isfinite(part).all():
+            raise Invalid("statement")
+    if (parts[2] < 0).any():
+        raise Invalid("statement")
+
+
+def measures(letter: wire.Letter) -> dict[str, float]:
+    found = letter.header.get("measures")
+    if not isinstance(found, dict) or not all(type(v) is float and np.isfinite(v) for v in found.values()):
+        raise Invalid("statement")
+    return {name: found[name] for name in ("loss", "accuracy") if name in found}

@@ -1,0 +1,83 @@
+"""What travels between hub and sites? A small header and named arrays, as bytes: no pickle, nothing that runs.
+
+    "FEDP" | length of the header (4 bytes) | header (JSON) | the arrays' bytes, one behind the other
+
+The header lists names, types and shapes of the arrays. Whatever is not exactly that is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MAGIC = b"FEDP"
+HEADER = 1 << 24  # bytes of a header, at most
+ARRAYS = 10_000  # of a message, at most
+TYPES = ("<f8", "<f4", "<i8", "<i4", "|b1")
+
+
+class Garbage(ValueError):
+    """Bytes that are no message."""
+
+
+class Letter(NamedTuple):
+    """A header in plain types, and arrays by name."""
+
+    header: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+def encode(header: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> bytes:
+    named = {name: np.ascontiguousarray(value) for name, value in (arrays or {}).items()}
+    named = {name: a.reshape(np.shape((arrays or {})[name])) for name, a in named.items()}  # 0-d stays 0-d
+    for name, array in named.items():
+        if array.dtype.str not in TYPES:
+            raise TypeError(f"{name} has type {array.dtype}, which does not travel")
+    about = [[name, array.dtype.str, list(array.shape)] for name, array in named.items()]
+    head = json.dumps({**header, "arrays": about}, separators=(",", ":"), allow_nan=False).encode()
+    return b"".join([MAGIC, struct.pack("<I", len(head)), head, *(array.tobytes() for array in named.values())])
+
+
+def decode(data: Any) -> Letter:
+    """The message again. Arrays are views of the bytes, read-only."""
+    if not isinstance(data, bytes | bytearray | memoryview) or len(data) < 8 or bytes(data[:4]) != MAGIC:
+        raise Garbage("not a message")
+    (length,) = struct.unpack("<I", data[4:8])
+    if length > min(HEADER, len(data) - 8):
+        raise Garbage("cut short")
+    try:
+        header = json.loads(bytes(data[8 : 8 + length]), parse_constant=_no_constant)
+        about = header.pop("arrays")
+        return Letter(header, _arrays(memoryview(data)[8 + length :], about))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise Garbage(f"not a message: {error}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise Garbage(f"{name} in a header")
+
+
+def _arrays(body: memoryview, about: Any) -> dict[str, np.ndarray]:
+    if not isinstance(about, list) or len(about) > ARRAYS:
+        raise Garbage("no list of arrays")
+    found: dict[str, np.ndarray] = {}
+    at = 0
+    for name, kind, shape in about:
+        if not isinstance(name, str) or name in found or kind not in TYPES:
+            raise Garbage("an array of no known name or type")
+        if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**40 for n in shape) or len(shape) > 32:
+            raise Garbage(f"{name} has no shape")
+        size = math.prod(shape) * np.dtype(kind).itemsize
+        if size > len(body) - at:
+            raise Garbage(f"{name} is cut short")
+        array = np.frombuffer(body[at : at + size], dtype=kind).reshape(shape)
+        array.flags.writeable = False
+        found[name], at = array, at + size
+    if at != len(body):
+        raise Garbage("more bytes than arrays")
+    return found
