@@ -1,5 +1,7 @@
 """Forecasts on networks beside runs, closed forms and long averages."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from scipy.linalg import block_diag
@@ -82,6 +84,36 @@ def test_fedsgds_floor_within_four_standard_errors_of_long_runs(batch):
     seen = run.error[:, 40:].mean(1)  # from round 400 on: 0.03 s with s > 0.5 has settled to below 1e-5
     assert abs(seen.mean() - f.floor) <= 4 * seen.std(ddof=1) / np.sqrt(32)
     assert f.variance > 0 and f.bias == 0
+    curve = f.curve(3000)
+    assert f.proviso == "" and curve[-1] == pytest.approx(f.floor, rel=1e-6)
+    early = run.error[:, 5:20].mean(1)  # on the way, where the mean path and the variance are of one size
+    assert abs(early.mean() - curve[run.rounds[5:20]].mean()) <= 4 * early.std(ddof=1) / np.sqrt(32)
+    assert f.rounds_to(f.floor * 0.99) == np.inf
+
+
+def test_the_curve_of_a_noisy_run_is_the_mean_over_all_its_samples():
+    """Two nodes, two rows each, one drawn a tick: 4^3 equally likely runs of three rounds."""
+    X, y = np.array([[[1.0], [2.0]], [[0.5], [-1.0]]]), np.array([[1.0, 0.0], [2.0, 1.0]])
+    pair, step, coupling = fp.Network.complete(2), 0.1, 0.6
+    task = fp.problems.LeastSquares(list(X), list(y), mean=True, half=False, batch=1)
+    f = fp.forecast(fp.FedSGD(step=step, coupling=coupling), task, network=pair)
+    target, found = np.asarray(f.limit)[:, 0], []
+    for draws in product(product(range(2), repeat=2), repeat=3):
+        w, path = np.zeros(2), [(target**2).mean()]
+        for rows in draws:
+            x, b = X[[0, 1], rows, 0], y[[0, 1], rows]
+            w = w - step * (2 * x * (x * w - b) + 2 * coupling * (w - w[::-1]))
+            path.append(((w - target) ** 2).mean())
+        found.append(path)
+    np.testing.assert_allclose(f.curve(3), np.mean(found, axis=0), rtol=1e-10)
+
+
+def test_what_a_curve_leaves_out_is_said(task):
+    late = fp.forecast(fp.FedRelax(coupling=0.7), task, network=NET, schedule=fp.PartiallyAsynchronous(3))
+    assert late.proviso == "all nodes in step"
+    X = [np.ones((4, 1)) * (1 + k) for k in range(K)]
+    noisy = fp.problems.LeastSquares(X, [np.arange(4.0)] * K, mean=True, half=False, batch=1)
+    assert fp.forecast(fp.FedSGD(step=0.01, local_steps=2), noisy, network=NET).proviso == "without noise"
 
 
 def test_what_is_certain_under_a_schedule(task):

@@ -123,8 +123,8 @@ def test_many_runs_fit_on_a_page(facts):
     long._error = long._loss = np.random.default_rng(0).random((2, rounds))
     long.evaluation, long.evaluated_rounds = {"accuracy": long._error[:, ::100]}, long.rounds[::100]
     agents = {**facts[0].parts["agents"], "losses": [0.123] * 1000, "weights": [0.001] * 1000}
-    part = {"at": list(range(400)), "curve": [0.12345] * 400, "text": "x" * 400, "floor": 0.1}
-    parts = {"network": {}, "agents": {**agents, "names": ["agent"] * 1000}, "forecast": part}
+    part = {"at": list(range(400)), "curve": [0.12345] * 400, "text": "x" * 400, "floor": 0.1, "proviso": ""}
+    parts = {"time": {}, "network": {}, "agents": {**agents, "names": ["agent"] * 1000}, "forecast": part}
     for count in (1, 3, 4, gathered.IN_FULL, many):
         shown = [page.Facts(long, f"a method, step={i}", i, parts, among=count) for i in range(count)]
         assert len(page.page(shown, "many").encode()) < 500_000, count
@@ -135,6 +135,7 @@ def test_text_stays_text(facts):
     bad = "</script><script>alert(1)</script>"
     parts = {
         "network": {},
+        "time": {},
         "agents": {**one.parts["agents"], "names": [bad] * 4},
         "forecast": {"missing": bad, "text": bad},
     }
@@ -197,13 +198,33 @@ def test_without_a_solution_the_loss_is_shown(tmp_path):
 def test_a_network_is_drawn(tmp_path):
     network = fp.Network.ring(5)
     problem = fp.problems.Quadratic([1.0] * 5, np.arange(5.0)[:, None])
-    fp.run(fp.FedGD(step=0.1, coupling=0.5), problem, rounds=6, network=network, folder=tmp_path / "run")
+    schedule = fp.InStep(fp.Clock(work=[1.0, 1.0, 1.0, 1.0, 2.5], law="constant"))
+    method = fp.FedGD(step=0.1, coupling=0.5)
+    fp.run(method, problem, rounds=6, network=network, schedule=schedule, folder=tmp_path / "run")
     text = page.write([fp.load(tmp_path / "run", problem)], tmp_path / "a.html").read_text()
+    assert "As forecast: </strong>FedGD does what its forecast says." in text
     picture = re.search(r'<svg[^>]*aria-label="Network of 5 nodes and 5 edges[^>]*>(.*?)</svg>', text, re.S)[1]
     assert picture.count("<circle") == 5
-    assert "Disagreement" in [chart["title"] for chart in charts(text)]
+    error, *_, disagreement = charts(text)
+    assert disagreement["title"] == "Disagreement"
+    # On a clock, curves can be drawn over virtual time: all wait for the slowest.
+    assert error["axes"][3] == {"name": "virtual time", "label": "virtual seconds"}
+    assert error["xs"][0][3] == [2.5 * t for t in range(7)] and error["xs"][0][0] == list(range(7))
     # Without the data the network is drawn all the same, from what the folder states.
     assert "places" in from_data.all_of(load(tmp_path / "run"))["network"]
+
+
+def test_virtual_time_is_offered_only_where_all_have_it():
+    lines = [{"name": n, "colour": 0, "xs": [[0, 1]] * ways, "y": [1, 2]} for n, ways in (("a", 4), ("b", 3))]
+    assert [len(charts(drawn.chart("t", "y", some))[0]["axes"]) for some in (lines[:1], lines)] == [4, 3]
+
+
+def test_a_check_that_compared_nothing_is_no_success(facts):
+    verdict = {"passed": True, "words": "nothing could be compared", "checks": [{"name": "path", "ok": None}]}
+    one = facts[0]
+    part = {"verdict": {**verdict, "checks": [{**verdict["checks"][0], "words": "no", "z": None}]}, "text": ""}
+    text = page.page([page.Facts(one.run, "x", 0, {**one.parts, "forecast": part})], "t")
+    assert "Not checked" in text and "As forecast" not in text
 
 
 def test_mistakes_are_said(tmp_path, runs):

@@ -17,20 +17,28 @@ from fedpoint.report.plots import AXES, BAND
 POINTS = 1000  # of all runs of a page together, and at most
 MOST_POINTS = 320  # of one
 BANDS = 6  # runs up to which pictures without script have their bands
-WAYS = ("rounds", "floats", "evaluations")  # what a curve can be drawn over
+WAYS = {
+    "rounds": "rounds",
+    "floats": "numbers sent",
+    "evaluations": "evaluations",
+    "time": "virtual time",
+}  # the x axes
 
 
 def chart(title: str, y: str, lines: list[dict[str, Any]], log: bool = True, note: str = "") -> Html:
     """A figure: drawn by the script; without it, a picture and the numbers are there all the same."""
-    axes = [{"name": way.replace("floats", "numbers sent"), "label": AXES[way]} for way in WAYS]
+    # Virtual time, the last way, only where all runs are on a clock: beside others it would compare nothing.
+    common = min((len(line["xs"]) for line in lines if "xs" in line), default=1)
+    axes = [{"name": name, "label": AXES[way]} for way, name in list(WAYS.items())[:common]]
     # Lines often lie over the same places: these are written once.
     places: list[Any] = []
     written = []
     for line in lines:
         if "xs" in line:
-            if line["xs"] not in places:
-                places.append(line["xs"])
-            line = {k: v for k, v in line.items() if k != "xs"} | {"at": places.index(line["xs"])}
+            here = line["xs"][:common]
+            if here not in places:
+                places.append(here)
+            line = {k: v for k, v in line.items() if k != "xs"} | {"at": places.index(here)}
         written.append(line)
     data = {"title": title, "y": {"label": y, "log": log}, "note": note, "axes": axes, "xs": places, "lines": written}
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
@@ -103,7 +111,7 @@ def _thinned(facts: Facts, rounds: np.ndarray) -> np.ndarray:
 def _places(facts: Facts, rounds: np.ndarray) -> list[list[float | None]]:
     """Where these recorded rounds lie, by every way of looking at them."""
     at = np.searchsorted(facts.run.rounds, rounds)
-    return [_plain(facts.across[way][at]) for way in WAYS]
+    return [_plain(facts.across[way][at]) for way in WAYS if way in facts.across]
 
 
 def expected(facts: Facts, colour: int | str, quiet: bool = False) -> list[dict[str, Any]]:
@@ -116,7 +124,7 @@ def expected(facts: Facts, colour: int | str, quiet: bool = False) -> list[dict[
     # Between its points a curve is straight on the axis that it is drawn on.
     between = np.exp(np.interp(rounds, known[:, 0], np.log(np.maximum(known[:, 1], 1e-300))))
     values = np.where(rounds <= known[-1, 0], between, np.nan)  # one that diverges ends where it has done so
-    name = f"{facts.label}, forecast" if quiet else "forecast"
+    name = ", ".join(filter(None, (facts.label if quiet else "", "forecast", part["proviso"])))
     line = {"name": name, "xs": _places(facts, rounds), "y": _plain(values), "colour": colour, "dash": "dashed"}
     return [{**line, "quiet": True} if quiet else line]
 

@@ -44,14 +44,23 @@ class Facts:
 
     @cached_property
     def across(self) -> dict[str, np.ndarray]:
-        """Where the records lie: rounds, numbers sent, evaluations; means over repeats."""
+        """Where the records lie, by what `charts.WAYS` lists; means over repeats. Virtual time only on a clock."""
         used, message = np.asarray(self.run.used, float).mean(0), self.run.stored.meta["message"]
         sent = used[:, 0] * message["down"] + used[:, 1] * message["up"]
-        return {"rounds": np.asarray(self.run.rounds, float), "floats": sent, "evaluations": used[:, 2]}
+        found = {"rounds": np.asarray(self.run.rounds, float), "floats": sent, "evaluations": used[:, 2]}
+        if "seconds" in self.parts["time"]:
+            found["time"] = np.asarray(self.parts["time"]["seconds"], float)
+        return found
 
     @property
     def forecast(self) -> Part:
         return self.parts["forecast"]
+
+    @property
+    def verdict(self) -> Part | None:
+        """What the check found; `compared` is whether there was anything to compare."""
+        found = self.forecast.get("verdict")
+        return found and {**found, "compared": any(c["ok"] is not None for c in found["checks"])}
 
     def final(self, what: str) -> tuple[float | None, float | None]:
         """The mean over repeats of the last record, and its standard error."""

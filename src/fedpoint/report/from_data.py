@@ -1,4 +1,4 @@
-"""What does a report say that is not in the run's folder? The network drawn, losses per agent, the forecast.
+"""What does a report say that is not in the run's folder? Virtual time, the network, losses per agent, the forecast.
 
 All of it needs the problem, and may take long or be refused; so it is made by another process, with a time limit, and
 whatever is missing comes with its reason. `python -m fedpoint.report.from_data FOLDER ...` is that process: a line of
@@ -29,7 +29,7 @@ from fedpoint.report.svg import MOST_NODES
 Part = dict[str, Any]
 
 POINTS = 400  # of a forecast curve
-PARTS = ("network", "agents", "forecast")
+LOOK = 0.2  # seconds between looks at whether to stop
 
 
 def all_of(run: Any) -> dict[str, Part]:
@@ -39,7 +39,7 @@ def all_of(run: Any) -> dict[str, Part]:
 
 def parts_of(run: Any) -> Iterator[tuple[str, Part]]:
     """The parts one after the other; one that cannot be made is {"missing": why}, one that is not there is empty."""
-    for name, make in (("network", _network), ("agents", _agents), ("forecast", _forecast)):
+    for name, make in PARTS.items():
         try:
             yield name, make(run)
         except FedpointError as error:
@@ -54,8 +54,14 @@ def _where_less(message: str, run: Any) -> str:
     return " ".join(message.replace(str(path), path.name).split())
 
 
+def _time(run: Any) -> Part:
+    if not _has("time", run.config):
+        return {}
+    return {"seconds": _plain(np.asarray(run.time).mean(0))}
+
+
 def _network(run: Any) -> Part:
-    if "network" not in run.config:
+    if not _has("network", run.config):
         return {}
     from fedpoint.report.network import layout
 
@@ -111,23 +117,22 @@ def _forecast(run: Any) -> Part:
     from fedpoint.verbs.check import check
     from fedpoint.verbs.forecast import forecast
 
-    last = int(run.rounds[-1])
-    exact, verdict = run.session.exact, None
-    start = jax.tree.map(lambda a: a[0, 0], run.history)
-    if run.network is not None:
-        f: Any = forecast(
-            run.algorithm, run.problem, network=run.network, schedule=run.participation, start=start, exact=exact
-        )
-    else:
-        try:
-            verdict = check(run)
-            f = verdict.forecast
-        except FedpointError:  # no rounds yet, or no limit: a forecast may say something all the same
-            f = forecast(run.algorithm, run.problem, run.participation, start=start, exact=exact)
+    reached, asked = int(run.rounds[-1]), int(run.config["rounds"])
+    last = reached if run.finished else max(reached, asked)
+    verdict = None
+    try:
+        verdict = check(run)
+        f: Any = verdict.forecast
+    except FedpointError:  # no rounds yet, or no limit: a forecast may say something all the same
+        where = {"participation": run.participation}
+        if run.network is not None:
+            where = {"network": run.network, "schedule": run.participation}
+        start = jax.tree.map(lambda a: a[0, 0], run.history)
+        f = forecast(run.algorithm, run.problem, start=start, exact=run.session.exact, **where)
     part: Part = {"text": f.text()}
     for name in ("bias", "bias2", "rate", "floor"):
         part[name] = _finite(getattr(f, name))
-    part["diverges"], part["reason"] = bool(f.diverges), f.reason
+    part["diverges"], part["reason"], part["proviso"] = bool(f.diverges), f.reason, f.proviso
     if verdict is not None:
         part["verdict"] = verdict.to_dict()
     if run.error is None:
@@ -153,33 +158,40 @@ def _plain(values: Any) -> list[float | None]:
     return [float(f"{v:.5g}") if math.isfinite(v) else None for v in np.asarray(values, float).ravel().tolist()]
 
 
+PARTS = {"time": _time, "network": _network, "agents": _agents, "forecast": _forecast}
+
+
+def _has(part: str, config: Any) -> bool:
+    """Whether there is such a part at all: virtual time of runs on a clock, a network of runs on one."""
+    return {"time": "clock" in config["participation"], "network": "network" in config}.get(part, True)
+
+
 # The other process
 
 
-def ask(folders: Sequence[Path], patience: float) -> list[dict[str, Part]]:
-    """The parts of every run, made by another process; one that takes longer than `patience` seconds is given up."""
+def ask(folders: Sequence[Path], patience: float, stop: threading.Event | None = None) -> list[dict[str, Part]]:
+    """The parts of every run, made by another process; one that takes longer than `patience` seconds is given up.
+
+    stop: set by another thread, it ends the process at once.
+    """
+    from fedpoint.report.folder import RunFolder
+
     found: list[dict[str, Part]] = []
     worker = None
     try:
         for number, folder in enumerate(folders):
             worker = worker or _Worker(folders[number:])
-            parts, why = worker.read(patience)
+            parts, why = worker.read(patience, stop)
             if why:
                 worker.end()
                 worker = None
-                parts = {name: parts.get(name, {"missing": why}) for name in PARTS}
-                parts["network"] = parts["network"] if _on_network(folder) else {}
+                config = RunFolder.open(folder).config
+                parts = {name: parts.get(name, {"missing": why} if _has(name, config) else {}) for name in PARTS}
             found.append(parts)
     finally:
         if worker is not None:
             worker.end()
     return found
-
-
-def _on_network(folder: Path) -> bool:
-    from fedpoint.report.folder import RunFolder
-
-    return "network" in RunFolder.open(folder).config
 
 
 class _Worker:
@@ -199,15 +211,20 @@ class _Worker:
                 self.lines.put(line)
         self.lines.put(None)
 
-    def read(self, patience: float) -> tuple[dict[str, Part], str]:
+    def read(self, patience: float, stop: threading.Event | None = None) -> tuple[dict[str, Part], str]:
         """The parts of the next run, and why they are not all there."""
         parts: dict[str, Part] = {}
         until = time.monotonic() + patience
         while len(parts) < len(PARTS):
+            left = until - time.monotonic()
             try:
-                line = self.lines.get(timeout=max(until - time.monotonic(), 0.0))
+                line = self.lines.get(timeout=max(min(left, LOOK), 0.0))
             except queue.Empty:
-                return parts, f"it takes longer than {patience:g} seconds"
+                if stop is not None and stop.is_set():
+                    return parts, "it was not waited for"
+                if left <= LOOK:
+                    return parts, f"it takes longer than {patience:g} seconds"
+                continue
             if line is None:
                 return parts, "the process that computes it ended early (out of memory?)"
             name, part = json.loads(line)

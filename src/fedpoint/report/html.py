@@ -168,7 +168,8 @@ def _expected(forecast: Any) -> Html | None:
         return None
     some = np.unique(np.linspace(0, rounds, svg.POINTS).round().astype(int))
     near = [float(v) if np.isfinite(v) and v <= 1e30 * (1 + curve[0]) else None for v in curve[some]]
-    lines = [svg.Line("forecast", some.tolist(), near, colour=0)]
+    name = f"forecast, {forecast.proviso}" if forecast.proviso else "forecast"
+    lines = [svg.Line(name, some.tolist(), near, colour=0)]
     floor, bias2 = forecast.floor, forecast.bias2
     if floor and np.isfinite(floor) and not forecast.diverges:
         lines.append(svg.Line(f"floor {number(floor, 2)}", level=float(floor), colour=1, dash="dotted"))

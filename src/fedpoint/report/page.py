@@ -180,8 +180,8 @@ def _ranking(facts: Sequence[Facts]) -> Html:
 
 
 def _mark(facts: Facts) -> Html:
-    verdict = facts.forecast.get("verdict")
-    if verdict is None:
+    verdict = facts.verdict
+    if verdict is None or not verdict["compared"]:
         return escape("–")
     word = "yes" if verdict["passed"] else "no"
     return tag("span", "✓ " if verdict["passed"] else "✗ ", word, class_="good" if verdict["passed"] else "bad")

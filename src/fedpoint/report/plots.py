@@ -126,7 +126,8 @@ def forecast_curve(
             ax.fill_between(at[some], low, high, color=COLOURS[0], alpha=0.15, linewidth=0)
             _say_repeats(ax, [len(values)])
         lines.append(Line(at[some], values[:, some].mean(0), "run", COLOURS[0]))
-    lines.append(Line(chosen, expected[chosen], "forecast", INK, (0, (5, 1.5))))
+    name = f"forecast, {forecast.proviso}" if forecast.proviso else "forecast"
+    lines.append(Line(chosen, expected[chosen], name, INK, (0, (5, 1.5))))
     ends = np.array([0, rounds])
     floor, bias = forecast.floor, forecast.bias2
     if floor is not None and np.isfinite(floor) and floor > 0:

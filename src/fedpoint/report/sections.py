@@ -37,9 +37,11 @@ def run_section(facts: Facts) -> Html:
 
 
 def _verdict(facts: Facts) -> Html | None:
-    verdict = facts.forecast.get("verdict")
+    verdict = facts.verdict
     if verdict is None:
         return None
+    if not verdict["compared"]:
+        return tag("p", tag("strong", "– Not checked: "), verdict["words"] + ".", class_="verdict")
     good = verdict["passed"]
     head = "✓ As forecast: " if good else "✗ Contradicts its forecast: "
     return tag("p", tag("strong", head), verdict["words"] + ".", class_="verdict good" if good else "verdict bad")
@@ -72,7 +74,12 @@ def _tiles(facts: Facts) -> Html:
 def _missing(facts: Facts) -> Html | None:
     """What is not on the page, and why: parts with the same reason together."""
     whys: dict[str, list[str]] = {}
-    words = {"network": "the network", "agents": "losses per agent and fairness", "forecast": "the forecast"}
+    words = {
+        "time": "virtual time",
+        "network": "the network",
+        "agents": "losses per agent and fairness",
+        "forecast": "the forecast",
+    }
     for name, what in words.items():
         why = facts.parts[name].get("missing")
         if why:

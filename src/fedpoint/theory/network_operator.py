@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedpoint.theory.krylov import solve
 from fedpoint.theory.operator import fill, flat
 
 PATH = 256  # rounds of a path that are computed at a time
+SETTLED = 1e-10  # what a path and its variance still move in a round, relative, when they are taken to stand still
 LARGEST = 600  # numbers of all models together, up to which their covariance is computed
 
 
@@ -103,29 +105,51 @@ class NetworkSetting:
         C_i is the covariance of node i's sampled field at its limit, S_i what a deviation adds because slopes are
         sampled too: exact for affine fields and one step a tick.
         """
-        K = self.problem.agents
-        d = len(M) // K
-        with jax.enable_x64(True):
-            oracle, own, common = self.layout.oracle, self.inputs.own, self.inputs.common
-            W = models.reshape(K, d)
-            own_noise = np.asarray(jax.vmap(lambda o, w: oracle.covariance(Mine(o, common), w))(own, W))
-            scatter = jax.jit(jax.vmap(lambda o, w, P: oracle.scatter(Mine(o, common), w, P)))
-
-            def spread(blocks: np.ndarray) -> np.ndarray:
-                out = np.zeros((K, d, K, d))
-                i = np.arange(K)
-                out[i, :, i, :] = (steps**2)[:, None, None] * blocks
-                return out.reshape(K * d, K * d)
-
-            def image(S: np.ndarray) -> np.ndarray:
-                i = np.arange(K)
-                blocks = S.reshape(K, d, K, d)[i, :, i, :]
-                return M @ S @ M.T + spread(np.asarray(scatter(own, W, (blocks + np.swapaxes(blocks, 1, 2)) / 2)))
-
-            found, left, _ = solve(image, spread(own_noise), 1e-12, most=2000)
+        noise, image = self._spreading(M, steps)
+        found, left, _ = solve(lambda S: image(S, models), noise(models), 1e-12, most=2000)
         if not left <= 1e-6:
             raise FedpointError("the covariance of the models could not be computed: it may not settle")
         return found
+
+    def variances(self, path: np.ndarray, M: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """(rounds + 1,): the trace of the covariance along the mean path (rounds + 1, K d), from nothing on."""
+        noise, image = self._spreading(M, steps)
+        found, S = np.zeros(len(path)), np.zeros((len(M), len(M)))
+        for t, models in enumerate(path[:-1]):
+            S = image(S, models) + noise(models)
+            found[t + 1] = np.trace(S)
+            still = np.abs(path[t + 1] - models).max() <= SETTLED * np.abs(path[t + 1]).max()
+            if still and abs(found[t + 1] - found[t]) <= SETTLED * found[t + 1]:
+                found[t + 2 :] = found[t + 1]
+                break
+        return found
+
+    def _spreading(
+        self, M: np.ndarray, steps: np.ndarray
+    ) -> tuple[Callable[..., np.ndarray], Callable[..., np.ndarray]]:
+        """What a round adds to the covariance by the samples' noise at given models, and what it makes of one."""
+        K, d = self.problem.agents, len(M) // self.problem.agents
+        oracle, own, common = self.layout.oracle, self.inputs.own, self.inputs.common
+        covariance = jax.jit(jax.vmap(lambda o, w: oracle.covariance(Mine(o, common), w)))
+        scatter = jax.jit(jax.vmap(lambda o, w, P: oracle.scatter(Mine(o, common), w, P)))
+        i = np.arange(K)
+
+        def spread(blocks: Any) -> np.ndarray:
+            out = np.zeros((K, d, K, d))
+            out[i, :, i, :] = (steps**2)[:, None, None] * np.asarray(blocks)
+            return out.reshape(K * d, K * d)
+
+        def noise(models: np.ndarray) -> np.ndarray:
+            with jax.enable_x64(True):
+                return spread(covariance(own, models.reshape(K, d)))
+
+        def image(S: np.ndarray, models: np.ndarray) -> np.ndarray:
+            blocks = S.reshape(K, d, K, d)[i, :, i, :]
+            with jax.enable_x64(True):
+                added = scatter(own, models.reshape(K, d), (blocks + np.swapaxes(blocks, 1, 2)) / 2)
+            return M @ S @ M.T + spread(added)
+
+        return noise, image
 
 
 def _state(like: Any, x: Any) -> Any:

@@ -54,6 +54,8 @@ class Forecast:
     notes: what is exact, what is approximate, what is left out, and why.
     """
 
+    proviso = ""  # nothing is left out of the curve
+
     def __init__(self, setting: Setting, floor: str, around: Any, measure: str, seed: int):
         self.setting, self._how, self.around, self._seed = setting, floor, around, seed
         self.measure = measure
@@ -146,11 +148,13 @@ class Forecast:
     @cached_property
     def rate_ms(self) -> float | None:
         """The same of the second moment."""
+        if self.noiseless:
+            return None if self.rate is None else self.rate**2
         if self.steady is not None:
             return max(self.steady.rate, self.rate**2)  # type: ignore[operator]
         if self._sampled is not None:
             return max(self._sampled.rate, self.rate**2)  # type: ignore[operator]
-        return None if self.rate is None else self.rate**2 if self.noiseless else None
+        return None
 
     @property
     def diverges(self) -> bool:

@@ -8,8 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedpoint.core.clock import InStep
-from fedpoint.core.schedule import Synchronous
 from fedpoint.verbs.check import EXACT, THRESHOLD, Check, Verdict
 from fedpoint.verbs.network_forecast import NetworkForecast, network_forecast
 
@@ -23,8 +21,7 @@ def check_network(run: Any, algorithm: Any) -> Verdict:
     session = run.session
     start = jax.tree.map(lambda a: a[0, 0], run.history)
     f = network_forecast(algorithm, run.problem, run.network, session.given, start, session.exact)
-    in_step = isinstance(session.given, Synchronous | InStep)
-    checks = [_path(run, f, in_step), _certain(run, f), _floor(run, f, in_step)]
+    checks = [_path(run, f), _certain(run, f), _floor(run, f)]
     made = [c for c in checks if c.ok is not None]
     wrong = [c for c in made if not c.ok]
     if wrong:
@@ -36,8 +33,8 @@ def check_network(run: Any, algorithm: Any) -> Verdict:
     return Verdict(not wrong, words, checks, f)  # type: ignore[arg-type]
 
 
-def _path(run: Any, f: NetworkForecast, in_step: bool) -> Check:
-    if not (f.noiseless and in_step) or run.error is None:
+def _path(run: Any, f: NetworkForecast) -> Check:
+    if not (f.noiseless and f.in_step) or run.error is None:
         return Check("path", None, None, None, None, "only without noise, all nodes working in every round")
     expected = f.curve(int(run.rounds[-1]))[run.rounds]
     some = expected > ROUNDING * expected[0]
@@ -57,8 +54,8 @@ def _certain(run: Any, f: NetworkForecast) -> Check:
     return Check("bound", over <= 1 + 1e-9, over, 1.0, None, f"at most {over:.3g} of what the contraction allows")
 
 
-def _floor(run: Any, f: NetworkForecast, in_step: bool) -> Check:
-    if f.noiseless or f.floor is None or not in_step or run.error is None or f.rate is None:
+def _floor(run: Any, f: NetworkForecast) -> Check:
+    if f.noiseless or f.floor is None or not f.in_step or run.error is None or f.rate is None:
         return Check("floor", None, None, None, None, "no noise, or no forecast of it")
     first = math.log(SETTLED) / math.log(max(f.rate, 1e-3)) if f.rate < 1 else math.inf
     tail = run.error[:, run.rounds > first]

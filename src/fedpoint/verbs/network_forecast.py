@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedpoint.core.clock import InStep
 from fedpoint.core.schedule import Synchronous
 from fedpoint.errors import FedpointError
 from fedpoint.theory import networks
@@ -131,8 +132,8 @@ class NetworkForecast:
             return "it is computed for FedSGD with one step a tick"
         if len(self.setting.read(self.setting.origin)) > LARGEST:
             return f"it is computed up to {LARGEST} numbers of all models together"
-        if not isinstance(self.schedule, Synchronous):
-            return "it is computed for the synchronous schedule"
+        if not self.in_step:
+            return "it is computed for nodes in step"
         return ""
 
     @cached_property
@@ -152,33 +153,57 @@ class NetworkForecast:
             return 0.0
         if self._no_floor:
             return None
+        S = self.setting.covariance(self.setting.read(self.state), *self._moves)
+        return float(np.trace(S)) / self.nodes
+
+    @cached_property
+    def _moves(self) -> tuple[np.ndarray, np.ndarray]:
+        """What a tick of FedSGD does to deviations, (K d, K d), and the nodes' steps."""
         a = self.algorithm
         M = networks.iteration_matrix("FedGD", self.problem, self.network, float(a.coupling), a.step)
-        steps = np.broadcast_to(np.asarray(a.step, float), self.nodes)
-        M = M.toarray() if hasattr(M, "toarray") else np.asarray(M)
-        S = self.setting.covariance(self.setting.read(self.state), M, steps)
-        return float(np.trace(S)) / self.nodes
+        return M, np.broadcast_to(np.asarray(a.step, float), self.nodes)
 
     @property
     def floor(self) -> float | None:
         return None if self.variance is None else self.variance + self.bias2
 
     def curve(self, rounds: int) -> np.ndarray:
-        """(rounds + 1,): the nodes' mean squared distance to what the run is after; exact fields, all nodes at work."""
+        """(rounds + 1,): the expected mean squared distance of the nodes to what the run is after; see `proviso`."""
         check_count("rounds", rounds, 0)
         target = self.aim
         if target is None:
             if self.state is None:
                 raise FedpointError("neither a solution nor a limit is known: there is nothing to measure from")
             target = self.setting.read(self.state)
-        return ((self.setting.path(rounds) - target) ** 2).sum(1) / self.nodes
+        path = self.setting.path(rounds)
+        far = ((path - target) ** 2).sum(1)
+        if self._spreads:
+            far = far + self.setting.variances(path, *self._moves)
+        return far / self.nodes
+
+    @property
+    def _spreads(self) -> bool:
+        """Whether noise is in the curve."""
+        return not (self.noiseless or self._no_floor or self.setting.scheduled or self.diverges)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether all nodes work in every round and hear what is fresh."""
+        return isinstance(self.schedule, Synchronous | InStep)
+
+    @property
+    def proviso(self) -> str:
+        """What the curve leaves out; empty where it is the expected error of the run."""
+        left_out = ["without noise"] if not (self.noiseless or self._spreads) else []
+        return ", ".join([*left_out, *([] if self.in_step else ["all nodes in step"])])
 
     def rounds_to(self, target: float) -> Rounds:
         """The first round at which the curve is down to a target; never, with the reason."""
         if self.diverges:
             return Rounds(math.inf, f"it diverges: {self.reason}")
-        if not target > self.bias2:
-            return Rounds(math.inf, f"it ends at a squared distance of {self.bias2:.3g}")
+        lowest = self.floor if self._spreads else self.bias2
+        if not target > lowest:
+            return Rounds(math.inf, f"it ends at a squared distance of {lowest:.3g}")
         rounds = 64
         while rounds <= LONGEST:
             curve = self.curve(rounds)
@@ -194,7 +219,7 @@ class NetworkForecast:
     @cached_property
     def notes(self) -> list[str]:
         said = ["exact: fields are affine" if self.problem.linear else "linearised at the fixed point"]
-        if not isinstance(self.schedule, Synchronous):
+        if not self.in_step:
             said.append(
                 "rate and curve are those of all nodes working in every round; under "
                 f"{type(self.schedule).__name__} the limit is the same, and bound(ticks) says what is certain"
@@ -202,7 +227,7 @@ class NetworkForecast:
         if self.network.caution():
             said.append(self.network.caution())
         if not self.noiseless and self._no_floor:
-            said.append(f"no floor: {self._no_floor}")
+            said.append(f"no floor, and a curve without noise: {self._no_floor}")
         return said
 
     def text(self) -> str:
