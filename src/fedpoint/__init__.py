@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
         WorstCase,
     )
     from fedpoint.core.steps import Epochs, Exponential, InverseTime, Scheduled, Stragglers
+    from fedpoint.core.trace import Recorded
     from fedpoint.errors import Diverged, FedpointError
     from fedpoint.problems.estimate import Estimates, estimate_constants
     from fedpoint.report.load import load
@@ -67,6 +68,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.verbs.certify import Certificate, Finding, certify
     from fedpoint.verbs.check import Verdict, check
     from fedpoint.verbs.compare import Comparison, compare
+    from fedpoint.verbs.federate import federate
     from fedpoint.verbs.forecast import Forecast, forecast
     from fedpoint.verbs.plan import Choice, Plan, Prices, plan
     from fedpoint.verbs.run import Run, run
@@ -87,6 +89,7 @@ _NAMES = {
     "fedpoint.core.schedule": "PartiallyAsynchronous RandomActivation Schedule Synchronous TotallyAsynchronous "
     "WorstCase",
     "fedpoint.core.steps": "Epochs Exponential InverseTime Scheduled Stragglers",
+    "fedpoint.core.trace": "Recorded",
     "fedpoint.errors": "Diverged FedpointError",
     "fedpoint.problems.estimate": "Estimates estimate_constants",
     "fedpoint.report.load": "load",
@@ -95,6 +98,7 @@ _NAMES = {
     "fedpoint.verbs.certify": "Certificate Finding certify",
     "fedpoint.verbs.check": "Verdict check",
     "fedpoint.verbs.compare": "Comparison compare",
+    "fedpoint.verbs.federate": "federate",
     "fedpoint.verbs.forecast": "Forecast forecast",
     "fedpoint.verbs.plan": "Choice Plan Prices plan",
     "fedpoint.verbs.run": "Run run",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class Recorded(Timed):
     """
 
     ages = True
+    _known: ClassVar[dict[str, int]] = {}  # the agents' numbers, once they are known
 
     rows: Any  # of each round ((name, age), ...)
     staleness: Any = None

@@ -1,7 +1,7 @@
 """How does a study go on, round by round, whatever happens to the sites? The hub's half of a federation.
 
 A round asks, waits until all have answered or the deadline is over, validates, merges what is good if the quorum holds,
-and is written down before the next begins. A site that was silent is asked again, but not waited for, until it is heard.
+and is written down before the next begins. A silent site is asked again, but not waited for, until it is heard.
 """
 
 from __future__ import annotations
@@ -79,7 +79,12 @@ class Hub:
         if self.setup is not None:
             return
         study, table = self.study, self.study.table
-        first = self.ask_all("columns", {}, lambda letter: table is None or validate.columns(letter, table))
+
+        def check_columns(letter: wire.Letter) -> None:
+            if table is not None:
+                validate.columns(letter, table)
+
+        first = self.ask_all("columns", {}, check_columns)
         if table is None:
             problem = study.generated()
             rows = problem.local_rows()
@@ -131,7 +136,9 @@ class Hub:
         """What a site needs to know besides the study."""
         setup: Any = self.setup
         given, bound = self.study.method(), self.state.algorithm
-        own = {name: np.asarray(values)[k].item() for name, values in split_per_agent(bound, len(self.sites))[0].items()}
+        own = {
+            name: np.asarray(values)[k].item() for name, values in split_per_agent(bound, len(self.sites))[0].items()
+        }
         steps = getattr(bound, "local_steps", None)
         fixed = {}
         if "local_steps" not in own and isinstance(steps, int) and not isinstance(given.local_steps, int):
@@ -144,7 +151,7 @@ class Hub:
     # Asking.
 
     def _order(self, site: str, kind: str, round: int, more: Mapping[str, Any], arrays: Any = None) -> None:
-        header = {"fedpoint": __version__, "study": self.study.fingerprint, "run": self.ledger.run}
+        header: dict[str, Any] = {"fedpoint": __version__, "study": self.study.fingerprint, "run": self.ledger.run}
         header |= {"kind": kind, "round": round, "merged": self.merged[site], **more}
         self._expected[site] = header
         order = wire.encode(header, arrays)
@@ -309,6 +316,7 @@ class Hub:
         versions: dict[str, int] = {}
         heard: dict[str, Any] = {}  # what a site was told
         until: dict[str, float] = {}
+        resting: set[str] = set()  # refused a moment ago
         here: list[tuple[int, dict[str, np.ndarray]]] = []
         last, begun = self.engine.now(), time.perf_counter()
         self.bytes = [0, 0]
@@ -321,6 +329,7 @@ class Hub:
             versions[site], until[site] = self.round, self.engine.now() + study.deadline
             own = said if star else (said, jax.tree.map(lambda a: a[k], self.state.heard))
             heard[site] = own
+            resting.discard(site)
             self._order(site, "work", self.round, {"setup": self.own[k]}, arrays_of(said))
 
         for site in self.sites:
@@ -331,14 +340,15 @@ class Hub:
             now = self.engine.now()
             if arrival is None:
                 for site in [s for s, end in until.items() if end <= now]:
-                    self._note(site, "deadline")
-                    refused[site] = "deadline"
+                    if site not in resting:
+                        self._note(site, "deadline")
+                        refused[site] = "deadline"
                     ask(site)
             else:
                 site = arrival.site
                 try:
                     letter = self._letter(arrival)
-                    if site not in until:
+                    if site not in until or site in resting:
                         raise validate.Invalid("twice")
                     k = self.sites.index(site)
                     message = validate.message(letter, like, float(self.outline.weights[k]), study.norm_cap)
@@ -347,8 +357,7 @@ class Hub:
                     refused[site] = error.reason
                     if error.reason not in validate.STALE and site in until:
                         until[site] = now + min(1.0, study.deadline)  # asked again, but not at once
-                        versions.pop(site, None)
-                        self._expected.pop(site, None)
+                        resting.add(site)
                 else:
                     del until[site]
                     here.append((k, message))

@@ -1,6 +1,6 @@
 """Sites in this process, on a virtual clock: every byte is serialised, and faults happen when they are told to.
 
-    engine = InProcess({"a": Site(...).answer, "b": ...}, seconds={"b": 5.0}, faults=[Fault("a", 3, "lost")])
+engine = InProcess({"a": Site(...).answer, "b": ...}, seconds={"b": 5.0}, faults=[Fault("a", 3, "lost")])
 """
 
 from __future__ import annotations

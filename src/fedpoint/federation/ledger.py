@@ -1,9 +1,9 @@
 """Where does a hub write down how far a study is? A folder, from which it goes on after any crash.
 
-    study.toml       what is done
-    hub.npz          the hub's state after the last round, and all else that the next one needs
-    rounds.jsonl     what happened in each round: who answered, who was refused and why, seconds, bytes
-    models/N.npz     the recorded models
+study.toml       what is done
+hub.npz          the hub's state after the last round, and all else that the next one needs
+rounds.jsonl     what happened in each round: who answered, who was refused and why, seconds, bytes
+models/N.npz     the recorded models
 """
 
 from __future__ import annotations

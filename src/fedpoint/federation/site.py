@@ -74,7 +74,9 @@ def own_method(study: Study, setup: Mapping[str, Any], dtype: Any) -> Any:
         fields = {name: getattr(algorithm, name) for name in algorithm.__dataclass_fields__}
         algorithm = type(algorithm)(**{**fields, **setup["fixed"]})
     if setup["own"]:
-        numbers = {name: np.asarray(value, np.int32 if type(value) is int else dtype) for name, value in setup["own"].items()}
+        numbers = {
+            name: np.asarray(value, np.int32 if type(value) is int else dtype) for name, value in setup["own"].items()
+        }
         algorithm = with_leaves(algorithm, **numbers)
     return cast(algorithm, dtype)
 
@@ -242,9 +244,7 @@ class Site:
         """What the file holds; read once."""
         table: Any = self.study.table
         assert self.data is not None
-        return read_own(
-            self.data, table.target, table.features, table.categorical, table.missing, table.separator
-        )
+        return read_own(self.data, table.target, table.features, table.categorical, table.missing, table.separator)
 
     def _holding(self, setup: Mapping[str, Any]) -> Holding:
         key = canonical(setup)

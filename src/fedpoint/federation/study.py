@@ -239,7 +239,10 @@ def _mistake(error: Any, where: tuple, kind: type[Table]) -> Mistake:
 def _problem(table: Any) -> list[Mistake]:
     if table is None:
         return []  # already reported as missing
-    known = {**{name: kind for name, kind in KINDS.items() if kind is not TableFile}, "table": SiteTable}
+    known: dict[str, Any] = {
+        **{name: kind for name, kind in KINDS.items() if kind is not TableFile},
+        "table": SiteTable,
+    }
     if not isinstance(table, dict) or table.get("kind") not in known:
         given = table.get("kind") if isinstance(table, dict) else table
         return [Mistake(("problem", "kind"), f"say its kind: {nearest(str(given), known)}", given)]
@@ -327,8 +330,13 @@ def _late_misfits(checked: Content, late: Asynchronous, algorithm: Any, count: i
     if checked.network is not None:
         if late != Asynchronous():
             wrong.append(Mistake(where, "on a network a tick is one node's update: give asynchronous = {}"))
-        if not (checked.exact or algorithm.full or algorithm.proximal):
-            wrong.append(Mistake(where, "on a network only with exact fields, which do not depend on when: exact = true"))
+        if algorithm.hello is None:
+            title = type(algorithm).card.title
+            wrong.append(Mistake(("algorithm",), f"{title} keeps step on a network: leave out asynchronous"))
+        elif not (checked.exact or algorithm.full or algorithm.proximal):
+            wrong.append(
+                Mistake(where, "on a network only with exact fields, which do not depend on when: exact = true")
+            )
         if hasattr(getattr(algorithm, "step", None), "_leaves"):
             wrong.append(Mistake(where, "on a network only with steps that do not depend on when: give a number"))
     return wrong
