@@ -16,6 +16,10 @@ class Diverged(FedpointError):
         self.round = round
 
 
+class Recovered(UserWarning):
+    """Something on disk was damaged, and an older good version serves. The command line prints it as a note."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a mistyped name: ``did you mean 'fedavg'? Known: ...``."""
     known = sorted(known)

@@ -1,7 +1,6 @@
 """`fedpoint resume`: interrupted at any moment, a run goes on to the same bits."""
 
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -70,11 +69,6 @@ def same_bits(a, b):
         assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
 
 
-def count_events(folder):
-    path = Path(folder) / "events.jsonl"
-    return len(path.read_bytes().splitlines()) if path.exists() else 0
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The folder of a run that was not interrupted."""
@@ -82,28 +76,6 @@ def whole(tmp_path_factory):
     (folder / "file.toml").write_text(textwrap.dedent(TEXT))
     perform(read(folder / "file.toml"), folder / "whole", Watch())
     return folder / "whole"
-
-
-def test_kill_9_at_random_moments(cli, toml, whole):
-    chance = random.Random(0)
-    process = child("run", toml(TEXT), "--folder", "killed")
-    wait_for_progress("killed", process, 1)
-    rounds = []
-    for last in (False, True):
-        time.sleep(chance.uniform(0, 0.05))
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
-        process.communicate()
-        loaded = fp.load("killed")
-        assert not loaded.finished
-        rounds.append(int(loaded.rounds[-1]))
-        if not last:
-            seen = count_events("killed")
-            process = child("resume", "killed")
-            wait_for_progress("killed", process, seen + 2)
-    assert 0 < rounds[0] < rounds[1] <= ROUNDS
-    cli("resume", "killed", "--no-figure")
-    same_bits("killed", whole)
 
 
 def test_ctrl_c(cli, toml, whole):

@@ -3,13 +3,7 @@ import itertools
 import json
 import os
 import pickle
-import random
-import signal
-import subprocess
-import sys
-import time
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -353,42 +347,6 @@ def test_a_crash_at_any_step_of_a_commit_loses_only_that_commit(tmp_path, monkey
             assert not list(run.path.rglob("*.tmp"))
     assert step > 10
     run.close()
-
-
-CHILD = """
-import sys
-sys.path[:0] = sys.argv[2:]
-from test_folder import RunFolder, commit, folder
-folder.MAX_RECORD_FILES = 5
-run = RunFolder.open(sys.argv[1], write=True)
-point = run.latest()
-last = point.round if point else -1
-print("ready", flush=True)
-while True:
-    run.append_event({"round": last})
-    commit(run, last + 1, last + 3)
-    last += 3
-"""
-
-
-def test_kill_9_leaves_a_consistent_prefix(run):
-    run.close()
-    here = Path(__file__).parent
-    chance, reached = random.Random(0), -1
-    for _ in range(8):
-        args = [sys.executable, "-c", CHILD, str(run.path), str(here), str(Path(folder.__file__).parents[2])]
-        with subprocess.Popen(args, stdout=subprocess.PIPE) as child:
-            assert child.stdout.readline() == b"ready\n"
-            time.sleep(chance.uniform(0, 0.06))
-            child.send_signal(signal.SIGKILL)
-        point = RunFolder.open(run.path).latest()
-        if point is not None:
-            assert not point.skipped
-            check(point, point.round)
-            assert point.round >= reached
-            reached = point.round
-        assert all(set(event) == {"round"} for event in RunFolder.open(run.path).events())
-    assert reached > 20
 
 
 def test_a_reader_follows_a_living_writer(run, monkeypatch):

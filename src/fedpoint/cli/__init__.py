@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from fedpoint import __version__
-from fedpoint.errors import FedpointError, nearest
+from fedpoint.errors import FedpointError, Recovered, nearest
 
 # What `fedpoint --help` says of each: the files themselves are not loaded for it.
 COMMANDS = {
@@ -26,6 +29,22 @@ COMMANDS = {
     "predict": "Use an exported model on a CSV file.",
     "cite": "BibTeX of the methods, of a file or of a run.",
 }
+
+
+@contextlib.contextmanager
+def _notes() -> Iterator[None]:
+    """What was recovered is said in a line, where Python would print a warning with its line of code."""
+
+    def show(message: Any, category: type, *rest: Any, **more: Any) -> None:
+        if issubclass(category, Recovered):
+            click.echo(f"Note: {message}", err=True)
+        else:
+            usual(message, category, *rest, **more)
+
+    with warnings.catch_warnings():
+        usual, warnings.showwarning = warnings.showwarning, show
+        warnings.simplefilter("always", Recovered)
+        yield
 
 
 class Main(click.Group):
@@ -48,9 +67,13 @@ class Main(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _notes():
+                return super().invoke(ctx)
         except FedpointError as error:
             click.echo(f"Error: {error}", err=True)
+            ctx.exit(2)
+        except MemoryError as error:
+            click.echo(f"Error: not enough memory for this ({error}); make it smaller", err=True)
             ctx.exit(2)
         except KeyboardInterrupt as error:
             click.echo(f"\n{error}" if str(error) else "\ninterrupted", err=True)

@@ -89,6 +89,10 @@ def perform(experiment: Experiment, folder: Path, watch: Watch, rounds: int | No
             outcomes.append(Outcome(member.label, path, None, error))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_interrupted(member, path, folder, experiment)) from None
+        except disk.Refused as error:  # a full disk, say: what is on it is whole
+            if not (path / "run.json").is_file():
+                raise
+            raise FedpointError(f"{error}.\n{_interrupted(member, path, folder, experiment)}") from error
     return outcomes
 
 
@@ -134,7 +138,7 @@ def goal_of(loaded: LoadedRun) -> int:
 
 
 def _interrupted(member: Member, path: Path, folder: Path, experiment: Experiment) -> str:
-    begun = (path / "run.json").exists()
+    begun = (path / "run.json").is_file()
     if not begun and not experiment.comparison:
         return "interrupted before the first round"
     point = RunFolder.open(path).latest() if begun else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,9 +20,10 @@ from fedpoint.config.text import read_text
 from fedpoint.core.schedule import Synchronous
 from fedpoint.data.columns import BadTable
 from fedpoint.errors import FedpointError, nearest
+from fedpoint.report.disk import read_toml as read_toml_text
 from fedpoint.report.labels import labels_of, short
 from fedpoint.runtimes.session import bind_algorithm, check_place, check_valid
-from fedpoint.verbs.run import check_schedule
+from fedpoint.verbs.run import MOST_ROUNDS, check_schedule
 
 WHO: dict[str, Any] = {"participation": schemes, "schedule": schedules}  # two ways to say who works when
 
@@ -36,11 +36,11 @@ class Content(Table):
     participation: Any = None
     network: Any = None
     schedule: Any = None
-    rounds: Annotated[int, Field(ge=0, le=2**31 - 1)] = 100
+    rounds: Annotated[int, Field(ge=0, le=MOST_ROUNDS)] = 100
     seed: Seed = 0
     repeats: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     exact: bool = False
-    record_every: Annotated[int, Field(ge=1)] | None = None
+    record_every: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
     stop: Annotated[float, Field(gt=0)] | None = None
     plan: Any = None  # what `fedpoint plan` reads of the same file
 
@@ -93,8 +93,8 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     """The content of a TOML file, and its text, in which mistakes are looked up."""
     text = read_text(path, advice=": a TOML file must be")
     try:
-        return tomllib.loads(text), text
-    except tomllib.TOMLDecodeError as error:
+        return read_toml_text(text), text
+    except ValueError as error:  # numbers of thousands of digits too
         raise FedpointError(f"{path}: {syntax(str(error))}") from None
 
 

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import secrets
 import tomllib
@@ -33,6 +34,10 @@ _HINTS = {
 }
 
 
+class Refused(FedpointError):
+    """The system refused to read or write: no space, no permission."""
+
+
 class Damaged(FedpointError):
     """A file is missing or not what was written; an older one may still serve."""
 
@@ -43,7 +48,7 @@ def os_errors(what: str) -> Iterator[None]:
         yield
     except OSError as err:
         hint = _HINTS.get(err.errno or 0, "check the path and the disk")
-        raise FedpointError(f"cannot {what}: {err.strerror or err}; {hint}") from err
+        raise Refused(f"cannot {what}: {err.strerror or err}; {hint}") from err
 
 
 def sync(file: BinaryIO) -> None:
@@ -92,10 +97,33 @@ def append_line(path: Path, line: bytes) -> None:
             with open(path, "ab") as file:
                 file.write(line + b"\n")
                 sync(file)
-        except OSError:
+        except BaseException:  # a second Ctrl-C too
             with contextlib.suppress(OSError):
                 os.truncate(path, size)  # half a line would spoil the next one
             raise
+
+
+def read_json(text: bytes | str) -> Any:
+    """The value of a JSON text; a ValueError where it is none, also when it is nested beyond all reason."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_object(text: bytes | str) -> dict[str, Any]:
+    value = read_json(text)
+    if not isinstance(value, dict):
+        raise ValueError("it is not an object")
+    return value
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """The content of a TOML text; a ValueError where it is none."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -107,7 +135,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         try:
             if not line.endswith(b"\n"):
                 raise ValueError("cut short")
-            values.append(json.loads(line))
+            values.append(read_object(line))
             good += len(line)
         except ValueError as err:
             if number < len(lines):
@@ -147,9 +175,10 @@ def write_npz(path: Path, kind: str, arrays: Arrays, body: Mapping[str, Any]) ->
 
 def read_npz(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        manifest = json.loads(arrays.pop(_MANIFEST).tobytes())
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+            length = os.fstat(file.fileno()).st_size
+            arrays = {info.filename.removesuffix(".npy"): _array(archive, info, length) for info in archive.infolist()}
+        manifest = read_json(arrays.pop(_MANIFEST).tobytes())
         found, version, digest = manifest["format"], manifest["version"], manifest.pop("sha256")
     except MemoryError:
         raise
@@ -165,6 +194,20 @@ def read_npz(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
     if _digest(arrays, manifest) != digest:
         raise Damaged(f"{path} is damaged (its SHA-256 differs); restore it")
     return arrays, {**manifest, "sha256": digest}
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, length: int) -> NDArray[Any]:
+    """One array of an npz file. What it says of its size is checked before memory is taken."""
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size > length:
+        raise ValueError(f"{info.filename} is packed, or larger than its file")
+    with archive.open(info) as entry:
+        version = np.lib.format.read_magic(entry)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(entry)
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize != info.file_size - entry.tell():
+            raise ValueError(f"{info.filename} holds another number of bytes than its header says")
+    with archive.open(info) as entry:
+        return np.lib.format.read_array(entry, allow_pickle=False)
 
 
 def check_version(path: Path, kind: str, found: object, version: object) -> None:

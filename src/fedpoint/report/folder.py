@@ -12,12 +12,13 @@ A checkpoint appears by one atomic rename, after the record files it names are o
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import glob
 import hashlib
 import json
 import os
 import shutil
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,6 +50,23 @@ class _Head:
     round: int = -1
     files: list[dict[str, Any]] = field(default_factory=list)  # file, sha256, nbytes; in order
     spec: dict[str, Any] = field(default_factory=dict)  # name -> dtype and shape of one record
+
+
+def _claim(aside: Path, path: Path) -> None:
+    try:
+        os.rename(aside, path)
+    except OSError as err:
+        if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise FedpointError(f"another process has begun a run in {path}; choose another name") from err
+        raise
+
+
+def _remove_litter(path: Path) -> None:
+    """What creations of the same folder left aside when they were killed; the living hold a lock."""
+    for aside in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        with contextlib.suppress(FedpointError, OSError):
+            disk.take_lock(aside).close()
+            shutil.rmtree(aside)
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -85,6 +103,7 @@ class RunFolder:
                 raise FedpointError(f"{path} already holds a run; resume it or choose another name")
             if path.exists() and not (path.is_dir() and not any(path.iterdir())):
                 raise FedpointError(f"{path} exists and is not an empty folder; choose another name")
+            _remove_litter(path)
             # Made aside and renamed, so that a crash leaves no half of a run folder.
             aside, lock = disk.temporary(path), None
             try:
@@ -94,7 +113,7 @@ class RunFolder:
                 disk.write_bytes(aside / "events.jsonl", b"")
                 disk.write_bytes(aside / "config.toml", toml)
                 disk.write_bytes(aside / "run.json", json.dumps(run, indent=2).encode())
-                os.rename(aside, path)
+                _claim(aside, path)
                 disk.sync_folder(path.parent)
             except BaseException:
                 if lock:
@@ -113,7 +132,7 @@ class RunFolder:
                 raise FedpointError(f"{path} is not a run folder (it has no run.json); give the folder of a run")
             texts = [(path / name).read_text("utf-8", "replace") for name in ("run.json", "config.toml")]
         try:
-            run, config = json.loads(texts[0]), tomllib.loads(texts[1])
+            run, config = disk.read_object(texts[0]), disk.read_toml(texts[1])
             disk.check_version(path, "run", run["format"], run["version"])
             sha, meta = run["config_sha256"], run["meta"]
         except FedpointError:
@@ -209,6 +228,7 @@ class RunFolder:
         self._check_writable()
         with disk.os_errors(f"reopen {self.path}"), contextlib.suppress(FileNotFoundError):
             (self.path / "summary.json").unlink()
+            disk.sync_folder(self.path)  # or a power cut may bring back the end of a run that has gone on
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -216,8 +236,9 @@ class RunFolder:
         path = self.path / "summary.json"
         try:
             with disk.os_errors(f"read {path}"):
-                return json.loads(path.read_bytes()) if path.exists() else None
-        except (json.JSONDecodeError, UnicodeDecodeError) as err:
+                text = path.read_bytes() if path.exists() else None
+            return None if text is None else disk.read_object(text)
+        except ValueError as err:
             raise FedpointError(f"{path} is damaged ({err}); remove it and resume the run") from err
 
     def _check_writable(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from fedpoint.config import methods, networks, schedules, schemes
 from fedpoint.config.values import Unreadable
 from fedpoint.core.schedule import Synchronous
 from fedpoint.core.vector import unwrap_all, wrap
-from fedpoint.errors import FedpointError
+from fedpoint.errors import FedpointError, Recovered
 from fedpoint.metrics import Cost
 from fedpoint.report.folder import Checkpoint, RunFolder
 from fedpoint.report.statement import check_same, statement, without_none
@@ -35,7 +36,11 @@ def load(
     Give algorithm, participation (or schedule) or network too where the folder can only name them: your own class, an
     optax object, a large graph.
     """
-    return LoadedRun(RunFolder.open(folder), problem, algorithm, participation, network)
+    run = LoadedRun(RunFolder.open(folder), problem, algorithm, participation, network)
+    if run.skipped:
+        last = f"the one before it serves, of round {run._point.round}"
+        warnings.warn(f"{' | '.join(run.skipped)}; {last}", Recovered, stacklevel=2)
+    return run
 
 
 class LoadedRun(Run):
@@ -55,6 +60,7 @@ class LoadedRun(Run):
         vars(self).update({name: value for name, value in given.items() if value is not None})
         point = folder.latest()
         self._point = point or self._restart()
+        self.skipped = self._point.skipped  # why newer checkpoints were passed over
         self._read(self._point)
         summary = folder.summary or {}
         self.finished = bool(summary)

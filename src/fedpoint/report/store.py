@@ -98,7 +98,8 @@ class Store:
             self._event("diverged", error.round, message=str(error))
             raise
         except Exception as error:
-            self._event("failed", self.round, message=f"{type(error).__name__}: {error}")
+            with contextlib.suppress(FedpointError):  # on a full disk there is no room for this either: `error` counts
+                self._event("failed", self.round, message=f"{type(error).__name__}: {error}")
             raise
         finally:
             self._close()
@@ -110,6 +111,8 @@ class Store:
             if point is None or point.round != session.round:
                 self._close()
                 raise FedpointError(f"{self.path} has been written by others since: load it again")
+            if point.skipped:
+                self._event("recovered", point.round, message=" | ".join(point.skipped))
         self._rows = []
         self._handle.reopen()
         self._last = time.monotonic()

@@ -24,6 +24,7 @@ from fedpoint.trackers.follow import Following, following
 if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do without
     from fedpoint.core.network import Network
 
+MOST_ROUNDS = 2**31 - 1  # the program counts them in 32 bits
 EVALUATIONS = 200  # at most so many recorded rounds are evaluated on held-out data
 
 
@@ -295,8 +296,8 @@ def check_schedule(participation: Any, schedule: Any, network: Any) -> Any:
 
 
 def check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise FedpointError(f"{name} must be a whole number, at least {least}; got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= MOST_ROUNDS:
+        raise FedpointError(f"{name} must be a whole number from {least} to {MOST_ROUNDS}; got {value!r}")
 
 
 def check_start(problem: Any, start: Any, network: Any = None) -> Any:
