@@ -31,7 +31,9 @@ def main(path: str = "credit.png") -> None:
     loans = fp.data.lending_club()
     print(loans, loans.licence, sep="\n", end="\n\n")
     methods = ["local", "pooled", "SCAFFOLD", "FedAvg"]
-    found = fp.baselines(loans.X, loans.y, groups=loans.groups, seeds=SPLITS, methods=methods, weight="rows")
+    found = fp.baselines(
+        loans.X, loans.y, groups=loans.groups, seeds=SPLITS, methods=methods, weight="rows", ridge="tuned"
+    )
     print(found, end="\n\n")
 
     test = hold_out(loans.groups, 0.3, seed=0)

