@@ -54,7 +54,8 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def facts(runs):
     """What the page of the comparison is made of: the forecasts by another process, once."""
-    return gathered.facts_of([load(path.parent) for path in sorted(runs.glob("*/run.json"))], patience=300.0)
+    found = [load(path.parent) for path in sorted(runs.glob("*/run.json"))]
+    return gathered.facts_of(found, gathered.parts_of(found, patience=300.0))
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +182,7 @@ def test_without_data_the_page_says_what_is_missing(facts, tmp_path, monkeypatch
 
 def test_the_bias_has_a_line(facts):
     part = {**facts[0].forecast, "bias2": 0.25}
-    lines = drawn.levels(page.Facts(facts[0].run, "x", 0, {**facts[0].parts, "forecast": part}))
+    lines = drawn.levels(part)
     assert [line["level"] for line in lines] == [part["floor"], 0.25] and lines[1]["name"] == "bias² 0.25"
 
 

@@ -1,17 +1,35 @@
 """One server of the live page for all tests of a process."""
 
 import pytest
+from click.testing import CliRunner
 from on_loopback import serving
+
+FIRST = """
+rounds = 40
+repeats = 8
+[problem]
+kind = "quadratic"
+agents = 2
+dim = 1
+curvature = [0.5, 2.0]
+spread = 1.0
+noise = 0.01
+[algorithm]
+name = "fedavg"
+step = 0.1
+local_steps = 3
+"""
 
 
 @pytest.fixture(scope="session")
 def page(tmp_path_factory):
-    """One server for all tests of a process, with one finished run."""
-    import fedpoint as fp
+    """One server for all tests of a process, with one finished run from a file."""
+    from fedpoint.cli import main
 
     runs = tmp_path_factory.mktemp("runs")
-    quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]], noise=0.01)
-    fp.run(fp.FedAvg(step=0.1, local_steps=3), quad, rounds=40, repeats=3, folder=runs / "first")
+    (runs / "first.toml").write_text(FIRST)
+    done = CliRunner().invoke(main, ["run", str(runs / "first.toml"), "--folder", str(runs / "first"), "-q"])
+    assert done.exit_code == 0, done.output
     with serving(runs) as client:
         client.runs = runs
         yield client

@@ -118,7 +118,12 @@ def test_runs_and_one_of_them(page, browser):
     assert all(browser.execute_script(CURVES.replace("#chart", "#chart-runs")))  # drawn together
     browser.get(page.address + "#/runs/first")
     wait(browser, "return document.querySelector('main').dataset.points === '41'", "its curves")
-    assert all(browser.execute_script(CURVES.replace("#chart", "#chart-error")))
+    wait(browser, "return document.querySelector('main').dataset.forecast", "its forecast")
+    assert len(browser.execute_script(CURVES.replace("#chart", "#chart-error"))) == 4  # run, forecast, floor, bias
+    assert browser.find_element("css selector", ".verdict").text.startswith("As forecast: ")
+    browser.get(browser.find_element("link text", "Report").get_attribute("href"))
+    assert "As forecast" in browser.find_element("css selector", ".verdict").text
+    assert browser.execute_script("return document.querySelectorAll('figure .fp-curves').length") >= 2
     quiet(browser)
 
 

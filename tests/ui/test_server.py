@@ -17,6 +17,9 @@ from on_loopback import serving
 import fedpoint as fp
 from fedpoint.cli import main
 from fedpoint.report.folder import RunFolder
+from fedpoint.report.load import load
+from fedpoint.report.page import write as write_report
+from fedpoint.ui import outlook
 from fedpoint.ui import server as server_module
 from fedpoint.ui.desk import WAITING, Busy, Desk, Superseded
 from fedpoint.ui.playground import Control, Playground
@@ -88,6 +91,11 @@ def test_a_playground_answers_twice(page):
         ("/api/run?name=/etc/passwd", 404, "no run"),
         ("/api/run?name=%00", 404, "no run"),
         ("/api/follow?name=..", 404, "no run"),
+        ("/api/forecast?name=..", 404, "no run"),
+        ("/api/forecast", 400, "Which run"),
+        ("/api/report", 400, "1 to 24 runs"),
+        ("/api/report?name=first&name=../first", 404, "no run"),
+        ("/api/report?" + "&".join(f"name={i}" for i in range(25)), 400, "1 to 24 runs"),
         ("/api/run?name=" + "x" * 3000, 414, "longer than"),
     ],
 )
@@ -151,6 +159,51 @@ def test_runs_are_listed_with_their_curves(page):
     assert found["x"] == list(range(41))
     assert found["error"]["mean"] == pytest.approx(loaded.error.mean(0).tolist(), rel=1e-5)
     assert found["loss"]["high"] == pytest.approx(loaded.loss.max(0).tolist(), rel=1e-5)
+
+
+def test_a_run_has_its_forecast_and_its_report(page):
+    """Made once, however often they are asked for; the report is that of `fedpoint report`, under its own policy."""
+    found = json.loads(page.get("/api/forecast?name=first").text)
+    curve, floor, bias = found["lines"]
+    assert curve["name"] == "forecast" and curve["x"] == list(range(41)) and found["good"] is True
+    problem = load(page.runs / "first").problem
+    f = fp.forecast(fp.FedAvg(step=0.1, local_steps=3), problem)
+    assert curve["y"] == pytest.approx(f.curve(40), rel=1e-4)
+    assert (floor["level"], bias["level"]) == pytest.approx((f.floor, f.bias2), rel=1e-6)
+    begun = time.monotonic()
+    report = page.get("/api/report?name=first&name=first")
+    assert time.monotonic() - begun < 2  # the same parts: no other process
+    assert report.status == 200 and report.headers["content-type"].startswith("text/html")
+    policy = report.headers["content-security-policy"]
+    assert report.text.count("sha256-") >= 2 and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+    assert all(f"'{digest}'" in policy for digest in re.findall(r"sha256-[\w+/=]+", report.text))
+    written = write_report([load(page.runs / "first", problem)], page.runs / "written.html").read_text()
+    assert report.text == written
+    assert not (page.runs / "first" / "report.html").exists()  # the page writes nothing
+
+
+def test_what_is_computed_for_runs_is_bounded_and_ends(tmp_path, monkeypatch):
+    """Eight runs wait at most; the end of the server is the end of them."""
+    for i in range(outlook.WAITING + 1):
+        RunFolder.create(tmp_path / str(i), {"rounds": 1}, meta={}).close()
+
+    def endless(paths, patience, stop):
+        assert stop.wait(30)
+        return [{}]
+
+    monkeypatch.setattr(outlook, "ask", endless)
+    monkeypatch.setattr(outlook, "readable", lambda path: None)
+
+    async def many():
+        made = outlook.Outlook(Runs(tmp_path))
+        works = [asyncio.create_task(made.parts(str(i))) for i in range(outlook.WAITING)]
+        await asyncio.sleep(0.2)
+        with pytest.raises(Busy):
+            await made.parts(str(outlook.WAITING))
+        made.close()
+        await asyncio.wait_for(asyncio.gather(*works), 10)
+
+    asyncio.run(many())
 
 
 def read_event(answer):

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpoint.report import svg
 from fedpoint.report.facts import Facts
+from fedpoint.report.from_data import Part
 from fedpoint.report.markup import Html, number, table, tag
 from fedpoint.report.plots import AXES, BAND
 
@@ -124,16 +125,21 @@ def expected(facts: Facts, colour: int | str, quiet: bool = False) -> list[dict[
     # Between its points a curve is straight on the axis that it is drawn on.
     between = np.exp(np.interp(rounds, known[:, 0], np.log(np.maximum(known[:, 1], 1e-300))))
     values = np.where(rounds <= known[-1, 0], between, np.nan)  # one that diverges ends where it has done so
-    name = ", ".join(filter(None, (facts.label if quiet else "", "forecast", part["proviso"])))
+    name = f"{facts.label}, {forecast_name(part)}" if quiet else forecast_name(part)
     line = {"name": name, "xs": _places(facts, rounds), "y": _plain(values), "colour": colour, "dash": "dashed"}
     return [{**line, "quiet": True} if quiet else line]
 
 
-def levels(facts: Facts) -> list[dict[str, Any]]:
-    """Where the error ends: floor and bias."""
-    part, found = facts.forecast, []
-    if facts.run.error is None or part.get("diverges"):
-        return []
+def forecast_name(part: Part) -> str:
+    """What a forecast's curve is called: with what it leaves out."""
+    return f"forecast, {part['proviso']}" if part["proviso"] else "forecast"
+
+
+def levels(part: Part) -> list[dict[str, Any]]:
+    """Where the error ends by its forecast: floor and bias."""
+    found: list[dict[str, Any]] = []
+    if part.get("diverges"):
+        return found
     for name, key, colour in (("floor", "floor", 1), ("bias²", "bias2", 2)):
         value = part.get(key)
         if value and math.isfinite(value):

@@ -56,12 +56,6 @@ class Facts:
     def forecast(self) -> Part:
         return self.parts["forecast"]
 
-    @property
-    def verdict(self) -> Part | None:
-        """What the check found; `compared` is whether there was anything to compare."""
-        found = self.forecast.get("verdict")
-        return found and {**found, "compared": any(c["ok"] is not None for c in found["checks"])}
-
     def final(self, what: str) -> tuple[float | None, float | None]:
         """The mean over repeats of the last record, and its standard error."""
         values = self.measure(what)
@@ -83,7 +77,7 @@ def loaded(runs: Sequence[Any]) -> tuple[list[LoadedRun], str]:
 
     found: list[Any] = []
     for run in runs:
-        found += [run] if isinstance(run, LoadedRun) else [_readable(path) for path in run_folders(Path(run))]
+        found += [run] if isinstance(run, LoadedRun) else [readable(path) for path in run_folders(Path(run))]
     if len(found) > MOST_RUNS:
         raise FedpointError(f"{len(found)} runs are too many for a page: at most {MOST_RUNS}")
     if not found:
@@ -93,22 +87,32 @@ def loaded(runs: Sequence[Any]) -> tuple[list[LoadedRun], str]:
     return found, name or f"{len(found)} runs"
 
 
-def _readable(path: Path) -> Any:
+def readable(path: Path) -> LoadedRun:
+    """The run in a folder that has rounds."""
     from fedpoint.report.folder import RunFolder
 
     # Not by load alone, which would commit the start of a run that was killed before: a report writes into no run.
     if RunFolder.open(path).latest() is None:
         raise FedpointError(f"{path} holds no rounds yet: nothing to report")
-    return load(path)
+    return load(path)  # type: ignore[return-value]
 
 
-def facts_of(runs: Sequence[LoadedRun], patience: float) -> list[Facts]:
-    """What a page says of each run. Runs whose data are given are forecast here, the others in another process."""
+def parts_of(runs: Sequence[LoadedRun], patience: float) -> list[dict[str, Part]]:
+    """What needs the data. Runs whose data are given are forecast here, the others in another process."""
     given = ["problem" in vars(run) for run in runs]
     asked = iter(ask([r.stored.path for r, here in zip(runs, given, strict=True) if not here], patience))
-    parts = [all_of(run) if here else next(asked) for run, here in zip(runs, given, strict=True)]
+    return [all_of(run) if here else next(asked) for run, here in zip(runs, given, strict=True)]
+
+
+def facts_of(runs: Sequence[LoadedRun], parts: Sequence[dict[str, Part]]) -> list[Facts]:
+    """What a page says of each run."""
     rows = zip(runs, labels(runs), parts, strict=True)
     return [Facts(run, label, i, found, len(runs)) for i, (run, label, found) in enumerate(rows)]
+
+
+def compared(verdict: dict[str, Any]) -> bool:
+    """Whether a check found anything to compare."""
+    return any(check["ok"] is not None for check in verdict["checks"])
 
 
 def labels(runs: Sequence[LoadedRun]) -> list[str]:

@@ -18,7 +18,8 @@ import numpy as np
 from fedpoint.errors import FedpointError
 from fedpoint.report import disk
 from fedpoint.report.charts import chart, curve, expected, held_out, loggable, repeats
-from fedpoint.report.facts import Facts, facts_of, loaded, status
+from fedpoint.report.facts import Facts, compared, facts_of, loaded, parts_of, status
+from fedpoint.report.from_data import Part
 from fedpoint.report.load import LoadedRun
 from fedpoint.report.markup import Html, escape, join, number, size, table, tag, with_error
 from fedpoint.report.plots import WHAT
@@ -46,11 +47,18 @@ def write(runs: Sequence[Any], out: str | Path | None = None, title: str | None 
     if out is not None and not path.parent.is_dir():
         raise FedpointError(f"the folder {path.parent} does not exist: create it, or save {path.name} elsewhere")
     found, name = loaded(runs)
-    facts = facts_of(found, patience)
-    if title is None:
-        title = name if len(facts) > 1 else _headline(facts[0])
-    disk.write_bytes(path, page(facts, title).encode())
+    disk.write_bytes(path, composed(found, parts_of(found, patience), title, name).encode())
     return path
+
+
+def composed(
+    runs: Sequence[LoadedRun], parts: Sequence[dict[str, Part]], title: str | None = None, name: str | None = None
+) -> str:
+    """The page of runs and of what needed their data; name: of several together."""
+    facts = facts_of(runs, parts)
+    if title is None:
+        title = _headline(facts[0]) if len(facts) == 1 else name or f"{len(facts)} runs"
+    return page(facts, title)
 
 
 def _default_place(runs: Sequence[Any]) -> Path:
@@ -61,14 +69,10 @@ def _default_place(runs: Sequence[Any]) -> Path:
 
 def page(facts: Sequence[Facts], title: str) -> str:
     """The whole page as text."""
-    style, script = asset("curves.css") + asset("page.css"), asset("curves.js") + asset("page.js")
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    style, script = _style(), _script()
     head = [
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy()),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("meta", name="generator", content=f"fedpoint {_version()}"),
@@ -97,6 +101,22 @@ def page(facts: Sequence[Facts], title: str) -> str:
         tag("script", Html(script)),
     ]
     return "<!doctype html>\n" + tag("html", tag("head", *head), tag("body", *body), lang="en") + "\n"
+
+
+def policy() -> str:
+    """What a browser may do with a report: run its script and use its style, by their hashes."""
+    return (
+        f"default-src 'none'; style-src '{_hash(_style())}'; script-src '{_hash(_script())}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _style() -> str:
+    return asset("curves.css") + asset("page.css")
+
+
+def _script() -> str:
+    return asset("curves.js") + asset("page.js")
 
 
 def asset(name: str) -> str:
@@ -180,8 +200,8 @@ def _ranking(facts: Sequence[Facts]) -> Html:
 
 
 def _mark(facts: Facts) -> Html:
-    verdict = facts.verdict
-    if verdict is None or not verdict["compared"]:
+    verdict = facts.forecast.get("verdict")
+    if verdict is None or not compared(verdict):
         return escape("–")
     word = "yes" if verdict["passed"] else "no"
     return tag("span", "✓ " if verdict["passed"] else "✗ ", word, class_="good" if verdict["passed"] else "bad")

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpoint.report import svg
 from fedpoint.report.charts import chart, curve, expected, held_out, levels, loggable, repeats
-from fedpoint.report.facts import Facts, status
+from fedpoint.report.facts import Facts, compared, status
 from fedpoint.report.labels import short
 from fedpoint.report.markup import Html, join, number, size, table, tag, with_error
 from fedpoint.report.plots import WHAT
@@ -37,10 +37,10 @@ def run_section(facts: Facts) -> Html:
 
 
 def _verdict(facts: Facts) -> Html | None:
-    verdict = facts.verdict
+    verdict = facts.forecast.get("verdict")
     if verdict is None:
         return None
-    if not verdict["compared"]:
+    if not compared(verdict):
         return tag("p", tag("strong", "– Not checked: "), verdict["words"] + ".", class_="verdict")
     good = verdict["passed"]
     head = "✓ As forecast: " if good else "✗ Contradicts its forecast: "
@@ -95,7 +95,7 @@ def _charts(facts: Facts) -> list[Html]:
     run, charts = facts.run, []
     if run.error is not None:
         own = curve(facts, run.error, run.rounds, "run")
-        lines = [own, *expected(facts, "ink"), *levels(facts)]
+        lines = [own, *expected(facts, "ink"), *levels(facts.forecast)]
         charts.append(chart("Error", WHAT["error"], lines, loggable([facts], "error"), repeats([facts])))
     if run.has_loss and not (facts.several and run.error is not None):
         own = curve(facts, run.loss, run.rounds, "run")

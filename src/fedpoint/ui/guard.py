@@ -118,11 +118,13 @@ class Guard:
 
 
 def _sender(send: Any) -> Callable[[Any], Awaitable[None]]:
-    """Every answer with the page's headers."""
+    """Every answer with the page's headers, where it does not have its own."""
 
     async def answer(message: Any) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", []), *HEADERS]}
+            own = {name.lower(): value for name, value in message.get("headers", [])}
+            rest = [(name, value) for name, value in HEADERS if name not in own]
+            message = {**message, "headers": [*message.get("headers", []), *rest]}
         await send(message)
 
     return answer

@@ -11,7 +11,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,13 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedpoint.errors import FedpointError
+from fedpoint.report.facts import MOST_RUNS
+from fedpoint.report.page import policy
 from fedpoint.ui.desk import WAITING, Busy, Desk, Superseded
 from fedpoint.ui.guard import Guard, is_loopback
 from fedpoint.ui.lessons import lessons, lines
 from fedpoint.ui.mathml import formula
+from fedpoint.ui.outlook import Outlook
 from fedpoint.ui.playground import Playground, playgrounds
 from fedpoint.ui.runs import Runs
 
@@ -51,6 +54,7 @@ class Page:
 
     def __init__(self, runs: Path, host: str = "127.0.0.1", token: str | None = None, warm: bool = True):
         self.runs, self.desk = Runs(runs), Desk(playgrounds())
+        self.outlook = Outlook(self.runs)
         self.stop = asyncio.Event()  # set when the server is told to end
         self._streams = 0
         routes = [Route("/", self._static("index.html"))]
@@ -63,6 +67,8 @@ class Page:
             Route("/api/runs", self._list),
             Route("/api/run", self._run),
             Route("/api/follow", self._follow),
+            Route("/api/forecast", self._forecast),
+            Route("/api/report", self._report),
         ]
 
         @contextlib.asynccontextmanager
@@ -70,12 +76,17 @@ class Page:
             if warm:
                 self.desk.warm()
             yield
-            self.stop.set()
+            self.end()
 
         mistakes: Any = {HTTPException: _refused, FedpointError: _mistake, Exception: _failed}
         inside = Starlette(routes=routes, lifespan=life, exception_handlers=mistakes)
         inside.router.redirect_slashes = False
         self.app = Guard(inside, host, token)
+
+    def end(self) -> None:
+        """Streams and what is computed for runs end, within a moment."""
+        self.stop.set()  # read between looks, LOOK seconds apart at most
+        self.outlook.close()
 
     @staticmethod
     def _static(name: str) -> Callable[[Request], Any]:
@@ -186,6 +197,28 @@ class Page:
                 yield "", None
 
         return self._stream(events())
+
+    async def _forecast(self, request: Request) -> Response:
+        """What a run must do, and whether it did: when it has been computed."""
+        name = self._named(request)
+        return _json(await self._computed(self.outlook.of(name)))
+
+    async def _report(self, request: Request) -> Response:
+        """The report of one run or more, made now: no file of a folder is ever given out."""
+        names = list(dict.fromkeys(request.query_params.getlist("name")))
+        if not 1 <= len(names) <= MOST_RUNS:
+            raise HTTPException(400, f"A report is of 1 to {MOST_RUNS} runs: give name=, once for each.")
+        text = await self._computed(self.outlook.report(names))
+        headers = {"content-security-policy": f"{policy()}; frame-ancestors 'none'"}
+        return Response(text, media_type="text/html; charset=utf-8", headers=headers)
+
+    async def _computed(self, work: Awaitable[Any]) -> Any:
+        try:
+            return await work
+        except FedpointError as error:
+            raise HTTPException(404, str(error)) from None
+        except Busy:
+            raise HTTPException(503, "Several runs are being computed: try again in a minute.") from None
 
     def _stream(self, events: AsyncIterator[tuple[str, Any]]) -> Response:
         """Server-sent events; an empty name means: look again later."""
@@ -315,7 +348,7 @@ class _Server(uvicorn.Server):
         self.page = page
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        self.page.stop.set()  # read between looks, LOOK seconds apart at most
+        self.page.end()
         super().handle_exit(sig, frame)
 
 

@@ -3,6 +3,11 @@ import { ask, make, number } from "./dom.js";
 
 const AGAIN = 3000; // milliseconds between looks at the list
 const FIRST = 5; // runs drawn together at first
+const MOST = 24; // runs of one report
+
+function reportOf(names) {
+  return `/api/report?${new URLSearchParams(names.map((name) => ["name", name]))}`;
+}
 
 export class RunList {
   constructor(main, folder) {
@@ -14,7 +19,10 @@ export class RunList {
     const head = ["drawn", "run", "state", "algorithm", "problem", "agents", "rounds", "repeats"].map((t) => make("th", { scope: "col" }, t));
     this.table = make("table", {}, make("thead", {}, make("tr", {}, ...head)), this.body);
     this.none = make("p", { class: "pale" });
-    main.replaceChildren(make("h1", {}, "Runs"), make("p", { class: "pale" }, `In the folder ${folder}, newest first.`), this.none, this.box, make("div", { class: "wide" }, this.table));
+    this.report = make("a", { target: "_blank", rel: "noopener" }, "Report of the runs that are drawn");
+    this.link = make("p", { hidden: true }, this.report);
+    const about = make("p", { class: "pale" }, `In the folder ${folder}, newest first.`);
+    main.replaceChildren(make("h1", {}, "Runs"), about, this.none, this.box, this.link, make("div", { class: "wide" }, this.table));
     this.look();
   }
 
@@ -53,6 +61,8 @@ export class RunList {
     }
     if (this.closed) return;
     this.box.hidden = !lines.length;
+    this.link.hidden = !this.chosen.size || this.chosen.size > MOST;
+    this.report.href = reportOf([...this.chosen]);
     const chart = { title: "Error of the runs over rounds", x: { label: "rounds" }, y: { label: "squared distance to the solution", log: true }, lines };
     if (this.drawn) this.drawn.update(chart);
     else if (lines.length) this.drawn = globalThis.fedpointCurves.draw(this.box, chart);
@@ -87,8 +97,12 @@ export class RunPage {
     this.charts = {};
     this.facts = make("ul", { class: "facts" });
     this.state = make("p", { role: "status" }, "Loading …");
+    this.says = make("p", { class: "verdict", role: "status" });
     this.boxes = make("div", { class: "pair" });
-    main.replaceChildren(make("h1", {}, name), this.state, this.facts, this.boxes);
+    const report = make("p", {}, make("a", { href: reportOf([name]), target: "_blank", rel: "noopener" }, "Report"), " (one page with everything, to be printed or saved)");
+    this.name = name;
+    this.abort = new AbortController();
+    main.replaceChildren(make("h1", {}, name), this.state, this.facts, this.says, this.boxes, report);
     this.stream = new EventSource(`/api/follow?name=${encodeURIComponent(name)}`);
     this.stream.addEventListener("curves", (event) => this.take(JSON.parse(event.data)));
     this.stream.addEventListener("problem", (event) => this.wrong(JSON.parse(event.data).message));
@@ -104,8 +118,32 @@ export class RunPage {
     this.state.textContent = message;
   }
 
+  /** The forecast, computed on the first visit; once more when the run has ended, for the verdict. */
+  async look(run) {
+    const now = run.state === "running" ? "running" : `${run.state} ${run.reached}`;
+    if (!run.reached || this.asked === now) return;
+    this.asked = now;
+    this.tell(this.forecast?.says || "The forecast is being computed …");
+    try {
+      const found = await (await ask(`/api/forecast?name=${encodeURIComponent(this.name)}`, { signal: this.abort.signal })).json();
+      if (this.asked !== now) return;
+      this.forecast = found;
+      this.tell(found.says, found.good);
+      this.take(this.last);
+      this.main.dataset.forecast = found.lines.length;
+    } catch (error) {
+      if (error.name !== "AbortError") this.tell(`No forecast: ${error.message}`);
+    }
+  }
+
+  tell(says, good) {
+    this.says.textContent = says;
+    this.says.className = `verdict ${good === true ? "good" : good === false ? "bad" : "pale"}`;
+  }
+
   take(run) {
     this.last = run;
+    this.look(run);
     this.main.dataset.points = run.x.length;
     this.state.replaceChildren(make("span", { class: `state ${run.state}` }, run.state), ` round ${number(run.reached)} of ${number(run.rounds)}`);
     const facts = { algorithm: run.algorithm, problem: run.problem, agents: run.agents, repeats: run.repeats, seed: run.seed };
@@ -119,8 +157,7 @@ export class RunPage {
         x: { label: "rounds", min: 0, max: run.rounds || undefined },
         y: { label, log: measure === "error" },
         note: several ? `mean and range of ${run.repeats} repeats` : undefined,
-        legend: "none",
-        lines: [{ name: run.algorithm, x: run.x, y: mean, ...(several ? { low, high } : {}) }],
+        lines: [{ name: "run", x: run.x, y: mean, colour: 0, ...(several ? { low, high } : {}) }, ...((measure === "error" && this.forecast?.lines) || [])],
       };
       if (this.charts[measure]) this.charts[measure].update(chart);
       else {
@@ -133,7 +170,8 @@ export class RunPage {
 
   close() {
     this.stream.close();
+    this.abort.abort();
     for (const chart of Object.values(this.charts)) chart.destroy();
-    delete this.main.dataset.points;
+    for (const name of ["points", "forecast"]) delete this.main.dataset[name];
   }
 }

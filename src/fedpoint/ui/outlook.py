@@ -1,0 +1,86 @@
+"""What must a stored run do, and did it? What needs its data: made once, in the background, by another process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpoint.report.charts import forecast_name, levels
+from fedpoint.report.facts import compared, readable
+from fedpoint.report.from_data import Part, ask
+from fedpoint.report.page import composed
+from fedpoint.ui.desk import Busy
+from fedpoint.ui.runs import Runs
+
+PATIENCE = 60.0  # seconds for one run
+WAITING = 8  # runs asked for and not done
+KEPT = 64  # runs whose parts are kept
+
+
+class Outlook:
+    """Forecasts, losses per agent and networks of runs, one run at a time."""
+
+    def __init__(self, runs: Runs, patience: float = PATIENCE):
+        self.runs, self.patience = runs, patience
+        self._stop = threading.Event()
+        self._one = asyncio.Lock()
+        self._made: OrderedDict[tuple, asyncio.Task] = OrderedDict()
+
+    async def parts(self, name: str) -> dict[str, Part]:
+        """See `report.from_data`. Made again when a run has ended, or has gone on since; not while it goes on."""
+        path, key = await asyncio.to_thread(self._key, name)
+        if key not in self._made:
+            if sum(not task.done() for task in self._made.values()) >= WAITING:
+                raise Busy
+            self._made[key] = asyncio.create_task(self._make(path))
+            while len(self._made) > KEPT:
+                self._made.popitem(last=False)[1].cancel()
+        self._made.move_to_end(key)
+        return await asyncio.shield(self._made[key])  # a reader who leaves does not end it for the others
+
+    def _key(self, name: str) -> tuple[Path, tuple]:
+        path = self.runs.folder(name)
+        reached = None if self.runs.state(path) == "running" else self.runs.reached(path)
+        return path, (name, reached, (path / "run.json").stat().st_mtime_ns)
+
+    async def _make(self, path: Path) -> dict[str, Part]:
+        async with self._one:
+            await asyncio.to_thread(readable, path)  # whatever has no rounds yet is refused, with the reason
+            return (await asyncio.to_thread(ask, [path], self.patience, self._stop))[0]
+
+    async def of(self, name: str) -> dict[str, Any]:
+        """Lines for the chart of the error, and a sentence."""
+        part = (await self.parts(name))["forecast"]
+        if "missing" in part:
+            return {"lines": [], "says": f"No forecast: {part['missing']}", "good": None}
+        lines: list[dict[str, Any]] = levels(part)
+        if "curve" in part:
+            curve = {"name": forecast_name(part), "x": part["at"], "y": part["curve"]}
+            lines.insert(0, {**curve, "colour": "ink", "dash": "dashed"})
+        return {"lines": lines, **_verdict(part)}
+
+    async def report(self, names: Sequence[str]) -> str:
+        """The report of these runs, as `fedpoint report` writes it."""
+        paths = [await asyncio.to_thread(self.runs.folder, name) for name in names]  # before any work
+        parts = [await self.parts(name) for name in names]
+        return await asyncio.to_thread(lambda: composed([readable(path) for path in paths], parts))
+
+    def close(self) -> None:
+        """Ends what is under way, within a moment."""
+        self._stop.set()
+
+
+def _verdict(part: Part) -> dict[str, Any]:
+    verdict = part.get("verdict")
+    if part["diverges"]:
+        return {"says": f"It must diverge: {part['reason']}.", "good": False}
+    if verdict is None:
+        return {"says": "", "good": None}
+    if not compared(verdict):
+        return {"says": f"Not checked: {verdict['words']}.", "good": None}
+    begun = "As forecast: " if verdict["passed"] else "Contradicts its forecast: "
+    return {"says": f"{begun}{verdict['words']}.", "good": verdict["passed"]}
