@@ -230,6 +230,29 @@ def test_schemes_and_objects_as_methods():
     assert len(made.tried) >= 1
 
 
+def test_large_states_without_noise_are_followed():
+    """The path is the curve: the promised round is the first at the target, as a loop in NumPy has it."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3, 100, 64))
+    y = np.einsum("kid,kd->ki", X, rng.normal(size=64) + rng.normal(size=(3, 64)))
+    task = fp.problems.LeastSquares(list(X), list(y), mean=True)
+    solution = task.solution()
+    target = 1e-3 * float((solution**2).sum())
+    options = {"methods": ["fedavg"], "local_steps": [4], "participation": [fp.Everyone()]}
+    best = fp.plan(task, target=target, **options).best
+    w, errors = np.zeros(64), []
+    while len(errors) < best.rounds:
+        models = np.repeat(w[None], 3, axis=0)
+        for _ in range(4):
+            gaps = np.einsum("kid,kd->ki", X, models) - y
+            models = models - best.step / 4 * np.einsum("kid,ki->kd", X, gaps) / 100
+        w = models.mean(0)
+        errors.append(((w - solution) ** 2).sum())
+    assert errors[-1] <= target < errors[-2] and best.error == pytest.approx(errors[-1], rel=1e-9)
+    short = fp.plan(task, target=target, rounds=2, **options)
+    assert not short.choices and "within 2 rounds" in short.excluded[0].reason
+
+
 def test_it_can_be_read(streamed, tmp_path):
     text = str(streamed)
     assert "in expectation" in text and "FedAvg" in text and "floats" in text

@@ -47,6 +47,7 @@ class PlanTable(Table):
     minimise: Literal["communication", "computation", "time"] = "communication"
     prices: PriceTable | None = None
     budget: Positive | None = None
+    rounds: Annotated[int, Field(ge=1)] | None = None
     methods: list[Any] | None = None
     local_steps: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = None
     participation: list[Any] | None = None

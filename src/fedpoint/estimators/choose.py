@@ -16,7 +16,7 @@ from fedpoint.verbs.plan import plan
 from fedpoint.verbs.plan_search import method_of
 
 PLANNED_STEPS = (4, 16)  # beside gradient exchange, which takes one
-# Numbers of all memories, up to which forecasts of SCAFFOLD are quick: with affine fields, and with others.
+# Numbers of all memories, up to which forecasts of a noisy SCAFFOLD are quick: with affine fields, and with others.
 LARGE = {True: 1000, False: 100}
 
 
@@ -116,11 +116,13 @@ def planned(task: Any, step: Any, local_steps: Any, rounds: int, target: float, 
         if not away > 0:
             return Chosen(by_name("gradient_exchange", task, step, local_steps, participation), rounds, None)
         methods = ["gradient_exchange", "fedavg"]
-        if (task.agents + 1) * np.size(solution) <= LARGE[bool(task.linear)]:
+        silent = task.batch is None and (participation is None or isinstance(participation, Everyone))
+        if silent or (task.agents + 1) * np.size(solution) <= LARGE[bool(task.linear)]:
             methods.append("scaffold")
         made = plan(
             task,
             target=target * away,
+            rounds=rounds,
             methods=methods,
             local_steps=PLANNED_STEPS,
             participation=[Everyone() if participation is None else participation],
@@ -130,8 +132,6 @@ def planned(task: Any, step: Any, local_steps: Any, rounds: int, target: float, 
                 "; ".join(f"{e.method}: {e.reason}" for e in made.excluded) or "no method reaches the target"
             )
         best = made.choices[0]
-        if best.rounds > rounds:
-            raise FedpointError(f"the cheapest plan takes {best.rounds} rounds, more than rounds={rounds}")
         return Chosen(best.algorithm, int(best.rounds), made)
     except FedpointError as error:
         warnings.warn(f"no plan, SCAFFOLD with {local_steps} local steps is taken: {error}", PlanNotice, stacklevel=5)

@@ -264,10 +264,16 @@ class Setting:
         parts, first = [self.read(x)[None]], 0
         while first < rounds:
             with jax.enable_x64(True):
-                models, x = _path(self.oracle, self.space, self.numbers, x, jnp.int32(first))
+                models, x = _path(self.oracle, self.space, self.numbers, x, jnp.int32(first), PATH)
             parts.append(np.asarray(models)[: rounds - first])
             first += PATH
         return np.concatenate(parts)
+
+    def stretch(self, x: np.ndarray, first: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+        """(rounds, d): the model after each of the next rounds, and the state after them; compiled for their number."""
+        with jax.enable_x64(True):
+            models, x = _path(self.oracle, self.space, self.numbers, x, jnp.int32(first), rounds)
+        return np.asarray(models), np.asarray(x)
 
     def read(self, x: np.ndarray) -> np.ndarray:
         """The model in a state, flattened."""
@@ -515,14 +521,14 @@ def _travel(oracle, space, numbers, x, first, rounds):
 PATH = 256  # rounds of a path that are computed at a time
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _path(oracle, space, numbers, x, first):
+@partial(jax.jit, static_argnums=(0, 1, 5))
+def _path(oracle, space, numbers, x, first, rounds):
     def go(state, round):
         hub, m = state
         hub, m = expected(oracle, space, numbers, hub, m, round)
         return (hub, m), flat(numbers.algorithm.read(hub, ()))
 
-    (hub, m), models = lax.scan(go, start_at(numbers, x, first), first + jnp.arange(PATH))
+    (hub, m), models = lax.scan(go, start_at(numbers, x, first), first + jnp.arange(rounds))
     return models, jnp.concatenate([flat(hub), m.ravel()])
 
 

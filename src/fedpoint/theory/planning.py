@@ -160,10 +160,10 @@ def curve_of(forecast: Any, accuracy: float) -> Curve:
         raise Uncomputable(f"its floor is not computable: {f.noise_by}")
     if not math.isfinite(f.floor):
         return Curve(lambda t: math.inf, math.inf, 0)
-    steady: Steady | None = f.steady
     path = MeanPath(f)
     if f.noiseless:
         return Curve(path.at, f.floor, LONGEST_PATH)
+    steady: Steady | None = f.steady
     if steady is not None:
         start = np.zeros((steady.n, steady.n))
         start[1:, 1:] = steady.covariance
@@ -258,6 +258,45 @@ def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | 
     return math.inf, "slow" if limit == asked else "floor", found[-1], np.array(found)
 
 
+def unbiased(forecast: Any) -> bool:
+    """Whether w* stays where it is: then no curve settles above it. Methods that remember are taken to be so."""
+    s = forecast.setting
+    if s.m0.size or s.u0.size != len(forecast.optimum):
+        return True
+    moved = np.abs(s.step(forecast.optimum) - forecast.optimum).max()
+    return bool(moved <= 1e-9 * (1 + np.abs(forecast.optimum).max()))
+
+
+def follow(forecast: Any, target: float, limit: int) -> tuple[float, str, float | None, np.ndarray]:
+    """(rounds, why, level, values) where nothing is random: the path itself is the curve.
+
+    It is gone along until it is below the target, grows, or until its present pace does not bring it there within the
+    limit: distances are sums of decaying parts, the slowest of which remain, so that the pace only slackens.
+    """
+    f, s = forecast, forecast.setting
+    limit = min(limit, LONGEST_PATH)
+    x, found = f.origin, [float((f.measured(s.read(f.origin) - f.optimum) ** 2).sum())]
+    while True:
+        with np.errstate(all="ignore"):
+            models, x = s.stretch(x, len(found) - 1, CHUNK)
+            found.extend(map(float, (f.measured(models - f.optimum) ** 2).sum(1)))
+        new = np.array(found)
+        below = np.flatnonzero(new <= target)
+        if len(below):
+            rounds = int(below[0])
+            return (float(rounds), "", None, new[: rounds + 1]) if rounds <= limit else (math.inf, "slow", None, new)
+        if not np.isfinite(new).all() or new[-1] > 4 * new[0]:
+            return math.inf, "diverges", None, np.zeros(0)
+        early, middle, late = new[-1 - CHUNK], new[-1 - CHUNK // 2], new[-1]
+        pace = math.log(late / middle) / (CHUNK // 2)
+        if len(found) > limit or math.log(late / target) + pace * (limit + 1 - len(found)) > 0:
+            if unbiased(f):
+                return math.inf, "slow", None, new
+            bend = (late - middle) - (middle - early)  # Aitken: where a curve with one decaying part ends
+            end = late - (late - middle) ** 2 / bend if bend > 0 else late
+            return math.inf, "floor" if end > target else "slow", float(max(end, 0.0)), new
+
+
 # One step, and the best one.
 
 
@@ -267,11 +306,13 @@ def attempt(forecast: Any, step: float, target: float, limit: int) -> Trial:
     if s.adaptive or s.scheduled:
         raise Uncomputable(f"its floor is not computable: {f.noise_by}")
     try:
-        if walks(s) and not f.noiseless and exactly(f):
-            rounds, why, level, values = walk(f, target, limit)
+        silent = f.noiseless and s.size > LARGE
+        if silent or (walks(s) and not f.noiseless and exactly(f)):
+            rounds, why, level, values = (follow if silent else walk)(f, target, limit)
             times = thinned(len(values) - 1) if len(values) else np.zeros(0, int)
             value = float(values[int(rounds)]) if math.isfinite(rounds) else math.nan
-            return Trial(step, rounds, why, level, value, times, values[times], min(limit, longest_walk(s)))
+            ahead = min(limit, LONGEST_PATH if silent else longest_walk(s))
+            return Trial(step, rounds, why, level, value, times, values[times], ahead)
         curve = curve_of(f, 1e-4 * target)
     except NoLimit:
         return Trial(step, math.inf, "diverges")

@@ -27,6 +27,7 @@ def plan(
     problem: Any,
     target: float,
     budget: float | None = None,
+    rounds: int | None = None,
     measure: str = "error",
     minimise: str = "communication",
     prices: Prices | None = None,
@@ -48,6 +49,7 @@ def plan(
     Args:
         target: of E|w - w*|^2 (measure="error") or of the loss above its minimum (measure="loss").
         budget: at most so much of what is minimised; where nothing is within it, the plan says what it buys.
+        rounds: at most so many; what takes more is left out.
         minimise: "communication" (numbers sent, both ways), "computation" (evaluations of local fields) or "time".
         prices: `fp.Prices`, for "time".
         methods: names, classes or objects, whose step and local steps are chosen. Default: those of the catalogue
@@ -64,7 +66,7 @@ def plan(
     >>> made.best.rounds, made.best.error <= 1e-2
     (1, True)
     """
-    options = _check(problem, target, budget, measure, minimise, prices, start, exact, seed)
+    options = _check(problem, target, budget, measure, minimise, prices, start, exact, seed, rounds)
     chosen = _methods(methods)
     grid = _local_steps(local_steps)
     schemes = _schemes(participation, problem.agents)
@@ -140,13 +142,15 @@ def _within(made: Plan, budget: float) -> None:
 # What a user may have got wrong.
 
 
-def _check(problem, target, budget, measure, minimise, prices, start, exact, seed) -> Options:
+def _check(problem, target, budget, measure, minimise, prices, start, exact, seed, rounds) -> Options:
     from fedpoint.algorithms import FedAvg
 
     check_inputs(FedAvg(step=1.0), problem, seed)
     _above_zero("target", target)
     if budget is not None:
         _above_zero("budget", budget)
+    if rounds is not None:
+        check_count("rounds", rounds, 1)
     if measure not in MEASURES:
         raise FedpointError(f"unknown measure {measure!r}: {nearest(str(measure), MEASURES)}")
     if minimise not in MINIMISE:
@@ -166,7 +170,7 @@ def _check(problem, target, budget, measure, minimise, prices, start, exact, see
             "the problem does not tell the covariance of its samples (oracle.known_noise), so floors are not known: "
             "plan with exact=True, or give the oracle `covariance` and `scatter`"
         )
-    return Options(measure, minimise, prices, start, exact, int(seed))
+    return Options(measure, minimise, prices, start, exact, int(seed), None if rounds is None else int(rounds))
 
 
 def _above_zero(name: str, value: Any) -> None:

@@ -172,6 +172,7 @@ class Options:
     start: Any
     exact: bool
     seed: int
+    rounds: int | None = None  # at most
 
     def cost(self, use: Use) -> float:
         """What is minimised, of one round."""

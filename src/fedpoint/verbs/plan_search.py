@@ -174,6 +174,7 @@ class Search:
         use = self.use(method, method(guess, E), scheme, E)
         cost = self.options.cost(use)
         limit = LONGEST if math.isinf(most) else max(0, min(LONGEST, math.ceil(most / cost) - 1))
+        limit = min(limit, self.options.rounds or LONGEST)
         if limit < 1:
             return None, [Trial(guess, math.inf, "slow")]
 
