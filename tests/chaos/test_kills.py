@@ -21,6 +21,7 @@ SHORT = 17  # rounds: segments of 1, 8, 4, 2, 1, 1 without patience, and a commi
 @pytest.fixture
 def hurry(monkeypatch):
     monkeypatch.setattr(store, "PERIOD", 0.0)
+    monkeypatch.setattr(store, "SHARE", float("inf"), raising=False)
     monkeypatch.setattr(session, "PATIENCE", 0.0)
     monkeypatch.setattr(folders, "MAX_RECORD_FILES", 3)
 

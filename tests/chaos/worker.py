@@ -19,7 +19,7 @@ def main(step, *arguments):
     from fedpoint.report import folder, store
     from fedpoint.runtimes import session
 
-    store.PERIOD, session.PATIENCE, folder.MAX_RECORD_FILES = 0.02, 0.005, 8
+    store.PERIOD, store.SHARE, session.PATIENCE, folder.MAX_RECORD_FILES = 0.02, float("inf"), 0.005, 8
     steps = itertools.count(1)
 
     def look():

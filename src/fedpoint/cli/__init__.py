@@ -35,7 +35,7 @@ COMMANDS = {
 def _notes() -> Iterator[None]:
     """What was recovered is said in a line, where Python would print a warning with its line of code."""
 
-    def show(message: Any, category: type, *rest: Any, **more: Any) -> None:
+    def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
         if issubclass(category, Recovered):
             click.echo(f"Note: {message}", err=True)
         else:

@@ -35,7 +35,11 @@ _HINTS = {
 
 
 class Refused(FedpointError):
-    """The system refused to read or write: no space, no permission."""
+    """The system refused to read or write: no space, no permission. `reason` says which, and what to do."""
+
+    def __init__(self, what: str, reason: str):
+        super().__init__(f"cannot {what}: {reason}")
+        self.reason = reason
 
 
 class Damaged(FedpointError):
@@ -48,7 +52,7 @@ def os_errors(what: str) -> Iterator[None]:
         yield
     except OSError as err:
         hint = _HINTS.get(err.errno or 0, "check the path and the disk")
-        raise Refused(f"cannot {what}: {err.strerror or err}; {hint}") from err
+        raise Refused(what, f"{err.strerror or err}; {hint}") from err
 
 
 def sync(file: BinaryIO) -> None:

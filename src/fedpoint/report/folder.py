@@ -115,10 +115,12 @@ class RunFolder:
                 disk.write_bytes(aside / "run.json", json.dumps(run, indent=2).encode())
                 _claim(aside, path)
                 disk.sync_folder(path.parent)
-            except BaseException:
+            except BaseException as err:
                 if lock:
                     lock.close()
                 shutil.rmtree(aside, ignore_errors=True)
+                if isinstance(err, disk.Refused):  # in the user's words: they never saw the folder aside
+                    raise disk.Refused(f"create the run folder {path}", err.reason) from err
                 raise
         return cls(path, dict(config), dict(meta), lock)
 

@@ -1,0 +1,269 @@
+"""What goes wrong around a run: one clear message, a status that is not 0, nothing lost, and the same bits after."""
+
+import datetime
+import errno
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedpoint.report import disk, store
+from fedpoint.report.folder import RunFolder
+from fedpoint.runtimes import session
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "chaos"))
+
+from chaos_driver import TEXT, look_at, same_bits
+from disk_steps import every_step
+
+ROUNDS = 17  # in segments of 1, 8, 4, 2, 1, 1 without patience, and a commit after each
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch):
+    monkeypatch.setattr(store, "PERIOD", 0.0)
+    monkeypatch.setattr(store, "SHARE", float("inf"), raising=False)
+    monkeypatch.setattr(session, "PATIENCE", 0.0)
+
+
+@pytest.fixture
+def file(toml):
+    return toml(TEXT.replace("record_every = 20", "record_every = 2"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run that nothing happened to."""
+    from fedpoint.cli.experiment import perform
+    from fedpoint.cli.progress import Watch
+    from fedpoint.config import read
+
+    folder = tmp_path_factory.mktemp("faults")
+    (folder / "file.toml").write_text(TEXT.replace("record_every = 20", "record_every = 2"))
+    perform(read(folder / "file.toml", rounds=ROUNDS), folder / "whole", Watch())
+    return folder / "whole"
+
+
+def run(cli, file, folder="r", status=0):
+    return cli("run", file, "--folder", folder, "--rounds", ROUNDS, "--no-figure", "--quiet", status=status)
+
+
+def resume(cli, folder="r", status=0):
+    return cli("resume", folder, "--no-figure", "--quiet", status=status)
+
+
+@pytest.fixture
+def half(cli, file):
+    """A run that Ctrl-C ended in its sixth commit."""
+    from fedpoint.report.folder import RunFolder
+
+    commits, real = itertools.count(1), RunFolder.commit
+
+    def commit(self, *args):
+        real(self, *args)
+        if next(commits) == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFolder, "commit", commit)
+        run(cli, file, status=130)
+    return Path("r")
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def newest(folder):
+    return max((folder / "checkpoints").iterdir())
+
+
+# The disk.
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+@pytest.mark.parametrize("step", [5, 150, 290])
+def test_a_disk_that_refuses(cli, file, whole, code, step):
+    """From a step on nothing can be written any more, not even what went wrong."""
+    steps = itertools.count()
+
+    def look():
+        if next(steps) >= step:
+            raise OSError(code, os.strerror(code))
+
+    with every_step(look):
+        said = run(cli, file, status=2).stderr
+    assert os.strerror(code) in said and said.count("Error:") == 1 and "Traceback" not in said
+    if not Path("r").exists():
+        assert "cannot create the run folder" in said
+        run(cli, file)
+    else:
+        reached = look_at("r", 0)
+        assert f"interrupted at round {reached}; resume with: fedpoint resume r" in said
+        resume(cli)
+    same_bits("r", whole)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real disk of 40 kB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a disk is for root")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_real_disk_that_is_full_and_then_read_only(cli, file, whole, small_disk):
+    folder = small_disk / "r"
+    said = run(cli, file, folder, status=2).stderr
+    reached = look_at(folder, 0)
+    assert "No space left on device; free some space" in said
+    assert f"interrupted at round {reached}; resume with: fedpoint resume {folder}" in said
+    before = contents(folder)
+    subprocess.run(["mount", "-o", "remount,ro,size=1m", str(small_disk)], check=True)
+    assert "the disk is read-only" in resume(cli, folder, status=2).stderr
+    assert contents(folder) == before
+    subprocess.run(["mount", "-o", "remount,rw,size=1m", str(small_disk)], check=True)
+    resume(cli, folder)
+    same_bits(folder, whole)
+
+
+# What is on it.
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[data.index(b'"round":') + len(b'"round":')] ^= 1  # not any bit: some of an archive say nothing
+    path.write_bytes(data)
+
+
+def foreign(path):
+    """The checkpoint of a run with another configuration."""
+    arrays, body = disk.read_npz(path, "checkpoint")
+    del body["sha256"]
+    disk.write_npz(path, "checkpoint", arrays, {**body, "config_sha256": "0" * 64})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [flip, foreign, lambda path: path.write_bytes(path.read_bytes()[:-30]), lambda path: path.write_bytes(b"")],
+    ids=["a bit", "another configuration", "cut short", "empty"],
+)
+def test_the_checkpoint_before_a_damaged_one_serves_and_that_is_said(cli, half, whole, damage):
+    bad, good = newest(half), min((half / "checkpoints").iterdir())
+    damage(bad)
+    said = resume(cli).stderr
+    assert f"Note: {bad.resolve()} " in said and f"the one before it serves, of round {int(good.stem)}" in said
+    events = [event for event in RunFolder.open(half).events() if event["event"] == "recovered"]
+    assert len(events) == 1 and bad.name in events[0]["message"]
+    same_bits(half, whole)
+    assert "Note:" not in resume(cli).stderr
+
+
+def test_without_any_good_checkpoint_nothing_is_touched(cli, half):
+    for path in (half / "checkpoints").iterdir():
+        flip(path)
+    before = contents(half)
+    said = resume(cli, status=2).stderr
+    assert said.startswith("Error: no checkpoint in") and said.count("is damaged") == 2
+    assert contents(half) == before
+
+
+def test_a_checkpoint_of_another_format_is_left_to_who_wrote_it(cli, half, whole, monkeypatch):
+    """To go on from the one before it would remove what another fedpoint has done."""
+    arrays, body = disk.read_npz(newest(half), "checkpoint")
+    good = newest(half).read_bytes()
+    for name in ("sha256", "format", "version"):
+        del body[name]
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "VERSION", 99)
+        disk.write_npz(newest(half), "checkpoint", arrays, body)
+    before = contents(half)
+    for command in ("resume", "check"):
+        said = cli(command, "r", status=2).stderr
+        assert "has format version 99 and this fedpoint reads version 1; use the fedpoint that wrote it" in said
+    assert contents(half) == before
+    newest(half).write_bytes(good)
+    resume(cli)
+    same_bits(half, whole)
+
+
+def test_a_torn_last_line(cli, half, whole):
+    with open(half / "events.jsonl", "ab") as file:
+        file.write(b'{"time": "2026-')
+    cli("check", half)
+    resume(cli)
+    same_bits(half, whole)
+    assert RunFolder.open(half).events()[-1]["event"] == "finished"
+
+
+# Others, and the clock.
+
+
+def test_two_processes_on_one_folder(cli, half, file, whole):
+    with RunFolder.open(half, write=True):
+        before = contents(half)
+        assert f"process {os.getpid()} is writing" in resume(cli, status=2).stderr
+        assert "already holds a run" in run(cli, file, status=2).stderr
+        assert contents(half) == before
+    resume(cli)
+    same_bits(half, whole)
+
+
+def test_two_processes_that_begin_in_one_folder(cli, file, whole, monkeypatch):
+    real = os.rename
+
+    def rename(aside, path):
+        monkeypatch.setattr(os, "rename", real)
+        run(cli, file)  # the other one was faster
+        real(aside, path)
+
+    monkeypatch.setattr(os, "rename", rename)
+    assert "another process has begun a run in" in run(cli, file, status=2).stderr
+    same_bits("r", whole)
+    assert [path.name for path in Path().iterdir() if path.name.endswith(".tmp")] == []
+
+
+def test_a_clock_that_goes_backwards(cli, half, whole, monkeypatch):
+    class Backwards(datetime.datetime):
+        hours = itertools.count()
+
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2000, 1, 1, tzinfo=tz) - datetime.timedelta(hours=next(cls.hours))
+
+    monkeypatch.setattr(store.datetime, "datetime", Backwards)
+    resume(cli)
+    events = RunFolder.open(half).events()
+    assert events[-1]["event"] == "finished" and events[-1]["time"] < events[-2]["time"] < events[0]["time"]
+    same_bits(half, whole)
+    assert "finished already" in resume(cli).stderr
+
+
+# Ctrl-C.
+
+
+@pytest.mark.parametrize("step", [60, 130, 131, 150, 200, 255])
+def test_ctrl_c_twice(cli, file, whole, step):
+    """The second takes effect at once, also in the middle of a save or of a line of events."""
+    steps = itertools.count()
+
+    def look():
+        if next(steps) in (step, step + 1):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with every_step(look):
+        said = run(cli, file, status=130).stderr
+    reached = look_at("r", 0) if step > 60 else 0  # the first save is not yet on disk
+    assert f"interrupted at round {reached}; resume with: fedpoint resume r" in said and "Traceback" not in said
+    resume(cli)
+    assert not list(Path("r").rglob("*.tmp"))
+    same_bits("r", whole)
