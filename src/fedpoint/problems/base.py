@@ -205,6 +205,12 @@ class Problem:
         """`own`, with what is worth computing once for this algorithm."""
         return self.own
 
+    def part(self, own: Any, bounds: np.ndarray, process: int) -> tuple[Any, Any]:
+        """What the agents bounds[process] to bounds[process + 1] hold of `own`, and what all share without what is
+        only of use to the others; what is shared has the same shapes on all processes."""
+        begin, end = bounds[process : process + 2]
+        return jax.tree.map(lambda a: a[begin:end], own), self.common
+
     def start(self) -> Any:
         """The model a run starts from when none is given."""
         raise FedpointError(f"{type(self).__name__} does not say where a run starts: give start=")

@@ -322,6 +322,19 @@ class RowsProblem(Problem):
         chance[self.own.offset + self.counts - 1] = np.arange(1, len(self.counts) + 1)
         self.common = self.common._replace(chance=chance)
 
+    def part(self, own: Any, bounds: np.ndarray, process: int) -> tuple[Any, Any]:
+        ends = np.concatenate([[0], np.cumsum(self.counts)])[bounds]
+        size = int(np.diff(ends).max())
+        begin, end = ends[process : process + 2]
+
+        def cut(a: np.ndarray, fill: float, more: int) -> np.ndarray:
+            return np.concatenate([a[begin:end], np.full((size + more - (end - begin), *a.shape[1:]), fill, a.dtype)])
+
+        rows = jax.tree.map(lambda a: cut(a, 0, self.oracle.largest), self.common.rows)
+        chance = jax.tree.map(lambda a: cut(a, np.inf, 0), self.common.chance)
+        own, _ = super().part(own, bounds, process)
+        return own._replace(offset=own.offset - np.int32(begin)), self.common._replace(rows=rows, chance=chance)
+
     def all_rows(self) -> Any:
         """The rows of all agents, without padding, as the loss wants them."""
         n = int(self.counts.sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,9 @@ class LoadedRun(Run):
         algorithm: Any = None,
         participation: Any = None,
         network: Any = None,
+        make: Any = None,
     ):
-        self.stored, self.config = folder, folder.config
+        self.stored, self.config, self._make = folder, folder.config, make
         self.seed, self.repeats = self.config["seed"], self.config["repeats"]
         given = {"problem": problem, "algorithm": algorithm, "participation": participation, "network": network}
         vars(self).update({name: value for name, value in given.items() if value is not None})
@@ -107,10 +108,14 @@ class LoadedRun(Run):
 
     @property
     def has_loss(self) -> bool:
+        if self._loss is None and "sums" in self.config and {"problem", "experiment"} & {*vars(self), *self.config}:
+            return self.problem.has_loss
         return self._loss is not None
 
     @property
     def loss(self) -> np.ndarray:
+        if self._loss is None and self.has_loss:  # several processes record none: it is a pass over all data
+            return Run.loss.fget(self)  # type: ignore[attr-defined]
         if self._loss is None:
             raise FedpointError(f"the run in {self.stored.path} has no loss: its field is not a gradient")
         return self._loss
@@ -214,10 +219,19 @@ class LoadedRun(Run):
         exact, seed, repeats, every = (config[key] for key in ("exact", "seed", "repeats", "record_every"))
         network = check_network(self.network, self.problem)
         model = check_start(self.problem, start, network)
-        session = Session(algorithm, self.problem, participation, model, exact, seed, repeats, every, network=network)
+        make = self._make or self._same_sums()
+        session = make(algorithm, self.problem, participation, model, exact, seed, repeats, every, network=network)
         now = without_none(statement(session, algorithm, participation))
         check_same({key: config.get(key) for key in now}, now, self.stored.path)
         return session
+
+    def _same_sums(self) -> Any:
+        """What makes a session here that adds messages as the stored run does."""
+        if "sums" not in self.config:
+            return Session
+        from fedpoint.runtimes.cluster import ClusterSession, Group
+
+        return partial(ClusterSession, Group(), self.config["sums"] == "all-reduce")
 
     def extend(self, rounds: int, **options: Any) -> Run:
         """Go on in the same folder to `rounds` rounds in all: the bits of a run that never stopped."""

@@ -33,6 +33,7 @@ def statement(session: Session, algorithm: Any, participation: Any) -> dict[str,
         "algorithm": methods.describe(algorithm),
         "participation": schemes.describe(participation),
         "network": None if session.network is None else networks.describe(session.network),
+        "sums": session.sums,
         "problem": {
             "class": type(problem).__name__,
             "agents": problem.agents,

@@ -24,6 +24,7 @@ from fedpoint.runtimes.simulation import Records
 from fedpoint.verbs.run import Run, objective_of, take_repeat
 
 PERIOD = 2.0  # seconds from one commit to the next, at least
+SHARE = 0.1  # of the time that goes into commits, at most
 MODEL = "model.npz"  # in the folder of a finished run: the first repeat's model, for `fedpoint predict`
 BLOCK = 64  # records whose loss is evaluated at once
 
@@ -75,7 +76,7 @@ class Store:
         self._losses = [] if losses is None else [losses]  # of the records so far, (repeats, n)
         self._rows: list[dict[str, np.ndarray]] = []
         self._interrupt = _Interrupt()
-        self._last = time.monotonic()
+        self._last, self._took = time.monotonic(), 0.0  # the last commit: when, and how long it took
 
     def start(self, run: Run) -> Store:
         """Commit the start, from which a run killed at once is resumed."""
@@ -135,7 +136,7 @@ class Store:
     def keep(self, session: Session, rounds: np.ndarray, records: Records) -> None:
         """Take the records of a segment; on disk now and then, and before an interrupt takes effect."""
         self._note(session, rounds, records)
-        if self._interrupt.asked or time.monotonic() - self._last >= PERIOD:
+        if self._interrupt.asked or time.monotonic() - self._last >= max(PERIOD, self._took / SHARE):
             self.commit(session)
             self._event("progress", session.round, seconds=round(session.seconds, 3))
         if self._interrupt.asked:
@@ -157,10 +158,12 @@ class Store:
         """Put records and state on disk, both or neither."""
         if self.round == session.round:
             return
+        begun = time.monotonic()
         names = self._rows[0] if self._rows else {}
         rows = {name: np.concatenate([part[name] for part in self._rows]) for name in names}
         self._open_handle.commit(session.round, _state(session), rows)
         self._rows, self.round, self._last = [], session.round, time.monotonic()
+        self._took = self._last - begun
 
     def finish(self, run: Run) -> None:
         """The end: model and summary, and the losses for the run, which need not be computed twice."""
@@ -198,9 +201,9 @@ def losses(session: Session, models: Any, first: int) -> np.ndarray | None:
     """(repeats, n): the objective at recorded models, of which `first` is the number of the first.
 
     In blocks of one size, each record at its own place in its block: one compilation, and the same bits however the
-    records were cut into segments. None where the field is not a gradient.
+    records were cut into segments. None where the field is not a gradient, and on several processes: none has all data.
     """
-    if not session.problem.has_loss:
+    if not session.problem.has_loss or session.sums is not None:
         return None
     repeats, n = jax.tree.leaves(models)[0].shape[:2]
     before = first % BLOCK

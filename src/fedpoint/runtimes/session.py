@@ -121,6 +121,8 @@ def _start_network(algorithm: Any, models: Any, wiring: Any, wires: Any, counted
 class Session:
     """The algorithm at work on the problem. `advance(n)` goes on; everything is a function of seed and inputs."""
 
+    sums: str | None = None  # how messages are added, where that is not left to the compiler
+
     def __init__(
         self,
         algorithm: Any,
@@ -160,21 +162,25 @@ class Session:
             wiring, wires = (None, ()) if network is None else wire(network, self._depth(1))
             self.layout = choose(oracle, self.algorithm, problem, self.participation, node, exact, lanes, wiring)
             traced = cast(self.algorithm if swept is None else swept, dtype)
-            self.inputs = jax.device_put(
-                Inputs(
-                    traced, self._timetables(), problem.own_for(self.algorithm), problem.common, problem.weights, wires
-                )
-            )
+            own = problem.own_for(self.algorithm)
+            inputs = Inputs(traced, self._timetables(), own, problem.common, problem.weights, wires)
             # A sweep has the same draws at every point: differences are the hyper-parameter's.
             self.seeds = jax.tree.map(lambda a: jnp.tile(a, lanes // repeats), seeds_of(seed, repeats))
             one = traced if swept is None else jax.tree.map(lambda a: a[0], traced)
-            self.message = message_of(one, wrap(jax.tree.map(jnp.asarray, node)), self.layout, self.inputs)
+            self.message = message_of(one, wrap(jax.tree.map(jnp.asarray, node)), self.layout, inputs)
             self.layout = enough_samples(self.layout, one, self.message.evaluations)
-            if self.swept:  # a hyper-parameter may enter the initial state
-                self.state = jax.vmap(self._start)(traced)
-            else:
-                self.state = jax.tree.map(lambda a: jnp.repeat(a[None], repeats, axis=0), self._start(one))
-            self.state = self.state._replace(world=start_worlds(self.layout, self.inputs, self.seeds))
+            self._begin(inputs)
+
+    def _begin(self, inputs: Inputs) -> None:
+        """Put everything where it is worked on: numbers and the state before the first round."""
+        self.inputs = jax.device_put(inputs)
+        if self.swept:  # a hyper-parameter may enter the initial state
+            self.state = jax.vmap(self._start)(inputs.algorithm)
+        else:
+            self.state = jax.tree.map(
+                lambda a: jnp.repeat(a[None], self.repeats, axis=0), self._start(inputs.algorithm)
+            )
+        self.state = self.state._replace(world=start_worlds(self.layout, self.inputs, self.seeds))
 
     def _start(self, algorithm: Any) -> State:
         """The state before the first round."""
@@ -210,9 +216,13 @@ class Session:
         self.ready = power_of_two(rounds)
         self.participation = self._bound(self.ready + 1)  # hubs of a network hear for the tick after the last
         depth = getattr(self.participation, "late", 0) if self.network is None else self._depth(self.ready)
+        self._retime()
+        self._deepen(depth)
+
+    def _retime(self) -> None:
+        """Give the program its new timetables."""
         with jax.enable_x64(True):
             self.inputs = self.inputs._replace(participation=jax.device_put(self._timetables()))
-        self._deepen(depth)
 
     def _deepen(self, depth: int) -> None:
         """Room for so many messages of each sender."""
@@ -278,7 +288,7 @@ class Session:
         while self.round < rounds and not stopped:
             first, busy = self.round, self.seconds
             # The state is donated, so a copy to return to: only when stopping may have to.
-            before = jax.tree.map(jnp.copy, self.state) if stop is not None else None
+            before = self.mark() if stop is not None else None
             at, records = self._go(min(size, rounds - first))
             size = self._next_size(size, self.seconds - busy)
             errors = self.errors(records.model) if stop is not None or callbacks else None
@@ -286,7 +296,7 @@ class Session:
                 enough = _first_enough(stop, at, records, errors)
                 stopped = enough is not None
                 if enough is not None and enough < self.round:  # go there again, to the same bits
-                    self.round, self.state = first, before  # type: ignore[assignment]
+                    self.back(first, before)
                     at, records = self._go(enough - first)
                     errors = self.errors(records.model)
             keep(at, records)
@@ -297,6 +307,13 @@ class Session:
                 for callback in callbacks:
                     callback(progress)
         return self.round
+
+    def mark(self) -> Any:
+        """A place to return to."""
+        return jax.tree.map(jnp.copy, self.state)
+
+    def back(self, round: int, mark: Any) -> None:
+        self.round, self.state = round, mark
 
     def _go(self, rounds: int) -> tuple[np.ndarray, Records]:
         """A segment of at most so many rounds: the recorded rounds in it and their records, checked to be finite."""

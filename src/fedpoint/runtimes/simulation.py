@@ -76,6 +76,7 @@ class Layout:
     wiring: Wiring | None = None  # of a network
     late: int = 0  # versions of the hub that late answers may come from; 0: a round's answers come in the round
     rebase: bool = False  # a late answer is merged as a model, not as a change
+    blocks: Any = None  # of agents, where they are shared out between processes (runtimes/cluster.py)
 
     def explain(self) -> str:
         agents = "one after the other (no padding)" if self.mapped else "batched"
@@ -88,7 +89,8 @@ class Layout:
             draws = "samples drawn on the spot" if self.oracle.predraw else f"plans drawn ahead for {self.chunk} rounds"
         else:
             draws = f"samples drawn ahead for {self.chunk} rounds"
-        return f"agents {agents}; {draws}"
+        shared = "" if self.blocks is None else f"; {self.blocks.explain()}"
+        return f"agents {agents}; {draws}{shared}"
 
 
 def choose(
@@ -173,18 +175,18 @@ def start_state(algorithm: Any, model: Any, agents: int, counted: bool, late: in
     if late:
         said = algorithm.say(hub, Key(jnp.uint32(0), jnp.uint32(0)).row())
         mail = open_mail(jax.tree.map(lambda a: jnp.asarray(a)[None], said), max(late, 2))
-    return State(hub, memory, mail, _none_used(counted))
+    return State(hub, memory, mail, none_used(counted))
 
 
 def start_network(algorithm: Any, models: Any, wiring: Wiring, wires: Any, counted: bool) -> State:
     """On a network: models lead with the nodes' axis. Everybody has heard what the neighbours start from."""
     hub, memory = jax.vmap(algorithm.init)(models)
     if algorithm.hello is None:
-        return State(hub, memory, open_mail(_base(algorithm, hub), wiring.depth), _none_used(counted))
+        return State(hub, memory, open_mail(base_of(algorithm, hub), wiring.depth), none_used(counted))
     mail = open_mail(jax.vmap(algorithm.hello)(models), wiring.depth)
     total = hear(wiring, wires, mail, None, lambda arc, says: jnp.zeros_like(arc), 0)
     hub = jax.vmap(algorithm.combine)(hub, inbox_of(total, wires.mass))
-    return State(hub, memory, mail, _none_used(counted))
+    return State(hub, memory, mail, none_used(counted))
 
 
 def start_worlds(layout: Layout, inputs: Inputs, seeds: tuple) -> Any:
@@ -196,16 +198,16 @@ def start_worlds(layout: Layout, inputs: Inputs, seeds: tuple) -> Any:
         def one(own, agent):
             return layout.oracle.begin(Mine(own, inputs.common), Stream(Key(low, high), jnp.int32(-1), agent))
 
-        return jax.vmap(one)(inputs.own, jnp.arange(layout.agents, dtype=jnp.int32))
+        return jax.vmap(one)(inputs.own, _names(inputs, jnp.arange(layout.agents, dtype=jnp.int32)))
 
     return jax.vmap(begin)(*seeds[AGENTS])
 
 
-def _none_used(counted: bool) -> Any:
+def none_used(counted: bool) -> Any:
     return jnp.zeros(3, jnp.int64) if counted else ()
 
 
-def _base(algorithm: Any, hub: Any) -> Any:
+def base_of(algorithm: Any, hub: Any) -> Any:
     """What the changes of nodes with these hubs are changes of."""
     row = Key(jnp.uint32(0), jnp.uint32(0)).row()
     return jax.vmap(lambda h: algorithm.base(algorithm.say(h, row)))(hub)
@@ -220,6 +222,7 @@ class Inputs(NamedTuple):
     common: Any
     p: Array
     wires: Any = ()
+    part: Any = ()  # which agents are this process's, where there are several
 
 
 def _over_agents(layout: Layout, function, *arguments):
@@ -237,6 +240,32 @@ class Ahead(NamedTuple):
     samples: Any = None
 
 
+NOTHING_AHEAD = Ahead()
+
+
+def agent_round(
+    oracle: Any,
+    exact: bool,
+    algorithm: Any,
+    mine: Mine,
+    stream: Stream,
+    heard: Any,
+    memory: Any,
+    share: Any,
+    world: Any,
+    ahead: Ahead = NOTHING_AHEAD,
+) -> tuple[Any, Any, Any, Any]:
+    """One agent's part of a round, wherever it is done: message, new memory, field evaluations, where its world is."""
+    moves, plan = oracle.moves and not exact, ahead.plan
+    if moves:
+        plan = oracle.walk(mine, stream, world)
+    elif plan is None and not exact:
+        plan = oracle.plan(mine, stream)
+    agent = Agent(oracle, mine, stream, plan, ahead.samples, exact, stream.round, share)
+    message, memory = algorithm.local(heard, memory, agent)
+    return message, memory, agent.evaluations, oracle.moved(plan, agent.evaluations) if moves else world
+
+
 def _work(
     layout: Layout,
     inputs: Inputs,
@@ -252,32 +281,29 @@ def _work(
     where everybody's world is. `works` says which of them work at all (None: all)."""
     algorithm = inputs.algorithm
     everyone = who is None
-    agents = jnp.arange(layout.agents, dtype=jnp.int32) if everyone else who
+    places = jnp.arange(layout.agents, dtype=jnp.int32) if everyone else who
+    agents = _names(inputs, places)
     pick = (lambda tree: tree) if everyone else (lambda tree: take(tree, who))
     tuned, put = split_per_agent(algorithm, layout.agents)
     known: list[int] = []  # evaluations of an agent, where tracing already tells
 
-    oracle = layout.oracle
-    moves = oracle.moves and not layout.exact
+    moves = layout.oracle.moves and not layout.exact
 
-    def work(index, own, memory, tuned, ahead, share, said, world):
-        mine, stream = Mine(own, inputs.common), Stream(key, round, index)
-        plan = ahead.plan
-        if moves:
-            plan = oracle.walk(mine, stream, world)
-        elif plan is None and not layout.exact:
-            plan = oracle.plan(mine, stream)
-        agent = Agent(oracle, mine, stream, plan, ahead.samples, layout.exact, round, share)
-        message, memory = put(tuned).local(heard.common if said is None else said, memory, agent)
-        world = oracle.moved(plan, agent.evaluations) if moves else world
-        if isinstance(agent.evaluations, int):
-            known.append(agent.evaluations)
+    def work(index, own, memory, tuned, ahead, share, said, world, when):
+        mine, stream = Mine(own, inputs.common), Stream(key, round if when is None else when, index)
+        said = heard.common if said is None else said
+        message, memory, spent, world = agent_round(
+            layout.oracle, layout.exact, put(tuned), mine, stream, said, memory, share, world, ahead
+        )
+        if isinstance(spent, int):
+            known.append(spent)
             return message, memory, (), world
-        return message, memory, jnp.asarray(agent.evaluations, jnp.int64), world
+        return message, memory, jnp.asarray(spent, jnp.int64), world
 
     memory, world = pick(state.memory), pick(state.world)
     own = pick(inputs.own) if ahead.own is None else ahead.own
-    arguments = (agents, own, memory, pick(tuned), ahead, pick(inputs.p), heard.each, world)
+    share = inputs.p if everyone else take(inputs.p, agents)
+    arguments = (agents, own, memory, pick(tuned), ahead, share, heard.each, world, heard.when)
     messages, new, spent, world = _over_agents(layout, work, *arguments)
     if moves and works is not None:  # who does not work stays where it is
         world = jax.vmap(where)(works, world, pick(state.world))
@@ -286,11 +312,17 @@ def _work(
     return messages, new, (known[0] if known else spent), world
 
 
+def _names(inputs: Inputs, places: Array) -> Array:
+    """The numbers of the agents at these places of this process's arrays."""
+    return places if isinstance(inputs.part, tuple) and not inputs.part else places + inputs.part.first
+
+
 class Said(NamedTuple):
-    """What agents hear: all the same, or each its own (leading axis)."""
+    """What agents hear: all the same, or each its own (leading axis); in which round, where that was an earlier one."""
 
     common: Any = None
     each: Any = None
+    when: Any = None
 
 
 def _commit(layout: Layout, everybody: Any, who: Any, heard: Any, new: Any, sure: bool) -> Any:
@@ -308,22 +340,36 @@ def one_round(
     """T = combine o gather o local on (hub, memory): the operator that everything else is about."""
     algorithm = inputs.algorithm
     said = algorithm.say(state.hub, hub_row)
-    mail, heard = state.mail, Said(common=said)
     if layout.late:  # answers to what the hub said some versions ago
-        mail = post(mail, jnp.zeros(1, jnp.int32), jnp.ones(1, bool), jax.tree.map(lambda a: a[None], said), round)
-        heard = Said(each=look(mail, jnp.zeros(layout.slots, jnp.int32), round - tick.age))
+        sender, value = jnp.zeros(1, jnp.int32), jax.tree.map(lambda a: a[None], said)
+        state = state._replace(mail=post(state.mail, sender, jnp.ones(1, bool), value, round))
+    together = meet if layout.blocks is None else layout.blocks.meet
+    inbox, state, spent = together(layout, inputs, state, tick, said, ahead, key, round)
+    hub = algorithm.combine(state.hub, inbox)
+    if inputs.participation.abandons:
+        hub = where(tick.merge, hub, state.hub)
+    used = state.used
+    if not isinstance(used, tuple):
+        used = used + _used_of(tick.asked, jnp.sum(tick.heard, dtype=jnp.int64), spent)
+    return state._replace(hub=hub, used=used)
+
+
+def meet(
+    layout: Layout, inputs: Inputs, state: State, tick: Any, said: Any, ahead: Ahead, key: Key, round: Any
+) -> tuple[Inbox, State, Any]:
+    """The agents of a tick work: what is heard of them, memories and worlds after it, and their field evaluations."""
+    algorithm, heard = inputs.algorithm, Said(common=said)
+    if layout.late:
+        when = round - tick.age
+        heard = Said(each=look(state.mail, jnp.zeros(when.shape, jnp.int32), when), when=when)
     messages, new, spent, world = _work(layout, inputs, state, tick.agents, heard, ahead, key, round)
     if layout.rebase:
         then, now = jax.vmap(algorithm.base)(heard.each), algorithm.base(said)
         messages = jax.tree.map(lambda m, x, w: m + x - w, messages, then, now)
-    hub = algorithm.combine(state.hub, gather(messages, tick.weight, tick.share))
-    heard_from = tick.heard
-    if inputs.participation.abandons:
-        hub = where(tick.merge, hub, state.hub)
-        heard_from = heard_from & tick.merge
+    heard_from = tick.heard & tick.merge if inputs.participation.abandons else tick.heard
     memory = _commit(layout, state.memory, tick.agents, heard_from, new, sure=not inputs.participation.abandons)
-    used = state.used if isinstance(state.used, tuple) else state.used + _used(tick, spent)
-    return State(hub, memory, mail, used, world)
+    inbox = gather(messages, tick.weight, tick.share)
+    return inbox, state._replace(memory=memory, world=world), jnp.sum(tick.heard * spent, dtype=jnp.int64)
 
 
 def network_round(
@@ -331,13 +377,23 @@ def network_round(
 ) -> State:
     """The same operator with a hub at every node: those whose turn it is work and say what they found, and those whose
     turn comes next hear what has reached them by then."""
+    say, hear_ = (speak, listen) if layout.blocks is None else (layout.blocks.speak, layout.blocks.listen)
+    state, sent, spent = say(layout, inputs, state, turn, ahead, keys, round)
+    used = state.used if isinstance(state.used, tuple) else state.used + _used_of(0, sent, spent)
+    return hear_(layout, inputs, state, after, keys[1], round + 1)._replace(used=used)
+
+
+def speak(
+    layout: Layout, inputs: Inputs, state: State, turn: Any, ahead: Ahead, keys: Any, round: Any
+) -> tuple[State, Any, Any]:
+    """The nodes of a turn work and say what they found: memories, mail and worlds after it, messages, evaluations."""
     algorithm, wires = inputs.algorithm, inputs.wires
     wiring: Any = layout.wiring
-    key, schedule, hub_key = keys
+    key, _, hub_key = keys
     nodes = jnp.arange(layout.agents, dtype=jnp.int32) if turn.agents is None else turn.agents
     pick = (lambda tree: tree) if turn.agents is None else (lambda tree: take(tree, turn.agents))
     rows = hub_key.fold(round)
-    said = jax.vmap(lambda hub, node: algorithm.say(hub, rows.row(node)))(pick(state.hub), nodes)
+    said = jax.vmap(lambda hub, node: algorithm.say(hub, rows.row(node)))(pick(state.hub), _names(inputs, nodes))
     messages, new, spent, world = _work(
         layout, inputs, state, turn.agents, Said(each=said), ahead, key, round, works=turn.heard
     )
@@ -349,34 +405,35 @@ def network_round(
         mail = state.mail._replace(value=messages)
     else:
         mail = post(state.mail, nodes, turn.heard, messages, round + 1)
+    degree = wires.first[nodes + 1] - wires.first[nodes]
+    sent = jnp.sum(jnp.where(turn.heard, degree, 0), dtype=jnp.int64)
+    return state._replace(memory=memory, mail=mail, world=world), sent, jnp.sum(turn.heard * spent, dtype=jnp.int64)
+
+
+def listen(layout: Layout, inputs: Inputs, state: State, after: Any, schedule: Key, version: Any) -> State:
+    """The hubs of the nodes whose turn it is `after` hear what has reached them by then."""
+    algorithm, wires = inputs.algorithm, inputs.wires
+    wiring: Any = layout.wiring
 
     def age(arc, says):
-        return inputs.participation.age(schedule, round + 1, arc, says)
+        return inputs.participation.age(schedule, version, arc, says)
 
-    total = hear(wiring, wires, mail, after.agents, age, round + 1)
-    choose_ = (lambda tree: tree) if after.agents is None else (lambda tree: take(tree, after.agents))
-    hub, mass = choose_(state.hub), choose_(wires.mass)
+    total = hear(wiring, wires, state.mail, after.agents, age, version)
+    pick = (lambda tree: tree) if after.agents is None else (lambda tree: take(tree, after.agents))
+    hub, mass = pick(state.hub), pick(wires.mass)
     if algorithm.hello is None:
-        own = choose_(newest(mail, round + 1))
-        inbox = rebased(total, own, mass, _base(algorithm, hub))
+        own = newest(state.mail, version) if after.agents is None else look(state.mail, after.agents, version)
+        inbox = rebased(total, own, mass, base_of(algorithm, hub))
     else:
         inbox = inbox_of(total, mass)
-    hub = _commit(layout, state.hub, after.agents, after.heard, jax.vmap(algorithm.combine)(hub, inbox), sure)
-    used = state.used
-    if not isinstance(used, tuple):
-        degree = wires.first[nodes + 1] - wires.first[nodes]
-        sent = jnp.sum(jnp.where(turn.heard, degree, 0), dtype=jnp.int64)
-        used = used + _used_of(0, sent, turn.heard, spent)
-    return State(hub, memory, mail, used, world)
+    new = jax.vmap(algorithm.combine)(hub, inbox)
+    return state._replace(
+        hub=_commit(layout, state.hub, after.agents, after.heard, new, inputs.participation.all_heard)
+    )
 
 
-def _used(tick: Any, spent: Any) -> Array:
+def _used_of(down: Any, up: Any, evaluations: Any) -> Array:
     """Models sent, answers and field evaluations of a round."""
-    return _used_of(tick.asked, jnp.sum(tick.heard, dtype=jnp.int64), tick.heard, spent)
-
-
-def _used_of(down: Any, up: Any, worked: Array, spent: Any) -> Array:
-    evaluations = jnp.sum(worked * spent, dtype=jnp.int64)
     return jnp.stack([jnp.asarray(n, jnp.int64) for n in (down, up, evaluations)])
 
 
@@ -398,7 +455,7 @@ def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array, 
     if ticks.agents is not None:
         who, axis = (ticks.agents, take(inputs.own, ticks.agents)), 0
     fetched = who[1] if layout.fetch and axis == 0 else None  # everyone: nothing to fetch
-    if layout.exact or oracle.moves or (layout.samples is None and oracle.predraw):
+    if layout.blocks is not None or layout.exact or oracle.moves or (layout.samples is None and oracle.predraw):
         return Ahead(fetched)
 
     def each(function, of_round, of_agent=()):
@@ -413,9 +470,24 @@ def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array, 
             return lax.map(lambda a: one(who, *a), (of_round, of_agent))
         return jax.vmap(one, in_axes=(axis, 0, 0))(who, of_round, of_agent)
 
-    plans = each(lambda agent, own, round, _: oracle.plan(Mine(own, common), Stream(key, round, agent)), rounds)
+    # A late answer was worked out in the round in which it was asked for.
+    when = () if not layout.late else rounds[:, None] - ticks.age
+
+    def plan(agent, own, round, when):
+        return oracle.plan(Mine(own, common), Stream(key, when if layout.late else round, agent))
+
+    plans = each(plan, rounds, when)
     if layout.samples is None:
         return Ahead(fetched, plans)
+    steps = jnp.arange(layout.samples)
+    if layout.late:
+
+        def late(agent, own, _, planned):
+            plan, when = planned
+            return _draw(oracle, Mine(own, common), plan, jax.vmap(Stream(key, when, agent).row)(steps))
+
+        drawn = each(late, rounds, (plans, when))
+        return Ahead(fetched, plans, oracle.fetch(common, drawn) if oracle.fetches else drawn)
 
     def draw(plans, keys):
         def one(agent, own, keys, plan):
@@ -423,7 +495,6 @@ def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array, 
 
         return each(one, keys, plans)
 
-    steps = jnp.arange(layout.samples)
     keys = _apart(once, jax.vmap(lambda r: jax.vmap(lambda e: key.fold(r, e))(steps)), rounds)
     if oracle.fetches:
         return Ahead(fetched, plans, oracle.fetch(common, _apart(once, draw, plans, keys)))
@@ -444,7 +515,7 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
     def draw(rounds):
         """Who takes part in each of these rounds."""
         if not star:
-            return jax.vmap(lambda r: participation.turn(schedule, r, layout.agents))(rounds)
+            return jax.vmap(lambda r: participation.turn(schedule, r, inputs.p.shape[0]))(rounds)
         folded = _apart(once, jax.vmap(schedule.fold), rounds)
         return jax.vmap(lambda k, r: participation.tick(k, inputs.p, r))(folded, rounds)
 
@@ -455,7 +526,7 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
             ticks = (
                 participation.tick(schedule.fold(base), inputs.p, base)
                 if star
-                else participation.turn(schedule, base, layout.agents)
+                else participation.turn(schedule, base, inputs.p.shape[0])
             )
         elif star:
             ticks = draw(in_chunk)
@@ -487,7 +558,7 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
     return lax.fori_loop(0, (rounds + chunk - 1) // chunk, run_chunk, (state, empty))
 
 
-def _lanes(
+def all_lanes(
     layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, every: Array, swept: bool
 ):
     """All repeats (leading axis of state and seeds); swept: the algorithm's numbers lead with that axis too."""
@@ -503,7 +574,7 @@ def _lanes(
     if jax.tree.leaves(seeds)[0].shape[0] == 1 and not swept:  # no axis to batch: plainer, faster code
         single = [jax.tree.map(lambda a: a[0], a) if axis else a for a, axis in zip(arguments, batched, strict=True)]
         return jax.tree.map(lambda a: a[None], lane(*single))
-    if layout.mapped:
+    if layout.mapped or layout.blocks is not None:  # batched, loops over agents would last as the longest does
         some = tuple(a for a, axis in zip(arguments, batched, strict=True) if axis)
 
         def one(mapped):
@@ -515,9 +586,9 @@ def _lanes(
 
 
 def _compiled(*without: str):
-    """`_lanes`, compiled without some of XLA's passes."""
+    """`all_lanes`, compiled without some of XLA's passes."""
     options = {"xla_disable_hlo_passes": ",".join(without)}
-    return jax.jit(_lanes, static_argnames=("layout", "swept"), donate_argnames=("state",), compiler_options=options)
+    return jax.jit(all_lanes, static_argnames=("layout", "swept"), donate_argnames=("state",), compiler_options=options)
 
 
 # By `layout.threads`. Sums of more than 32 terms would be made in two stages, which takes longer; one thread is not

@@ -41,6 +41,8 @@ class Wires(NamedTuple):
     mass: Array  # (K,) sum_j A_ij
     groups: tuple[Group, ...]
     order: Array  # (K,) the place of a node in the groups, one behind the other
+    place: Any = ()  # (A,) where the speaker's mail lies, and the number of the first arc: of one process of several
+    offset: Any = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,53 @@ def wire(network: Network, depth: int) -> tuple[Wiring, Wires]:
     return Wiring(int(counts.sum()), most, depth), wires
 
 
+class Halo(NamedTuple):
+    """A process's share of a network, and what it knows of others' nodes."""
+
+    wires: Wires
+    boundary: np.ndarray  # (H,) places of its nodes that others hear
+    beyond: np.ndarray  # (N H,) numbers of the nodes that are heard across processes, in the order they are told in
+
+
+def share_out(network: Network, bounds: np.ndarray, process: int) -> Halo:
+    """The arcs that the nodes bounds[process] to bounds[process + 1] hear over; arrays of one shape on all processes.
+
+    A process keeps the mail of its own nodes, and behind it that of all boundary nodes.
+    """
+    arcs, processes = network.arcs, len(bounds) - 1
+    room = int(np.diff(bounds).max())
+    owner = np.searchsorted(bounds, np.arange(network.nodes), side="right") - 1
+    crossing = owner[arcs.hears] != owner[arcs.says]
+    border = np.unique(arcs.says[crossing]).astype(np.int64)
+    of = [border[owner[border] == i] for i in range(processes)]
+    width = max(1, *(len(nodes) for nodes in of))
+    padded = [np.resize(nodes, width) if len(nodes) else np.full(width, bounds[i]) for i, nodes in enumerate(of)]
+    lies = np.full(network.nodes, -1, np.int32)  # in the mail, of nodes of others
+    for i, nodes in enumerate(of):
+        lies[nodes] = room + i * width + np.arange(len(nodes))
+    begin, end = bounds[process : process + 2]
+    lies[begin:end] = np.arange(end - begin)
+    heard = slice(arcs.first[begin], arcs.first[end])
+    most = max(1, int(np.diff(arcs.first[bounds]).max()))
+
+    def pad(a: np.ndarray, size: int, mode: Any = "constant") -> np.ndarray:
+        return np.pad(a, (0, size - len(a)), mode=mode)
+
+    first = pad((arcs.first[begin : end + 1] - arcs.first[begin]).astype(np.int32), room + 1, "edge")
+    says = arcs.says[heard]
+    wires: Any = Wires(
+        pad(says, most),  # type: ignore[arg-type]
+        pad(arcs.weight[heard], most),  # type: ignore[arg-type]
+        first,  # type: ignore[arg-type]
+        pad(network.degrees[begin:end], room),  # type: ignore[arg-type]
+        (),
+        np.zeros(0, np.int32),  # type: ignore[arg-type]
+        pad(lies[says], most),
+        np.int32(arcs.first[begin]),
+    )
+    return Halo(wires, (padded[process] - begin).astype(np.int32), np.concatenate(padded))
+
+
 def hear(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array | None, age: Any, version: Any) -> Any:
     """sum_j A_ij m_j for each of `nodes` (None: all), m_j neighbour j's message, `age(arc, says)` ticks older than
     `version`."""
@@ -92,6 +141,8 @@ def hear(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array | None, age: Any
 
     if nodes is None:
         return everyone()
+    if not isinstance(wires.place, tuple):
+        return _hear_some(wiring, wires, mail, nodes, age, version)
     padded = sum(group.says.size for group in wires.groups)
     if wiring.depth == 1 and nodes.shape[0] * wiring.most > padded:  # ages may go by place, not by arc
         return jax.tree.map(lambda a: a[nodes], everyone())
@@ -99,6 +150,25 @@ def hear(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array | None, age: Any
     there = arc < wires.first[nodes + 1][:, None]
     arc = jnp.where(there, arc, 0)
     return some(Group(wires.says[arc], jnp.where(there, wires.weight[arc], 0.0), arc))
+
+
+def _hear_some(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array, age: Any, version: Any) -> Any:
+    """The same where neighbours may be other processes'. Arrays have the same shapes whichever nodes these are, and
+    columns go as far as the neighbours of the node that has the most."""
+    begin, end = wires.first[nodes], wires.first[nodes + 1]
+    width = min(wiring.most, UNROLL)
+
+    def columns(b):
+        arc = begin[:, None] + b * width + jnp.arange(width, dtype=jnp.int32)
+        there = arc < end[:, None]
+        arc = jnp.where(there, arc, 0)
+        when = version if wiring.depth == 1 else version - age(wires.offset + arc, wires.says[arc])
+        return _weigh(mail, Group(wires.place[arc], jnp.where(there, wires.weight[arc], 0.0), arc), when)
+
+    shapes = jax.eval_shape(columns, jnp.int32(0))
+    empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    blocks = (jnp.max(end - begin) + width - 1) // width
+    return lax.fori_loop(0, blocks, lambda b, total: jax.tree.map(jnp.add, total, columns(b)), empty)
 
 
 def _weigh(mail: Mail, group: Group, version: Any) -> Any:

@@ -212,6 +212,7 @@ def run(
     evaluate: Any = None,
     stop: Any = None,
     callbacks: Iterable[Callable[[Progress], Any]] = (),
+    processes: Any = None,
 ) -> Run:
     """Run an algorithm on a problem.
 
@@ -233,6 +234,9 @@ def run(
             model between records), or a function (round, model, error) -> bool; models and errors lead with repeats.
         callbacks: called with a `Progress` after every segment of rounds; trackers (`fp.trackers`) among them follow
             the run from its start to its end.
+        processes: over how many processes the agents are shared out, or `fp.Processes` with more to say about it. The
+            same bits whatever their number; those of a run in this process but for rounding. In a script, call it below
+            `if __name__ == "__main__"`.
     """
     check_count("rounds", rounds, 0)
     check_count("repeats", repeats, 1)
@@ -240,6 +244,10 @@ def run(
         from fedpoint.runtimes.loop import run_any
 
         others = {"participation": participation, "start": start, "exact": exact, "folder": folder}
+        if processes is not None:
+            raise FedpointError(
+                "models that are no arrays cannot be shared out between processes: leave out processes="
+            )
         options = {"record_every": record_every, "evaluate": evaluate, "stop": stop, "callbacks": callbacks}
         network = check_network(network, problem)
         scheme = None if network is None else check_schedule(None, schedule, network)
@@ -250,6 +258,11 @@ def run(
     model = check_start(problem, start, network)
     every = choose_every(record_every, rounds, repeats, model)
     scheme = check_schedule(participation, schedule, network)
+    if processes is not None:
+        from fedpoint.verbs.run_on import run_on
+
+        settings = (scheme, network, model, exact, int(seed), repeats, every, rounds)
+        return run_on(processes, algorithm, problem, *settings, stop, evaluate, folder, callbacks)
     session = Session(algorithm, problem, scheme, model, exact, int(seed), repeats, every, network=network)
     begun = begin(session)
     if folder is not None:

@@ -1,0 +1,297 @@
+"""What a process of a job does: it joins the others, takes its agents, and drives the run or follows.
+
+A job comes from the process that started this one: its numbers as memory-mapped files, of which every process reads the
+rows of its own agents, the rest through the pipe that started it. Nothing that is read here was written by others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpoint.errors import Diverged, FedpointError
+
+MAPPED = 1 << 12  # bytes of an array, from which it goes through a file
+PULSE = 0.5  # seconds between two signs of life
+LINK = 60  # seconds after which a process that the coordinator hears nothing of counts as lost
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run, checked, as `fp.run` would begin it."""
+
+    algorithm: Any
+    problem: Any
+    scheme: Any
+    network: Any
+    model: Any
+    exact: bool
+    seed: int
+    repeats: int
+    every: int
+    rounds: int
+    stop: Any
+    evaluate: Any
+    folder: Any  # a path, or a `Place`
+    fast: bool
+    digest: str  # of what all processes must agree on
+    models: bool = False  # progress is told with the current model
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A process's place in its job."""
+
+    process: int
+    processes: int
+    coordinator: str  # HOST:PORT
+    bind: str  # where the coordinator listens
+    patience: float  # seconds to wait for the others at the start
+
+
+class _Pack(pickle.Pickler):
+    """Arrays go into files, one after the other; the rest into the stream."""
+
+    def __init__(self, stream: io.BytesIO, folder: Path):
+        super().__init__(stream, protocol=5)
+        self.folder, self.kept = folder, {}  # type: ignore[var-annotated]
+
+    def persistent_id(self, value: Any) -> Any:
+        if not isinstance(value, np.ndarray) or value.nbytes < MAPPED or value.dtype.hasobject:
+            return None
+        if id(value) not in self.kept:
+            name = f"{len(self.kept)}.npy"
+            np.save(self.folder / name, value, allow_pickle=False)
+            self.kept[id(value)] = name, value  # held, so that the id stays its own
+        return self.kept[id(value)][0]
+
+
+class _Unpack(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, folder: Path):
+        super().__init__(stream)
+        self.folder = folder
+
+    def persistent_load(self, name: Any) -> Any:
+        return np.asarray(np.load(self.folder / name, mmap_mode="r", allow_pickle=False))
+
+
+def pack(job: Job, folder: Path) -> bytes:
+    """The job for processes of this machine."""
+    stream = io.BytesIO()
+    try:
+        _Pack(stream, folder).dump(job)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise FedpointError(
+            f"this run cannot be shared out between processes: {error}. Functions and classes of a problem, a method, "
+            "stop= or evaluate= must be defined at the top level of a module, not inside a function or as a lambda"
+        ) from None
+    return stream.getvalue()
+
+
+def digest(*facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+class Line:
+    """To the supervisor: what this process does, and how it ends."""
+
+    def __init__(self, connection: Any):
+        self.connection, self.doing = connection, "starting"
+        self.steps = 0  # how many things it has begun
+        self.lock = threading.Lock()
+
+    def start(self) -> None:
+        threading.Thread(target=self._pulse, daemon=True).start()
+
+    def _pulse(self) -> None:
+        import time
+
+        while True:
+            self.send({"is": "beat", "doing": self.doing, "steps": self.steps})
+            time.sleep(PULSE)
+
+    def beat(self, doing: str) -> None:
+        self.doing, self.steps = doing, self.steps + 1
+
+    def send(self, word: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> None:
+        try:
+            with self.lock:
+                self.connection.send_bytes(json.dumps(word).encode())
+                if arrays is not None:
+                    packed = io.BytesIO()
+                    np.savez(packed, **arrays)  # type: ignore[arg-type]
+                    self.connection.send_bytes(packed.getvalue())
+        except OSError:  # nobody is left to hear it
+            os._exit(1)
+
+
+def work(packed: bytes, folder: str, seat: Seat, connection: Any, parent: int, log: str) -> None:
+    """The whole life of a process."""
+    _alone(parent, log, driver=seat.process == 0)
+    line = Line(connection)
+    line.start()
+    try:
+        end = _work(packed, Path(folder), seat, line)
+    except Diverged as error:
+        end = {"is": "diverged", "message": str(error), "round": error.round}
+    except FedpointError as error:
+        end = {"is": "refused", "message": str(error)}
+    except KeyboardInterrupt:
+        end = {"is": "interrupted"}
+    except BaseException as error:
+        lost = type(error).__name__ == "JaxRuntimeError" or "Gloo" in str(error)
+        end = {"is": "lost" if lost else "failed", "message": traceback.format_exc()}
+    line.send(end)
+    os._exit(0 if end["is"] == "finished" else 1)  # what waits for lost peers at the exit would wait in vain
+
+
+def _alone(parent: int, log: str, driver: bool) -> None:
+    """In a session of its own (Ctrl-C is for the supervisor, which tells the driver), dying with its parent."""
+    with contextlib.suppress(OSError):
+        os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler if driver else signal.SIG_IGN)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+
+
+def _work(packed: bytes, folder: Path, seat: Seat, line: Line) -> dict[str, Any]:
+    group = _join(seat, line)
+    job: Job = _Unpack(io.BytesIO(packed), folder).load()
+    _agree(group, job.digest)
+    line.beat("taking its agents")
+    if seat.process:
+        session = _session(job, group)
+        end = session.follow()
+        _leave(seat)
+        return {"is": end["as"], **{k: v for k, v in end.items() if k in ("message", "round")}}
+    end = {"as": "failed", "message": "process 0 failed"}
+    try:
+        _drive(job, group, line)
+        end = {"as": "finished"}
+    except Diverged as error:
+        end = {"as": "diverged", "message": str(error), "round": error.round}
+        raise
+    except FedpointError as error:
+        end = {"as": "refused", "message": str(error)}
+        raise
+    except KeyboardInterrupt:
+        end = {"as": "interrupted"}
+        raise
+    finally:
+        group.tell({"do": "end", **end})
+    _leave(seat)
+    return {"is": "finished"}
+
+
+def _join(seat: Seat, line: Line) -> Any:
+    import jax
+
+    from fedpoint.runtimes.cluster import Group
+
+    if seat.processes == 1:
+        return Group(beat=line.beat)
+    line.beat("waiting for the others")
+    host, port = seat.coordinator.rsplit(":", 1)
+    try:
+        jax.distributed.initialize(
+            seat.coordinator,
+            seat.processes,
+            seat.process,
+            coordinator_bind_address=f"{seat.bind}:{port}",
+            initialization_timeout=int(seat.patience),
+            heartbeat_timeout_seconds=LINK,
+            shutdown_timeout_seconds=LINK,
+        )
+    except Exception as error:
+        if "address" in str(error).lower() and "use" in str(error).lower():
+            raise FedpointError(f"port {port} of {host} is in use: choose another for the coordinator") from None
+        if "DEADLINE" in str(error) or "timed out" in str(error).lower():
+            raise FedpointError(
+                f"not all of the {seat.processes} processes came within {seat.patience:g} s (coordinator "
+                f"{seat.coordinator}): start the others, each with its own number, and check the address"
+            ) from None
+        raise
+    from jax._src import distributed  # the client has no public name
+
+    return Group(seat.process, seat.processes, distributed.global_state.client, line.beat)
+
+
+def _leave(seat: Seat) -> None:
+    import jax
+
+    if seat.processes > 1:
+        jax.distributed.shutdown()
+
+
+def _agree(group: Any, digest: str) -> None:
+    """Refuse processes of other versions or with another experiment."""
+    if group.processes == 1:
+        return
+    from fedpoint.report.statement import versions
+
+    mine = {**versions(), "experiment": digest}
+    group.client.key_value_set(f"hello/{group.process}", json.dumps(mine))
+    others = range(1, group.processes) if group.process == 0 else [0]
+    for other in others:
+        theirs = json.loads(group.client.blocking_key_value_get(f"hello/{other}", LINK * 1000))
+        differ = [name for name in mine if mine[name] != theirs.get(name)]
+        if differ:
+            shown = ", ".join(f"{name} {mine[name]} here, {theirs.get(name)} there" for name in differ if name in mine)
+            what = "another experiment" if differ == ["experiment"] else "other versions"
+            raise FedpointError(f"process {other} has {what} than process {group.process}: {shown}")
+
+
+def _session(job: Job, group: Any) -> Any:
+    from fedpoint.runtimes.cluster import ClusterSession
+
+    arguments = (job.algorithm, job.problem, job.scheme, job.model, job.exact, job.seed, job.repeats, job.every)
+    return ClusterSession(group, job.fast, *arguments, network=job.network)
+
+
+def _drive(job: Job, group: Any, line: Line) -> None:
+    """Process 0: the run as `fp.run` has it, begun or gone on with."""
+    from fedpoint.report.folder import RunFolder
+    from fedpoint.report.load import LoadedRun
+    from fedpoint.report.store import create
+    from fedpoint.runtimes.session import flatten
+    from fedpoint.verbs.run import begin, drive
+
+    def tell(progress: Any) -> None:
+        arrays = {} if progress.error is None else {"error": progress.error}
+        if job.models:
+            arrays |= {f"model{name}": a for name, a in flatten(progress.model).items()}
+        word = {"is": "progress", "round": progress.round, "rounds": progress.rounds}
+        line.send(word | {"seconds": progress.seconds, "rate": progress.rate}, arrays)
+
+    options: dict[str, Any] = {"stop": job.stop, "callbacks": [tell], "evaluate": job.evaluate}
+    path = Path(getattr(job.folder, "path", job.folder))
+    if (path / "run.json").exists():
+        loaded = LoadedRun(
+            RunFolder.open(path), job.problem, job.algorithm, job.scheme, job.network, lambda *_: _session(job, group)
+        )
+        if not loaded.finished or loaded.rounds[-1] < job.rounds:
+            loaded.extend(job.rounds, **options)
+        return
+    begun = begin(_session(job, group))
+    begun.folder = create(job.folder, begun, job.rounds, job.algorithm, job.scheme)
+    drive(begun, job.rounds, **options)
