@@ -7,85 +7,17 @@ the set of its categories. The hub merges them; what comes out equals scikit-lea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from fedpoint.data.moments import Moments, merge
 from fedpoint.errors import FedpointError
 
 # What agents send
-
-
-@dataclass(frozen=True)
-class Moments:
-    r"""Rows, means and squared deviations of each column: what one agent sends, or several together.
-
-    Merging is Chan, Golub and LeVeque's: with $\delta = \bar x_b - \bar x_a$ and $n = n_a + n_b$,
-
-    $$\bar x = \bar x_a + \delta\,\frac{n_b}{n}, \qquad M = M_a + M_b + \delta^2\,\frac{n_a n_b}{n}$$
-
-    Nothing is subtracted from a sum of squares, and a mean is sent in two parts, rounded and what rounding left, so
-    that columns far from zero keep their variance.
-
-    >>> a, b = Moments.of([[1.0], [2.0]]), Moments.of([[6.0]])
-    >>> (a + b).mean, (a + b).variance
-    (array([3.]), array([4.66666667]))
-    """
-
-    count: int
-    mean: np.ndarray  # (d,)
-    rest: np.ndarray  # (d,): the mean minus `mean`, below its rounding
-    square: np.ndarray  # (d,): sum of squared deviations from the mean
-
-    @classmethod
-    def of(cls, X: Any) -> Moments:
-        """Of one agent's rows."""
-        X = np.asarray(X, dtype=float)
-        mean = X.mean(axis=0)
-        mean, rest = _two_parts(mean, (X - mean).mean(axis=0))
-        return cls(len(X), mean, rest, (((X - mean) - rest) ** 2).sum(axis=0))
-
-    def __add__(self, other: Moments) -> Moments:
-        n = self.count + other.count
-        gap = (other.mean - self.mean) + (other.rest - self.rest)
-        square = self.square + other.square + gap**2 * (self.count * other.count / n)
-        mean, rest = _two_parts(self.mean, gap * (other.count / n) + self.rest)
-        return Moments(n, mean, rest, square)
-
-    @property
-    def variance(self) -> np.ndarray:
-        return self.square / self.count
-
-    @property
-    def constant(self) -> np.ndarray:
-        """(d,): columns whose variance is no more than rounding."""
-        eps = np.finfo(float).eps
-        return self.variance <= self.count * eps * self.variance + (self.count * self.mean * eps) ** 2
-
-    @property
-    def scale(self) -> np.ndarray:
-        """(d,): standard deviations; 1 for constant columns."""
-        return np.where(self.constant, 1.0, np.sqrt(self.variance))
-
-
-def _two_parts(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """a + b rounded, and what rounding left, exactly (Knuth)."""
-    total = a + b
-    back = total - a
-    return total, (a - (total - back)) + (b - back)
-
-
-def merge(parts: Iterable[Moments]) -> Moments:
-    """Of all agents, pairwise: the rounding of a long chain would add up."""
-    parts = list(parts)
-    while len(parts) > 1:
-        pairs = zip(parts[::2], parts[1::2], strict=False)
-        parts = [a + b for a, b in pairs] + parts[len(parts) // 2 * 2 :]
-    return parts[0]
 
 
 def federated_moments(X: np.ndarray, groups: Any = None) -> Moments:

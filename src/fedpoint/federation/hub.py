@@ -32,6 +32,7 @@ from fedpoint.verbs.run import choose_every
 
 FATAL = ("version", "study", "data", "memory", "statement")  # what no waiting mends
 SEGMENT = 0.5  # seconds between looks at whether to stop
+FIRST = 120.0  # seconds at least for what comes before the rounds: sites start, read their data and compile
 
 
 class Waiting(FedpointError):
@@ -150,13 +151,15 @@ class Hub:
 
     # Asking.
 
-    def _order(self, site: str, kind: str, round: int, more: Mapping[str, Any], arrays: Any = None) -> None:
+    def _order(
+        self, site: str, kind: str, round: int, more: Mapping[str, Any], arrays: Any = None, deadline: float = 0.0
+    ) -> None:
         header: dict[str, Any] = {"fedpoint": __version__, "study": self.study.fingerprint, "run": self.ledger.run}
         header |= {"kind": kind, "round": round, "merged": self.merged[site], **more}
         self._expected[site] = header
         order = wire.encode(header, arrays)
         self.bytes[0] += len(order)
-        self.engine.send(site, order, self.study.deadline)
+        self.engine.send(site, order, max(self.study.deadline, deadline))
 
     def _letter(self, arrival: Arrival) -> wire.Letter:
         """What arrived, as the answer to what this site was asked last."""
@@ -190,9 +193,9 @@ class Hub:
                 break
             for site in missing:
                 own = {"setup": self.own[self.sites.index(site)]} if self.setup is not None else {}
-                self._order(site, kind, self.round, {**more, **own}, None if arrays is None else arrays[site])
+                self._order(site, kind, self.round, {**more, **own}, None if arrays is None else arrays[site], FIRST)
             self.tell({"waiting": kind, "for": missing})
-            waiting, until = set(missing), self.engine.now() + self.study.deadline
+            waiting, until = set(missing), self.engine.now() + max(self.study.deadline, FIRST)
             while waiting and (arrival := self._receive(until)) is not None:
                 try:
                     letter = self._letter(arrival)
@@ -220,10 +223,30 @@ class Hub:
     def run(self) -> None:
         """From where the ledger stands to the last round."""
         self.prepare()
+        self._warm_up()
         advance = self._round if self.study.asynchronous is None else self._late_rounds
         while self.round < self.study.rounds:
             advance()
         self.finish()
+
+    def _warm_up(self) -> None:
+        """Sites compile before the first deadline runs. Who is not there is not waited for, if enough others are."""
+        waiting = set(self.sites)
+        until = self.engine.now() + max(self.study.deadline, FIRST)
+        for k, site in enumerate(self.sites):
+            self._order(site, "ready", self.round, {"setup": self.own[k]}, deadline=FIRST)
+        self.tell({"waiting": "ready", "for": sorted(waiting)})
+        while waiting and (arrival := self._receive(until)) is not None:
+            try:
+                self._letter(arrival)
+            except validate.Invalid as error:
+                self._note(arrival.site, error.reason)
+                if error.reason in validate.STALE:
+                    continue
+            waiting.discard(arrival.site)
+            if len(self.sites) - len(waiting) >= self.study.least:
+                until = min(until, self.engine.now() + self.study.deadline)
+        self.silent |= waiting
 
     def _collect(self, asked: list[int], until: float) -> tuple[dict[int, Any], dict[str, str], float]:
         """The good answers by agent, why others were refused, and the seconds of the slowest site."""

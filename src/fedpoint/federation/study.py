@@ -350,7 +350,7 @@ def _whole(checked: Content, table: dict[str, Any], base: Path | None) -> dict[s
         whole["problem"] = SiteTable.model_validate(checked.problem).content()
     else:
         whole["problem"] = TypeAdapter(AnyKind).validate_python(checked.problem).content()
-    if checked.network is not None and isinstance(checked.network, dict) and "file" in checked.network:
+    if isinstance(checked.network, dict) and "file" in checked.network:
         outline = Outline(whole["sites"], np.ones(len(checked.sites)))
         graph: Any = networks.network_of(checked.network, base, outline)
         pairs = [[graph.names[i], graph.names[j]] for i, j in graph.edges.tolist()]

@@ -1,0 +1,161 @@
+"""The hub's half of a job: `Hub` over FLARE's tasks. One task is one order to one site."""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import shutil
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+
+from fedpoint.errors import FedpointError
+from fedpoint.federation.engine import Arrival
+from fedpoint.federation.flare.names import ANSWER, ORDER, STATUS, STOP, TASK
+from fedpoint.federation.hub import Hub, Stopped, Waiting
+from fedpoint.federation.ledger import Ledger
+from fedpoint.federation.study import Study, parse
+from fedpoint.report.disk import write_bytes
+
+LATELY = 50  # rounds that `status` tells of
+
+
+class Aborted(Exception):
+    """The engine wants the job to end."""
+
+
+class FlareEngine:
+    """FLARE as an `Engine`."""
+
+    def __init__(self, controller: HubController, context: FLContext, signal: Signal):
+        self.controller, self.context, self.signal = controller, context, signal
+        self.arrivals: queue.Queue[Arrival] = queue.Queue()
+
+    def send(self, site: str, order: bytes, deadline: float) -> None:
+        data = Shareable()
+        data[ORDER] = order
+        seconds = max(1, math.ceil(deadline))  # 0 would be for ever
+        task = Task(TASK, data, timeout=seconds, result_received_cb=self._received, task_done_cb=self._done)
+        self.controller.send(task, self.context, targets=[site], task_assignment_timeout=seconds)
+
+    def _received(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        self.arrived(client_task.client.name, client_task.result)
+        client_task.task.data = Shareable()  # large models need not be kept until the task is cleared away
+
+    def _done(self, task: Task, fl_ctx: FLContext) -> None:
+        if task.completion_status == TaskCompletionStatus.CLIENT_DEAD:
+            for target in task.targets or []:
+                self.arrivals.put(Arrival(str(getattr(target, "name", target)), None, "lost"))
+
+    def arrived(self, site: str, result: Any) -> None:
+        good = isinstance(result, Shareable) and result.get_return_code(ReturnCode.OK) == ReturnCode.OK
+        data = result.get(ANSWER) if good else None
+        self.arrivals.put(Arrival(site, data, "" if isinstance(data, bytes) else "lost"))
+
+    def receive(self, timeout: float) -> Arrival | None:
+        end = time.monotonic() + timeout
+        while True:
+            if self.signal.triggered:
+                raise Aborted
+            try:
+                return self.arrivals.get(timeout=max(0.0, min(0.2, end - time.monotonic())))
+            except queue.Empty:
+                if time.monotonic() >= end:
+                    return None
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def close(self) -> None:
+        self.controller.cancel_all_tasks(fl_ctx=self.context)
+
+
+class HubController(Controller):
+    """Runs a segment of a study: from where its ledger stands, to the end or until something stops it."""
+
+    def __init__(self, study: dict[str, Any], fresh: bool = False):
+        super().__init__()
+        self.study: Study = parse(study)
+        self.fresh = fresh
+        self.engine: FlareEngine | None = None
+        self.stopping = threading.Event()
+        self.told: list[dict[str, Any]] = []
+        self.waiting: dict[str, Any] = {}
+        self.round = 0
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        engine: Any = fl_ctx.get_engine()
+        engine.register_app_command(STATUS, self._status)
+        engine.register_app_command(STOP, self._stop)
+
+    def _status(self, topic: str, data: Any, fl_ctx: FLContext, *_: Any) -> dict[str, Any]:
+        since = data.get("since", 0) if isinstance(data, dict) else 0
+        events = [event for event in self.told if event["round"] >= since][-LATELY:]
+        return {"round": self.round, "rounds": self.study.rounds, "waiting": self.waiting, "events": events}
+
+    def _stop(self, topic: str, data: Any, fl_ctx: FLContext, *_: Any) -> dict[str, Any]:
+        self.stopping.set()
+        return {"round": self.round}
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        if "round" not in event:
+            self.waiting = event
+            return
+        self.waiting, self.round = {}, event["round"] + 1
+        self.told = [*self.told[-LATELY:], event]
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        kit = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
+        run = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
+        folder = kit / "fedpoint" / self.study.name
+        if self.fresh and folder.exists():
+            shutil.move(folder, folder.with_name(f"{folder.name}-{time.time_ns()}"))
+        self.engine = FlareEngine(self, fl_ctx, abort_signal)
+        state, said = "failed", ""
+        try:
+            ledger = Ledger(folder, self.study)
+            try:
+                hub = Hub(self.study, self.engine, ledger, self._tell, self.stopping.is_set)
+                self.round = hub.round
+                hub.run()
+                state = "done"
+            finally:
+                ledger.close()
+        except Waiting as error:
+            state, said = "waiting", str(error)
+        except Stopped as error:
+            state, said = "stopped", str(error)
+        except FedpointError as error:
+            said = str(error)
+        except Aborted:
+            state, said = "waiting", "the engine ended the job: a site or its job went away"
+        except Exception:
+            said = "a fault of fedpoint's: the server's log has it"
+            self.log_error(fl_ctx, traceback.format_exc())
+        self._hand_over(folder, run, {"state": state, "message": said})
+        self.log_info(fl_ctx, f"{state}: {said}")
+
+    def _hand_over(self, folder: Path, run: Path, outcome: dict[str, Any]) -> None:
+        """What the administrator downloads."""
+        if folder.exists():
+            shutil.copytree(folder, run / "fedpoint", dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock"))
+        else:
+            (run / "fedpoint").mkdir(parents=True, exist_ok=True)
+        write_bytes(run / "fedpoint" / "outcome.json", json.dumps(outcome).encode())
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        self.stopping.set()
+
+    def process_result_of_unknown_task(self, client, task_name, client_task_id, result, fl_ctx) -> None:
+        if self.engine is not None:  # late: the hub looks at it, and says so
+            self.engine.arrived(client.name, result)

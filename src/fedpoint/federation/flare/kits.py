@@ -1,0 +1,207 @@
+"""What does each party get? A kit: certificates of this study's own authority, the study, and rules that lock it down.
+
+Kits are made once, by whoever leads the study, and handed over by a safe way: who has a kit is that party. The rules
+(no code in jobs, only our two classes, no log upload, nothing for administrators to read at sites) are written anew
+whenever a party starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fedpoint import __version__
+from fedpoint.errors import FedpointError
+from fedpoint.federation.flare.names import HUB, SITE
+from fedpoint.federation.study import Study, read
+from fedpoint.report.disk import to_toml, write_bytes
+
+ADMIN = "admin@fedpoint.study"
+LOGGING = "nvflare.app_common.logging."  # which the engine adds to every job by itself
+ROLE = "lead"
+RULES = {
+    "format_version": "1.0",
+    "permissions": {
+        ROLE: {
+            "submit_job": "any",
+            "manage_job": "any",
+            "download_job": "any",
+            "view": "any",
+            "clone_job": "none",
+            "operate": "none",
+            "shell_commands": "none",
+            "byoc": "none",
+            "server-predeployed-flwr": "none",
+        },
+    },
+}
+
+
+def needs_flare() -> None:
+    try:
+        import nvflare  # noqa: F401
+    except ImportError:
+        raise FedpointError("this needs NVIDIA FLARE: pip install 'fedpoint[federation]'") from None
+
+
+def provision(study: Study, folder: str | Path) -> dict[str, Path]:
+    """Every party's kit, in a folder that is not there yet: server, admin, and one for each site."""
+    needs_flare()
+    folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise FedpointError(f"{folder} is not empty: kits that were handed out must stay as they are; name another")
+    with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
+        made = _made_by_flare(study, work)
+        folder.mkdir(parents=True, exist_ok=True)
+        kits = {}
+        host = study.server.rpartition(":")[0]
+        for name in ("server", "admin", *study.sites):
+            theirs = {"server": host, "admin": ADMIN}.get(name, name)
+            kits[name] = folder / name
+            shutil.move(made / theirs, kits[name])
+            _dress(kits[name], name, study)
+    return kits
+
+
+def _made_by_flare(study: Study, work: str) -> Path:
+    from nvflare.lighter.entity import Participant, Project
+    from nvflare.lighter.impl.cert import CertBuilder
+    from nvflare.lighter.impl.signature import SignatureBuilder
+    from nvflare.lighter.impl.static_file import StaticFileBuilder
+    from nvflare.lighter.impl.workspace import WorkspaceBuilder
+    from nvflare.lighter.provisioner import Provisioner
+
+    host, _, port = study.server.rpartition(":")
+    parties = [Participant("server", host, "fedpoint", props={"fed_learn_port": int(port)})]
+    parties += [Participant("client", site, "fedpoint") for site in study.sites]
+    parties += [Participant("admin", ADMIN, "fedpoint", props={"role": ROLE})]
+    project = Project(study.name, f"fedpoint {__version__}", participants=parties)
+    builders = [
+        WorkspaceBuilder(["master_template.yml"]),
+        StaticFileBuilder(config_folder="config", scheme="tcp"),
+        CertBuilder(),
+        SignatureBuilder(),
+    ]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        Provisioner(work, builders).provision(project, logger=logging.getLogger("nvflare"))
+    found = Path(work) / study.name / "prod_00"
+    if not found.exists():
+        raise FedpointError(f"the kits could not be made: {said.getvalue().strip()[-400:]}")
+    return found
+
+
+def _dress(kit: Path, name: str, study: Study) -> None:
+    """Ours in place of what is not needed."""
+    for path in [*kit.rglob("*.sh"), *kit.rglob("*.sample"), *kit.rglob("*.ipynb"), *kit.rglob("readme.txt")]:
+        path.unlink()
+    write_bytes(kit / "study.toml", to_toml(study.content))
+    about = {"party": name, "study": study.name, "fingerprint": study.fingerprint, "fedpoint": __version__}
+    write_bytes(kit / "kit.json", json.dumps(about, indent=2).encode())
+    for path in kit.rglob("*.key"):
+        path.chmod(0o600)
+
+
+class Kit:
+    """A party's folder."""
+
+    def __init__(self, folder: str | Path, party: str | None = None):
+        self.folder = Path(folder).absolute()
+        try:
+            self.about = json.loads((self.folder / "kit.json").read_text())
+        except (OSError, ValueError):
+            raise FedpointError(f"{folder} is no kit: `fedpoint federate provision` makes them") from None
+        self.party: str = self.about["party"]
+        kind = self.party if self.party in ("server", "admin") else "site"
+        if party is not None and kind != party:
+            raise FedpointError(f"{folder} is the kit of {self.party}, but this needs one for: {party}")
+        self.study = read(self.folder / "study.toml")
+        if self.study.fingerprint != self.about["fingerprint"]:
+            raise FedpointError(f"{folder}: the study was changed since the kit was made: make new kits")
+        if self.about["fedpoint"] != __version__:
+            raise FedpointError(
+                f"{folder} is of fedpoint {self.about['fedpoint']}, but this is {__version__}: install the same"
+            )
+
+    def lock_down(self) -> None:
+        """The party's own rules, written anew."""
+        local = self.folder / "local"
+        for path in local.glob("*.default"):
+            if not path.name.startswith(("resources", "log_config")):
+                path.unlink()
+        resources = _server_rules(self.folder) if self.party == "server" else _site_rules()
+        write_bytes(local / "resources.json", json.dumps(resources, indent=1).encode())
+        write_bytes(local / "authorization.json", json.dumps(RULES, indent=1).encode())
+
+
+def _policy(cls: str) -> dict[str, Any]:
+    return {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": [cls, LOGGING]}
+
+
+def _server_rules(kit: Path) -> dict[str, Any]:
+    parts = "nvflare.app_common"
+    storage = f"{parts}.storages.filesystem_storage.FilesystemStorage"
+    keep = {"path": storage, "args": {"root_dir": str(kit / "engine" / "snapshots"), "uri_root": "/"}}
+    return _policy(HUB) | {
+        "servers": [
+            {
+                "admin_storage": "transfer",
+                "max_num_clients": 1000,
+                "heart_beat_timeout": 30,
+                "download_job_url": "",
+                "admin_timeout": 10.0,
+            }
+        ],
+        "snapshot_persistor": {
+            "path": f"{parts}.state_persistors.storage_state_persistor.StorageStatePersistor",
+            "args": {"uri_root": "/", "storage": keep},
+        },
+        "components": [
+            {
+                "id": "job_scheduler",
+                "path": f"{parts}.job_schedulers.job_scheduler.DefaultJobScheduler",
+                "args": {"max_jobs": 1, "min_schedule_interval": 0.5, "max_schedule_interval": 5.0},
+            },
+            {
+                "id": "job_manager",
+                "path": "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
+                "args": {"uri_root": str(kit / "engine" / "jobs"), "job_store_id": "job_store"},
+            },
+            {"id": "job_store", "path": storage},
+            {
+                "id": "process_launcher",
+                "path": f"{parts}.job_launcher.server_process_launcher.ServerProcessJobLauncher",
+                "args": {},
+            },
+        ],
+    }
+
+
+def _site_rules() -> dict[str, Any]:
+    parts = "nvflare.app_common"
+    return _policy(SITE) | {
+        "allow_log_streaming": False,
+        "client": {"retry_timeout": 30},
+        "components": [
+            {
+                "id": "resource_manager",
+                "path": f"{parts}.resource_managers.gpu_resource_manager.GPUResourceManager",
+                "args": {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300},
+            },
+            {
+                "id": "resource_consumer",
+                "path": f"{parts}.resource_consumers.gpu_resource_consumer.GPUResourceConsumer",
+                "args": {},
+            },
+            {
+                "id": "process_launcher",
+                "path": f"{parts}.job_launcher.client_process_launcher.ClientProcessJobLauncher",
+                "args": {},
+            },
+        ],
+    }

@@ -1,0 +1,216 @@
+"""How is a study run, watched and stopped by whoever leads it? Jobs are segments of it, submitted with the admin's kit.
+
+A job that fails (a site's process died, the server was killed) is followed by another, which goes on from the hub's
+ledger: a site that comes back joins the next job, never the running one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fedpoint.errors import FedpointError
+from fedpoint.federation.flare.kits import ADMIN, Kit
+from fedpoint.federation.flare.names import HUB, SITE, STATUS, STOP, TASK
+from fedpoint.federation.hub import Waiting
+from fedpoint.federation.result import Federated
+from fedpoint.federation.study import Study
+
+POLL = 0.3
+REQUEST = 0.02  # seconds between a site's questions for work; the engine's own 2 would be 2 s a round
+CONNECT = 30.0  # seconds to reach the server
+SEGMENTS = 20  # jobs in a row without a round gained
+
+Tell = Callable[[dict[str, Any]], Any]
+
+
+def job_folder(study: Study, fresh: bool, where: Path) -> Path:
+    """A job: two configurations and nothing that runs. The classes are those of the installed fedpoint."""
+    folder = where / study.name
+    config = folder / "app" / "config"
+    config.mkdir(parents=True)
+    meta = {"name": study.name, "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
+    server = {
+        "format_version": 2,
+        "server": {"task_request_interval": REQUEST, "heart_beat_timeout": 30},
+        "workflows": [{"id": "hub", "path": HUB, "args": {"study": study.content, "fresh": fresh}}],
+        "components": [],
+        "task_data_filters": [],
+        "task_result_filters": [],
+    }
+    client = {
+        "format_version": 2,
+        "executors": [{"tasks": [TASK], "executor": {"path": SITE, "args": {}}}],
+        "components": [],
+        "task_data_filters": [],
+        "task_result_filters": [],
+    }
+    (folder / "meta.json").write_text(json.dumps(meta))
+    (config / "config_fed_server.json").write_text(json.dumps(server))
+    (config / "config_fed_client.json").write_text(json.dumps(client))
+    return folder
+
+
+class Lead:
+    """A session with the server, by the administrator's kit."""
+
+    def __init__(self, kit: Kit, wait: float = CONNECT):
+        self.kit, self.study, self.wait = kit, kit.study, wait
+        self._session: Any = None
+
+    @property
+    def session(self) -> Any:
+        if self._session is None:
+            self._session = self._connected()
+        return self._session
+
+    def _connected(self) -> Any:
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+        end, said = time.monotonic() + self.wait, "no answer"
+        while time.monotonic() < end:
+            try:
+                with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                    return new_secure_session(ADMIN, str(self.kit.folder), timeout=5.0)
+            except Exception as error:  # the engine raises many kinds while its server is starting or away
+                said = str(error) or type(error).__name__
+                time.sleep(0.5)
+        raise Waiting(f"no server answers at {self.study.server} for {self.wait:.0f} seconds ({said})")
+
+    def close(self) -> None:
+        if self._session is not None:
+            with contextlib.suppress(Exception):
+                self._session.close()
+            self._session = None
+
+    def __enter__(self) -> Lead:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """What a function of the session says; None where it cannot, and a new session the next time."""
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                return getattr(self.session, function)(*arguments)
+        except Waiting:
+            raise
+        except Exception as error:  # the engine raises many kinds for a server that is away
+            logging.getLogger(__name__).info("engine: %s", error)
+            if "connect" in str(error).lower() or "session" in str(error).lower():
+                self.close()
+            return None
+
+    def sites(self) -> list[str]:
+        """The sites that are connected."""
+        return sorted(client.name for client in self.ask("get_connected_client_list") or [])
+
+    def jobs(self) -> list[str]:
+        """The jobs of this study that have not ended."""
+        listed = self.ask("list_jobs") or []
+        return [one["job_id"] for one in listed if not str(one.get("status", "")).startswith("FINISHED")]
+
+    def status(self, since: int = 0) -> dict[str, Any]:
+        """Where the study is: connected sites, and what the hub says while a job runs."""
+        found: dict[str, Any] = {"study": self.study.name, "server": self.study.server, "sites": self.sites()}
+        found["jobs"] = self.jobs()
+        for job in found["jobs"]:
+            found |= self.ask("do_app_command", job, STATUS, {"since": since}) or {}
+        return found
+
+    def stop(self) -> list[str]:
+        """Stop what runs, after the round at hand. A later run goes on from there."""
+        jobs = self.jobs()
+        for job in jobs:
+            if self.ask("do_app_command", job, STOP, {"stop": True}) is None:
+                self.ask("abort_job", job)
+        return jobs
+
+    # Running.
+
+    def run(self, folder: Path, tell: Tell, fresh: bool = False, wait: float = 300.0) -> Federated:
+        """From where the hub's ledger stands to the end, segment by segment; the hub's folder is copied to `folder`."""
+        vain, last = 0, -1
+        while True:
+            self._gather(wait, tell)
+            with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
+                made = job_folder(self.study, fresh, Path(work))
+                job = self.ask("submit_job", str(made))
+            if job is None:
+                vain += 1
+            else:
+                reached = self._follow(job, tell)
+                outcome = self._outcome(job, folder)
+                fresh = False
+                if outcome["state"] == "done":
+                    return Federated(folder)
+                if outcome["state"] in ("stopped", "failed"):
+                    raise FedpointError(outcome["message"])
+                vain, last = (vain + 1, last) if reached <= last else (0, reached)
+                tell({"segment": outcome["message"]})
+            if vain >= SEGMENTS:
+                raise Waiting(f"{vain} jobs in a row gained no round: the server's log says why")
+            time.sleep(1.0)
+
+    def _gather(self, wait: float, tell: Tell) -> None:
+        """Wait until enough sites are there: all of them at first, then as many as the quorum asks for."""
+        end, least = time.monotonic() + wait, self.study.least
+        soon = time.monotonic() + min(wait, 20.0)  # who is only starting is waited for
+        while True:
+            here = set(self.sites())
+            missing = [site for site in self.study.sites if site not in here]
+            now = time.monotonic()
+            if not missing or (len(here) >= least and now > soon):
+                return
+            if now > end:
+                raise Waiting(f"waited {wait:.0f} seconds for {', '.join(missing)}; start them, and run again")
+            tell({"waiting": "sites", "for": missing})
+            time.sleep(POLL)
+
+    def _follow(self, job: str, tell: Tell) -> int:
+        """Tell of the rounds of a job until it ends; the round it reached."""
+        since, gone = 0, time.monotonic() + max(60.0, 3 * self.study.deadline)
+        while True:
+            told = self.ask("do_app_command", job, STATUS, {"since": since}) or {}
+            for event in told.get("events", []):
+                since = event["round"] + 1
+                tell(event)
+            if told.get("waiting"):
+                tell(told["waiting"])
+            meta = self.ask("get_job_meta", job)
+            if meta is not None:
+                gone = time.monotonic() + max(60.0, 3 * self.study.deadline)
+                if str(meta.get("status", "")).startswith("FINISHED"):
+                    return since
+            elif time.monotonic() > gone:
+                return since  # the server does not know the job any more: it was started anew
+            time.sleep(POLL)
+
+    def _outcome(self, job: str, folder: Path) -> dict[str, Any]:
+        """What the hub handed over: its folder, and how the segment ended."""
+        lost = {"state": "waiting", "message": "the job went away without a word"}
+        with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
+            where = self.ask("download_job_result", job, work)
+            found = sorted(Path(where or work).rglob("outcome.json"))
+            if not found:
+                return lost
+            outcome = json.loads(found[0].read_text())
+            if (found[0].parent / "hub.npz").exists():
+                shutil.copytree(found[0].parent, folder, dirs_exist_ok=True)
+            return outcome
+
+
+@contextlib.contextmanager
+def leading(folder: str | Path) -> Iterator[Lead]:
+    with Lead(Kit(folder, "admin")) as lead:
+        yield lead

@@ -1,0 +1,116 @@
+"""How do a server and a site start? As processes of the engine, watched: one that ends is started again."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fedpoint.errors import FedpointError
+from fedpoint.federation.flare.kits import Kit, needs_flare
+from fedpoint.report.disk import write_bytes
+
+GRACE = 5.0  # seconds for a process to end by itself
+AGAIN = 2.0  # seconds before one that ended is started again
+TRIES = 20  # times that it may end within a minute
+
+
+def consent(kit: Kit, data: str | Path | None) -> None:
+    """Note that this site takes part, and with which file."""
+    if kit.study.table is not None:
+        if data is None:
+            raise FedpointError(f"{kit.party} needs its data: say --data FILE")
+        if not Path(data).is_file():
+            raise FedpointError(f"there is no file {data}")
+    when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    said: dict[str, Any] = {"site": kit.party, "study": kit.study.fingerprint, "time": when}
+    said["data"] = None if data is None else str(Path(data).absolute())
+    write_bytes(kit.folder / "consent.json", json.dumps(said, indent=2).encode())
+
+
+def command_of(kit: Kit) -> list[str]:
+    server = kit.party == "server"
+    module = f"nvflare.private.fed.app.{'server.server_train' if server else 'client.client_train'}"
+    config = "fed_server.json" if server else "fed_client.json"
+    own = ["secure_train=true", "org=fedpoint", "config_folder=config"] + ([] if server else [f"uid={kit.party}"])
+    return [sys.executable, "-u", "-m", module, "-m", str(kit.folder), "-s", config, "--set", *own]
+
+
+def check_port(kit: Kit) -> None:
+    """Refuse a port that is taken, before the engine waits for it without end."""
+    port = int(kit.study.server.rpartition(":")[2])
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise FedpointError(
+                f"port {port} cannot be used ({error.strerror}): is a server running already?"
+            ) from None
+
+
+def start(kit: Kit) -> subprocess.Popen:
+    """The party's process, in a process group of its own."""
+    needs_flare()
+    kit.lock_down()
+    (kit.folder / "transfer").mkdir(exist_ok=True)
+    for name in ("shutdown.fl", "restart.fl"):
+        (kit.folder / name).unlink(missing_ok=True)
+    with (kit.folder / "process.log").open("ab") as log:
+        process = subprocess.Popen(
+            command_of(kit),
+            cwd=kit.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "MALLOC_ARENA_MAX": "4"},
+        )
+    (kit.folder / "party.pid").write_text(str(process.pid))
+    return process
+
+
+def end(process: subprocess.Popen, grace: float = GRACE) -> None:
+    """The process and all that it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace)
+        if number == signal.SIGTERM:
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def running(kit: Kit) -> Iterator[subprocess.Popen]:
+    process = start(kit)
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def keep_running(kit: Kit, say: Callable[[str], Any]) -> None:
+    """Until Ctrl-C (or a friendly kill): an engine's process that ends is started again."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    ends: list[float] = []
+    while True:
+        with running(kit) as process:
+            code = process.wait()
+        ends = [*(t for t in ends if time.monotonic() - t < 60), time.monotonic()]
+        if len(ends) >= TRIES:
+            raise FedpointError(
+                f"the engine's process ended {TRIES} times in a minute: {kit.folder}/process.log says why"
+            )
+        say(f"the engine's process ended (status {code}); it is started again; {kit.folder}/process.log says why")
+        time.sleep(AGAIN)

@@ -1,0 +1,126 @@
+"""Where is the work done at a site? In a process of its own, which holds data and compiled programs between orders.
+
+Frames over two pipes: 8 bytes of length, then the message. A worker that dies, or takes longer than the deadline, is
+one order without an answer; the next order starts another worker, which remembers from its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FRAME = 1 << 33  # bytes of a message, at most
+START = 300.0  # seconds for a worker to be there
+
+
+class Worker:
+    """The parent's end. `folder` is a site's kit."""
+
+    def __init__(self, folder: Path, deadline: float):
+        self.folder, self.deadline = folder, deadline
+        self.process: subprocess.Popen | None = None
+        self.down = self.up = -1
+        self.ready = False
+
+    def start(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            return
+        self.close()
+        theirs, self.down = os.pipe()
+        self.up, back = os.pipe()
+        with (self.folder / "site.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fedpoint.federation.worker", str(self.folder), str(theirs), str(back)],
+                pass_fds=(theirs, back),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        os.close(theirs)
+        os.close(back)
+        (self.folder / "worker.pid").write_text(str(self.process.pid))
+
+    def ask(self, order: bytes) -> bytes:
+        """The answer of the worker; OSError when it is gone or too slow, and it is ended then."""
+        self.start()
+        try:
+            if not self.ready:  # starting does not count: a worker that is ended while it starts would never be there
+                read_frame(self.up, time.monotonic() + START)
+                self.ready = True
+            end = time.monotonic() + self.deadline
+            write_frame(self.down, order)
+            return read_frame(self.up, end)
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for fd in (self.down, self.up):
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        self.down = self.up = -1
+        self.ready = False
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def write_frame(fd: int, data: bytes) -> None:
+    view = memoryview(struct.pack("<Q", len(data)) + data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def read_frame(fd: int, end: float | None = None) -> bytes:
+    (length,) = struct.unpack("<Q", _read(fd, 8, end))
+    if length > FRAME:
+        raise OSError("a frame that is too long")
+    return _read(fd, length, end)
+
+
+def _read(fd: int, count: int, end: float | None) -> bytes:
+    parts: list[bytes] = []
+    while count:
+        if end is not None and not select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
+            raise TimeoutError("no answer within the deadline")
+        part = os.read(fd, min(count, 1 << 20))
+        if not part:
+            raise BrokenPipeError("the other end is gone")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def main(folder: str, down: str, up: str) -> None:
+    """The worker's end: orders until the pipe is closed."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    from fedpoint.federation.site import Site
+    from fedpoint.federation.study import read
+
+    kit = Path(folder)
+    consent = json.loads((kit / "consent.json").read_text())
+    study = read(kit / "study.toml")
+    if consent["study"] != study.fingerprint:
+        raise SystemExit("consent was given to another study")
+    site = Site(study, consent["site"], kit / "records", consent["data"])
+    write_frame(int(up), b"ready")
+    while True:
+        try:
+            order = read_frame(int(down))
+        except BrokenPipeError:
+            return
+        write_frame(int(up), site.answer(order))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
