@@ -1,0 +1,43 @@
+"""The jobs on fedpoint: cold (one run of the job's rounds in this new process), then warm in blocks of rounds."""
+
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+from common import Clock, flatten, report
+
+BLOCK = 1.0  # seconds
+
+
+def main(folder: str, *options: str) -> None:
+    import jobs
+
+    import fedpoint as fp
+
+    job = jobs.JOBS[Path(folder).name]
+    rounds = int(options[0]) if options else job.rounds
+    clock = Clock()
+    done = job.run(rounds, record_every=1)
+    clock.lap(rounds)
+    # A warm block is a run of so many rounds that it takes a second, with records thinned as a user would.
+    size, took = rounds, 0.0
+    while took < BLOCK:
+        size = size if took == 0.0 else size * 4
+        begun = time.perf_counter()
+        job.run(size, record_every=max(1, size // 100))
+        took = time.perf_counter() - begun
+    while len(clock.blocks) < 5 or not clock.enough(job):
+        clock.last = time.time()
+        job.run(size, record_every=max(1, size // 100))
+        clock.lap(size)
+    models = done.history
+    each = [jax.tree.map(lambda a, r=r: a[0, r], models) for r in range(rounds + 1)]
+    history = np.stack([flatten(job.parameters(m)) for m in each])
+    np.save(Path(folder) / "history.npy", history)
+    report(clock, rounds, history[-1], version=fp.__version__, engine=str(done.engine))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,76 @@
+"""The jobs on Flower's simulation: FedAvg of flwr.serverapp.strategy, clients in NumPy."""
+
+import os
+import sys
+
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))  # Ray's workers read the job too
+
+from importlib.metadata import version
+
+from common import Clock, Job, flatten, local_steps, report
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+
+FOLDER, ROUNDS = sys.argv[1], int(sys.argv[2])
+CACHE = {}
+
+
+class Told(FedAvg):
+    """FedAvg that asks those whom the job names, and looks at the clock."""
+
+    def __init__(self, job, clock):
+        super().__init__(fraction_evaluate=0.0, min_available_nodes=job.agents)
+        self.job, self.clock, self.nodes = job, clock, None
+
+    def configure_train(self, server_round, arrays, config, grid):
+        while self.nodes is None or len(self.nodes) < self.job.agents:
+            self.nodes = sorted(grid.get_node_ids())
+        for k in self.job.participants(server_round - 1):
+            told = ConfigRecord({"agent": k, "round": server_round - 1})
+            content = RecordDict({"arrays": arrays, "config": told})
+            yield Message(content=content, message_type=MessageType.TRAIN, dst_node_id=self.nodes[k])
+
+    def aggregate_train(self, server_round, replies):
+        found = super().aggregate_train(server_round, replies)
+        self.clock.lap()
+        return found
+
+
+client = ClientApp()
+
+
+@client.train()
+def train(message, context):
+    if "job" not in CACHE:
+        CACHE["job"] = Job(FOLDER)
+    job, told = CACHE["job"], message.content["config"]
+    names = sorted(job.parameters)
+    w = dict(zip(names, message.content["arrays"].to_numpy_ndarrays(), strict=True))
+    w = local_steps(job, w, job.batches(told["round"], told["agent"]))
+    content = {"arrays": ArrayRecord([w[n] for n in names]), "metrics": MetricRecord({"num-examples": 1})}
+    return Message(content=RecordDict(content), reply_to=message)
+
+
+def main():
+    job, clock, server = Job(FOLDER), Clock(), ServerApp()
+    names = sorted(job.parameters)
+
+    @server.main()
+    def run(grid, context):
+        start = ArrayRecord([job.parameters[n] for n in names])
+        result = Told(job, clock).start(grid=grid, initial_arrays=start, num_rounds=ROUNDS)
+        w = dict(zip(names, result.arrays.to_numpy_ndarrays(), strict=True))
+        report(clock, ROUNDS, flatten(w), version=version("flwr"))
+
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": os.cpu_count()}}
+    run_simulation(server, client, num_supernodes=job.agents, backend_config=resources)
+
+
+if __name__ == "__main__":
+    main()

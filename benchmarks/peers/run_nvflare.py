@@ -1,0 +1,43 @@
+"""The jobs on NVFlare's simulator: FedAvg's controller, clients in NumPy, two threads."""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = str(Path(__file__).resolve().parent)
+os.environ["PYTHONPATH"] = HERE  # the simulator's client processes import the parts too
+sys.path.insert(0, HERE)
+
+from common import Job
+from nvflare.private.fed.app.simulator.simulator_runner import SimulatorRunner
+
+
+def main(folder, rounds):
+    server = {
+        "format_version": 2,
+        "workflows": [{"id": "told", "path": "nvflare_parts.Told", "args": {"folder": folder, "rounds": int(rounds)}}],
+        "components": [],
+    }
+    trainer = {"path": "nvflare_parts.Trainer", "args": {"folder": folder}}
+    client = {"format_version": 2, "executors": [{"tasks": ["train"], "executor": trainer}], "components": []}
+    with tempfile.TemporaryDirectory() as place:
+        config = Path(place) / "job" / "app" / "config"
+        config.mkdir(parents=True)
+        (config / "config_fed_server.json").write_text(json.dumps(server))
+        (config / "config_fed_client.json").write_text(json.dumps(client))
+        meta = {"name": "job", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
+        (config.parents[1] / "meta.json").write_text(json.dumps(meta))
+        local = Path(place) / "work" / "local"
+        local.mkdir(parents=True)
+        allowed = {"format_version": 2, "class_allow_list": ["nvflare.", "nvflare_parts."]}
+        (local / "resources.json").write_text(json.dumps(allowed))
+        runner = SimulatorRunner(
+            str(config.parents[1]), f"{place}/work", n_clients=Job(folder).agents, threads=os.cpu_count()
+        )
+        sys.exit(runner.run())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
