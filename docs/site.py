@@ -1,18 +1,23 @@
-"""What the documentation site makes by itself: a page for every algorithm from its card, the API, the front page.
+"""What the documentation site makes by itself: the tutorial, a page for every algorithm, the API, the front page.
 
 A hook of mkdocs (`make docs`). Formulas become MathML here, so that pages fetch nothing.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import importlib
 import inspect
+import io
+import json
 import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 SUBMODULES = ("problems", "theory", "metrics", "gtv", "data")
@@ -50,35 +55,11 @@ def algorithm_page(card: Any) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def methods() -> dict[str, str]:
-    """One call of each, for its picture."""
-    return {
-        "fedavg": "fp.FedAvg(step=0.2, local_steps=10)",
-        "fedgd": "fp.FedGD(step=0.1, coupling=0.5)",
-        "fednova": "fp.FedNova(step=0.02, local_steps=[2, 4, 6, 8, 10, 12, 14, 16, 18, 20], effective=11.0)",
-        "fedopt": "fp.FedAvgM(step=0.02, local_steps=5, momentum=0.5)",
-        "fedprox": "fp.FedProx(step=0.02, local_steps=10, pull=1.0)",
-        "fedrelax": "fp.FedRelax(coupling=0.5)",
-        "fedsgd": "fp.FedSGD(step=0.05, coupling=0.5)",
-        "general_rule": "fp.GeneralRule(step=0.02, local_steps=10, momentum=0.3)",
-        "gradient_exchange": "fp.GradientExchange(step=0.1)",
-        "parameter_exchange": "fp.ParameterExchange(step=0.1)",
-        "qfedavg": "fp.QFedAvg(q=1.0, step=0.02, local_steps=5)",
-        "scaffnew": "fp.Scaffnew(step=0.02, local_steps=10)",
-        "scaffold": "fp.Scaffold(step=0.02, local_steps=10)",
-    }
-
-
 def picture_code(card: Any) -> str:
     """The curve of a run beside its forecast, as a reader would draw it."""
-    network = ", network=fp.Network.ring(10)" if card.network else ""
-    return (
-        "import fedpoint as fp\n\n"
-        "lab = fp.problems.LinearStream.sample(agents=10, dim=5, spread=0.5, noise=0.01)\n"
-        f"method = {methods()[card.name]}\n"
-        f"run = fp.run(method, lab, rounds=120, repeats=20{network})\n"
-        f'fp.forecast(method, lab{network}).plot("{card.name}.svg", run=run)\n'
-    )
+    from fedpoint.ui.examples import code
+
+    return f'{code(card.name, card.network)}f.plot("{card.name}.svg", run=run)\n'
 
 
 def draw(card: Any, folder: Path) -> Path:
@@ -139,6 +120,50 @@ def front_page() -> str:
     return re.sub(r"\[([^\]]*)\]\((CHANGELOG\.md|LICENSE)\)", r"\1", text)
 
 
+# The tutorial, which is a notebook
+
+
+class Shown(NamedTuple):
+    """A cell and what came of it: what it printed, and its last value."""
+
+    kind: str
+    source: str
+    printed: str = ""
+    value: Any = None
+
+
+def played(notebook: Path, names: dict[str, Any]) -> Iterator[Shown]:
+    """Run a notebook from top to bottom, in these names, with its files in the current folder."""
+    for cell in json.loads(notebook.read_text())["cells"]:
+        source, value = "".join(cell["source"]), None
+        if cell["cell_type"] != "code":
+            yield Shown("text", source)
+            continue
+        *rest, last = ast.parse(source).body
+        shows = isinstance(last, ast.Expr)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(ast.Module(rest if shows else [*rest, last], []), notebook.name, "exec"), names)
+            if shows:
+                value = eval(compile(ast.Expression(last.value), notebook.name, "eval"), names)
+        yield Shown("code", source, printed.getvalue(), value)
+
+
+def tutorial_page() -> str:
+    """The notebook with what it shows, computed now."""
+    parts = []
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for kind, source, printed, value in played(ROOT / "docs" / "tutorial.ipynb", {}):
+            parts.append(source if kind == "text" else f"```python\n{source}\n```")
+            if printed:
+                parts.append(f"```text\n{printed.rstrip()}\n```")
+            if hasattr(value, "_repr_html_"):
+                parts.append(re.sub(r"\n\s*", " ", value._repr_html_()))
+            elif value is not None:
+                parts.append(f"```text\n{value!r}\n```")
+    parts.insert(1, "This page is a [notebook](tutorial.ipynb), run when the site was built.")
+    return "\n\n".join(parts) + "\n"
+
+
 # mkdocs
 
 
@@ -146,6 +171,8 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     made = {"index.md": front_page(), "api.md": api_page(), "algorithms/index.md": algorithm_index()}
+    print("tutorial", file=sys.stderr)
+    made["tutorial.md"] = tutorial_page()
     made |= {f"algorithms/{card.name}.md": algorithm_page(card) for card in cards()}
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
@@ -179,4 +206,4 @@ def with_mathml(text: str) -> str:
     return "".join(pieces)
 
 
-__all__ = ["algorithm_page", "api_page", "front_page", "on_files", "on_page_markdown", "with_mathml"]
+__all__ = ["algorithm_page", "api_page", "front_page", "on_files", "on_page_markdown", "played", "with_mathml"]

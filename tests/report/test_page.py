@@ -101,7 +101,7 @@ def test_the_page_says_everything(text, facts):
     assert both["xs"][both["lines"][1]["at"]][1][-1] == sent.floats_down + sent.floats_up
     for word in ("Jain", "worst tenth", "How to cite", "@inproceedings{karimireddy", "seed", "SHA-256", "config.toml"):
         assert word in text, word
-    assert text.count("As forecast: ") == 2
+    assert text.count("✓ Checked: ") == 2
     assert f"jax {facts[0].run.stored.meta['versions']['jax']}" in text
     assert facts[0].parts["agents"]["losses"] == pytest.approx(
         np.mean([facts[0].run.problem.losses(model) for model in facts[0].run.model], 0), rel=1e-4
@@ -203,7 +203,7 @@ def test_a_network_is_drawn(tmp_path):
     method = fp.FedGD(step=0.1, coupling=0.5)
     fp.run(method, problem, rounds=6, network=network, schedule=schedule, folder=tmp_path / "run")
     text = page.write([fp.load(tmp_path / "run", problem)], tmp_path / "a.html").read_text()
-    assert "As forecast: </strong>FedGD does what its forecast says." in text
+    assert "Checked: </strong>FedGD does what its forecast says." in text
     picture = re.search(r'<svg[^>]*aria-label="Network of 5 nodes and 5 edges[^>]*>(.*?)</svg>', text, re.S)[1]
     assert picture.count("<circle") == 5
     error, *_, disagreement = charts(text)
@@ -225,7 +225,7 @@ def test_a_check_that_compared_nothing_is_no_success(facts):
     one = facts[0]
     part = {"verdict": {**verdict, "checks": [{**verdict["checks"][0], "words": "no", "z": None}]}, "text": ""}
     text = page.page([page.Facts(one.run, "x", 0, {**one.parts, "forecast": part})], "t")
-    assert "Not checked" in text and "As forecast" not in text
+    assert "Not checked" in text and "✓" not in text
 
 
 def test_mistakes_are_said(tmp_path, runs):

@@ -105,6 +105,11 @@ def test_the_algorithms_side_by_side(page, browser):
     wait(browser, "return document.querySelectorAll('.card').length === 3", "three cards")
     browser.find_element("css selector", "input[name=scaffnew]").send_keys(" ")
     assert browser.execute_script("return document.querySelectorAll('.card').length") == 4
+    curves = "return document.querySelectorAll('.stages section:not([hidden]) path.line').length"
+    assert browser.execute_script(curves) == 2 * 4  # each beside its forecast
+    browser.find_element("css selector", "input[name=fedrelax]").send_keys(" ")
+    assert browser.execute_script(curves) == 2 * 5  # in a second chart, over a network
+    assert browser.execute_script("return document.querySelectorAll('.stages section:not([hidden])').length") == 2
     sizes = "return [...document.querySelectorAll('.card .formulas math')].map(m => m.getBoundingClientRect().height)"
     heights = browser.execute_script(sizes)
     assert len(heights) >= 8 and all(10 < h < 90 for h in heights)  # laid out as mathematics, in a line
@@ -120,9 +125,9 @@ def test_runs_and_one_of_them(page, browser):
     wait(browser, "return document.querySelector('main').dataset.points === '41'", "its curves")
     wait(browser, "return document.querySelector('main').dataset.forecast", "its forecast")
     assert len(browser.execute_script(CURVES.replace("#chart", "#chart-error"))) == 4  # run, forecast, floor, bias
-    assert browser.find_element("css selector", ".verdict").text.startswith("As forecast: ")
+    assert browser.find_element("css selector", ".verdict").text.startswith("Checked: follows the forecast")
     browser.get(browser.find_element("link text", "Report").get_attribute("href"))
-    assert "As forecast" in browser.find_element("css selector", ".verdict").text
+    assert "Checked: " in browser.find_element("css selector", ".verdict").text
     assert browser.execute_script("return document.querySelectorAll('figure .fp-curves').length") >= 2
     quiet(browser)
 

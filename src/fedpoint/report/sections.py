@@ -43,7 +43,7 @@ def _verdict(facts: Facts) -> Html | None:
     if not compared(verdict):
         return tag("p", tag("strong", "– Not checked: "), verdict["words"] + ".", class_="verdict")
     good = verdict["passed"]
-    head = "✓ As forecast: " if good else "✗ Contradicts its forecast: "
+    head = "✓ Checked: " if good else "✗ Contradicts its forecast: "
     return tag("p", tag("strong", head), verdict["words"] + ".", class_="verdict good" if good else "verdict bad")
 
 

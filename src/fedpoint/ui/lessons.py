@@ -1,4 +1,4 @@
-"""What do the algorithms do, side by side? From the catalogue's cards and the docstrings, for the page."""
+"""What do the algorithms do, side by side? From the catalogue's cards, the docstrings and one small problem."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from fedpoint.algorithms import FedLSA, ScaffLSA
 from fedpoint.core.algorithm import CATALOGUE
+from fedpoint.ui import examples
 from fedpoint.ui.mathml import formula, text
 
 DISPLAYED = re.compile(r"\$\$(.+?)\$\$", re.S)
@@ -28,7 +29,15 @@ def lessons() -> list[dict[str, Any]]:
         found.append(
             {**lesson, "name": name, "title": title, "summary": summary, "limit": limits[name], "first": False}
         )
-    return found
+    return [{**lesson, "example": _example(lesson["name"])} for lesson in found]
+
+
+def _example(name: str) -> dict[str, Any] | None:
+    """Its curves on the common problem; None for somebody's own method."""
+    if name not in examples.CALLS:
+        return None
+    curves = {what: values.tolist() for what, values in examples.kept()[name].items()}
+    return {"call": examples.CALLS[name], **curves}
 
 
 def _lesson(card: Any, doc: str) -> dict[str, Any]:
@@ -39,6 +48,7 @@ def _lesson(card: Any, doc: str) -> dict[str, Any]:
         "summary": card.summary,
         "limit": card.limit,
         "where": "a network" if card.network else "a fusion center",
+        "network": card.network,
         "lecture": card.lecture,
         "restriction": card.restriction,
         "formulas": [formula(part) for latex in DISPLAYED.findall(before) for part in lines(latex)],

@@ -82,5 +82,5 @@ def _verdict(part: Part) -> dict[str, Any]:
         return {"says": "", "good": None}
     if not compared(verdict):
         return {"says": f"Not checked: {verdict['words']}.", "good": None}
-    begun = "As forecast: " if verdict["passed"] else "Contradicts its forecast: "
+    begun = "Checked: " if verdict["passed"] else "Contradicts its forecast: "
     return {"says": f"{begun}{verdict['words']}.", "good": verdict["passed"]}
