@@ -209,7 +209,7 @@ def test_linear_models(rng):
     assert table.classes is None and "a number" in repr(table)
     problem = table.problem()
     w = problem.solution()
-    assert problem.evaluate(w, *table.evaluation(problem))["mse"] < 1e-20
+    assert problem.evaluate(w, *table.evaluation(problem)[:2])["mse"] < 1e-20
     assert w[0] == pytest.approx(1.5 * table.recipe[0].scale / 3) and w[1] == pytest.approx(table.y.mean())
     # A ridge leaves the intercept alone: y's mean, however large.
     strong = table.problem(ridge=1e6).solution()
@@ -231,7 +231,7 @@ def test_classes(rng):
     table = read_table(frame, "y", "k", model="softmax", held_out=0.2)
     problem = table.problem(batch=4)
     assert problem.start().shape == (2, 3) and set(table.y) == {0, 1, 2}
-    found = problem.evaluate(problem.start(), *table.evaluation(problem))
+    found = problem.evaluate(problem.start(), *table.evaluation(problem)[:2])
     assert found["log_loss"] == pytest.approx(np.log(3))
 
 
@@ -257,12 +257,12 @@ GOOD = HEAD + "a,1,2,3\nb,2,1,4.5\nb,3,4,5\n"
             {},
             [
                 "t.csv: row 2, column 'z' is 'x', not a number (and 1 more cell)",
-                't.csv: row 4, column \'x\' is empty: missing = "mean" or "drop"',
-                "t.csv: row 5, column 'y' is NA: missing = \"drop\"",
-                "t.csv: row 6, column 'k' is empty: missing = \"drop\"",
+                't.csv: row 4, column \'x\' is empty: fill it in, or say missing = "mean" or "drop"',
+                "t.csv: row 5, column 'y' is NA: fill it in, or say missing = \"drop\"",
+                "t.csv: row 6, column 'k' is empty: fill it in, or say missing = \"drop\"",
             ],
         ),
-        (HEAD + "a,1,2,3\nb,,2,\n", {"missing": "mean"}, ["row 2, column 'y' is empty: missing = \"drop\""]),
+        (HEAD + "a,1,2,3\nb,,2,\n", {"missing": "mean"}, ["row 2, column 'y' is empty: fill it in, or say missing = \"drop\""]),
         (HEAD + "a,,2,3\nb,,2,\n", {"missing": "drop"}, ["every row has a missing value"]),
         (HEAD + "a,1,2,3\nb,17,c,4\nb,3,d,5\n", {}, ["row 1, column 'z' is 2, a number among words: name it in categ"]),
         (HEAD + "a,1_0,2,3\nb,2,2,4\n", {}, ["row 1, column 'x' is '1_0', not a number"]),
@@ -358,7 +358,7 @@ def test_one_file_per_agent():
         read_table("s/*.csv", "y")
     assert str(caught.value).split("\n") == [
         "s/b.csv: row 1, column 'x' is 'q', not a number",
-        "s/b.csv: row 1, column 'y' is empty: missing = \"drop\"",
+        "s/b.csv: row 1, column 'y' is empty: fill it in, or say missing = \"drop\"",
         "s/c.csv has no rows: give at least one below the header",
     ]
     Path("s/c.csv").unlink()
@@ -397,8 +397,8 @@ def test_parquet(monkeypatch):
         read_table("t.parquet", "y", "k")
     assert [line.split(": ", 1)[1] for line in str(caught.value).split("\n")] == [
         "column 'when' holds timestamp[ms]: numbers, words and truth values can be read",
-        'row 3, column \'flag\' is empty: missing = "mean" or "drop"',
-        'row 2, column \'x\' is empty: missing = "mean" or "drop"',
+        'row 3, column \'flag\' is empty: fill it in, or say missing = "mean" or "drop"',
+        'row 2, column \'x\' is empty: fill it in, or say missing = "mean" or "drop"',
     ]
     table = read_table("t.parquet", "y", "k", leave_out=["when"], missing="mean", scale=False)
     assert table.y.tolist() == [1.0, 2.0, 2.5] and table.groups.tolist() == [1, 2, 2]

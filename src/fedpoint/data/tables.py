@@ -145,12 +145,12 @@ class Table:
         penalty[len(self.features) :] = 0.0  # not the intercept
         return RidgeTask(A, self.y, penalty, weights=weights, groups=self.groups, batch=batch)
 
-    def evaluation(self, problem: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    def evaluation(self, problem: Any) -> Rows | None:
         """The held-out rows as `fp.run(..., evaluate=)` takes them for a problem of this table."""
         if self.held_out is None:
             return None
         ones = self.classes is None and problem.intercept
-        return (with_ones(self.held_out.X) if ones else self.held_out.X), self.held_out.y
+        return self.held_out._replace(X=with_ones(self.held_out.X)) if ones else self.held_out
 
     def __repr__(self) -> str:
         kind = "a number" if self.classes is None else f"{len(self.classes)} classes"
@@ -449,7 +449,7 @@ def _checked(piece: _Piece, chosen: _Chosen, missing: str) -> tuple[dict[str, Co
     never = (chosen.target, chosen.agent)  # not filled in
     for name, column in columns.items():
         if missing == "refuse" or (missing == "mean" and name in never):
-            advice = 'missing = "drop"' if name in never else 'missing = "mean" or "drop"'
+            advice = "fill it in, or say missing = " + ('"drop"' if name in never else '"mean" or "drop"')
             gaps = not_values(piece.path, {name: column}, missing=True, separator=piece.separator)
             wrong += [f"{said}: {advice}" for said in gaps]
     return columns, wrong + not_values(piece.path, columns, missing=False, separator=piece.separator)
@@ -601,7 +601,7 @@ def _feature(name: str, column: Column, own: np.ndarray, missing: str, notes: li
         notes.append(f"without any value, and left out: {name}")
         return None
     if gaps:
-        notes.append(f"{gaps} missing cells of {name!r} filled in")
+        notes.append(f"{gaps} missing cell{'s' if gaps > 1 else ''} of {name!r} filled in")
     if column.words is None:
         fill = None
         if missing == "mean":

@@ -184,7 +184,7 @@ class LeastSquares(RowsProblem):
         """The least-norm solution of each agent."""
         return np.stack([np.linalg.lstsq(a, y, rcond=None)[0] for a, y in zip(self._A, self._b, strict=True)])
 
-    def evaluate(self, w, X, y) -> dict[str, float]:
+    def row_metrics(self, w, X, y) -> dict[str, np.ndarray]:
         return squared_error(w, X, y)
 
     def objective(self, models) -> np.ndarray:

@@ -182,7 +182,7 @@ class LinearStream(Problem):
             self, R, self.own.model, beta2=trace * top + top**2, sigma2=trace * noise, f_local=0.5 * noise
         )
 
-    def evaluate(self, w, X, y) -> dict[str, float]:
+    def row_metrics(self, w, X, y) -> dict[str, np.ndarray]:
         return squared_error(w, X, y)
 
     def objective(self, models) -> np.ndarray:

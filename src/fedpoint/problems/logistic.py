@@ -72,7 +72,7 @@ class Logistic(RowsProblem):
     Args:
         X: (n, d) rows of all agents. y: labels +-1 or 0/1, or any classes.
         groups: whose row it is (n,). Without it there is one agent.
-        ridge: rho, on every coefficient.
+        ridge: rho, on every coefficient, the intercept too: then every agent alone has a minimum. Estimators do without.
         weights: p_k, default n_k/n.
         intercept: append a column of ones.
         batch, sampling: rows a step ("iid", "shuffle", "importance"); None is the full gradient.
@@ -157,8 +157,8 @@ class Logistic(RowsProblem):
         with jax.enable_x64(True):
             return np.asarray(_objective(self.oracle, self.all_rows(), self.row_weights(), self.ridge, models))
 
-    def evaluate(self, w, X, y) -> dict[str, float]:
-        """Accuracy and mean log loss (without the ridge) on held-out rows."""
+    def row_metrics(self, w, X, y) -> dict[str, np.ndarray]:
+        """Accuracy and log loss (without the ridge)."""
         X, y = check_held_out(X, y, self.X.shape[1] - self.intercept)
         unknown = set(np.unique(y)) - set(self.classes)
         if unknown:
@@ -169,7 +169,7 @@ class Logistic(RowsProblem):
         label = np.searchsorted(self.classes, y)
         top = logits.max(1)
         log_loss = top + np.log(np.exp(logits - top[:, None]).sum(1)) - logits[np.arange(len(X)), label]
-        return {"accuracy": float((logits.argmax(1) == label).mean()), "log_loss": float(log_loss.mean())}
+        return {"accuracy": (logits.argmax(1) == label).astype(float), "log_loss": log_loss}
 
     def solution(self) -> np.ndarray | None:
         """w* by Newton's method, or None where the minimum is not attained (separable classes without ridge)."""

@@ -220,6 +220,7 @@ def _summary(run: Run, has_loss: bool) -> dict[str, Any]:
     final = {"error": run.error, "loss": run.loss if has_loss else None}
     means = {name: None if value is None else float(value[:, -1].mean()) for name, value in final.items()}
     evaluation = {name: values.tolist() for name, values in run.evaluation.items()}
+    agents = {name: np.where(np.isfinite(v), v, None).tolist() for name, v in run.held_out.items()}  # None: no such row
     return {
         "rounds": int(run.rounds[-1]),
         **means,
@@ -228,6 +229,7 @@ def _summary(run: Run, has_loss: bool) -> dict[str, Any]:
         "rounds_per_second": run.speed,
         "evaluated_rounds": np.asarray(run.evaluated_rounds).tolist(),
         "evaluation": evaluation,
+        **({"held_out": {"agents": [str(name) for name in run.problem.names], **agents}} if agents else {}),
     }
 
 

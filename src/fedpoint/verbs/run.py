@@ -15,6 +15,7 @@ from fedpoint.core.participation import as_participation
 from fedpoint.core.schedule import Schedule, Synchronous
 from fedpoint.errors import FedpointError
 from fedpoint.metrics import Cost, Fairness, fairness
+from fedpoint.metrics.held_out import HeldOut
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.runtimes.session import HISTORY_BYTES, Progress, Session
 from fedpoint.runtimes.simulation import Records
@@ -43,6 +44,9 @@ class Run:
         self.participation, self.seed = session.participation, session.seed
         self.evaluation: dict[str, np.ndarray] = {}
         self.evaluated_rounds = np.zeros(0, int)
+        self.held_out: dict[
+            str, np.ndarray
+        ] = {}  # of the final model: (repeats, agents), nan where nothing is held out
         self._loss: np.ndarray | None = None
 
     @cached_property
@@ -140,7 +144,7 @@ class Run:
         """Held-out metrics at (at most 200 of) the recorded rounds, into `evaluation`."""
         n = len(self.rounds)
         chosen = np.unique(np.linspace(0, n - 1, min(n, EVALUATIONS)).round().astype(int))
-        measure = data if callable(data) else (lambda model: self.problem.evaluate(model, *data))
+        measure = data if callable(data) else HeldOut(self.problem, data, own=self.network is not None)
         rows = [
             [measure(jax.tree.map(lambda a, r=r, i=i: a[r, i], self.history)) for i in chosen]
             for r in range(self.session.repeats)
@@ -149,6 +153,9 @@ class Run:
             raise FedpointError(f"evaluate= must return a dictionary of numbers, got {rows[0][0]!r}")
         self.evaluated_rounds = self.rounds[chosen]
         self.evaluation = {name: np.array([[float(m[name]) for m in row] for row in rows]) for name in rows[0][0]}
+        if isinstance(measure, HeldOut) and measure.agent is not None:
+            each: list[Any] = [measure.agents(take_repeat(self.last, r)) for r in range(self.session.repeats)]
+            self.held_out = {name: np.stack([found[name] for found in each]) for name in each[0]}
 
     def description(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The algorithm in plain types, and how rows of data become predictions."""
@@ -229,7 +236,8 @@ def run(
         seed, repeats: repeats are independent runs, batched.
         record_every: rounds between records; default 1, or more where all models would not fit into memory.
         folder: a run folder, from which the run can be resumed.
-        evaluate: held-out data (X, y), or a function model -> {name: number}.
+        evaluate: held-out data (X, y), or (X, y, groups): then `run.held_out` has the agents' own metrics, and
+            `evaluation` the worst tenth's loss; or a function model -> {name: number}.
         stop: a tolerance on the mean squared error (or, without a known solution, on the squared change of the
             model between records), or a function (round, model, error) -> bool; models and errors lead with repeats.
         callbacks: called with a `Progress` after every segment of rounds; trackers (`fp.trackers`) among them follow

@@ -1,0 +1,74 @@
+"""How well are rows predicted that nobody trained on: all of them, and those of each agent?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedpoint.errors import FedpointError
+from fedpoint.metrics.fairness import fairness
+
+WORST = "worst_tenth"  # the mean loss of the tenth of the agents that is served worst
+
+
+class HeldOut:
+    """Rows (X, y), or (X, y, groups) with the names of the agents whose they are.
+
+    own: every agent has a model of its own, as on a network. Its rows are predicted by that; rows of nobody by each of
+    the models in turn.
+    """
+
+    def __init__(self, problem: Any, data: Any, own: bool):
+        if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+            raise FedpointError("evaluate= takes held-out data (X, y) or (X, y, groups), or a function of the model")
+        self.problem, self.own = problem, own
+        self.X, self.y = np.asarray(data[0]), np.asarray(data[1])
+        self.agent = None if len(data) == 2 else self._places(np.asarray(data[2]))
+
+    def _places(self, groups: np.ndarray) -> np.ndarray:
+        if groups.shape != self.y.shape:
+            raise FedpointError(f"held-out groups of shape {groups.shape} for {len(self.y)} rows")
+        place = {str(name): k for k, name in enumerate(self.problem.names)}
+        names, at = np.unique(groups, return_inverse=True)
+        unknown = [str(name) for name in names if str(name) not in place]
+        if unknown:
+            raise FedpointError(f"held-out rows of {unknown[0]}, who is no agent of the problem")
+        return np.array([place[str(name)] for name in names], int)[at]
+
+    def _rows(self, model: Any) -> dict[str, np.ndarray]:
+        """Metrics of every row, (n,); with own models and rows of nobody the mean over the agents."""
+        if not self.own:
+            return self.problem.row_metrics(model, self.X, self.y)
+        K = self.problem.agents
+        models = [jax.tree.map(lambda a, k=k: np.asarray(a)[k], model) for k in range(K)]
+        if self.agent is None:
+            each = [self.problem.row_metrics(w, self.X, self.y) for w in models]
+            return {name: np.mean([one[name] for one in each], axis=0) for name in each[0]}
+        found: dict[str, np.ndarray] = {}
+        for k in np.unique(self.agent):
+            some = self.agent == k
+            for name, values in self.problem.row_metrics(models[k], self.X[some], self.y[some]).items():
+                found.setdefault(name, np.zeros(len(self.y)))[some] = values
+        return found
+
+    def _by_agent(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        K = self.problem.agents
+        count = np.bincount(self.agent, minlength=K)
+        with np.errstate(invalid="ignore"):
+            return {name: np.bincount(self.agent, values, K) / count for name, values in rows.items()}
+
+    def agents(self, model: Any) -> dict[str, np.ndarray] | None:
+        """(K,) of every metric, nan for agents without held-out rows; None where nobody's rows are known."""
+        return None if self.agent is None else self._by_agent(self._rows(model))
+
+    def __call__(self, model: Any) -> dict[str, float]:
+        """Means over all rows; with groups, the loss of the tenth of the agents that is served worst as well."""
+        rows = self._rows(model)
+        found = {name: float(values.mean()) for name, values in rows.items()}
+        if self.agent is not None:
+            loss = list(rows)[-1]
+            losses = self._by_agent({loss: rows[loss]})[loss][np.unique(self.agent)]
+            found[WORST] = fairness(losses).worst if np.isfinite(losses).all() else float("inf")
+        return found
