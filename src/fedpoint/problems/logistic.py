@@ -72,7 +72,7 @@ class Logistic(RowsProblem):
     Args:
         X: (n, d) rows of all agents. y: labels +-1 or 0/1, or any classes.
         groups: whose row it is (n,). Without it there is one agent.
-        ridge: rho, on every coefficient, the intercept too: then every agent alone has a minimum. Estimators do without.
+        ridge: rho, on every coefficient, the intercept too: then every agent alone has a minimum.
         weights: p_k, default n_k/n.
         intercept: append a column of ones.
         batch, sampling: rows a step ("iid", "shuffle", "importance"); None is the full gradient.

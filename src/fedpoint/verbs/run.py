@@ -44,9 +44,7 @@ class Run:
         self.participation, self.seed = session.participation, session.seed
         self.evaluation: dict[str, np.ndarray] = {}
         self.evaluated_rounds = np.zeros(0, int)
-        self.held_out: dict[
-            str, np.ndarray
-        ] = {}  # of the final model: (repeats, agents), nan where nothing is held out
+        self.held_out: dict[str, np.ndarray] = {}  # of the final model: (repeats, agents), nan where there is no row
         self._loss: np.ndarray | None = None
 
     @cached_property
