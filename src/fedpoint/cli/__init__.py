@@ -22,6 +22,7 @@ COMMANDS = {
     "check": "Compare a run with its forecast.",
     "certify": "Which method an algorithm in a Python file is, and which mistake was made in it.",
     "plan": "What to choose for a target, at the least cost: from forecasts.",
+    "federate": "A study over real sites that keep their data.",
     "report": "What came of runs, on one HTML page.",
     "lab": "The experiments of lecture 000, beside the exact prediction.",
     "ui": "A page in the browser: runs as they go on, and a playground.",

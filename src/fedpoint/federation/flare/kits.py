@@ -33,6 +33,7 @@ RULES = {
             "manage_job": "any",
             "download_job": "any",
             "view": "any",
+            "app_command": "any",
             "clone_job": "none",
             "operate": "none",
             "shell_commands": "none",

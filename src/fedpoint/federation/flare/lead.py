@@ -11,6 +11,7 @@ import io
 import json
 import logging
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -77,8 +78,10 @@ class Lead:
 
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)
         end, said = time.monotonic() + self.wait, "no answer"
+        host, _, port = self.study.server.rpartition(":")
         while time.monotonic() < end:
             try:
+                socket.create_connection((host, int(port)), timeout=2.0).close()  # is anybody there yet?
                 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                     return new_secure_session(ADMIN, str(self.kit.folder), timeout=5.0)
             except Exception as error:  # the engine raises many kinds while its server is starting or away

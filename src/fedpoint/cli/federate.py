@@ -1,0 +1,183 @@
+"""`fedpoint federate`: a study over real sites: kits, server, sites, run, status, stop, and a demo of it all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group()
+def federate() -> None:
+    """Run a study over real sites that keep their data (extra `federation`).
+
+    \b
+    fedpoint federate demo                              see it: a server and three sites on this machine
+    fedpoint federate provision study.toml              who leads makes everybody's kit
+    fedpoint federate server kits/server                the server's machine
+    fedpoint federate site kits/clinic --data own.csv   each site's machine
+    fedpoint federate run kits/admin                    who leads
+    """
+
+
+@federate.command()
+@click.argument("study", type=FILE)
+@click.option("--folder", type=FOLDER, help="Where the kits go; default kits-NAME.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+def provision(study: Path, folder: Path | None, as_json: bool) -> None:
+    """Make every party's kit for STUDY.toml: certificates, the study, and rules that lock it down.
+
+    Hand each kit to its party by a safe way: who has a kit is that party. The authority that signed them is not kept.
+    """
+    from fedpoint.federation.flare.kits import provision as make
+    from fedpoint.federation.study import read
+
+    wanted = read(study)
+    kits = make(wanted, folder or Path(f"kits-{wanted.name}"))
+    if as_json:
+        click.echo(json.dumps({"study": wanted.name, "kits": {name: str(path) for name, path in kits.items()}}))
+        return
+    for name, path in kits.items():
+        click.echo(f"{name:>12}  {path}")
+
+
+@federate.command()
+@click.argument("kit", type=FOLDER)
+def server(kit: Path) -> None:
+    """Start the server of KIT; Ctrl-C ends it. Nothing is lost when it is killed: start it again."""
+    from fedpoint.federation.flare.kits import Kit
+    from fedpoint.federation.flare.parties import check_port, keep_running
+
+    own = Kit(kit, "server")
+    check_port(own)
+    click.echo(f"server of {own.study.name}: {own.study.server}, mutual TLS; Ctrl-C ends it", err=True)
+    keep_running(own, lambda text: click.echo(text, err=True))
+
+
+@federate.command()
+@click.argument("kit", type=FOLDER)
+@click.option("--data", type=FILE, help="This site's own file, CSV or Parquet. It is read here, and stays here.")
+@click.option("--dry-run", is_flag=True, help="Only say what would run and what would leave.")
+@click.option("--yes", is_flag=True, help="Consent without being asked.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print one JSON document, for programs.")
+def site(kit: Path, data: Path | None, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Take part in a study with KIT: see what will run on the data and what leaves, consent, and stay connected.
+
+    What left is noted in KIT/records/audit.jsonl. Ctrl-C ends it; start it again, and the site takes part again.
+    """
+    from fedpoint.errors import FedpointError
+    from fedpoint.federation.flare.kits import Kit
+    from fedpoint.federation.flare.parties import consent, keep_running
+    from fedpoint.federation.terms import lines, terms
+
+    own = Kit(kit, "site")
+    if own.study.table is not None and data is None:
+        raise FedpointError(f"{own.party} needs its data: say --data FILE")
+    found = terms(own.study, data)
+    if as_json and dry_run:
+        click.echo(json.dumps(found))
+        return
+    click.echo("\n".join(lines(found)))
+    if dry_run:
+        return
+    if not yes and not click.confirm("Take part with these data?", default=False):
+        raise FedpointError("no consent: nothing was started, and nothing has left")
+    consent(own, data)
+    click.echo(f"{own.party} takes part; audit: {own.folder}/records/audit.jsonl; Ctrl-C ends it", err=True)
+    keep_running(own, lambda text: click.echo(text, err=True))
+
+
+@federate.command()
+@click.argument("kit", type=FOLDER)
+@click.option("--folder", type=FOLDER, help="Where the result goes; default runs/NAME-federated.")
+@click.option("--export", type=FILE, help="Also write the model, for `fedpoint predict`.")
+@click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for sites.")
+@click.option("--fresh", is_flag=True, help="Begin anew, instead of going on where the study stands.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+def run(
+    kit: Path, folder: Path | None, export: Path | None, wait: float, fresh: bool, as_json: bool, quiet: bool
+) -> None:
+    """Run the study of the administrator's KIT, from where it stands; whatever is killed meanwhile, it goes on.
+
+    Ctrl-C leaves it running: `status` shows it, `stop` ends it, `run` follows it again.
+    """
+    from fedpoint.cli.federate_show import Show, show_result
+    from fedpoint.federation.flare.kits import Kit
+    from fedpoint.federation.flare.lead import Lead
+
+    own = Kit(kit, "admin")
+    folder = folder or Path("runs") / f"{own.study.name}-federated"
+    with Lead(own) as lead, Show(own.study, quiet) as show:
+        made = lead.run(folder, show, fresh, wait)
+    if export is not None:
+        made.export(export)
+    show_result(made, as_json)
+
+
+@federate.command()
+@click.argument("kit", type=FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+def status(kit: Path, as_json: bool) -> None:
+    """Where the study of the administrator's KIT is: who is connected, and what was the last round."""
+    from fedpoint.federation.flare.kits import Kit
+    from fedpoint.federation.flare.lead import Lead
+
+    own = Kit(kit, "admin")
+    with Lead(own) as lead:
+        found = lead.status()
+    missing = [name for name in own.study.sites if name not in found["sites"]]
+    if as_json:
+        click.echo(json.dumps({**found, "missing": missing}))
+        return
+    click.echo(
+        f"{own.study.name} at {own.study.server}: {len(found['sites'])} of {len(own.study.sites)} sites are there"
+    )
+    if missing:
+        click.echo(f"missing: {', '.join(missing)}")
+    if not found["jobs"]:
+        click.echo("nothing runs")
+        return
+    click.echo(f"round {found.get('round', 0)} of {own.study.rounds}")
+    for event in found.get("events", [])[-1:]:
+        refused = ", ".join(f"{name}: {why}" for name, why in event["refused"].items()) or "nobody"
+        click.echo(f"last round: {', '.join(event['answered']) or 'nobody'} answered; refused: {refused}")
+
+
+@federate.command()
+@click.argument("kit", type=FOLDER)
+def stop(kit: Path) -> None:
+    """Stop the study of the administrator's KIT after the round at hand. `run` goes on from there."""
+    from fedpoint.federation.flare.kits import Kit
+    from fedpoint.federation.flare.lead import Lead
+
+    with Lead(Kit(kit, "admin")) as lead:
+        stopped = lead.stop()
+    click.echo("stopping" if stopped else "nothing runs")
+
+
+@federate.command()
+@click.option("--rounds", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
+@click.option("--port", default=0, type=click.IntRange(0, 65534), help="Of the server; 0: any that is free.")
+@click.option("--keep", type=FOLDER, help="Keep kits, logs and the result in this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+def demo(rounds: int, port: int, keep: Path | None, as_json: bool, quiet: bool) -> None:
+    """Credit scoring over three banks: a server and three sites as processes of this machine, with mutual TLS.
+
+    Prints what came out beside the simulation on pooled rows, and removes everything it made.
+    """
+    from fedpoint.cli.federate_show import Show
+    from fedpoint.federation.flare.demo import play
+
+    found: dict[str, Any] = play(rounds, port, keep, lambda study: Show(study, quiet))
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for line in found.pop("lines"):
+        click.echo(line)

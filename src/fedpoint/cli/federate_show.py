@@ -1,0 +1,84 @@
+"""How does a study go on? A bar on a terminal, lines elsewhere; and what came out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any, NamedTuple
+
+import click
+
+from fedpoint.cli.progress import watch
+from fedpoint.federation.result import Federated
+from fedpoint.federation.study import Study
+
+
+class _Round(NamedTuple):
+    """What a progress bar follows."""
+
+    round: int
+    error: Any = None
+
+
+class Show:
+    """Hears of rounds and of what is waited for."""
+
+    def __init__(self, study: Study, quiet: bool):
+        self.study, self.quiet, self.said = study, quiet, ""
+        self.stack = contextlib.ExitStack()
+        self.callbacks: list[Any] = []
+
+    def __enter__(self) -> Show:
+        self.callbacks = self.stack.enter_context(watch(self.quiet).following(self.study.name, self.study.rounds))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stack.__exit__(*error)
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if "round" in event:
+            for callback in self.callbacks:
+                callback(_Round(event["round"] + 1))
+            bad = {site: why for site, why in event["refused"].items() if why not in ("round", "twice")}
+            if bad:
+                rest = "" if event["merged"] else "; abandoned, the model is kept"
+                self.say(f"round {event['round']}: {', '.join(f'{s}: {w}' for s, w in bad.items())}{rest}")
+        elif "waiting" in event:
+            self.say(f"waiting for {', '.join(event['for'])} ({event['waiting']})")
+        elif "segment" in event:
+            self.say(f"{event['segment']}; a new job goes on from there")
+
+    def say(self, text: str) -> None:
+        if text != self.said and not self.quiet:
+            click.echo(text, err=True)
+        self.said = text
+
+
+def summary(made: Federated) -> dict[str, Any]:
+    """A result in plain types."""
+    merged = sum(event["merged"] for event in made.events)
+    return {
+        "study": made.study.name,
+        "folder": str(made.folder),
+        "rounds": made.round,
+        "merged": merged,
+        "loss": made.loss,
+        "measures": made.measures,
+        "refused": dict(made.refused),
+        "bytes": {way: sum(event[way] for event in made.events) for way in ("down", "up")},
+    }
+
+
+def show_result(made: Federated, as_json: bool) -> None:
+    found = summary(made)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    click.echo(f"{found['study']}: {found['rounds']} rounds, {found['merged']} merged, in {found['folder']}")
+    if found["loss"] is not None:
+        click.echo(f"loss {found['loss']:.6g}")
+    for site, one in found["measures"].items():
+        click.echo(f"  {site}: " + ", ".join(f"{name} {value:.4g}" for name, value in one.items()))
+    for what, count in found["refused"].items():
+        click.echo(f"  refused {count} times: {what}")
+    click.echo(f"{found['bytes']['down']:,} bytes to sites, {found['bytes']['up']:,} back")

@@ -1,0 +1,148 @@
+"""What does it look like? Credit scoring over three banks, as real processes of this machine, beside the simulation."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpoint.config import methods
+from fedpoint.data.tables import read_table
+from fedpoint.errors import FedpointError
+from fedpoint.federation.flare.kits import Kit, needs_flare, provision
+from fedpoint.federation.flare.lead import Lead
+from fedpoint.federation.flare.parties import consent, running
+from fedpoint.federation.result import Federated
+from fedpoint.federation.study import Study, parse
+from fedpoint.verbs.run import run
+
+BANKS = ("north", "south", "west")
+STATES = {"north": "NY NJ PA MA CT OH MI IL", "south": "FL TX GA NC VA", "west": "CA WA OR NV AZ CO"}
+SAME = 1e-10
+
+
+def loans() -> dict[str, dict[str, np.ndarray]]:
+    """Three banks' loans: of Lending Club, or made up where the extra `data` is missing."""
+    try:
+        from fedpoint.data import lending_club
+
+        whole = lending_club()
+        table = {"grade": "grade", "income": "log income", "amount": "log amount", "months": "months"}
+        columns = {name: whole.X[:, whole.features.index(key)] for name, key in table.items()}
+        columns["verified"] = np.where(whole.X[:, whole.features.index("verified")] > 0, "yes", "no")
+        columns["bad"] = whole.y
+        mine = {bank: np.isin(np.asarray(whole.groups), STATES[bank].split()) for bank in BANKS}
+        return {bank: {name: c[mine[bank]] for name, c in columns.items()} for bank in BANKS}
+    except FedpointError:
+        return {bank: _made_up(400 + 200 * k, k) for k, bank in enumerate(BANKS)}
+
+
+def _made_up(rows: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng([7, seed])
+    columns: dict[str, np.ndarray] = {
+        "grade": rng.integers(1, 36, rows).astype(float),
+        "income": rng.normal(11 + 0.1 * seed, 0.5, rows),
+        "amount": rng.normal(9.5, 0.7, rows),
+        "months": rng.choice([36.0, 60.0], rows),
+        "verified": rng.choice(["yes", "no"], rows),
+    }
+    score = -3 + 0.12 * columns["grade"] - (columns["income"] - 11)
+    columns["bad"] = (rng.random(rows) < 1 / (1 + np.exp(-score))).astype(int)
+    return columns
+
+
+def write_csv(path: Path, columns: dict[str, np.ndarray]) -> None:
+    lines = [
+        ",".join(columns),
+        *(",".join(map(str, row)) for row in zip(*map(np.ndarray.tolist, columns.values()), strict=True)),
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def demo_study(rounds: int, port: int) -> Study:
+    problem = {"kind": "table", "model": "logistic", "target": "bad", "batch": 32}
+    problem["features"] = ["grade", "income", "amount", "months", "verified"]
+    base = {"name": "credit", "sites": list(BANKS), "server": f"localhost:{port}", "rounds": rounds, "deadline": 30.0}
+    return parse({**base, "problem": problem, "algorithm": {"name": "scaffold", "step": 0.2, "local_steps": 10}})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def simulated(made: Federated, files: list[Path]) -> Any:
+    """The same study by `fp.run` on all rows together."""
+    table: Any = made.study.table
+    read = read_table([str(f) for f in files], table.target, model=table.model, features=table.features)
+    problem = read.problem(table.model, table.ridge, table.batch, table.sampling, None, table.intercept)
+    return run(methods.build(made.study.algorithm), problem, **made.replay())
+
+
+def play(rounds: int, port: int, keep: Path | None, show: Callable[[Study], Any]) -> dict[str, Any]:
+    """The demo: what came out, in plain types."""
+    needs_flare()
+    with contextlib.ExitStack() as stack:
+        if keep is None:
+            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedpoint-demo-")))
+        else:
+            keep.mkdir(parents=True, exist_ok=True)
+            root = keep.absolute()
+        begun = time.perf_counter()
+        study = demo_study(rounds, port or free_port())
+        files = [root / f"{bank}.csv" for bank in BANKS]
+        for bank, path in zip(BANKS, files, strict=True):
+            write_csv(path, loans()[bank])
+        kits = {name: Kit(path) for name, path in provision(study, root / "kits").items()}
+        with contextlib.ExitStack() as processes:
+            processes.enter_context(running(kits["server"]))
+            for bank, path in zip(BANKS, files, strict=True):
+                consent(kits[bank], path)
+                processes.enter_context(running(kits[bank]))
+            lead = processes.enter_context(Lead(kits["admin"], wait=120.0))
+            made = lead.run(root / "result", processes.enter_context(show(study)), wait=120.0)
+        took = time.perf_counter() - begun
+        beside = simulated(made, files)
+        gap = float(np.abs(beside.history[0] - made.history).max())
+        pace = float(np.median([event["seconds"]["all"] for event in made.events]))
+        return _told(made, beside, gap, took, pace)
+
+
+def _told(made: Federated, beside: Any, gap: float, took: float, pace: float) -> dict[str, Any]:
+    names = [name for feature in made.setup["recipe"] for name in _names(feature)] + ["intercept"]
+    found: dict[str, Any] = {
+        "sites": made.study.sites,
+        "rounds": made.round,
+        "rows": made.setup["rows"],
+        "loss": made.loss,
+        "loss_simulated": float(beside.loss[0, -1]),
+        "gap": gap,
+        "same": gap <= SAME,
+        "seconds": round(took, 2),
+        "seconds_a_round": pace,
+    }
+    lines = [f"{'':>14}  {'three sites':>14}  {'simulation':>14}"]
+    for name, a, b in zip(names, made.model, beside.model[0], strict=True):
+        lines.append(f"{name:>14}  {a:14.10f}  {b:14.10f}")
+    lines.append(f"{'loss':>14}  {found['loss']:14.10f}  {found['loss_simulated']:14.10f}")
+    word = "the same numbers" if found["same"] else "NOT the same numbers"
+    lines.append(f"{word}: largest difference over {made.round} rounds {gap:.1e}")
+    rows = ", ".join(f"{site} {n}" for site, n in zip(made.study.sites, made.setup["rows"], strict=True))
+    lines.append(f"rows, which stayed where they are: {rows}")
+    lines.append(f"{took:.1f} seconds in all, {pace:.2f} a round; mutual TLS on loopback")
+    if not found["same"]:
+        raise FedpointError("\n".join(lines))
+    return found | {"lines": lines}
+
+
+def _names(feature: dict[str, Any]) -> list[str]:
+    from fedpoint.data.tables import Feature
+
+    return Feature(**feature).names
