@@ -64,6 +64,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.problems.estimate import Estimates, estimate_constants
     from fedpoint.report.load import load
     from fedpoint.report.model import export
+    from fedpoint.runtimes.supervisor import Processes
     from fedpoint.verbs.baselines import Baselines, baselines
     from fedpoint.verbs.certify import Certificate, Finding, certify
     from fedpoint.verbs.check import Verdict, check
@@ -94,6 +95,7 @@ _NAMES = {
     "fedpoint.problems.estimate": "Estimates estimate_constants",
     "fedpoint.report.load": "load",
     "fedpoint.report.model": "export",
+    "fedpoint.runtimes.supervisor": "Processes",
     "fedpoint.verbs.baselines": "Baselines baselines",
     "fedpoint.verbs.certify": "Certificate Finding certify",
     "fedpoint.verbs.check": "Verdict check",

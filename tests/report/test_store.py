@@ -110,7 +110,7 @@ def test_the_losses_are_those_of_the_problem(made):
 
 
 def test_losses_do_not_depend_on_how_records_are_cut(rng):
-    session = SimpleNamespace(problem=quadratic(), network=None)
+    session = SimpleNamespace(problem=quadratic(), network=None, sums=None)
     models = rng.standard_normal((3, 200, 2))
     whole = store.losses(session, models, 0)
     for cut in (1, 63, 64, 65, 130):

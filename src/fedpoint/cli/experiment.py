@@ -75,16 +75,18 @@ def run_folders(folder: Path) -> list[Path]:
     return [folder]
 
 
-def perform(experiment: Experiment, folder: Path, watch: Watch, rounds: int | None = None) -> list[Outcome]:
+def perform(
+    experiment: Experiment, folder: Path, watch: Watch, rounds: int | None = None, processes: Any = None
+) -> list[Outcome]:
     """Every run of the experiment to its end. One that diverges does not keep the others from running.
 
-    rounds: go on to so many; default: as many as were asked for.
+    rounds: go on to so many; default: as many as were asked for. processes: over which a run is shared out.
     """
     outcomes = []
     for number, member in enumerate(experiment.members, 1):
         path = folder / f"{number}-{_slug(member.label)}" if experiment.comparison else folder
         try:
-            outcomes.append(Outcome(member.label, path, _one(experiment, member, path, watch, rounds)))
+            outcomes.append(Outcome(member.label, path, _one(experiment, member, path, watch, rounds, processes)))
         except Diverged as error:
             outcomes.append(Outcome(member.label, path, None, error))
         except KeyboardInterrupt:
@@ -96,11 +98,15 @@ def perform(experiment: Experiment, folder: Path, watch: Watch, rounds: int | No
     return outcomes
 
 
-def _one(experiment: Experiment, member: Member, path: Path, watch: Watch, rounds: int | None) -> Run:
+def _one(
+    experiment: Experiment, member: Member, path: Path, watch: Watch, rounds: int | None, processes: Any = None
+) -> Run:
     content = member.content
     options: dict[str, Any] = {"stop": content.get("stop"), "evaluate": experiment.held_out}
-    if (path / "run.json").exists():
-        return _resume(load(path, experiment.problem), watch, member.label, rounds, options)
+    if (path / "run.json").exists() and (processes is None or processes.driver):
+        options |= {} if processes is None else {"processes": processes}
+        problem = experiment.problem if processes is None else None  # several processes check it themselves
+        return _resume(load(path, problem), watch, member.label, rounds, options)
     goal = content["rounds"] if rounds is None else rounds
     with watch.following(member.label, goal) as callback:
         return run(
@@ -116,6 +122,7 @@ def _one(experiment: Experiment, member: Member, path: Path, watch: Watch, round
             record_every=content.get("record_every"),
             folder=Place(path, content),
             callbacks=callback,
+            processes=processes,
             **options,
         )
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
+
+from fedpoint.cli.processes import shared
 
 
 @click.command()
@@ -16,10 +19,20 @@ import click
 @click.option("--no-figure", is_flag=True, help="Draw no picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
-def resume(folder: Path, rounds: int | None, figure: Path | None, no_figure: bool, as_json: bool, quiet: bool) -> None:
+@shared
+def resume(
+    folder: Path,
+    rounds: int | None,
+    figure: Path | None,
+    no_figure: bool,
+    as_json: bool,
+    quiet: bool,
+    processes: Any = None,
+) -> None:
     """Go on with the run (or comparison) in the folder RUN, to the bits of one that was never interrupted.
 
-    A finished run goes on to more rounds with --rounds.
+    A finished run goes on to more rounds with --rounds. A run that was shared out between processes goes on with any
+    number of them, to the same bits.
     """
     from fedpoint.cli.experiment import COMPARISON, perform, reopen, state
     from fedpoint.cli.progress import watch
@@ -33,7 +46,7 @@ def resume(folder: Path, rounds: int | None, figure: Path | None, no_figure: boo
     if rounds is not None and (folder / COMPARISON).is_file():
         experiment = experiment.with_rounds(rounds)
         state(experiment, folder)  # also for runs of the comparison that have not begun
-    outcomes = perform(experiment, folder, watch(quiet), rounds)
+    outcomes = perform(experiment, folder, watch(quiet), rounds, processes)
     if all(isinstance(o.run, LoadedRun) for o in outcomes):  # as read: none went on
         click.echo("It was finished already: go on to more rounds with --rounds N.", err=True)
     drawn = None if no_figure else picture(outcomes, figure, folder)

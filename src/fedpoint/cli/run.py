@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
+
+from fedpoint.cli.processes import shared
 
 
 @click.command()
@@ -18,6 +21,7 @@ import click
 @click.option("--no-figure", is_flag=True, help="Draw no picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@shared
 def run(
     file: Path,
     folder: Path | None,
@@ -27,11 +31,15 @@ def run(
     no_figure: bool,
     as_json: bool,
     quiet: bool,
+    processes: Any = None,
 ) -> None:
     """Run what FILE.toml describes, and show what came out.
 
     Every run is a folder: interrupt it at any moment (Ctrl-C, or worse) and go on with `fedpoint resume FOLDER`,
     to the same numbers, bit for bit. A list of algorithms or of values makes a comparison.
+
+    With --processes the agents are shared out, and a process that is lost is replaced. On several hosts, start the same
+    command on each, with --coordinator, --process and --of: process 0 keeps the folder and shows what came out.
     """
     from fedpoint.cli.experiment import free_folder, perform, prepare
     from fedpoint.cli.progress import watch
@@ -47,7 +55,10 @@ def run(
     if experiment.network is not None and experiment.network.caution():
         click.echo(f"Note: {experiment.network.caution()}", err=True)
     folder = folder or free_folder(experiment.name)
+    if processes is not None and not processes.driver:
+        perform(experiment, folder, watch(True), processes=processes)
+        return
     prepare(experiment, folder)
-    outcomes = perform(experiment, folder, watch(quiet))
+    outcomes = perform(experiment, folder, watch(quiet), processes=processes)
     drawn = None if no_figure else picture(outcomes, figure, folder)
     report(experiment, outcomes, folder, drawn, as_json)

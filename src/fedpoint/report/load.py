@@ -235,11 +235,38 @@ class LoadedRun(Run):
 
     def extend(self, rounds: int, **options: Any) -> Run:
         """Go on in the same folder to `rounds` rounds in all: the bits of a run that never stopped."""
+        if options.get("processes") is not None:
+            return self._extend_on(rounds=rounds, **options)
+        options.pop("processes", None)
         if self.finished:
             return super().extend(rounds, **options)
         if self._stopped(options.get("stop")):
             rounds = self._point.round
         return drive(self, max(rounds, self._point.round), **options)
+
+    def _extend_on(
+        self, processes: Any, rounds: int, stop: Any = None, callbacks: Any = (), evaluate: Any = None
+    ) -> Run:
+        from fedpoint.report.store import Place
+        from fedpoint.runtimes.supervisor import as_processes
+        from fedpoint.verbs.run_on import run_on
+
+        config = self.config
+        if "sums" not in config:
+            raise FedpointError(
+                f"the run in {self.stored.path} was begun in one process, which adds in another order: go on without "
+                "processes, or start a new run with them"
+            )
+        given = as_processes(processes).summing(config["sums"] == "all-reduce")
+        network = check_network(self.network, self.problem)
+        names = [entry["name"] for entry in self.stored.meta["model"]]
+        leaves = [self._point.records[name][0, 0] for name in names]
+        start = jax.tree.unflatten(jax.tree.structure(self.problem.start()), leaves)
+        model = check_start(self.problem, start, network)
+        exact, seed, repeats, every = (config[key] for key in ("exact", "seed", "repeats", "record_every"))
+        settings = (self.participation, network, model, exact, seed, repeats, every, rounds)
+        place = Place(self.stored.path, config.get("experiment", {}))
+        return run_on(given, self.algorithm, self.problem, *settings, stop, evaluate, place, callbacks)
 
     def _stopped(self, stop: Any) -> bool:
         """Whether the last record already met `stop`, so that an uninterrupted run would not have gone on."""

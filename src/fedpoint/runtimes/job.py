@@ -17,6 +17,7 @@ import sys
 import threading
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +274,7 @@ def _drive(job: Job, group: Any, line: Line) -> None:
     from fedpoint.report.folder import RunFolder
     from fedpoint.report.load import LoadedRun
     from fedpoint.report.store import create
+    from fedpoint.runtimes.cluster import ClusterSession
     from fedpoint.runtimes.session import flatten
     from fedpoint.verbs.run import begin, drive
 
@@ -286,9 +288,8 @@ def _drive(job: Job, group: Any, line: Line) -> None:
     options: dict[str, Any] = {"stop": job.stop, "callbacks": [tell], "evaluate": job.evaluate}
     path = Path(getattr(job.folder, "path", job.folder))
     if (path / "run.json").exists():
-        loaded = LoadedRun(
-            RunFolder.open(path), job.problem, job.algorithm, job.scheme, job.network, lambda *_: _session(job, group)
-        )
+        make = partial(ClusterSession, group, job.fast)
+        loaded = LoadedRun(RunFolder.open(path), job.problem, job.algorithm, job.scheme, job.network, make)
         if not loaded.finished or loaded.rounds[-1] < job.rounds:
             loaded.extend(job.rounds, **options)
         return

@@ -28,6 +28,7 @@ from fedpoint.errors import Diverged, FedpointError, Recovered
 from fedpoint.runtimes.job import Job, Seat, pack, work
 
 SILENCE = 30.0  # seconds without a sign of life, after which a process counts as stuck
+START = 180.0  # the same until the first sign: Python has to load everything
 GRACE = 3.0  # seconds for the others to say what they have to, when one has ended
 RESTARTS = 3  # without a new checkpoint in between
 CLOSING = 30.0  # seconds for an interrupted job to put its last rounds on disk
@@ -68,6 +69,11 @@ class Processes:
                 raise FedpointError(f"the coordinator's address must be HOST:PORT, got {self.coordinator!r}")
         if not (self.watchdog > 0 and self.patience > 0):
             raise FedpointError("watchdog and patience are seconds above 0")
+
+    def summing(self, fast: bool) -> Processes:
+        """The same with sums as a run was begun with."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return Processes(**{**values, "fast_reduce": fast})
 
     @property
     def here(self) -> list[int]:
@@ -193,9 +199,9 @@ def _watch(children: list[Child], job: Job, given: Processes, resume: str, tell:
             raise KeyboardInterrupt
         if ended is None:
             for child in children:
-                if now - child.heard > silence:
+                if now - child.heard > (silence if child.steps >= 0 else START):
                     raise _stuck(child, now - child.heard, "has not answered", job, given, resume)
-            if all(now - child.moved > given.watchdog for child in children):
+            if all(child.steps > 0 and now - child.moved > given.watchdog for child in children):
                 last = min(children, key=lambda c: c.steps)
                 raise _stuck(last, now - last.moved, "has made no progress", job, given, resume)
 

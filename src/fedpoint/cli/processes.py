@@ -1,0 +1,74 @@
+"""The options of commands that can share a run out between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from fedpoint.errors import FedpointError
+
+OPTIONS = (
+    click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Share agents out between N processes."),
+    click.option(
+        "--fast-reduce", is_flag=True, help="Sums are all-reduces: the bits then depend on the number of processes."
+    ),
+    click.option("--coordinator", metavar="HOST:PORT", help="On several hosts: the address of process 0."),
+    click.option("--process", type=click.IntRange(min=0), metavar="I", help="On several hosts: which one this is."),
+    click.option("--of", type=click.IntRange(min=1), metavar="N", help="On several hosts: how many there are."),
+    click.option(
+        "--bind",
+        default="127.0.0.1",
+        show_default=True,
+        metavar="ADDRESS",
+        help="Where the coordinator listens. It trusts whoever reaches it: a trusted network only.",
+    ),
+    click.option(
+        "--watchdog", type=click.FloatRange(min=1), default=600, show_default=True, metavar="SECONDS",
+        help="End the processes when nothing has moved for so long.",
+    ),
+    click.option(
+        "--patience", type=click.FloatRange(min=1), default=120, show_default=True, metavar="SECONDS",
+        help="How long to wait for the processes of other hosts.",
+    ),
+)  # fmt: skip
+
+
+def shared(command: Callable) -> Callable:
+    """A command with these options, gathered into its argument `processes` (None: this process alone)."""
+
+    def with_processes(**given: Any) -> Any:
+        names = ("processes", "fast_reduce", "coordinator", "process", "of", "bind", "watchdog", "patience")
+        return command(processes=_processes(**{name: given.pop(name) for name in names}), **given)
+
+    with_processes.__name__, with_processes.__doc__ = command.__name__, command.__doc__
+    for option in reversed(OPTIONS):
+        with_processes = option(with_processes)
+    with_processes.__click_params__ += getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    return with_processes
+
+
+def _processes(
+    processes: int | None,
+    fast_reduce: bool,
+    coordinator: str | None,
+    process: int | None,
+    of: int | None,
+    bind: str,
+    watchdog: float,
+    patience: float,
+) -> Any:
+    hosts = {"--coordinator": coordinator, "--process": process, "--of": of}
+    missing = [name for name, value in hosts.items() if value is None]
+    if 0 < len(missing) < 3:
+        raise FedpointError(f"on several hosts give --coordinator, --process and --of: {', '.join(missing)} is missing")
+    if processes is not None and not missing:
+        raise FedpointError("give --processes on one machine, or --coordinator, --process and --of on several hosts")
+    if processes is None and missing:
+        if fast_reduce:
+            raise FedpointError("--fast-reduce is about sums over processes: give --processes too")
+        return None
+    from fedpoint.runtimes.supervisor import Processes
+
+    return Processes(processes or of or 1, fast_reduce, coordinator, process, bind, float(watchdog), float(patience))
