@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LinearRegression
 
 import fedpoint as fp
 from fedpoint.report import svg
@@ -55,6 +56,14 @@ def test_a_run_shows_its_numbers_and_its_curve(shown):
         html = checked(run._repr_html_())
         assert "FedAvg on Quadratic" in html or "fedavg on Quadratic, tutorial-run" in html
         assert "squared distance to the solution" in html and "<th" in html and 'role="img"' in html
+
+
+def test_a_run_of_any_models_shows_its_loss():
+    X, names = np.linspace(0, 1, 12)[:, None], np.repeat(["a", "b"], 6)
+    task = fp.problems.AnyModel(X, X[:, 0], groups=names, models=LinearRegression(), shared=X[::3])
+    run = fp.run(fp.FedRelax(coupling=1.0), task, network=fp.Network.from_edges([("a", "b")]), rounds=2)
+    html = checked(run._repr_html_())
+    assert "FedRelax on AnyModel, 2 agents" in html and "<path" in html and ">loss</th>" in html
 
 
 def test_a_forecast_shows_floor_and_bias(shown):

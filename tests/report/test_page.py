@@ -236,6 +236,7 @@ def test_mistakes_are_said(tmp_path, runs):
         ([tmp_path], None, "not a run folder"),
         ([tmp_path / "none"], None, "no run folder"),
         ([runs] * 13, tmp_path / "a.html", "too many"),
+        ([object()], None, r"from the folder of a run, got object: give fp.run\(..., folder=...\)"),
     ]:
         with pytest.raises(fp.FedpointError, match=words):
             page.write(given, out, patience=0.0)

@@ -1,4 +1,4 @@
-"""The curves that the page and the documentation show of every method: they are there, and they are what is computed."""
+"""The curves that page and documentation show of every method: they are there, and they are what is computed."""
 
 import numpy as np
 import pytest

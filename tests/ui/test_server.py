@@ -117,13 +117,26 @@ def test_refused(page, path, status, says):
         (421, {"headers": {"Host": "127.0.0.1.evil.example:8642"}}),
         (421, {"headers": {"Host": "192.168.1.5"}}),
         (403, {"headers": {"Sec-Fetch-Site": "cross-site"}}),
+        (403, {"headers": {"Origin": "http://evil.example"}}),
+        (403, {"headers": {"Origin": "null"}}),
+        (431, {"headers": {"X": "y" * 20_000}}),
+        (431, {"headers": {f"X{i}": "y" for i in range(2500)}}),
     ],
 )
 def test_refused_requests(page, status, request_):
     assert page.get("/api/runs", **request_).status == status
 
 
-@pytest.mark.parametrize("sent", [b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"y" * 20_000 + b"\r\n\r\n"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",  # no name
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\nContent-Length: 5\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"y" * 20_000,  # a head without an end
+    ],
+)
 def test_malformed_requests(page, sent):
     with socket.create_connection(("127.0.0.1", page.port), timeout=10) as door:
         door.sendall(sent)

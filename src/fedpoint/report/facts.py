@@ -77,7 +77,16 @@ def loaded(runs: Sequence[Any]) -> tuple[list[LoadedRun], str]:
 
     found: list[Any] = []
     for run in runs:
-        found += [run] if isinstance(run, LoadedRun) else [readable(path) for path in run_folders(Path(run))]
+        if isinstance(run, LoadedRun):
+            found.append(run)
+        elif isinstance(run, str | Path):
+            found += [readable(path) for path in run_folders(Path(run))]
+        else:
+            raise FedpointError(
+                f"a report is made from the folder of a run, got {type(run).__name__}: give fp.run(..., folder=...), "
+                "and then the folder or fp.load(folder, problem). Runs of models that only fit and predict (AnyModel) "
+                "have none: they show themselves in a notebook, and by run.plot()"
+            )
     if len(found) > MOST_RUNS:
         raise FedpointError(f"{len(found)} runs are too many for a page: at most {MOST_RUNS}")
     if not found:

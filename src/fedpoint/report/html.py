@@ -19,20 +19,20 @@ ROUNDS = 400  # of a forecast's picture, at most: it is drawn whenever a cell sh
 
 
 def run_html(run: Any) -> str:
-    """Final numbers, and the curve: of the error, or of a loss that has been computed already (it costs a pass over
+    """Final numbers, and the curve: of the error, or of a loss that has been computed already (it may cost a pass over
     all data per record)."""
-    cost = run.cost
+    cost, loss = run.cost, run._loss if hasattr(run, "_loss") else run.loss
     rows: list[tuple[str, Any]] = [("rounds", f"{int(run.rounds[-1]):,}")]
     if len(run.used) > 1:
         rows.append(("repeats", len(run.used)))
-    for what, values in (("error", run.error), ("loss", run._loss)):
+    for what, values in (("error", run.error), ("loss", loss)):
         if values is not None:
             rows.append((what, _final(values)))
     rows += [(f"held-out {name.removeprefix('held-out ')}", _final(v)) for name, v in run.evaluation.items()]
     rows.append(("sent", size(cost.bytes_down + cost.bytes_up)))
     rows.append(("evaluations", number(cost.evaluations)))
     what = "error" if run.error is not None else "loss"
-    values = run.error if run.error is not None else run._loss
+    values = run.error if run.error is not None else loss
     picture = None if values is None else _curves([_line(run.rounds, values, "", 0)], what)
     return _block(_title_of(run), _pairs(rows), picture)
 

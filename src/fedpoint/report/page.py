@@ -41,12 +41,12 @@ def write(runs: Sequence[Any], out: str | Path | None = None, title: str | None 
     """
     if not runs:
         raise FedpointError("nothing to report: give at least one run")
+    found, name = loaded(runs)
     path = Path(out) if out is not None else _default_place(runs)
     if path.suffix.lower() not in (".html", ".htm"):
         raise FedpointError(f"{path}: a report is an HTML file: give a name that ends in .html")
     if out is not None and not path.parent.is_dir():
         raise FedpointError(f"the folder {path.parent} does not exist: create it, or save {path.name} elsewhere")
-    found, name = loaded(runs)
     disk.write_bytes(path, composed(found, parts_of(found, patience), title, name).encode())
     return path
 

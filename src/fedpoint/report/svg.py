@@ -94,6 +94,8 @@ def ticks(low: float, high: float, log: bool, most: int) -> list[tuple[float, st
 
     >>> ticks(0, 100, False, 4)
     [(0.0, '0'), (50.0, '50'), (100.0, '100')]
+    >>> ticks(2.1e-30, 3.9e-30, True, 2)
+    [(3e-30, '3×10⁻³⁰')]
     >>> ticks(1e-3, 20, True, 6)
     [(0.001, '0.001'), (0.01, '0.01'), (0.1, '0.1'), (1.0, '1'), (10.0, '10')]
     """
@@ -111,7 +113,7 @@ def ticks(low: float, high: float, log: bool, most: int) -> list[tuple[float, st
     unit = 10.0 ** math.floor(math.log10(rough))
     step = unit * next(m for m in (1, 2, 5, 10) if m * unit >= rough * (1 - 1e-9))
     whole = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
-    return [(round(i * step, 12), number(round(i * step, 12))) for i in whole]
+    return [(v, number(v)) for v in (float(f"{i * step:.12g}") for i in whole)]
 
 
 def network(

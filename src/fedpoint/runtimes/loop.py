@@ -465,6 +465,11 @@ class LoopRun:
 
         return curves([self], path=path, what=what, x=x, title=title)
 
+    def _repr_html_(self) -> str:
+        from fedpoint.report.html import run_html
+
+        return run_html(self)
+
     def __repr__(self) -> str:
         loss = f"loss {self.loss[:, -1].mean():.3g}"
         return f"<LoopRun FedRelax: {int(self.rounds[-1])} rounds, {len(self.history)} repeats, {loss}>"

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 LONGEST = 2048  # characters of an address
+LARGEST = 8192  # bytes of a request's headers
 COOKIE = "fedpoint"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -78,6 +79,8 @@ class Guard:
     def _refuse(self, scope: Any, headers: dict[str, str]) -> tuple[int, str] | None:
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > LONGEST:
             return 414, f"The address is longer than {LONGEST} characters."
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > LARGEST:
+            return 431, f"The request's headers are longer than {LARGEST} bytes."
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "Only GET: this page changes nothing."
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
@@ -85,7 +88,10 @@ class Guard:
         # A name that leads here but is not ours: another site that has its name point to this machine.
         if not self._host_allowed(host_of(headers.get("host", ""))):
             return 421, "This page does not go by that name. Open it by the address that `fedpoint ui` printed."
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["path"].startswith("/api/"):
+        elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if "origin" in headers:  # what browsers say that do not say the above
+            elsewhere = elsewhere or headers["origin"].partition("://")[2] != headers["host"]
+        if elsewhere and scope["path"].startswith("/api/"):
             return 403, "Other sites may not ask here."
         return None
 

@@ -342,6 +342,11 @@ class LocalSteps(Playground):
             seed=3,
         )
 
+    def warm(self) -> None:
+        for heterogeneity in self.controls[2].values:  # a world takes longer to make than to evaluate
+            self._garnet(round(heterogeneity, 2))
+        super().warm()
+
     @cached_property
     def _width(self) -> int:
         """The most outcomes of an agent, whatever the heterogeneity."""
