@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import bridge
+from processes import last_words
 
 import fedpoint as fp
 
@@ -63,7 +64,7 @@ class Subject:
         line = self._process.stdout.readline()
         if not line:
             self.close()
-            raise RuntimeError(last_line(Path(self._log.name)))
+            raise RuntimeError(last_words(Path(self._log.name)) or "it ended without a word")
         return json.loads(line)
 
     def __call__(self, w: Any, agents: Any) -> Any:
@@ -85,12 +86,6 @@ class Subject:
             self._process.kill()
             self._process.wait()
         self._log.close()
-
-
-def last_line(log: Path) -> str:
-    """What a process said last."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it ended without a word"
 
 
 def certify(python: Path, peer: str, method: str, log: Path) -> Verdict:

@@ -1,9 +1,10 @@
 """What every peer needs, with NumPy alone: read a job, time its rounds, report. Runs on Python 3.9 as well.
 
-A job is `job.json` (the numbers) and `job.npz` (the arrays): who takes part in each round, and for each of them the rows
-of every local step. A peer computes with these, so all compute the same.
+A job is `job.json` (the numbers) and `job.npz` (the arrays): who takes part in each round, and for each of them the
+rows of every local step. A peer computes with these, so all compute the same.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -40,7 +41,7 @@ class Job:
         place = (round % self.rounds) * self.who.shape[1] + self.slot[round % self.rounds][int(agent)]
         first, last = self._steps[place], self._steps[place + 1]
         bounds = self._batches[first : last + 1]
-        return [self._rows[a:b] for a, b in zip(bounds[:-1], bounds[1:])]  # noqa: B905
+        return [self._rows[a:b] for a, b in itertools.pairwise(bounds)]
 
     def participants(self, round):
         return [int(k) for k in self.who[round % self.rounds]]

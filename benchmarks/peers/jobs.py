@@ -58,7 +58,12 @@ class Job:
         if self.data == "stored":
             return _stored(self.agents, self.size)
         X, y, groups = digits(self.agents, even=self.data == "network")
-        options: dict[str, Any] = {"groups": groups, "weights": np.ones(self.agents), "batch": 10, "sampling": "shuffle"}
+        options: dict[str, Any] = {
+            "groups": groups,
+            "weights": np.ones(self.agents),
+            "batch": 10,
+            "sampling": "shuffle",
+        }
         if self.data == "digits":
             return fp.problems.Logistic(X, y, ridge=0.0, **options)
         X, start = X[:, :-1].astype(np.float32), network_start(X.shape[1] - 1, self.size, 10)

@@ -43,5 +43,3 @@ class Trainer(Executor):
         w = local_steps(self.job, {n: model.params[n] for n in self.job.parameters}, batches)
         sent = FLModel(params=w, params_type=ParamsType.FULL, meta={"NUM_STEPS_CURRENT_ROUND": 1})
         return FLModelUtils.to_shareable(sent)
-
-

@@ -10,8 +10,8 @@ HERE = str(Path(__file__).resolve().parent)
 os.environ["PYTHONPATH"] = HERE  # the simulator's client processes import the parts too
 sys.path.insert(0, HERE)
 
-from common import Job
-from nvflare.private.fed.app.simulator.simulator_runner import SimulatorRunner
+from common import Job  # noqa: E402
+from nvflare.private.fed.app.simulator.simulator_runner import SimulatorRunner  # noqa: E402
 
 
 def main(folder, rounds):

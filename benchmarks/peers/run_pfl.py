@@ -74,12 +74,12 @@ def main(folder):
 
     data = FederatedDataset(dataset, lambda: next(people))
     model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
-    common = dict(
-        central_num_iterations=job.rounds,
-        evaluation_frequency=job.rounds + 1,
-        train_cohort_size=job.who.shape[1],
-        val_cohort_size=None,
-    )
+    common = {
+        "central_num_iterations": job.rounds,
+        "evaluation_frequency": job.rounds + 1,
+        "train_cohort_size": job.who.shape[1],
+        "val_cohort_size": None,
+    }
     if job.method == "scaffold":
         algorithm, more = SCAFFOLD(), {"use_gradient_as_control_variate": False, "population": job.agents}
         parameters = SCAFFOLDParams(**common, **more, user_state_storage=InMemoryUserStateStorage())

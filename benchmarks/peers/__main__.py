@@ -1,0 +1,220 @@
+"""fedpoint beside other frameworks: the same jobs, data, splits and draws, in one go.
+
+    python benchmarks/peers [--peers a,b] [--jobs x,y] [--no-certificates] [--json FILE]
+
+Each peer is installed into an environment of its own below build/peers. Writes benchmarks/RESULTS.md and
+docs/peers.png, unless a part was chosen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+import venv
+from pathlib import Path
+from typing import Any
+
+import catalogue
+import certificates
+import jobs
+import numpy as np
+import page
+import processes
+from catalogue import PEERS, PLACE, Peer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+HERE = Path(__file__).resolve().parent
+INSTALL = 1800.0  # seconds for one environment
+OWN = 120.0  # seconds for fedpoint at one job
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def install(peer: Peer) -> tuple[Path, str]:
+    """The peer's Python, and what went wrong."""
+    if not peer.packages:
+        return Path(sys.executable), ""
+    folder = PLACE / (peer.environment or peer.name)
+    python, stamp = folder / "bin" / "python", folder / "packages.txt"
+    wanted = "\n".join(peer.packages)
+    if stamp.exists() and stamp.read_text() == wanted:
+        return python, ""
+    venv.create(folder, with_pip=True, clear=True)
+    log = PLACE / f"{peer.name}-install.log"
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *peer.packages]
+    ended = processes.run(command, log, INSTALL, {})
+    if not ended.error:
+        stamp.write_text(wanted)
+    return python, ended.error
+
+
+def measure(python: Path, name: str, job: jobs.Job, limit: float, *arguments: str) -> dict[str, Any]:
+    """One peer (or fedpoint) at one job, in a new process."""
+    out = PLACE / "out" / f"{name}-{job.name}"
+    out.mkdir(parents=True, exist_ok=True)
+    report = out / "report.json"
+    report.unlink(missing_ok=True)
+    environment = {"PEER_OUT": str(out), "FEDPOINT_CACHE": str(PLACE / "cache")}
+    if not job.name.startswith("size"):  # small work: threads do not pay, and idle ones spin
+        environment |= ONE_THREAD
+    command = [str(python), str(HERE / f"run_{name}.py"), str(PLACE / "jobs" / job.name), *arguments]
+    ended = processes.run(command, out / "log.txt", limit, environment)
+    facts: dict[str, Any] = {"peer": name, "job": job.name, "memory": ended.memory, "error": ended.error}
+    if not report.exists():
+        return facts
+    told = json.loads(report.read_text())
+    return facts | figures(job, told, np.load(out / "model.npy"))
+
+
+def figures(job: jobs.Job, told: dict[str, Any], model: np.ndarray) -> dict[str, Any]:
+    """What a report says, and how far its model is from fedpoint's after as many rounds."""
+    history = np.load(PLACE / "jobs" / job.name / "history.npy", mmap_mode="r")
+    ours = np.asarray(history[told["rounds"]]) if told["rounds"] < len(history) else None
+    each = [seconds / rounds for rounds, seconds in told["blocks"]]
+    return {
+        "version": told["version"],
+        "rounds": told["rounds"],
+        "first": told["first"],
+        "round": statistics.median(each) if each else None,
+        "blocks": len(each),
+        "apart": None if ours is None else float(np.abs(ours - model).max() / (1 + np.abs(ours).max())),
+        "score": jobs.score(job, model),
+    }
+
+
+class Measurement:
+    """All of it, step by step."""
+
+    def __init__(self, peers: list[str], chosen: list[str], certify: bool, console: Console):
+        self.peers, self.console, self.certify = [PEERS[p] for p in peers], console, certify
+        self.main = [job for job in jobs.MAIN if job.name in chosen]
+        self.scaling = [job for job in jobs.JOBS.values() if job not in jobs.MAIN and job.name in chosen]
+        self.pythons: dict[str, Path] = {}
+        self.found: dict[str, Any] = {"installed": {}, "runs": [], "certificates": [], "scaled": []}
+
+    def install(self) -> None:
+        for peer in self.peers:
+            self.console.log(f"installing {peer.title}")
+            python, error = install(peer)
+            self.found["installed"][peer.name] = error
+            if error:
+                self.console.log(f"  [red]{peer.title} does not install[/]: {error}")
+            else:
+                self.pythons[peer.name] = python
+
+    def run(self) -> dict[str, Any]:
+        begun = time.monotonic()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        shipped = [(p, m) for p in self.pythons for m in certificates.SHIPPED.get(p, ())] if self.certify else []
+        total = len(self.main) * (2 + len(self.pythons)) + len(self.scaling) * 4 + len(shipped)
+        with Progress(*columns, console=self.console, transient=True) as bar:
+            task = bar.add_task("", total=total)
+
+            def step(text: str) -> None:
+                bar.update(task, description=text, advance=1)
+
+            for job in self.main:
+                self._main(job, step)
+            for job in self.scaling:
+                self._scaled(job, step)
+            for peer, method in shipped:
+                step(f"certificate: {peer}, {method}")
+                log = PLACE / "out" / f"certificate-{peer}-{method}.txt"
+                verdict = certificates.certify(self.pythons[peer], peer, method, log)
+                self.found["certificates"].append(vars(verdict))
+        self.found["seconds"] = time.monotonic() - begun
+        return self.found
+
+    def _keep(self, facts: dict[str, Any]) -> None:
+        self.found["runs"].append(facts)
+        rate = f"{1 / facts['round']:,.4g} rounds/s" if facts.get("round") else facts["error"] or "one round only"
+        self.console.log(f"{facts['job']:12s} {facts['peer']:10s} {rate}")
+
+    def _fedpoint(self, job: jobs.Job) -> dict[str, Any]:
+        return measure(Path(sys.executable), "fedpoint", job, OWN)
+
+    def _main(self, job: jobs.Job, step: Any) -> None:
+        """fedpoint before and after the others: what the machine does meanwhile hits all."""
+        jobs.write(job, PLACE / "jobs" / job.name)
+        step(f"{job.name}: fedpoint, empty cache")
+        empty = self._fedpoint(job)
+        before = self._fedpoint(job)
+        for peer in self.peers:
+            if peer.name in self.pythons and job.name in peer.jobs:
+                step(f"{job.name}: {peer.title}")
+                told = () if peer.rounds is None else (str(peer.rounds),)
+                self._keep(measure(self.pythons[peer.name], peer.name, job, peer.limit, *told))
+        step(f"{job.name}: fedpoint")
+        after = self._fedpoint(job)
+        for facts in (before, after):
+            facts["compiled"] = empty.get("first")
+        self._keep(before)
+        self._keep(after)
+
+    def _scaled(self, job: jobs.Job, step: Any) -> None:
+        """fedpoint, the two fastest frameworks, and for large models the hand-written loop."""
+        jobs.write(job, PLACE / "jobs" / job.name)
+        step(f"{job.name}: fedpoint")
+        self._keep(self._fedpoint(job))
+        names = page.fastest(self.found["runs"])[:2]
+        self.found["scaled"] = names
+        if job.kind == "network" and "jax" in self.pythons:
+            names = [*names, "jax"]
+        for name in names:
+            step(f"{job.name}: {PEERS[name].title}")
+            self._keep(measure(self.pythons[name], name, job, PEERS[name].limit))
+        if job.kind == "network":
+            self._keep(self._fedpoint(job))
+
+
+def machine() -> str:
+    with open("/proc/cpuinfo") as file:
+        model = next(
+            (line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown processor"
+        )
+    return f"{os.cpu_count()} cores of {model}, Python {sys.version.split()[0]}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peers", help=f"only these, by commas: {', '.join(PEERS)}")
+    parser.add_argument("--jobs", help=f"only these, by commas: {', '.join(jobs.JOBS)}")
+    parser.add_argument(
+        "--no-certificates", action="store_true", help="leave out the peers' methods through fp.certify"
+    )
+    parser.add_argument("--json", type=Path, help="the figures, also into this file")
+    options = parser.parse_args()
+    peers = options.peers.split(",") if options.peers else list(PEERS)
+    chosen = options.jobs.split(",") if options.jobs else list(jobs.JOBS)
+    unknown = [f"no peer {p!r}" for p in peers if p not in PEERS] + [
+        f"no job {j!r}" for j in chosen if j not in jobs.JOBS
+    ]
+    if unknown:
+        parser.error("; ".join(unknown))
+    console = Console(stderr=True)
+    PLACE.mkdir(parents=True, exist_ok=True)
+    measurement = Measurement(peers, chosen, not options.no_certificates, console)
+    measurement.install()
+    for name in ("cache", "out"):
+        shutil.rmtree(PLACE / name, ignore_errors=True)
+    (PLACE / "out").mkdir()
+    found = measurement.run() | {"machine": machine()}
+    (PLACE / "results.json").write_text(json.dumps(found, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+    print(page.text(found))
+    if options.peers or options.jobs or options.no_certificates:
+        console.log("a part was measured: benchmarks/RESULTS.md stays as it is")
+    else:
+        (catalogue.ROOT / "benchmarks" / "RESULTS.md").write_text(page.text(found))
+        page.picture(found, catalogue.ROOT / "docs" / "peers.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

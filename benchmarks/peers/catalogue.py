@@ -1,0 +1,55 @@
+"""Who is measured: what to install, which jobs they can do, how long they may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import jobs
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACE = ROOT / "build" / "peers"
+EVERY = tuple(jobs.JOBS)
+FEDAVG = tuple(name for name, job in jobs.JOBS.items() if job.method == "fedavg")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """kind: "framework", "primitives" or "plain" (a loop as a user would write it); only frameworks count in ratios.
+
+    packages: installed into `environment` (None: fedpoint's own Python serves). rounds: of each job, for peers that
+    must be told; others stop when the job's time is over. limit: seconds for one job. why: a note for the page.
+    """
+
+    name: str
+    title: str
+    kind: str
+    packages: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = FEDAVG
+    rounds: int | None = None
+    limit: float = 90.0
+    environment: str | None = None
+    note: str = ""
+
+
+TORCH = "torch==2.13.0"
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer("fedjax", "FedJAX", "framework", note="with jax 0.4.30; today's has no jax.tree_map, where it stops",
+             packages=("fedjax==0.0.17", "jax==0.4.30", "jaxlib==0.4.30", "dm-haiku==0.0.12", "optax==0.2.4",
+                       "numpy<2", "scipy<1.14")),
+        Peer("fedlab", "FedLab", "framework", (TORCH, "fedlab==1.3.0"), EVERY,
+             note="an empty module stands for torchvision, whose registry build does not load beside CPU torch"),
+        Peer("pfl", "pfl", "framework", (TORCH, "pfl==0.6.0"), EVERY, note="changes are averaged in single precision"),
+        Peer("flower", "Flower", "framework", ("flwr[simulation]==1.41.0", TORCH), ("streamed", "softmax"), 5, 120.0,
+             note="clients in NumPy; FedAvg by Ray on two cores; torch is for the certificates alone"),
+        Peer("nvflare", "NVFlare", "framework", ("nvflare==2.9.0", TORCH), ("softmax",), 2, 150.0,
+             note="clients in NumPy; the simulator with two threads starts a process for each client's turn"),
+        Peer("drjax", "DrJAX", "primitives", ("drjax==0.2.1", "jax==0.10.2"), FEDAVG,
+             note="broadcast, map and mean; all else is the hand-written loop"),
+        Peer("jax", "JAX, hand-written", "plain", jobs=FEDAVG),
+        Peer("numpy", "NumPy, hand-written", "plain", jobs=EVERY),
+        Peer("torch", "PyTorch, hand-written", "plain", (TORCH, "pfl==0.6.0"), FEDAVG, environment="pfl"),
+    )
+}  # fmt: skip

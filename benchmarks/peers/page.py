@@ -1,0 +1,296 @@
+"""What was measured, as a page and a picture."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import jobs
+from catalogue import PEERS
+
+PARITY = 1e-5  # the most by which a model may differ, relative to its largest number: pfl averages in single precision
+COLD = 100  # rounds of the softmax job, from a new process
+
+
+class Results:
+    """Figures by peer and job."""
+
+    def __init__(self, found: dict[str, Any]):
+        self.found = found
+        self.runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for run in found["runs"]:
+            self.runs.setdefault((run["peer"], run["job"]), []).append(run)
+
+    def seconds(self, peer: str, job: str) -> float | None:
+        """Of a round; fedpoint's is the median of what was measured before and after the others."""
+        each = [r["round"] for r in self.runs.get((peer, job), []) if r.get("round")]
+        return statistics.median(each) if each else None
+
+    def ratio(self, peer: str, job: str) -> float | None:
+        ours, theirs = self.seconds("fedpoint", job), self.seconds(peer, job)
+        return theirs / ours if ours and theirs else None
+
+    def first(self, peer: str, job: str) -> dict[str, Any]:
+        return self.runs.get((peer, job), [{}])[0]
+
+    def memory(self, peer: str, job: str) -> int | None:
+        each = [r["memory"] for r in self.runs.get((peer, job), []) if r.get("round")]
+        return max(each) if each else None
+
+    def cold(self, peer: str) -> float | None:
+        """Seconds from a new process to the end of the softmax job's hundredth round."""
+        run = self.first(peer, "softmax")
+        if not run.get("round"):
+            return None
+        rounds = 0 if peer == "fedpoint" else COLD - 1  # fedpoint's first mark is after all of them
+        return run["first"] + rounds * run["round"]
+
+    def frameworks(self, job: str) -> list[str]:
+        """Those that were measured at a job, the fastest first."""
+        names = [p for p, peer in PEERS.items() if peer.kind == "framework" and self.seconds(p, job)]
+        return sorted(names, key=lambda p: self.seconds(p, job) or math.inf)
+
+    def targets(self) -> list[tuple[str, float, str, float]]:
+        """(what, value, sense, target) of all that was measured."""
+        rows: list[tuple[str, float, str, float]] = []
+        for job, target in (("streamed", 400.0), ("stored", 5000.0), ("softmax", 12.0)):
+            if self.frameworks(job) and self.seconds("fedpoint", job):
+                best = self.frameworks(job)[0]
+                what = f"{jobs.JOBS[job].title}: times as fast as {PEERS[best].title}"
+                rows.append((what, self.ratio(best, job) or math.nan, ">=", target))
+        colds = {p: self.cold(p) for p in self.frameworks("softmax")}
+        best = min((p for p in colds if colds[p]), key=lambda p: colds[p] or math.inf, default=None)
+        ours = self.cold("fedpoint")
+        if best and ours:
+            rows.append(
+                (f"softmax, cold, {COLD} rounds: times as fast as {PEERS[best].title}", colds[best] / ours, ">=", 3.0)
+            )  # type: ignore[operator]
+        shares = [
+            (self.memory("fedpoint", j.name) or math.nan) / least
+            for j in jobs.MAIN
+            if (least := min((m for p in self.frameworks(j.name) if (m := self.memory(p, j.name))), default=0))
+        ]
+        if shares:
+            rows.append(("memory, over the least of a framework's (worst job)", max(shares), "<=", 1.0))
+        few, many = (self.seconds("fedpoint", f"agents-{k}") for k in (100, 100_000))
+        if few and many:
+            rows.append(("time per round, K = 100,000 over K = 100 at L = 10", many / few, "<=", 1.25))
+        large = jobs.SIZES[-1].name
+        if self.ratio("jax", large):
+            rows.append(
+                ("1,000,000 parameters: time over the hand-written JAX loop's", 1 / self.ratio("jax", large), "<=", 1.2)
+            )  # type: ignore[operator]
+        return rows
+
+
+def fastest(runs: list[dict[str, Any]]) -> list[str]:
+    """Frameworks by their speed over the main jobs (geometric mean), the fastest first."""
+    results = Results({"runs": runs})
+    logs: dict[str, list[float]] = {}
+    for job in jobs.MAIN:
+        for peer in results.frameworks(job.name):
+            logs.setdefault(peer, []).append(math.log(results.seconds(peer, job.name) or math.inf))
+    most = max((len(v) for v in logs.values()), default=0)
+    return sorted((p for p in logs if len(logs[p]) >= min(3, most)), key=lambda p: statistics.mean(logs[p]))
+
+
+def text(found: dict[str, Any]) -> str:
+    results = Results(found)
+    lines = [
+        "# fedpoint beside other frameworks",
+        "",
+        f"Written by `make bench-peers` in {found.get('seconds', 0) / 60:.0f} minutes, installation apart, on "
+        f"{found.get('machine', 'an unknown machine')}. All compute with the same rows, splits, participants and "
+        "batches: those that fedpoint draws, written to a file. Streamed samples are drawn by fedpoint as it goes; the "
+        "others read theirs from that file, which is less work. Every agent counts alike: a plain mean is right.",
+        "",
+        "- rounds/s: warm, the median of blocks of rounds; fedpoint's before and after all others. Only ratios within "
+        "this run mean anything.",
+        "- start-up: seconds from the start of the process to the end of its first round, imports and compilation too. "
+        "fedpoint: to the end of all rounds of the job, compiled programs cached (without a cache in brackets).",
+        "- memory: the most seen at once, over all processes of the peer (proportional shares).",
+        f"- apart: the largest difference to fedpoint's model after as many rounds, relative; up to {PARITY:g} it is the "
+        "same model.",
+        "",
+    ]
+    for job in jobs.MAIN:
+        if results.runs.get(("fedpoint", job.name)):
+            lines += _job(results, job)
+    lines += _cold(results)
+    for title, group, unit in (
+        ("Scaling in agents: microseconds a round, L = 10, d = 10, one step", jobs.AGENTS, 1e6),
+        ("Scaling in parameters: milliseconds a round, L = 10, one epoch", jobs.SIZES, 1e3),
+        ("Scaling in local steps: microseconds a round, L = 10, d = 10, batch 1", jobs.STEPS, 1e6),
+    ):
+        lines += _scaling(results, title, group, unit)
+    lines += _certificates(found)
+    lines += _targets(results)
+    lines += _notes(found)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _number(value: float | None, form: str = ",.4g") -> str:
+    return "" if value is None or math.isnan(value) else format(value, form)
+
+
+def _job(results: Results, job: jobs.Job) -> list[str]:
+    goal = "accuracy" if job.kind != "linear" else "squared error"
+    lines = [f"## {job.title[0].upper()}{job.title[1:]}", ""]
+    who = "everyone" if job.participants is None else f"{job.participants} participants"
+    lines += [f"{job.agents} agents, {who}, {job.rounds} rounds drawn.", ""]
+    lines += [
+        f"| | rounds/s | fedpoint is faster by | start-up, s | memory, MB | rounds | {goal} | apart |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    own = results.first("fedpoint", job.name)
+    compiled = f" ({own['compiled']:.1f})" if own.get("compiled") else ""
+    lines.append(_row(results, "fedpoint", "**fedpoint**", job.name, compiled))
+    for kind, label in (("framework", ""), ("primitives", " (primitives)"), ("plain", "")):
+        names = [p for p, peer in PEERS.items() if peer.kind == kind and results.runs.get((p, job.name))]
+        for name in sorted(names, key=lambda p: results.seconds(p, job.name) or math.inf):
+            lines.append(_row(results, name, PEERS[name].title + label, job.name))
+    return [*lines, ""]
+
+
+def _row(results: Results, peer: str, title: str, job: str, more: str = "") -> str:
+    run = results.first(peer, job)
+    seconds, memory = results.seconds(peer, job), results.memory(peer, job)
+    if seconds is None:
+        return f"| {title} | {run.get('error') or 'no second round'} | | | | {run.get('rounds', '')} | | |"
+    ratio = "" if peer == "fedpoint" else _number(results.ratio(peer, job), ",.3g")
+    apart = "" if peer == "fedpoint" else _apart(run)
+    cells = [
+        _number(1 / seconds),
+        ratio,
+        f"{run['first']:.1f}{more}",
+        _number((memory or 0) / 1e6, ",.0f"),
+        str(run["rounds"]),
+        f"{run['score']:.4g}",
+        apart,
+    ]
+    return f"| {title} | " + " | ".join(cells) + " |"
+
+
+def _apart(run: dict[str, Any]) -> str:
+    if run["apart"] is None:
+        return ""
+    return f"{run['apart']:.0e}" + ("" if run["apart"] <= PARITY else " **another model**")
+
+
+def _cold(results: Results) -> list[str]:
+    ours = results.cold("fedpoint")
+    if ours is None:
+        return []
+    lines = [
+        f"## Softmax on digits from a new process, {COLD} rounds",
+        "",
+        "Start-up and rounds together (for those that did fewer rounds: start-up, and as many rounds at their speed).",
+        "",
+        "| | seconds | fedpoint is faster by |",
+        "|---|---:|---:|",
+        f"| **fedpoint** | {ours:.2f} | |",
+    ]
+    each = {p: c for p in PEERS if (c := results.cold(p)) is not None}
+    order = sorted(each, key=lambda p: each[p])
+    lines += [f"| {PEERS[name].title} | {each[name]:.2f} | {each[name] / ours:.2f} |" for name in order]
+    return [*lines, ""]
+
+
+def _scaling(results: Results, title: str, group: tuple[jobs.Job, ...], unit: float) -> list[str]:
+    order = ["fedpoint", *PEERS]
+    names = [p for p in order if any(results.seconds(p, job.name) for job in group)]
+    if "fedpoint" not in names:
+        return []
+    titles = ["**fedpoint**", *(PEERS[p].title for p in names[1:])]
+    lines = [f"## {title}", "", "| | " + " | ".join(titles) + " | apart |", "|---|" + "---:|" * (len(names) + 1)]
+    for job in group:
+        cells = []
+        for name in names:
+            seconds, ratio = results.seconds(name, job.name), results.ratio(name, job.name)
+            error = results.first(name, job.name).get("error", "")
+            times = "" if name == "fedpoint" or ratio is None else f" ({ratio:,.3g} times)"
+            cells.append(error if seconds is None else f"{seconds * unit:,.4g}{times}")
+        aparts = [a for p in names[1:] if (a := results.first(p, job.name).get("apart")) is not None]
+        lines.append(f"| {job.title} | " + " | ".join(cells) + f" | {max(aparts):.0e} |" if aparts else "")
+    return [*lines, ""]
+
+
+def _certificates(found: dict[str, Any]) -> list[str]:
+    if not found["certificates"]:
+        return []
+    lines = [
+        "## What the peers' own methods converge to",
+        "",
+        "Each goes through `fp.certify` (docs/certify.md): five agents with unequal weights and numbers of local steps, "
+        "exact gradients. Weights are handed over where the peer takes them. Flower's FedProx client is the one "
+        "of its docstring; its q-FedAvg client reports the loss at the start.",
+        "",
+        "| peer | method | as it claims | everyone takes part | some take part | conviction |",
+        "|---|---|---|---|---|---|",
+    ]
+    for v in found["certificates"]:
+        title = f"{PEERS[v['peer']].title} {v['version']}".strip()
+        if v["error"]:
+            lines.append(f"| {title} | {v['method']} | not examined: {v['error']} | | | |")
+            continue
+        ends, some = v["ends"].split(";")[0], v["some"]
+        passed = "yes" if v["passed"] else "no"
+        lines.append(f"| {title} | {v['method']} | {passed} | {ends} | {some} | {v['mistake'].replace('_', ' ')} |")
+    return [*lines, ""]
+
+
+def _targets(results: Results) -> list[str]:
+    rows = results.targets()
+    if not rows:
+        return []
+    lines = ["## Targets", "", "| | value | target | |", "|---|---:|---:|---|"]
+    for what, value, sense, target in rows:
+        met = value >= target if sense == ">=" else value <= target
+        lines.append(f"| {what} | {value:,.3g} | {sense} {target:g} | {'met' if met else 'missed'} |")
+    return [*lines, ""]
+
+
+def _notes(found: dict[str, Any]) -> list[str]:
+    lines = ["## Who was measured", ""]
+    for name, peer in PEERS.items():
+        if name not in found["installed"]:
+            continue
+        versions = {r["version"] for r in found["runs"] if r["peer"] == name and r.get("version")}
+        about = f"- {peer.title} {', '.join(sorted(versions))}".rstrip()
+        if peer.packages:
+            about += f" (`pip install {' '.join(peer.packages)}`)"
+        if found["installed"][name]:
+            about += f": does not install: {found['installed'][name]}"
+        elif peer.note:
+            about += f": {peer.note}"
+        lines.append(about + ".")
+    return [*lines, "", "A run that failed stands in its table with the error it gave."]
+
+
+def picture(found: dict[str, Any], file: Path) -> None:
+    """How many times as fast as fedpoint's a round is, by job."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    results = Results(found)
+    shown = [j for j in jobs.MAIN if results.seconds("fedpoint", j.name)]
+    figure, axes = pyplot.subplots(1, len(shown), figsize=(3.4 * len(shown), 3.6), layout="constrained")
+    for ax, job in zip(axes if len(shown) > 1 else [axes], shown, strict=True):
+        names = [p for p in PEERS if results.seconds(p, job.name)]
+        names = ["fedpoint", *sorted(names, key=lambda p: results.seconds(p, job.name) or math.inf)]
+        rates = [1 / (results.seconds(p, job.name) or math.inf) for p in names]
+        colours = ["C0" if p == "fedpoint" else "C1" if PEERS[p].kind == "framework" else "0.7" for p in names]
+        ax.barh(range(len(names)), rates, color=colours)
+        ax.set_yticks(range(len(names)), ["fedpoint" if p == "fedpoint" else PEERS[p].title for p in names])
+        ax.invert_yaxis()
+        ax.set_xscale("log")
+        ax.set_xlabel("rounds a second")
+        ax.set_title(job.title, fontsize=10)
+        ax.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("frameworks in orange, hand-written loops and primitives in grey", fontsize=9)
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)
