@@ -12,7 +12,8 @@ from typing import Any
 import click
 import numpy as np
 
-from fedpoint.data.columns import BadTable, Column, cell_at, header_of, not_values, read_columns, shown
+from fedpoint.data.column import Column
+from fedpoint.data.columns import BadTable, cell_at, header_of, not_values, read_columns, shown
 from fedpoint.data.tables import Feature, encode
 from fedpoint.errors import FedpointError, nearest
 

@@ -21,7 +21,8 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from fedpoint.config.kinds import Agents, Count, Kind, Positive, Sampling, Seed, Table, Variance
 from fedpoint.data.columns import opened, shown
-from fedpoint.data.tables import files_of, read_table
+from fedpoint.data.pieces import files_of
+from fedpoint.data.tables import read_table
 from fedpoint.errors import FedpointError
 
 

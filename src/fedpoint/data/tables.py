@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,8 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpoint.data.columns import BadTable, Column, column_of, header_of, not_values, read_columns, shown
+from fedpoint.data.column import Column
+from fedpoint.data.columns import BadTable
 from fedpoint.data.partitions import partition as spread
+from fedpoint.data.pieces import Asked, Piece, check_distinct, choose, gather, is_pattern, pieces_of
 from fedpoint.errors import FedpointError, nearest
 
 MODELS = ("linear", "logistic", "softmax")
@@ -220,16 +220,16 @@ def read_table(
     """
     _check_choices(model, missing, held_out)
     natural = partition is None or partition.get("kind") == "natural"
-    pieces = _pieces(source, separator)
-    by_file = not isinstance(source, Mapping) and (not isinstance(source, str | os.PathLike) or _is_pattern(source))
+    pieces = pieces_of(source, separator)
+    by_file = not isinstance(source, Mapping) and (not isinstance(source, str | os.PathLike) or is_pattern(source))
     if agent is not None and not natural:
         raise BadTable([("agent", "a partition says whose row it is: leave out agent, or the partition")])
     if natural and agent is None and not by_file:
         raise BadTable([("agent", "whose rows are they? Name the agent column, or a partition")])
     if natural and agent is None:
-        _check_distinct(pieces)
-    chosen = _choose(pieces, _Asked(target, agent, features, leave_out, categorical))
-    columns, whose, notes = _gather(pieces, chosen, missing)
+        check_distinct(pieces)
+    chosen = choose(pieces, Asked(target, agent, features, leave_out, categorical))
+    columns, whose, notes = gather(pieces, chosen, missing)
     y, classes = _target(columns.pop(target), target, model, notes)
     if natural:
         groups, code = _agents(whose)
@@ -252,8 +252,8 @@ def read_own(
 ) -> dict[str, Column]:
     """The columns of one agent's own file, target included: checked, rows with gaps dropped where that was asked for,
     and not encoded yet: that takes what the others have."""
-    pieces = [_Piece(Path(path).stem, Path(path), separator=separator)]
-    return _gather(pieces, _choose(pieces, _Asked(target, None, features, (), categorical)), missing)[0]
+    pieces = [Piece(Path(path).stem, Path(path), separator=separator)]
+    return gather(pieces, choose(pieces, Asked(target, None, features, (), categorical)), missing)[0]
 
 
 def _check_choices(model: str | None, missing: str, held_out: float) -> None:
@@ -262,219 +262,6 @@ def _check_choices(model: str | None, missing: str, held_out: float) -> None:
             raise BadTable([(name, f"unknown {name} {value!r}: {nearest(str(value), known)}")])
     if not 0 <= held_out < 1:
         raise BadTable([("held_out", f"held_out must be a share of the rows, from 0 to below 1; got {held_out}")])
-
-
-# Where rows come from.
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A file, or columns in memory."""
-
-    name: str
-    path: Path | None
-    columns: Any = None
-    separator: str = ","
-
-    @property
-    def where(self) -> str:
-        return "the table" if self.path is None else shown(self.path)
-
-    def header(self) -> list[str]:
-        return [str(name) for name in self.columns] if self.path is None else header_of(self.path, self.separator)
-
-    def read(self, chosen: _Chosen) -> tuple[dict[str, Column], list[str]]:
-        names = [] if chosen.agent is None else [chosen.agent]
-        if self.path is not None:
-            return read_columns(self.path, chosen.names, chosen.categorical, names, self.separator)
-        made: dict[str, Column] = {}
-        wrong: list[str] = []
-        for name in self.columns:
-            if str(name) in chosen.names:
-                column = column_of(str(name), self.columns[name], str(name) in (*chosen.categorical, *names))
-                wrong += [column] if isinstance(column, str) else []
-                made |= {} if isinstance(column, str) else {str(name): column}
-        if len({len(column.values) for column in made.values()}) > 1:
-            raise FedpointError("the columns have different lengths")
-        return made, wrong
-
-
-def _is_pattern(source: Any) -> bool:
-    return isinstance(source, str) and glob.has_magic(source) and not os.path.exists(source)
-
-
-def _pieces(source: Any, separator: str) -> list[_Piece]:
-    if isinstance(source, str | os.PathLike) and not _is_pattern(source):
-        return [_Piece(Path(source).stem, Path(source), separator=separator)]
-    if isinstance(source, Mapping) or hasattr(source, "columns"):
-        return [_Piece("", None, source)]
-    return [_Piece(path.stem, path, separator=separator) for path in files_of(source)]
-
-
-def files_of(source: Any) -> list[Path]:
-    """The files that a pattern or a list of paths and patterns names, sorted by their names."""
-    given = [source] if isinstance(source, str | os.PathLike) else list(source)
-    paths: list[Path] = []
-    for one in given:
-        found = sorted(glob.glob(str(one), recursive=True)) if _is_pattern(one) else [str(one)]
-        if not found:
-            raise BadTable([("files", f"no file is called {shown(one)}")])
-        paths += [Path(path) for path in found if not os.path.isdir(path) or not _is_pattern(one)]
-    if not paths:
-        raise BadTable([("files", "no file is named")])
-    return sorted(paths, key=lambda path: (path.stem, path))
-
-
-def _check_distinct(pieces: list[_Piece]) -> None:
-    """One file per agent: no two of one name."""
-    for one, other in itertools.pairwise(pieces):
-        if one.name == other.name:
-            raise BadTable([("files", f"{one.where} and {other.where} would be the same agent, {one.name}")])
-
-
-class _Asked(NamedTuple):
-    """Columns by their use, as they were named."""
-
-    target: str
-    agent: str | None
-    features: Sequence[str] | None
-    leave_out: Sequence[str]
-    categorical: Sequence[str]
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """Columns by their use, all of them there."""
-
-    target: str
-    agent: str | None
-    features: list[str]
-    categorical: list[str]
-
-    @property
-    def names(self) -> list[str]:
-        return [*self.features, self.target, *([] if self.agent is None else [self.agent])]
-
-
-def _choose(pieces: list[_Piece], asked: _Asked) -> _Chosen:
-    """Which columns are read; all that is wrong with headers and names in one error."""
-    wrong: list[tuple[str, str]] = []
-    headers: list[tuple[_Piece, list[str]]] = []
-    for piece in pieces:
-        try:
-            headers.append((piece, piece.header()))
-        except FedpointError as error:
-            wrong.append(("file", str(error)))
-    if not headers:
-        raise BadTable(wrong)
-    first, header = headers[0]
-    for piece, other in headers[1:]:
-        if differ := _difference(header, other):
-            wrong.append(("file", f"{piece.where} has other columns than {first.where}: {differ}"))
-    for key, names in asked._asdict().items():
-        unknown = [name for name in ([names] if isinstance(names, str) else names or ()) if name not in header]
-        wrong += [(key, f"{first.where} has no column {name!r}: {_guess(name, header)}") for name in unknown]
-    reserved = [name for name in (asked.target, asked.agent) if name is not None]
-    if asked.target == asked.agent:
-        wrong.append(("agent", f"{asked.agent!r} cannot be both the target and the agent"))
-    features = [n for n in (header if asked.features is None else asked.features) if n not in reserved]
-    features = [name for name in dict.fromkeys(features) if name not in asked.leave_out]
-    if not features and not wrong:
-        wrong.append(
-            ("features", f"{first.where} has no column besides {' and '.join(map(repr, reserved))} to learn from")
-        )
-    if wrong:
-        raise BadTable(wrong)
-    return _Chosen(asked.target, asked.agent, features, list(asked.categorical))
-
-
-def _guess(name: str, header: list[str], most: int = 12) -> str:
-    """`nearest`, for tables of hundreds of columns too."""
-    text = nearest(name, header)
-    other = next((s for s in ";\t|" if len(header) == 1 and s in header[0]), None)
-    if other is not None:
-        return f"its header is one word, {header[0]!r}: say separator = {other!r}"
-    if len(header) <= most:
-        return text
-    return f"{text.split('Known:')[0]}There are {len(header)}: {', '.join(header[:most])}, ..."
-
-
-def _difference(header: list[str], other: list[str]) -> str:
-    lacks = [repr(name) for name in header if name not in other]
-    more = [repr(name) for name in other if name not in header]
-    parts = [f"no {', '.join(lacks[:4])}"] if lacks else []
-    return ", ".join(parts + ([f"also {', '.join(more[:4])}"] if more else []))
-
-
-def _gather(pieces: list[_Piece], chosen: _Chosen, missing: str) -> tuple[dict[str, Column], Column, list[str]]:
-    """The columns of all pieces, the agents of their rows, and notes; every bad cell in one error."""
-    wrong: list[tuple[str, str]] = []
-    parts: list[dict[str, Column]] = []
-    for piece in pieces:
-        try:
-            columns, bad = _checked(piece, chosen, missing)
-        except BadTable as error:
-            wrong += error.mistakes
-        except FedpointError as error:
-            wrong.append(("file", str(error)))
-        else:
-            parts.append(columns)
-            wrong += [("file", f"{piece.where}: {said}") for said in bad]
-    if wrong:
-        raise BadTable(wrong)
-    counts = [len(part[chosen.target].values) for part in parts]
-    columns = {name: joined([part.pop(name) for part in parts], name, pieces) for name in chosen.names}
-    own = Column(np.repeat(np.arange(len(pieces), dtype=np.int32), counts), [piece.name for piece in pieces])
-    whose = own if chosen.agent is None else columns[chosen.agent]
-    notes: list[str] = []
-    if missing == "drop":
-        keep = ~np.any([column.missing for column in columns.values()], axis=0)
-        if not keep.any():
-            raise BadTable([("missing", "every row has a missing value: none is left")])
-        if not keep.all():
-            columns = {name: column.take(keep) for name, column in columns.items()}
-            notes.append(f"{int((~keep).sum())} rows with missing values dropped")
-            gone = np.setdiff1d(whose.values, np.append(whose.values[keep], -1))
-            lost = [(whose.words or [])[code] for code in gone]
-            notes += [f"agents of whom no row is left: {', '.join(lost)}"] if lost else []
-            whose = whose.take(keep)
-    if chosen.agent is not None:
-        columns.pop(chosen.agent)
-    return columns, whose, notes
-
-
-def _checked(piece: _Piece, chosen: _Chosen, missing: str) -> tuple[dict[str, Column], list[str]]:
-    """The columns of a piece, and what is wrong with them."""
-    columns, wrong = piece.read(chosen)
-    never = (chosen.target, chosen.agent)  # not filled in
-    for name, column in columns.items():
-        if missing == "refuse" or (missing == "mean" and name in never):
-            advice = "fill it in, or say missing = " + ('"drop"' if name in never else '"mean" or "drop"')
-            gaps = not_values(piece.path, {name: column}, missing=True, separator=piece.separator)
-            wrong += [f"{said}: {advice}" for said in gaps]
-    return columns, wrong + not_values(piece.path, columns, missing=False, separator=piece.separator)
-
-
-def joined(parts: list[Column], name: str, pieces: list[_Piece]) -> Column:
-    """Columns of several files as one."""
-    if len(parts) == 1:
-        return parts[0]
-    texts = [p for p in parts if p.words is not None]
-    if not texts:
-        return Column(np.concatenate([p.values for p in parts]))
-    words = sorted({word for part in texts for word in part.words or []})
-    known = {word: i for i, word in enumerate(words)}
-    codes = []
-    for part, piece in zip(parts, pieces, strict=True):
-        if part.words is None:
-            if not part.missing.all():
-                other = next(p.where for c, p in zip(parts, pieces, strict=True) if c.words)
-                raise BadTable([("file", f"column {name!r} holds numbers in {piece.where}, but words in {other}")])
-            codes.append(np.full(len(part.values), -1, np.int32))
-        else:
-            own = np.array([*(known[word] for word in part.words), -1], np.int32)
-            codes.append(own[part.values])
-    return Column(np.concatenate(codes), words)
 
 
 # What is made of it.

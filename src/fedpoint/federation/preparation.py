@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.data.columns import Column
+from fedpoint.data.column import Column
 from fedpoint.data.moments import Moments, merge
 from fedpoint.data.tables import CATEGORIES, CLASSES, Feature, Table, encode
 from fedpoint.errors import FedpointError

@@ -23,7 +23,7 @@ from fedpoint import __version__
 from fedpoint.core.random import Key, Stream
 from fedpoint.core.record import with_leaves
 from fedpoint.core.vector import wrap
-from fedpoint.data.columns import Column
+from fedpoint.data.column import Column
 from fedpoint.data.tables import Feature, read_own
 from fedpoint.errors import FedpointError
 from fedpoint.federation import preparation, wire
