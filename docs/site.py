@@ -197,7 +197,8 @@ def with_mathml(text: str) -> str:
         return "\n\n" + formula(found.group(1).replace("\n", " ")) + "\n\n"
 
     def inline(found: re.Match) -> str:
-        return formula(found.group(1).replace("\n", " "), block=False)
+        # In a span, because Markdown takes <math> at the beginning of a line for a paragraph of its own.
+        return f"<span>{formula(found.group(1).replace(chr(10), ' '), block=False)}</span>"
 
     pieces = re.split(r"(^```.*?^```|`[^`\n]*`)", text, flags=re.M | re.S)
     for i in range(0, len(pieces), 2):

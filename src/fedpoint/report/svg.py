@@ -53,7 +53,7 @@ def curves(
     across = [x for line in lines for x in line.x] or [0.0, 1.0]
     left_end, right_end = min(across), max(max(across), min(across) + 1e-9)
     longest = max((len(line.name) for line in lines), default=0)
-    left, right, top, bottom = 56.0, width - (26.0 + 7.2 * longest if longest else 12.0), 26.0, height - 42.0
+    left, right, top, bottom = 56.0, width - (26.0 + 7.8 * longest if longest else 12.0), 26.0, height - 42.0
 
     def sx(v: float) -> float:
         return left + (v - left_end) / (right_end - left_end) * (right - left)

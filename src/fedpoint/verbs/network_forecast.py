@@ -201,7 +201,7 @@ class NetworkForecast:
         """The first round at which the curve is down to a target; never, with the reason."""
         if self.diverges:
             return Rounds(math.inf, f"it diverges: {self.reason}")
-        lowest = self.floor if self._spreads else self.bias2
+        lowest = self.bias2 + (self.variance or 0.0) * self._spreads
         if not target > lowest:
             return Rounds(math.inf, f"it ends at a squared distance of {lowest:.3g}")
         rounds = 64
