@@ -9,6 +9,7 @@ from fedpoint.core.algorithm import CATALOGUE
 from fedpoint.federation.inprocess import Fault
 
 TOLERANCE = 1e-10
+FULL = {**ROWS, "batch": None}
 SPEEDS = {"a": 1.0, "b": 2.3, "c": 0.7}
 
 FAST = {
@@ -53,11 +54,11 @@ SLOW = {
     "late, as models, two together": content(rounds=9, asynchronous={"buffer": 2, "models": True, "mixing": 0.5}),
     "late SCAFFOLD": content(CONTROL, BOWLS, rounds=9, asynchronous={}),
     "FedGD": content(
-        {"name": "fedgd", "step": 0.05, "coupling": 0.5}, {**ROWS, "batch": None}, network={"edges": [["a", "b"], ["b", "c"]]}
+        {"name": "fedgd", "step": 0.05, "coupling": 0.5}, FULL, network={"edges": [["a", "b"], ["b", "c"]]}
     ),
     "FedSGD": content({"name": "fedsgd", "step": 0.05, "coupling": 0.5}, network="complete"),
     "late FedGD": content(
-        {"name": "fedgd", "step": 0.05, "coupling": 0.5}, {**ROWS, "batch": None}, rounds=9, network="star", asynchronous={}
+        {"name": "fedgd", "step": 0.05, "coupling": 0.5}, FULL, rounds=9, network="star", asynchronous={}
     ),
     "late FedRelax": content(
         {"name": "fedrelax", "coupling": 0.5}, {**ROWS, "batch": None}, rounds=9, network="ring", asynchronous={}
@@ -85,8 +86,11 @@ def test_every_method_of_the_catalogue_is_here():
 
     cards = {find_maker(study["algorithm"]["name"])[1] for study in (FAST | SLOW).values()}
     named = {getattr(make, "__name__", "") for make in cards}
-    missing = [card.name for card in CATALOGUE.values() if card.cls.__module__.startswith("fedpoint.") and
-               card.cls.__name__ not in named and card.name != "fedopt"]
+    missing = [
+        card.name
+        for card in CATALOGUE.values()
+        if card.cls.__module__.startswith("fedpoint.") and card.cls.__name__ not in named and card.name != "fedopt"
+    ]
     assert missing == []
 
 
@@ -114,11 +118,20 @@ def test_goes_on_to_the_same_models_from_any_round(late, tmp_path):
 
 
 def test_what_a_site_lost_is_as_if_it_had_not_answered(tmp_path):
-    """Answers that the hub never hears, orders that never arrive, late ones: Answering's weights, and c = sum p_k c_k."""
+    """Answers never heard, orders that never arrive, late ones: Answering's weights, and c = sum p_k c_k."""
     faults = [Fault("a", 3, "unheard"), Fault("b", 4, "lost"), Fault("c", 5, "late", 11.0)]
     study = content(CONTROL, BOWLS, rounds=8, quorum=1)
     made = fp.federate(study, folder=tmp_path, faults=faults)
     assert [len(event["answered"]) for event in made.events].count(2) >= 3
+    assert gap(made) <= TOLERANCE
+    assert invariant(made, tmp_path) <= 1e-14
+
+
+@pytest.mark.slow
+def test_an_abandoned_round_is_as_in_the_simulation(tmp_path):
+    faults = [Fault("a", 3, "lost"), Fault("b", 3, "lost"), Fault("b", 4, "dead")]
+    made = fp.federate(content(CONTROL, BOWLS, rounds=8, quorum=2), folder=tmp_path, faults=faults)
+    assert [event["merged"] for event in made.events].count(False) == 1
     assert gap(made) <= TOLERANCE
     assert invariant(made, tmp_path) <= 1e-14
 

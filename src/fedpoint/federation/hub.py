@@ -183,11 +183,16 @@ class Hub:
                 return arrival
 
     def ask_all(
-        self, kind: str, more: Mapping[str, Any], check: Callable, arrays: Mapping[str, Any] | None = None
+        self,
+        kind: str,
+        more: Mapping[str, Any],
+        check: Callable,
+        arrays: Mapping[str, Any] | None = None,
+        needed: bool = True,
     ) -> dict[str, wire.Letter]:
-        """The answers of all sites to one question, asked again where none comes."""
+        """The answers of all sites to one question, asked again where none comes and it is needed."""
         found: dict[str, wire.Letter] = {}
-        for _ in range(self.study.patience):
+        for _ in range(self.study.patience if needed else 1):
             missing = [site for site in self.sites if site not in found]
             if not missing:
                 break
@@ -195,14 +200,15 @@ class Hub:
                 own = {"setup": self.own[self.sites.index(site)]} if self.setup is not None else {}
                 self._order(site, kind, self.round, {**more, **own}, None if arrays is None else arrays[site], FIRST)
             self.tell({"waiting": kind, "for": missing})
-            waiting, until = set(missing), self.engine.now() + max(self.study.deadline, FIRST)
+            longest = max(self.study.deadline, FIRST) if needed else self.study.deadline
+            waiting, until = set(missing), self.engine.now() + longest
             while waiting and (arrival := self._receive(until)) is not None:
                 try:
                     letter = self._letter(arrival)
                     check(letter)
                 except validate.Invalid as error:
                     self._note(arrival.site, error.reason)
-                    if error.reason in FATAL:
+                    if needed and error.reason in FATAL:
                         raise FedpointError(_fatal(arrival.site, error.reason)) from None
                     if error.reason not in validate.STALE:
                         waiting.discard(arrival.site)
@@ -211,7 +217,7 @@ class Hub:
                     waiting.discard(arrival.site)
                     found[arrival.site] = letter
         missing = [site for site in self.sites if site not in found]
-        if missing:
+        if missing and needed:
             raise Waiting(f"no answer to {kind!r} from {', '.join(missing)} in {self.study.patience} attempts")
         return found
 
@@ -430,7 +436,7 @@ class Hub:
         else:
             parts = arrays_of(model)
             arrays = {site: {n: a[k] for n, a in parts.items()} for k, site in enumerate(self.sites)}
-        found = self.ask_all("measure", {}, validate.measures, arrays)
+        found = self.ask_all("measure", {}, validate.measures, arrays, needed=False)
         self.measures = {site: validate.measures(letter) for site, letter in found.items()}
         self._save({"measures": self.measures})
 

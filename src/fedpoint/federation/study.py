@@ -63,6 +63,12 @@ def _address(text: str) -> str:
     return text
 
 
+def _distinct(names: list[str]) -> list[str]:
+    if not names or len(set(names)) < len(names):
+        raise ValueError("must name at least one, and none twice")
+    return names
+
+
 Name = Annotated[str, AfterValidator(_name)]
 
 
@@ -71,7 +77,7 @@ class SiteTable(Kind):
 
     kind: Literal["table"]
     target: str
-    features: Annotated[list[str], Field(min_length=1)]
+    features: Annotated[list[str], AfterValidator(_distinct)]
     model: Literal["linear", "logistic", "softmax"]
     categorical: list[str] = []
     missing: Literal["refuse", "mean", "drop"] = "refuse"
@@ -101,7 +107,7 @@ class Content(Table):
     """The keys of a study file. Algorithm, participation and network are validated by their own classes."""
 
     name: Name
-    sites: Annotated[list[Name], Field(min_length=1, max_length=1000)]
+    sites: Annotated[list[Name], AfterValidator(_distinct), Field(max_length=1000)]
     server: Annotated[str, AfterValidator(_address)]
     rounds: Annotated[int, Field(ge=1, le=2**31 - 1)]
     problem: Any
@@ -286,8 +292,6 @@ def _misfits(checked: Content, table: dict[str, Any], base: Path | None) -> list
             wrong.append(Mistake(path, str(error)))
 
     count, rows = len(checked.sites), None
-    if len(set(checked.sites)) < count:
-        wrong.append(Mistake(("sites",), "a name occurs twice", checked.sites))
     names, batch = sorted(checked.sites), checked.problem.get("batch")
     if checked.problem["kind"] == "table":
         rows = np.ones(count, int)

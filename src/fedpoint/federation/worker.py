@@ -16,6 +16,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+from fedpoint.errors import FedpointError
 
 FRAME = 1 << 33  # bytes of a message, at most
 START = 300.0  # seconds for a worker to be there
@@ -101,6 +104,20 @@ def _read(fd: int, count: int, end: float | None) -> bytes:
     return b"".join(parts)
 
 
+def _alone(folder: Path) -> Any:
+    """The lock of a site's records; an older worker ends when its parent has."""
+    from fedpoint.report.disk import take_lock
+
+    end = time.monotonic() + START / 2
+    while True:
+        try:
+            return take_lock(folder)
+        except FedpointError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
 def main(folder: str, down: str, up: str) -> None:
     """The worker's end: orders until the pipe is closed."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
@@ -113,11 +130,13 @@ def main(folder: str, down: str, up: str) -> None:
     if consent["study"] != study.fingerprint:
         raise SystemExit("consent was given to another study")
     site = Site(study, consent["site"], kit / "records", consent["data"])
+    lock = _alone(kit / "records")  # two workers would write one memory
     write_frame(int(up), b"ready")
     while True:
         try:
             order = read_frame(int(down))
         except BrokenPipeError:
+            lock.close()
             return
         write_frame(int(up), site.answer(order))
 

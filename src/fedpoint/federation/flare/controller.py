@@ -27,6 +27,7 @@ from fedpoint.federation.ledger import Ledger
 from fedpoint.federation.study import Study, parse
 from fedpoint.report.disk import write_bytes
 
+HELD = 60.0  # seconds
 LATELY = 50  # rounds that `status` tells of
 
 
@@ -123,7 +124,7 @@ class HubController(Controller):
         self.engine = FlareEngine(self, fl_ctx, abort_signal)
         state, said = "failed", ""
         try:
-            ledger = Ledger(folder, self.study)
+            ledger = self._ledger(folder)
             try:
                 hub = Hub(self.study, self.engine, ledger, self._tell, self.stopping.is_set)
                 self.round = hub.round
@@ -144,6 +145,19 @@ class HubController(Controller):
             self.log_error(fl_ctx, traceback.format_exc())
         self._hand_over(folder, run, {"state": state, "message": said})
         self.log_info(fl_ctx, f"{state}: {said}")
+
+    def _ledger(self, folder: Path) -> Ledger:
+        """The study's folder. A hub whose server was killed may hold it still, for a moment."""
+        end = time.monotonic() + HELD
+        while True:
+            try:
+                return Ledger(folder, self.study)
+            except FedpointError as error:
+                if "is writing" not in str(error):
+                    raise
+                if time.monotonic() > end:
+                    raise Waiting(str(error)) from None
+                time.sleep(0.5)
 
     def _hand_over(self, folder: Path, run: Path, outcome: dict[str, Any]) -> None:
         """What the administrator downloads."""

@@ -28,6 +28,7 @@ from fedpoint.federation.study import Study
 POLL = 0.3
 REQUEST = 0.02  # seconds between a site's questions for work; the engine's own 2 would be 2 s a round
 CONNECT = 30.0  # seconds to reach the server
+BEGIN, GONE = 180.0, 30.0  # seconds without a word from a job: until its first, and then
 SEGMENTS = 20  # jobs in a row without a round gained
 
 Tell = Callable[[dict[str, Any]], Any]
@@ -182,21 +183,22 @@ class Lead:
 
     def _follow(self, job: str, tell: Tell) -> int:
         """Tell of the rounds of a job until it ends; the round it reached."""
-        since, gone = 0, time.monotonic() + max(60.0, 3 * self.study.deadline)
+        since, gone = 0, time.monotonic() + BEGIN
         while True:
             told = self.ask("do_app_command", job, STATUS, {"since": since}) or {}
+            if told:
+                gone = time.monotonic() + GONE
             for event in told.get("events", []):
                 since = event["round"] + 1
                 tell(event)
             if told.get("waiting"):
                 tell(told["waiting"])
-            meta = self.ask("get_job_meta", job)
-            if meta is not None:
-                gone = time.monotonic() + max(60.0, 3 * self.study.deadline)
-                if str(meta.get("status", "")).startswith("FINISHED"):
-                    return since
-            elif time.monotonic() > gone:
-                return since  # the server does not know the job any more: it was started anew
+            meta = self.ask("get_job_meta", job) or {}
+            if str(meta.get("status", "")).startswith("FINISHED"):
+                return since
+            if time.monotonic() > gone:  # a server that was killed forgets its jobs, but may list them as running
+                self.ask("abort_job", job)
+                return since
             time.sleep(POLL)
 
     def _outcome(self, job: str, folder: Path) -> dict[str, Any]:

@@ -1,0 +1,102 @@
+"""A real federation on this machine: a server and three sites as processes, with mutual TLS."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+from studies import SITES
+
+from fedpoint.federation.flare.demo import free_port
+from fedpoint.federation.flare.kits import Kit, provision
+from fedpoint.federation.flare.lead import Lead
+from fedpoint.federation.flare.parties import consent, end, start
+from fedpoint.federation.study import parse
+
+
+class Live:
+    """Its processes; `close` ends them all."""
+
+    def __init__(self, root: Path, content: dict):
+        self.root = root
+        self.study = parse({**content, "server": f"localhost:{free_port()}"})
+        self.kits = {name: Kit(path) for name, path in provision(self.study, root / "kits").items()}
+        self.processes = {}
+        for site in SITES:
+            consent(self.kits[site], None)
+
+    def start(self, *names):
+        for name in names or ("server", *SITES):
+            self.processes[name] = start(self.kits[name])
+
+    def kill(self, name, whole=True):
+        """kill -9, of the party's process or of all it started."""
+        process = self.processes.pop(name)
+        if whole:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+        return process
+
+    def kill_worker(self, site):
+        os.kill(int((self.kits[site].folder / "worker.pid").read_text()), signal.SIGKILL)
+
+    def lead(self, wait=120.0):
+        return Lead(self.kits["admin"], wait=wait)
+
+    def job(self, change):
+        """A job folder as ours, changed by a function of its path."""
+        from fedpoint.federation.flare.lead import job_folder
+
+        where = self.root / f"job-{time.time_ns()}"
+        made = job_folder(self.study, False, where)
+        change(made)
+        return made
+
+    def close(self):
+        for process in self.processes.values():
+            end(process)
+        self.processes = {}
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+class Running(threading.Thread):
+    """A study that is run in the background; `events` are its rounds."""
+
+    def __init__(self, live, folder, fresh=True):
+        super().__init__(daemon=True)
+        self.live, self.folder, self.fresh = live, folder, fresh
+        self.events, self.said, self.made, self.error = [], [], None, None
+
+    def tell(self, event):
+        (self.events if "round" in event else self.said).append(event)
+
+    def run(self):
+        try:
+            with self.live.lead() as lead:
+                self.made = lead.run(self.folder, self.tell, self.fresh, wait=240.0)
+        except Exception as error:
+            self.error = error
+
+    def reach(self, round, seconds=240):
+        """Wait until a round is told of."""
+        end = time.monotonic() + seconds
+        while not any(event["round"] >= round for event in self.events):
+            assert self.error is None, self.error
+            assert time.monotonic() < end, f"round {round} was not reached: {self.said[-3:]}"
+            time.sleep(0.05)
+
+    def result(self, seconds=420):
+        self.join(seconds)
+        assert self.error is None, self.error
+        assert self.made is not None, f"not done: {self.said[-3:]}"
+        return self.made
+
+
+def audit(live, site):
+    lines = (live.kits[site].folder / "records" / "audit.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]

@@ -1,0 +1,171 @@
+"""Study files: all mistakes at once; what a site is told before it consents; columns prepared over the wire."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from studies import AVERAGE, ROWS, SITES, content, gap
+
+import fedpoint as fp
+from fedpoint.cli import main
+from fedpoint.data.tables import read_table
+from fedpoint.federation.study import parse, read
+from fedpoint.federation.terms import lines, terms
+
+WRONG = """
+name = "Trial"
+sites = ["a", "b", "b"]
+server = "localhost"
+rounds = 0
+quorum = 5
+colour = "red"
+
+[problem]
+kind = "table"
+target = "y"
+features = []
+
+[algorithm]
+name = "fedavg"
+step = -1.0
+"""
+
+
+def test_all_mistakes_at_once(tmp_path):
+    (tmp_path / "study.toml").write_text(WRONG)
+    with pytest.raises(fp.FedpointError) as error:
+        read(tmp_path / "study.toml")
+    said = str(error.value)
+    for part in (
+        "8 mistakes", "line 3: sites", "line 2: name", "line 4: server", "line 5: rounds", "line 7: colour",
+        "line 12: problem.features", "problem.model: is missing", "algorithm.step",
+    ):  # fmt: skip
+        assert part in said, said
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"quorum": 4}, "quorum = 4: only 3 sites are asked"),
+        ({"sites": ["a", "a", "b"]}, "none twice"),
+        ({"sites": ["a", "b"]}, "has 3 agents, but there are 2 sites"),
+        ({"participation": {"count": 2, "probability": 0.5}}, "give deadline and quorum instead"),
+        ({"participation": {"scheme": "importance", "count": 2}}, "take everybody's data"),
+        ({"participation": 7}, "7 participants of 3 agents"),
+        ({"algorithm": {"name": "fedgd", "step": 0.1}}, "runs on a network"),
+        ({"algorithm": {"name": "scaffnew", "step": 0.1, "probability": 0.5}, "quorum": 2}, "Scaffnew needs everybody"),
+        ({"algorithm": {"name": "scaffnew", "step": 0.1, "probability": 0.5}, "asynchronous": {}}, "Scaffnew needs"),
+        ({"algorithm": {**AVERAGE, "step": [0.1, 0.2]}}, "one study runs one algorithm"),
+        ({"algorithm": {**AVERAGE, "step": {"per_agent": [0.1, 0.2]}}}, "has 2 values, but there are 3 agents"),
+        ({"asynchronous": {"buffer": 4}}, "never fills with 3 sites"),
+        ({"asynchronous": {"staleness": "old"}}, "staleness must be"),
+        ({"asynchronous": {}, "participation": 2}, "merged as they come"),
+        ({"asynchronous": {}, "network": "ring", "algorithm": {"name": "fedsgd", "step": 0.1}}, "exact = true"),
+        ({"asynchronous": {}, "network": {"edges": [["a", "b"]], "weights": [0.5]}}, "keeps step on a network"),
+        ({"network": "moon"}, "unknown kind"),
+    ],
+)
+def test_what_does_not_go_together(more, said):
+    with pytest.raises(fp.FedpointError) as error:
+        parse(content(**{k: v for k, v in more.items() if k == "algorithm"}) | more)
+    assert said in str(error.value)
+
+
+def test_a_study_is_the_same_everywhere():
+    one = parse(content())
+    other = parse({**content(), "sites": ["c", "a", "b"]})
+    assert one.fingerprint == other.fingerprint == parse(one.content).fingerprint
+    assert one.fingerprint != parse(content(rounds=6)).fingerprint
+
+
+# Columns.
+
+
+def write(path, rng, rows, words, target="label", gaps=()):
+    lines = ["age,dose,kind,flat,label,number"]
+    for i in range(rows):
+        age = "" if i in gaps else f"{rng.normal(50, 9):.3f}"
+        kind = "" if i in gaps[1:] else words[rng.integers(len(words))]
+        lines.append(f"{age},{rng.normal(1e4, 1):.6f},{kind},7,{'ny'[rng.integers(2)]},{rng.normal():.4f}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def files(tmp_path, rng):
+    found = {site: tmp_path / f"{site}.csv" for site in SITES}
+    for (_, path), rows, words in zip(found.items(), (9, 14, 6), (["x", "z"], ["y"], ["x", "w"]), strict=True):
+        write(path, rng, rows, words, gaps=(2, 4))
+    return found
+
+
+def table(**more):
+    return {
+        "kind": "table",
+        "model": "logistic",
+        "target": "label",
+        "features": ["age", "dose", "kind", "flat"],
+        **more,
+    }
+
+
+@pytest.mark.parametrize("missing", ["mean", pytest.param("drop", marks=pytest.mark.slow)])
+def test_scaling_and_encoding_over_the_wire(files, missing, tmp_path):
+    """To the bit what `read_table` makes of all files together, and so is what is trained on it."""
+    study = content(AVERAGE, table(missing=missing, batch=2), rounds=3)
+    made = fp.federate(study, files, folder=tmp_path / "run")
+    pooled = read_table([str(f) for f in files.values()], "label", model="logistic", missing=missing,
+                        features=["age", "dose", "kind", "flat"])  # fmt: skip
+    assert [fp.federation.preparation.Feature(**f) for f in made.setup["recipe"]] == pooled.recipe
+    assert made.setup["notes"] == ["constant, and left out: flat"]
+    if missing == "drop":
+        assert gap(made, pooled.problem("logistic", None, 2)) <= 1e-10
+    made.export(tmp_path / "model.npz")
+    out = CliRunner().invoke(main, ["predict", str(tmp_path / "model.npz"), str(files["b"])])
+    assert out.exit_code == 0, out.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more", [{"model": "linear", "target": "number"}, {"model": "linear", "target": "number", "ridge": 0.1}]
+)
+def test_other_models_over_the_wire(files, more, tmp_path):
+    study = content(AVERAGE, table(missing="drop", **more), rounds=3)
+    made = fp.federate(study, files, folder=tmp_path / "run")
+    pooled = read_table([str(f) for f in files.values()], "number", model="linear", missing="drop",
+                        features=["age", "dose", "kind", "flat"])  # fmt: skip
+    assert gap(made, pooled.problem("linear", more.get("ridge"))) <= 1e-10
+
+
+def test_data_that_do_not_fit_stay_where_they_are(files, tmp_path):
+    """The hub hears a reason, the site's log the cell."""
+    study = content(AVERAGE, table(missing="refuse"), rounds=3)
+    with pytest.raises(fp.FedpointError, match=r"cannot take part \(data\)") as error:
+        fp.federate(study, files, folder=tmp_path / "run")
+    assert "row" not in str(error.value)
+
+
+def test_what_leaves_is_said_before(files):
+    study = parse(content({"name": "scaffold", "step": 0.1}, table(missing="mean")))
+    found = terms(study, files["a"])
+    assert json.loads(json.dumps(found)) == found
+    kinds = {one["kind"]: one for one in found["leaves"]}
+    assert list(kinds) == ["columns", "moments", "ready", "work", "measure"]
+    assert kinds["columns"]["says"]["columns"]["kind"]["words"] == ["x", "z"]
+    assert {a["name"]: a["shape"] for a in kinds["work"]["arrays"]} == {
+        ".w": [5],
+        ".c": [5],
+    }  # age, dose, kind_z, flat, 1
+    text = "\n".join(lines(found))
+    assert "SCAFFOLD" in text
+    assert "categories of kind: x, z" in text
+
+
+def test_announced_bytes_are_those_that_leave(tmp_path):
+    study = content(rounds=3)
+    made = fp.federate(study, folder=tmp_path)
+    announced = {one["kind"]: one["bytes"] for one in terms(made.study)["leaves"]}["work"]
+    sent = [json.loads(line)["bytes"] for line in (tmp_path / "a" / "audit.jsonl").read_text().splitlines()]
+    assert max(sent) <= announced + 40  # digits of numbers
+    assert made.study.problem["kind"] == ROWS["kind"]
+    assert np.isfinite(made.loss)

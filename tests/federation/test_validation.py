@@ -1,0 +1,244 @@
+"""What a site sends is looked at before it is merged: after each bad answer the model is the one without it."""
+
+import contextlib
+import json
+import struct
+
+import numpy as np
+import pytest
+from studies import BOWLS, CONTROL, content
+
+import fedpoint as fp
+from fedpoint.federation import wire
+from fedpoint.federation.hub import Waiting
+from fedpoint.federation.inprocess import Fault
+
+STUDY = content(CONTROL, BOWLS, rounds=4, quorum=2, norm_cap=100.0)
+FIRST = 2  # an order before the rounds: columns, ready
+ROUND = 1
+
+
+def changed(header=None, arrays=None):
+    """An answer with something else in it."""
+
+    def change(data):
+        letter = wire.decode(data)
+        new = {name: array if arrays is None else arrays(array.copy()) for name, array in letter.arrays.items()}
+        return wire.encode({**letter.header, **(header or {})}, new)
+
+    return change
+
+
+def renamed(data):
+    letter = wire.decode(data)
+    return wire.encode(letter.header, {f"{name}x": array for name, array in letter.arrays.items()})
+
+
+def not_a_number(array):
+    array.flat[0] = np.nan
+    return array
+
+
+def infinite(array):
+    array.flat[-1] = -np.inf
+    return array
+
+
+BAD = {
+    "NaN": (changed(arrays=not_a_number), "finite"),
+    "infinity": (changed(arrays=infinite), "finite"),
+    "a wrong shape": (changed(arrays=lambda a: np.zeros((5, 2))), "shape"),
+    "one number for all": (changed(arrays=lambda a: a[:1]), "shape"),
+    "one axis more": (changed(arrays=lambda a: a[None]), "shape"),
+    "single precision": (changed(arrays=lambda a: a.astype(np.float32)), "dtype"),
+    "whole numbers": (changed(arrays=lambda a: a.astype(np.int64)), "dtype"),
+    "other names": (renamed, "keys"),
+    "a huge weight": (changed({"weight": 1e9}), "weight"),
+    "a negative weight": (changed({"weight": -1.0}), "weight"),
+    "no weight": (changed({"weight": None}), "weight"),
+    "too long": (changed(arrays=lambda a: a + 1e6), "norm"),
+    "an old round": (changed({"round": 0}), "round"),
+    "a round to come": (changed({"round": 7}), "round"),
+    "not a round": (changed({"round": "1"}), "round"),
+    "another study": (changed({"study": "0" * 64}), "study"),
+    "another run": (changed({"run": "abc"}), "run"),
+    "another version": (changed({"fedpoint": "0.0.0"}), "version"),
+    "somebody else": (changed({"site": "b"}), "site"),
+    "another kind": (changed({"kind": "measure"}), "kind"),
+    "a failure": (changed({"failure": "error"}), "error"),
+    "an unknown failure": (changed({"failure": {"why": 1}}), "error"),
+    "garbage": (lambda data: b"hello", "garbage"),
+    "nothing": (lambda data: b"", "garbage"),
+    "a cut message": (lambda data: data[:-3], "garbage"),
+    "a longer message": (lambda data: data + b"x", "garbage"),
+    "not bytes": (lambda data: {"w": 1}, "garbage"),
+}
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory):
+    """The study in which site a says nothing in that round."""
+    fault = Fault("a", FIRST + ROUND, "lost")
+    return fp.federate(STUDY, folder=tmp_path_factory.mktemp("without"), faults=[fault])
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_answer_is_as_none(what, without, tmp_path):
+    change, reason = BAD[what]
+    made = fp.federate(STUDY, folder=tmp_path, faults=[Fault("a", FIRST + ROUND, change)])
+    assert made.refused[f"a {reason}"] == 1
+    assert made.events[ROUND]["answered"] == ["b", "c"]
+    assert np.array_equal(made.history, without.history)
+
+
+def test_two_answers_count_once(tmp_path):
+    whole = fp.federate(STUDY, folder=tmp_path / "one")
+    made = fp.federate(STUDY, folder=tmp_path / "two", faults=[Fault("a", FIRST + ROUND, "twice")], seconds={"b": 2.0})
+    assert made.refused == {"a twice": 1}
+    assert np.array_equal(made.history, whole.history)
+
+
+def test_without_validation_one_answer_spoils_the_model(tmp_path, monkeypatch):
+    """The tests above can fail: merged unseen, a NaN stays."""
+    from fedpoint.errors import Diverged
+    from fedpoint.federation import validate
+
+    monkeypatch.setattr(validate, "message", lambda letter, like, share, cap: letter.arrays)
+    with pytest.raises(Diverged):
+        fp.federate(STUDY, folder=tmp_path, faults=[Fault("a", FIRST + ROUND, changed(arrays=not_a_number))])
+
+
+def test_below_the_quorum_a_round_is_abandoned(tmp_path):
+    bad = changed(arrays=not_a_number)
+    faults = [Fault("a", FIRST + ROUND, bad), Fault("b", FIRST + ROUND, bad)]
+    made = fp.federate(STUDY, folder=tmp_path, faults=faults)
+    assert [event["merged"] for event in made.events] == [True, False, True, True]
+    assert np.array_equal(made.history[2], made.history[1])
+
+
+def test_waiting_has_an_end_and_says_for_what(tmp_path):
+    lost = [Fault("a", number, "lost") for number in range(FIRST, 99)]
+    with pytest.raises(Waiting, match=r"3 rounds in a row .* a: deadline"):
+        fp.federate({**STUDY, "quorum": 3}, folder=tmp_path, faults=lost)
+    made = fp.federate({**STUDY, "quorum": 3}, folder=tmp_path)  # a is back: the study goes on, and it takes part
+    assert made.round == 4
+    assert made.events[3]["answered"] == ["a", "b", "c"]
+    with pytest.raises(Waiting, match="no answer to 'columns' from c in 3 attempts"):
+        fp.federate(STUDY, folder=tmp_path / "none", faults=[Fault("c", number, "lost") for number in range(9)])
+
+
+def test_a_silent_site_is_not_waited_for_again(tmp_path):
+    """It costs one deadline, not one a round; and it takes part again once it is heard."""
+    lost = [Fault("a", number, "lost") for number in range(FIRST, FIRST + 3)]
+    study = {**STUDY, "rounds": 8}
+    made = fp.federate(study, folder=tmp_path, faults=lost, seconds={"a": 2.5})
+    assert made.events[0]["refused"] == {"a": "deadline"}
+    counts = [len(event["answered"]) for event in made.events]
+    assert counts[:4] == [2] * 4  # lost three times, then late, as it was not waited for
+    assert counts[-2:] == [3] * 2
+    assert made.refused["a round"] >= 1
+
+
+def test_a_site_that_lost_its_memory_says_so(tmp_path):
+    """Rather than going on from another memory, which would break c = sum p_k c_k for ever."""
+    study = {**STUDY, "quorum": 3, "rounds": 9}
+    with pytest.raises(Waiting):
+        fp.federate(study, folder=tmp_path, faults=[Fault("b", number, "lost") for number in range(FIRST + 2, 99)])
+    for file in (tmp_path / "a").glob("memory-*.npz"):
+        file.unlink()
+    with pytest.raises(Waiting, match="a: memory"):
+        fp.federate(study, folder=tmp_path)
+
+
+def test_orders_of_others_are_refused(tmp_path):
+    """A site carries out orders of its own study and version only, and says no more than the reason."""
+    from fedpoint.federation.site import Site
+    from fedpoint.federation.study import parse
+
+    study = parse(STUDY)
+    site = Site(study, "a", tmp_path)
+    good = {
+        "fedpoint": fp.__version__,
+        "study": study.fingerprint,
+        "run": "ab",
+        "kind": "columns",
+        "round": 0,
+        "merged": -1,
+    }
+
+    def failure(**other):
+        return wire.decode(site.answer(wire.encode({**good, **other}))).header.get("failure")
+
+    assert failure() is None
+    assert failure(fedpoint="9.9.9") == "version"
+    assert failure(study="0" * 64) == "study"
+    assert failure(kind="erase") == "order"
+    assert failure(run="../../etc") == "order"
+    assert failure(merged="x") == "order"
+    assert failure(kind="work") == "error"
+    assert wire.decode(site.answer(b"garbage")).header["failure"] == "order"
+    audit = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert len(audit) == 8
+    assert sum("failure" in line for line in audit) == 7
+
+
+def test_audit_says_what_left(tmp_path):
+    made = fp.federate(STUDY, folder=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "b" / "audit.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["columns", "ready", *["work"] * made.round, "measure"]
+    work = [line for line in lines if line["kind"] == "work"]
+    assert all(line["arrays"] == {".w": [2], ".c": [2]} for line in work)
+    assert sum(line["bytes"] for line in work) * 3 == pytest.approx(sum(event["up"] for event in made.events), rel=0.02)
+
+
+# The wire.
+
+
+def test_messages_come_back_to_the_bit(rng):
+    arrays = {
+        "a": rng.normal(size=(3, 2)),
+        "b": np.float64(0.1),
+        "c": np.zeros((0, 4)),
+        "d": np.arange(3),
+        "e": np.array([True]),
+    }
+    letter = wire.decode(wire.encode({"x": 1, "y": [0.1, "ü"], "z": None}, arrays))
+    assert letter.header == {"x": 1, "y": [0.1, "ü"], "z": None}
+    for name, array in arrays.items():
+        assert letter.arrays[name].dtype == array.dtype
+        assert np.array_equal(letter.arrays[name], array)
+        assert letter.arrays[name].shape == array.shape
+
+
+def test_no_bytes_do_anything_but_be_refused(rng):
+    """Whatever is changed in a message: it is a message still, or it is garbage; never another error."""
+    good = wire.encode({"round": 1, "kind": "work"}, {"w": np.arange(4.0)})
+    for _ in range(3000):
+        data = bytearray(good)
+        for _ in range(rng.integers(1, 4)):
+            data[rng.integers(len(data))] = rng.integers(256)
+        with contextlib.suppress(wire.Garbage):
+            wire.decode(bytes(data[: rng.integers(len(data) + 1)] if rng.random() < 0.3 else data))
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        [["w", "<f8", [2**39, 2**39]]],  # more than there is
+        [["w", "|O", [1]]],  # objects
+        [["w", "<f8", [-1]]],
+        [["w", "<f8", 4]],
+        [["w", "<f8", [1]], ["w", "<f8", [1]]],
+        {"w": 1},
+        None,
+    ],
+)
+def test_headers_that_lie(arrays):
+    head = json.dumps({"arrays": arrays}).encode()
+    with pytest.raises(wire.Garbage):
+        wire.decode(wire.MAGIC + struct.pack("<I", len(head)) + head + b"\0" * 16)
+
+
+def test_objects_do_not_travel():
+    with pytest.raises(TypeError, match="does not travel"):
+        wire.encode({}, {"w": np.array([object()])})
