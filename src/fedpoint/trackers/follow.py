@@ -23,10 +23,10 @@ class Following:
         self.trackers: list[Tracker] = []  # those that were started and not yet told the end
 
     def start(self, begun: Any, rounds: int) -> None:
-        from fedpoint.report.statement import statement, versions
-
         if not self.given:
             return
+        from fedpoint.report.statement import statement, versions  # loads the configuration: not without trackers
+
         said = statement(self.session, begun.algorithm, begun.participation)
         for tracker in self.given:
             tracker.start({"rounds": rounds, **said, "versions": versions()})
