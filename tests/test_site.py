@@ -50,6 +50,26 @@ def test_the_lectures_map_leads_to_functions():
         reduce(getattr, name.split("."), fp)
 
 
+def equations(text: str) -> set[int]:
+    """The numbers of (7) and (7)-(9)."""
+    found = re.findall(r"\((\d+)\)(?:-\((\d+)\))?", text)
+    return {n for first, last in found for n in range(int(first), int(last or first) + 1)}
+
+
+def test_the_lectures_map_has_every_equation_that_the_code_names():
+    sections = dict(re.findall(r"^## (00\d)(.*?)(?=^## |\Z)", (ROOT / "docs" / "lectures.md").read_text(), re.M | re.S))
+    mapped = {lecture: equations(text) for lecture, text in sections.items()}
+    named = {lecture: set() for lecture in mapped}
+    sources = [path.read_text() for path in (ROOT / "src" / "fedpoint").rglob("*.py")]
+    for text in [" ".join(source.split()) for source in sources]:
+        # "Lecture 000, (57)-(59), (72)", "000 (40)": a lecture and the equations that follow it.
+        for lecture, list_ in re.findall(r"\b(00[0-4]),? (?:after )?((?:\(\d+\)(?:-\(\d+\))?(?:, )?)+)", text):
+            named[lecture] |= equations(list_)
+    assert len(named["000"]) > 30 and named["004"]
+    for lecture, numbers in named.items():
+        assert not numbers - mapped[lecture], f"lecture {lecture}: {sorted(numbers - mapped[lecture])}"
+
+
 def test_formulas_become_mathml_outside_code(site):
     made = site.with_mathml("a $x^2$ b `$5` \n```sh\necho $HOME $PATH\n```\n$$\\sum_k p_k$$ costs 3 $ and 4 $.")
     assert made.count("<math") == 2 and "$HOME $PATH" in made and "`$5`" in made

@@ -15,7 +15,25 @@ from pathlib import Path
 
 from on_loopback import serving
 
-SCREENS = {"averaging": 790, "coupling": 1220, "local-steps": 790, "algorithms": 780, "runs": 640}
+SCREENS = {"averaging": 790, "coupling": 1220, "local-steps": 790, "algorithms": 1130, "runs": 680, "run": 590}
+PLACES = {"run": "runs/fedavg"}
+MARKS = {
+    "algorithms": "document.querySelector('.card')",
+    "runs": "document.querySelector('#chart-runs path.line')",
+    "run": "document.getElementById('main').dataset.forecast",
+}
+RUN = """
+rounds = 300
+repeats = 8
+[problem]
+kind = "quadratic"
+agents = 20
+dim = 5
+curvature = [0.2, 2.0]
+spread = 4.0
+noise = 0.5
+[algorithm]
+"""
 DARK = ("averaging", "coupling")
 
 # Two frames after the change is in the document, it has been painted.
@@ -86,12 +104,9 @@ def ready(browser, address):
 
 
 def shown(browser, address, name):
-    browser.get(f"{address}#/{name}")
-    mark = {"algorithms": ".card", "runs": "#chart-runs path.line"}.get(name)
-    if mark is None:
-        until(browser, "return document.getElementById('main').dataset.drawn?.startsWith('simulate')")
-    else:
-        until(browser, f"return document.querySelector('{mark}')")
+    browser.get(f"{address}#/{PLACES.get(name, name)}")
+    drawn = "document.getElementById('main').dataset.drawn?.startsWith('simulate')"
+    until(browser, f"return {MARKS.get(name, drawn)}")
     time.sleep(0.3)
 
 
@@ -104,14 +119,18 @@ def save(browser, path):
 
 
 def pictures(folder: Path) -> None:
-    import fedpoint as fp
+    from click.testing import CliRunner
+
+    from fedpoint.cli import main
 
     with tempfile.TemporaryDirectory() as made:
         runs = Path(made) / "runs"
-        stream = fp.problems.LinearStream.sample(agents=20, dim=5)
-        for name, method in (("fedavg", fp.FedAvg), ("fedprox", fp.FedProx), ("scaffold", fp.Scaffold)):
-            more = {"pull": 1.0} if name == "fedprox" else {}
-            fp.run(method(step=0.05, local_steps=3, **more), stream, rounds=300, repeats=4, folder=runs / name)
+        runs.mkdir()
+        for name, more in (("scaffold", ""), ("fedprox", "pull = 1.0"), ("fedavg", "normalise = false")):
+            file = runs / f"{name}.toml"
+            file.write_text(f'{RUN}name = "{name}"\nstep = 0.01\nlocal_steps = 20\n{more}\n')
+            command = ["run", str(file), "--folder", str(runs / name), "-q", "--no-figure"]
+            CliRunner().invoke(main, command, catch_exceptions=False)
         with serving(runs, warm=True) as client:
             for name, height in SCREENS.items():
                 for dark in (False, True)[: 1 + (name in DARK)]:
