@@ -55,6 +55,7 @@ class HeldOut:
 
     def _by_agent(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         K = self.problem.agents
+        assert self.agent is not None
         count = np.bincount(self.agent, minlength=K)
         with np.errstate(invalid="ignore"):
             return {name: np.bincount(self.agent, values, K) / count for name, values in rows.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import math
 import signal
 import threading
 import time
@@ -220,7 +221,10 @@ def _summary(run: Run, has_loss: bool) -> dict[str, Any]:
     final = {"error": run.error, "loss": run.loss if has_loss else None}
     means = {name: None if value is None else float(value[:, -1].mean()) for name, value in final.items()}
     evaluation = {name: values.tolist() for name, values in run.evaluation.items()}
-    agents = {name: np.where(np.isfinite(v), v, None).tolist() for name, v in run.held_out.items()}  # None: no such row
+    agents = {  # None: nothing of this agent is held out
+        name: [[x if math.isfinite(x) else None for x in row] for row in values.tolist()]
+        for name, values in run.held_out.items()
+    }
     return {
         "rounds": int(run.rounds[-1]),
         **means,
