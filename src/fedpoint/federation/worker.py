@@ -121,11 +121,11 @@ def _alone(folder: Path) -> Any:
 def main(folder: str, down: str, up: str) -> None:
     """The worker's end: orders until the pipe is closed."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    from fedpoint.federation.site import Site
-    from fedpoint.federation.study import read
-
     kit = Path(folder)
     consent = json.loads((kit / "consent.json").read_text())
+    from fedpoint.federation.site import Site  # once there is something to do: they load JAX
+    from fedpoint.federation.study import read
+
     study = read(kit / "study.toml")
     if consent["study"] != study.fingerprint:
         raise SystemExit("consent was given to another study")
