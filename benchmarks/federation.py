@@ -98,8 +98,8 @@ def main(rounds: int = 40) -> None:
     lines = [
         "# A round over real sites",
         "",
-        "Three sites and a server as processes of one machine (2 shared cores), mutual TLS on loopback, FedAvg; medians",
-        "in seconds. Engine: NVIDIA FLARE with its polling. Serialisation: ours, of all messages of a round, both ends.",
+        "Three sites and a server as processes of one machine (2 shared cores), mutual TLS on loopback, FedAvg;",
+        "medians in seconds. Engine: NVIDIA FLARE with its polling. Serialisation: ours, all messages, both ends.",
         "`python benchmarks/federation.py`.",
         "",
         "| " + " | ".join(table) + " |",
