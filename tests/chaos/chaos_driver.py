@@ -56,10 +56,11 @@ def count_events(folder):
 
 
 def kill(process):
-    """SIGKILL to the process and its children; whether it was still alive."""
+    """SIGKILL to the process and its children, unless it came to its end. Whether it was killed."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    said = process.communicate(timeout=60)
+    assert process.returncode in (0, -signal.SIGKILL), said
     return process.returncode == -signal.SIGKILL
 
 

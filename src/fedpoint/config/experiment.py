@@ -17,6 +17,7 @@ from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import NOTHING, Mistake, Mistakes
 from fedpoint.config.problems import KINDS, AnyKind, Seed, Table
 from fedpoint.config.text import read_text
+from fedpoint.core.room import check_room
 from fedpoint.core.schedule import Synchronous
 from fedpoint.data.columns import BadTable
 from fedpoint.errors import FedpointError, nearest
@@ -202,7 +203,9 @@ def _participations(content: Mapping, base: Path | None) -> tuple[str, list[Any]
 
 def _problem(table: Any, base: Path | None) -> tuple[Any, Any, list[Mistake]]:
     try:
-        problem, held_out = TypeAdapter(AnyKind).validate_python(table, context={"base": base}).build()
+        kind = TypeAdapter(AnyKind).validate_python(table, context={"base": base})
+        check_room(kind.numbers(), "it", "make it smaller")
+        problem, held_out = kind.build()
     except BadTable as error:
         return None, None, [_of_table(key, said, table) for key, said in error.shown()]
     except FedpointError as error:

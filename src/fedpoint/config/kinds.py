@@ -36,7 +36,11 @@ class Kind(Table, ABC):
 
     @abstractmethod
     def build(self) -> tuple[Any, Any]:
-        """The problem, and data (X, y) that no agent has, for evaluation, or None."""
+        """The problem, and data (X, y) or (X, y, groups) that no agent has, for evaluation, or None."""
+
+    def numbers(self) -> int:
+        """How many numbers `build` draws; those of files are not counted."""
+        return 0
 
     def content(self) -> dict[str, Any]:
         """The table that makes this problem again, defaults written out."""

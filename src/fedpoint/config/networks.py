@@ -54,6 +54,8 @@ class Grid(Table):
     weight: Positive = 1.0
 
     def build(self, problem: Any) -> Network:
+        if self.rows * self.columns != problem.agents:
+            raise FedpointError(f"{self.rows * self.columns} nodes, but the problem has {problem.agents} agents")
         return Network.grid(self.rows, self.columns, self.weight)
 
 

@@ -28,6 +28,9 @@ class LinearStream(Kind):
     variance: Positive = 1.0
     seed: Seed = 0
 
+    def numbers(self) -> int:
+        return self.agents * self.dim
+
     def build(self) -> tuple[Any, Any]:
         fields = self.model_dump(exclude={"kind"})
         return problems.LinearStream.sample(**fields), None
@@ -44,6 +47,10 @@ class Stored(Kind):
     batch: Count | None = None
     sampling: Sampling = "iid"
     weights: list[Positive] | None = None
+
+    def numbers(self) -> int:
+        rows = self.rows if isinstance(self.rows, int) else self.rows[-1]
+        return self.agents * rows * (self.dim + 1)
 
 
 class LeastSquares(Stored):
@@ -69,6 +76,9 @@ class Logistic(Stored):
     classes: Annotated[int, Field(ge=2)] = 2
     ridge: Variance = 0.01
     intercept: bool = False
+
+    def numbers(self) -> int:
+        return super().numbers() * self.classes  # every row meets its agent's own model of all classes
 
     def build(self) -> tuple[Any, Any]:
         X, y, groups = generate.classification(
@@ -141,6 +151,9 @@ class Quadratic(Kind):
     def content(self) -> dict[str, Any]:
         return self.model_dump(exclude_unset=True) if self.H is not None else super().content()
 
+    def numbers(self) -> int:
+        return 0 if self.H is not None else self.agents * self.dim**2
+
     def build(self) -> tuple[Any, Any]:
         if self.H is None or self.centers is None:
             H, centers = generate.bowls(self.agents, self.dim, self.curvature, self.spread, self.seed)
@@ -191,6 +204,9 @@ class LinearSystem(Kind):
     def content(self) -> dict[str, Any]:
         return self.model_dump(exclude_unset=True) if self.A is not None else super().content()
 
+    def numbers(self) -> int:
+        return 0 if self.A is not None else self.agents * self.dim**2
+
     def build(self) -> tuple[Any, Any]:
         if self.A is not None:
             A, b = _numbers(self.A, "A"), _numbers(self.b, "b")
@@ -225,6 +241,9 @@ class Garnet(Worlds):
     agents: Annotated[int, Field(ge=1, le=100_000)] = 100
     heterogeneity: Annotated[float, Field(ge=0, le=1)] = 0.0
 
+    def numbers(self) -> int:
+        return self.states * (self.states * self.actions * self.agents + self.dim)
+
 
 class FrozenLake(Worlds):
     """Temporal differences on Gymnasium's FrozenLake (extra rl): lakes and success rates differ between agents."""
@@ -235,6 +254,9 @@ class FrozenLake(Worlds):
     success: float | list[float] = [0.5, 0.9]
     maps: Literal["random", "same"] = "random"
     features: Count | None = None
+
+    def numbers(self) -> int:
+        return 4 * self.size**4 * self.agents
 
 
 AnyKind = Annotated[

@@ -89,7 +89,7 @@ def _make(cls: Any, arguments: Mapping) -> Any:
             raise FedpointError(f"{cls.__name__}: {f.name} must be a whole number, got {value!r}")
         if f.name == "plain" and not isinstance(value, bool):
             raise FedpointError(f"{cls.__name__}: plain must be true or false, got {value!r}")
-        if f.name in ("probability", "probabilities") and isinstance(value, str | bool):
+        if f.name in ("probability", "probabilities") and isinstance(value, str | bool | Mapping):
             raise FedpointError(f"{cls.__name__}: {f.name} must be numbers, got {value!r}")
     values = {key: value_of({"values": item}) if key == "probabilities" else item for key, item in arguments.items()}
     return cls(**values)

@@ -11,6 +11,7 @@ import scipy.sparse as sparse
 from scipy.sparse.csgraph import connected_components
 
 from fedpoint.core import graphs
+from fedpoint.core.room import check_room
 from fedpoint.errors import FedpointError
 
 NAMED = 8  # nodes, components or mistakes that a message spells out
@@ -132,6 +133,7 @@ class Network:
     def complete(cls, nodes: int, weight: float = 1.0) -> Network:
         """Everyone is everyone's neighbour."""
         _count("nodes", nodes)
+        check_room(nodes**2, "a complete network of so many nodes", "take one with fewer edges")
         ends = np.stack(np.triu_indices(nodes, 1), axis=1)
         return cls(ends, np.full(len(ends), weight), range(nodes))
 

@@ -13,6 +13,7 @@ import csv
 import io
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -74,7 +75,7 @@ def header_of(path: Path, separator: str = ",") -> list[str]:
     names = list(_parquet(path).schema_arrow.names) if is_parquet(path) else _csv_header(path, separator)
     if not any(names):
         raise FedpointError(f"{shown(path)} is empty, it has no rows: give a header and at least one row below it")
-    double = sorted({name for name in names if names.count(name) > 1})
+    double = sorted(name for name, count in Counter(names).items() if count > 1)
     if double:
         some = ", ".join(repr(name) for name in double[:SHOWN])
         which = f"the column {some} occurs" if len(double) == 1 else f"the columns {some} occur"
@@ -106,7 +107,8 @@ def read_columns(
     if is_parquet(path):
         _read_parquet(path, growing, wrong)
     else:
-        places = [header.index(column.name) for column in growing]
+        place = {name: i for i, name in enumerate(header)}
+        places = [place[column.name] for column in growing]
         _read_csv(path, _Layout(len(header), places, separator), growing, parser, wrong)
         if wrong:  # where cells are missing or too many, none can be told
             raise BadTable([("file", f"{shown(path)}: {said}") for said in wrong])
@@ -260,6 +262,8 @@ def _by_numpy(text: str, layout: _Layout, columns: list[Growing]) -> int | None:
     kinds: list[tuple[str, Any]] = [(str(i), "S1") for i in range(layout.width)]  # what is not read: cut short
     for column, place in zip(columns, layout.places, strict=True):
         kinds[place] = (str(place), object if column.words_next else float)
+    if text.isspace():  # of which loadtxt warns
+        return 0
     try:
         made = np.loadtxt(
             io.StringIO(text), np.dtype(kinds), delimiter=layout.separator, quotechar='"', comments=None, ndmin=1

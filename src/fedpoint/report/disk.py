@@ -26,6 +26,8 @@ Arrays = dict[str, NDArray[Any]]
 
 VERSION = 1
 _MANIFEST = "__manifest__"
+DEEPEST = 50  # tables and lists in each other, of a TOML file
+LONGEST = 1000  # bits of a whole number in it, which is then within the floats too
 _HINTS = {
     errno.ENOSPC: "free some space on the disk",
     errno.EDQUOT: "free some of your disk quota",
@@ -123,11 +125,20 @@ def read_object(text: bytes | str) -> dict[str, Any]:
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """The content of a TOML text; a ValueError where it is none."""
+    """The content of a TOML text; a ValueError where it is none, or none that anybody would write."""
     try:
-        return tomllib.loads(text)
+        content = tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    level: list[Any] = [content]
+    for _ in range(DEEPEST):
+        level = [item for value in level for item in (value.values() if isinstance(value, dict) else value)]
+        if any(isinstance(value, int) and value.bit_length() > LONGEST for value in level):
+            raise ValueError("it holds a number of hundreds of digits")
+        level = [value for value in level if isinstance(value, dict | list)]
+    if level:
+        raise ValueError("it is nested too deeply")
+    return content
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:

@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpoint.errors import FedpointError
 from fedpoint.report import disk
+from fedpoint.report.stated import wrong_body
 
 Arrays = disk.Arrays
 
@@ -136,7 +137,7 @@ class RunFolder:
         try:
             run, config = disk.read_object(texts[0]), disk.read_toml(texts[1])
             disk.check_version(path, "run", run["format"], run["version"])
-            sha, meta = run["config_sha256"], run["meta"]
+            sha, meta = run["config_sha256"], dict(run["meta"])
         except FedpointError:
             raise
         except (ValueError, KeyError, TypeError) as err:
@@ -261,6 +262,9 @@ class RunFolder:
 
     def _read_checkpoint(self, path: Path) -> tuple[Checkpoint, _Head]:
         state, body = disk.read_npz(path, "checkpoint")
+        wrong = wrong_body(body)
+        if wrong:
+            raise disk.Damaged(f"{path} is not what a run writes ({wrong}); restore it")
         if body["config_sha256"] != self.config_hash or path.stem != f"{body['round']:012d}":
             raise disk.Damaged(f"{path} belongs to another run or round; remove it")
         head = _Head(body["round"], body["files"], body["spec"])
@@ -276,7 +280,10 @@ class RunFolder:
             for name, array in arrays.items():
                 parts.setdefault(name, []).append(array)
         # The dtype is named because concatenate would turn a foreign byte order into the native one.
-        return {name: np.concatenate(rows, dtype=rows[0].dtype) for name, rows in parts.items()}
+        try:
+            return {name: np.concatenate(rows, dtype=rows[0].dtype) for name, rows in parts.items()}
+        except (ValueError, TypeError) as err:
+            raise disk.Damaged(f"the records in {self.path} do not fit each other ({err}); restore them") from err
 
     def _write_records(self, first: int, last: int, rows: Arrays) -> dict[str, Any]:
         name, nbytes = f"{first:012d}-{last:012d}.npz", sum(a.nbytes for a in rows.values())

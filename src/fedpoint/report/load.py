@@ -19,6 +19,7 @@ from fedpoint.core.vector import unwrap_all, wrap
 from fedpoint.errors import FedpointError, Recovered
 from fedpoint.metrics import Cost
 from fedpoint.report.folder import Checkpoint, RunFolder
+from fedpoint.report.stated import check_records, check_run
 from fedpoint.report.statement import check_same, statement, without_none
 from fedpoint.report.store import Store
 from fedpoint.runtimes.session import Session, unflatten
@@ -55,6 +56,8 @@ class LoadedRun(Run):
         network: Any = None,
         make: Any = None,
     ):
+        summary = folder.summary
+        check_run(folder.path, folder.config, folder.meta, summary)
         self.stored, self.config, self._make = folder, folder.config, make
         self.seed, self.repeats = self.config["seed"], self.config["repeats"]
         given = {"problem": problem, "algorithm": algorithm, "participation": participation, "network": network}
@@ -63,8 +66,7 @@ class LoadedRun(Run):
         self._point = point or self._restart()
         self.skipped = self._point.skipped  # why newer checkpoints were passed over
         self._read(self._point)
-        summary = folder.summary or {}
-        self.finished = bool(summary)
+        self.finished, summary = summary is not None, summary or {}
         self.evaluation = {name: np.asarray(v) for name, v in summary.get("evaluation", {}).items()}
         self.evaluated_rounds = np.asarray(summary.get("evaluated_rounds", []), int)
         self.folder = Store(folder.path, self._point.round, self._loss_on_grid())
@@ -84,6 +86,7 @@ class LoadedRun(Run):
     def _read(self, point: Checkpoint) -> None:
         records, state = point.records, point.state
         names = [entry["name"] for entry in self.stored.meta["model"]]
+        check_records(self.stored.path, self.config, names, point.round, records, state)
         self.rounds = records["round"]
         arrays = {name: np.moveaxis(records[name], 0, 1) for name in (*names, "used")}
         arrays |= {name: np.moveaxis(records[name], 0, 1) for name in ("error", "loss") if name in records}
