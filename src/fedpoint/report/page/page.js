@@ -30,10 +30,11 @@
     root.dataset.theme = dark ? "light" : "dark";
   });
 
-  // On paper nothing can be opened.
-  const closed = [];
+  // On paper nothing can be opened; what would fill pages (a network's edges) stays closed.
+  const closed = [], LONGEST = 120; // lines
   addEventListener("beforeprint", () => {
     for (const details of document.querySelectorAll("section > details:not([open])")) {
+      if (details.textContent.split("\n").length > LONGEST) continue;
       details.open = true;
       closed.push(details);
     }
