@@ -188,8 +188,12 @@ class Search:
 
         setting = self.forecast(method, guess, E, scheme).setting
         self.dear[method.title] = setting.size > LARGE
-        trial, trials = best_step(evaluate, guess, self.target, most=8 if walks(setting) else 12)
+        trial, trials = best_step(evaluate, guess, self.target, most=self.looks(setting))
         return None if trial.why else self.choice(method, E, scheme, trial, use), trials
+
+    def looks(self, setting: Any) -> int:
+        """How many steps are tried at most: the fewer, the longer a look takes."""
+        return 6 if setting.size > 10 * LARGE else 8 if walks(setting) else 12
 
     def choice(self, method: Method, E: int, scheme: Any, trial: Trial, use: Use) -> Choice:
         algorithm, rounds = method(trial.step, E), int(trial.rounds)
