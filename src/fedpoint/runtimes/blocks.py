@@ -198,11 +198,11 @@ class Blocks:
         senders = self.room + jnp.arange(stamp.shape[0], dtype=jnp.int32)
         return post(mail, senders, stamp == version, told, version)
 
-    def listen(self, layout, inputs, state, after, schedule, version):
+    def listen(self, layout, inputs, state, after, age, version):
         """`listen`, chunk by chunk."""
 
         def body(j, slots, inside, places, hub):
             one = Turn(places, inside & after.heard[slots])
-            return listen(layout, inputs, state._replace(hub=hub), one, schedule, version).hub
+            return listen(layout, inputs, state._replace(hub=hub), one, age, version).hub
 
         return state._replace(hub=self._over(inputs.part, after.agents, body, state.hub))

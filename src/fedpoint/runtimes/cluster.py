@@ -20,7 +20,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedpoint.core.algorithm import split_per_agent
 from fedpoint.core.mail import Mail, open_mail
-from fedpoint.core.random import Key
 from fedpoint.core.schedule import Turn
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.errors import FedpointError
@@ -29,6 +28,7 @@ from fedpoint.runtimes.session import Session, flatten
 from fedpoint.runtimes.simulation import (
     CHUNK_BYTES,
     CHUNK_ROUNDS,
+    WITHOUT,
     Inputs,
     Records,
     State,
@@ -98,8 +98,7 @@ class Group:
         return jax.tree.map(lambda a: np.asarray(a.addressable_data(0)), first(self.put(tree)))
 
 
-@partial(jax.jit, static_argnames=("mesh", "layout"), donate_argnames=("state",))
-def program(mesh: Mesh, layout: Any, inputs: Any, state: Any, seeds: Any, first: Any, rounds: Any, every: Any) -> Any:
+def _program(mesh: Mesh, layout: Any, inputs: Any, state: Any, seeds: Any, first: Any, rounds: Any, every: Any) -> Any:
     """The program of all processes: each goes through its own agents, and sums are made in between."""
 
     def here(inputs, state, seeds, first, rounds, every):
@@ -111,6 +110,12 @@ def program(mesh: Mesh, layout: Any, inputs: Any, state: Any, seeds: Any, first:
     specs = (split, split, whole, whole, whole, whole)
     shared = jax.shard_map(here, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
     return shared(inputs, state, seeds, first, rounds, every)
+
+
+PROGRAMS = {
+    threads: jax.jit(_program, static_argnames=("mesh", "layout"), donate_argnames=("state",), compiler_options=options)
+    for threads, options in WITHOUT.items()
+}
 
 
 class ClusterSession(Session):
@@ -199,7 +204,8 @@ class ClusterSession(Session):
     def _all_go(self, rounds: int) -> Records:
         first, last = self.round, self.round + rounds
         numbers = (np.int32(n) for n in (first, rounds, self.every))
-        self.state, records = program(self.group.mesh, self.layout, self.inputs, self.state, self.seeds, *numbers)
+        go = PROGRAMS[self.layout.threads]
+        self.state, records = go(self.group.mesh, self.layout, self.inputs, self.state, self.seeds, *numbers)
         count = last // self.every - first // self.every
         jax.block_until_ready(self.state)
         self.round = last
@@ -276,8 +282,8 @@ class ClusterSession(Session):
                 read = jax.vmap(jax.vmap(self.algorithm.read))(state.hub, state.memory)
         return jax.tree.map(np.asarray, unwrap(read))
 
-    def settled(self) -> Any:
-        raise FedpointError("memories of a run on several processes: load its folder with fp.load")
+    def traced(self) -> Any:
+        return self.group.mine(self.inputs.algorithm)
 
     def save(self) -> dict[str, np.ndarray]:
         return flatten(self.whole())
@@ -329,5 +335,4 @@ def _started(layout: Any, inputs: Inputs, model: Any, counted: bool) -> State:
     mail: Mail = open_mail(jax.vmap(algorithm.hello)(model), layout.wiring.depth)
     state = State(hub, memory, mail, none_used(counted))
     everyone = Turn(None, jnp.ones(inputs.p.shape, bool))
-    zero = Key(jnp.uint32(0), jnp.uint32(0))
-    return layout.blocks.listen(layout, inputs, state, everyone, zero, jnp.int32(0))
+    return layout.blocks.listen(layout, inputs, state, everyone, lambda arc, says: jnp.zeros_like(arc), jnp.int32(0))

@@ -165,7 +165,7 @@ class Session:
             own = problem.own_for(self.algorithm)
             inputs = Inputs(traced, self._timetables(), own, problem.common, problem.weights, wires)
             # A sweep has the same draws at every point: differences are the hyper-parameter's.
-            self.seeds = jax.tree.map(lambda a: jnp.tile(a, lanes // repeats), seeds_of(seed, repeats))
+            self.seeds = jax.tree.map(lambda a: np.tile(a, lanes // repeats), seeds_of(seed, repeats))
             one = traced if swept is None else jax.tree.map(lambda a: a[0], traced)
             self.message = message_of(one, wrap(jax.tree.map(jnp.asarray, node)), self.layout, inputs)
             self.layout = enough_samples(self.layout, one, self.message.evaluations)
@@ -178,7 +178,7 @@ class Session:
             self.state = jax.vmap(self._start)(inputs.algorithm)
         else:
             self.state = jax.tree.map(
-                lambda a: jnp.repeat(a[None], self.repeats, axis=0), self._start(inputs.algorithm)
+                lambda a: jnp.array(np.repeat(np.asarray(a)[None], self.repeats, axis=0)), self._start(inputs.algorithm)
             )
         self.state = self.state._replace(world=start_worlds(self.layout, self.inputs, self.seeds))
 
@@ -348,8 +348,8 @@ class Session:
 
     def settled(self) -> Any:
         """The same as the algorithm holds it."""
+        state = self.whole()
         with jax.enable_x64(True):
-            algorithm = self.inputs.algorithm
 
             def settled(algorithm, hub, memory):
                 if self.network is not None:
@@ -357,7 +357,15 @@ class Session:
                 return jax.vmap(lambda m: algorithm.settle(hub, m), axis_size=self.problem.agents)(memory)
 
             axes = (0 if self.swept else None, 0, 0)
-            return jax.vmap(settled, in_axes=axes)(algorithm, self.state.hub, self.state.memory)
+            return jax.vmap(settled, in_axes=axes)(self.traced(), state.hub, state.memory)
+
+    def whole(self) -> State:
+        """The state, of all agents."""
+        return self.state
+
+    def traced(self) -> Any:
+        """The algorithm with its numbers as the program has them."""
+        return self.inputs.algorithm
 
     def errors(self, models: Any) -> np.ndarray | None:
         """Squared distance to the solution, over all but the two leading axes; on a network a mean over the nodes."""

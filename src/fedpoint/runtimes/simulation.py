@@ -8,6 +8,7 @@ is extended, resumed or stopped reuses the program.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -116,17 +117,17 @@ def choose(
     # Ahead, every agent would draw as many samples as the one that needs the most.
     samples = None if exact or ragged or not oracle.predraw else samples_per_round(algorithm)
 
-    def ahead(own, common, stream):
-        mine = Mine(own, common)
-        plan = oracle.plan(mine, stream)
-        drawn = () if samples is None else _draw(oracle, mine, plan, jax.vmap(stream.row)(jnp.arange(samples)))
-        return plan, drawn
+    def drawn_ahead(own, common, stream, plan):
+        return _draw(oracle, Mine(own, common), plan, jax.vmap(stream.row)(jnp.arange(samples)))
 
     own_bytes = _bytes(own)
     fetch = participation.drawn and own_bytes <= FETCH_BYTES
     per_agent = own_bytes if fetch else 0
     if not exact:
-        per_agent += _bytes(jax.eval_shape(ahead, own, problem.common, stream))
+        plan = oracle.plan_shape(Mine(own, problem.common), stream)
+        per_agent += _bytes(plan)
+        if samples is not None:
+            per_agent += _bytes(jax.eval_shape(drawn_ahead, own, problem.common, stream, plan))
     lanes_ahead = 1 if mapped else lanes
     per_round = max(1, per_agent * slots * lanes_ahead)
     if per_round > ROUND_BYTES:
@@ -304,7 +305,8 @@ def _work(
     own = pick(inputs.own) if ahead.own is None else ahead.own
     share = inputs.p if everyone else take(inputs.p, agents)
     arguments = (agents, own, memory, pick(tuned), ahead, share, heard.each, world, heard.when)
-    messages, new, spent, world = _over_agents(layout, work, *arguments)
+    arguments = _separate(layout, inputs, lambda: arguments)
+    messages, new, spent, world = _separate(layout, inputs, partial(_over_agents, layout, work), *arguments)
     if moves and works is not None:  # who does not work stays where it is
         world = jax.vmap(where)(works, world, pick(state.world))
     if not everyone:
@@ -345,7 +347,7 @@ def one_round(
         state = state._replace(mail=post(state.mail, sender, jnp.ones(1, bool), value, round))
     together = meet if layout.blocks is None else layout.blocks.meet
     inbox, state, spent = together(layout, inputs, state, tick, said, ahead, key, round)
-    hub = algorithm.combine(state.hub, inbox)
+    hub = _separate(layout, inputs, algorithm.combine, state.hub, inbox)
     if inputs.participation.abandons:
         hub = where(tick.merge, hub, state.hub)
     used = state.used
@@ -368,7 +370,7 @@ def meet(
         messages = jax.tree.map(lambda m, x, w: m + x - w, messages, then, now)
     heard_from = tick.heard & tick.merge if inputs.participation.abandons else tick.heard
     memory = _commit(layout, state.memory, tick.agents, heard_from, new, sure=not inputs.participation.abandons)
-    inbox = gather(messages, tick.weight, tick.share)
+    inbox = _separate(layout, inputs, gather, messages, tick.weight, tick.share)
     return inbox, state._replace(memory=memory, world=world), jnp.sum(tick.heard * spent, dtype=jnp.int64)
 
 
@@ -380,7 +382,11 @@ def network_round(
     say, hear_ = (speak, listen) if layout.blocks is None else (layout.blocks.speak, layout.blocks.listen)
     state, sent, spent = say(layout, inputs, state, turn, ahead, keys, round)
     used = state.used if isinstance(state.used, tuple) else state.used + _used_of(0, sent, spent)
-    return hear_(layout, inputs, state, after, keys[1], round + 1)._replace(used=used)
+
+    def age(arc, says):
+        return inputs.participation.age(keys[1], round + 1, arc, says)
+
+    return hear_(layout, inputs, state, after, age, round + 1)._replace(used=used)
 
 
 def speak(
@@ -410,23 +416,19 @@ def speak(
     return state._replace(memory=memory, mail=mail, world=world), sent, jnp.sum(turn.heard * spent, dtype=jnp.int64)
 
 
-def listen(layout: Layout, inputs: Inputs, state: State, after: Any, schedule: Key, version: Any) -> State:
-    """The hubs of the nodes whose turn it is `after` hear what has reached them by then."""
+def listen(layout: Layout, inputs: Inputs, state: State, after: Any, age: Any, version: Any) -> State:
+    """The hubs of the nodes whose turn it is `after` hear what has reached them by then, `age(arc, says)` ticks old."""
     algorithm, wires = inputs.algorithm, inputs.wires
     wiring: Any = layout.wiring
-
-    def age(arc, says):
-        return inputs.participation.age(schedule, version, arc, says)
-
     total = hear(wiring, wires, state.mail, after.agents, age, version)
     pick = (lambda tree: tree) if after.agents is None else (lambda tree: take(tree, after.agents))
-    hub, mass = pick(state.hub), pick(wires.mass)
+    hub, mass = _separate(layout, inputs, lambda: (pick(state.hub), pick(wires.mass)))
     if algorithm.hello is None:
         own = newest(state.mail, version) if after.agents is None else look(state.mail, after.agents, version)
-        inbox = rebased(total, own, mass, base_of(algorithm, hub))
+        inbox = _separate(layout, inputs, lambda *a: rebased(*a, base_of(algorithm, hub)), total, own, mass)
     else:
-        inbox = inbox_of(total, mass)
-    new = jax.vmap(algorithm.combine)(hub, inbox)
+        inbox = _separate(layout, inputs, inbox_of, total, mass)
+    new = _separate(layout, inputs, jax.vmap(algorithm.combine), hub, inbox)
     return state._replace(
         hub=_commit(layout, state.hub, after.agents, after.heard, new, inputs.participation.all_heard)
     )
@@ -446,6 +448,17 @@ def _apart(once: Array, function: Any, *arguments: Any) -> Any:
     shapes = jax.eval_shape(function, *arguments)
     empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     return lax.fori_loop(0, once, lambda *_: function(*arguments), empty)
+
+
+def _separate(layout: Layout, inputs: Inputs, function: Any, *arguments: Any) -> Any:
+    """function(*arguments), on several processes computed apart from what is around it.
+
+    How XLA fuses decides where it contracts products and sums, so that the same expression among arrays of other sizes
+    may end in other bits: what rounds is computed from arrays whose shapes do not depend on the number of processes.
+    """
+    if layout.blocks is None:
+        return function(*arguments)
+    return _apart(jnp.minimum(inputs.part.count, 1), function, *arguments)
 
 
 def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array, once: Array) -> Ahead:
@@ -585,18 +598,18 @@ def all_lanes(
     return jax.vmap(lane, in_axes=tuple(0 if axis else None for axis in batched))(*arguments)
 
 
-def _compiled(*without: str):
-    """`all_lanes`, compiled without some of XLA's passes."""
-    options = {"xla_disable_hlo_passes": ",".join(without)}
-    return jax.jit(all_lanes, static_argnames=("layout", "swept"), donate_argnames=("state",), compiler_options=options)
-
-
-# By `layout.threads`. Sums of more than 32 terms would be made in two stages, which takes longer; one thread is not
-# woken for work that is done before it comes; products of small matrices are faster of matrices that lie as they are
-# read.
+# XLA's passes that are left out, by `layout.threads`. Sums of more than 32 terms would be made in two stages, which
+# takes longer; one thread is not woken for work that is done before it comes; products of small matrices are faster of
+# matrices that lie as they are read.
+WITHOUT = {
+    threads: {"xla_disable_hlo_passes": ",".join(("tree_reduction_rewriter", *more))}
+    for threads, more in ((True, ()), (False, ("cpu-parallel-task-assigner", "transpose-folding")))
+}
 PROGRAMS = {
-    True: _compiled("tree_reduction_rewriter"),
-    False: _compiled("tree_reduction_rewriter", "cpu-parallel-task-assigner", "transpose-folding"),
+    threads: jax.jit(
+        all_lanes, static_argnames=("layout", "swept"), donate_argnames=("state",), compiler_options=options
+    )
+    for threads, options in WITHOUT.items()
 }
 
 

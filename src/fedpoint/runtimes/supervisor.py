@@ -96,6 +96,10 @@ def check_processes(given: Processes, agents: int) -> None:
         raise FedpointError(f"sums are made in 64 blocks, too few for {given.count} processes: use fast_reduce")
 
 
+class Ended(FedpointError):
+    """A job that was ended, with a checkpoint to go on from."""
+
+
 class Lost(Exception):
     """A process ended that should not have."""
 
@@ -130,7 +134,7 @@ def supervise(job: Job, given: Processes, resume: str, tell: Callable[[dict, dic
                     now = _checkpoint(job)
                     lost, before = (0, now) if now != before else (lost + 1, before)
                     if lost >= RESTARTS:
-                        raise FedpointError(
+                        raise Ended(
                             f"{error}; {RESTARTS} times in a row without a new checkpoint. Go on from round "
                             f"{max(now, 0)} with: {resume}"
                         ) from None
@@ -264,9 +268,9 @@ def _conclude(children: list[Child]) -> None:
     raise Lost(f"{culprit} of {len(children)} {how} ({culprit.doing})")
 
 
-def _stuck(child: Child, seconds: float, what: str, job: Job, given: Processes, resume: str) -> FedpointError:
+def _stuck(child: Child, seconds: float, what: str, job: Job, given: Processes, resume: str) -> Ended:
     """The round, the process, and the command that goes on."""
-    return FedpointError(
+    return Ended(
         f"stuck: {child} of {given.count} {what} for {seconds:.0f} s ({child.doing}). The job was ended; go on from "
         f"round {max(_checkpoint(job), 0)} with: {resume}"
     )

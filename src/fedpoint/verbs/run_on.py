@@ -16,7 +16,7 @@ from fedpoint.report.folder import RunFolder
 from fedpoint.report.load import LoadedRun
 from fedpoint.runtimes.job import Job, digest
 from fedpoint.runtimes.session import Progress, bind_algorithm, check_place, check_valid
-from fedpoint.runtimes.supervisor import Processes, as_processes, check_processes, supervise
+from fedpoint.runtimes.supervisor import Ended, Processes, as_processes, check_processes, supervise
 from fedpoint.trackers.base import Tracker
 
 
@@ -90,8 +90,8 @@ def run_on(
         done = LoadedRun(RunFolder.open(path), None, algorithm, scheme, network)
         done.problem = problem
         done.history = jax.tree.unflatten(jax.tree.structure(model), done._leaves)
-    except BaseException:
-        if own_folder:
+    except BaseException as error:
+        if own_folder and not isinstance(error, Ended):  # which says how to go on from it
             shutil.rmtree(path.parent, ignore_errors=True)
         raise
     if own_folder:  # it lasts as long as the run that reads it

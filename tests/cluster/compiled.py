@@ -1,0 +1,49 @@
+"""Which collectives does the program of two processes consist of? Two devices of one process stand in for them."""
+
+import json
+import re
+
+import jax
+import numpy as np
+
+import fedpoint as fp
+from fedpoint.runtimes.cluster import PROGRAMS, ClusterSession, Group
+from fedpoint.verbs.run import as_participation, check_start
+
+DIM = 7
+COLLECTIVE = re.compile(r"= (.*?) (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(-start)?\(")
+
+
+class Both(Group):
+    """Every device has the same share."""
+
+    def put(self, tree):
+        return super().put(tree) if self.processes == 1 else jax.tree.map(self._twice, tree)
+
+    def _twice(self, a):
+        sharding = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec("processes"))
+        return jax.device_put(np.stack([np.asarray(a)] * self.processes), sharding)
+
+
+def collectives(algorithm, participation, fast):
+    """(kind, shape) of every collective in the compiled program."""
+    problem = fp.problems.LinearStream.sample(agents=50, dim=DIM, seed=0)
+    settings = (algorithm, problem, as_participation(participation), check_start(problem, None), False, 0, 1, 1)
+    with jax.enable_x64(True):
+        here = ClusterSession(Both(0, 2), fast, *settings)
+        numbers = (np.int32(n) for n in (0, 4, 1))
+        lowered = PROGRAMS[here.layout.threads].lower(
+            here.group.mesh, here.layout, here.inputs, here.state, here.seeds, *numbers
+        )
+        text = lowered.compile().as_text()
+    found = [(kind, shape) for shape, kind, _ in COLLECTIVE.findall(text)]
+    return [(kind, one) for kind, shapes in found for one in re.findall(r"[a-z]\d*\[[\d,]*\]", shapes)]
+
+
+if __name__ == "__main__":
+    cases = {
+        "fedavg": collectives(fp.FedAvg(step=0.1, local_steps=2), 10, fast=True),
+        "scaffold": collectives(fp.Scaffold(step=0.1, local_steps=2), None, fast=True),
+        "blocks": collectives(fp.FedAvg(step=0.1, local_steps=2), 10, fast=False),
+    }
+    print(json.dumps(cases))

@@ -1,0 +1,57 @@
+"""All worlds on one group of processes: python many.py PROCESS PROCESSES PORT OUT [fast]. Process 0 writes to OUT."""
+
+import sys
+import traceback
+
+import jax
+import numpy as np
+from worlds import ROUNDS, worlds
+
+from fedpoint.runtimes.cluster import ClusterSession
+from fedpoint.runtimes.job import Line, Seat, _join
+from fedpoint.verbs.run import begin, check_network, check_schedule, check_start, drive
+
+
+class Mute:
+    def send_bytes(self, *_):
+        pass
+
+
+def session(group, fast, algorithm, problem, options):
+    network = check_network(options.get("network"), problem)
+    scheme = check_schedule(options.get("participation"), options.get("schedule"), network)
+    settings = (options.get("exact", False), 3, options.get("repeats", 1), 2)
+    model = check_start(problem, None, network)
+    return ClusterSession(group, fast, algorithm, problem, scheme, model, *settings, network=network)
+
+
+def main(process, processes, port, out, *fast):
+    line = Line(Mute())
+    group = _join(Seat(int(process), int(processes), f"127.0.0.1:{port}", "127.0.0.1", 60.0), line)
+    found = {}
+    for name, world in worlds().items():
+        here = session(group, bool(fast), *world)
+        if group.process:
+            here.follow()
+            continue
+        run = drive(begin(here), ROUNDS)
+        state = here.save()
+        # Half the rounds, a checkpoint, and the rest on a session that knows nothing but it.
+        again = session(group, bool(fast), *world)
+        again.restore(state, ROUNDS)
+        last = again.save()
+        assert all(np.array_equal(state[key], last[key]) for key in state), name
+        group.tell({"do": "end"})
+        found |= {f"{name}/{i}": a for i, a in enumerate(jax.tree.leaves(run.history))}
+        found |= {f"{name}/{key}": a for key, a in state.items()} | {f"{name}/used": run.used}
+        print(name, flush=True)
+    if group.process == 0:
+        np.savez(out, **found)
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except BaseException:
+        traceback.print_exc()
+        raise

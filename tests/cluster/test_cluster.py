@@ -1,0 +1,282 @@
+"""Runs on real processes: the same bits at any number of them, whoever is killed; nobody left behind."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedpoint as fp
+from fedpoint.errors import Recovered
+from fedpoint.runtimes.blocks import BLOCKS, Blocks
+from fedpoint.runtimes.cluster import ClusterSession, Group
+from fedpoint.runtimes.supervisor import _free_port
+from fedpoint.verbs.run import as_participation, begin, check_start, drive
+
+HERE = Path(__file__).parent
+ROUNDS, EVERY, L = 600, 50, 8
+METHOD = fp.Scaffold(step=0.02, local_steps=2)
+
+
+def problem():
+    return fp.problems.LinearStream.sample(agents=20, dim=3, seed=0)
+
+
+def here(rounds=ROUNDS):
+    """The same sums in this process."""
+    settings = (METHOD, problem(), as_participation(L), check_start(problem(), None), False, 3, 1, EVERY)
+    return drive(begin(ClusterSession(Group(), False, *settings)), rounds)
+
+
+def shared_out(tmp_path, processes=2, rounds=ROUNDS, **options):
+    options = {"participation": L, "record_every": EVERY, "seed": 3, "processes": processes, **options}
+    return fp.run(METHOD, problem(), rounds=rounds, folder=tmp_path / "run", **options)
+
+
+class Strike:
+    """A callback that sends a signal to one process of the job, or to the supervisor, once the run is going."""
+
+    def __init__(self, number, what):
+        self.number, self.what, self.struck = number, what, False
+
+    def __call__(self, progress):
+        if not self.struck:
+            self.struck = True
+            children = sorted(multiprocessing.active_children(), key=lambda child: child.pid)
+            os.kill(os.getpid() if self.number is None else children[self.number].pid, self.what)
+
+
+def test_two_processes_one_of_them_killed_are_one_process(tmp_path):
+    with pytest.warns(Recovered, match=r"process 1 .* of 2 was ended by signal 9"):
+        run = shared_out(tmp_path, callbacks=Strike(1, signal.SIGKILL))
+    alone = here()
+    np.testing.assert_array_equal(run.history, alone.history)
+    np.testing.assert_array_equal(run.used, alone.used)
+    np.testing.assert_array_equal(run.memories, alone.memories)
+    plain = fp.run(METHOD, problem(), rounds=ROUNDS, participation=L, record_every=EVERY, seed=3)
+    np.testing.assert_allclose(run.history, plain.history, rtol=0, atol=1e-12)
+    assert not multiprocessing.active_children()
+    # A run that was shared out goes on in one process, to the same bits.
+    longer = fp.load(tmp_path / "run", problem()).extend(ROUNDS + EVERY)
+    np.testing.assert_array_equal(longer.history, here(ROUNDS + EVERY).history)
+
+
+def test_a_round_of_a_star_is_all_reduces_of_the_model():
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "2"}
+    told = subprocess.run(
+        [sys.executable, HERE / "compiled.py"], env=environment, capture_output=True, text=True, check=True
+    )
+    found = json.loads(told.stdout)
+    assert found["fedavg"] == [["all-reduce", "f64[7]"]]
+    assert found["scaffold"] == [["all-reduce", "f64[7]"]] * 2  # the model and the control variate
+    assert found["blocks"] == [["all-gather", "f64[64,7]"]]
+
+
+@pytest.mark.parametrize("agents", [1, 5, 37, 64, 1000])
+@pytest.mark.parametrize("processes", [1, 2, 3, 4, 5, 64])
+def test_every_agent_has_one_process_and_its_block_does_not_depend_on_it(agents, processes):
+    if processes > agents:
+        return
+    blocks = Blocks(agents, processes)
+    held = []
+    for i in range(processes):
+        part = blocks.part(i)
+        assert part.first == blocks.bounds[i] == part.edges[0]
+        for b in range(part.count):
+            block = blocks.begins[i] + b
+            inside = np.arange(part.edges[b], part.edges[b + 1])
+            assert (inside * BLOCKS // agents == block).all()
+            held += inside.tolist()
+        assert blocks.bounds[i + 1] > blocks.bounds[i]  # nobody is idle
+        assert (part.edges[part.count :] == blocks.bounds[i + 1]).all()
+    assert held == list(range(agents))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"processes": 21}, "21 processes for 20 agents"),
+        ({"processes": 0}, "at least 1"),
+        ({"processes": 2, "stop": lambda *_: False}, "cannot be shared out"),
+        ({"processes": 2, "participation": 99}, "99 participants of 20 agents"),
+    ],
+)
+def test_mistakes_are_said_before_a_process_is_started(tmp_path, options, message, monkeypatch):
+    monkeypatch.setattr(multiprocessing.get_context("spawn"), "Process", None)
+    with pytest.raises(fp.FedpointError, match=message):
+        shared_out(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"count": 2, "coordinator": "host:1"}, "both"),
+        ({"count": 2, "coordinator": "host", "process": 0}, "HOST:PORT"),
+        ({"count": 2, "coordinator": "host:1", "process": 2}, "numbered from 0"),
+        ({"count": 2, "watchdog": -1.0}, "above 0"),
+    ],
+)
+def test_what_processes_cannot_be(options, message):
+    with pytest.raises(fp.FedpointError, match=message):
+        fp.Processes(**options)
+
+
+def test_a_run_of_one_process_does_not_go_on_with_several(tmp_path):
+    fp.run(METHOD, problem(), rounds=2, folder=tmp_path / "run")
+    with pytest.raises(fp.FedpointError, match="begun in one process"):
+        fp.load(tmp_path / "run", problem()).extend(4, processes=2)
+
+
+# Slow: everything, on real processes.
+
+
+def everything(processes, out, *fast, flags=None):
+    """What all worlds give on so many processes."""
+    environment = {**os.environ, **({} if flags is None else {"XLA_FLAGS": flags})}
+    port = str(_free_port())
+    started = [
+        subprocess.Popen([sys.executable, HERE / "many.py", str(i), str(processes), port, out, *fast], env=environment)
+        for i in range(processes)
+    ]
+    assert [process.wait(timeout=1800) for process in started] == [0] * processes
+    with np.load(out) as found:
+        return dict(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [None, ""])  # as the tests compile, and as users do
+def test_same_bits_in_every_kind_of_round(tmp_path, flags):
+    sys.path.insert(0, str(HERE))
+    from worlds import ROUNDS, worlds
+
+    found = {n: everything(n, tmp_path / f"{n}.npz", flags=flags) for n in (1, 2, 3, 4)}
+    for n in (2, 3, 4):
+        assert found[n].keys() == found[1].keys()
+        differ = {name for name in found[1] if not np.array_equal(found[n][name], found[1][name])}
+        assert not differ, (n, sorted(differ))
+    for name, (method, task, options) in worlds().items():
+        plain = fp.run(method, task, rounds=ROUNDS, seed=3, record_every=2, **options)
+        loose = 1e-5 if name == "single precision" else 1e-11
+        for i, leaf in enumerate(jax_leaves(plain.history)):
+            np.testing.assert_allclose(found[2][f"{name}/{i}"], leaf, rtol=loose, atol=loose, err_msg=name)
+        np.testing.assert_array_equal(found[2][f"{name}/used"], plain.used, err_msg=name)
+
+
+@pytest.mark.slow
+def test_fast_sums_are_the_same_but_for_rounding(tmp_path):
+    found = {n: everything(n, tmp_path / f"{n}.npz", "fast") for n in (1, 3)}
+    for name, values in found[1].items():
+        np.testing.assert_allclose(found[3][name], values, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def jax_leaves(tree):
+    import jax
+
+    return jax.tree.leaves(tree)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 4])
+@pytest.mark.parametrize("number", [0, -1])
+def test_whoever_is_killed(tmp_path, processes, number):
+    with pytest.warns(Recovered, match="signal 9"):
+        run = shared_out(tmp_path, processes, callbacks=Strike(number, signal.SIGKILL))
+    np.testing.assert_array_equal(run.history, here().history)
+
+
+@pytest.mark.slow
+def test_a_stuck_process_is_named_and_the_job_goes_on_later(tmp_path):
+    begun = time.monotonic()
+    with pytest.raises(fp.FedpointError) as told:
+        shared_out(tmp_path, rounds=10**6, callbacks=Strike(1, signal.SIGSTOP))
+    text = str(told.value)
+    assert "process 1 (pid" in text and "has not answered for 30 s" in text and "round" in text
+    assert f"fp.load('{tmp_path / 'run'}', problem)" in text
+    assert time.monotonic() - begun < 120
+    assert not multiprocessing.active_children()
+    run = fp.load(tmp_path / "run", problem())
+    goal = int(run.rounds[-1]) // EVERY * EVERY + EVERY
+    run = run.extend(goal, processes=3)  # another number of processes, the same bits
+    np.testing.assert_array_equal(run.history, here(goal).history)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all_and_loses_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        shared_out(tmp_path, rounds=10**6, callbacks=Strike(None, signal.SIGINT))
+    assert not multiprocessing.active_children()
+    events = [json.loads(line)["event"] for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert events[-1] == "interrupted"
+    assert fp.load(tmp_path / "run").rounds[-1] > 0
+
+
+EXPERIMENT = """
+rounds = 300
+record_every = 50
+participation = 8
+seed = 3
+[problem]
+kind = "linear_stream"
+agents = 20
+dim = 3
+[algorithm]
+name = "scaffold"
+step = 0.02
+local_steps = {steps}
+"""
+
+
+def host(file, process, port, *more):
+    command = [sys.executable, "-m", "fedpoint", "run", file, "--coordinator", f"127.0.0.1:{port}", "--of", "2"]
+    command += ["--process", str(process), *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_one_process_per_host(tmp_path):
+    file, port = tmp_path / "lab.toml", _free_port()
+    file.write_text(EXPERIMENT.format(steps=2))
+    hosts = [host(file, i, port, "--folder", tmp_path / "run", "--no-figure") for i in (0, 1)]
+    ends = [process.communicate(timeout=300) for process in hosts]
+    assert [process.returncode for process in hosts] == [0, 0], ends
+    np.testing.assert_array_equal(fp.load(tmp_path / "run").history, here(300).history)
+
+
+@pytest.mark.slow
+def test_processes_with_another_experiment_are_refused(tmp_path):
+    port, files = _free_port(), [tmp_path / f"{i}.toml" for i in (0, 1)]
+    for i, file in enumerate(files):
+        file.write_text(EXPERIMENT.format(steps=2 + i))
+    hosts = [host(file, i, port, "--folder", tmp_path / "run", "--no-figure") for i, file in enumerate(files)]
+    for process in hosts:
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 2 and "another experiment" in said and "Traceback" not in said, said
+
+
+@pytest.mark.slow
+def test_a_process_that_never_comes(tmp_path):
+    file = tmp_path / "lab.toml"
+    file.write_text(EXPERIMENT.format(steps=2))
+    lonely = host(file, 0, _free_port(), "--folder", tmp_path / "run", "--patience", "5")
+    _, said = lonely.communicate(timeout=300)
+    assert lonely.returncode == 2 and "within 5 s" in said and "Traceback" not in said, said
+
+
+@pytest.mark.slow
+def test_a_port_in_use(tmp_path):
+    import socket
+
+    file = tmp_path / "lab.toml"
+    file.write_text(EXPERIMENT.format(steps=2))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        one = host(file, 0, taken.getsockname()[1], "--folder", tmp_path / "run", "--patience", "5")
+        _, said = one.communicate(timeout=300)
+    assert one.returncode == 2 and "in use" in said and "Traceback" not in said, said
