@@ -118,7 +118,7 @@ def test_another_study_s_kits_and_another_authority(live, whole, tmp_path):
             path.write_text(path.read_text().replace(str(host_port(other)[1]), str(host_port(live)[1])))
     object.__setattr__(other.study, "content", {**other.study.content, "server": live.study.server})
     other.kits["admin"].study = other.study
-    from fedpoint.federation.hub import Waiting
+    from fedpoint.federation.engine import Waiting
 
     with pytest.raises(Waiting), other.lead(wait=15.0) as lead:
         lead.sites()

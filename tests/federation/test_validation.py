@@ -10,7 +10,7 @@ from studies import BOWLS, CONTROL, content
 
 import fedpoint as fp
 from fedpoint.federation import wire
-from fedpoint.federation.hub import Waiting
+from fedpoint.federation.engine import Waiting
 from fedpoint.federation.inprocess import Fault
 
 STUDY = content(CONTROL, BOWLS, rounds=4, quorum=2, norm_cap=100.0)

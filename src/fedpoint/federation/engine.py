@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from fedpoint.errors import FedpointError
+
 
 class Arrival(NamedTuple):
     """What came from a site: bytes that are not looked at yet, or the reason why none came."""
@@ -31,3 +33,11 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Nothing more will be sent."""
+
+
+class Waiting(FedpointError):
+    """The study stands still: too few sites answer. It goes on when it is run again."""
+
+
+class Stopped(FedpointError):
+    """Somebody stopped the study."""

@@ -12,15 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedpoint import __version__
 from fedpoint.core.algorithm import split_per_agent
 from fedpoint.data.tables import Feature
 from fedpoint.errors import Diverged, FedpointError
-from fedpoint.federation import preparation, validate, wire
-from fedpoint.federation.engine import Arrival, Engine
+from fedpoint.federation import late, preparation, validate, wire
+from fedpoint.federation.engine import Arrival, Engine, Stopped, Waiting
 from fedpoint.federation.ledger import Ledger
 from fedpoint.federation.shapes import arrays_of, shapes_of
 from fedpoint.federation.site import NEVER, own_method
@@ -33,14 +32,6 @@ from fedpoint.verbs.run import choose_every
 FATAL = ("version", "study", "data", "memory", "statement")  # what no waiting mends
 SEGMENT = 0.5  # seconds between looks at whether to stop
 FIRST = 120.0  # seconds at least for what comes before the rounds: sites start, read their data and compile
-
-
-class Waiting(FedpointError):
-    """The study stands still: too few sites answer. It goes on when it is run again."""
-
-
-class Stopped(FedpointError):
-    """Somebody stopped the study."""
 
 
 class Hub:
@@ -151,7 +142,7 @@ class Hub:
 
     # Asking.
 
-    def _order(
+    def order(
         self, site: str, kind: str, round: int, more: Mapping[str, Any], arrays: Any = None, deadline: float = 0.0
     ) -> None:
         header: dict[str, Any] = {"fedpoint": __version__, "study": self.study.fingerprint, "run": self.ledger.run}
@@ -161,7 +152,7 @@ class Hub:
         self.bytes[0] += len(order)
         self.engine.send(site, order, max(self.study.deadline, deadline))
 
-    def _letter(self, arrival: Arrival) -> wire.Letter:
+    def letter(self, arrival: Arrival) -> wire.Letter:
         """What arrived, as the answer to what this site was asked last."""
         if arrival.site not in self._expected:
             raise validate.Invalid("unasked")
@@ -170,7 +161,7 @@ class Hub:
         self.bytes[1] += len(arrival.data)
         return validate.opened(arrival.data, arrival.site, self._expected[arrival.site])
 
-    def _receive(self, until: float) -> Arrival | None:
+    def receive(self, until: float) -> Arrival | None:
         """The next arrival before a moment; None after it."""
         while True:
             if self.stop():
@@ -198,16 +189,16 @@ class Hub:
                 break
             for site in missing:
                 own = {"setup": self.own[self.sites.index(site)]} if self.setup is not None else {}
-                self._order(site, kind, self.round, {**more, **own}, None if arrays is None else arrays[site], FIRST)
+                self.order(site, kind, self.round, {**more, **own}, None if arrays is None else arrays[site], FIRST)
             self.tell({"waiting": kind, "for": missing})
             longest = max(self.study.deadline, FIRST) if needed else self.study.deadline
             waiting, until = set(missing), self.engine.now() + longest
-            while waiting and (arrival := self._receive(until)) is not None:
+            while waiting and (arrival := self.receive(until)) is not None:
                 try:
-                    letter = self._letter(arrival)
+                    letter = self.letter(arrival)
                     check(letter)
                 except validate.Invalid as error:
-                    self._note(arrival.site, error.reason)
+                    self.note(arrival.site, error.reason)
                     if needed and error.reason in FATAL:
                         raise FedpointError(_fatal(arrival.site, error.reason)) from None
                     if error.reason not in validate.STALE:
@@ -221,7 +212,7 @@ class Hub:
             raise Waiting(f"no answer to {kind!r} from {', '.join(missing)} in {self.study.patience} attempts")
         return found
 
-    def _note(self, site: str, reason: str) -> None:
+    def note(self, site: str, reason: str) -> None:
         self.refused[f"{site} {reason}"] += 1
 
     # Rounds.
@@ -230,9 +221,10 @@ class Hub:
         """From where the ledger stands to the last round."""
         self.prepare()
         self._warm_up()
-        advance = self._round if self.study.asynchronous is None else self._late_rounds
+        if self.study.asynchronous is not None:
+            late.run(self)
         while self.round < self.study.rounds:
-            advance()
+            self._round()
         self.finish()
 
     def _warm_up(self) -> None:
@@ -240,13 +232,13 @@ class Hub:
         waiting = set(self.sites)
         until = self.engine.now() + max(self.study.deadline, FIRST)
         for k, site in enumerate(self.sites):
-            self._order(site, "ready", self.round, {"setup": self.own[k]}, deadline=FIRST)
+            self.order(site, "ready", self.round, {"setup": self.own[k]}, deadline=FIRST)
         self.tell({"waiting": "ready", "for": sorted(waiting)})
-        while waiting and (arrival := self._receive(until)) is not None:
+        while waiting and (arrival := self.receive(until)) is not None:
             try:
-                self._letter(arrival)
+                self.letter(arrival)
             except validate.Invalid as error:
-                self._note(arrival.site, error.reason)
+                self.note(arrival.site, error.reason)
                 if error.reason in validate.STALE:
                     continue
             waiting.discard(arrival.site)
@@ -261,12 +253,12 @@ class Hub:
         waiting, slowest = {self.sites[k] for k in asked}, 0.0
         least = self.study.least
         while waiting and not (waiting <= self.silent and len(good) >= least):
-            arrival = self._receive(until)
+            arrival = self.receive(until)
             if arrival is None:
                 break
             site = arrival.site
             try:
-                letter = self._letter(arrival)
+                letter = self.letter(arrival)
                 if site not in waiting:
                     raise validate.Invalid("twice")
                 k = self.sites.index(site)
@@ -276,14 +268,14 @@ class Hub:
                 self.silent.discard(site)
                 waiting.discard(site)
             except validate.Invalid as error:
-                self._note(site, error.reason)
+                self.note(site, error.reason)
                 bad[site] = error.reason
                 if error.reason in validate.STALE:
                     self.silent.discard(site)  # it is there, though late
                 else:
                     waiting.discard(site)
         for site in waiting:
-            self._note(site, "deadline")
+            self.note(site, "deadline")
             bad[site] = "deadline"
         self.silent |= waiting
         return good, bad, slowest
@@ -300,7 +292,7 @@ class Hub:
             asked, whole = list(range(len(self.sites))), arrays_of(said)
             down = [{name: a[k] for name, a in whole.items()} for k in asked]
         for k in asked:
-            self._order(self.sites[k], "work", self.round, {"setup": self.own[k]}, down[k])
+            self.order(self.sites[k], "work", self.round, {"setup": self.own[k]}, down[k])
         sent = time.perf_counter()
         good, bad, slowest = self._collect(asked, self.engine.now() + self.study.deadline)
         came = time.perf_counter()
@@ -314,7 +306,7 @@ class Hub:
                 self.merged[self.sites[k]] = self.round
         self.in_vain = 0 if merges else self.in_vain + 1
         event = {"merged": merges, "answered": [self.sites[k] for k in sorted(good)], "refused": bad}
-        self._end(event, {"down": sent - begun, "wait": came - sent, "site": slowest}, begun)
+        self.end(event, {"down": sent - begun, "wait": came - sent, "site": slowest}, begun)
         if self.in_vain >= self.study.patience:
             raise Waiting(
                 f"{self.in_vain} rounds in a row had fewer than {self.study.least} good answers "
@@ -322,7 +314,7 @@ class Hub:
                 f"{self.round} is kept; run the study again when the sites are back"
             )
 
-    def _end(self, event: dict[str, Any], seconds: dict[str, float], begun: float) -> None:
+    def end(self, event: dict[str, Any], seconds: dict[str, float], begun: float) -> None:
         """A round is over: checked, written down, told."""
         number, self.round = self.round, self.round + 1
         model = self.state.model()
@@ -336,95 +328,6 @@ class Hub:
         self.ledger.note(event)
         self._save()
         self.tell(event)
-
-    def _late_rounds(self) -> None:
-        """Asynchronous: answers are merged as they come; who was merged is asked again."""
-        study, late = self.study, self.study.late()
-        assert late is not None
-        star, like = isinstance(self.state, Star), self.shapes.message
-        versions: dict[str, int] = {}
-        heard: dict[str, Any] = {}  # what a site was told
-        until: dict[str, float] = {}
-        resting: set[str] = set()  # refused a moment ago
-        here: list[tuple[int, dict[str, np.ndarray]]] = []
-        last, begun = self.engine.now(), time.perf_counter()
-        self.bytes = [0, 0]
-
-        def ask(site: str) -> None:
-            k = self.sites.index(site)
-            said = self.state.say(self.round)
-            if not star:
-                said = jax.tree.map(lambda a: a[k], said)
-            versions[site], until[site] = self.round, self.engine.now() + study.deadline
-            own = said if star else (said, jax.tree.map(lambda a: a[k], self.state.heard))
-            heard[site] = own
-            resting.discard(site)
-            self._order(site, "work", self.round, {"setup": self.own[k]}, arrays_of(said))
-
-        for site in self.sites:
-            ask(site)
-        refused: dict[str, str] = {}
-        while self.round < study.rounds:
-            arrival = self._receive(min(until.values()))
-            now = self.engine.now()
-            if arrival is None:
-                for site in [s for s, end in until.items() if end <= now]:
-                    if site not in resting:
-                        self._note(site, "deadline")
-                        refused[site] = "deadline"
-                    ask(site)
-            else:
-                site = arrival.site
-                try:
-                    letter = self._letter(arrival)
-                    if site not in until or site in resting:
-                        raise validate.Invalid("twice")
-                    k = self.sites.index(site)
-                    message = validate.message(letter, like, float(self.outline.weights[k]), study.norm_cap)
-                except validate.Invalid as error:
-                    self._note(site, error.reason)
-                    refused[site] = error.reason
-                    if error.reason not in validate.STALE and site in until:
-                        until[site] = now + min(1.0, study.deadline)  # asked again, but not at once
-                        resting.add(site)
-                else:
-                    del until[site]
-                    here.append((k, message))
-                    last = now
-            if now - last > study.patience * study.deadline:
-                raise Waiting(
-                    f"no good answer for {now - last:.0f} seconds; the model of round {self.round} is kept; run the "
-                    "study again when sites are back"
-                )
-            if len(here) < late.buffer:
-                continue
-            agents = [k for k, _ in here]
-            names = [self.sites[k] for k in agents]
-            ages = np.array([self.round - versions[name] for name in names])
-            if star:
-                weights = late.mixing * study.staleness().weight(ages) * self.outline.weights[agents]
-                answers = [(k, message, heard[self.sites[k]]) for k, message in here]
-                now_said = self.state.say(self.round)
-                self.state.merge_late(like, answers, weights * (len(self.sites) / late.buffer), now_said)
-            else:
-                self._merge_node(like, here[0], heard[names[0]])
-            for name in names:
-                self.merged[name] = versions[name]
-            event = {"merged": True, "answered": names, "ages": ages.tolist(), "refused": refused}
-            self._end(event, {}, begun)
-            refused, here, begun, self.bytes = {}, [], time.perf_counter(), [0, 0]
-            for name in names:
-                if self.round < study.rounds:
-                    ask(name)
-
-    def _merge_node(self, like: Any, answer: tuple[int, dict[str, np.ndarray]], told: tuple[Any, Any]) -> None:
-        """On a network a tick is one node's update, from what its hub was when it was asked."""
-        k, message = answer
-        said, own = told
-        with jax.enable_x64(True):
-            heard = jax.tree.map(lambda all_, one: all_.at[k].set(one), self.state.heard, own)
-            every = jax.tree.map(lambda one: jnp.broadcast_to(one, (len(self.sites), *jnp.shape(one))), said)
-        self.state.merge(like, {k: message}, heard, every)
 
     # After the last round.
 
@@ -465,4 +368,4 @@ def _fatal(site: str, reason: str) -> str:
     return f"{site} cannot take part ({reason}): {advice[reason]}"
 
 
-__all__ = ["Hub", "Stopped", "Waiting"]
+__all__ = ["Hub"]

@@ -20,9 +20,9 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from fedpoint.errors import FedpointError
-from fedpoint.federation.engine import Arrival
+from fedpoint.federation.engine import Arrival, Stopped, Waiting
 from fedpoint.federation.flare.names import ANSWER, ORDER, STATUS, STOP, TASK
-from fedpoint.federation.hub import Hub, Stopped, Waiting
+from fedpoint.federation.hub import Hub
 from fedpoint.federation.ledger import Ledger
 from fedpoint.federation.study import Study, parse
 from fedpoint.report.disk import write_bytes

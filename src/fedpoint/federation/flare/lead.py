@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpoint.errors import FedpointError
+from fedpoint.federation.engine import Waiting
 from fedpoint.federation.flare.kits import ADMIN, Kit
 from fedpoint.federation.flare.names import HUB, SITE, STATUS, STOP, TASK
-from fedpoint.federation.hub import Waiting
 from fedpoint.federation.result import Federated
 from fedpoint.federation.study import Study
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fedpoint
 from fedpoint.errors import FedpointError
 from fedpoint.federation.flare.kits import Kit, needs_flare
 from fedpoint.report.disk import write_bytes
@@ -73,10 +74,21 @@ def start(kit: Kit) -> subprocess.Popen:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, "MALLOC_ARENA_MAX": "4"},
+            env=_environment(),
         )
     (kit.folder / "party.pid").write_text(str(process.pid))
     return process
+
+
+def _environment() -> dict[str, str]:
+    """Ours, in which the engine's processes find the same fedpoint, wherever they start."""
+    given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    paths: list[Any] = [Path(fedpoint.__file__).parents[1], *given]
+    return {
+        **os.environ,
+        "MALLOC_ARENA_MAX": "4",
+        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in paths),
+    }
 
 
 def end(process: subprocess.Popen, grace: float = GRACE) -> None:
