@@ -35,7 +35,7 @@ check: $(READY_DEV) ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(READY_BENCH) ## install the bench extra, then time the engine (JOB=federation, forecast, lsa, networks, tables: those)
+bench: $(READY_BENCH) ## install the bench extra, then time the engine (JOB=cluster, federation, forecast, lsa, networks, tables: those)
 	$(BIN)/python benchmarks/$(JOB).py $(ARGS)
 
 docs: $(READY_DOCS) ## install the docs extra, then build the documentation site into build/site (strict)
