@@ -262,7 +262,11 @@ GOOD = HEAD + "a,1,2,3\nb,2,1,4.5\nb,3,4,5\n"
                 "t.csv: row 6, column 'k' is empty: fill it in, or say missing = \"drop\"",
             ],
         ),
-        (HEAD + "a,1,2,3\nb,,2,\n", {"missing": "mean"}, ["row 2, column 'y' is empty: fill it in, or say missing = \"drop\""]),
+        (
+            HEAD + "a,1,2,3\nb,,2,\n",
+            {"missing": "mean"},
+            ["row 2, column 'y' is empty: fill it in, or say missing = \"drop\""],
+        ),
         (HEAD + "a,,2,3\nb,,2,\n", {"missing": "drop"}, ["every row has a missing value"]),
         (HEAD + "a,1,2,3\nb,17,c,4\nb,3,d,5\n", {}, ["row 1, column 'z' is 2, a number among words: name it in categ"]),
         (HEAD + "a,1_0,2,3\nb,2,2,4\n", {}, ["row 1, column 'x' is '1_0', not a number"]),
