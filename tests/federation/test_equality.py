@@ -7,6 +7,7 @@ from studies import AVERAGE, BOWLS, CONTROL, ROWS, SITES, SYSTEM, content, gap
 import fedpoint as fp
 from fedpoint.core.algorithm import CATALOGUE
 from fedpoint.federation.inprocess import Fault
+from fedpoint.federation.ledger import Ledger
 
 TOLERANCE = 1e-10
 FULL = {**ROWS, "batch": None}
@@ -95,8 +96,8 @@ def test_every_method_of_the_catalogue_is_here():
 
 
 @pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_goes_on_to_the_same_models_from_any_round(late, tmp_path):
-    """The hub is gone after some round, between what it merged and what it wrote down: nothing is lost."""
+def test_goes_on_to_the_same_models_from_any_moment(late, tmp_path, monkeypatch):
+    """The hub is gone, anywhere between what it merged and what it wrote down: nothing is lost."""
     more = {"asynchronous": {}} if late else {"participation": 2}
     study = content(CONTROL, BOWLS, rounds=6, **more)
     whole = fp.federate(study, folder=tmp_path / "whole", seconds=SPEEDS)
@@ -104,17 +105,27 @@ def test_goes_on_to_the_same_models_from_any_round(late, tmp_path):
     class Killed(BaseException):
         pass
 
-    def kill(event):
-        if event.get("round") == 2:
-            raise Killed
+    def deadly(*arguments):
+        raise Killed
 
-    with pytest.raises(Killed):
-        fp.federate(study, folder=tmp_path / "cut", seconds=SPEEDS, tell=kill)
-    made = fp.federate(study, folder=tmp_path / "cut", seconds=SPEEDS)
-    if late:
-        assert gap(made) <= TOLERANCE  # who answers when is another trace
-    else:
-        assert np.array_equal(made.history, whole.history)
+    for moment in ("record", "note", "save", "tell"):  # what the hub does at the end of a round, in this order
+        folder = tmp_path / moment
+
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+
+            def kill(event, moment=moment, patched=patched):
+                if event.get("round") == 1 and moment != "tell":
+                    patched.setattr(Ledger, moment, deadly)
+                elif event.get("round") == 2:
+                    raise Killed
+
+            fp.federate(study, folder=folder, seconds=SPEEDS, tell=kill)
+        made = fp.federate(study, folder=folder, seconds=SPEEDS)
+        if late:
+            assert gap(made) <= TOLERANCE  # who answers when is another trace
+        else:
+            assert np.array_equal(made.history, whole.history)
+            assert [event["round"] for event in made.events] == list(range(6))
 
 
 def test_what_a_site_lost_is_as_if_it_had_not_answered(tmp_path):

@@ -10,6 +10,24 @@ import click
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
+STUDY = click.argument("study", type=click.Path(path_type=Path))
+
+
+def leader(study: Path) -> Any:
+    """The administrator's kit: of a study file, beside which `provision` has put it, or given itself."""
+    from fedpoint.errors import FedpointError
+    from fedpoint.federation.flare.kits import Kit
+    from fedpoint.federation.study import read
+
+    if study.is_dir():
+        return Kit(study, "admin")
+    wanted = read(study)
+    kit = Kit(study.parent / f"kits-{wanted.name}" / "admin", "admin")
+    if kit.study.fingerprint != wanted.fingerprint:
+        raise FedpointError(
+            f"{study} was changed since its kits were made: sites have consented to the other; make new kits"
+        )
+    return kit
 
 
 @click.group()
@@ -17,17 +35,17 @@ def federate() -> None:
     """Run a study over real sites that keep their data (extra `federation`).
 
     \b
-    fedpoint federate demo                              see it: a server and three sites on this machine
-    fedpoint federate provision study.toml              who leads makes everybody's kit
-    fedpoint federate server kits/server                the server's machine
-    fedpoint federate site kits/clinic --data own.csv   each site's machine
-    fedpoint federate run kits/admin                    who leads
+    fedpoint federate demo                          see it: a server and three sites on this machine
+    fedpoint federate provision study.toml          who leads makes everybody's kit
+    fedpoint federate server KIT                    the server's machine
+    fedpoint federate site KIT --data local.csv     each site's machine
+    fedpoint federate run study.toml                who leads; then status, stop
     """
 
 
 @federate.command()
 @click.argument("study", type=FILE)
-@click.option("--folder", type=FOLDER, help="Where the kits go; default kits-NAME.")
+@click.option("--folder", type=FOLDER, help="Where the kits go; default kits-NAME beside the study.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
 def provision(study: Path, folder: Path | None, as_json: bool) -> None:
     """Make every party's kit for STUDY.toml: certificates, the study, and rules that lock it down.
@@ -38,7 +56,7 @@ def provision(study: Path, folder: Path | None, as_json: bool) -> None:
     from fedpoint.federation.study import read
 
     wanted = read(study)
-    kits = make(wanted, folder or Path(f"kits-{wanted.name}"))
+    kits = make(wanted, folder or study.parent / f"kits-{wanted.name}")
     if as_json:
         click.echo(json.dumps({"study": wanted.name, "kits": {name: str(path) for name, path in kits.items()}}))
         return
@@ -47,9 +65,9 @@ def provision(study: Path, folder: Path | None, as_json: bool) -> None:
 
 
 @federate.command()
-@click.argument("kit", type=FOLDER)
+@click.argument("kit", type=FOLDER, default=".")
 def server(kit: Path) -> None:
-    """Start the server of KIT; Ctrl-C ends it. Nothing is lost when it is killed: start it again."""
+    """Start the server of KIT (default: this folder). Ctrl-C ends it; when it was killed, start it again."""
     from fedpoint.federation.flare.kits import Kit
     from fedpoint.federation.flare.parties import check_port, keep_running
 
@@ -60,15 +78,16 @@ def server(kit: Path) -> None:
 
 
 @federate.command()
-@click.argument("kit", type=FOLDER)
+@click.argument("kit", type=FOLDER, default=".")
 @click.option("--data", type=FILE, help="This site's own file, CSV or Parquet. It is read here, and stays here.")
 @click.option("--dry-run", is_flag=True, help="Only say what would run and what would leave.")
 @click.option("--yes", is_flag=True, help="Consent without being asked.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print one JSON document, for programs.")
 def site(kit: Path, data: Path | None, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Take part in a study with KIT: see what will run on the data and what leaves, consent, and stay connected.
+    """Take part in a study with KIT (default: this folder).
 
-    What left is noted in KIT/records/audit.jsonl. Ctrl-C ends it; start it again, and the site takes part again.
+    It says what will run on the data and what leaves, asks for consent, and stays connected. What left is noted in
+    KIT/records/audit.jsonl. Ctrl-C ends it; start it again, and the site takes part again.
     """
     from fedpoint.errors import FedpointError
     from fedpoint.federation.flare.kits import Kit
@@ -93,7 +112,7 @@ def site(kit: Path, data: Path | None, dry_run: bool, yes: bool, as_json: bool) 
 
 
 @federate.command()
-@click.argument("kit", type=FOLDER)
+@STUDY
 @click.option("--folder", type=FOLDER, help="Where the result goes; default runs/NAME-federated.")
 @click.option("--export", type=FILE, help="Also write the model, for `fedpoint predict`.")
 @click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for sites.")
@@ -101,17 +120,16 @@ def site(kit: Path, data: Path | None, dry_run: bool, yes: bool, as_json: bool) 
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 def run(
-    kit: Path, folder: Path | None, export: Path | None, wait: float, fresh: bool, as_json: bool, quiet: bool
+    study: Path, folder: Path | None, export: Path | None, wait: float, fresh: bool, as_json: bool, quiet: bool
 ) -> None:
-    """Run the study of the administrator's KIT, from where it stands; whatever is killed meanwhile, it goes on.
+    """Run STUDY.toml (or the study of the administrator's kit) from where it stands; whatever is killed, it goes on.
 
     Ctrl-C leaves it running: `status` shows it, `stop` ends it, `run` follows it again.
     """
     from fedpoint.cli.federate_show import Show, show_result
-    from fedpoint.federation.flare.kits import Kit
     from fedpoint.federation.flare.lead import Lead
 
-    own = Kit(kit, "admin")
+    own = leader(study)
     folder = folder or Path("runs") / f"{own.study.name}-federated"
     with Lead(own) as lead, Show(own.study, quiet) as show:
         made = lead.run(folder, show, fresh, wait)
@@ -121,14 +139,13 @@ def run(
 
 
 @federate.command()
-@click.argument("kit", type=FOLDER)
+@STUDY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
-def status(kit: Path, as_json: bool) -> None:
-    """Where the study of the administrator's KIT is: who is connected, and what was the last round."""
-    from fedpoint.federation.flare.kits import Kit
+def status(study: Path, as_json: bool) -> None:
+    """Where STUDY.toml (or the study of the administrator's kit) is: who is connected, and what was the last round."""
     from fedpoint.federation.flare.lead import Lead
 
-    own = Kit(kit, "admin")
+    own = leader(study)
     with Lead(own) as lead:
         found = lead.status()
     missing = [name for name in own.study.sites if name not in found["sites"]]
@@ -150,13 +167,12 @@ def status(kit: Path, as_json: bool) -> None:
 
 
 @federate.command()
-@click.argument("kit", type=FOLDER)
-def stop(kit: Path) -> None:
-    """Stop the study of the administrator's KIT after the round at hand. `run` goes on from there."""
-    from fedpoint.federation.flare.kits import Kit
+@STUDY
+def stop(study: Path) -> None:
+    """Stop STUDY.toml (or the study of the administrator's kit) after the round at hand. `run` goes on from there."""
     from fedpoint.federation.flare.lead import Lead
 
-    with Lead(Kit(kit, "admin")) as lead:
+    with Lead(leader(study)) as lead:
         stopped = lead.stop()
     click.echo("stopping" if stopped else "nothing runs")
 

@@ -89,7 +89,8 @@ class HubController(Controller):
         self.study: Study = parse(study)
         self.fresh = fresh
         self.engine: FlareEngine | None = None
-        self.stopping = threading.Event()
+        self.hub: Hub | None = None
+        self.stopping, self.again = threading.Event(), False
         self.told: list[dict[str, Any]] = []
         self.waiting: dict[str, Any] = {}
         self.round = 0
@@ -102,9 +103,13 @@ class HubController(Controller):
     def _status(self, topic: str, data: Any, fl_ctx: FLContext, *_: Any) -> dict[str, Any]:
         since = data.get("since", 0) if isinstance(data, dict) else 0
         events = [event for event in self.told if event["round"] >= since][-LATELY:]
-        return {"round": self.round, "rounds": self.study.rounds, "waiting": self.waiting, "events": events}
+        silent = [] if self.hub is None else sorted(self.hub.silent)
+        found = {"round": self.round, "rounds": self.study.rounds, "waiting": self.waiting, "silent": silent}
+        return {**found, "events": events}
 
     def _stop(self, topic: str, data: Any, fl_ctx: FLContext, *_: Any) -> dict[str, Any]:
+        """After the round at hand: for good, or (`again`) so that the next job has a site that came back."""
+        self.again = isinstance(data, dict) and bool(data.get("again"))
         self.stopping.set()
         return {"round": self.round}
 
@@ -126,16 +131,16 @@ class HubController(Controller):
         try:
             ledger = self._ledger(folder)
             try:
-                hub = Hub(self.study, self.engine, ledger, self._tell, self.stopping.is_set)
-                self.round = hub.round
-                hub.run()
+                self.hub = Hub(self.study, self.engine, ledger, self._tell, self.stopping.is_set)
+                self.round = self.hub.round
+                self.hub.run()
                 state = "done"
             finally:
                 ledger.close()
         except Waiting as error:
             state, said = "waiting", str(error)
         except Stopped as error:
-            state, said = "stopped", str(error)
+            state, said = ("waiting", "a site is back") if self.again else ("stopped", str(error))
         except FedpointError as error:
             said = str(error)
         except Aborted:

@@ -29,6 +29,8 @@ POLL = 0.3
 REQUEST = 0.02  # seconds between a site's questions for work; the engine's own 2 would be 2 s a round
 CONNECT = 30.0  # seconds to reach the server
 BEGIN, GONE = 180.0, 30.0  # seconds without a word from a job: until its first, and then
+SILENT = 20.0  # seconds after which a site that is silent in a job, but connected, gets a new job
+FRESH = 12.0  # seconds: a site that was heard of so lately is connected
 SEGMENTS = 20  # jobs in a row without a round gained
 
 Tell = Callable[[dict[str, Any]], Any]
@@ -184,10 +186,15 @@ class Lead:
     def _follow(self, job: str, tell: Tell) -> int:
         """Tell of the rounds of a job until it ends; the round it reached."""
         since, gone = 0, time.monotonic() + BEGIN
+        silent: dict[str, float] = {}  # since when
         while True:
             told = self.ask("do_app_command", job, STATUS, {"since": since}) or {}
             if told:
                 gone = time.monotonic() + GONE
+                silent = {site: silent.get(site, time.monotonic()) for site in told.get("silent", [])}
+                if any(time.monotonic() - begun > SILENT for begun in silent.values()) and self._back(silent):
+                    self.ask("do_app_command", job, STOP, {"again": True})
+                    silent = {}
             for event in told.get("events", []):
                 since = event["round"] + 1
                 tell(event)
@@ -200,6 +207,12 @@ class Lead:
                 self.ask("abort_job", job)
                 return since
             time.sleep(POLL)
+
+    def _back(self, silent: Any) -> bool:
+        """Whether a site that is silent in the job is connected all the same: it was started again meanwhile."""
+        seen = {one.name: one.last_connect_time for one in self.ask("get_connected_client_list") or []}
+        times = [when for when in seen.values() if when is not None]
+        return any(seen.get(site) is not None and seen[site] > max(times) - FRESH for site in silent)
 
     def _outcome(self, job: str, folder: Path) -> dict[str, Any]:
         """What the hub handed over: its folder, and how the segment ended."""

@@ -42,7 +42,9 @@ def command_of(kit: Kit) -> list[str]:
     server = kit.party == "server"
     module = f"nvflare.private.fed.app.{'server.server_train' if server else 'client.client_train'}"
     config = "fed_server.json" if server else "fed_client.json"
-    own = ["secure_train=true", "org=fedpoint", "config_folder=config"] + ([] if server else [f"uid={kit.party}"])
+    own = ["secure_train=true", "org=fedpoint", "config_folder=config"] + (
+        [] if server else [f"uid={kit.party}", "heart_beat_interval=5"]
+    )
     return [sys.executable, "-u", "-m", module, "-m", str(kit.folder), "-s", config, "--set", *own]
 
 
