@@ -8,7 +8,7 @@ its compile time (`benchmarks/engine.py`).
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,20 +19,22 @@ ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 PARITY = 0x1BD11BDA
 
 
-@partial(jax.jit, inline=True)  # traced once, not wherever a number is drawn
-def threefry(key: tuple[Array, Array], counter: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Two 32-bit words from a 64-bit key and a 64-bit counter."""
+def _threefry(key: Any, counter: Any) -> Any:
+    """Two 32-bit words from a 64-bit key and a 64-bit counter, arrays of NumPy or of JAX."""
     k0, k1 = key
-    schedule = (k0, k1, k0 ^ k1 ^ jnp.uint32(PARITY))
+    schedule = (k0, k1, k0 ^ k1 ^ np.uint32(PARITY))
     x0, x1 = counter[0] + k0, counter[1] + k1
     for i in range(20):
         r = ROTATIONS[i % 8]
         x0 = x0 + x1
-        x1 = ((x1 << jnp.uint32(r)) | (x1 >> jnp.uint32(32 - r))) ^ x0
+        x1 = ((x1 << np.uint32(r)) | (x1 >> np.uint32(32 - r))) ^ x0
         if i % 4 == 3:
             j = i // 4 + 1
-            x0, x1 = x0 + schedule[j % 3], x1 + schedule[(j + 1) % 3] + jnp.uint32(j)
+            x0, x1 = x0 + schedule[j % 3], x1 + schedule[(j + 1) % 3] + np.uint32(j)
     return x0, x1
+
+
+threefry = jax.jit(_threefry, inline=True)  # traced once, not wherever a number is drawn
 
 
 def _word(x) -> Array:
@@ -142,8 +144,10 @@ class Key(NamedTuple):
 
     @classmethod
     def of(cls, seed: int, repeat=0, purpose: int = 0) -> "Key":
-        root = (jnp.uint32(seed & 0xFFFFFFFF), jnp.uint32((seed >> 32) & 0xFFFFFFFF))
-        return cls(*threefry(root, (_word(repeat), jnp.uint32(purpose))))
+        """Computed by NumPy: a run begins with it, and a program for it would take longer to compile."""
+        root = [np.full(np.shape(repeat), word & 0xFFFFFFFF, np.uint32) for word in (seed, seed >> 32)]
+        with np.errstate(over="ignore"):  # words wrap around
+            return cls(*_threefry(root, (np.asarray(repeat).astype(np.uint32), np.uint32(purpose))))
 
     def fold(self, first, second=0) -> "Key":
         """The stream named by two more coordinates, for instance round and agent."""

@@ -38,6 +38,10 @@ class Oracle:
         """What is drawn once a round, for instance an order of the rows."""
         return ()
 
+    def plan_shape(self, mine: Mine, key: Any) -> Any:
+        """Shapes of a plan: by tracing, where an oracle does not know them."""
+        return jax.eval_shape(self.plan, mine, key)
+
     def draw(self, mine: Mine, plan: Any, row: Any, e: Any) -> Any:
         """The e-th sample of a round."""
         return ()

@@ -114,11 +114,11 @@ class RowsOracle(Oracle):
         """The agent's rows in the order of their use, epoch after epoch in whole batches; -1 fills up the last one."""
         if not self._ordered:
             return ()
-        batch = self.batch or 1
-        whole = -(-self.largest // batch) * batch
+        batch, whole = self.batch or 1, self._whole
+        epochs = jax.vmap(key.row)(jnp.arange(self.epochs))
 
         def orders(size: int) -> Array:
-            order = jax.vmap(lambda e: key.row(e).permutation(mine.own.count, size))(jnp.arange(self.epochs))
+            order = jax.vmap(lambda row: row.permutation(mine.own.count, size))(epochs)
             return jnp.pad(order, ((0, 0), (0, whole - size)))
 
         if self.buckets:
@@ -131,6 +131,15 @@ class RowsOracle(Oracle):
         epoch = -(-mine.own.count // batch) * batch  # places of an epoch
         at = order[jnp.minimum(place // epoch, self.epochs - 1), place % epoch]
         return jnp.where(place % epoch < mine.own.count, at, -1)
+
+    @property
+    def _whole(self) -> int:
+        """Places of the largest agent's epoch, in whole batches."""
+        batch = self.batch or 1
+        return -(-self.largest // batch) * batch
+
+    def plan_shape(self, mine: Mine, key: Any) -> Any:
+        return jax.ShapeDtypeStruct((self.epochs * self._whole,), jnp.int32) if self._ordered else ()
 
     def draw(self, mine: Mine, plan: Any, row: Any, e: Any) -> Any:
         if self.batch is None:
