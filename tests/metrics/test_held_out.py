@@ -39,6 +39,7 @@ def test_of_runs(tmp_path):
     kept = json.loads((tmp_path / "r" / "summary.json").read_text())["held_out"]
     assert kept["agents"] == ["a", "b", "c"] and kept["mse"][0][2] is None
     assert kept["mse"][0][:2] == star.held_out["mse"][0, :2].tolist()
+    np.testing.assert_array_equal(fp.load(tmp_path / "r").held_out["mse"], star.held_out["mse"])  # nan where none
     net = fp.run(fp.FedGD(step=0.1, coupling=0.1), QUAD, 3, network=fp.Network.ring(3), evaluate=(X, Y, WHOSE))
     own = net.models[0, :, 0]
     np.testing.assert_allclose(net.held_out["mse"][0, :2], [(own[0] - 1) ** 2, ((own[1] - Y[1:]) ** 2).mean()])

@@ -69,6 +69,8 @@ class LoadedRun(Run):
         self.finished, summary = summary is not None, summary or {}
         self.evaluation = {name: np.asarray(v) for name, v in summary.get("evaluation", {}).items()}
         self.evaluated_rounds = np.asarray(summary.get("evaluated_rounds", []), int)
+        own = {name: v for name, v in summary.get("held_out", {}).items() if name != "agents"}
+        self.held_out = {name: np.array(v, dtype=float) for name, v in own.items()}  # null: nan
         self.folder = Store(folder.path, self._point.round, self._loss_on_grid())
         if problem is not None:
             self.session  # noqa: B018 - other data are refused here, not later

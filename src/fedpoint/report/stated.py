@@ -75,6 +75,7 @@ class _Summary(_Stated):
     rounds_per_second: Number
     evaluated_rounds: list[Natural] = []
     evaluation: dict[str, list[list[Number]]] = {}
+    held_out: dict[str, list[list[Number | None]] | list[StrictStr]] = {}
 
 
 class _File(_Stated):
@@ -95,7 +96,9 @@ class _Body(_Stated):
 def check_run(path: Path, config: Any, meta: Any, summary: Any) -> None:
     """Refuse what is not the statement of a run."""
     parts: list[tuple[str, type[BaseModel], Any]] = [("config.toml", _Config, config), ("run.json", _Meta, meta)]
-    for name, kind, value in [*parts, *([] if summary is None else [("summary.json", _Summary, summary)])]:
+    if summary is not None:
+        parts.append(("summary.json", _Summary, summary))
+    for name, kind, value in parts:
         wrong = _wrong(kind, value)
         if wrong:
             raise FedpointError(f"{path / name} is not what a run writes ({wrong}); restore it")
