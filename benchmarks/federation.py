@@ -55,7 +55,7 @@ def parts(made: Federated) -> dict[str, float]:
     )
     study = made.study
     start = study.generated().start()
-    shapes = shapes_of(own_method(study, {"own": {}, "fixed": {}}, float), start, False)
+    shapes = shapes_of(own_method(study, 0, None, float), start, False)
     array = np.zeros(np.shape(start))
     header = {"weight": 1 / 3, "seconds": 0.1, "round": 1}
     turns = max(3, int(2e6 / array.size) if array.size > 1e5 else 200)

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from fedpoint import __version__
-from fedpoint.core.algorithm import split_per_agent
 from fedpoint.data.tables import Feature
 from fedpoint.errors import Diverged, FedpointError
 from fedpoint.federation import late, preparation, validate, wire
@@ -120,25 +119,15 @@ class Hub:
         self.state: Any = (Star if study.network is None else Graph)(study, self.outline, start)
         self.own = [self._own(k) for k in range(len(self.sites))]
         dtype = np.result_type(*jax.tree.leaves(start))
-        self.shapes = shapes_of(own_method(study, self.own[0], dtype), start, study.network is not None)
+        self.shapes = shapes_of(own_method(study, 0, None, dtype), start, study.network is not None)
         held = 1 if study.network is None else len(self.sites)
         self.every = choose_every(study.record_every, study.rounds, held, start)
 
     def _own(self, k: int) -> dict[str, Any]:
         """What a site needs to know besides the study."""
         setup: Any = self.setup
-        given, bound = self.study.method(), self.state.algorithm
-        own = {
-            name: np.asarray(values)[k].item() for name, values in split_per_agent(bound, len(self.sites))[0].items()
-        }
-        steps = getattr(bound, "local_steps", None)
-        fixed = {}
-        if "local_steps" not in own and isinstance(steps, int) and not isinstance(given.local_steps, int):
-            fixed = {"local_steps": steps}  # epochs, counted
-        share = float(self.outline.weights[k])
-        return {"index": k, "share": share, "own": own, "fixed": fixed} | {
-            key: setup[key] for key in ("recipe", "classes")
-        }
+        own = {"index": k, "share": float(self.outline.weights[k])}
+        return own | {key: setup[key] for key in ("recipe", "classes")}
 
     # Asking.
 

@@ -20,8 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpoint import __version__
+from fedpoint.core.algorithm import per_agent_fields
 from fedpoint.core.random import Key, Stream
 from fedpoint.core.record import with_leaves
+from fedpoint.core.steps import Epochs
 from fedpoint.core.vector import wrap
 from fedpoint.data.column import Column
 from fedpoint.data.tables import Feature, read_own
@@ -67,18 +69,17 @@ def _loss(oracle, own, common, w):
     return oracle.loss(Mine(own, common), w)
 
 
-def own_method(study: Study, setup: Mapping[str, Any], dtype: Any) -> Any:
-    """The study's algorithm with the numbers of one site."""
-    algorithm = study.method()
-    if setup["fixed"]:
-        fields = {name: getattr(algorithm, name) for name in algorithm.__dataclass_fields__}
-        algorithm = type(algorithm)(**{**fields, **setup["fixed"]})
-    if setup["own"]:
-        numbers = {
-            name: np.asarray(value, np.int32 if type(value) is int else dtype) for name, value in setup["own"].items()
-        }
-        algorithm = with_leaves(algorithm, **numbers)
-    return cast(algorithm, dtype)
+def own_method(study: Study, index: int, rows: int | None, dtype: Any) -> Any:
+    """The study's algorithm with the numbers of one site: nobody else has a say in them."""
+    algorithm, own = study.method(), dict[str, Any]()
+    for name in per_agent_fields(algorithm):
+        value = getattr(algorithm, name)
+        if isinstance(value, Epochs):
+            batch = study.problem.get("batch")
+            own[name] = np.int32(value.count * (1 if batch is None or rows is None else -(-rows // batch)))
+        elif np.ndim(value) == 1:
+            own[name] = np.asarray(value[index], np.int32 if name == "local_steps" else dtype)
+    return cast(with_leaves(algorithm, **own) if own else algorithm, dtype)
 
 
 class Holding:
@@ -95,7 +96,8 @@ class Holding:
         model = problem.start()
         dtype = np.result_type(*jax.tree.leaves(model))
         with jax.enable_x64(True):
-            self.algorithm = own_method(study, setup, dtype)
+            rows = problem.local_rows()
+            self.algorithm = own_method(study, self.index, None if rows is None else int(rows[at]), dtype)
             self.exact = study.exact or self.algorithm.full
             self.oracle = problem.prepare(self.algorithm)
             self.own = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[at], problem.own_for(self.algorithm)))

@@ -38,7 +38,6 @@ def terms(study: Study, data: str | Path | None = None) -> dict[str, Any]:
     """The study in plain types, and every kind of message that leaves a site. With the site's file, in its own numbers;
     categories that only other sites have may add columns."""
     table, leaves = study.table, []
-    setup: dict[str, Any] = {"own": {}, "fixed": {}}
     rows = None
     if table is None:
         start = study.generated().start()
@@ -56,7 +55,7 @@ def terms(study: Study, data: str | Path | None = None) -> dict[str, Any]:
                 _letter("moments", {"count": rows}, preparation.moments_of(columns, recipe)[1], OFTEN["moments"])
             )
         start = preparation.start_of(table, recipe, classes)
-    algorithm = own_method(study, setup, np.result_type(*[np.asarray(a) for a in named(start).values()]))
+    algorithm = own_method(study, 0, rows, np.result_type(*[np.asarray(a) for a in named(start).values()]))
     shapes = shapes_of(algorithm, start, study.network is not None)
     leaves.append(_letter("ready", {}, {}, OFTEN["ready"]))
     often = f"in up to {study.rounds} rounds"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,8 @@ def federate(
     Args:
         study: a study file, its content, or a `Study`.
         data: each site's file; None where the problem is generated.
-        folder: where hub and sites keep what they keep; a second call goes on from there. Default: a new one.
+        folder: where hub and sites keep what they keep; a second call goes on from there. Default: one that is removed
+            with the result.
         seconds: how long sites take on the virtual clock: a number, one by site, or a function of (site, order).
         faults: what goes wrong (`fedpoint.federation.inprocess.Fault`).
         tell: hears of every round.
@@ -51,7 +54,7 @@ def federate(
     unknown = sorted(set(data) - set(study.sites))
     if unknown:
         raise FedpointError(f"{', '.join(unknown)}: no site of {study.name}: {', '.join(study.sites)}")
-    root = Path(tempfile.mkdtemp(prefix="fedpoint-")) if folder is None else Path(folder)
+    root = Path(tempfile.mkdtemp(prefix="fedpoint-") if folder is None else folder)
     sites = {name: Site(study, name, root / name, data.get(name)).answer for name in study.sites}
     engine, ledger = InProcess(sites, seconds, faults), Ledger(root / "hub", study)
     try:
@@ -59,4 +62,7 @@ def federate(
     finally:
         engine.close()
         ledger.close()
-    return Federated(root / "hub")
+    made = Federated(root / "hub")
+    if folder is None:
+        weakref.finalize(made, shutil.rmtree, root, True)
+    return made
