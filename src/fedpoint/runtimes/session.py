@@ -272,7 +272,9 @@ class Session:
         )
         count = last // self.every - first // self.every
         self.round = last
-        return jax.tree.map(lambda a: np.asarray(a)[:, :count], Records(unwrap(records.model), records.used))
+        # A copy: a view would keep the room for all records of a segment, which is mostly empty.
+        kept = Records(unwrap(records.model), records.used)
+        return jax.tree.map(lambda a: np.asarray(a)[:, :count].copy(), kept)
 
     def advance(
         self,
