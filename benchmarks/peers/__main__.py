@@ -60,6 +60,8 @@ def measure(python: Path, name: str, job: jobs.Job, limit: float, *arguments: st
     report = out / "report.json"
     report.unlink(missing_ok=True)
     environment = {"PEER_OUT": str(out), "FEDPOINT_CACHE": str(PLACE / "cache")}
+    if name == "fedpoint":
+        environment["PYTHONPATH"] = str(catalogue.ROOT / "src")
     if not job.name.startswith("size"):  # small work: threads do not pay, and idle ones spin
         environment |= ONE_THREAD
     command = [str(python), str(HERE / f"run_{name}.py"), str(PLACE / "jobs" / job.name), *arguments]
@@ -75,12 +77,14 @@ def figures(job: jobs.Job, told: dict[str, Any], model: np.ndarray) -> dict[str,
     """What a report says, and how far its model is from fedpoint's after as many rounds."""
     history = np.load(PLACE / "jobs" / job.name / "history.npy", mmap_mode="r")
     ours = np.asarray(history[told["rounds"]]) if told["rounds"] < len(history) else None
-    each = [seconds / rounds for rounds, seconds in told["blocks"]]
+    each = [seconds / rounds for rounds, seconds, _ in told["blocks"]]
+    work = [seconds / rounds for rounds, _, seconds in told["blocks"]]
     return {
         "version": told["version"],
         "rounds": told["rounds"],
         "first": told["first"],
         "round": statistics.median(each) if each else None,
+        "work": statistics.median(work) if work else None,
         "blocks": len(each),
         "apart": None if ours is None else float(np.abs(ours - model).max() / (1 + np.abs(ours).max())),
         "score": jobs.score(job, model),

@@ -48,22 +48,39 @@ class Job:
 
 
 class Clock:
-    """Rounds and when they ended. The first is apart: it comes after start-up and compilation."""
+    """Rounds and when they ended. The first is apart: it comes after start-up and compilation.
+
+    Blocks are [rounds, seconds, seconds of this process on a processor], of at least BLOCK seconds.
+    """
+
+    BLOCK = 0.25
 
     def __init__(self):
-        self.first, self.blocks, self.last = None, [], None
+        self.first, self.blocks, self.begun, self.rounds = None, [], None, 0
+
+    def start(self):
+        """A new block begins."""
+        self.begun, self.rounds = (time.time(), time.process_time()), 0
 
     def lap(self, rounds=1):
         """So many more rounds are done."""
-        now = time.time()
         if self.first is None:
-            self.first = now - BEGUN
-        else:
-            self.blocks.append([rounds, now - self.last])
-        self.last = now
+            self.first = time.time() - BEGUN
+            self.start()
+            return
+        self.rounds += rounds
+        seconds, work = time.time() - self.begun[0], time.process_time() - self.begun[1]
+        if seconds >= self.BLOCK:
+            self.blocks.append([self.rounds, seconds, work])
+            self.start()
+
+    def close(self):
+        """What is left makes a last block, where there is none else."""
+        if not self.blocks and self.rounds:
+            self.blocks.append([self.rounds, time.time() - self.begun[0], time.process_time() - self.begun[1]])
 
     def enough(self, job):
-        return self.first is not None and sum(b[1] for b in self.blocks) > job.seconds
+        return sum(b[1] for b in self.blocks) > job.seconds
 
 
 def measure(job, one_round, flat, **facts):
@@ -78,6 +95,7 @@ def measure(job, one_round, flat, **facts):
 
 def report(clock, rounds, model, **more):
     """Hand the figures to whoever started this process: the model as an array, the rest as a line of JSON."""
+    clock.close()
     out = Path(os.environ["PEER_OUT"])
     np.save(out / "model.npy", np.asarray(model, np.float64))
     facts = dict(first=clock.first, blocks=clock.blocks, rounds=rounds, python=sys.version.split()[0], **more)

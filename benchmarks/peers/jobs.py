@@ -43,7 +43,8 @@ class Job:
     method: str = "fedavg"
     step: float = 0.02
     rounds: int = 200
-    seconds: float = 6.0
+    seconds: float = 4.0
+    rows: Any = None  # X, y, groups of the digits, where they were read already
 
     @property
     def kind(self) -> str:
@@ -57,7 +58,7 @@ class Job:
             )
         if self.data == "stored":
             return _stored(self.agents, self.size)
-        X, y, groups = digits(self.agents, even=self.data == "network")
+        X, y, groups = self.rows or digits(self.agents, even=self.data == "network")
         options: dict[str, Any] = {
             "groups": groups,
             "weights": np.ones(self.agents),
@@ -66,7 +67,7 @@ class Job:
         }
         if self.data == "digits":
             return fp.problems.Logistic(X, y, ridge=0.0, **options)
-        X, start = X[:, :-1].astype(np.float32), network_start(X.shape[1] - 1, self.size, 10)
+        X, start = X.astype(np.float32), network_start(X.shape[1], self.size, 10)
         return fp.problems.Loss(_network_loss, start, (X, y.astype(np.int32)), **options)
 
     @property
@@ -92,17 +93,17 @@ def _stored(agents: int, dimension: int, rows: int = 100) -> Any:
 
 
 def digits(agents: int, even: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Digits (X / 16 and a column of ones), their labels, and whose row it is: Dirichlet(0.1) by label, or even."""
+    """Digits (X / 16), their labels, and whose row it is: even, or Dirichlet(0.1) by label and a column of ones."""
     from sklearn.datasets import load_digits
 
     X, y = load_digits(return_X_y=True)
-    X, y = np.column_stack([X / 16.0, np.ones(len(X))]), y.astype(np.int64)
+    X, y = X / 16.0, y.astype(np.int64)
     rng = np.random.default_rng(0)
     if even:
         each = len(y) // agents
         rows = rng.permutation(len(y))[: each * agents]
         return X[rows], y[rows], np.repeat(np.arange(agents), each)
-    groups = np.empty(len(y), np.int64)
+    X, groups = np.column_stack([X, np.ones(len(X))]), np.empty(len(y), np.int64)
     for c in range(10):
         rows = rng.permutation(np.flatnonzero(y == c))
         cuts = np.round(np.cumsum(rng.dirichlet(np.full(agents, 0.1)))[:-1] * len(rows)).astype(int)
@@ -220,11 +221,25 @@ def write(job: Job, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     draws, start = Draws(job), job.parameters(job.problem.start())
     arrays = {name: getattr(draws, name) for name in ("X", "y", "who", "rows", "batches", "steps")}
+    if job.data in ("digits", "network"):
+        arrays["groups"] = np.repeat(np.arange(job.agents), job.problem.counts)
     np.savez(folder / "job.npz", **arrays, **{f"start.{n}": a for n, a in start.items()})
-    facts = {n: getattr(job, n) for n in ("name", "kind", "method", "step", "agents", "rounds", "seconds")}
+    facts: dict[str, Any] = {
+        n: getattr(job, n) for n in ("name", "kind", "method", "step", "agents", "rounds", "seconds")
+    }
     facts |= {"parameters": sorted(start), "classes": 0 if job.kind == "linear" else 10}
     facts["epochs"] = 1 if job.kind == "linear" else job.steps
     (folder / "job.json").write_text(json.dumps(facts))
+
+
+def read(folder: Path) -> Job:
+    """A job whose rows were written: they are read as a peer reads them."""
+    job = JOBS[folder.name]
+    if job.data not in ("digits", "network"):
+        return job
+    with np.load(folder / "job.npz") as arrays:
+        count = len(arrays["groups"])  # behind the rows there is padding
+        return replace(job, rows=(arrays["X"][:count], arrays["y"][:count], arrays["groups"]))
 
 
 def score(job: Job, model: np.ndarray) -> float:
@@ -234,7 +249,7 @@ def score(job: Job, model: np.ndarray) -> float:
     X, y, _ = digits(job.agents, even=job.data == "network")
     if job.kind == "softmax":
         return float(((X @ model.reshape(X.shape[1], 10)).argmax(1) == y).mean())
-    h, d = job.size, X.shape[1] - 1
+    h, d = job.size, X.shape[1]
     b1, b2, w1, w2 = np.split(model, np.cumsum([h, 10, d * h]))  # in the order of their names
-    hidden = np.maximum(X[:, :-1] @ w1.reshape(d, h) + b1, 0)
+    hidden = np.maximum(X @ w1.reshape(d, h) + b1, 0)
     return float(((hidden @ w2.reshape(h, 10) + b2).argmax(1) == y).mean())

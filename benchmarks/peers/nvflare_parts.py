@@ -26,7 +26,7 @@ class Told(FedAvg):
     def save_model(self, model):
         self.clock.lap()
         self.done += 1
-        if self.done == self.num_rounds:
+        if self.done > 1:  # a later report takes its place
             report(self.clock, self.done, flatten(model.params), version=version("nvflare"))
 
 

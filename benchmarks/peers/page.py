@@ -32,6 +32,13 @@ class Results:
         ours, theirs = self.seconds("fedpoint", job), self.seconds(peer, job)
         return theirs / ours if ours and theirs else None
 
+    def work_ratio(self, peer: str, job: str) -> float | None:
+        """The same by processor time, of peers that work in one process: it does not see who else uses the machine."""
+        each = [[r["work"] for r in self.runs.get((p, job), []) if r.get("work")] for p in ("fedpoint", peer)]
+        if PEERS[peer].many or not all(each):
+            return None
+        return statistics.median(each[1]) / statistics.median(each[0])
+
     def first(self, peer: str, job: str) -> dict[str, Any]:
         return self.runs.get((peer, job), [{}])[0]
 
@@ -107,12 +114,12 @@ def text(found: dict[str, Any]) -> str:
         "others read theirs from that file, which is less work. Every agent counts alike: a plain mean is right.",
         "",
         "- rounds/s: warm, the median of blocks of rounds; fedpoint's before and after all others. Only ratios within "
-        "this run mean anything.",
+        "this run mean anything; by processor time they are blind to what else the machine does (one process only).",
         "- start-up: seconds from the start of the process to the end of its first round, imports and compilation too. "
         "fedpoint: to the end of all rounds of the job, compiled programs cached (without a cache in brackets).",
         "- memory: the most seen at once, over all processes of the peer (proportional shares).",
-        f"- apart: the largest difference to fedpoint's model after as many rounds, relative; up to {PARITY:g} it is the "
-        "same model.",
+        f"- apart: the largest difference to fedpoint's model after as many rounds, relative; up to {PARITY:g} it is "
+        "the same model.",
         "",
     ]
     for job in jobs.MAIN:
@@ -141,8 +148,8 @@ def _job(results: Results, job: jobs.Job) -> list[str]:
     who = "everyone" if job.participants is None else f"{job.participants} participants"
     lines += [f"{job.agents} agents, {who}, {job.rounds} rounds drawn.", ""]
     lines += [
-        f"| | rounds/s | fedpoint is faster by | start-up, s | memory, MB | rounds | {goal} | apart |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        f"| | rounds/s | fedpoint faster by | by processor time | start-up, s | memory, MB | rounds | {goal} | apart |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     own = results.first("fedpoint", job.name)
     compiled = f" ({own['compiled']:.1f})" if own.get("compiled") else ""
@@ -158,12 +165,13 @@ def _row(results: Results, peer: str, title: str, job: str, more: str = "") -> s
     run = results.first(peer, job)
     seconds, memory = results.seconds(peer, job), results.memory(peer, job)
     if seconds is None:
-        return f"| {title} | {run.get('error') or 'no second round'} | | | | {run.get('rounds', '')} | | |"
+        return f"| {title} | {run.get('error') or 'no second round'} | | | | | {run.get('rounds', '')} | | |"
     ratio = "" if peer == "fedpoint" else _number(results.ratio(peer, job), ",.3g")
     apart = "" if peer == "fedpoint" else _apart(run)
     cells = [
         _number(1 / seconds),
         ratio,
+        "" if peer == "fedpoint" else _number(results.work_ratio(peer, job), ",.3g"),
         f"{run['first']:.1f}{more}",
         _number((memory or 0) / 1e6, ",.0f"),
         str(run["rounds"]),
@@ -223,8 +231,8 @@ def _certificates(found: dict[str, Any]) -> list[str]:
     lines = [
         "## What the peers' own methods converge to",
         "",
-        "Each goes through `fp.certify` (docs/certify.md): five agents with unequal weights and numbers of local steps, "
-        "exact gradients. Weights are handed over where the peer takes them. Flower's FedProx client is the one "
+        "Each goes through `fp.certify` (docs/certify.md): five agents with unequal weights and numbers of steps, "
+        "exact gradients. Weights are handed over where the peer takes them. Flower's FedProx client is that "
         "of its docstring; its q-FedAvg client reports the loss at the start.",
         "",
         "| peer | method | as it claims | everyone takes part | some take part | conviction |",

@@ -16,7 +16,7 @@ def main(folder: str, *options: str) -> None:
 
     import fedpoint as fp
 
-    job = jobs.JOBS[Path(folder).name]
+    job = jobs.read(Path(folder))
     rounds = int(options[0]) if options else job.rounds
     clock = Clock()
     done = job.run(rounds, record_every=1)
@@ -29,7 +29,7 @@ def main(folder: str, *options: str) -> None:
         job.run(size, record_every=max(1, size // 100))
         took = time.perf_counter() - begun
     while len(clock.blocks) < 5 or not clock.enough(job):
-        clock.last = time.time()
+        clock.start()
         job.run(size, record_every=max(1, size // 100))
         clock.lap(size)
     models = done.history

@@ -154,6 +154,8 @@ def test_sizes_that_differ_much_order_the_same_rows():
     with jax.enable_x64(True):
         for k, m in enumerate(sizes):
             plain, *others = (np.asarray(plan) for plan in orders(k))
+            shape = oracle.plan_shape(None, None)  # told without tracing
+            assert (plain.shape, plain.dtype) == (shape.shape, shape.dtype)
             epoch = -(-m // 2) * 2  # whole batches
             for e in range(oracle.epochs):
                 used = plain[e * epoch : (e + 1) * epoch]
