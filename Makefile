@@ -14,10 +14,10 @@ READY_DOCS := $(VENV)/.stamp-docs
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-all check bench docs clean
+.PHONY: help run setup test test-all check bench bench-peers docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 run: $(READY) ## set up, then run the main job (fedpoint lab; options in ARGS)
 	$(BIN)/fedpoint lab $(ARGS)
@@ -37,6 +37,9 @@ check: $(READY_DEV) ## format, lint and types
 
 bench: $(READY_BENCH) ## install the bench extra, then time the engine (JOB=cluster, federation, forecast, lsa, networks, tables: those)
 	$(BIN)/python benchmarks/$(JOB).py $(ARGS)
+
+bench-peers: $(READY) ## install other frameworks below build/peers, measure fedpoint beside them (benchmarks/RESULTS.md)
+	$(BIN)/python benchmarks/peers $(ARGS)
 
 docs: $(READY_DOCS) ## install the docs extra, then build the documentation site into build/site (strict)
 	$(BIN)/mkdocs build --strict
