@@ -139,6 +139,18 @@ def test_what_a_site_lost_is_as_if_it_had_not_answered(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("participation", [2, {"scheme": "by_weight", "count": 3}])
+def test_lost_answers_of_sampled_sites(participation, tmp_path):
+    lost = [Fault(site, number, "lost") for site, number in (("a", 3), ("b", 4), ("c", 3), ("a", 6))]
+    made = fp.federate(
+        content(CONTROL, BOWLS, rounds=8, participation=participation, quorum=1), folder=tmp_path, faults=lost
+    )
+    assert sum(bool(event["refused"]) for event in made.events) >= 3
+    assert gap(made) <= TOLERANCE
+    assert invariant(made, tmp_path) <= 1e-14
+
+
+@pytest.mark.slow
 def test_an_abandoned_round_is_as_in_the_simulation(tmp_path):
     faults = [Fault("a", 3, "lost"), Fault("b", 3, "lost"), Fault("b", 4, "dead")]
     made = fp.federate(content(CONTROL, BOWLS, rounds=8, quorum=2), folder=tmp_path, faults=faults)

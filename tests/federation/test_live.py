@@ -221,7 +221,7 @@ def test_a_class_outside_the_list(live, whole, side, tmp_path):
 
 def test_an_administrator_reads_no_files_at_sites(live, whole):
     with live.lead() as lead:
-        for function, arguments in (("cat_target", ("a", None, "study.toml")), ("ls_target", ("a",))):
+        for function, arguments in (("cat_target", ("a", None, "kit.json")), ("ls_target", ("a",))):
             with pytest.raises(Exception, match=r"(?i)authoriz"):
                 getattr(lead.session, function)(*arguments)
     rules = json.loads((live.kits["a"].folder / "local" / "resources.json").read_text())

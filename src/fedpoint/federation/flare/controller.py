@@ -19,6 +19,7 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from fedpoint import __version__
 from fedpoint.errors import FedpointError
 from fedpoint.federation.engine import Arrival, Stopped, Waiting
 from fedpoint.federation.flare.names import ANSWER, ORDER, STATUS, STOP, TASK
@@ -84,10 +85,10 @@ class FlareEngine:
 class HubController(Controller):
     """Runs a segment of a study: from where its ledger stands, to the end or until something stops it."""
 
-    def __init__(self, study: dict[str, Any], fresh: bool = False):
+    def __init__(self, study: dict[str, Any], fresh: bool = False, version: str = __version__):
         super().__init__()
         self.study: Study = parse(study)
-        self.fresh = fresh
+        self.fresh, self.version = fresh, version
         self.engine: FlareEngine | None = None
         self.hub: Hub | None = None
         self.stopping, self.again = threading.Event(), False
@@ -129,6 +130,10 @@ class HubController(Controller):
         self.engine = FlareEngine(self, fl_ctx, abort_signal)
         state, said = "failed", ""
         try:
+            if self.version != __version__:
+                raise FedpointError(
+                    f"the job is of fedpoint {self.version}, the server runs {__version__}: install the same"
+                )
             ledger = self._ledger(folder)
             try:
                 self.hub = Hub(self.study, self.engine, ledger, self._tell, self.stopping.is_set)

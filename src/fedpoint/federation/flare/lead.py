@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fedpoint import __version__
 from fedpoint.errors import FedpointError
 from fedpoint.federation.engine import Waiting
 from fedpoint.federation.flare.kits import ADMIN, Kit
@@ -45,7 +46,9 @@ def job_folder(study: Study, fresh: bool, where: Path) -> Path:
     server = {
         "format_version": 2,
         "server": {"task_request_interval": REQUEST, "heart_beat_timeout": 30},
-        "workflows": [{"id": "hub", "path": HUB, "args": {"study": study.content, "fresh": fresh}}],
+        "workflows": [
+            {"id": "hub", "path": HUB, "args": {"study": study.content, "fresh": fresh, "version": __version__}}
+        ],
         "components": [],
         "task_data_filters": [],
         "task_result_filters": [],
@@ -69,6 +72,7 @@ class Lead:
     def __init__(self, kit: Kit, wait: float = CONNECT):
         self.kit, self.study, self.wait = kit, kit.study, wait
         self._session: Any = None
+        self.trouble = ""  # what the engine said last when it could not
 
     @property
     def session(self) -> Any:
@@ -112,7 +116,8 @@ class Lead:
         except Waiting:
             raise
         except Exception as error:  # the engine raises many kinds for a server that is away
-            logging.getLogger(__name__).info("engine: %s", error)
+            self.trouble = f"{type(error).__name__}: {error}"
+            logging.getLogger(__name__).info("engine: %s", self.trouble)
             if "connect" in str(error).lower() or "session" in str(error).lower():
                 self.close()
             return None
@@ -147,6 +152,12 @@ class Lead:
     def run(self, folder: Path, tell: Tell, fresh: bool = False, wait: float = 300.0) -> Federated:
         """From where the hub's ledger stands to the end, segment by segment; the hub's folder is copied to `folder`."""
         vain, last = 0, -1
+        for job in self.jobs():  # one that is still at work is followed, or makes way
+            if fresh:
+                self.ask("abort_job", job)
+            self._follow(job, tell, GONE)
+            if self._outcome(job, folder)["state"] == "done" and not fresh:
+                return Federated(folder)
         while True:
             self._gather(wait, tell)
             with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
@@ -155,7 +166,7 @@ class Lead:
             if job is None:
                 vain += 1
             else:
-                reached = self._follow(job, tell)
+                reached = self._follow(job, tell, BEGIN)
                 outcome = self._outcome(job, folder)
                 fresh = False
                 if outcome["state"] == "done":
@@ -165,7 +176,9 @@ class Lead:
                 vain, last = (vain + 1, last) if reached <= last else (0, reached)
                 tell({"segment": outcome["message"]})
             if vain >= SEGMENTS:
-                raise Waiting(f"{vain} jobs in a row gained no round: the server's log says why")
+                raise Waiting(
+                    f"{vain} jobs in a row gained no round; last: {self.trouble or 'the server log says why'}"
+                )
             time.sleep(1.0)
 
     def _gather(self, wait: float, tell: Tell) -> None:
@@ -183,9 +196,9 @@ class Lead:
             tell({"waiting": "sites", "for": missing})
             time.sleep(POLL)
 
-    def _follow(self, job: str, tell: Tell) -> int:
-        """Tell of the rounds of a job until it ends; the round it reached."""
-        since, gone = 0, time.monotonic() + BEGIN
+    def _follow(self, job: str, tell: Tell, first: float) -> int:
+        """Tell of the rounds of a job until it ends; the round it reached. `first`: seconds until its first word."""
+        since, gone = 0, time.monotonic() + first
         silent: dict[str, float] = {}  # since when
         while True:
             told = self.ask("do_app_command", job, STATUS, {"since": since}) or {}
