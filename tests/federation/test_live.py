@@ -1,6 +1,7 @@
 """Real processes: trajectories, what is refused, and kill -9 of everything. Minutes; run by `make test-all`."""
 
 import json
+import os
 import shutil
 import socket
 import ssl
@@ -11,7 +12,7 @@ import time
 import numpy as np
 import pytest
 from live import Live, Running, audit
-from studies import BOWLS, CONTROL, ROWS, SITES, content, gap
+from studies import BOWLS, CONTROL, ROWS, SITES, SYSTEM, content, gap
 from test_equality import invariant
 
 pytest.importorskip("nvflare")
@@ -316,10 +317,11 @@ def test_stop_and_go_on(live, whole, tmp_path):
         content(CONTROL, BOWLS, rounds=30, asynchronous={"staleness": {"polynomial": 0.5}}),
         content({"name": "fedrelax", "coupling": 0.5}, {**ROWS, "batch": None}, rounds=20, network="ring"),
         content({"name": "fedgd", "step": 0.05}, {**ROWS, "batch": None}, rounds=30, network="ring", asynchronous={}),
+        content({"name": "scafflsa", "step": 0.1, "local_steps": 4}, SYSTEM, rounds=20),
     ],
-    ids=["late", "network", "late network"],
+    ids=["late", "network", "late network", "ScaffLSA"],
 )
-def test_late_answers_and_networks(study, tmp_path):
+def test_late_answers_networks_and_linear_systems(study, tmp_path):
     made = Live(tmp_path / "live", {**study, "deadline": 30.0})
     made.start()
     try:
@@ -330,3 +332,17 @@ def test_late_answers_and_networks(study, tmp_path):
         assert gap(result) <= 1e-10
     finally:
         made.close()
+
+
+def test_the_demo_shows_the_same_numbers_and_cleans_up(tmp_path):
+    """Credit scoring over three banks: columns are scaled and encoded over the wire too."""
+    own = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "fedpoint", "federate", "demo", "--rounds", "10", "--json", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=own)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["same"]
+    assert found["gap"] <= 1e-10
+    assert list(tmp_path.glob("fedpoint-*")) == []
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert str(tmp_path) not in left

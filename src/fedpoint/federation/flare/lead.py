@@ -32,6 +32,7 @@ CONNECT = 30.0  # seconds to reach the server
 BEGIN, GONE = 180.0, 30.0  # seconds without a word from a job: until its first, and then
 SILENT = 20.0  # seconds after which a site that is silent in a job, but connected, gets a new job
 FRESH = 12.0  # seconds: a site that was heard of so lately is connected
+COMING = ("SUBMITTED", "APPROVED", "DISPATCHED")  # states of a job that is not at work yet
 SEGMENTS = 20  # jobs in a row without a round gained
 
 Tell = Callable[[dict[str, Any]], Any]
@@ -127,9 +128,11 @@ class Lead:
         return sorted(client.name for client in self.ask("get_connected_client_list") or [])
 
     def jobs(self) -> list[str]:
-        """The jobs of this study that have not ended."""
-        listed = self.ask("list_jobs") or []
-        return [one["job_id"] for one in listed if not str(one.get("status", "")).startswith("FINISHED")]
+        """The jobs of this study that have not ended. A server that was killed lists its jobs as running ever after."""
+        listed = {one["job_id"]: str(one.get("status", "")) for one in self.ask("list_jobs") or []}
+        info = self.ask("get_system_info")
+        at_work = set() if info is None else {one.job_id for one in info.job_info}
+        return [job for job, status in listed.items() if job in at_work or status in COMING]
 
     def status(self, since: int = 0) -> dict[str, Any]:
         """Where the study is: connected sites, and what the hub says while a job runs."""
