@@ -1,4 +1,4 @@
-"""All worlds on one group of processes: python many.py PROCESS PROCESSES PORT OUT [fast]. Process 0 writes to OUT."""
+"""All worlds on one group of processes: python many.py PROCESS PROCESSES PORT OUT [fast] [NAMES]; process 0 writes."""
 
 import sys
 import traceback
@@ -25,19 +25,22 @@ def session(group, fast, algorithm, problem, options):
     return ClusterSession(group, fast, algorithm, problem, scheme, model, *settings, network=network)
 
 
-def main(process, processes, port, out, *fast):
+def main(process, processes, port, out, *more):
     line = Line(Mute())
     group = _join(Seat(int(process), int(processes), f"127.0.0.1:{port}", "127.0.0.1", 60.0), line)
+    fast, only = "fast" in more, [name for name in more if name != "fast"]
     found = {}
     for name, world in worlds().items():
-        here = session(group, bool(fast), *world)
+        if only and name not in only:
+            continue
+        here = session(group, fast, *world)
         if group.process:
             here.follow()
             continue
         run = drive(begin(here), ROUNDS)
         state = here.save()
         # Half the rounds, a checkpoint, and the rest on a session that knows nothing but it.
-        again = session(group, bool(fast), *world)
+        again = session(group, fast, *world)
         again.restore(state, ROUNDS)
         last = again.save()
         assert all(np.array_equal(state[key], last[key]) for key in state), name

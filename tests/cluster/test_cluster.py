@@ -279,4 +279,4 @@ def test_a_port_in_use(tmp_path):
         taken.listen()
         one = host(file, 0, taken.getsockname()[1], "--folder", tmp_path / "run", "--patience", "5")
         _, said = one.communicate(timeout=300)
-    assert one.returncode == 2 and "in use" in said and "Traceback" not in said, said
+    assert one.returncode == 2 and "Address already in use" in said and "Traceback" not in said, said

@@ -13,6 +13,7 @@ import json
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -27,6 +28,7 @@ from fedpoint.errors import Diverged, FedpointError
 
 MAPPED = 1 << 12  # bytes of an array, from which it goes through a file
 PULSE = 0.5  # seconds between two signs of life
+JOINING = "waiting for the others"
 LINK = 60  # seconds after which a process that the coordinator hears nothing of counts as lost
 
 
@@ -211,30 +213,33 @@ def _join(seat: Seat, line: Line) -> Any:
 
     if seat.processes == 1:
         return Group(beat=line.beat)
-    line.beat("waiting for the others")
-    host, port = seat.coordinator.rsplit(":", 1)
-    try:
-        jax.distributed.initialize(
-            seat.coordinator,
-            seat.processes,
-            seat.process,
-            coordinator_bind_address=f"{seat.bind}:{port}",
-            initialization_timeout=int(seat.patience),
-            heartbeat_timeout_seconds=LINK,
-            shutdown_timeout_seconds=LINK,
-        )
-    except Exception as error:
-        if "address" in str(error).lower() and "use" in str(error).lower():
-            raise FedpointError(f"port {port} of {host} is in use: choose another for the coordinator") from None
-        if "DEADLINE" in str(error) or "timed out" in str(error).lower():
-            raise FedpointError(
-                f"not all of the {seat.processes} processes came within {seat.patience:g} s (coordinator "
-                f"{seat.coordinator}): start the others, each with its own number, and check the address"
-            ) from None
-        raise
+    port = seat.coordinator.rsplit(":", 1)[1]
+    if seat.process == 0:
+        _check_port(seat.bind, int(port))
+    line.beat(JOINING)
+    jax.distributed.initialize(
+        seat.coordinator,
+        seat.processes,
+        seat.process,
+        coordinator_bind_address=f"{seat.bind}:{port}",
+        initialization_timeout=int(seat.patience),
+        heartbeat_timeout_seconds=LINK,
+        shutdown_timeout_seconds=LINK,
+    )
     from jax._src import distributed  # the client has no public name
 
     return Group(seat.process, seat.processes, distributed.global_state.client, line.beat)
+
+
+def _check_port(host: str, port: int) -> None:
+    """Refuse a port that the coordinator cannot have: it would crash."""
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except OSError as error:
+        raise FedpointError(
+            f"the coordinator cannot listen on {host}:{port}: {error.strerror or error}; choose another port or --bind"
+        ) from None
 
 
 def _leave(seat: Seat) -> None:

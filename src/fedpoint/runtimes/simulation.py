@@ -8,7 +8,6 @@ is extended, resumed or stopped reuses the program.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -285,28 +284,36 @@ def _work(
     places = jnp.arange(layout.agents, dtype=jnp.int32) if everyone else who
     agents = _names(inputs, places)
     pick = (lambda tree: tree) if everyone else (lambda tree: take(tree, who))
-    tuned, put = split_per_agent(algorithm, layout.agents)
+    tuned, _ = split_per_agent(algorithm, layout.agents)
     known: list[int] = []  # evaluations of an agent, where tracing already tells
 
     moves = layout.oracle.moves and not layout.exact
 
-    def work(index, own, memory, tuned, ahead, share, said, world, when):
-        mine, stream = Mine(own, inputs.common), Stream(key, round if when is None else when, index)
-        said = heard.common if said is None else said
-        message, memory, spent, world = agent_round(
-            layout.oracle, layout.exact, put(tuned), mine, stream, said, memory, share, world, ahead
-        )
-        if isinstance(spent, int):
-            known.append(spent)
-            return message, memory, (), world
-        return message, memory, jnp.asarray(spent, jnp.int64), world
+    def work(algorithm, common, arguments):
+        _, put = split_per_agent(algorithm, layout.agents)
+
+        def one(index, own, memory, tuned, ahead, share, said, world, when):
+            mine, stream = Mine(own, inputs.common), Stream(key, round if when is None else when, index)
+            said = common if said is None else said
+            message, memory, spent, world = agent_round(
+                layout.oracle, layout.exact, put(tuned), mine, stream, said, memory, share, world, ahead
+            )
+            if isinstance(spent, int):
+                known.append(spent)
+                return message, memory, (), world
+            return message, memory, jnp.asarray(spent, jnp.int64), world
+
+        return _over_agents(layout, one, *arguments)
 
     memory, world = pick(state.memory), pick(state.world)
     own = pick(inputs.own) if ahead.own is None else ahead.own
     share = inputs.p if everyone else take(inputs.p, agents)
-    arguments = (agents, own, memory, pick(tuned), ahead, share, heard.each, world, heard.when)
-    arguments = _separate(layout, inputs, lambda: arguments)
-    messages, new, spent, world = _separate(layout, inputs, partial(_over_agents, layout, work), *arguments)
+    rest = _separate(layout, inputs, lambda: (own, memory, pick(tuned), share, heard.each, world))
+    own, memory, tuned, share, each, world = rest
+    if layout.blocks is not None:
+        ahead = _drawn_here(layout, inputs, agents, own, key, round)
+    arguments = (agents, own, memory, tuned, ahead, share, each, world, heard.when)
+    messages, new, spent, world = _separate(layout, inputs, work, algorithm, heard.common, arguments)
     if moves and works is not None:  # who does not work stays where it is
         world = jax.vmap(where)(works, world, pick(state.world))
     if not everyone:
@@ -454,11 +461,38 @@ def _separate(layout: Layout, inputs: Inputs, function: Any, *arguments: Any) ->
     """function(*arguments), on several processes computed apart from what is around it.
 
     How XLA fuses decides where it contracts products and sums, so that the same expression among arrays of other sizes
-    may end in other bits: what rounds is computed from arrays whose shapes do not depend on the number of processes.
+    may end in other bits: what rounds is computed from arrays whose shapes do not depend on the number of processes. In
+    the loop that stands in between, arguments depend on its counter, or XLA would move what it can in front of it.
     """
     if layout.blocks is None:
         return function(*arguments)
-    return _apart(jnp.minimum(inputs.part.count, 1), function, *arguments)
+    shapes = jax.eval_shape(function, *arguments)
+    empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+    def body(i, _):
+        return function(*jax.tree.map(lambda a: jnp.where(i == 0, a, jnp.zeros_like(a)), arguments))
+
+    return lax.fori_loop(0, jnp.minimum(inputs.part.count, 1), body, empty)
+
+
+def _drawn_here(layout: Layout, inputs: Inputs, agents: Array, own: Any, key: Key, round: Any) -> Ahead:
+    """What a chunk's agents draw in a round: at once, so that a key is hashed for a step and not for every number."""
+    oracle = layout.oracle
+    if layout.samples is None or layout.late or oracle.moves:
+        return NOTHING_AHEAD
+    once = jnp.minimum(inputs.part.count, 1)
+    keys = _apart(once, jax.vmap(lambda e: key.fold(round, e)), jnp.arange(layout.samples))
+
+    def draw(agents, own):
+        def one(agent, own):
+            mine = Mine(own, inputs.common)
+            plan = oracle.plan(mine, Stream(key, round, agent))
+            return plan, _draw(oracle, mine, plan, jax.vmap(lambda k: k.row(agent))(keys))
+
+        return _over_agents(layout, one, agents, own)
+
+    plans, drawn = _separate(layout, inputs, draw, agents, own)
+    return Ahead(None, plans, oracle.fetch(inputs.common, drawn) if oracle.fetches else drawn)
 
 
 def _ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array, once: Array) -> Ahead:

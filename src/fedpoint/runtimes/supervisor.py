@@ -25,7 +25,7 @@ import numpy as np
 
 from fedpoint.core.record import record
 from fedpoint.errors import Diverged, FedpointError, Recovered
-from fedpoint.runtimes.job import Job, Seat, pack, work
+from fedpoint.runtimes.job import JOINING, Job, Seat, pack, work
 
 SILENCE = 30.0  # seconds without a sign of life, after which a process counts as stuck
 START = 180.0  # the same until the first sign: Python has to load everything
@@ -196,7 +196,7 @@ def _watch(children: list[Child], job: Job, given: Processes, resume: str, tell:
         now = time.monotonic()
         over = [child for child in children if child.end is not None or child.process.exitcode is not None]
         if len(over) == len(children) or (ended is not None and now - ended > GRACE):
-            return _conclude(children)
+            return _conclude(children, given)
         if over and ended is None:
             ended = now
         if interrupted is not None and now - interrupted > CLOSING:
@@ -238,7 +238,7 @@ def _arrays(packed: bytes) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def _conclude(children: list[Child]) -> None:
+def _conclude(children: list[Child], given: Processes) -> None:
     """What the processes' ends say about the job."""
     for kind in ("diverged", "refused", "interrupted", "failed"):
         for child in children:
@@ -262,10 +262,15 @@ def _conclude(children: list[Child]) -> None:
                 "a process of the job ended before it began: in a script, call fp.run(processes=...) below "
                 f'if __name__ == "__main__". {said[-2000:]}'
             )
+    if given.process is not None and all(child.doing == JOINING for child in children):  # jax ends a process that waits
+        raise FedpointError(
+            f"not all of the {given.count} processes came within {given.patience:g} s (coordinator {given.coordinator}): "
+            "start the others, each with its own number, and check the address"
+        )
     culprit = min(gone or children, key=lambda c: 0 if (c.process.exitcode or 0) == -signal.SIGKILL else 1)
     code = culprit.process.exitcode
     how = f"was ended by signal {-code}" if code is not None and code < 0 else "lost the others"
-    raise Lost(f"{culprit} of {len(children)} {how} ({culprit.doing})")
+    raise Lost(f"{culprit} of {given.count} {how} ({culprit.doing})")
 
 
 def _stuck(child: Child, seconds: float, what: str, job: Job, given: Processes, resume: str) -> Ended:
