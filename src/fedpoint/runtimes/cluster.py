@@ -135,12 +135,12 @@ class ClusterSession(Session):
         slots = layout.slots
         self.blocks = blocks = Blocks.choose(self.problem.agents, self.group.processes, slots, layout.mapped, self.fast)
         chunk = int(np.clip(CHUNK_BYTES // (SLOT_BYTES * slots), 1, CHUNK_ROUNDS))
-        shape = {"agents": blocks.room, "chunk": chunk, "blocks": blocks, "fetch": False}
         models = 1 if self.network is None else self.problem.agents
         bytes_ = sum(a.nbytes for a in jax.tree.leaves(self.start)) // models
         at_once = blocks.chunk * bytes_ * max(layout.samples or 1, 2)
         samples = layout.samples if at_once <= CHUNK_BYTES else None
-        self.layout = replace(layout, **shape, samples=samples, threads=at_once > THREAD_BYTES)
+        layout = replace(layout, agents=blocks.room, chunk=chunk, blocks=blocks, fetch=False)
+        self.layout = replace(layout, samples=samples, threads=at_once > THREAD_BYTES)
         self.begin, self.end = (int(b) for b in blocks.bounds[process : process + 2])
         own, common = self.problem.part(inputs.own, blocks.bounds, process)
         self.halo: Halo | None = None

@@ -432,7 +432,7 @@ def listen(layout: Layout, inputs: Inputs, state: State, after: Any, age: Any, v
     hub, mass = _separate(layout, inputs, lambda: (pick(state.hub), pick(wires.mass)))
     if algorithm.hello is None:
         own = newest(state.mail, version) if after.agents is None else look(state.mail, after.agents, version)
-        inbox = _separate(layout, inputs, lambda *a: rebased(*a, base_of(algorithm, hub)), total, own, mass)
+        inbox = _separate(layout, inputs, lambda t, y, m: rebased(t, y, m, base_of(algorithm, hub)), total, own, mass)
     else:
         inbox = _separate(layout, inputs, inbox_of, total, mass)
     new = _separate(layout, inputs, jax.vmap(algorithm.combine), hub, inbox)
