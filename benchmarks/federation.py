@@ -6,6 +6,7 @@ Writes benchmarks/FEDERATION.md. `python benchmarks/federation.py [rounds]`.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import tempfile
 import time
@@ -100,7 +101,7 @@ def main(rounds: int = 40) -> None:
         "",
         "Three sites and a server as processes of one machine (2 shared cores), mutual TLS on loopback, FedAvg;",
         "medians in seconds. Engine: NVIDIA FLARE with its polling. Serialisation: ours, all messages, both ends.",
-        "`python benchmarks/federation.py`.",
+        f"`python benchmarks/federation.py`; load average of the machine meanwhile: {os.getloadavg()[1]:.0f}.",
         "",
         "| " + " | ".join(table) + " |",
         "|" + "---|" * len(table),
