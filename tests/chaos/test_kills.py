@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from chaos_driver import TEXT, look_at, same_bits, torment
+from chaos_driver import ROUNDS, TEXT, finish, look_at, same_bits, torment
 from disk_steps import Photographer, every_step
 
 from fedpoint.cli.experiment import perform, reopen
@@ -77,11 +77,18 @@ def test_a_save_in_place_is_convicted(tmp_path, hurry, monkeypatch):
 
 
 # One process, or several that share the agents: what is killed is all of them.
-@pytest.mark.parametrize("options", [()], ids=["one process"])
-@pytest.mark.parametrize("kills", [2, pytest.param(KILLS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kills, options",
+    [
+        (2, ()),
+        pytest.param(KILLS, (), marks=pytest.mark.slow),
+        pytest.param(KILLS, ("--processes", "2"), marks=pytest.mark.slow),
+    ],
+)
 def test_kill_9(tmp_path, kills, options):
-    (tmp_path / "file.toml").write_text(TEXT)
-    perform(read(tmp_path / "file.toml"), tmp_path / "whole", Watch())
+    rounds = 2_000 if options else ROUNDS  # processes talk in every round
+    (tmp_path / "file.toml").write_text(TEXT.replace(str(ROUNDS), str(rounds)))
+    finish("run", tmp_path / "file.toml", "--folder", tmp_path / "whole", *options)
     deaths, folder = 0, 0
     while deaths < kills:  # a run that comes to its end makes room for the next
         folder += 1
