@@ -33,6 +33,10 @@ hypothesis.settings.load_profile("fedpoint")
 collect_ignore_glob = ["*conftest.py"]  # no doctests in them, and several of one name confuse the collection
 
 
+def pytest_addoption(parser) -> None:
+    parser.addoption("--soak", type=float, default=3600.0, help="Seconds of the long soak (a slow test).")
+
+
 def pytest_report_header() -> str:
     cache = os.environ["FEDPOINT_CACHE"]
     return f"fedpoint: jax {jax.__version__} on cpu, x64 flag off (the library scopes it), cache {cache}"
