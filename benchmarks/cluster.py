@@ -152,6 +152,13 @@ def main() -> None:
             f"| {moved(processes, fast, dim):,.0f} |"
         )
 
+    # Every agent has its numbers on one host; its weight, its name and its place in the draws on all.
+    hosts, agents = 100, 10_000_000
+    hops = np.log2(hosts) * tell_fast + moved(hosts, True) / 1e6  # a network of 1 GB/s
+    all_of_them = t["empty"] / 64 + agents / hosts * work + hops
+    sampled = t["empty"] / 64 + PARTICIPANTS * (t["million"] - t["empty"]) / PARTICIPANTS / hosts + hops
+    whole = 8 * (D + 2)
+    room = (agents * max(per_agent - whole, 0.0) + agents / hosts * whole) / 1e9
     both = sum(runs[2].peak.values()) / 1e9
     lines = [
         "# Many processes",
@@ -182,6 +189,11 @@ def main() -> None:
         f"Constants: work {1e6 * work:.0f} ns an agent and round ({1e6 * work / STEPS:.0f} ns a local step), "
         f"ordered sum {tell:.2f} ms, all-reduce {tell_fast:.2f} ms, {band:.2f} GB/s over loopback, "
         f"{per_agent:.0f} bytes of memory an agent (its data are {8 * (D + 2)}).",
+        "",
+        f"What the model says of {hosts} hosts and {agents:,} agents, with all-reduces in log2(hosts) hops of the "
+        f"latency measured here and 1 GB/s: {all_of_them:.0f} ms a round of everyone "
+        f"({agents / all_of_them / 1e3:.1f} million agents a second), {sampled:.1f} ms with {PARTICIPANTS:,} "
+        f"participants, which is latency; {room:.1f} GB a host, nearly all of it what every host knows of every agent.",
         "",
         f"A million agents, d = {D}, {PARTICIPANTS:,} participants a round, in one process of `fp.run`: "
         f"{speed:.0f} rounds a second, {peak:.2f} GB at the peak (limit {LIMIT:g} GB: "
