@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import sys
 import time
@@ -31,7 +32,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 HERE = Path(__file__).resolve().parent
 INSTALL = 1800.0  # seconds for one environment
-OWN = 120.0  # seconds for fedpoint at one job
+OWN = 180.0  # seconds for fedpoint at one job
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -70,6 +71,8 @@ def measure(python: Path, name: str, job: jobs.Job, limit: float, *arguments: st
     if not report.exists():
         return facts
     told = json.loads(report.read_text())
+    if not (PLACE / "jobs" / job.name / "history.npy").exists() or not told["blocks"]:  # fedpoint's first start
+        return facts | {n: told[n] for n in ("first", "rounds", "version")}
     return facts | figures(job, told, np.load(out / "model.npy"))
 
 
@@ -99,7 +102,7 @@ class Measurement:
         self.main = [job for job in jobs.MAIN if job.name in chosen]
         self.scaling = [job for job in jobs.JOBS.values() if job not in jobs.MAIN and job.name in chosen]
         self.pythons: dict[str, Path] = {}
-        self.found: dict[str, Any] = {"installed": {}, "runs": [], "certificates": [], "scaled": []}
+        self.found: dict[str, Any] = {"machine": machine(), "installed": {}, "runs": [], "certificates": []}
 
     def install(self) -> None:
         for peer in self.peers:
@@ -112,7 +115,7 @@ class Measurement:
                 self.pythons[peer.name] = python
 
     def run(self) -> dict[str, Any]:
-        begun = time.monotonic()
+        self.begun = time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         shipped = [(p, m) for p in self.pythons for m in certificates.SHIPPED.get(p, ())] if self.certify else []
         total = len(self.main) * (2 + len(self.pythons)) + len(self.scaling) * 4 + len(shipped)
@@ -131,22 +134,30 @@ class Measurement:
                 log = PLACE / "out" / f"certificate-{peer}-{method}.txt"
                 verdict = certificates.certify(self.pythons[peer], peer, method, log)
                 self.found["certificates"].append(vars(verdict))
-        self.found["seconds"] = time.monotonic() - begun
+                self._save()
         return self.found
+
+    def _save(self) -> None:
+        """After every step: what was measured is not lost with a run that is stopped."""
+        self.found["seconds"] = time.monotonic() - self.begun
+        fresh = PLACE / "results.json.new"
+        fresh.write_text(json.dumps(self.found, indent=1))
+        fresh.replace(PLACE / "results.json")
 
     def _keep(self, facts: dict[str, Any]) -> None:
         self.found["runs"].append(facts)
+        self._save()
         rate = f"{1 / facts['round']:,.4g} rounds/s" if facts.get("round") else facts["error"] or "one round only"
         self.console.log(f"{facts['job']:12s} {facts['peer']:10s} {rate}")
 
-    def _fedpoint(self, job: jobs.Job) -> dict[str, Any]:
-        return measure(Path(sys.executable), "fedpoint", job, OWN)
+    def _fedpoint(self, job: jobs.Job, *only: str) -> dict[str, Any]:
+        return measure(Path(sys.executable), "fedpoint", job, OWN, *only)
 
     def _main(self, job: jobs.Job, step: Any) -> None:
         """fedpoint before and after the others: what the machine does meanwhile hits all."""
         jobs.write(job, PLACE / "jobs" / job.name)
         step(f"{job.name}: fedpoint, empty cache")
-        empty = self._fedpoint(job)
+        empty = self._fedpoint(job, "cold")
         before = self._fedpoint(job)
         for peer in self.peers:
             if peer.name in self.pythons and job.name in peer.jobs:
@@ -166,7 +177,6 @@ class Measurement:
         step(f"{job.name}: fedpoint")
         self._keep(self._fedpoint(job))
         names = page.fastest(self.found["runs"])[:2]
-        self.found["scaled"] = names
         if job.kind == "network" and "jax" in self.pythons:
             names = [*names, "jax"]
         for name in names:
@@ -192,7 +202,11 @@ def main() -> int:
         "--no-certificates", action="store_true", help="leave out the peers' methods through fp.certify"
     )
     parser.add_argument("--json", type=Path, help="the figures, also into this file")
+    parser.add_argument("--page", action="store_true", help="write the page again, from build/peers/results.json")
     options = parser.parse_args()
+    if options.page:
+        write(json.loads((PLACE / "results.json").read_text()))
+        return 0
     peers = options.peers.split(",") if options.peers else list(PEERS)
     chosen = options.jobs.split(",") if options.jobs else list(jobs.JOBS)
     unknown = [f"no peer {p!r}" for p in peers if p not in PEERS] + [
@@ -200,6 +214,7 @@ def main() -> int:
     ]
     if unknown:
         parser.error("; ".join(unknown))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
     console = Console(stderr=True)
     PLACE.mkdir(parents=True, exist_ok=True)
     measurement = Measurement(peers, chosen, not options.no_certificates, console)
@@ -207,17 +222,20 @@ def main() -> int:
     for name in ("cache", "out"):
         shutil.rmtree(PLACE / name, ignore_errors=True)
     (PLACE / "out").mkdir()
-    found = measurement.run() | {"machine": machine()}
-    (PLACE / "results.json").write_text(json.dumps(found, indent=1))
+    found = measurement.run()
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
     print(page.text(found))
     if options.peers or options.jobs or options.no_certificates:
         console.log("a part was measured: benchmarks/RESULTS.md stays as it is")
     else:
-        (catalogue.ROOT / "benchmarks" / "RESULTS.md").write_text(page.text(found))
-        page.picture(found, catalogue.ROOT / "docs" / "peers.png")
+        write(found)
     return 0
+
+
+def write(found: dict[str, Any]) -> None:
+    (catalogue.ROOT / "benchmarks" / "RESULTS.md").write_text(page.text(found))
+    page.picture(found, catalogue.ROOT / "docs" / "peers.png")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Job:
     method: str = "fedavg"
     step: float = 0.02
     rounds: int = 200
-    seconds: float = 4.0
+    seconds: float = 2.5
     rows: Any = None  # X, y, groups of the digits, where they were read already
 
     @property
@@ -137,9 +137,9 @@ MAIN = (
     Job("softmax", "softmax on digits", "digits", participants=10, steps=5, step=0.1, rounds=100),
     Job("scaffold", "SCAFFOLD on digits", "digits", participants=10, steps=5, step=0.1, rounds=100, method="scaffold"),
 )
-FEW = replace(MAIN[0], participants=10, seconds=3.0)
+FEW = replace(MAIN[0], participants=10, seconds=2.0)
 AGENTS = tuple(replace(FEW, name=f"agents-{k}", title=f"K = {k:,}", agents=k) for k in (100, 1_000, 10_000, 100_000))
-NET = Job("size", "", "network", participants=10, step=0.05, rounds=40, seconds=4.0)
+NET = Job("size", "", "network", participants=10, step=0.05, rounds=40, seconds=2.5)
 SIZES = (
     replace(FEW, name="size-10", title="10"),
     *(replace(NET, name=f"size-{75 * h + 10}", title=f"{75 * h + 10:,}", size=h) for h in (13, 133, 1_333, 13_333)),

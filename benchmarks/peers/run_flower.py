@@ -68,7 +68,8 @@ def main():
         w = dict(zip(names, result.arrays.to_numpy_ndarrays(), strict=True))
         report(clock, ROUNDS, flatten(w), version=version("flwr"))
 
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": os.cpu_count()}}
+    ray = {"num_cpus": os.cpu_count(), "_node_ip_address": "127.0.0.1"}  # else it listens on every interface
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": ray}
     run_simulation(server, client, num_supernodes=job.agents, backend_config=resources)
 
 
