@@ -1,6 +1,8 @@
 """What a user did wrong, in one clear message: what, where, and what to do."""
 
 import difflib
+import math
+import numbers
 from collections.abc import Iterable
 
 
@@ -18,6 +20,14 @@ class Diverged(FedpointError):
 
 class Recovered(UserWarning):
     """Something on disk was damaged, and an older good version serves. The command line prints it as a note."""
+
+
+def check_number(name: str, value: object, least: float = 0.0, strict: bool = False) -> float:
+    """The value as a finite number within its bounds."""
+    number = math.nan if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
+    if not math.isfinite(number) or not (number > least if strict else number >= least):
+        raise FedpointError(f"{name} must be {'above' if strict else 'at least'} {least:g}, got {value!r}")
+    return number
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -106,7 +106,7 @@ def check_fields(self: Any) -> None:
             array = np.asarray(None if isinstance(value, bool) else value, dtype=float)
         except (TypeError, ValueError):
             array = np.asarray(np.nan)
-        if isinstance(value, bool | str) or np.isnan(array).any():
+        if isinstance(value, bool | str) or np.isnan(array).any() or not array.size:
             raise FedpointError(f"{where} must be a number, got {value!r}")
         if array.ndim and not rule.get("per_agent"):
             raise FedpointError(f"{where} must be one number, got {array.size} (sweep over it with fp.sweep)")
@@ -219,6 +219,9 @@ def algorithm(card: Any) -> Any:
         own_check = getattr(cls, "check", None)
 
         def check(self):
+            for f in dataclasses.fields(self):
+                if "low" in f.metadata and f.default is not None and getattr(self, f.name) is None:
+                    raise FedpointError(f"{type(self).__name__}: {f.name} must be a number, got None")
             check_fields(self)
             if own_check is not None:
                 own_check(self)

@@ -39,7 +39,7 @@ class Network:
     def __init__(self, edges: Any, weights: Any, names: Sequence[Any]):
         self.names = [str(name) for name in names]
         self.edges = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
-        self.weights = np.asarray(weights, dtype=float)
+        self.weights = _as_weights(weights)
         self._check()
 
     def _check(self) -> None:
@@ -466,9 +466,22 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
+def _as_weights(weights: Any) -> np.ndarray:
+    try:
+        found = np.asarray(weights)
+        if found.dtype.kind not in "biuf":
+            raise ValueError
+    except ValueError:
+        raise FedpointError(f"network: weights must be numbers, got {weights!r}") from None
+    found = found.astype(float)
+    if np.isinf(found).any():  # a difference of two is none
+        raise FedpointError("network: weights must be finite")
+    return found
+
+
 def _once(ends: np.ndarray, weights: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Edges that may come in both directions, each once. What is there twice in one direction stays, and is refused."""
-    weights = np.asarray(weights, dtype=float)
+    weights = _as_weights(weights)
     _, first, group = np.unique(np.sort(ends, axis=1), axis=0, return_index=True, return_inverse=True)
     before = first[group.ravel()]  # where the same edge came first
     forward = ends[:, 0] < ends[:, 1]

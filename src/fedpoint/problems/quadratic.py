@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from fedpoint.errors import FedpointError
+from fedpoint.errors import FedpointError, check_number
 from fedpoint.problems.base import Constants, Mine, Oracle, Problem, check_agents, check_finite, check_weights, numbers
 
 
@@ -76,12 +76,13 @@ class Quadratic(Problem):
         H = np.ascontiguousarray(np.broadcast_to(H, (K, d, d)))
         if not np.allclose(H, np.swapaxes(H, 1, 2), rtol=1e-10, atol=1e-12):
             raise FedpointError("H must be symmetric: a field that is no gradient is a linear system, not a quadratic")
-        if not noise >= 0:
-            raise FedpointError(f"noise is a variance and must be at least 0, got {noise}")
+        noise = check_number("noise is a variance and", noise)
+        if not c.shape[1]:
+            raise FedpointError("centers have no coordinates: give at least one")
         self.weights = check_weights(weights, K)
         self.names = [str(k) for k in range(K)]
         self.oracle = QuadraticOracle(noisy=noise > 0)
-        self.own, self.common = Bowl(H, c), float(noise)
+        self.own, self.common = Bowl(H, c), noise
 
     linear = True
 

@@ -383,9 +383,11 @@ class Session:
     def _check_finite(self, at: np.ndarray, records: Records) -> None:
         if self.swept:
             return  # one point of many may diverge: its numbers say so
-        limit = TOO_FAR * (1 + max(float(np.abs(a).max(initial=0)) for a in jax.tree.leaves(self.start)))
+        limit = TOO_FAR * (1 + _largest(self.start))
         for leaf in jax.tree.leaves(records.model):
             bad = ~(np.abs(leaf) <= limit).all(axis=tuple(range(2, leaf.ndim)))
+            if bad.any() and np.isfinite(leaf).all() and self.solution is not None:  # it may be that far away
+                bad = ~(np.abs(leaf) <= TOO_FAR * (1 + _largest(self.solution))).all(axis=tuple(range(2, leaf.ndim)))
             if bad.any():
                 raise Diverged(self._divergence(int(at[bad.any(0).argmax()])), int(at[bad.any(0).argmax()]))
         if not len(at) and not all(np.isfinite(a).all() for a in jax.tree.leaves(self.model())):
@@ -441,6 +443,10 @@ class Session:
             self._deepen(arrays[".mail.stamp"].shape[-1])
         self.state = unflatten(self.state, arrays)
         self.round = round
+
+
+def _largest(model: Any) -> float:
+    return max(float(np.abs(a).max(initial=0)) for a in jax.tree.leaves(model))
 
 
 def _first_enough(stop: Callable, at: np.ndarray, records: Records, errors: np.ndarray | None) -> int | None:

@@ -10,6 +10,16 @@ import numpy as np
 BYTES = 1 << 31  # of basis vectors kept at a time
 
 
+def norm(v: np.ndarray) -> float:
+    """|v|, also where the squares of its numbers leave the floats."""
+    with np.errstate(over="ignore", under="ignore"):
+        size = float(np.linalg.norm(v))
+    if 1e-150 < size < 1e150:
+        return size
+    top = float(np.abs(v).max(initial=0.0))
+    return top if top == 0 or not np.isfinite(top) else top * float(np.linalg.norm(v / top))
+
+
 class Krylov:
     """Arnoldi's process from b: an orthonormal basis of b, A b, A^2 b, ... and A in that basis.
 
@@ -19,7 +29,7 @@ class Krylov:
 
     def __init__(self, apply: Callable[[np.ndarray], np.ndarray], b: np.ndarray, rounding: float = 1e-12):
         self.apply, self.shape, self.rounding = apply, b.shape, rounding
-        self.size = float(np.linalg.norm(b))
+        self.size = norm(b)
         self.most = int(max(2, min(b.size, BYTES // (8 * b.size))))
         self.basis = np.zeros((0, b.size)) if self.size == 0 else (b.ravel() / self.size)[None].copy()
         self.H = np.zeros((1, 0))
@@ -42,13 +52,13 @@ class Krylov:
         while self.steps < steps and not self.closed:
             k = self.steps
             v = self.apply(self.basis[k].reshape(self.shape)).ravel()
-            before = float(np.linalg.norm(v))
+            before = norm(v)
             h = np.zeros(k + 2)
             for _ in range(2):  # twice is enough
                 c = self.basis[: k + 1] @ v
                 v = v - c @ self.basis[: k + 1]
                 h[: k + 1] += c
-            h[k + 1] = np.linalg.norm(v)
+            h[k + 1] = norm(v)
             H = np.zeros((k + 2, k + 1))
             H[: k + 1, :k] = self.H
             H[:, k] = h
@@ -111,7 +121,7 @@ def solve(apply, b: np.ndarray, tolerance: float, steps: int = 20, most: int = 4
     first = space
     if space.closed:  # b = 0
         return np.zeros(b.shape), 0.0, first
-    y, scale = np.zeros(b.shape), max(float(np.linalg.norm(b)), 1e-300)
+    y, scale = np.zeros(b.shape), max(norm(b), 1e-300)
     done = 0
     while True:
         space.extend(space.steps + steps, tolerance * scale / space.size)

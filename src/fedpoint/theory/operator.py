@@ -211,8 +211,9 @@ class Setting:
         rng = np.random.default_rng(0)
         x, h = self.origin, rng.normal(size=self.size)
         with np.errstate(all="ignore"):
-            bend = self.step(x + h) + self.step(x - h) - 2 * self.step(x)
-        return bool(np.abs(bend).max() <= 1e-9 * (1 + np.abs(x).max()))
+            there = self.step(x)
+            bend = self.step(x + h) + self.step(x - h) - 2 * there
+        return bool(np.abs(bend).max() <= 1e-9 * (1 + np.abs(x).max() + np.abs(there).max()))
 
     @cached_property
     def affine(self) -> bool:

@@ -32,9 +32,9 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
     travelled, chunk = 0, 64
     x = np.asarray(x, float)
     while True:
-        size = _residual(setting, x)
+        size = first = _residual(setting, x)
         for _ in range(12):
-            enough = 1e-14 * (1 + np.abs(x).max())
+            enough = 1e-14 * max(np.abs(x).max(), first)  # in the problem's own units, whatever they are
             if size <= 10 * enough:
                 return x
             with np.errstate(all="ignore"):

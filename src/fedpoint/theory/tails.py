@@ -27,6 +27,9 @@ def relative_variance(
 ) -> np.ndarray:
     """(rounds + 1,): Var e / (E e)^2 of the squared error e that begins at `start` and settles at `variance`."""
     r2, r4, n = rate_ms, fourth_rate(rate, rate_ms), max(directions, 1.0)
+    unit = max(start, variance)  # squares of these may leave the floats, and only their ratio counts
+    if unit > 0:
+        start, variance = start / unit, variance / unit
     Q = max(1 - r2, 0.0) * variance
     m2, m4 = start, start**2
     found = np.zeros(rounds + 1)

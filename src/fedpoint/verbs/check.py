@@ -24,6 +24,7 @@ SETTLED = 0.02  # the tail begins where the expected error is this close to the 
 LOOSE = 4.0  # how far the forecast spread of a high error may be off, in which factors of a round count as normal
 INVARIANT = 1e-8  # of the size of what is conserved
 EXACT = 1e-6  # a run without noise follows its path to this, relative
+TINY = 1e-140  # a number whose square is still one, also divided by some
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,11 @@ class _Examination:
         return loose + (0.03 if self.f.setting.moments.sampled else 0.0)
 
     def verdict(self) -> Verdict:
+        top = 0.0 if self.run.error is None or self.f.noiseless else float(self.run.error.max())
+        if top and not TINY < top < 1 / TINY:
+            raise FedpointError(
+                f"the squared errors go up to {top:.0e} and their variance is beyond the floats: run it in other units"
+            )
         if self.f.setting.scheduled:
             checks = [*self._path(), *self._invariants()]
             words = f"follows the forecast of {self.title}'s decaying steps"

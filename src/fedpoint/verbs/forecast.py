@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedpoint.core.participation import as_participation
-from fedpoint.errors import FedpointError
+from fedpoint.errors import FedpointError, check_number
 from fedpoint.runtimes.session import check_place
 from fedpoint.theory.assumptions import Condition, assumptions
 from fedpoint.theory.bounds import Bound, bounds
@@ -287,8 +287,7 @@ class Forecast:
 
     def rounds_to(self, target: float) -> Rounds:
         """The first round at which the expected error is at most `target`; or never, and why."""
-        if not target > 0:
-            raise FedpointError(f"target must be above 0, got {target}")
+        target = check_number("target", target, strict=True)
         never = "" if self.setting.scheduled else self._never(target)
         if never:  # unless the mean passes close to w* on its way to where it stays
             try:

@@ -315,8 +315,10 @@ def check_schedule(participation: Any, schedule: Any, network: Any) -> Any:
 
 
 def check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= MOST_ROUNDS:
-        raise FedpointError(f"{name} must be a whole number from {least} to {MOST_ROUNDS}; got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise FedpointError(f"{name} must be a whole number, at least {least}; got {value!r}")
+    if value > MOST_ROUNDS:
+        raise FedpointError(f"{name} must be at most {MOST_ROUNDS}; got {value}")
 
 
 def check_start(problem: Any, start: Any, network: Any = None) -> Any:
@@ -416,7 +418,7 @@ def stopper(stop: Any, history: Any) -> Callable[[int, Any, np.ndarray | None], 
     """stop= as a function of (round, model, error), for a run that has recorded `history`."""
     if callable(stop):
         return stop
-    if isinstance(stop, bool) or not (isinstance(stop, int | float) and stop > 0):
+    if isinstance(stop, bool) or not (isinstance(stop, int | float) and 0 < stop < math.inf):
         raise FedpointError(f"stop must be a tolerance above 0 or a function, got {stop!r}")
     last = [take_last(history)]
 
