@@ -100,8 +100,8 @@ class Hub:
             self.setup = {"weights": weights.tolist(), "rows": rows, "notes": notes + more, "classes": classes}
             self.setup["recipe"] = [vars(f) for f in recipe]
         self._settle_in()
-        self._save()
         self.ledger.record(0, self.model_arrays())
+        self._save()
 
     def _settle_in(self) -> None:
         """All that follows from the study and what sites said of their data."""

@@ -9,7 +9,7 @@ models/N.npz     the recorded models
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +75,5 @@ class Ledger:
     def _files(self) -> list[Path]:
         return sorted((self.folder / "models").glob("[0-9]*.npz"), key=lambda path: int(path.stem))
 
-    def models(self) -> tuple[np.ndarray, list[dict[str, np.ndarray]]]:
-        """The recorded rounds, and the models at them."""
-        files = self._files()
-        return np.array([int(p.stem) for p in files]), [read_npz(p, "model-of-round")[0] for p in files]
-
-    def events(self) -> list[dict[str, Any]]:
-        return read_lines(self.folder / "rounds.jsonl")[0]
-
     def close(self) -> None:
         self.lock.close()
-
-
-Tell = Callable[[dict[str, Any]], None]

@@ -14,7 +14,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -242,9 +242,3 @@ class Lead:
             if (found[0].parent / "hub.npz").exists():
                 shutil.copytree(found[0].parent, folder, dirs_exist_ok=True)
             return outcome
-
-
-@contextlib.contextmanager
-def leading(folder: str | Path) -> Iterator[Lead]:
-    with Lead(Kit(folder, "admin")) as lead:
-        yield lead
