@@ -13,18 +13,18 @@ import sys
 from disk_steps import every_step
 
 
-def hurry():
+def hurry(patience):
     from fedpoint.report import folder, store
     from fedpoint.runtimes import session
 
-    store.PERIOD, store.SHARE, session.PATIENCE, folder.MAX_RECORD_FILES = 0.02, float("inf"), 0.005, 8
+    store.PERIOD, store.SHARE, session.PATIENCE, folder.MAX_RECORD_FILES = 4 * patience, float("inf"), patience, 8
 
 
 def main(step, *arguments):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the parent ignores it
     from fedpoint.cli import main as fedpoint
 
-    hurry()
+    hurry(0.005)
     steps = itertools.count(1)
 
     def look():
@@ -36,6 +36,6 @@ def main(step, *arguments):
 
 
 if __name__ == "__mp_main__":  # a process that shares the run
-    hurry()
+    hurry(0.05)
 if __name__ == "__main__":
     main(*sys.argv[1:])
