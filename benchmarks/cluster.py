@@ -137,7 +137,8 @@ def main() -> None:
     work = (t["strong"] - t["empty"]) / large  # ms of an agent and round
     tell = t["empty, 2"] - t["empty"] / 2
     tell_fast = t["empty, 2, fast"] - t["empty"] / 2
-    band = moved(2, True, 100_000) / max(t["wide, 2, fast"] - t["wide"] / 2 - tell_fast, 1e-9) / 1e6  # GB/s
+    wire = t["wide, 2, fast"] - t["wide"] / 2 - tell_fast  # ms
+    band = f"{moved(2, True, 100_000) / wire / 1e6:.2f} GB/s over loopback" if wire > 0 else "no bandwidth resolved"
     checks = {
         "strong, 2": t["empty"] / 2 + large / 2 * work + tell,
         "strong, 2, fast": t["empty"] / 2 + large / 2 * work + tell_fast,
@@ -187,7 +188,7 @@ def main() -> None:
         f"two take {t['strong, 2'] / t['half']:.2f} times as long as one.",
         "",
         f"Constants: work {1e6 * work:.0f} ns an agent and round ({1e6 * work / STEPS:.0f} ns a local step), "
-        f"ordered sum {tell:.2f} ms, all-reduce {tell_fast:.2f} ms, {band:.2f} GB/s over loopback, "
+        f"ordered sum {tell:.2f} ms, all-reduce {tell_fast:.2f} ms, {band}, "
         f"{per_agent:.0f} bytes of memory an agent (its data are {8 * (D + 2)}).",
         "",
         f"What the model says of {hosts} hosts and {agents:,} agents, with all-reduces in log2(hosts) hops of the "
