@@ -165,7 +165,8 @@ def _table(text, heading):
 
 
 def test_targets_are_those_of_the_fastest_framework():
-    found = {what.split(":")[0]: (value, sense, target) for what, value, sense, target in page.Results(FOUND).targets()}
+    rows = [row for row in page.Results(FOUND).targets() if not row[0].endswith("by processor time")]
+    found = {what.split(":")[0]: (value, sense, target) for what, value, sense, target in rows}
     value, sense, target = found["softmax on digits"]
     assert (value, sense, target) == (pytest.approx(10.0), ">=", 12.0)  # FedJAX; the plain loop does not count
     assert found["softmax, cold, 100 rounds"][0] == pytest.approx((2.0 + 99 * 20e-3) / 1.0)

@@ -102,7 +102,13 @@ class Measurement:
         self.main = [job for job in jobs.MAIN if job.name in chosen]
         self.scaling = [job for job in jobs.JOBS.values() if job not in jobs.MAIN and job.name in chosen]
         self.pythons: dict[str, Path] = {}
-        self.found: dict[str, Any] = {"machine": machine(), "installed": {}, "runs": [], "certificates": []}
+        self.found: dict[str, Any] = {
+            "machine": machine(),
+            "installed": {},
+            "runs": [],
+            "certificates": [],
+            "loads": [],
+        }
 
     def install(self) -> None:
         for peer in self.peers:
@@ -146,6 +152,7 @@ class Measurement:
 
     def _keep(self, facts: dict[str, Any]) -> None:
         self.found["runs"].append(facts)
+        self.found["loads"].append(round(os.getloadavg()[0], 1))
         self._save()
         rate = f"{1 / facts['round']:,.4g} rounds/s" if facts.get("round") else facts["error"] or "one round only"
         self.console.log(f"{facts['job']:12s} {facts['peer']:10s} {rate}")
