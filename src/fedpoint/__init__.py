@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     )
     from fedpoint.core.agent import Agent, descend
     from fedpoint.core.algorithm import CATALOGUE, Card, Reference, algorithm
-    from fedpoint.core.clock import Arrivals, Clock, Constant, Hinge, InStep, OwnPace, Polynomial, Replay, Waiting
+    from fedpoint.core.clock import Clock
     from fedpoint.core.inbox import Inbox
     from fedpoint.core.network import Network
     from fedpoint.core.participation import (
@@ -58,8 +58,11 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
         TotallyAsynchronous,
         WorstCase,
     )
+    from fedpoint.core.staleness import Constant, Hinge, Polynomial
     from fedpoint.core.steps import Epochs, Exponential, InverseTime, Scheduled, Stragglers
+    from fedpoint.core.timed import Arrivals, Waiting
     from fedpoint.core.trace import Recorded
+    from fedpoint.core.turns import InStep, OwnPace, Replay
     from fedpoint.errors import Diverged, FedpointError
     from fedpoint.problems.estimate import Estimates, estimate_constants
     from fedpoint.report.load import load
@@ -82,7 +85,10 @@ _NAMES = {
     "FedYogi GeneralRule GradientExchange ParameterExchange QFedAvg ScaffLSA Scaffnew Scaffold",
     "fedpoint.core.agent": "Agent descend",
     "fedpoint.core.algorithm": "CATALOGUE Card Reference algorithm",
-    "fedpoint.core.clock": "Arrivals Clock Constant Hinge InStep OwnPace Polynomial Replay Waiting",
+    "fedpoint.core.clock": "Clock",
+    "fedpoint.core.staleness": "Constant Hinge Polynomial",
+    "fedpoint.core.timed": "Arrivals Waiting",
+    "fedpoint.core.turns": "InStep OwnPace Replay",
     "fedpoint.core.inbox": "Inbox",
     "fedpoint.core.network": "Network",
     "fedpoint.core.participation": "Answering ByWeight Everyone Importance Participation Uniform read_trace",

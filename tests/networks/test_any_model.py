@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import fedpoint as fp
-from fedpoint.core.clock import Clock, OwnPace
+from fedpoint.core.clock import Clock
 from fedpoint.core.network import Network
 from fedpoint.core.random import Key
 from fedpoint.core.schedule import (
@@ -25,6 +25,7 @@ from fedpoint.core.schedule import (
     TotallyAsynchronous,
     WorstCase,
 )
+from fedpoint.core.turns import OwnPace
 from fedpoint.problems.any_model import AnyModel, copies_of, weights_name
 from fedpoint.problems.neighbours import WeightedNeighborsClassifier, WeightedNeighborsRegressor
 from fedpoint.runtimes.loop import Exchange, run_any

@@ -23,8 +23,10 @@ from typing import Any
 
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import Mistake, of_table
-from fedpoint.core import clock, schedule
-from fedpoint.core.clock import Clock, Constant, Hinge, Polynomial, Replay
+from fedpoint.core import schedule, timed, turns
+from fedpoint.core.clock import Clock
+from fedpoint.core.staleness import Constant, Hinge, Polynomial
+from fedpoint.core.turns import Replay
 from fedpoint.errors import FedpointError, nearest
 
 CLASSES: tuple[Any, ...] = (
@@ -33,11 +35,11 @@ CLASSES: tuple[Any, ...] = (
     schedule.PartiallyAsynchronous,
     schedule.TotallyAsynchronous,
     schedule.WorstCase,
-    clock.InStep,
-    clock.OwnPace,
-    clock.Replay,
-    clock.Waiting,
-    clock.Arrivals,
+    turns.InStep,
+    turns.OwnPace,
+    turns.Replay,
+    timed.Waiting,
+    timed.Arrivals,
 )
 KINDS = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower(): cls for cls in CLASSES}
 STALENESS = ("constant", "polynomial", "hinge")

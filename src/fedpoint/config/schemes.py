@@ -21,8 +21,10 @@ from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import Mistake, of_table
 from fedpoint.config.schedules import CLASSES
 from fedpoint.config.values import Unreadable, plain, value_of
-from fedpoint.core.clock import Clock, Constant, Hinge, Polynomial, Replay
+from fedpoint.core.clock import Clock
 from fedpoint.core.participation import SCHEMES, Answering, Uniform, as_participation, read_trace
+from fedpoint.core.staleness import Constant, Hinge, Polynomial
+from fedpoint.core.turns import Replay
 from fedpoint.errors import FedpointError, nearest
 
 INNER = {name: cls for name, cls in SCHEMES.items() if cls is not Answering}

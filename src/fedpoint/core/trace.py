@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedpoint.core.clock import Constant, Timed, _Round
 from fedpoint.core.record import record
+from fedpoint.core.staleness import Constant
+from fedpoint.core.timed import Round, Timed
 from fedpoint.errors import FedpointError
 
 
@@ -64,5 +65,5 @@ class Recorded(Timed):
             row = self.rows[time % len(self.rows)]
             agents, age = (np.array(column) for column in zip(*((self._known[n], a) for n, a in row), strict=True))
             weight = self.mixing * self.staleness.weight(age) * p[agents] * (len(p) / len(row))
-            made.append(_Round(agents, weight, np.ones(len(row), bool), len(row), True, age, float(time + 1)))
+            made.append(Round(agents, weight, np.ones(len(row), bool), len(row), True, age, float(time + 1)))
         return made

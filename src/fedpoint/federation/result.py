@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from fedpoint.config import methods
-from fedpoint.core.clock import Replay
 from fedpoint.core.participation import Answering
 from fedpoint.core.trace import Recorded
+from fedpoint.core.turns import Replay
 from fedpoint.errors import FedpointError
 from fedpoint.federation.shapes import tree_of
 from fedpoint.federation.study import Study, read

@@ -39,9 +39,9 @@ from fedpoint.config.experiment import read_toml
 from fedpoint.config.kinds import Count, Kind, Positive, Seed, Table, Variance
 from fedpoint.config.mistakes import Mistake, Mistakes, of_table
 from fedpoint.config.problems import KINDS, AnyKind
-from fedpoint.core.clock import Constant
 from fedpoint.core.participation import Answering, Importance
 from fedpoint.core.schedule import Synchronous
+from fedpoint.core.staleness import Constant
 from fedpoint.errors import FedpointError, nearest
 from fedpoint.report.disk import canonical
 from fedpoint.runtimes.session import bind_algorithm, check_place, check_valid

@@ -9,9 +9,11 @@ import numpy as np
 
 from fedpoint.algorithms import FedAvg, FedRelax, Scaffold
 from fedpoint.config import generate
-from fedpoint.core.clock import Arrivals, Clock, InStep, OwnPace, Waiting
+from fedpoint.core.clock import Clock
 from fedpoint.core.network import Network
 from fedpoint.core.schedule import WorstCase
+from fedpoint.core.timed import Arrivals, Waiting
+from fedpoint.core.turns import InStep, OwnPace
 from fedpoint.lab.study import Findings, Study, Tell
 from fedpoint.problems import LeastSquares, Quadratic
 from fedpoint.theory import asynchronous, contraction

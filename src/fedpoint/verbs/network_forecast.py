@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedpoint.core.clock import InStep
 from fedpoint.core.schedule import Synchronous
+from fedpoint.core.turns import InStep
 from fedpoint.errors import FedpointError
 from fedpoint.theory import networks
 from fedpoint.theory.asynchronous import Bounds, asynchronous
