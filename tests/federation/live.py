@@ -54,7 +54,7 @@ class Live:
         from fedpoint.federation.flare.lead import job_folder
 
         where = self.root / f"job-{time.time_ns()}"
-        made = job_folder(self.study, False, where)
+        made = job_folder(self.study, "", where)
         change(made)
         return made
 

@@ -269,8 +269,9 @@ def test_kill_a_worker(live, whole, tmp_path):
     assert made.events[-1]["answered"] == SITES
 
 
-def test_kill_a_site(live, whole, tmp_path):
+def test_kill_a_site(live, whole, tmp_path, monkeypatch):
     """The others go on in the next segment; the site comes back with its memory."""
+    monkeypatch.setattr("fedpoint.federation.flare.lead.SILENT", 2.0)  # rounds are few: no time to lose
     going = Running(live, tmp_path / "hub")
     going.start()
     going.reach(5)

@@ -85,7 +85,7 @@ class FlareEngine:
 class HubController(Controller):
     """Runs a segment of a study: from where its ledger stands, to the end or until something stops it."""
 
-    def __init__(self, study: dict[str, Any], fresh: bool = False, version: str = __version__):
+    def __init__(self, study: dict[str, Any], fresh: str = "", version: str = __version__):
         super().__init__()
         self.study: Study = parse(study)
         self.fresh, self.version = fresh, version
@@ -125,8 +125,7 @@ class HubController(Controller):
         kit = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
         run = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
         folder = kit / "fedpoint" / self.study.name
-        if self.fresh and folder.exists():
-            shutil.move(folder, folder.with_name(f"{folder.name}-{time.time_ns()}"))
+        self._begin_anew(folder)
         self.engine = FlareEngine(self, fl_ctx, abort_signal)
         state, said = "failed", ""
         try:
@@ -155,6 +154,16 @@ class HubController(Controller):
             self.log_error(fl_ctx, traceback.format_exc())
         self._hand_over(folder, run, {"state": state, "message": said})
         self.log_info(fl_ctx, f"{state}: {said}")
+
+    def _begin_anew(self, folder: Path) -> None:
+        """Put an older run aside, once: later segments of this one (`fresh` names it) go on in its folder."""
+        mark = folder / "fresh"
+        if not self.fresh or (mark.exists() and mark.read_text() == self.fresh):
+            return
+        if folder.exists():
+            shutil.move(folder, folder.with_name(f"{folder.name}-{time.time_ns()}"))
+        folder.mkdir(parents=True)
+        write_bytes(mark, self.fresh.encode())
 
     def _ledger(self, folder: Path) -> Ledger:
         """The study's folder. A hub whose server was killed may hold it still, for a moment."""

@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import logging
+import secrets
 import shutil
 import socket
 import tempfile
@@ -30,7 +31,7 @@ POLL = 0.3
 REQUEST = 0.02  # seconds between a site's questions for work; the engine's own 2 would be 2 s a round
 CONNECT = 30.0  # seconds to reach the server
 BEGIN, GONE = 180.0, 30.0  # seconds without a word from a job: until its first, and then
-SILENT = 20.0  # seconds after which a site that is silent in a job, but connected, gets a new job
+SILENT = 8.0  # seconds after which a site that is silent in a job, but connected, gets a new job
 FRESH = 12.0  # seconds: a site that was heard of so lately is connected
 COMING = ("SUBMITTED", "APPROVED", "DISPATCHED")  # states of a job that is not at work yet
 SEGMENTS = 20  # jobs in a row without a round gained
@@ -38,7 +39,7 @@ SEGMENTS = 20  # jobs in a row without a round gained
 Tell = Callable[[dict[str, Any]], Any]
 
 
-def job_folder(study: Study, fresh: bool, where: Path) -> Path:
+def job_folder(study: Study, fresh: str, where: Path) -> Path:
     """A job: two configurations and nothing that runs. The classes are those of the installed fedpoint."""
     folder = where / study.name
     config = folder / "app" / "config"
@@ -155,6 +156,7 @@ class Lead:
     def run(self, folder: Path, tell: Tell, fresh: bool = False, wait: float = 300.0) -> Federated:
         """From where the hub's ledger stands to the end, segment by segment; the hub's folder is copied to `folder`."""
         vain, last = 0, -1
+        anew = secrets.token_hex(8) if fresh else ""
         for job in self.jobs():  # one that is still at work is followed, or makes way
             if fresh:
                 self.ask("abort_job", job)
@@ -164,14 +166,13 @@ class Lead:
         while True:
             self._gather(wait, tell)
             with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
-                made = job_folder(self.study, fresh, Path(work))
+                made = job_folder(self.study, anew, Path(work))
                 job = self.ask("submit_job", str(made))
             if job is None:
                 vain += 1
             else:
                 reached = self._follow(job, tell, BEGIN)
                 outcome = self._outcome(job, folder)
-                fresh = False
                 if outcome["state"] == "done":
                     return Federated(folder)
                 if outcome["state"] in ("stopped", "failed"):
