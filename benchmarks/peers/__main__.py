@@ -63,7 +63,7 @@ def measure(python: Path, name: str, job: jobs.Job, limit: float, *arguments: st
     environment = {"PEER_OUT": str(out), "FEDPOINT_CACHE": str(PLACE / "cache")}
     if name == "fedpoint":
         environment["PYTHONPATH"] = str(catalogue.ROOT / "src")
-    if not job.name.startswith("size"):  # small work: threads do not pay, and idle ones spin
+    if job.kind != "network" or job.size < 1000:  # small work: threads do not pay, and idle ones spin
         environment |= ONE_THREAD
     command = [str(python), str(HERE / f"run_{name}.py"), str(PLACE / "jobs" / job.name), *arguments]
     ended = processes.run(command, out / "log.txt", limit, environment)
@@ -71,15 +71,17 @@ def measure(python: Path, name: str, job: jobs.Job, limit: float, *arguments: st
     if not report.exists():
         return facts
     told = json.loads(report.read_text())
-    if not (PLACE / "jobs" / job.name / "history.npy").exists() or not told["blocks"]:  # fedpoint's first start
+    if arguments == ("cold",):
         return facts | {n: told[n] for n in ("first", "rounds", "version")}
     return facts | figures(job, told, np.load(out / "model.npy"))
 
 
 def figures(job: jobs.Job, told: dict[str, Any], model: np.ndarray) -> dict[str, Any]:
     """What a report says, and how far its model is from fedpoint's after as many rounds."""
-    history = np.load(PLACE / "jobs" / job.name / "history.npy", mmap_mode="r")
-    ours = np.asarray(history[told["rounds"]]) if told["rounds"] < len(history) else None
+    file, ours = PLACE / "jobs" / job.name / "history.npy", None
+    if file.exists():
+        history = np.load(file, mmap_mode="r")
+        ours = np.asarray(history[told["rounds"]]) if told["rounds"] < len(history) else None
     each = [seconds / rounds for rounds, seconds, _ in told["blocks"]]
     work = [seconds / rounds for rounds, _, seconds in told["blocks"]]
     return {

@@ -142,7 +142,10 @@ AGENTS = tuple(replace(FEW, name=f"agents-{k}", title=f"K = {k:,}", agents=k) fo
 NET = Job("size", "", "network", participants=10, step=0.05, rounds=40, seconds=2.5)
 SIZES = (
     replace(FEW, name="size-10", title="10"),
-    *(replace(NET, name=f"size-{75 * h + 10}", title=f"{75 * h + 10:,}", size=h) for h in (13, 133, 1_333, 13_333)),
+    *(
+        replace(NET, name=f"size-{75 * h + 10}", title=f"{75 * h + 10:,}", size=h, rounds=40 if h < 1000 else 10)
+        for h in (13, 133, 1_333, 13_333)
+    ),
 )
 STEPS = tuple(
     replace(FEW, name=f"steps-{e}", title=f"E = {e}", data="stored", steps=e, rounds=60) for e in (1, 10, 100)
