@@ -5,7 +5,7 @@ import traceback
 
 import jax
 import numpy as np
-from worlds import ROUNDS, worlds
+from kinds_of_rounds import ROUNDS, worlds
 
 from fedpoint.runtimes.cluster import ClusterSession
 from fedpoint.runtimes.job import Line, Seat, _join

@@ -159,7 +159,7 @@ def everything(processes, out, *fast, flags=None):
 @pytest.mark.parametrize("flags", [None, ""])  # as the tests compile, and as users do
 def test_same_bits_in_every_kind_of_round(tmp_path, flags):
     sys.path.insert(0, str(HERE))
-    from worlds import ROUNDS, worlds
+    from kinds_of_rounds import ROUNDS, worlds
 
     found = {n: everything(n, tmp_path / f"{n}.npz", flags=flags) for n in (1, 2, 3, 4)}
     for n in (2, 3, 4):
