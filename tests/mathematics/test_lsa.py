@@ -196,6 +196,7 @@ def equal_agents(N):
     return fp.problems.LinearSystem(np.tile(A[:1], (N, 1, 1)), np.tile(b[:1], (N, 1)), noise)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [fp.FedLSA, fp.ScaffLSA])
 def test_linear_speed_up(method):
     """The error of N equal agents settles like 1/N: the slope of runs over N, each to about 2 %."""
@@ -247,6 +248,7 @@ def test_the_lectures_table():
         fp.theory.complexity(fp.problems.Quadratic(1.0, [[0.0]]), 1e-3)
 
 
+@pytest.mark.slow
 def test_what_forecasts_find_beside_the_lectures_table():
     """Every setting that is found reaches the target when it says."""
     small, start = fp.problems.LinearSystem([[[1.0]], [[2.0]]], [[1.0], [0.0]], noise=0.2), np.array([3.0])

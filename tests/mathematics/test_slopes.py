@@ -106,12 +106,14 @@ def check_gain(x, samples, exact):
     assert abs(measured - expected) < 4 * error
 
 
+@pytest.mark.slow
 def test_the_steady_state_falls_like_one_over_the_number_of_agents():
     """L0, linear gain: K = L = 1, 8, 64, one step each."""
     agents = np.array([1, 8, 64])
     check_gain(agents, [steady_state(K, K, 1) for K in agents.tolist()], [exact_msd(K, 1) for K in agents])
 
 
+@pytest.mark.slow
 def test_the_steady_state_falls_like_one_over_participants_times_steps():
     """L0: L of 8 agents, E local steps of mu/E: MSD ~ mu M sv2 / (2 L E)."""
     pairs = [(8, 1), (2, 8), (8, 8)]

@@ -58,6 +58,7 @@ def test_the_promise_on_a_stream(streamed):
         assert abs(m.z) < 4  # the forecast is exact
 
 
+@pytest.mark.slow
 def test_the_promise_on_batches():
     made = fp.plan(regression(), target=0.01, methods=["fedavg", "scaffold"], local_steps=[1, 4], participation=[None])
     assert len(made.choices) == 2
@@ -73,6 +74,7 @@ def test_the_promise_on_a_logistic_regression():
     assert any("linearised" in note for note in made.notes)
 
 
+@pytest.mark.slow
 def test_the_promise_for_the_loss():
     made = fp.plan(regression(), target=0.005, measure="loss", **CHEAP)
     assert len(made.choices) == 2
