@@ -9,6 +9,7 @@ import fedpoint as fp
 from fedpoint import Network
 from fedpoint.config import networks
 from fedpoint.config.mistakes import Mistakes
+from fedpoint.config.text import absolute
 from fedpoint.config.values import Unreadable
 
 SIX = fp.problems.LeastSquares(
@@ -60,8 +61,8 @@ def test_names_and_files(tmp_path):
     assert net.edges.tolist() == [[0, 2], [1, 2]] and net.weights.tolist() == [2, 1]
     (tmp_path / "plain.csv").write_text("b,a\r\nann,bob\r\n")
     assert read('network = {file = "plain.csv"}', NAMED, tmp_path).edges.tolist() == [[0, 1]]
-    assert networks.absolute({"file": "edges.csv"}, tmp_path) == {"file": str(tmp_path / "edges.csv")}
-    assert networks.absolute("ring", tmp_path) == "ring"
+    assert absolute({"file": "edges.csv"}, tmp_path) == {"file": str(tmp_path / "edges.csv")}
+    assert absolute("ring", tmp_path) == "ring"
     assert networks.network_of(None, None, SIX) is None and networks.mistakes(None, ("network",), None) == []
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import click
 
+from fedpoint.cli import options
+
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON, for programs.")
+@options.as_json
 @click.option("--markdown", is_flag=True, help="Print the table as it stands in the README.")
 def algorithms(name: str | None, as_json: bool, markdown: bool) -> None:
     """List the algorithms, or describe one by NAME: what it does, its parameters, where it ends."""

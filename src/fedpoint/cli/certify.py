@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from fedpoint.cli import options
 from fedpoint.errors import FedpointError, nearest
 
 
@@ -20,7 +21,7 @@ from fedpoint.errors import FedpointError, nearest
 @click.option("--claims", metavar="NAME", help="The method that it should be; default: what its class derives from.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that it uses, as step=0.05.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the problems and the noise.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+@options.as_json
 @click.pass_context
 def certify(
     ctx: click.Context, subject: str, claims: str | None, settings: tuple[str, ...], seed: int, as_json: bool

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import click
 
+from fedpoint.cli import options
+
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--claims", metavar="NAME", help="What the algorithm claims to be; default: what its code says.")
-@click.option("--figure", type=click.Path(path_type=Path), help="Draw run and forecast: png, svg or pdf by its ending.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+@options.figure("Draw run and forecast: png, svg or pdf by its ending.")
+@options.as_json
 @click.pass_context
 def check(ctx: click.Context, folder: Path, claims: str | None, figure: Path | None, as_json: bool) -> None:
     """Compare the run in FOLDER with its forecast; the exit status is 1 when it fails.
@@ -21,11 +23,8 @@ def check(ctx: click.Context, folder: Path, claims: str | None, figure: Path | N
     """
     from fedpoint.cli.experiment import run_folders
     from fedpoint.report.load import load
-    from fedpoint.report.plots import check_path
     from fedpoint.verbs.check import check as examine
 
-    if figure is not None:
-        check_path(figure)
     folders = run_folders(folder)
     verdicts = []
     for number, path in enumerate(folders, 1):

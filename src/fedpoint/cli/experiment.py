@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from fedpoint.config import Experiment, Member, parse, read
 from fedpoint.errors import Diverged, FedpointError
 from fedpoint.report import disk
 from fedpoint.report.folder import RunFolder
+from fedpoint.report.labels import slug
 from fedpoint.report.load import LoadedRun, load
 from fedpoint.report.store import Place
 from fedpoint.verbs.run import Run, run
@@ -32,7 +32,7 @@ class Outcome:
 def free_folder(name: str) -> Path:
     """runs/NAME-N with the first N that is not taken."""
     number = 1
-    while (path := Path("runs") / f"{_slug(name)}-{number}").exists():
+    while (path := Path("runs") / f"{slug(name)}-{number}").exists():
         number += 1
     return path
 
@@ -84,7 +84,7 @@ def perform(
     """
     outcomes = []
     for number, member in enumerate(experiment.members, 1):
-        path = folder / f"{number}-{_slug(member.label)}" if experiment.comparison else folder
+        path = folder / f"{number}-{slug(member.label)}" if experiment.comparison else folder
         try:
             outcomes.append(Outcome(member.label, path, _one(experiment, member, path, watch, rounds, processes)))
         except Diverged as error:
@@ -151,7 +151,3 @@ def _interrupted(member: Member, path: Path, folder: Path, experiment: Experimen
     point = RunFolder.open(path).latest() if begun else None
     which = f" of {member.label}" if experiment.comparison else ""
     return f"interrupted at round {point.round if point else 0}{which}; resume with: fedpoint resume {folder}"
-
-
-def _slug(label: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") or "run"

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from fedpoint.cli import options
+
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
 STUDY = click.argument("study", type=click.Path(path_type=Path))
@@ -46,7 +48,7 @@ def federate() -> None:
 @federate.command()
 @click.argument("study", type=FILE)
 @click.option("--folder", type=FOLDER, help="Where the kits go; default kits-NAME beside the study.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+@options.as_json
 def provision(study: Path, folder: Path | None, as_json: bool) -> None:
     """Make every party's kit for STUDY.toml: certificates, the study, and rules that lock it down.
 
@@ -117,8 +119,8 @@ def site(kit: Path, data: Path | None, dry_run: bool, yes: bool, as_json: bool) 
 @click.option("--export", type=FILE, help="Also write the model, for `fedpoint predict`.")
 @click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for sites.")
 @click.option("--fresh", is_flag=True, help="Begin anew, instead of going on where the study stands.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@options.as_json
+@options.quiet
 def run(
     study: Path, folder: Path | None, export: Path | None, wait: float, fresh: bool, as_json: bool, quiet: bool
 ) -> None:
@@ -140,7 +142,7 @@ def run(
 
 @federate.command()
 @STUDY
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+@options.as_json
 def status(study: Path, as_json: bool) -> None:
     """Where STUDY.toml (or the study of the administrator's kit) is: who is connected, and what was the last round."""
     from fedpoint.federation.flare.lead import Lead
@@ -181,8 +183,8 @@ def stop(study: Path) -> None:
 @click.option("--rounds", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
 @click.option("--port", default=0, type=click.IntRange(0, 65534), help="Of the server; 0: any that is free.")
 @click.option("--keep", type=FOLDER, help="Keep kits, logs and the result in this folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@options.as_json
+@options.quiet
 def demo(rounds: int, port: int, keep: Path | None, as_json: bool, quiet: bool) -> None:
     """Credit scoring over three banks: a server and three sites as processes of this machine, with mutual TLS.
 

@@ -10,21 +10,20 @@ from typing import Any
 
 import click
 
+from fedpoint.cli import options
+
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--target", type=float, metavar="X", help="Also say in which round the expected error falls to X.")
 @click.option("--bounds", "with_bounds", is_flag=True, help="The lectures' bounds beside the forecast.")
-@click.option("--figure", type=click.Path(path_type=Path), help="Draw the curve: png, svg or pdf by its ending.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+@options.figure("Draw the curve: png, svg or pdf by its ending.")
+@options.as_json
 def forecast(file: Path, target: float | None, with_bounds: bool, figure: Path | None, as_json: bool) -> None:
     """Say where the runs of FILE.toml end, how far from the optimum, how fast and how noisy: from theory, no run."""
     from fedpoint.config import read
-    from fedpoint.report.plots import check_path
     from fedpoint.verbs.forecast import forecast as make
 
-    if figure is not None:
-        check_path(figure)
     experiment = read(file)
     documents: list[dict[str, Any]] = []
     for number, member in enumerate(experiment.members, 1):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedpoint.cli import options
 from fedpoint.errors import FedpointError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out", default="runs/lab", show_default=True, metavar="DIR", help="Folder for the picture; made if missing."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, for programs.")
+@options.as_json
 @click.option("--quick", is_flag=True, help="Fewer repeats: a rougher picture, sooner.")
 @click.option("--rounds", type=int, metavar="N", help="Rounds of every curve.")
 @click.option("--repeats", type=int, metavar="N", help="Independent runs that are averaged.")

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from fedpoint.cli import options
+
 SECONDS = 3.0  # between two lines of progress
 
 
@@ -24,10 +26,10 @@ SECONDS = 3.0  # between two lines of progress
 @click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="How many --verify runs.")
 @click.option("--repeats", type=click.IntRange(min=2), default=50, show_default=True, help="Of each of them.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the file's.")
-@click.option("--figure", type=click.Path(path_type=Path), help="Where the picture goes; default NAME-plan.png.")
-@click.option("--no-figure", is_flag=True, help="Draw no picture.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@options.figure("Where the picture goes; default NAME-plan.png.")
+@options.no_figure
+@options.as_json
+@options.quiet
 def plan(
     file: Path,
     target: float | None,
@@ -49,11 +51,8 @@ def plan(
     The picture shows cost against accuracy, one line for each method.
     """
     from fedpoint.config.plans import read_plan
-    from fedpoint.report.plots import check_path
     from fedpoint.verbs.plan import plan as make
 
-    if figure is not None:
-        check_path(figure)
     asked = read_plan(file, target=target, budget=budget, minimise=minimise, measure=measure, seed=seed)
     with following(quiet) as progress:
         made = make(asked.problem, **asked.arguments, progress=progress)

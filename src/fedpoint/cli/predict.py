@@ -12,6 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
+from fedpoint.cli import options
 from fedpoint.data.column import Column
 from fedpoint.data.columns import BadTable, cell_at, header_of, not_values, read_columns, shown
 from fedpoint.data.tables import Feature, encode
@@ -26,7 +27,7 @@ CLASSIFIER = "Logistic"
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), help="A CSV file for the predictions; default: printed.")
 @click.option("--target", metavar="COLUMN", help="A column with the truth: also tells how good the predictions are.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+@options.as_json
 def predict(model: Path, data: Path, output: Path | None, target: str | None, as_json: bool) -> None:
     """Predict with MODEL for every row of DATA, CSV or Parquet. MODEL is a finished run's folder, or from run.export.
 

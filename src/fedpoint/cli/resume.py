@@ -7,18 +7,17 @@ from typing import Any
 
 import click
 
+from fedpoint.cli import options
 from fedpoint.cli.processes import shared
 
 
 @click.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--rounds", type=click.IntRange(min=0), metavar="N", help="Go on to so many rounds in all.")
-@click.option(
-    "--figure", type=click.Path(path_type=Path), help="Where the picture goes: png, svg or pdf by its ending."
-)
-@click.option("--no-figure", is_flag=True, help="Draw no picture.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@options.figure()
+@options.no_figure
+@options.as_json
+@options.quiet
 @shared
 def resume(
     folder: Path,
@@ -38,10 +37,7 @@ def resume(
     from fedpoint.cli.progress import watch
     from fedpoint.cli.show import picture, report
     from fedpoint.report.load import LoadedRun
-    from fedpoint.report.plots import check_path
 
-    if figure is not None:
-        check_path(figure)
     experiment = reopen(folder)
     if rounds is not None and (folder / COMPARISON).is_file():
         experiment = experiment.with_rounds(rounds)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from fedpoint.cli import options
 from fedpoint.cli.processes import shared
 
 
@@ -15,12 +16,10 @@ from fedpoint.cli.processes import shared
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the run is kept; default runs/NAME-N.")
 @click.option("--rounds", type=click.IntRange(min=0), metavar="N", help="Instead of the file's.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the file's.")
-@click.option(
-    "--figure", type=click.Path(path_type=Path), help="Where the picture goes: png, svg or pdf by its ending."
-)
-@click.option("--no-figure", is_flag=True, help="Draw no picture.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@options.figure()
+@options.no_figure
+@options.as_json
+@options.quiet
 @shared
 def run(
     file: Path,
@@ -45,10 +44,7 @@ def run(
     from fedpoint.cli.progress import watch
     from fedpoint.cli.show import picture, report
     from fedpoint.config import read
-    from fedpoint.report.plots import check_path
 
-    if figure is not None:
-        check_path(figure)
     experiment = read(file, rounds=rounds, seed=seed)
     for note in experiment.notes:
         click.echo(f"Note: {note}.", err=True)

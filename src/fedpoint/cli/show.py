@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,10 @@ import numpy as np
 
 from fedpoint.cli.experiment import Outcome
 from fedpoint.config import Experiment
+from fedpoint.core.plain import finite
 from fedpoint.errors import Diverged
+from fedpoint.metrics.means import mean_and_error
+from fedpoint.report.markup import size
 
 
 def picture(outcomes: list[Outcome], path: Path | None, folder: Path) -> Path | None:
@@ -55,14 +57,6 @@ def report(experiment: Experiment, outcomes: list[Outcome], folder: Path, figure
         raise Diverged("\n".join(texts), wrong[0].diverged.round)  # type: ignore[union-attr]
 
 
-def mean_and_error(values: np.ndarray | None) -> tuple[float | None, float | None]:
-    """The mean over repeats and its standard error; None where there is none."""
-    if values is None:
-        return None, None
-    spread = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
-    return float(values.mean()), spread
-
-
 def _curves(run: Any) -> dict[str, np.ndarray | None]:
     return {"error": run.error, "loss": run.loss if run.has_loss else None}
 
@@ -82,15 +76,11 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
     return {
         **row,
         "rounds": int(run.rounds[-1]),
-        **{name: {"mean": _finite(mean), "standard_error": _finite(se)} for name, (mean, se) in measures.items()},
+        **{name: {"mean": finite(mean), "standard_error": finite(se)} for name, (mean, se) in measures.items()},
         "cost": dataclasses.asdict(run.cost),
         "rounds_per_second": run.speed,
         "engine": run.engine,
     }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _table(outcomes: list[Outcome]) -> None:
@@ -111,7 +101,7 @@ def _table(outcomes: list[Outcome]) -> None:
             continue
         cost, final = run.cost, _final(run)
         cells = [_cell(*mean_and_error(final.get(name))) for name in measured]
-        sent = _bytes(cost.bytes_down + cost.bytes_up)
+        sent = size(cost.bytes_down + cost.bytes_up)
         table.add_row(outcome.label, f"{cost.rounds:,}", *cells, sent, f"{cost.evaluations:,.0f}")
     console = Console(highlight=False)
     # A file or a pipe has no width: nothing to wrap for.
@@ -123,11 +113,3 @@ def _cell(mean: float | None, spread: float | None) -> str:
     if mean is None:
         return "-"
     return f"{mean:.4g}" if spread is None else f"{mean:.3g} ± {spread:.1g}"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

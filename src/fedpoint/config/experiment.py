@@ -16,7 +16,7 @@ from fedpoint.config.data import Partition
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import NOTHING, Mistake, Mistakes
 from fedpoint.config.problems import KINDS, AnyKind, Seed, Table
-from fedpoint.config.text import read_text
+from fedpoint.config.text import absolute, read_text
 from fedpoint.core.room import check_room
 from fedpoint.core.schedule import Synchronous
 from fedpoint.data.columns import BadTable
@@ -250,10 +250,10 @@ def _content(checked: Content, tables: list, key: str, choices: list, base: Path
     """The whole content with its defaults, lists multiplied out: it makes the same experiment anywhere."""
     own = {"algorithm", "participation", "schedule", "network", "problem", "plan"}
     whole = checked.model_dump(exclude_none=True, exclude=own)
-    who = [WHO[key].absolute(choice, base) for choice in choices]
+    who = [absolute(choice, base) for choice in choices]
     asked = {} if who == [None] else {key: who[0] if len(who) == 1 else who}
     if checked.network is not None:
-        asked["network"] = networks.absolute(checked.network, base)
+        asked["network"] = absolute(checked.network, base)
     return {
         **whole,
         **asked,

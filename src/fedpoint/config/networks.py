@@ -188,13 +188,6 @@ def network_of(text: Any, base: Path | None, problem: Any) -> Network | None:
     return net.aligned(problem.names)
 
 
-def absolute(text: Any, base: Path | None) -> Any:
-    """The same text with the file's path made absolute, for a folder that is resumed from elsewhere."""
-    if isinstance(text, Mapping) and isinstance(text.get("file"), str):
-        return {**text, "file": str(((base or Path()) / text["file"]).absolute())}
-    return text
-
-
 def describe(network: Network) -> dict[str, Any]:
     """What a folder states of a network: all of a small one, of a large one its fingerprint."""
     size = {"class": "Network", "nodes": network.nodes}

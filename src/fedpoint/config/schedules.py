@@ -128,10 +128,3 @@ def staleness_of(text: Any) -> Any:
             if kind == "hinge" and len(numbers) == 2:
                 return Hinge(*map(float, numbers))
     raise FedpointError(f'staleness must be "constant", {{polynomial = 0.5}} or {{hinge = [10.0, 4.0]}}, got {text!r}')
-
-
-def absolute(text: Any, base: Path | None) -> Any:
-    """The same text with the trace's path made absolute, for a folder that is resumed from elsewhere."""
-    if isinstance(text, Mapping) and isinstance(text.get("file"), str):
-        return {**text, "file": str(((base or Path()) / text["file"]).absolute())}
-    return text

@@ -97,13 +97,6 @@ def _make(cls: Any, arguments: Mapping) -> Any:
     return cls(**values)
 
 
-def absolute(text: Any, base: Path | None) -> Any:
-    """The same text with the trace's path made absolute, for a folder that is resumed from elsewhere."""
-    if isinstance(text, Mapping) and isinstance(text.get("trace"), str):
-        return {**text, "trace": str(((base or Path()) / text["trace"]).absolute())}
-    return text
-
-
 def describe(scheme: Any) -> dict[str, Any]:
     """What a folder states of a participation: enough to tell it from another, not always to build it."""
     if not dataclasses.is_dataclass(scheme):

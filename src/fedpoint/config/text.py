@@ -1,8 +1,10 @@
-"""A user's text file, or one clear message why it cannot be read."""
+"""A user's text file, or one clear message why it cannot be read; and the files it names."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fedpoint.errors import FedpointError
 
@@ -17,3 +19,11 @@ def read_text(path: Path, encoding: str = "utf-8", advice: str = "") -> str:
         raise FedpointError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise FedpointError(f"{path} is not UTF-8 text (byte {error.start}){advice}") from None
+
+
+def absolute(text: Any, base: Path | None) -> Any:
+    """The same with the path of a file that it names made absolute, for a folder that is resumed from elsewhere."""
+    if not isinstance(text, Mapping):
+        return text
+    named = [key for key in ("file", "trace") if isinstance(text.get(key), str)]
+    return {**text, **{key: str(((base or Path()) / text[key]).absolute()) for key in named}}

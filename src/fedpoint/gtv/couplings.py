@@ -16,6 +16,7 @@ from fedpoint.gtv.minimum import minimise, solve
 from fedpoint.gtv.nodes import Local, check, check_convex
 from fedpoint.problems.base import Problem, numbers
 from fedpoint.problems.rows import RowsProblem
+from fedpoint.report.columns import aligned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +40,7 @@ class Path:
         rows = [("coupling", "sum of losses", "total variation", "objective")]
         for a, own, tv in zip(self.couplings, self.losses.sum(1), self.variation, strict=True):
             rows.append((f"{a:g}", f"{own:.6g}", f"{tv:.6g}", f"{own + a * tv:.6g}"))
-        return _table(rows)
+        return "\n".join(aligned(rows, left=0, ruled=False))
 
     def plot(
         self, path: str | FilePath | None = None, parameter: int | None = None, title: str | None = None
@@ -139,7 +140,7 @@ class Choice:
         for i in np.argsort(self.couplings):
             mark = "chosen" if i == self.best else ""
             rows.append((f"{self.couplings[i]:.4g}", f"{self.errors[i]:.6g}", f"{self.standard_errors[i]:.2g}", mark))
-        return _table(rows)
+        return "\n".join(aligned(rows, left=0, ruled=False))
 
     def plot(self, path: str | FilePath | None = None, title: str | None = None) -> Figure:
         """Held-out error against the coupling, with a band of one standard error; a dot at the choice."""
@@ -272,11 +273,6 @@ def splits_of_rows(task: RowsProblem, held_out: Any, folds: int, seed: int) -> t
         some = [np.sort(rows) if len(rows) else np.arange(1) for rows in test]
         splits.append((task.restricted(train), task.restricted(some), tested))
     return splits, how
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
 def _log_axis(ax: Any) -> None:

@@ -11,6 +11,7 @@ from fedpoint import gtv
 from fedpoint.algorithms import FedGD, FedRelax
 from fedpoint.core.network import Network
 from fedpoint.lab.study import Findings, Study, Tell
+from fedpoint.metrics.means import mean_and_error
 from fedpoint.problems import LeastSquares
 from fedpoint.theory.networks import iteration_matrix, spectral_rate
 from fedpoint.verbs.run import run
@@ -172,7 +173,9 @@ class GTVMin(Study):
             "error": errors.mean(0).tolist(),
             "held_out": np.mean([d.choice.errors for d in draws], axis=0).tolist(),
             "chosen": chosen.tolist(),
-            "fits": {name: {"error": float(v.mean()), "standard_error": _spread(v)} for name, v in fits.items()},
+            "fits": {
+                name: dict(zip(("error", "standard_error"), mean_and_error(v), strict=True)) for name, v in fits.items()
+            },
             "methods": [
                 {
                     "method": d.title,
@@ -200,13 +203,9 @@ def _slope(error: np.ndarray) -> float:
     return float((half[-1] / half[0]) ** (0.5 / (len(half) - 1))) if len(half) > 1 else float("nan")
 
 
-def _spread(values: np.ndarray) -> float | None:
-    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
-
-
 def _measured(values: np.ndarray) -> str:
-    spread = _spread(values)
-    return f"{values.mean():.3f}" + ("" if spread is None else f" ± {spread:.3f}")
+    mean, spread = mean_and_error(values)
+    return f"{mean:.3f}" + ("" if spread is None else f" ± {spread:.3f}")
 
 
 STUDY = GTVMin

@@ -20,6 +20,7 @@ import numpy as np
 from fedpoint.algorithms import FedAvg, FedLSA, ScaffLSA
 from fedpoint.errors import FedpointError, nearest
 from fedpoint.lab.study import studies
+from fedpoint.metrics.means import mean_and_error
 from fedpoint.problems import LinearStream
 from fedpoint.theory import lms_floor, lms_msd
 from fedpoint.verbs.forecast import forecast
@@ -306,9 +307,9 @@ def _perform(s: Setting, progress: Callable[[Setting, int], Any]) -> Outcome:
     assert error is not None
     exact, floor, bias2 = s.predict(problem)
     window = slice(s.rounds - s.rounds // 3, None)
-    per_repeat = error[:, window].mean(1)
-    spread = None if s.repeats == 1 else float(per_repeat.std(ddof=1) / math.sqrt(s.repeats))
-    return Outcome(s, error.mean(0), exact, float(per_repeat.mean()), spread, float(exact[window].mean()), floor, bias2)
+    steady, spread = mean_and_error(error[:, window].mean(1))
+    assert steady is not None
+    return Outcome(s, error.mean(0), exact, steady, spread, float(exact[window].mean()), floor, bias2)
 
 
 def sentence(panel: Panel, outcomes: dict[Setting, Outcome]) -> str:

@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 from fedpoint.core.random import Key
 from fedpoint.errors import FedpointError
 from fedpoint.problems.base import Constants, Mine, Problem
+from fedpoint.problems.linear_system import symmetric
 
 RESAMPLES = 200
 LARGEST = 64  # numbers of a model whose slopes are sampled
@@ -185,9 +186,9 @@ def _combine(problem, sent: list[Statistics], draws: int, confidence: float) -> 
     As, bs = np.stack([s.slopes for s in sent], 1), np.stack([s.offsets for s in sent], 1)  # (B, K, ...)
     total, totals = np.tensordot(p, A, 1), np.einsum("k,bkij->bij", p, As)
     width = _quantile(_norms(totals - total), confidence)
-    each = np.linalg.eigvalsh(_symmetric(A))
+    each = np.linalg.eigvalsh(symmetric(A))
     widths = np.array([_quantile(_norms(As[:, k] - A[k]), confidence) for k in range(len(p))])
-    whole = np.linalg.eigvalsh(_symmetric(total))
+    whole = np.linalg.eigvalsh(symmetric(total))
     beta2 = np.stack([s.beta2 for s in sent])
     noises: list[Any] = [s.sigma2 for s in sent if s.sigma2 is not None]
     sigma2 = Estimate(*np.stack(noises).T) if len(noises) == len(sent) else None
@@ -235,17 +236,13 @@ def _normal(mean: float, error: float, confidence: float) -> np.ndarray:
     return np.array([mean, mean / factor, mean * factor])
 
 
-def _symmetric(A: np.ndarray) -> np.ndarray:
-    return (A + np.swapaxes(A, -1, -2)) / 2
-
-
 def _top(S: np.ndarray) -> float:
-    return float(np.linalg.eigvalsh(_symmetric(S))[-1])
+    return float(np.linalg.eigvalsh(symmetric(S))[-1])
 
 
 def _norms(S: np.ndarray) -> np.ndarray:
     """Spectral norms of the symmetric parts, which bound how far eigenvalues move (Weyl)."""
-    return np.abs(np.linalg.eigvalsh(_symmetric(S))).max(-1)
+    return np.abs(np.linalg.eigvalsh(symmetric(S))).max(-1)
 
 
 def _quantile(values: np.ndarray, confidence: float) -> float:

@@ -191,7 +191,7 @@ class LinearFields(Problem):
     @property
     def convex(self) -> bool:
         """Whether every agent's field is monotone, which for a gradient is convexity: A_k + A_k' >= 0."""
-        each = np.linalg.eigvalsh(_symmetric(self.A))
+        each = np.linalg.eigvalsh(symmetric(self.A))
         return bool((each[:, 0] >= -TINY * np.abs(each).max(axis=1)).all())
 
     def linear_fields(self) -> tuple[np.ndarray, np.ndarray]:
@@ -207,9 +207,14 @@ class LinearFields(Problem):
         """(K, d): A_k^-1 b_k; the least-norm solution where A_k is singular."""
         return np.stack([np.linalg.lstsq(A, b, rcond=None)[0] for A, b in zip(self.A, self.b, strict=True)])
 
-    @abstractmethod
     def noise(self, w) -> np.ndarray:
-        """(K,): the trace of the covariance of one sampled field at w, or at each agent's own w (K, d)."""
+        """(K,): the trace of the covariance of one sampled field at w, or at each agent's own w (K, d).
+
+        Exact for covariances and chains; over 4,096 draws for a sampler.
+        """
+        with jax.enable_x64(True):
+            at = np.broadcast_to(np.asarray(w, dtype=float), self.b.shape)
+            return np.asarray(noise_traces(self.oracle, self.own, self.common, at))
 
     @abstractmethod
     def slope_noise(self) -> np.ndarray | None:
@@ -226,16 +231,16 @@ class LinearFields(Problem):
     @cached_property
     def _stability(self) -> Stability:
         A, d = self.A, self.b.shape[1]
-        a = np.linalg.eigvalsh(_symmetric(A))[:, 0]
+        a = np.linalg.eigvalsh(symmetric(A))[:, 0]
         extra = self.slope_noise()
         second = np.swapaxes(A, 1, 2) @ A + (0.0 if extra is None else extra)
         step = np.zeros(len(A))
         a = np.where(np.abs(a) <= 1e-12 * np.linalg.norm(A, 2, axis=(1, 2)), 0.0, a)  # a state that is never visited
         for k in np.flatnonzero(a > 0):
             # The largest eta with A + A' - eta E[A'A] >= a I, in coordinates in which A + A' - a I is I.
-            root = np.linalg.cholesky(2 * _symmetric(A[k]) - a[k] * np.eye(d))
+            root = np.linalg.cholesky(2 * symmetric(A[k]) - a[k] * np.eye(d))
             inner = np.linalg.solve(root, np.linalg.solve(root, second[k]).T)
-            step[k] = 1 / np.linalg.eigvalsh(_symmetric(inner))[-1]
+            step[k] = 1 / np.linalg.eigvalsh(symmetric(inner))[-1]
         limit = step_limits(A)
         return Stability(
             self.names,
@@ -271,7 +276,7 @@ class LinearFields(Problem):
         return self.objective(w)
 
 
-def _symmetric(A: np.ndarray) -> np.ndarray:
+def symmetric(A: np.ndarray) -> np.ndarray:
     return (A + np.swapaxes(A, -1, -2)) / 2
 
 
@@ -351,12 +356,6 @@ class LinearSystem(LinearFields):
         shapes = [tuple(np.shape(a)) for a in found] if isinstance(found, tuple) else found
         if shapes != [(d, d), (d,)]:
             raise FedpointError(f"the sampler must return (A, b) of shapes {(d, d)} and {(d,)}, got {shapes}")
-
-    def noise(self, w) -> np.ndarray:
-        """Exact for covariances; over 4,096 draws for a sampler."""
-        with jax.enable_x64(True):
-            at = np.broadcast_to(np.asarray(w, dtype=float), self.b.shape)
-            return np.asarray(noise_traces(self.oracle, self.own, self.common, at))
 
     def slope_noise(self) -> np.ndarray | None:
         kind, root = self.oracle.noise_A, np.asarray(self.own.root_A)  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from jax import lax
 from fedpoint.core.algorithm import samples_per_round
 from fedpoint.errors import FedpointError, nearest
 from fedpoint.problems.base import Mine, Oracle, check_agents, check_finite, check_weights, numbers
-from fedpoint.problems.linear_system import LinearFields, noise_traces, resolvent
+from fedpoint.problems.linear_system import LinearFields, resolvent
 from fedpoint.problems.mdp import MDP, Chain, alias_table, as_policy, chain_of, garnet_mdp
 
 SAMPLING = ("iid", "trajectory")
@@ -255,11 +255,6 @@ class TD(LinearFields):
                 'cannot be drawn ahead: use sampling="iid", or fixed local steps'
             )
         return dataclasses.replace(oracle, steps=steps)
-
-    def noise(self, w) -> np.ndarray:
-        with jax.enable_x64(True):
-            at = np.broadcast_to(np.asarray(w, dtype=float), self.b.shape)
-            return np.asarray(noise_traces(self.oracle, self.own, self.common, at))
 
     def slope_noise(self) -> np.ndarray:
         own, (phi, gamma) = self.own, self.common

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpoint.core.plain import rounded
 from fedpoint.report import svg
 from fedpoint.report.facts import Facts
 from fedpoint.report.from_data import Part
@@ -162,9 +163,8 @@ def repeats(facts: Sequence[Facts]) -> str:
 
 
 def _plain(values: Any) -> list[float | None]:
-    """As many digits as can be seen; null for what is not finite."""
-    rounded = [float(f"{v:.5g}") if math.isfinite(v) else None for v in np.asarray(values, float).tolist()]
-    return [int(v) if v is not None and v.is_integer() and abs(v) < 1e15 else v for v in rounded]
+    """As short as it can be written."""
+    return [int(v) if v is not None and v.is_integer() and abs(v) < 1e15 else v for v in rounded(values)]
 
 
 def loggable(facts: Sequence[Facts], what: str) -> bool:

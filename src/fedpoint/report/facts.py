@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedpoint.errors import FedpointError
+from fedpoint.metrics.means import mean_and_error
 from fedpoint.report.from_data import Part, all_of, ask
 from fedpoint.report.labels import labels_of, short
 from fedpoint.report.load import LoadedRun, load
@@ -59,11 +59,7 @@ class Facts:
     def final(self, what: str) -> tuple[float | None, float | None]:
         """The mean over repeats of the last record, and its standard error."""
         values = self.measure(what)
-        if values is None:
-            return None, None
-        last = values[:, -1]
-        spread = float(last.std(ddof=1) / math.sqrt(len(last))) if len(last) > 1 else None
-        return float(last.mean()), spread
+        return mean_and_error(None if values is None else values[:, -1])
 
     def measure(self, what: str) -> np.ndarray | None:
         if what == "error":

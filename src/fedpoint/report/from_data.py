@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import queue
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedpoint.core.plain import finite, rounded
 from fedpoint.errors import FedpointError
 from fedpoint.metrics import Fairness, fairness
 from fedpoint.report.svg import MOST_NODES
@@ -57,7 +57,7 @@ def _where_less(message: str, run: Any) -> str:
 def _time(run: Any) -> Part:
     if not _has("time", run.config):
         return {}
-    return {"seconds": _plain(np.asarray(run.time).mean(0))}
+    return {"seconds": rounded(np.asarray(run.time).mean(0))}
 
 
 def _network(run: Any) -> Part:
@@ -78,11 +78,11 @@ def _network(run: Any) -> Part:
         **counts,
         "places": np.round(layout(network), 4).tolist(),
         "edges": network.edges.tolist(),
-        "weights": _plain(network.weights),
+        "weights": rounded(network.weights),
         "names": [str(name) for name in network.names],
-        "values": _plain(values),
+        "values": rounded(values),
         "label": label,
-        "variation": _plain(run.variation.mean(0)),
+        "variation": rounded(run.variation.mean(0)),
     }
 
 
@@ -96,8 +96,8 @@ def _agents(run: Any) -> Part:
     names = problem.names
     return {
         "names": [str(i) for i in range(problem.agents)] if names is None else [str(name) for name in names],
-        "weights": _plain(problem.weights),
-        "losses": _plain(losses.mean(0)),
+        "weights": rounded(problem.weights),
+        "losses": rounded(losses.mean(0)),
         "fairness": {f.name: _mean([row[f.name] for row in fair]) for f in dataclasses.fields(Fairness)},
     }
 
@@ -131,7 +131,7 @@ def _forecast(run: Any) -> Part:
         f = forecast(run.algorithm, run.problem, start=start, exact=run.session.exact, **where)
     part: Part = {"text": f.text()}
     for name in ("bias", "bias2", "rate", "floor"):
-        part[name] = _finite(getattr(f, name))
+        part[name] = finite(getattr(f, name))
     part["diverges"], part["reason"], part["proviso"] = bool(f.diverges), f.reason, f.proviso
     if verdict is not None:
         part["verdict"] = verdict.to_dict()
@@ -146,16 +146,7 @@ def _forecast(run: Any) -> Part:
         return part
     near = expected <= 1e30 * (1 + expected[0])  # one that diverges is drawn until it has done so
     at = np.unique(np.linspace(0, int(np.flatnonzero(near)[-1]), min(last + 1, POINTS)).round().astype(int))
-    return {**part, "at": at.tolist(), "curve": _plain(expected[at])}
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None
-
-
-def _plain(values: Any) -> list[float | None]:
-    """As many digits as can be seen; None for what is not finite."""
-    return [float(f"{v:.5g}") if math.isfinite(v) else None for v in np.asarray(values, float).ravel().tolist()]
+    return {**part, "at": at.tolist(), "curve": rounded(expected[at])}
 
 
 PARTS = {"time": _time, "network": _network, "agents": _agents, "forecast": _forecast}

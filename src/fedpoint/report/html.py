@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedpoint.errors import FedpointError
+from fedpoint.metrics.means import mean_and_error
 from fedpoint.report import svg
 from fedpoint.report.markup import Html, number, size, tag, with_error
 from fedpoint.report.plots import AXES, BAND, WHAT
@@ -130,8 +131,7 @@ def _title_of(run: Any) -> str:
 
 
 def _final(values: np.ndarray) -> str:
-    last = np.asarray(values, float)[:, -1]
-    return with_error(float(last.mean()), float(last.std(ddof=1) / len(last) ** 0.5) if len(last) > 1 else None)
+    return with_error(*mean_and_error(np.asarray(values, float)[:, -1]))
 
 
 def _cell(row: dict[str, Any], key: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +29,15 @@ def labels_of(algorithms: Sequence[Any], notes: Sequence[str] = ()) -> list[str]
         seen[label] += 1
         result.append(f"{label} ({seen[label]})" if often[label] > 1 else label)
     return result
+
+
+def slug(label: str) -> str:
+    """The label as the name of a folder.
+
+    >>> slug("FedAvg, local_steps=10")
+    'fedavg-local-steps-10'
+    """
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") or "run"
 
 
 def _label(algorithm: Any, same_kind: list[Any]) -> str:

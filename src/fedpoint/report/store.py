@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import math
 import signal
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedpoint.core.plain import finite
 from fedpoint.errors import Diverged, FedpointError
 from fedpoint.report.folder import RunFolder
 from fedpoint.report.model import export, layout_of, use_of
@@ -222,8 +222,7 @@ def _summary(run: Run, has_loss: bool) -> dict[str, Any]:
     means = {name: None if value is None else float(value[:, -1].mean()) for name, value in final.items()}
     evaluation = {name: values.tolist() for name, values in run.evaluation.items()}
     agents = {  # None: nothing of this agent is held out
-        name: [[x if math.isfinite(x) else None for x in row] for row in values.tolist()]
-        for name, values in run.held_out.items()
+        name: [[finite(x) for x in row] for row in values.tolist()] for name, values in run.held_out.items()
     }
     return {
         "rounds": int(run.rounds[-1]),

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpoint.core.plain import rounded
 from fedpoint.errors import FedpointError
 from fedpoint.report import disk
 from fedpoint.report.folder import RunFolder
@@ -131,7 +132,7 @@ class Runs:
         for measure in ("error", "loss"):
             if measure in records:
                 values = records[measure][some]
-                brief[measure] = {key: _plain(values[:, i]) for i, key in enumerate(("mean", "low", "high"))}
+                brief[measure] = {key: rounded(values[:, i], 6) for i, key in enumerate(("mean", "low", "high"))}
         return brief
 
     def _records(self, path: Path) -> dict[str, np.ndarray]:
@@ -164,10 +165,6 @@ class Runs:
             while len(self._files) > KEPT:
                 self._files.popitem(last=False)
         return part
-
-
-def _plain(values: np.ndarray) -> list[float | None]:
-    return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values.tolist()]
 
 
 def _alive(path: Path) -> bool:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpoint.core.plain import finite
 from fedpoint.errors import FedpointError, nearest
+from fedpoint.report.columns import aligned
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -137,9 +139,7 @@ class Baselines:
             "agents": list(self.names),
             "methods": self.table(),
             "differences": [vars(d) | {"clear": d.clear} for d in self.differences()],
-            "errors": {
-                m: [[None if np.isnan(e) else float(e) for e in row] for row in v] for m, v in self.errors.items()
-            },
+            "errors": {m: [[finite(e) for e in row] for row in v] for m, v in self.errors.items()},
             "chosen": self.chosen,
         }
 
@@ -149,11 +149,8 @@ class Baselines:
         several = len(next(iter(self.errors.values()))) > 1
         drop = [i for i in range(len(rows[0])) if all(not r[i] for r in rows[1:]) or (i == 3 and not several)]
         rows = [[cell for i, cell in enumerate(row) if i not in drop] for row in rows]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = [f"{self.measure} of held-out rows, mean over {self.weighed}; {self.how}", ""]
-        for first, *others in rows:
-            rest = [cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True)]
-            lines.append("  ".join([first.ljust(widths[0]), *rest]).rstrip())
+        lines += aligned(rows, ruled=False)
         return "\n".join([*lines, "", *map(str, self.differences()), *self._told()])
 
     def _told(self) -> list[str]:

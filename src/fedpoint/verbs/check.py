@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from fedpoint.core.algorithm import find
+from fedpoint.core.plain import finite
 from fedpoint.errors import FedpointError
 from fedpoint.theory.steady import NoLimit
 from fedpoint.theory.tails import relative_variance, settled_variance
@@ -62,10 +63,9 @@ class Verdict:
         return "\n".join([f"{'passed' if self.passed else 'FAILED'}: {self.words}", *map(str, self.checks)])
 
     def to_dict(self) -> dict[str, Any]:
-        def plain(value: Any) -> Any:
-            return value if not isinstance(value, float) or math.isfinite(value) else None
-
-        checks = [{k: plain(v) for k, v in dataclasses.asdict(c).items()} for c in self.checks]
+        checks = [
+            {k: finite(v) if isinstance(v, float) else v for k, v in dataclasses.asdict(c).items()} for c in self.checks
+        ]
         return {"passed": self.passed, "words": self.words, "checks": checks}
 
     def _repr_html_(self) -> str:

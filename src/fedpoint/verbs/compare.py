@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from fedpoint.core.plain import finite
 from fedpoint.errors import Diverged, FedpointError
-from fedpoint.report.labels import labels_of
+from fedpoint.metrics.means import mean_and_error
+from fedpoint.report.columns import aligned
+from fedpoint.report.labels import labels_of, slug
 from fedpoint.verbs.run import Run, run
 
 # Columns of the table: key, heading.
@@ -45,7 +44,10 @@ class Comparison:
             "agents": int(first.problem.agents),
             "seed": int(first.seed),
             "repeats": int(first.session.repeats),
-            "methods": [{key: _plain(value) for key, value in row.items()} for row in self.table()],
+            "methods": [
+                {key: finite(value) if isinstance(value, float) else value for key, value in row.items()}
+                for row in self.table()
+            ],
         }
 
     def plot(
@@ -66,10 +68,7 @@ class Comparison:
 
     def __str__(self) -> str:
         rows = [[_cell(row, key) for key, _ in COLUMNS] for row in self.table()]
-        headings = [heading for _, heading in COLUMNS]
-        widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-        lines = [_aligned(headings, widths), "  ".join("-" * w for w in widths)]
-        return "\n".join(lines + [_aligned(row, widths) for row in rows])
+        return "\n".join(aligned([[heading for _, heading in COLUMNS], *rows]))
 
     def _repr_html_(self) -> str:
         from fedpoint.report.html import comparison_html
@@ -107,7 +106,7 @@ def compare(algorithms: Iterable[Any], problem: Any, labels: Sequence[str] | Non
     folder = options.pop("folder", None)
     runs = []
     for i, (algorithm, name) in enumerate(zip(algorithms, names, strict=True)):
-        own = None if folder is None else Path(folder) / f"{i + 1}-{_slug(name)}"
+        own = None if folder is None else Path(folder) / f"{i + 1}-{slug(name)}"
         try:
             runs.append(run(algorithm, problem, folder=own, **options))
         except Diverged as error:
@@ -118,8 +117,8 @@ def compare(algorithms: Iterable[Any], problem: Any, labels: Sequence[str] | Non
 def _row(run: Run, label: str) -> dict[str, Any]:
     cost = run.cost
     error = None if run.error is None else run.error[:, -1]
-    mean, spread = _mean_and_error(error)
-    loss, loss_spread = _mean_and_error(run.loss[:, -1] if run.has_loss else None)
+    mean, spread = mean_and_error(error)
+    loss, loss_spread = mean_and_error(run.loss[:, -1] if run.has_loss else None)
     return {
         "method": label,
         "rounds": cost.rounds,
@@ -133,14 +132,6 @@ def _row(run: Run, label: str) -> dict[str, Any]:
     }
 
 
-def _mean_and_error(values: np.ndarray | None) -> tuple[float | None, float | None]:
-    """Mean and its standard error; None where there is none."""
-    if values is None:
-        return None, None
-    few = len(values) < 2
-    return float(values.mean()), None if few else float(values.std(ddof=1) / math.sqrt(len(values)))
-
-
 def _cell(row: dict[str, Any], key: str) -> str:
     value = row[key]
     if value is None:
@@ -151,17 +142,3 @@ def _cell(row: dict[str, Any], key: str) -> str:
         spread = row[f"{key}_se"]
         return f"{value:.3g}" if spread is None else f"{value:.3g} ± {spread:.1g}"
     return f"{value:,.0f}"
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """The first column to the left, numbers to the right."""
-    rest = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
-    return "  ".join([cells[0].ljust(widths[0]), *rest])
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _slug(label: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") or "run"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+
+from fedpoint.core.plain import finite
 
 if TYPE_CHECKING:
     from fedpoint.verbs.forecast import Forecast
@@ -67,19 +68,16 @@ def text(f: Forecast) -> str:
 
 
 def as_dict(f: Forecast) -> dict[str, Any]:
-    def number(value: Any) -> float | None:
-        return float(value) if value is not None and math.isfinite(value) else None
-
     limit = f.limit
     return {
         "algorithm": type(f.algorithm).card.name,
         "limit": None if limit is None else [np.asarray(a).tolist() for a in jax.tree.leaves(limit)],
-        "bias": number(f.bias),
-        "rate": number(f.rate),
-        "rate_ms": number(f.rate_ms),
-        "variance": number(f.variance),
-        "floor": number(f.floor),
-        "standard_error": number(f.standard_error),
+        "bias": finite(f.bias),
+        "rate": finite(f.rate),
+        "rate_ms": finite(f.rate_ms),
+        "variance": finite(f.variance),
+        "floor": finite(f.floor),
+        "standard_error": finite(f.standard_error),
         "diverges": f.diverges,
         "reason": f.reason,
         "notes": list(f.notes),

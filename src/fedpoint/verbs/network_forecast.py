@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedpoint.core.plain import finite
 from fedpoint.core.schedule import Synchronous
 from fedpoint.core.turns import InStep
 from fedpoint.errors import FedpointError
@@ -272,8 +273,8 @@ class NetworkForecast:
             "rate": self.rate,
             "contraction": self.contraction.kappa,
             "step_limit": self.step_limit,
-            "variance": _finite(self.variance),
-            "floor": _finite(self.floor),
+            "variance": finite(self.variance),
+            "floor": finite(self.floor),
             "diverges": self.diverges,
             "reason": self.reason,
             "notes": list(self.notes),
@@ -284,10 +285,6 @@ class NetworkForecast:
         from fedpoint.report.plots import forecast_curve
 
         return forecast_curve(self, path, rounds, run, title)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def flat_models(models: Any) -> np.ndarray:

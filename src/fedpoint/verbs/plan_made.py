@@ -12,8 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedpoint.core.plain import finite
 from fedpoint.errors import Diverged
 from fedpoint.metrics import Cost
+from fedpoint.metrics.means import mean_and_error
 from fedpoint.theory.planning_cost import Prices, Use
 from fedpoint.verbs.forecast import Forecast
 from fedpoint.verbs.plan_table import MEASURES, table
@@ -104,8 +106,8 @@ class Choice:
             "messages": self.messages,
             "evaluations": self.evaluations,
             "seconds": self.seconds,
-            "floor": _finite(self.floor),
-            "bias": _finite(self.bias),
+            "floor": finite(self.floor),
+            "bias": finite(self.bias),
         }
 
 
@@ -145,9 +147,9 @@ class Measured:
             "rounds": self.choice.rounds,
             "repeats": self.repeats,
             "forecast": self.choice.error,
-            "mean": _finite(self.mean),
-            "standard_error": _finite(self.standard_error),
-            "z": _finite(self.z),
+            "mean": finite(self.mean),
+            "standard_error": finite(self.standard_error),
+            "z": finite(self.z),
             "met": self.met,
         }
 
@@ -252,9 +254,9 @@ class Plan:
         values = done.error
         if self.measure == "loss":
             values = done.loss - self.problem.objective(lead(self.problem.solution()))[0]
-        last = values[:, -1]  # type: ignore[index]
-        error = float(last.std(ddof=1) / math.sqrt(repeats))
-        return Measured(choice, repeats, float(last.mean()), error, self.target, done.cost)
+        mean, error = mean_and_error(values[:, -1])  # type: ignore[index]
+        assert mean is not None and error is not None  # of two repeats at least
+        return Measured(choice, repeats, mean, error, self.target, done.cost)
 
     def table(self) -> str:
         """The ranked choices, those excluded with the reason, what was measured."""
@@ -297,7 +299,3 @@ class Plan:
 def lead(model: Any) -> Any:
     """With an axis in front, as one of many."""
     return jax.tree.map(lambda a: np.asarray(a)[None], model)
-
-
-def _finite(value: float | None) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None

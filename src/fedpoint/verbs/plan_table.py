@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedpoint.report.columns import aligned
 from fedpoint.report.labels import short
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ def table(plan: Plan) -> str:
     """The ranked choices, those excluded with the reason, what was measured."""
     lines = [_title(plan)]
     if plan.choices:
-        lines += ["", *aligned(_heading(plan), [_row(plan, c) for c in plan.choices])]
+        lines += ["", *aligned([_heading(plan), *(_row(plan, c) for c in plan.choices)])]
     elif plan.affordable is not None:
         a = plan.affordable
         lines += [
@@ -42,7 +43,7 @@ def table(plan: Plan) -> str:
             for m in plan.measured
         ]
         heading = ["method", "forecast", f"mean of {plan.measured[0].repeats} runs", "z", "target"]
-        lines += ["", "Run", *aligned(heading, rows)]
+        lines += ["", "Run", *aligned([heading, *rows])]
     return "\n".join([*lines, "", *(f"Note: {note}" for note in plan.notes)])
 
 
@@ -86,13 +87,3 @@ def amount(value: float | None) -> str:
         if abs(value) >= 10 * size:
             return f"{value / size:.3g}{unit}"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def aligned(headings: list[str], rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-
-    def line(cells: list[str]) -> str:
-        rest = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
-        return "  ".join([cells[0].ljust(widths[0]), *rest])
-
-    return [line(headings), "  ".join("-" * w for w in widths), *map(line, rows)]
