@@ -1,5 +1,9 @@
-"""`python -m fedpoint`: the command line."""
+"""The command line: `fedpoint`, or `python -m fedpoint`."""
 
-from fedpoint.cli import main
+from fedpoint.interrupts import loading
 
-main(prog_name="fedpoint")
+with loading():
+    from fedpoint.cli import main
+
+if __name__ == "__main__":
+    main(prog_name="fedpoint")

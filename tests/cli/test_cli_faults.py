@@ -251,6 +251,24 @@ def test_a_clock_that_goes_backwards(cli, half, whole, monkeypatch):
 # Ctrl-C.
 
 
+def test_ctrl_c_while_modules_are_loaded(tmp_path, file):
+    """An exception would pass through C code: jaxlib makes another one of it, as this one does."""
+    (tmp_path / "jax.py").write_text(
+        "import os, signal\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n"
+        "    raise ImportError('while initializing the extension') from None\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(store.__file__).parents[2])])
+    # A shell starts what it puts into the background without Ctrl-C.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from fedpoint.__main__ import main; main()"
+    command = [sys.executable, "-c", code, "run", str(file)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\ninterrupted\n")
+
+
 @pytest.mark.parametrize("step", [60, 130, 131, 150, 200, 255])
 def test_ctrl_c_twice(cli, file, whole, step):
     """The second takes effect at once, also in the middle of a save or of a line of events."""

@@ -3,10 +3,7 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -19,68 +16,23 @@ from fedpoint.report import store
 from fedpoint.report.folder import RunFolder
 from fedpoint.runtimes import session
 
-ROUNDS = 60_000
-TEXT = f"""
-    rounds = {ROUNDS}
-    record_every = 20
-    repeats = 2
-    seed = 4
-    participation = 2
-    [problem]
-    kind = "quadratic"
-    agents = 4
-    dim = 2
-    noise = 0.01
-    [algorithm]
-    name = "scaffold"
-    step = 0.02
-    local_steps = 2
-"""
-# The command line with frequent commits and, in the child, short segments: many moments in a short time.
-CHILD = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the parent ignores it
-from fedpoint.report import store
-from fedpoint.runtimes import session
-store.PERIOD, session.PATIENCE = 0.02, 0.005
-from fedpoint.cli import main
-main(sys.argv[1:])
-"""
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
-ARRAYS = ("rounds", "error", "loss", "used", "history", "memories")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "chaos"))
 
-
-def child(*arguments):
-    command = [sys.executable, "-c", CHILD, *map(str, arguments), "--no-figure"]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for_progress(folder, process, lines):
-    """Until the run in the folder has written so many more events than `lines`."""
-    events, deadline = Path(folder) / "events.jsonl", time.monotonic() + 60
-    while not events.exists() or len(events.read_bytes().splitlines()) <= lines:
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-        time.sleep(0.002)
-
-
-def same_bits(a, b):
-    one, other = fp.load(a), fp.load(b)
-    for name in ARRAYS:
-        assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
+from chaos_driver import ROUNDS, TEXT, count_events, same_bits, start, wait_for
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The folder of a run that was not interrupted."""
     folder = tmp_path_factory.mktemp("resume")
-    (folder / "file.toml").write_text(textwrap.dedent(TEXT))
+    (folder / "file.toml").write_text(TEXT)
     perform(read(folder / "file.toml"), folder / "whole", Watch())
     return folder / "whole"
 
 
 def test_ctrl_c(cli, toml, whole):
-    process = child("run", toml(TEXT), "--folder", "stopped")
-    wait_for_progress("stopped", process, 2)
+    process = start("run", toml(TEXT), "--folder", "stopped", "--no-figure")
+    wait_for(lambda: count_events("stopped") > 2, process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130 and out == ""

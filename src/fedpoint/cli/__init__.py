@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 
 import click
 
 from fedpoint import __version__
 from fedpoint.errors import FedpointError, Recovered, nearest
+from fedpoint.interrupts import loading
 
 # What `fedpoint --help` says of each: the files themselves are not loaded for it.
 COMMANDS = {
@@ -30,6 +33,19 @@ COMMANDS = {
     "predict": "Use an exported model on a CSV file.",
     "cite": "BibTeX of the methods, of a file or of a run.",
 }
+WITHOUT_JAX = ("predict", "ui")  # these begin without it
+
+
+def _loaded(work: Callable) -> Callable:
+    """The work of a command, with JAX loaded before it: from then on Ctrl-C is an exception like others."""
+
+    @wraps(work)
+    def after(*arguments: Any, **options: Any) -> Any:
+        with loading():
+            import jax  # noqa: F401
+        return work(*arguments, **options)
+
+    return after
 
 
 @contextlib.contextmanager
@@ -55,7 +71,13 @@ class Main(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return getattr(importlib.import_module(f"fedpoint.cli.{name}"), name) if name in COMMANDS else None
+        if name not in COMMANDS:
+            return None
+        with loading():
+            command = copy.copy(getattr(importlib.import_module(f"fedpoint.cli.{name}"), name))
+        if name not in WITHOUT_JAX:
+            command.callback = _loaded(command.callback)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
