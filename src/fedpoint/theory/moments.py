@@ -32,20 +32,9 @@ from fedpoint.core.record import with_leaves
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.errors import FedpointError
 from fedpoint.problems.base import Mine, per_agent
-from fedpoint.theory.operator import (
-    ZERO,
-    Numbers,
-    Setting,
-    Space,
-    fill,
-    flat,
-    floats,
-    hub_at,
-    local_round,
-    start_at,
-    take_leaves,
-    template,
-)
+from fedpoint.theory.expected_round import ZERO, Numbers, hub_at, local_round, start_at, template
+from fedpoint.theory.operator import Setting
+from fedpoint.theory.space import Space, fill, flat, floats, take_leaves
 
 
 class Loop(NamedTuple):

@@ -18,7 +18,7 @@ from fedpoint.problems.base import Mine
 from fedpoint.runtimes.session import Session
 from fedpoint.runtimes.simulation import Ahead, network_round
 from fedpoint.theory.krylov import solve
-from fedpoint.theory.operator import fill, flat
+from fedpoint.theory.space import fill, flat
 
 PATH = 256  # rounds of a path that are computed at a time
 SETTLED = 1e-10  # what a path and its variance still move in a round, relative, when they are taken to stand still

@@ -28,8 +28,10 @@ from fedpoint.runtimes.simulation import (
     one_round,
     start_worlds,
 )
+from fedpoint.theory.expected_round import start_at
 from fedpoint.theory.krylov import Krylov, solve
-from fedpoint.theory.operator import Setting, flat, memory_of, start_at, take_leaves
+from fedpoint.theory.operator import Setting
+from fedpoint.theory.space import flat, memory_of, take_leaves
 
 FOUND = 0x57A7  # of where worlds are found
 LARGEST = 200  # numbers of a state whose Jacobian is taken for every round
