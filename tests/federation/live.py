@@ -9,13 +9,20 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from studies import SITES
 
 from fedpoint.federation.flare.demo import free_port
-from fedpoint.federation.flare.kits import Kit, provision
+from fedpoint.federation.flare.kits import Kit, dress, provision
 from fedpoint.federation.flare.lead import Lead
 from fedpoint.federation.flare.parties import consent, end, start
 from fedpoint.federation.study import parse
+
+QUIET = [  # the engine's own sockets, in sessions whose server was killed
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 
 class Live:
@@ -26,6 +33,15 @@ class Live:
         self.study = parse({**content, "server": f"localhost:{free_port()}"})
         self.kits = {name: Kit(path) for name, path in provision(self.study, root / "kits").items()}
         self.processes = {}
+        for site in SITES:
+            consent(self.kits[site], None)
+
+    def turn_to(self, content: dict):
+        """Another study of the same parties, while they run: each has its file, and every site consents to it."""
+        self.study = parse({**content, "server": self.study.server})
+        for name, kit in self.kits.items():
+            dress(kit.folder, name, self.study)
+            self.kits[name] = Kit(kit.folder)
         for site in SITES:
             consent(self.kits[site], None)
 

@@ -1,11 +1,13 @@
-"""Studies for the tests of federations, and the simulation beside them."""
+"""Studies for the tests of federations, one for every method and way of merging, and the simulation beside them."""
 
 import numpy as np
 
 import fedpoint as fp
+from fedpoint.config.methods import card_of, makers
 
 SITES = ["a", "b", "c"]
 ROWS = {"kind": "least_squares", "agents": 3, "rows": [4, 9], "dim": 3, "mean": True, "batch": 2}
+FULL = {**ROWS, "batch": None}
 BOWLS = {"kind": "quadratic", "agents": 3, "dim": 2, "noise": 0.1}
 SYSTEM = {"kind": "linear_system", "agents": 3, "dim": 2, "noise": 0.1, "noise_A": 0.1}
 AVERAGE = {"name": "fedavg", "step": 0.05, "local_steps": 3}
@@ -15,6 +17,44 @@ CONTROL = {"name": "scaffold", "step": 0.05, "local_steps": 3}
 def content(algorithm=AVERAGE, problem=ROWS, rounds=5, **more):
     base = {"name": "trial", "sites": SITES, "server": "localhost:8102", "rounds": rounds, "deadline": 10.0}
     return {**base, "algorithm": algorithm, "problem": problem, **more}
+
+
+UNEQUAL = {"per_agent": [1, 3, 2]}
+METHODS = {  # numbers for every name that a file may give an algorithm, and what else its study needs
+    "fedadagrad": ({"step": 0.05, "local_steps": 2}, {}),
+    "fedadam": ({"step": 0.05, "local_steps": 2}, {}),
+    "fedavg": ({"step": 0.05, "local_steps": 3}, {}),
+    "fedavgm": ({"step": 0.05, "local_steps": 2}, {}),
+    "fedgd": ({"step": 0.05, "coupling": 0.5}, {"problem": FULL, "network": "ring"}),
+    "fedlsa": ({"step": 0.1, "local_steps": 4}, {"problem": SYSTEM}),
+    "fednova": ({"step": 0.05, "local_steps": UNEQUAL, "momentum": 0.6}, {}),
+    "fedopt": ({"step": 0.05, "local_steps": 2}, {}),
+    "fedprox": ({"step": 0.05, "local_steps": 3, "pull": 0.4}, {}),
+    "fedrelax": ({"coupling": 0.5}, {"problem": FULL, "network": {"edges": [["a", "b"], ["b", "c"]]}}),
+    "fedsgd": ({"step": 0.05, "coupling": 0.5}, {"network": "complete"}),
+    "fedyogi": ({"step": 0.05, "local_steps": 2}, {}),
+    "general_rule": ({"step": 0.05, "local_steps": 3, "momentum": 0.5, "pull": 0.3}, {}),
+    "gradient_exchange": ({"step": 0.05}, {}),
+    "parameter_exchange": ({"step": 0.05}, {}),
+    "qfedavg": ({"q": 1.5, "step": 0.05, "local_steps": 2}, {}),
+    "scafflsa": ({"step": 0.1, "local_steps": 4}, {"problem": SYSTEM}),
+    "scaffnew": ({"step": 0.05, "probability": 0.4}, {}),
+    "scaffold": ({"step": 0.05, "local_steps": 3}, {}),
+}
+
+
+def every_method():
+    """Studies by name: each method of the catalogue in step, and merged as answers come where its card permits that."""
+    made = {}
+    for name in sorted(makers()):  # a method without numbers above is a KeyError here, not one that is left out
+        numbers, more = METHODS[name]
+        algorithm = {"name": name, **numbers}
+        made[name] = content(algorithm, **more)
+        if card_of(name).participation is None:
+            exact = {"exact": True} if "network" in more else {}  # on a network late answers need exact fields
+            late = {"asynchronous": {} if exact else {"staleness": {"polynomial": 0.5}}}
+            made[f"{name}, late"] = content(algorithm, rounds=9, **{**more, **exact, **late})
+    return made
 
 
 def simulated(made, problem=None):

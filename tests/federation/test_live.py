@@ -11,18 +11,12 @@ import time
 
 import numpy as np
 import pytest
-from live import Live, Running, audit
+from live import QUIET, Live, Running, audit
 from studies import BOWLS, CONTROL, ROWS, SITES, SYSTEM, content, gap
 from test_equality import invariant
 
 pytest.importorskip("nvflare")
-pytestmark = [
-    pytest.mark.slow,
-    # The engine's own sockets, in sessions whose server was killed.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
+pytestmark = [pytest.mark.slow, *QUIET]
 
 STUDY = content(CONTROL, BOWLS, rounds=150, quorum=2, deadline=15.0)
 

@@ -170,6 +170,17 @@ def test_a_minimum_of_answers():
     assert abs(z_scores(merge, expected)) < 4.5
 
 
+def test_everyone_or_nobody_is_everyone():
+    """Methods that need everybody go on over abandoned rounds, and over no others."""
+    from fedpoint.core.participation import scheme_names
+
+    whole, some = [[1, 1, 1], [0, 0, 0]], [[1, 1, 1], [0, 1, 0]]
+    assert scheme_names(fp.Answering(fp.Everyone(), trace=whole)) == ("Everyone",)
+    assert scheme_names(fp.Answering(fp.Everyone(), trace=some)) == ("Answering", "Everyone")
+    assert scheme_names(fp.Answering(fp.Everyone(), trace=whole, keep=2)) == ("Answering", "Everyone")
+    assert scheme_names(fp.Answering(fp.Uniform(2), trace=whole)) == ("Answering", "Uniform")
+
+
 def test_answering_twice_is_refused():
     """Both would draw the same luck, and the inner minimum would be lost."""
     with pytest.raises(fp.FedpointError, match="product"):

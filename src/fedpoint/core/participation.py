@@ -247,6 +247,14 @@ class Answering(Participation):
         if self.minimum < 1 or (self.keep is not None and self.minimum > self.keep):
             raise FedpointError(f"Answering: minimum must be at least 1 and at most keep, got {self.minimum}")
 
+    @property
+    def all_or_none(self) -> bool:
+        """A trace of rounds in which everybody answers, and of others that are abandoned."""
+        if self.trace is None or self.keep is not None or not isinstance(self.scheme, Everyone):
+            return False
+        rows = np.asarray(self.trace)
+        return bool((rows == rows[:, :1]).all())
+
     def slots(self, agents: int) -> int:
         count = self.scheme.slots(agents)
         if self.minimum > count:
@@ -400,8 +408,10 @@ SCHEMES = {c.__name__.lower(): c for c in (Everyone, Uniform, ByWeight, Importan
 
 
 def scheme_names(participation: Any) -> tuple[str, ...]:
-    """The class names a participation is made of, outermost first."""
+    """The class names a participation is made of, outermost first. Everyone or nobody, round by round, is Everyone."""
     inner = getattr(participation, "scheme", None)
+    if isinstance(participation, Answering) and participation.all_or_none:
+        return scheme_names(inner)
     return (type(participation).__name__, *(scheme_names(inner) if inner is not None else ()))
 
 

@@ -84,7 +84,12 @@ class Federated:
             scheme = study.scheme()
             if all(e["merged"] and not set(e["refused"].values()) - {"twice", "round"} for e in self.events):
                 return shared | {"participation": scheme}
-            return shared | {"participation": Answering(scheme, trace=came, minimum=study.least)}
+            if study.problem.get("sampling") == "trajectory":
+                raise FedpointError(
+                    "some answers got lost: here a trajectory then goes on from the last one that was merged, "
+                    "in simulation from the lost one, so that this study cannot be replayed"
+                )
+            return shared | {"participation": Answering(scheme, trace=came)}  # nobody came to an abandoned round
         graph = study.graph()
         shared["network"] = graph
         if study.asynchronous is None and all(len(e["answered"]) == len(names) for e in self.events):

@@ -66,7 +66,7 @@ def provision(study: Study, folder: str | Path) -> dict[str, Path]:
             theirs = {"server": host, "admin": ADMIN}.get(name, name)
             kits[name] = folder / name
             shutil.move(made / theirs, kits[name])
-            _dress(kits[name], name, study)
+            dress(kits[name], name, study)
     return kits
 
 
@@ -97,8 +97,8 @@ def _made_by_flare(study: Study, work: str) -> Path:
     return found
 
 
-def _dress(kit: Path, name: str, study: Study) -> None:
-    """Ours in place of what is not needed."""
+def dress(kit: Path, name: str, study: Study) -> None:
+    """A party's folder of the engine made a kit of a study: ours in place of what is not needed."""
     for path in [*kit.rglob("*.sh"), *kit.rglob("*.sample"), *kit.rglob("*.ipynb"), *kit.rglob("readme.txt")]:
         path.unlink()
     write_bytes(kit / "study.toml", to_toml(study.content))
