@@ -30,3 +30,20 @@ def gather(messages: Any, weights: Array, shares: Array) -> Inbox:
     dtype = jnp.result_type(*jax.tree.leaves(messages))
     mass, weight = (jnp.sum(w).astype(dtype) for w in (shares, weights))
     return Inbox(weighted_sum(weights, messages), weighted_sum(shares, messages), mass, weight)
+
+
+def nothing_heard(message: Any) -> Inbox:
+    """Before messages of this shape come one after the other."""
+    zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), message)
+    none = jnp.zeros((), jnp.result_type(*jax.tree.leaves(message)))
+    return Inbox(zero, zero, none, none)
+
+
+def hear_one(inbox: Inbox, message: Any, weight: Array, share: Array) -> Inbox:
+    """One message more: no room is needed for all of them at once."""
+
+    def add(total, factor):
+        return jax.tree.map(lambda t, m: t + factor.astype(t.dtype) * m, total, message)
+
+    mass, total = inbox.mass + share.astype(inbox.mass.dtype), inbox.weight + weight.astype(inbox.weight.dtype)
+    return Inbox(add(inbox.mean, weight), add(inbox.total, share), mass, total)

@@ -17,7 +17,7 @@ from jax import Array, lax
 
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import samples_per_round, split_per_agent
-from fedpoint.core.inbox import Inbox, gather
+from fedpoint.core.inbox import Inbox, gather, hear_one, nothing_heard
 from fedpoint.core.mail import look, open_mail, post
 from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.vector import take, where
@@ -232,6 +232,19 @@ def _over_agents(layout: Layout, function, *arguments):
     return jax.vmap(function)(*arguments)
 
 
+def _one_by_one(function, arguments: tuple, weights: Array, shares: Array):
+    """function over the agents, one after the other, and what is heard of its first results."""
+
+    def one(inbox, given):
+        arguments, weight, share = given
+        message, *rest = function(*arguments)
+        return hear_one(inbox, message, weight, share), tuple(rest)
+
+    message = jax.eval_shape(lambda given: function(*take(given, 0))[0], arguments)
+    inbox, rest = lax.scan(one, nothing_heard(message), (arguments, weights, shares))
+    return (inbox, *rest)
+
+
 class Ahead(NamedTuple):
     """What is fetched and drawn ahead for the agents of a round; None where it is done on the spot."""
 
@@ -276,9 +289,11 @@ def _work(
     key: Key,
     round: Any,
     works: Any = None,
+    heard_as: tuple | None = None,
 ):
     """local for the agents `who` (None: all, in their own order): messages, new memories, field evaluations, and
-    where everybody's world is. `works` says which of them work at all (None: all)."""
+    where everybody's world is. `works` says which of them work at all (None: all). With `heard_as`, the messages'
+    weights and shares, messages are summed as they come, and what is returned of them is the inbox."""
     algorithm = inputs.algorithm
     everyone = who is None
     places = jnp.arange(layout.agents, dtype=jnp.int32) if everyone else who
@@ -303,7 +318,7 @@ def _work(
                 return message, memory, (), world
             return message, memory, jnp.asarray(spent, jnp.int64), world
 
-        return _over_agents(layout, one, *arguments)
+        return _over_agents(layout, one, *arguments) if heard_as is None else _one_by_one(one, arguments, *heard_as)
 
     memory, world = pick(state.memory), pick(state.world)
     own = pick(inputs.own) if ahead.own is None else ahead.own
@@ -371,13 +386,14 @@ def meet(
     if layout.late:
         when = round - tick.age
         heard = Said(each=look(state.mail, jnp.zeros(when.shape, jnp.int32), when), when=when)
-    messages, new, spent, world = _work(layout, inputs, state, tick.agents, heard, ahead, key, round)
+    summed = (tick.weight, tick.share) if layout.mapped and layout.blocks is None and not layout.rebase else None
+    messages, new, spent, world = _work(layout, inputs, state, tick.agents, heard, ahead, key, round, heard_as=summed)
     if layout.rebase:
         then, now = jax.vmap(algorithm.base)(heard.each), algorithm.base(said)
         messages = jax.tree.map(lambda m, x, w: m + x - w, messages, then, now)
     heard_from = tick.heard & tick.merge if inputs.participation.abandons else tick.heard
     memory = _commit(layout, state.memory, tick.agents, heard_from, new, sure=not inputs.participation.abandons)
-    inbox = _separate(layout, inputs, gather, messages, tick.weight, tick.share)
+    inbox = messages if summed else _separate(layout, inputs, gather, messages, tick.weight, tick.share)
     return inbox, state._replace(memory=memory, world=world), jnp.sum(tick.heard * spent, dtype=jnp.int64)
 
 
