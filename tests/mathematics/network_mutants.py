@@ -1,0 +1,117 @@
+"""Broken variants of the methods for networks, registered beside those with a hub."""
+
+from mutants import mutant, same_sample
+
+import fedpoint as fp
+from fedpoint.algorithms.fedgd import Near, coupled_step
+from fedpoint.core.steps import at
+
+
+def coupled(base, pull):
+    """The base with another coupling: pull(self, w, near) in the place of sum_j A_ij (w - w_j)."""
+
+    class Pulled(base):
+        def local(self, near, w, agent):
+            rate = at(self.step, agent.round)
+            new = w - rate * (agent.field(w) + 2 * self.coupling * pull(self, w, near))
+            return new, new
+
+    return Pulled
+
+
+def named(name, cls):
+    cls.__name__ = name
+    return cls
+
+
+mutant("fedgd", "late")(
+    named("FactorTwoMissing", coupled(fp.FedGD, lambda s, w, near: (near.mass * w - near.total) / 2))
+)
+mutant("fedgd", "late")(named("CouplingFlipped", coupled(fp.FedGD, lambda s, w, near: near.total - near.mass * w)))
+mutant("fedgd", "late")(named("TowardsTheMean", coupled(fp.FedGD, lambda s, w, near: w - near.total / near.mass)))
+mutant("fedgd", "late")(named("WeightsForgotten", coupled(fp.FedGD, lambda s, w, near: w - near.total)))
+
+
+@mutant("fedgd", "late")
+class HearsTheMean(fp.FedGD):
+    """Keeps the inbox's mean for the sum."""
+
+    def combine(self, near, inbox):
+        return Near(inbox.mean, inbox.mass)
+
+
+@mutant("fedgd", "late")
+class SaysWhatItWas(fp.FedGD):
+    """Neighbours are sent the model from before the step."""
+
+    def local(self, near, w, agent):
+        return w, fp.FedGD.local(self, near, w, agent)[1]
+
+
+@mutant("fedgd", "schedule")
+class StepsDoNotDecay(fp.FedGD):
+    def local(self, near, w, agent):
+        new = coupled_step(self, w, near, agent.field(w), at(self.step, 0))
+        return new, new
+
+
+mutant("fedsgd", "fresh")(same_sample(fp.FedSGD))
+
+
+@mutant("fedsgd", "late")
+class CountsTicks(fp.FedSGD):
+    """The schedule of steps counts ticks, not gradient steps."""
+
+    def local(self, near, w, agent):
+        def advance(y, e):
+            return coupled_step(self, y, near, agent.field(y, e), at(self.step, agent.round))
+
+        new = fp.descend(agent, w, agent.steps(self.local_steps), advance)
+        return new, new
+
+
+@mutant("fedsgd", "late")
+class CouplesAtTheStart(fp.FedSGD):
+    """The pull to the neighbours is that of the tick's first iterate."""
+
+    def local(self, near, w, agent):
+        steps = agent.steps(self.local_steps)
+        pull = 2 * self.coupling * (near.mass * w - near.total)
+
+        def advance(y, e):
+            return y - at(self.step, agent.round * steps + e) * (agent.field(y, e) + pull)
+
+        new = fp.descend(agent, w, steps, advance)
+        return new, new
+
+
+@mutant("fedsgd", "late")
+class GradientsHalved(fp.FedSGD):
+    """The prefactor 1/|B| for 2/|B|."""
+
+    def local(self, near, w, agent):
+        steps = agent.steps(self.local_steps)
+
+        def advance(y, e):
+            return coupled_step(self, y, near, agent.field(y, e) / 2, at(self.step, agent.round * steps + e))
+
+        new = fp.descend(agent, w, steps, advance)
+        return new, new
+
+
+def relaxed(name, prox):
+    """FedRelax with other arguments of the prox: prox(self, near, w) gives centre and weight."""
+
+    class Relaxed(fp.FedRelax):
+        def local(self, near, w, agent):
+            new = agent.prox(*prox(self, near, w))
+            return new, new
+
+    return mutant("fedrelax", "late")(named(name, Relaxed))
+
+
+relaxed("DegreeForgotten", lambda self, near, w: (near.total / near.mass, self.coupling))
+relaxed("HalfOfIt", lambda self, near, w: (near.total / near.mass, self.coupling * near.mass / 2))
+relaxed("SumForMean", lambda self, near, w: (near.total, self.coupling * near.mass))
+relaxed("TiedToItself", lambda self, near, w: (w, self.coupling * near.mass))
+relaxed("OwnModelToo", lambda self, near, w: ((near.total + w) / (near.mass + 1), self.coupling * near.mass))
