@@ -37,8 +37,9 @@ def _threefry(key: Any, counter: Any) -> Any:
 threefry = jax.jit(_threefry, inline=True)  # traced once, not wherever a number is drawn
 
 
-def _word(x) -> Array:
-    return jnp.asarray(x).astype(jnp.uint32)
+def _word(x) -> Any:
+    x = x if isinstance(x, Array) else np.asarray(x)  # NumPy's stays NumPy's: a program would have to be compiled
+    return x.astype(np.uint32)
 
 
 class Row(NamedTuple):

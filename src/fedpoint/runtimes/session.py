@@ -105,6 +105,14 @@ def check_valid(algorithm: Any, participation: Any) -> None:
             )
 
 
+def solution_of(algorithm: Any, problem: Any, network: Any) -> Any:
+    """What a run is after, or None; on a network it leads with the nodes. This may read all data."""
+    aim = algorithm.aim(problem, network)
+    if aim is None or network is None or algorithm.hello is not None:
+        return aim
+    return jax.tree.map(lambda a: np.broadcast_to(a, (problem.agents, *np.shape(a))), aim)
+
+
 def cast(tree: Any, dtype: Any) -> Any:
     """Floats of a tree in the model's precision; whole numbers as they are."""
     return jax.tree.map(
@@ -122,6 +130,7 @@ class Session:
     """The algorithm at work on the problem. `advance(n)` goes on; everything is a function of seed and inputs."""
 
     sums: str | None = None  # how messages are added, where that is not left to the compiler
+    stated: dict[str, Any] | None = None  # what a folder states about the problem, where somebody has read all of it
 
     def __init__(
         self,
@@ -167,7 +176,7 @@ class Session:
             # A sweep has the same draws at every point: differences are the hyper-parameter's.
             self.seeds = jax.tree.map(lambda a: np.tile(a, lanes // repeats), seeds_of(seed, repeats))
             one = traced if swept is None else jax.tree.map(lambda a: a[0], traced)
-            self.message = message_of(one, wrap(jax.tree.map(jnp.asarray, node)), self.layout, inputs)
+            self.message = message_of(one, wrap(node), self.layout, inputs)
             self.layout = enough_samples(self.layout, one, self.message.evaluations)
             self._begin(inputs)
 
@@ -177,14 +186,15 @@ class Session:
         if self.swept:  # a hyper-parameter may enter the initial state
             self.state = jax.vmap(self._start)(inputs.algorithm)
         else:
-            self.state = jax.tree.map(
-                lambda a: jnp.array(np.repeat(np.asarray(a)[None], self.repeats, axis=0)), self._start(inputs.algorithm)
+            one = self._start(inputs.algorithm)
+            self.state = jax.device_put(
+                jax.tree.map(lambda a: np.repeat(np.asarray(a)[None], self.repeats, axis=0), one)
             )
         self.state = self.state._replace(world=start_worlds(self.layout, self.inputs, self.seeds))
 
     def _start(self, algorithm: Any) -> State:
         """The state before the first round."""
-        model, counted = wrap(jax.tree.map(jnp.asarray, self.start)), self.message.used is None
+        model, counted = wrap(self.start), self.message.used is None
         if self.network is None:
             return start_state(algorithm, model, self.problem.agents, counted, self.layout.late)
         return _start_network(algorithm, model, self.layout.wiring, self.inputs.wires, counted)
@@ -247,11 +257,7 @@ class Session:
 
     @cached_property
     def solution(self) -> Any:
-        """What the run is after; on a network it leads with the nodes."""
-        aim = self.algorithm.aim(self.problem, self.network)
-        if aim is None or self.network is None or self.algorithm.hello is not None:
-            return aim
-        return jax.tree.map(lambda a: np.broadcast_to(a, (self.problem.agents, *np.shape(a))), aim)
+        return solution_of(self.algorithm, self.problem, self.network)
 
     def used(self, rounds: np.ndarray, records: Any) -> np.ndarray:
         """(repeats, n, 3): models sent, answers and field evaluations up to the recorded rounds."""
@@ -267,7 +273,7 @@ class Session:
             self.inputs,
             self.state,
             self.seeds,
-            *(jnp.int32(n) for n in (first, rounds, self.every)),
+            *(np.int32(n) for n in (first, rounds, self.every)),
             self.swept,
         )
         count = last // self.every - first // self.every

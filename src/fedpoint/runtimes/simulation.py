@@ -168,9 +168,8 @@ def _draw(oracle: Any, mine: Mine, plan: Any, rows: Row) -> Any:
 
 def start_state(algorithm: Any, model: Any, agents: int, counted: bool, late: int = 0) -> State:
     """With a fusion center. `late` versions of what the hub said are kept, where answers may come late."""
-    hub, one = algorithm.init(model)
-    memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (agents, *jnp.shape(a))), one)
-    hub = jax.tree.map(jnp.asarray, hub)
+    hub, one = jax.tree.map(lambda a: a if hasattr(a, "dtype") else np.asarray(a), algorithm.init(model))
+    memory = jax.tree.map(lambda a: a[None].repeat(agents, 0), one)  # by NumPy, where the model is NumPy's
     mail: Any = ()
     if late:
         said = algorithm.say(hub, Key(jnp.uint32(0), jnp.uint32(0)).row())
@@ -204,7 +203,7 @@ def start_worlds(layout: Layout, inputs: Inputs, seeds: tuple) -> Any:
 
 
 def none_used(counted: bool) -> Any:
-    return jnp.zeros(3, jnp.int64) if counted else ()
+    return np.zeros(3, np.int64) if counted else ()
 
 
 def base_of(algorithm: Any, hub: Any) -> Any:
@@ -682,7 +681,7 @@ class Message(NamedTuple):
 
 def message_of(algorithm: Any, model: Any, layout: Layout, inputs: Inputs) -> Message:
     """From shapes alone: nothing is computed."""
-    row = Key(jnp.uint32(0), jnp.uint32(0)).row()
+    row = Key(np.uint32(0), np.uint32(0)).row()
     evaluations: list[Any] = []
 
     def both(model, inputs):
