@@ -114,9 +114,9 @@ def test_records_are_every_so_many_rounds_and_the_last(rounds, every, recorded):
 
 def test_records_stay_right_over_many_segments(monkeypatch):
     """Segments end where they like: also within a window of records, also when it was their last place."""
-    from fedpoint.runtimes import simulation
+    from fedpoint.runtimes import layout
 
-    monkeypatch.setattr(simulation, "SEGMENT_RECORDS", 4)
+    monkeypatch.setattr(layout, "SEGMENT_RECORDS", 4)
     problem = fp.problems.Quadratic(1.0, [[1.0]])
     run = fp.run(fp.FedAvg(0.001), problem, rounds=1003, record_every=10)
     assert run.rounds.tolist() == [*range(0, 1001, 10), 1003]

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 import fedpoint as fp
-from fedpoint.runtimes.simulation import SCHEDULE
+from fedpoint.runtimes.state import SCHEDULE
 
 
 class Bowls(NamedTuple):

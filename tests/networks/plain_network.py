@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedpoint as fp
-from fedpoint.runtimes.simulation import SCHEDULE
+from fedpoint.runtimes.state import SCHEDULE
 
 # Node 0 has five neighbours, the others one or two: three groups of the engine's wiring.
 EDGES = ((0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (1, 2), (5, 6))

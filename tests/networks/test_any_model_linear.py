@@ -23,7 +23,7 @@ from fedpoint.core.schedule import (
 from fedpoint.core.turns import OwnPace
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.runtimes.loop import Exchange
-from fedpoint.runtimes.simulation import SCHEDULE
+from fedpoint.runtimes.state import SCHEDULE
 
 
 def relaxed(X, y, gram, A, coupling, i, heard):

@@ -10,7 +10,7 @@ from schedule_world import NET, SCHEDULES, SEED, TICKS, WORK, K, neighbours, pla
 import fedpoint as fp
 from fedpoint.core.clock import STREAM
 from fedpoint.core.schedule import AWAY, LATE, LOST, PHASE, WORKS
-from fedpoint.runtimes.simulation import SCHEDULE
+from fedpoint.runtimes.state import SCHEDULE
 
 # Partially asynchronous.
 

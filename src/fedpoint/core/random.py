@@ -45,9 +45,9 @@ def _word(x) -> Any:
 class Row(NamedTuple):
     """One row of a stream: where numbers are drawn. Its numbers are told apart by their index."""
 
-    low: Array
-    high: Array
-    at: Array
+    low: Any
+    high: Any
+    at: Any
 
     def words(self, shape: tuple[int, ...] = (), first: int = 0) -> tuple[Array, Array]:
         """Two words for each element; `first` starts further on in the row."""
@@ -140,8 +140,8 @@ class Row(NamedTuple):
 class Key(NamedTuple):
     """A stream of random numbers, named by its coordinates."""
 
-    low: Array
-    high: Array
+    low: Any
+    high: Any
 
     @classmethod
     def of(cls, seed: int, repeat=0, purpose: int = 0) -> "Key":

@@ -34,8 +34,9 @@ from fedpoint.federation.study import Study
 from fedpoint.problems.base import Mine
 from fedpoint.report.disk import append_line, canonical, read_npz, write_npz
 from fedpoint.runtimes import cache
+from fedpoint.runtimes.round import agent_round
 from fedpoint.runtimes.session import cast
-from fedpoint.runtimes.simulation import AGENTS, agent_round
+from fedpoint.runtimes.state import AGENTS
 
 log = logging.getLogger(__name__)
 RUNS = 4  # of which memories are kept

@@ -21,7 +21,7 @@ from fedpoint.core.vector import unwrap, where, wrap
 from fedpoint.federation.shapes import arrays_of, named, tree_of
 from fedpoint.federation.study import Outline, Study
 from fedpoint.runtimes.session import bind_algorithm, cast
-from fedpoint.runtimes.simulation import HUB, SCHEDULE, base_of, start_network
+from fedpoint.runtimes.state import HUB, SCHEDULE, base_of, start_network
 from fedpoint.runtimes.wiring import hear, inbox_of, newest, rebased, wire
 
 Arrays = Mapping[str, np.ndarray]

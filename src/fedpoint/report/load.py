@@ -23,7 +23,7 @@ from fedpoint.report.stated import check_records, check_run
 from fedpoint.report.statement import check_same, statement, without_none
 from fedpoint.report.store import Store
 from fedpoint.runtimes.session import Session, unflatten
-from fedpoint.runtimes.simulation import start_state
+from fedpoint.runtimes.state import start_state
 from fedpoint.verbs.run import Run, begin, check_network, check_start, drive, mean_model, stopper, take_repeat
 
 

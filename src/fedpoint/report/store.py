@@ -21,7 +21,7 @@ from fedpoint.report.folder import RunFolder
 from fedpoint.report.model import export, layout_of, use_of
 from fedpoint.report.statement import named, statement, versions
 from fedpoint.runtimes.session import Session
-from fedpoint.runtimes.simulation import Records
+from fedpoint.runtimes.state import Records
 from fedpoint.verbs.run import Run, objective_of, take_repeat
 
 PERIOD = 2.0  # seconds from one commit to the next, at least

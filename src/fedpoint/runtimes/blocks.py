@@ -21,7 +21,8 @@ from fedpoint.core.inbox import Inbox
 from fedpoint.core.mail import Mail, look, post, power_of_two
 from fedpoint.core.participation import Tick
 from fedpoint.core.schedule import Turn
-from fedpoint.runtimes.simulation import Ahead, listen, meet, speak
+from fedpoint.runtimes.ahead import Ahead
+from fedpoint.runtimes.round import listen, meet, speak
 
 BLOCKS = 64
 CHUNK = 256  # agents that work at once, at most

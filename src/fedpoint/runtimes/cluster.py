@@ -25,20 +25,9 @@ from fedpoint.core.vector import unwrap, wrap
 from fedpoint.errors import FedpointError
 from fedpoint.runtimes.blocks import AXIS, Blocks
 from fedpoint.runtimes.session import Session, flatten
-from fedpoint.runtimes.simulation import (
-    CHUNK_BYTES,
-    CHUNK_ROUNDS,
-    THREAD_BYTES,
-    WITHOUT,
-    Inputs,
-    Records,
-    State,
-    all_lanes,
-    base_of,
-    none_used,
-    start_state,
-    start_worlds,
-)
+from fedpoint.runtimes.layout import CHUNK_BYTES, CHUNK_ROUNDS, THREAD_BYTES
+from fedpoint.runtimes.simulation import WITHOUT, all_lanes
+from fedpoint.runtimes.state import Inputs, Records, State, base_of, none_used, start_state, start_worlds
 from fedpoint.runtimes.wiring import Halo, share_out
 
 SLOT_BYTES = 32  # of a tick that is drawn ahead

@@ -24,7 +24,8 @@ from fedpoint.errors import FedpointError
 from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.runtimes.session import HISTORY_BYTES, Progress
-from fedpoint.runtimes.simulation import SCHEDULE, Message
+from fedpoint.runtimes.simulation import Message
+from fedpoint.runtimes.state import SCHEDULE
 
 MODELS = 3  # purpose of random numbers: the models' random states
 

@@ -19,19 +19,9 @@ from fedpoint.core.steps import Epochs
 from fedpoint.core.vector import unwrap, unwrap_all, wrap
 from fedpoint.errors import Diverged, FedpointError
 from fedpoint.runtimes import cache
-from fedpoint.runtimes.simulation import (
-    PROGRAMS,
-    Inputs,
-    Records,
-    State,
-    choose,
-    enough_samples,
-    message_of,
-    seeds_of,
-    start_network,
-    start_state,
-    start_worlds,
-)
+from fedpoint.runtimes.layout import choose, enough_samples
+from fedpoint.runtimes.simulation import PROGRAMS, message_of
+from fedpoint.runtimes.state import Inputs, Records, State, seeds_of, start_network, start_state, start_worlds
 from fedpoint.runtimes.wiring import wire
 
 PATIENCE = 0.25  # seconds of work between looks at stopping, progress and checkpoints

@@ -15,8 +15,9 @@ from fedpoint.core.schedule import Synchronous
 from fedpoint.core.vector import unwrap
 from fedpoint.errors import FedpointError
 from fedpoint.problems.base import Mine
+from fedpoint.runtimes.ahead import Ahead
+from fedpoint.runtimes.round import network_round
 from fedpoint.runtimes.session import Session
-from fedpoint.runtimes.simulation import Ahead, network_round
 from fedpoint.theory.krylov import solve
 from fedpoint.theory.space import fill, flat
 

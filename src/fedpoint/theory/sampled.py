@@ -17,17 +17,10 @@ import numpy as np
 from jax import lax
 
 from fedpoint.core.random import Key
-from fedpoint.runtimes.simulation import (
-    AGENTS,
-    HUB,
-    SCHEDULE,
-    Ahead,
-    Inputs,
-    State,
-    choose,
-    one_round,
-    start_worlds,
-)
+from fedpoint.runtimes.ahead import Ahead
+from fedpoint.runtimes.layout import choose
+from fedpoint.runtimes.round import one_round
+from fedpoint.runtimes.state import AGENTS, HUB, SCHEDULE, Inputs, State, start_worlds
 from fedpoint.theory.expected_round import start_at
 from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.operator import Setting

@@ -18,7 +18,7 @@ from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.metrics.held_out import HeldOut
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.runtimes.session import HISTORY_BYTES, Progress, Session
-from fedpoint.runtimes.simulation import Records
+from fedpoint.runtimes.state import Records
 from fedpoint.trackers.base import Tracker
 from fedpoint.trackers.follow import Following, following
 

@@ -1,0 +1,153 @@
+"""How is a run executed? Agents batched or one after the other, what is drawn ahead, threads: from sizes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedpoint.core.algorithm import samples_per_round
+from fedpoint.core.random import Key, Row, Stream
+from fedpoint.problems.base import Mine
+from fedpoint.runtimes.wiring import Wiring
+
+CHUNK_BYTES = 1 << 21  # what is drawn ahead should stay in the processor's cache
+ROUND_BYTES = 1 << 26  # more than this in one round is drawn on the spot
+CHUNK_ROUNDS = 64
+FETCH_BYTES = 512  # of an agent's own arrays: rows far apart in memory are fetched together, not round by round
+SEGMENT_BYTES = 1 << 22  # recorded models of one call
+SEGMENT_RECORDS = 4096
+RAGGED = 1.5  # largest over mean work of an agent, from which padding costs more than mapping
+THREAD_BYTES = 1 << 18  # of a round's arrays or a chunk's draws, from which threads gain more than waking them costs
+LARGE_MODEL = 4096  # floats, from which one agent's work fills the vector units by itself
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the engine executes a run: structure, compiled in."""
+
+    oracle: Any
+    agents: int
+    slots: int
+    exact: bool
+    samples: int | None  # drawn ahead for each agent and round; None: on the spot
+    chunk: int  # rounds drawn ahead
+    mapped: bool  # agents (and repeats) one after the other, else batched
+    fetch: bool  # agents' own arrays are fetched ahead too
+    capacity: int  # records of a segment
+    threads: bool  # single operations are shared out between threads
+    wiring: Wiring | None = None  # of a network
+    late: int = 0  # versions of the hub that late answers may come from; 0: a round's answers come in the round
+    rebase: bool = False  # a late answer is merged as a model, not as a change
+    blocks: Any = None  # of agents, where they are shared out between processes (runtimes/cluster.py)
+
+    def explain(self) -> str:
+        agents = "one after the other (no padding)" if self.mapped else "batched"
+        buckets = getattr(self.oracle, "buckets", ())
+        if buckets:
+            agents += f", rows ordered in size buckets of {', '.join(map(str, buckets))} and more"
+        if self.exact:
+            draws = "exact fields, no samples"
+        elif self.samples is None:
+            draws = "samples drawn on the spot" if self.oracle.predraw else f"plans drawn ahead for {self.chunk} rounds"
+        else:
+            draws = f"samples drawn ahead for {self.chunk} rounds"
+        shared = "" if self.blocks is None else f"; {self.blocks.explain()}"
+        return f"agents {agents}; {draws}{shared}"
+
+
+def choose(
+    oracle: Any,
+    algorithm: Any,
+    problem: Any,
+    participation: Any,
+    model: Any,
+    exact: bool,
+    lanes: int,
+    wiring: Wiring | None = None,
+) -> Layout:
+    """The layout for a run of `lanes` repeats or sweep points, from what is known of sizes."""
+    agents = problem.agents
+    slots = participation.slots(agents)
+    held = 1 if wiring is None else agents  # models of a record
+    floats = sum(np.size(a) for a in jax.tree.leaves(model))
+    bytes_ = _bytes(model)
+    ragged = agents > 1 and _raggedness(oracle, algorithm, problem, exact) > RAGGED
+    mapped = ragged or (agents > 1 and floats > LARGE_MODEL)
+    own = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a)[1:], np.asarray(a).dtype), problem.own)
+    stream = jax.eval_shape(lambda: Stream(Key.of(0), jnp.int32(0), jnp.int32(0)))
+    # Ahead, every agent would draw as many samples as the one that needs the most.
+    samples = None if exact or ragged or not oracle.predraw else samples_per_round(algorithm)
+
+    def drawn_ahead(own, common, stream, plan):
+        return draw_samples(oracle, Mine(own, common), plan, jax.vmap(stream.row)(jnp.arange(samples)))
+
+    own_bytes = _bytes(own)
+    fetch = participation.drawn and own_bytes <= FETCH_BYTES
+    per_agent = own_bytes if fetch else 0
+    if not exact:
+        plan = oracle.plan_shape(Mine(own, problem.common), stream)
+        per_agent += _bytes(plan)
+        if samples is not None:
+            per_agent += _bytes(jax.eval_shape(drawn_ahead, own, problem.common, stream, plan))
+    lanes_ahead = 1 if mapped else lanes
+    per_round = max(1, per_agent * slots * lanes_ahead)
+    if per_round > ROUND_BYTES:
+        samples = None
+    chunk = int(np.clip(CHUNK_BYTES // per_round, 1, CHUNK_ROUNDS))
+    capacity = int(np.clip(SEGMENT_BYTES // max(1, bytes_ * lanes * held), 1, SEGMENT_RECORDS))
+    at_once = bytes_ if mapped else slots * lanes * (bytes_ + own_bytes)
+    if exact or getattr(problem, "batch", None) is None:
+        at_once += _bytes(jax.tree.map(np.asarray, problem.common))
+    drawn = per_agent if mapped else per_round * chunk
+    if wiring is not None:
+        at_once = max(at_once, bytes_ * agents * lanes)
+    threads = max(at_once, drawn) > THREAD_BYTES
+    late, rebase = getattr(participation, "late", 0), getattr(participation, "rebase", False)
+    return Layout(
+        oracle, agents, slots, exact, samples, chunk, mapped, fetch, capacity, threads, wiring, late, bool(rebase)
+    )
+
+
+def enough_samples(layout: Layout, algorithm: Any, evaluations: int | None) -> Layout:
+    """The layout, drawing on the spot where a user's own method may ask for more samples than are drawn ahead.
+
+    How many are is told by `local_steps` or `samples`; a method that counts its steps otherwise would get some twice.
+    """
+    if layout.samples is None:
+        return layout
+    told = hasattr(algorithm, "local_steps") or algorithm.samples is not None
+    if (evaluations is None and not told) or (evaluations is not None and evaluations > layout.samples):
+        return replace(layout, samples=None)
+    return layout
+
+
+def draw_samples(oracle: Any, mine: Mine, plan: Any, rows: Row) -> Any:
+    """The samples of a round, (samples, ...), each from its row."""
+    return jax.vmap(lambda row, e: oracle.draw(mine, plan, row, e))(rows, jnp.arange(rows.at.shape[0]))
+
+
+def _bytes(shapes: Any) -> int:
+    return sum(int(np.prod(s.shape)) * np.dtype(s.dtype).itemsize for s in jax.tree.leaves(shapes))
+
+
+def _raggedness(oracle: Any, algorithm: Any, problem: Any, exact: bool) -> float:
+    """Largest over mean work of an agent in a round."""
+    steps = getattr(algorithm, "local_steps", 1)
+    steps = getattr(steps, "steps", 1 if steps is None else steps)
+    work = np.broadcast_to(np.asarray(steps, dtype=float), problem.weights.shape)
+    rows = problem.local_rows()
+    if rows is not None and (exact or problem.batch is None) and not getattr(oracle, "gram", False):
+        work = work * rows
+    return float(work.max() / work.mean())
+
+
+def over_agents(layout: Layout, function, *arguments):
+    """function over the agents of a round."""
+    if layout.mapped:
+        return lax.map(lambda a: function(*a), arguments)
+    return jax.vmap(function)(*arguments)
