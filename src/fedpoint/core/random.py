@@ -159,6 +159,9 @@ class Key(NamedTuple):
         return Row(self.low, self.high, _word(at))
 
 
+NO_LUCK = Key(np.uint32(0), np.uint32(0))  # for what draws nothing
+
+
 class Stream(NamedTuple):
     """An agent's stream in a round. All agents' rows of a step share one key, in which the agent is the row: a key is
     hashed for every step, not for every agent."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedpoint.core.agent import Agent
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.random import Key, Stream
+from fedpoint.core.random import NO_LUCK, Stream
 from fedpoint.core.vector import wrap
 from fedpoint.problems.base import Oracle
 
@@ -47,7 +47,7 @@ def shapes_of(algorithm: Any, model: Any, network: bool) -> Shapes:
         if network and algorithm.hello is not None:  # hubs hold what they hear
             one = jnp.ones(())
             hub = algorithm.combine(hub, Inbox(algorithm.hello(model), algorithm.hello(model), one, one))
-        key = Key(jnp.uint32(0), jnp.uint32(0))
+        key = NO_LUCK
         heard = jax.tree.map(jnp.asarray, algorithm.say(hub, key.row()))
         agent = Agent(_Blank(), None, Stream(key, jnp.int32(0), jnp.int32(0)), None, None, True, 0, jnp.ones(()))
         message, memory = algorithm.local(heard, memory, agent)

@@ -17,7 +17,7 @@ from jax import Array, lax
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import split_per_agent
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.random import Key
+from fedpoint.core.random import NO_LUCK, Key
 from fedpoint.core.vector import take
 from fedpoint.problems.base import Mine
 from fedpoint.runtimes.ahead import draw_ahead
@@ -139,7 +139,7 @@ class Message(NamedTuple):
 
 def message_of(algorithm: Any, model: Any, layout: Layout, inputs: Inputs) -> Message:
     """From shapes alone: nothing is computed."""
-    row = Key(np.uint32(0), np.uint32(0)).row()
+    row = NO_LUCK.row()
     evaluations: list[Any] = []
 
     def both(model, inputs):

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from fedpoint.core.mail import open_mail
-from fedpoint.core.random import Key, Stream
+from fedpoint.core.random import NO_LUCK, Key, Stream
 from fedpoint.problems.base import Mine
 from fedpoint.runtimes.layout import Layout
 from fedpoint.runtimes.wiring import Wiring, hear, inbox_of
@@ -69,7 +69,7 @@ def start_state(algorithm: Any, model: Any, agents: int, counted: bool, late: in
     memory = jax.tree.map(lambda a: a[None].repeat(agents, 0), one)  # by NumPy, where the model is NumPy's
     mail: Any = ()
     if late:
-        said = algorithm.say(hub, Key(jnp.uint32(0), jnp.uint32(0)).row())
+        said = algorithm.say(hub, NO_LUCK.row())
         mail = open_mail(jax.tree.map(lambda a: jnp.asarray(a)[None], said), max(late, 2))
     return State(hub, memory, mail, none_used(counted))
 
@@ -105,5 +105,5 @@ def none_used(counted: bool) -> Any:
 
 def base_of(algorithm: Any, hub: Any) -> Any:
     """What the changes of nodes with these hubs are changes of."""
-    row = Key(jnp.uint32(0), jnp.uint32(0)).row()
+    row = NO_LUCK.row()
     return jax.vmap(lambda h: algorithm.base(algorithm.say(h, row)))(hub)

@@ -16,13 +16,11 @@ from jax import Array, lax
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import split_per_agent
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.random import Key
+from fedpoint.core.random import NO_LUCK
 from fedpoint.core.record import with_leaves
 from fedpoint.core.steps import Stragglers
 from fedpoint.problems.base import Mine, per_agent
 from fedpoint.theory.space import Space, fill, flat, floats, memory_of, take_leaves
-
-ZERO = Key(np.uint32(0), np.uint32(0))  # type: ignore[arg-type]  # exact fields draw nothing
 
 
 class Numbers(NamedTuple):
@@ -108,7 +106,7 @@ def over_outcomes(numbers: Numbers, function) -> Any:
 
 def local_round(space: Space, numbers: Numbers, algorithm: Any, agent: Agent, hub: Any, m: Array) -> tuple[Any, Any]:
     """One agent's message and its memory, not yet settled."""
-    heard = algorithm.say(hub, Key(jnp.uint32(0), jnp.uint32(0)).row())
+    heard = algorithm.say(hub, NO_LUCK.row())
     memory = memory_of(space, algorithm, hub, numbers.model, m)
     return algorithm.local(heard, memory, agent)
 
@@ -129,8 +127,8 @@ def template(space: Space, oracle: Any, numbers: Numbers) -> tuple[Any, Any]:
         algorithm = one_agent(numbers, 0)
         hub, memory = numbers.algorithm.init(numbers.model)
         mine = Mine(jax.tree.map(lambda a: a[0], numbers.own), numbers.common)
-        agent = Agent(oracle, mine, Key(jnp.uint32(0), jnp.uint32(0)), None, None, True, 0, numbers.p[0])
-        heard = algorithm.say(hub, Key(jnp.uint32(0), jnp.uint32(0)).row())
+        agent = Agent(oracle, mine, NO_LUCK, None, None, True, 0, numbers.p[0])
+        heard = algorithm.say(hub, NO_LUCK.row())
         return algorithm.local(heard, memory, agent)
 
     return jax.eval_shape(both, numbers)
@@ -165,7 +163,7 @@ def _merged(oracle, space, numbers, hub, m, round):
         agent_algorithm = put(tuned)
 
         def run(algorithm):
-            agent = Agent(oracle, Mine(own, numbers.common), ZERO, None, None, True, round, share)
+            agent = Agent(oracle, Mine(own, numbers.common), NO_LUCK, None, None, True, round, share)
             sent, new = local_round(space, numbers, algorithm, agent, hub, m)
             return jnp.concatenate([flat(sent), flat(new)])
 

@@ -28,11 +28,12 @@ from jax.flatten_util import ravel_pytree
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import split_per_agent
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.random import NO_LUCK
 from fedpoint.core.record import with_leaves
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.errors import FedpointError
 from fedpoint.problems.base import Mine, per_agent
-from fedpoint.theory.expected_round import ZERO, Numbers, hub_at, local_round, start_at, template
+from fedpoint.theory.expected_round import Numbers, hub_at, local_round, start_at, template
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.space import Space, fill, flat, floats, take_leaves
 
@@ -64,7 +65,7 @@ class Probe(Agent):
     """An agent with exact fields that adds a probe wherever a sample enters, and notes how it would spread."""
 
     def __init__(self, oracle, mine, share, space: Space, size: int, round: Any, probes: list[Array] | None):
-        super().__init__(oracle, mine, ZERO, None, None, True, round, share)
+        super().__init__(oracle, mine, NO_LUCK, None, None, True, round, share)
         self.space, self.size, self.probes = space, size, probes
         self.sources: list[Any] = []  # values here; their derivatives are taken outside
         self._inside: Any = None

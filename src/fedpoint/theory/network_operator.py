@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fedpoint.core.random import NO_LUCK
 from fedpoint.core.schedule import Synchronous
 from fedpoint.core.vector import unwrap
 from fedpoint.errors import FedpointError
@@ -160,7 +161,7 @@ def _state(like: Any, x: Any) -> Any:
 
 def _round(layout: Any, inputs: Any, state: Any, round: Any) -> Any:
     turn = inputs.participation.turn(None, round, layout.agents)
-    keys = (ZERO, ZERO, ZERO)
+    keys = (NO_LUCK, NO_LUCK, NO_LUCK)
     return network_round(layout, inputs, state, turn, turn, Ahead(), keys, round)
 
 
@@ -206,12 +207,3 @@ def _read(algorithm, like, x):
 
 def _models(algorithm, state):
     return jax.vmap(algorithm.read)(state.hub, state.memory)
-
-
-def _zero() -> Any:
-    from fedpoint.core.random import Key
-
-    return Key(np.uint32(0), np.uint32(0))  # type: ignore[arg-type]
-
-
-ZERO = _zero()  # exact fields draw nothing
