@@ -49,6 +49,9 @@ class Live:
         for name in names or ("server", *SITES):
             self.processes[name] = start(self.kits[name])
 
+    def stop(self, name):
+        end(self.processes.pop(name))
+
     def kill(self, name, whole=True):
         """kill -9, of the party's process or of all it started."""
         process = self.processes.pop(name)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
-from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
@@ -13,7 +13,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from fedpoint.federation.flare.names import ANSWER, ORDER, TASK
+from fedpoint.federation.flare.names import ANSWER, KIT, ORDER, TASK
 from fedpoint.federation.worker import Worker
 
 
@@ -22,28 +22,21 @@ class SiteExecutor(Executor):
 
     def __init__(self) -> None:
         super().__init__()
-        self.worker: Worker | None = None
+        kit = Path(os.environ[KIT])
+        study = tomllib.loads((kit / "study.toml").read_text())
+        self.worker = Worker(kit, study["deadline"])
+        self.worker.start()  # it loads and compiles while the engine's halves of the job find each other
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        if event_type == EventType.START_RUN:  # compiled programs and data are there before the first order
-            self._worker(fl_ctx).start()
-        elif event_type == EventType.END_RUN and self.worker is not None:
+        if event_type == EventType.END_RUN:
             self.worker.close()
-
-    def _worker(self, fl_ctx: FLContext) -> Worker:
-        if self.worker is None:
-            engine: Any = fl_ctx.get_engine()
-            kit = Path(engine.get_workspace().get_root_dir())
-            study = tomllib.loads((kit / "study.toml").read_text())
-            self.worker = Worker(kit, study["deadline"])
-        return self.worker
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         order = shareable.get(ORDER)
         if task_name != TASK or not isinstance(order, bytes):
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
-            answer = self._worker(fl_ctx).ask(order)
+            answer = self.worker.ask(order)
         except OSError as error:
             self.log_error(fl_ctx, f"the worker is gone ({error}); another one is started for the next order")
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)

@@ -84,8 +84,10 @@ class Lead:
 
     def _connected(self) -> Any:
         from nvflare.fuel.flare_api.flare_api import new_secure_session
+        from nvflare.fuel.utils.config_service import ConfigService
 
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+        ConfigService.initialize({}, [str(self.kit.folder / "startup")])  # or it searches all below this folder
         end, said = time.monotonic() + self.wait, "no answer"
         host, _, port = self.study.server.rpartition(":")
         while time.monotonic() < end:

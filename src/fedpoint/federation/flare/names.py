@@ -5,3 +5,4 @@ ORDER, ANSWER = "order", "answer"
 STATUS, STOP = "fedpoint.status", "fedpoint.stop"
 HUB = "fedpoint.federation.flare.controller.HubController"
 SITE = "fedpoint.federation.flare.executor.SiteExecutor"
+KIT = "FEDPOINT_KIT"  # in the environment of a party's processes: its folder

@@ -18,6 +18,7 @@ from typing import Any
 import fedpoint
 from fedpoint.errors import FedpointError
 from fedpoint.federation.flare.kits import Kit, needs_flare
+from fedpoint.federation.flare.names import KIT
 from fedpoint.report.disk import write_bytes
 
 GRACE = 5.0  # seconds for a process to end by itself
@@ -76,32 +77,39 @@ def start(kit: Kit) -> subprocess.Popen:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env=_environment(),
+            env=_environment(kit),
         )
     (kit.folder / "party.pid").write_text(str(process.pid))
     return process
 
 
-def _environment() -> dict[str, str]:
-    """Ours, in which the engine's processes find the same fedpoint, wherever they start."""
+def _environment(kit: Kit) -> dict[str, str]:
+    """Ours, in which the engine's processes find the same fedpoint, wherever they start, and the party's kit."""
     given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     paths: list[Any] = [Path(fedpoint.__file__).parents[1], *given]
     return {
         **os.environ,
+        KIT: str(kit.folder),
         "MALLOC_ARENA_MAX": "4",
         "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in paths),
     }
 
 
-def end(process: subprocess.Popen, grace: float = GRACE) -> None:
-    """The process and all that it started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(grace)
-        if number == signal.SIGTERM:
-            time.sleep(0.1)
+def end(process: subprocess.Popen) -> None:
+    """The process and all that it started: jobs are in sessions of their own, and would notice only later."""
+    import psutil
+
+    tree: list[Any] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        party = psutil.Process(process.pid)
+        tree = [party, *party.children(recursive=True)]
+    for one in tree:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.terminate()
+    for one in psutil.wait_procs(tree, GRACE)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    process.wait()
 
 
 @contextlib.contextmanager
