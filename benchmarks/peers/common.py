@@ -56,7 +56,7 @@ class Clock:
     BLOCK = 0.25
 
     def __init__(self):
-        self.first, self.blocks, self.begun, self.rounds = None, [], None, 0
+        self.first, self.last, self.blocks, self.begun, self.rounds = None, None, [], None, 0
 
     def start(self):
         """A new block begins."""
@@ -64,6 +64,7 @@ class Clock:
 
     def lap(self, rounds=1):
         """So many more rounds are done."""
+        self.last = time.time() - BEGUN
         if self.first is None:
             self.first = time.time() - BEGUN
             self.start()
@@ -98,7 +99,9 @@ def report(clock, rounds, model, **more):
     clock.close()
     out = Path(os.environ["PEER_OUT"])
     np.save(out / "model.npy", np.asarray(model, np.float64))
-    facts = dict(first=clock.first, blocks=clock.blocks, rounds=rounds, python=sys.version.split()[0], **more)
+    facts = dict(
+        first=clock.first, last=clock.last, blocks=clock.blocks, rounds=rounds, python=sys.version.split()[0], **more
+    )
     (out / "report.json").write_text(json.dumps(facts))
 
 

@@ -1,15 +1,20 @@
-"""NVFlare's components for the jobs: its FedAvg controller with the job's participants, and an executor in NumPy."""
+"""NVFlare's components for the jobs: its controllers with the job's participants, and executors in NumPy."""
 
+import os
 from importlib.metadata import version
+from pathlib import Path
 
-from common import Clock, Job, flatten, local_steps, report
+import numpy as np
+from common import Clock, Job, flatten, gradient, local_steps, report
 from nvflare.apis.executor import Executor
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.app_constant import AlgorithmConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.app_common.workflows.scaffold import Scaffold
 
 
-class Told(FedAvg):
+class Told:
     """Asks those whom the job names, and looks at the clock."""
 
     def __init__(self, folder, rounds):
@@ -30,6 +35,14 @@ class Told(FedAvg):
             report(self.clock, self.done, flatten(model.params), version=version("nvflare"))
 
 
+class ToldFedAvg(Told, FedAvg):
+    pass
+
+
+class ToldScaffold(Told, Scaffold):
+    pass
+
+
 class Trainer(Executor):
     def __init__(self, folder):
         super().__init__()
@@ -39,7 +52,27 @@ class Trainer(Executor):
         self.job = self.job or Job(self.folder)
         model = FLModelUtils.from_shareable(shareable)
         agent = int(fl_ctx.get_identity_name().split("-")[1]) - 1
+        w = {n: model.params[n] for n in self.job.parameters}
         batches = self.job.batches(model.current_round, agent)
-        w = local_steps(self.job, {n: model.params[n] for n in self.job.parameters}, batches)
-        sent = FLModel(params=w, params_type=ParamsType.FULL, meta={"NUM_STEPS_CURRENT_ROUND": 1})
-        return FLModelUtils.to_shareable(sent)
+        w, meta = self.train(agent, w, batches, model.meta)
+        meta["NUM_STEPS_CURRENT_ROUND"] = 1
+        return FLModelUtils.to_shareable(FLModel(params=w, params_type=ParamsType.FULL, meta=meta))
+
+    def train(self, agent, w, batches, meta):
+        return local_steps(self.job, w, batches), {}
+
+
+class ScaffoldTrainer(Trainer):
+    """Keeps its control in a file: a client's process ends with its turn."""
+
+    def train(self, agent, w, batches, meta):
+        file = Path(os.environ["PEER_OUT"]) / f"control-{os.environ['PEER_MARK']}-{agent}.npz"
+        c = meta[AlgorithmConstants.SCAFFOLD_CTRL_GLOBAL]
+        own = dict(np.load(file)) if file.exists() else {n: np.zeros_like(v) for n, v in w.items()}
+        y = {n: v.copy() for n, v in w.items()}
+        for rows in batches:
+            for n, g in gradient(self.job, y, rows).items():
+                y[n] -= self.job.step * (g - own[n] + c[n])
+        change = {n: (w[n] - y[n]) / (len(batches) * self.job.step) - c[n] for n in w}
+        np.savez(file, **{n: own[n] + change[n] for n in own})
+        return y, {AlgorithmConstants.SCAFFOLD_CTRL_DIFF: change}

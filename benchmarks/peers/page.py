@@ -54,8 +54,9 @@ class Results:
         run = self.first(peer, "softmax")
         if not run.get("round"):
             return None
-        rounds = 0 if peer == "fedpoint" else COLD - 1  # fedpoint's first mark is after all of them
-        return run["first"] + rounds * run["round"]
+        if peer == "fedpoint":  # its first mark is after all of them
+            return run["first"]
+        return run["last"] if run["rounds"] == COLD else run["first"] + (COLD - 1) * run["round"]
 
     def frameworks(self, job: str) -> list[str]:
         """Those that were measured at a job, the fastest first."""

@@ -1,4 +1,4 @@
-"""The jobs on NVFlare's simulator: FedAvg's controller, clients in NumPy, two threads."""
+"""The jobs on NVFlare's simulator: its controllers of FedAvg and SCAFFOLD, clients in NumPy, two threads."""
 
 import json
 import os
@@ -15,12 +15,11 @@ from nvflare.private.fed.app.simulator.simulator_runner import SimulatorRunner  
 
 
 def main(folder, rounds):
-    server = {
-        "format_version": 2,
-        "workflows": [{"id": "told", "path": "nvflare_parts.Told", "args": {"folder": folder, "rounds": int(rounds)}}],
-        "components": [],
-    }
-    trainer = {"path": "nvflare_parts.Trainer", "args": {"folder": folder}}
+    job = Job(folder)
+    controller, trains = ("ToldScaffold", "ScaffoldTrainer") if job.method == "scaffold" else ("ToldFedAvg", "Trainer")
+    told = {"id": "told", "path": f"nvflare_parts.{controller}", "args": {"folder": folder, "rounds": int(rounds)}}
+    server = {"format_version": 2, "workflows": [told], "components": []}
+    trainer = {"path": f"nvflare_parts.{trains}", "args": {"folder": folder}}
     client = {"format_version": 2, "executors": [{"tasks": ["train"], "executor": trainer}], "components": []}
     with tempfile.TemporaryDirectory() as place:
         config = Path(place) / "job" / "app" / "config"
@@ -33,9 +32,9 @@ def main(folder, rounds):
         local.mkdir(parents=True)
         allowed = {"format_version": 2, "class_allow_list": ["nvflare.", "nvflare_parts."]}
         (local / "resources.json").write_text(json.dumps(allowed))
-        runner = SimulatorRunner(
-            str(config.parents[1]), f"{place}/work", n_clients=Job(folder).agents, threads=os.cpu_count()
-        )
+        asked = sorted({k for r in range(int(rounds)) for k in job.participants(r)})
+        clients = ",".join(f"site-{k + 1}" for k in asked)  # every client of a simulation gets turns, asked or not
+        runner = SimulatorRunner(str(config.parents[1]), f"{place}/work", clients=clients, threads=os.cpu_count())
         sys.exit(runner.run())
 
 
