@@ -17,7 +17,7 @@ import fedpoint as fp
 from fedpoint.core.network import Network
 from fedpoint.problems.any_model import AnyModel, copies_of, weights_name
 from fedpoint.problems.neighbours import WeightedNeighborsClassifier, WeightedNeighborsRegressor
-from fedpoint.runtimes.loop import run_any
+from fedpoint.verbs.run_any import run_any
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from fedpoint.core.schedule import (
 )
 from fedpoint.core.turns import OwnPace
 from fedpoint.problems.any_model import AnyModel
-from fedpoint.runtimes.loop import Exchange
+from fedpoint.runtimes.exchange import Exchange
 from fedpoint.runtimes.state import SCHEDULE
 
 

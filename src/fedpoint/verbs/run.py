@@ -247,7 +247,7 @@ def run(
     check_count("rounds", rounds, 0)
     check_count("repeats", repeats, 1)
     if isinstance(problem, AnyModel):
-        from fedpoint.runtimes.loop import run_any
+        from fedpoint.verbs.run_any import run_any
 
         others = {"participation": participation, "start": start, "exact": exact, "folder": folder}
         if processes is not None:
