@@ -40,7 +40,7 @@ def start(*arguments, step=0):
     return subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True, **pipes)
 
 
-def wait_for(happened, process, seconds=120):
+def wait_for(happened, process, seconds=600):
     """Until something has happened, or the process has ended; a test does not wait for ever."""
     deadline = time.monotonic() + seconds
     while not happened() and process.poll() is None:

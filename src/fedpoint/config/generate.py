@@ -19,12 +19,15 @@ def row_counts(agents: int, rows: int | Sequence[int], rng: np.random.Generator)
 def regression(
     agents: int, rows: int | Sequence[int], dim: int, heterogeneity: float, noise: float, seed: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """A_k ~ N(0, I), b_k = A_k w_k + v, w_k ~ N(1, heterogeneity I), v ~ N(0, noise)."""
+    """A_k ~ N(0, I), b_k = A_k w_k + v, w_k ~ N(1, heterogeneity I), v ~ N(0, noise): views of two arrays."""
     rng = np.random.default_rng(seed)
     counts = row_counts(agents, rows, rng)
+    cuts = np.cumsum(counts)[:-1]
     models = 1.0 + np.sqrt(heterogeneity) * rng.standard_normal((agents, dim))
-    A = [rng.standard_normal((m, dim)) for m in counts]
-    b = [a @ w + np.sqrt(noise) * rng.standard_normal(len(a)) for a, w in zip(A, models, strict=True)]
+    A = np.split(rng.standard_normal((counts.sum(), dim)), cuts)
+    b = np.split(np.sqrt(noise) * rng.standard_normal(counts.sum()), cuts)
+    for a, target, w in zip(A, b, models, strict=True):
+        target += a @ w
     return A, b
 
 

@@ -331,19 +331,16 @@ class LogisticTask(Blind, Logistic):
         beta2, sigma2 = np.zeros(self.agents), np.zeros(self.agents)
         if self.batch is not None:
             bend = 0.25 if self.two else 0.5
-            squares = [((bend * (x * x).sum(1)) ** 2).mean() for x in self._rows_of()]
+            squares = [((bend * (x * x).sum(1)) ** 2).mean() for x in self.split_rows(self.X)]
             beta2 = 2 * np.array(squares) / self.smallest_batches()
             sigma2 = None  # type: ignore[assignment]
         return Constants(low or None, whole, np.full(self.agents, low), each, beta2, sigma2)
-
-    def _rows_of(self) -> list[np.ndarray]:
-        return np.split(self.X, np.cumsum(self.counts)[:-1])
 
     def _curvatures(self) -> tuple[float, np.ndarray]:
         """Bounds of the Hessians' largest eigenvalues, of the aggregate and of every agent."""
         bend, ridge = (0.25 if self.two else 0.5), np.diag(self.ridge)
         whole = bend * (self.X * self.row_weights()[:, None]).T @ self.X + ridge
-        each = [np.linalg.eigvalsh(bend * (x.T @ x) / len(x) + ridge)[-1] for x in self._rows_of()]
+        each = [np.linalg.eigvalsh(bend * (x.T @ x) / len(x) + ridge)[-1] for x in self.split_rows(self.X)]
         return float(np.linalg.eigvalsh(whole)[-1]), np.array(each)
 
     def smoothness(self) -> tuple[float, np.ndarray]:
@@ -352,7 +349,7 @@ class LogisticTask(Blind, Logistic):
         if self.batch is None:
             return whole, each
         bend = 0.25 if self.two else 0.5
-        row = np.array([bend * (x * x).sum(1).max() for x in self._rows_of()])
+        row = np.array([bend * (x * x).sum(1).max() for x in self.split_rows(self.X)])
         each = expected_smoothness(each, row + self.ridge.max(), self.counts, self.batch)
         return max(whole, float(self.weights @ each)), each
 

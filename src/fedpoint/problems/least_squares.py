@@ -122,12 +122,14 @@ class LeastSquares(RowsProblem):
         oracle = LeastSquaresOracle(
             batch, sampling, largest, equal=bool((counts == largest).all()), mean=mean, gram=gram, half=half
         )
-        rows = np.concatenate([np.column_stack([a, y]) for a, y in zip(A_k, b_k, strict=True)])
+        rows = np.empty((counts.sum(), d + 1))
+        for at, a, y in zip(np.cumsum(counts) - counts, A_k, b_k, strict=True):
+            rows[at : at + len(y), :-1], rows[at : at + len(y), -1] = a, y
         self.set_rows(rows, counts, (), oracle)
         self.g = np.stack([f * (a.T @ y) for f, a, y in zip(factor, A_k, b_k, strict=True)])
         self.constant = np.array([0.5 * f * (y @ y) for f, y in zip(factor, b_k, strict=True)])
         self.H = np.stack([f * (a.T @ a) for f, a in zip(factor, A_k, strict=True)]) if gram else None
-        self._A, self._b, self._factor = A_k, b_k, factor
+        self._factor = factor
         span = self.own
         self.own = Normal(span.offset, span.count, span.agent, self.H if gram else (), self.g, self.constant)
         if sampling == "importance":
@@ -137,6 +139,15 @@ class LeastSquares(RowsProblem):
             self.set_chances(np.concatenate(sizes))
 
     linear = True
+
+    @property
+    def _A(self) -> list[np.ndarray]:
+        """Views of the table: rows are held once."""
+        return self.split_rows(self.all_rows()[0])
+
+    @property
+    def _b(self) -> list[np.ndarray]:
+        return self.split_rows(self.all_rows()[1])
 
     @cached_property
     def _spectrum(self) -> tuple[np.ndarray, np.ndarray]:
@@ -192,7 +203,7 @@ class LeastSquares(RowsProblem):
 
     def _row_gradients(self, k: int, w: np.ndarray) -> np.ndarray:
         """(m_k, d): gradients that one sampled row contributes; their mean is g_k."""
-        a, y = self._A[k], self._b[k]
+        a, y = (part[self.own.offset[k] :][: self.counts[k]] for part in self.all_rows())
         return len(a) * self._factor[k] * (a @ w - y)[:, None] * a
 
     def noise(self, w) -> np.ndarray:

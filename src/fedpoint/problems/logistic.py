@@ -119,7 +119,7 @@ class Logistic(RowsProblem):
         label = np.searchsorted(self.classes, y[order])
         two = len(self.classes) == 2
         target = (2.0 * label - 1.0)[:, None] if two else np.eye(len(self.classes))[label]
-        self.X, self.label, self.intercept, self.ridge = X, label, intercept, float(ridge)
+        self.label, self.intercept, self.ridge = label, intercept, float(ridge)
         self.weights = check_weights(weights, len(counts), default=counts.astype(float))
         self.batch = batch
         largest = int(counts.max())
@@ -135,13 +135,18 @@ class Logistic(RowsProblem):
             self.set_chances(np.sqrt((rows.reshape(len(rows), -1) ** 2).sum(1)))
 
     @property
+    def X(self) -> np.ndarray:
+        """(n, d): a view of the table: rows are held once."""
+        return self.all_rows()[0]
+
+    @property
     def convex(self) -> bool:
         return True
 
     def restricted(self, chosen: Sequence[np.ndarray]) -> Logistic:
         part = cast(Logistic, super().restricted(chosen))
         index = self.row_numbers(chosen)
-        part.X, part.label, part._solution = self.X[index], self.label[index], "unknown"
+        part.label, part._solution = self.label[index], "unknown"
         return part
 
     def start(self) -> np.ndarray:
@@ -216,7 +221,7 @@ class Logistic(RowsProblem):
         return np.array([self._noise_of(k, g) for k, g in enumerate(self._by_agent(self.row_gradients(np.asarray(w))))])
 
     def _by_agent(self, rows: np.ndarray) -> list[np.ndarray]:
-        return np.split(rows.reshape(len(rows), -1), np.cumsum(self.counts)[:-1])
+        return self.split_rows(rows.reshape(len(rows), -1))
 
     def constants(self) -> Constants:
         """Smoothness from |h|^2/4 (two classes) or |h|^2/2 (softmax), strong convexity from the ridge.
@@ -224,7 +229,7 @@ class Logistic(RowsProblem):
         sigma2_k is twice the noise at w_k*; beta2_k twice the mean squared smoothness of a sampled row, over the batch.
         """
         curvature = 0.25 if len(self.classes) == 2 else 0.5
-        parts = np.split(self.X, np.cumsum(self.counts)[:-1])
+        parts = self.split_rows(self.X)
         top = np.array([np.linalg.norm(x.T @ x / len(x), 2) for x in parts])
         delta_k = curvature * top + self.ridge
         H = (self.X * self.row_weights()[:, None]).T @ self.X

@@ -349,6 +349,10 @@ class RowsProblem(Problem):
         n = int(self.counts.sum())
         return self.oracle.parts(jax.tree.map(lambda a: a[:n], self.common.rows))
 
+    def split_rows(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Rows of all agents as views, one for each agent."""
+        return np.split(rows, np.cumsum(self.counts)[:-1])
+
     def restricted(self, chosen: Sequence[np.ndarray]) -> RowsProblem:
         """The same problem with only these rows of each agent (numbers within the agent), and full fields."""
         counts = np.array([len(rows) for rows in chosen])
@@ -414,7 +418,8 @@ class RowsProblem(Problem):
         need = -(-steps[batches > 1] // batches[batches > 1])
         largest = oracle.largest
         skewed = largest > 4 * np.median(self.counts)
-        buckets = tuple(size for size in (16 * 4**i for i in range(16)) if size < largest) if skewed else ()
+        # A branch each: a size close to the largest would be compiled for little.
+        buckets = tuple(size for size in (32 * 4**i for i in range(16)) if 2 * size < largest) if skewed else ()
         return replace(oracle, epochs=int(max(need, default=1)), buckets=buckets)
 
 

@@ -22,9 +22,6 @@ from fedpoint.runtimes.session import Session
 
 def statement(session: Session, algorithm: Any, participation: Any) -> dict[str, Any]:
     """What the folder of a run states about it, in plain types; algorithm and participation as they were given."""
-    problem = session.problem
-    oracle = problem.oracle
-    arrays = {n: a for part in ("own", "common", "weights") for n, a in named(part, getattr(problem, part)).items()}
     return {
         "seed": session.seed,
         "repeats": session.repeats,
@@ -35,13 +32,22 @@ def statement(session: Session, algorithm: Any, participation: Any) -> dict[str,
         "network": None if session.network is None else networks.describe(session.network),
         "sums": session.sums,
         "problem": {
-            "class": type(problem).__name__,
-            "agents": problem.agents,
-            "oracle": {f.name: plain(getattr(oracle, f.name)) for f in _fields(oracle)},
-            "shapes": {name: list(np.shape(array)) for name, array in arrays.items()},
-            "sha256": fingerprint(arrays),
+            **(session.stated or state_problem(session.problem)),
             "start_sha256": fingerprint(named("start", session.start)),
         },
+    }
+
+
+def state_problem(problem: Any) -> dict[str, Any]:
+    """What a folder states about a problem. This reads all its data."""
+    oracle = problem.oracle
+    arrays = {n: a for part in ("own", "common", "weights") for n, a in named(part, getattr(problem, part)).items()}
+    return {
+        "class": type(problem).__name__,
+        "agents": problem.agents,
+        "oracle": {f.name: plain(getattr(oracle, f.name)) for f in _fields(oracle)},
+        "shapes": {name: list(np.shape(array)) for name, array in arrays.items()},
+        "sha256": fingerprint(arrays),
     }
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,14 +24,21 @@ from fedpoint.core.schedule import Turn
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.errors import FedpointError
 from fedpoint.runtimes.blocks import AXIS, Blocks
-from fedpoint.runtimes.session import Session, flatten
 from fedpoint.runtimes.layout import CHUNK_BYTES, CHUNK_ROUNDS, THREAD_BYTES
+from fedpoint.runtimes.session import Session, flatten
 from fedpoint.runtimes.simulation import WITHOUT, all_lanes
 from fedpoint.runtimes.state import Inputs, Records, State, base_of, none_used, start_state, start_worlds
 from fedpoint.runtimes.wiring import Halo, share_out
 
 SLOT_BYTES = 32  # of a tick that is drawn ahead
 WAIT = 10.0  # seconds between two looks at whether the driver is still there
+
+
+class Known(NamedTuple):
+    """What takes all data to find out: whoever has them says it, and no process reads the others' agents."""
+
+    stated: dict[str, Any]  # about the problem, in the run's folder
+    solution: Any
 
 
 class Group:
@@ -111,10 +118,12 @@ PROGRAMS = {
 class ClusterSession(Session):
     """A session on a group of processes. The driver's is used as any other; the others `follow`."""
 
-    def __init__(self, group: Group, fast: bool, *arguments: Any, **options: Any):
+    def __init__(self, group: Group, fast: bool, *arguments: Any, known: Known | None = None, **options: Any):
         self.group, self.fast = group, fast
         self.sums = "all-reduce" if fast else "blocks"
         self.marked: Any = None
+        if known is not None:
+            self.stated, self.solution = known.stated, known.solution
         super().__init__(*arguments, **options)
 
     # What this process holds.

@@ -1,7 +1,8 @@
 """What a process of a job does: it joins the others, takes its agents, and drives the run or follows.
 
-A job comes from the process that started this one: its numbers as memory-mapped files, of which every process reads the
-rows of its own agents, the rest through the pipe that started it. Nothing that is read here was written by others.
+A job comes from the process that started this one: its numbers in a file that is mapped into memory, of which every
+process reads the rows of its own agents, the rest through the pipe that started it. Nothing that is read here was
+written by others.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ import numpy as np
 
 from fedpoint.errors import Diverged, FedpointError
 
-MAPPED = 1 << 12  # bytes of an array, from which it goes through a file
+MAPPED = 1 << 12  # bytes of an array, from which it goes through the file
+ALIGNED = 64  # bytes: where an array may begin
+ARRAYS = "arrays"
 PULSE = 0.5  # seconds between two signs of life
 JOINING = "waiting for the others"
 LINK = 60  # seconds after which a process that the coordinator hears nothing of counts as lost
@@ -51,6 +54,8 @@ class Job:
     folder: Any  # a path, or a `Place`
     fast: bool
     digest: str  # of what all processes must agree on
+    known: Any = None  # the driver's: `cluster.Known`
+    given_up: bool = False  # nobody else holds the problem: its arrays need not stay in memory
     models: bool = False  # progress is told with the current model
 
 
@@ -66,42 +71,51 @@ class Seat:
 
 
 class _Pack(pickle.Pickler):
-    """Arrays go into files, one after the other; the rest into the stream."""
+    """Arrays go into one file, one after the other; the rest into the stream."""
 
-    def __init__(self, stream: io.BytesIO, folder: Path):
+    def __init__(self, stream: io.BytesIO, file: Any):
         super().__init__(stream, protocol=5)
-        self.folder, self.kept = folder, {}  # type: ignore[var-annotated]
+        self.file, self.kept = file, {}  # type: ignore[var-annotated]
 
     def persistent_id(self, value: Any) -> Any:
         if not isinstance(value, np.ndarray) or value.nbytes < MAPPED or value.dtype.hasobject:
             return None
         if id(value) not in self.kept:
-            name = f"{len(self.kept)}.npy"
-            np.save(self.folder / name, value, allow_pickle=False)
-            self.kept[id(value)] = name, value  # held, so that the id stays its own
+            place = self.file.seek(-(-self.file.tell() // ALIGNED) * ALIGNED)
+            np.ascontiguousarray(value).tofile(self.file)
+            self.kept[id(value)] = (place, value.dtype.str, value.shape), value  # held, so that the id stays its own
         return self.kept[id(value)][0]
 
 
 class _Unpack(pickle.Unpickler):
-    def __init__(self, stream: io.BytesIO, folder: Path):
+    def __init__(self, stream: io.BytesIO, path: Path):
         super().__init__(stream)
-        self.folder = folder
+        self.bytes = np.memmap(path, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
 
     def persistent_load(self, name: Any) -> Any:
-        return np.asarray(np.load(self.folder / name, mmap_mode="r", allow_pickle=False))
+        place, dtype, shape = name
+        return np.ndarray(shape, dtype, self.bytes, place)
 
 
 def pack(job: Job, folder: Path) -> bytes:
     """The job for processes of this machine."""
+    from fedpoint.report.disk import os_errors
+
     stream = io.BytesIO()
     try:
-        _Pack(stream, folder).dump(job)
+        with os_errors(f"put the agents' data into {folder}"), open(folder / ARRAYS, "wb") as file:
+            _Pack(stream, file).dump(job)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise FedpointError(
             f"this run cannot be shared out between processes: {error}. Functions and classes of a problem, a method, "
             "stop= or evaluate= must be defined at the top level of a module, not inside a function or as a lambda"
         ) from None
     return stream.getvalue()
+
+
+def unpack(packed: bytes, folder: Path) -> Job:
+    """The job, its arrays mapped: of each, what is used is read."""
+    return _Unpack(io.BytesIO(packed), folder / ARRAYS).load()
 
 
 def digest(*facts: Any) -> str:
@@ -179,7 +193,7 @@ def _alone(parent: int, log: str, driver: bool) -> None:
 
 def _work(packed: bytes, folder: Path, seat: Seat, line: Line) -> dict[str, Any]:
     group = _join(seat, line)
-    job: Job = _Unpack(io.BytesIO(packed), folder).load()
+    job = unpack(packed, folder)
     _agree(group, job.digest)
     line.beat("taking its agents")
     if seat.process:
@@ -271,7 +285,7 @@ def _session(job: Job, group: Any) -> Any:
     from fedpoint.runtimes.cluster import ClusterSession
 
     arguments = (job.algorithm, job.problem, job.scheme, job.model, job.exact, job.seed, job.repeats, job.every)
-    return ClusterSession(group, job.fast, *arguments, network=job.network)
+    return ClusterSession(group, job.fast, *arguments, known=job.known, network=job.network)
 
 
 def _drive(job: Job, group: Any, line: Line) -> None:
@@ -293,7 +307,7 @@ def _drive(job: Job, group: Any, line: Line) -> None:
     options: dict[str, Any] = {"stop": job.stop, "callbacks": [tell], "evaluate": job.evaluate}
     path = Path(getattr(job.folder, "path", job.folder))
     if (path / "run.json").exists():
-        make = partial(ClusterSession, group, job.fast)
+        make = partial(ClusterSession, group, job.fast, known=job.known)
         loaded = LoadedRun(RunFolder.open(path), job.problem, job.algorithm, job.scheme, job.network, make)
         if not loaded.finished or loaded.rounds[-1] < job.rounds:
             loaded.extend(job.rounds, **options)

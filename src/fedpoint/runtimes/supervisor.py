@@ -25,7 +25,7 @@ import numpy as np
 
 from fedpoint.core.record import record
 from fedpoint.errors import Diverged, FedpointError, Recovered
-from fedpoint.runtimes.job import JOINING, Job, Seat, pack, work
+from fedpoint.runtimes.job import JOINING, Job, Seat, pack, unpack, work
 
 SILENCE = 30.0  # seconds without a sign of life, after which a process counts as stuck
 START = 180.0  # the same until the first sign: Python has to load everything
@@ -125,6 +125,8 @@ def supervise(job: Job, given: Processes, resume: str, tell: Callable[[dict, dic
     folder = Path(tempfile.mkdtemp(prefix="fedpoint-job-"))  # readable by this user only
     try:
         packed = pack(job, folder)
+        if job.given_up:  # from here on mapped, which lasts beyond the file's name
+            vars(job.problem).update(vars(unpack(packed, folder).problem))
         lost, before = 0, _checkpoint(job)
         while True:
             with _children(packed, folder, given) as children:

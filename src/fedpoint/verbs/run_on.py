@@ -14,8 +14,10 @@ import jax
 from fedpoint.errors import FedpointError
 from fedpoint.report.folder import RunFolder
 from fedpoint.report.load import LoadedRun
+from fedpoint.report.statement import state_problem
+from fedpoint.runtimes.cluster import Known
 from fedpoint.runtimes.job import Job, digest
-from fedpoint.runtimes.session import Progress, bind_algorithm, check_place, check_valid
+from fedpoint.runtimes.session import Progress, bind_algorithm, check_place, check_valid, solution_of
 from fedpoint.runtimes.supervisor import Ended, Processes, as_processes, check_processes, supervise
 from fedpoint.trackers.base import Tracker
 
@@ -46,7 +48,8 @@ def run_on(
     # What a user got wrong is said here, before processes are started.
     check_place(algorithm, network)
     check_valid(algorithm, scheme)
-    problem.prepare(bind_algorithm(algorithm, problem))
+    bound = bind_algorithm(algorithm, problem)
+    problem.prepare(bound)
     scheme.slots(problem.agents)
     own_folder = folder is None
     if own_folder:
@@ -54,6 +57,7 @@ def run_on(
     path = Path(getattr(folder, "path", folder)).absolute()
     content = {k: v for k, v in getattr(folder, "experiment", {}).items() if k != "rounds"}
     same = digest(content, type(algorithm).__name__, problem.agents, seed, repeats, every, exact, given.fast_reduce)
+    known = Known(state_problem(problem), solution_of(bound, problem, network)) if given.driver else None
     job = Job(
         algorithm,
         problem,
@@ -70,6 +74,8 @@ def run_on(
         folder if hasattr(folder, "path") else path,
         given.fast_reduce,
         same,
+        known,
+        given_up=bool(content),  # it was built from a file, for this
         models=bool(callbacks),
     )
 
