@@ -4,18 +4,23 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import fedpoint as fp
 from fedpoint.errors import Recovered
+from fedpoint.report.statement import versions
 from fedpoint.runtimes.blocks import BLOCKS, Blocks
 from fedpoint.runtimes.cluster import ClusterSession, Group
+from fedpoint.runtimes.job import Job, _agree, pack, unpack
 from fedpoint.runtimes.supervisor import _free_port
 from fedpoint.verbs.run import as_participation, begin, check_start, drive
 
@@ -24,8 +29,20 @@ ROUNDS, EVERY, L = 600, 50, 8
 METHOD = fp.Scaffold(step=0.02, local_steps=2)
 
 
+class Stream(fp.problems.LinearStream):
+    """Whoever asks for what takes all data must be the process that was given them."""
+
+    home: int
+
+    def solution(self):
+        assert os.getpid() == self.home
+        return super().solution()
+
+
 def problem():
-    return fp.problems.LinearStream.sample(agents=20, dim=3, seed=0)
+    made = Stream.sample(agents=20, dim=3, seed=0)
+    made.home = os.getpid()
+    return made
 
 
 def here(rounds=ROUNDS):
@@ -65,6 +82,24 @@ def test_two_processes_one_of_them_killed_are_one_process(tmp_path):
     # A run that was shared out goes on in one process, to the same bits.
     longer = fp.load(tmp_path / "run", problem()).extend(ROUNDS + EVERY)
     np.testing.assert_array_equal(longer.history, here(ROUNDS + EVERY).history)
+
+
+@pytest.mark.parametrize("model", [fp.problems.LeastSquares, fp.problems.Logistic])
+def test_rows_of_any_number_of_agents_go_through_one_file_once(tmp_path, model):
+    X, groups = np.random.default_rng(0).normal(size=(4_000, 30)), np.repeat(np.arange(100), 40)
+    given = model(X, X.sum(1) > 0, groups=groups, batch=3)
+    stop = evaluate = network = None
+    settings = (as_participation(None), network, given.start(), False, 3, 1, 1, 1, stop, evaluate, "", False, "")
+    packed = pack(Job(METHOD, given, *settings), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["arrays"]
+    assert len(packed) < 20_000  # bytes: the data are not in the stream
+    others = given.label.nbytes if model is fp.problems.Logistic else 100 * 31 * 31 * 8
+    assert (tmp_path / "arrays").stat().st_size < 1.1 * given.common.rows.nbytes + others
+    taken = unpack(packed, tmp_path).problem
+    for a, b in zip(
+        jax.tree.leaves((taken.own, taken.common)), jax.tree.leaves((given.own, given.common)), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
 
 
 def collectives(*names):
@@ -169,7 +204,7 @@ def test_same_bits_in_every_kind_of_round(tmp_path, flags):
     for name, (method, task, options) in worlds().items():
         plain = fp.run(method, task, rounds=ROUNDS, seed=3, record_every=2, **options)
         loose = 1e-5 if name == "single precision" else 1e-11
-        for i, leaf in enumerate(jax_leaves(plain.history)):
+        for i, leaf in enumerate(jax.tree.leaves(plain.history)):
             np.testing.assert_allclose(found[2][f"{name}/{i}"], leaf, rtol=loose, atol=loose, err_msg=name)
         np.testing.assert_array_equal(found[2][f"{name}/used"], plain.used, err_msg=name)
 
@@ -179,12 +214,6 @@ def test_fast_sums_are_the_same_but_for_rounding(tmp_path):
     found = {n: everything(n, tmp_path / f"{n}.npz", "fast") for n in (1, 3)}
     for name, values in found[1].items():
         np.testing.assert_allclose(found[3][name], values, rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-def jax_leaves(tree):
-    import jax
-
-    return jax.tree.leaves(tree)
 
 
 @pytest.mark.slow
@@ -254,35 +283,62 @@ def test_one_process_per_host(tmp_path):
     np.testing.assert_array_equal(fp.load(tmp_path / "run").history, here(300).history)
 
 
-@pytest.mark.slow
-def test_processes_with_another_experiment_are_refused(tmp_path):
-    port, files = _free_port(), [tmp_path / f"{i}.toml" for i in (0, 1)]
-    for i, file in enumerate(files):
-        file.write_text(EXPERIMENT.format(steps=2 + i))
-    hosts = [host(file, i, port, "--folder", tmp_path / "run", "--no-figure") for i, file in enumerate(files)]
+def refused(hosts, message):
+    """Each ends with this one message."""
     for process in hosts:
         _, said = process.communicate(timeout=300)
-        assert process.returncode == 2 and "another experiment" in said and "Traceback" not in said, said
+        assert process.returncode == 2 and message in said and "Traceback" not in said, said
 
 
 @pytest.mark.slow
-def test_a_process_that_never_comes(tmp_path):
-    file = tmp_path / "lab.toml"
-    file.write_text(EXPERIMENT.format(steps=2))
-    lonely = host(file, 0, _free_port(), "--folder", tmp_path / "run", "--patience", "5")
-    _, said = lonely.communicate(timeout=300)
-    assert lonely.returncode == 2 and "within 5 s" in said and "Traceback" not in said, said
-
-
-@pytest.mark.slow
-def test_a_port_in_use(tmp_path):
-    import socket
-
-    file = tmp_path / "lab.toml"
-    file.write_text(EXPERIMENT.format(steps=2))
+def test_hosts_that_do_not_come_together_are_told_why(tmp_path):
+    files = [tmp_path / f"{i}.toml" for i in (0, 1)]
+    for i, file in enumerate(files):
+        file.write_text(EXPERIMENT.format(steps=2 + i))
+    more = ("--folder", tmp_path / "run", "--no-figure", "--patience", "60")
+    port = _free_port()
+    refused([host(file, i, port, *more) for i, file in enumerate(files)], "another experiment")
+    refused([host(files[0], 0, _free_port(), *more[:-1], "5")], "not all of the 2 processes came to 127.0.0.1")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        one = host(file, 0, taken.getsockname()[1], "--folder", tmp_path / "run", "--patience", "5")
-        _, said = one.communicate(timeout=300)
-    assert one.returncode == 2 and "Address already in use" in said and "Traceback" not in said, said
+        refused([host(files[0], 0, taken.getsockname()[1], *more)], "Address already in use")
+
+
+class Board:
+    """What processes tell each other through the coordinator."""
+
+    def __init__(self, processes):
+        self.said, self.processes = {}, processes
+
+    def key_value_set(self, key, value):
+        self.said[key] = value
+
+    def blocking_key_value_get(self, key, milliseconds):
+        return self.said[key]
+
+    def hello(self, process, digest="same", **other):
+        self.key_value_set(f"hello/{process}", json.dumps({**versions(), "experiment": digest, **other}))
+
+    def agree(self, process):
+        group = types.SimpleNamespace(process=process, processes=self.processes, client=self)
+        _agree(group, "same")
+
+
+def test_processes_of_other_versions_or_with_another_experiment_are_refused():
+    board = Board(3)
+    for process in range(3):
+        board.hello(process)
+    for process in range(3):
+        board.agree(process)
+    for name in ("fedpoint", "jax"):
+        board.hello(2, **{name: "0.0.7"})
+        with pytest.raises(fp.FedpointError) as told:
+            board.agree(0)
+        here = versions()[name]
+        assert str(told.value) == f"process 2 has other versions than process 0: {name} {here} here, 0.0.7 there"
+        board.agree(1)  # not its business: the driver ends the job
+    board.hello(2)
+    board.hello(0, "another")
+    with pytest.raises(fp.FedpointError, match=r"process 0 has another experiment than process 2: start the same file"):
+        board.agree(2)

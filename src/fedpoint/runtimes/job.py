@@ -275,10 +275,12 @@ def _agree(group: Any, digest: str) -> None:
     for other in others:
         theirs = json.loads(group.client.blocking_key_value_get(f"hello/{other}", LINK * 1000))
         differ = [name for name in mine if mine[name] != theirs.get(name)]
+        who = f"process {other} has {{}} than process {group.process}: {{}}"
+        if differ == ["experiment"]:
+            raise FedpointError(who.format("another experiment", "start the same file with the same options on all"))
         if differ:
-            shown = ", ".join(f"{name} {mine[name]} here, {theirs.get(name)} there" for name in differ if name in mine)
-            what = "another experiment" if differ == ["experiment"] else "other versions"
-            raise FedpointError(f"process {other} has {what} than process {group.process}: {shown}")
+            shown = [f"{n} {mine[n]} here, {theirs.get(n)} there" for n in differ if n != "experiment"]
+            raise FedpointError(who.format("other versions", ", ".join(shown)))
 
 
 def _session(job: Job, group: Any) -> Any:
