@@ -81,6 +81,19 @@ def test_a_process_is_measured_and_its_error_is_kept(tmp_path):
     assert 80e6 < ended.memory < 200e6 and ended.seconds < 30
 
 
+def test_a_process_has_no_network_but_loopback(tmp_path):
+    """Some peers listen on every interface: there is only the one."""
+    code = (
+        "import socket; s = socket.create_server(('0.0.0.0', 0)); "
+        "socket.create_connection(('127.0.0.1', s.getsockname()[1]), 5); "
+        "print([line.split(':')[0].strip() for line in open('/proc/net/dev') if ':' in line])"
+    )
+    ended = processes.run([sys.executable, "-c", code], tmp_path / "log", 30.0, {})
+    if ended.error.startswith("OSError: no network of its own"):
+        pytest.skip(ended.error)
+    assert ended.error == "" and (tmp_path / "log").read_text().strip() == "['lo']"
+
+
 def test_a_process_that_does_not_end_is_ended_with_its_children(tmp_path):
     child = f"import time, os; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True).wait()"

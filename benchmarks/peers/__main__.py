@@ -48,7 +48,7 @@ def install(peer: Peer) -> tuple[Path, str]:
     venv.create(folder, with_pip=True, clear=True)
     log = PLACE / f"{peer.name}-install.log"
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *peer.packages]
-    ended = processes.run(command, log, INSTALL, {})
+    ended = processes.run(command, log, INSTALL, {}, online=True)
     if not ended.error:
         stamp.write_text(wanted)
     return python, ended.error

@@ -45,7 +45,7 @@ PEERS = {
         Peer("pfl", "pfl", "framework", (TORCH, "pfl==0.6.0"), EVERY, note="changes are averaged in single precision"),
         Peer("flower", "Flower", "framework", ("flwr[simulation]==1.41.0", TORCH), ("streamed", "softmax"), 5, 120.0,
              note="clients in NumPy, by Ray on two cores; torch is for the certificates alone", many=True),
-        Peer("nvflare", "NVFlare", "framework", ("nvflare==2.9.0", TORCH), ("softmax", "scaffold"), 2, 150.0,
+        Peer("nvflare", "NVFlare", "framework", ("nvflare==2.9.0", TORCH), ("softmax", "scaffold"), 2, 200.0,
              note="clients in NumPy; the simulator on two threads starts a process for a client's turn, asked or not; "
              "only those are simulated whom the two rounds ask", many=True),
         Peer("drjax", "DrJAX", "primitives", ("drjax==0.2.1", "jax==0.10.2"), FEDAVG,

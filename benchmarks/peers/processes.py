@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -24,10 +25,17 @@ class Ended:
     error: str  # "" when it ended well
 
 
-def run(command: list[str], log: Path, limit: float, environment: dict[str, str]) -> Ended:
-    """Everything that the command starts inherits a mark, by which it is found, measured and, at the end, stopped."""
+ALONE = [sys.executable, str(Path(__file__).resolve().parent / "alone.py")]
+
+
+def run(command: list[str], log: Path, limit: float, environment: dict[str, str], online: bool = False) -> Ended:
+    """Everything that the command starts inherits a mark, by which it is found, measured and, at the end, stopped.
+
+    online: with the machine's network; else it has loopback only.
+    """
+    command = command if online else [*ALONE, *command]
     mark = uuid.uuid4().hex
-    env = {**os.environ, **environment, MARK: mark, "PEER_BEGUN": repr(time.time())}
+    env = {**os.environ, **environment, MARK: mark}
     begun = time.monotonic()
     memory, done = [0], threading.Event()
     with log.open("w") as out:
