@@ -1,5 +1,6 @@
 """A real federation on this machine: a server and three sites as processes, with mutual TLS."""
 
+import contextlib
 import gc
 import json
 import os
@@ -9,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from studies import SITES
 
@@ -62,8 +64,15 @@ class Live:
         process.wait(10)
         return process
 
+    def kill_job(self, name):
+        """kill -9 of the party's half of the job at work, if there is one."""
+        for child in psutil.Process(self.processes[name].pid).children():
+            child.kill()
+
     def kill_worker(self, site):
-        os.kill(int((self.kits[site].folder / "worker.pid").read_text()), signal.SIGKILL)
+        """kill -9 of the process that does the site's work, if it is there."""
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            os.kill(int((self.kits[site].folder / "worker.pid").read_text()), signal.SIGKILL)
 
     def lead(self, wait=120.0):
         return Lead(self.kits["admin"], wait=wait)
@@ -105,10 +114,14 @@ class Running(threading.Thread):
 
     def reach(self, round, seconds=240):
         """Wait until a round is told of."""
+        self.hear(lambda: any(event["round"] >= round for event in self.events), seconds)
+
+    def hear(self, condition, seconds=240):
+        """Wait for what is told."""
         end = time.monotonic() + seconds
-        while not any(event["round"] >= round for event in self.events):
+        while not condition():
             assert self.error is None, self.error
-            assert time.monotonic() < end, f"round {round} was not reached: {self.said[-3:]}"
+            assert time.monotonic() < end, f"waited in vain: {self.said[-3:]}"
             time.sleep(0.05)
 
     def result(self, seconds=420):

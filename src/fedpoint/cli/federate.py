@@ -192,10 +192,9 @@ def demo(rounds: int, port: int, keep: Path | None, as_json: bool, quiet: bool) 
     """
     from fedpoint.cli.federate_show import Show
     from fedpoint.federation.flare.demo import play
+    from fedpoint.federation.flare.parties import heed_friendly_kills
 
+    heed_friendly_kills()
     found: dict[str, Any] = play(rounds, port, keep, lambda study: Show(study, quiet))
-    if as_json:
-        click.echo(json.dumps(found))
-        return
-    for line in found.pop("lines"):
-        click.echo(line)
+    lines = found.pop("lines")
+    click.echo(json.dumps(found) if as_json else "\n".join(lines))

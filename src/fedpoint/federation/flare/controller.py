@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import queue
@@ -23,7 +24,7 @@ from nvflare.apis.signal import Signal
 from fedpoint import __version__
 from fedpoint.errors import FedpointError
 from fedpoint.federation.engine import Arrival, Stopped, Waiting
-from fedpoint.federation.flare.names import ANSWER, ORDER, STATUS, STOP, TASK
+from fedpoint.federation.flare.names import ANSWER, FETCH, ORDER, STATUS, STOP, TASK
 from fedpoint.federation.hub import Hub
 from fedpoint.federation.ledger import Ledger
 from fedpoint.federation.study import Study, parse
@@ -34,6 +35,8 @@ sys.modules.setdefault("nvflare.app_opt.pt.tensor_downloader", None)  # type: ig
 
 HELD = 60.0  # seconds
 LATELY = 50  # rounds that `status` tells of
+TAKEN = 10.0  # seconds for whoever leads to fetch what came out; later it must be downloaded from the engine
+PIECE = 1 << 20  # bytes fetched at a time
 
 
 class Aborted(Exception):
@@ -99,24 +102,38 @@ class HubController(Controller):
         self.told: list[dict[str, Any]] = []
         self.waiting: dict[str, Any] = {}
         self.round = 0
+        self.run = Path()  # where the engine keeps what the job leaves
+        self.outcome: dict[str, Any] = {}  # once the segment is over: how it ended, and the files to fetch
+        self.taken = threading.Event()
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         engine: Any = fl_ctx.get_engine()
         engine.register_app_command(STATUS, self._status)
         engine.register_app_command(STOP, self._stop)
+        engine.register_app_command(FETCH, self._fetch)
 
     def _status(self, topic: str, data: Any, fl_ctx: FLContext, *_: Any) -> dict[str, Any]:
         since = data.get("since", 0) if isinstance(data, dict) else 0
         events = [event for event in self.told if event["round"] >= since][-LATELY:]
         silent = [] if self.hub is None else sorted(self.hub.silent)
         found = {"round": self.round, "rounds": self.study.rounds, "waiting": self.waiting, "silent": silent}
-        return {**found, "events": events}
+        return {**found, "events": events, "outcome": self.outcome}
 
     def _stop(self, topic: str, data: Any, fl_ctx: FLContext, *_: Any) -> dict[str, Any]:
         """After the round at hand: for good, or (`again`) so that the next job has a site that came back."""
         self.again = isinstance(data, dict) and bool(data.get("again"))
         self.stopping.set()
         return {"round": self.round}
+
+    def _fetch(self, topic: str, data: Any, fl_ctx: FLContext, *_: Any) -> dict[str, Any]:
+        """A piece of one of the files; without a name: all were fetched."""
+        name, at = (data.get("file"), data.get("at")) if isinstance(data, dict) else (None, None)
+        if not isinstance(name, str) or name not in self.outcome.get("files", {}) or type(at) is not int:
+            self.taken.set()
+            return {"piece": ""}
+        with (self.run / name).open("rb") as file:
+            file.seek(at)
+            return {"piece": base64.b64encode(file.read(PIECE)).decode()}
 
     def _tell(self, event: dict[str, Any]) -> None:
         if "round" not in event:
@@ -127,7 +144,7 @@ class HubController(Controller):
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         kit = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
-        run = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id()))
+        self.run = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id())) / "fedpoint"
         folder = kit / "fedpoint" / self.study.name
         self._begin_anew(folder)
         self.engine = FlareEngine(self, fl_ctx, abort_signal)
@@ -156,8 +173,11 @@ class HubController(Controller):
         except Exception:
             said = "a fault of fedpoint's: the server's log has it"
             self.log_error(fl_ctx, traceback.format_exc())
-        self._hand_over(folder, run, {"state": state, "message": said})
+        self._hand_over(folder, {"state": state, "message": said})
         self.log_info(fl_ctx, f"{state}: {said}")
+        end = time.monotonic() + TAKEN
+        while not (self.taken.wait(0.1) or abort_signal.triggered) and time.monotonic() < end:
+            pass
 
     def _begin_anew(self, folder: Path) -> None:
         """Put an older run aside, once: later segments of this one (`fresh` names it) go on in its folder."""
@@ -182,13 +202,14 @@ class HubController(Controller):
                     raise Waiting(str(error)) from None
                 time.sleep(0.5)
 
-    def _hand_over(self, folder: Path, run: Path, outcome: dict[str, Any]) -> None:
-        """What the administrator downloads."""
+    def _hand_over(self, folder: Path, outcome: dict[str, Any]) -> None:
+        """What whoever leads fetches, or downloads when the engine has ended the job, which takes it many seconds."""
         if folder.exists():
-            shutil.copytree(folder, run / "fedpoint", dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock"))
-        else:
-            (run / "fedpoint").mkdir(parents=True, exist_ok=True)
-        write_bytes(run / "fedpoint" / "outcome.json", json.dumps(outcome).encode())
+            shutil.copytree(folder, self.run, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock"))
+        self.run.mkdir(parents=True, exist_ok=True)
+        write_bytes(self.run / "outcome.json", json.dumps(outcome).encode())
+        files = [path for path in self.run.rglob("*") if path.is_file()]
+        self.outcome = {**outcome, "files": {str(path.relative_to(self.run)): path.stat().st_size for path in files}}
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         self.stopping.set()

@@ -6,6 +6,7 @@ ledger: a site that comes back joins the next job, never the running one.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import json
@@ -23,7 +24,7 @@ from fedpoint import __version__
 from fedpoint.errors import FedpointError
 from fedpoint.federation.engine import Waiting
 from fedpoint.federation.flare.kits import ADMIN, Kit
-from fedpoint.federation.flare.names import HUB, SITE, STATUS, STOP, TASK
+from fedpoint.federation.flare.names import FETCH, HUB, SITE, STATUS, STOP, TASK
 from fedpoint.federation.result import Federated
 from fedpoint.federation.study import Study
 
@@ -162,8 +163,8 @@ class Lead:
         for job in self.jobs():  # one that is still at work is followed, or makes way
             if fresh:
                 self.ask("abort_job", job)
-            self._follow(job, tell, GONE)
-            if self._outcome(job, folder)["state"] == "done" and not fresh:
+            _, outcome = self._follow(job, folder, tell, GONE)
+            if outcome["state"] == "done" and not fresh:
                 return Federated(folder)
         while True:
             self._gather(wait, tell)
@@ -173,8 +174,7 @@ class Lead:
             if job is None:
                 vain += 1
             else:
-                reached = self._follow(job, tell, BEGIN)
-                outcome = self._outcome(job, folder)
+                reached, outcome = self._follow(job, folder, tell, BEGIN)
                 if outcome["state"] == "done":
                     return Federated(folder)
                 if outcome["state"] in ("stopped", "failed"):
@@ -202,8 +202,9 @@ class Lead:
             tell({"waiting": "sites", "for": missing})
             time.sleep(POLL)
 
-    def _follow(self, job: str, tell: Tell, first: float) -> int:
-        """Tell of the rounds of a job until it ends; the round it reached. `first`: seconds until its first word."""
+    def _follow(self, job: str, folder: Path, tell: Tell, first: float) -> tuple[int, dict[str, Any]]:
+        """Tell of the rounds of a job until it ends; the round it reached, and how it ended. `first`: seconds until its
+        first word."""
         since, gone = 0, time.monotonic() + first
         silent: dict[str, float] = {}  # since when
         while True:
@@ -219,12 +220,14 @@ class Lead:
                 tell(event)
             if told.get("waiting"):
                 tell(told["waiting"])
+            if told.get("outcome") and self._fetched(job, told["outcome"], folder):
+                return since, told["outcome"]
             meta = self.ask("get_job_meta", job) or {}
             if str(meta.get("status", "")).startswith("FINISHED"):
-                return since
+                return since, self._outcome(job, folder)
             if time.monotonic() > gone:  # a server that was killed forgets its jobs, but may list them as running
                 self.ask("abort_job", job)
-                return since
+                return since, self._outcome(job, folder)
             time.sleep(POLL)
 
     def _back(self, silent: Any) -> bool:
@@ -233,15 +236,36 @@ class Lead:
         times = [when for when in seen.values() if when is not None]
         return any(seen.get(site) is not None and seen[site] > max(times) - FRESH for site in silent)
 
+    def _fetched(self, job: str, outcome: dict[str, Any], folder: Path) -> bool:
+        """The hub's folder, piece by piece while the job still listens; False when it does not any more."""
+        with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
+            for name, size in outcome["files"].items():
+                path = Path(work) / name
+                if not path.resolve().is_relative_to(Path(work).resolve()):
+                    raise FedpointError(f"the server names a file that is not below its folder: {name}")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("wb") as file:
+                    while file.tell() < size:
+                        told = self.ask("do_app_command", job, FETCH, {"file": name, "at": file.tell()}) or {}
+                        piece = base64.b64decode(told.get("piece", ""))
+                        if not piece:
+                            return False
+                        file.write(piece)
+            self.ask("do_app_command", job, FETCH, {"file": None})
+            self._keep(Path(work), folder)
+            return True
+
     def _outcome(self, job: str, folder: Path) -> dict[str, Any]:
-        """What the hub handed over: its folder, and how the segment ended."""
+        """How the segment ended, downloaded from the engine with the hub's folder."""
         lost = {"state": "waiting", "message": "the job went away without a word"}
         with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
             where = self.ask("download_job_result", job, work)
             found = sorted(Path(where or work).rglob("outcome.json"))
             if not found:
                 return lost
-            outcome = json.loads(found[0].read_text())
-            if (found[0].parent / "hub.npz").exists():
-                shutil.copytree(found[0].parent, folder, dirs_exist_ok=True)
-            return outcome
+            self._keep(found[0].parent, folder)
+            return json.loads(found[0].read_text())
+
+    def _keep(self, made: Path, folder: Path) -> None:
+        if (made / "hub.npz").exists():
+            shutil.copytree(made, folder, dirs_exist_ok=True)

@@ -2,7 +2,7 @@
 
 TASK = "fedpoint"
 ORDER, ANSWER = "order", "answer"
-STATUS, STOP = "fedpoint.status", "fedpoint.stop"
+STATUS, STOP, FETCH = "fedpoint.status", "fedpoint.stop", "fedpoint.fetch"
 HUB = "fedpoint.federation.flare.controller.HubController"
 SITE = "fedpoint.federation.flare.executor.SiteExecutor"
 KIT = "FEDPOINT_KIT"  # in the environment of a party's processes: its folder

@@ -121,10 +121,15 @@ def running(kit: Kit) -> Iterator[subprocess.Popen]:
         end(process)
 
 
-def keep_running(kit: Kit, say: Callable[[str], Any]) -> None:
-    """Until Ctrl-C (or a friendly kill): an engine's process that ends is started again."""
+def heed_friendly_kills() -> None:
+    """A SIGTERM or a closed terminal is a Ctrl-C: what was started is ended."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
+
+
+def keep_running(kit: Kit, say: Callable[[str], Any]) -> None:
+    """Until Ctrl-C (or a friendly kill): an engine's process that ends is started again."""
+    heed_friendly_kills()
     ends: list[float] = []
     while True:
         with running(kit) as process:
