@@ -96,7 +96,7 @@ def main(rounds: int = 40) -> None:
         "# A round over real sites",
         "",
         "Three sites and a server as processes of one machine (2 shared cores), mutual TLS on loopback, FedAvg;",
-        "medians in seconds, and their share of a round. Engine: NVIDIA FLARE with its polling. All else is fedpoint's own.",
+        "medians in seconds, and their share of a round. Engine: NVIDIA FLARE with its polling. The rest is ours.",
         f"`python benchmarks/federation.py` (took {time.perf_counter() - begun:.0f} s); load average of the machine "
         f"meanwhile: {os.getloadavg()[1]:.0f}.",
         "",
