@@ -159,6 +159,22 @@ def test_weights_of_edges(bad):
 # Memory.
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: fp.run(AVERAGING, bowls(), rounds=1, repeats=1_000_000),
+        lambda: fp.sweep(AVERAGING, bowls(), over={"step": [0.1, 0.2]}, rounds=1, repeats=500_000),
+        lambda: fp.run(fp.FedGD(0.1, 0.5), bowls(), network=fp.Network.complete(2), rounds=1, repeats=1_000_000),
+    ],
+)
+def test_repeats_that_do_not_fit(monkeypatch, use):
+    monkeypatch.setattr(room, "LIMIT", 100_000_000)
+    with pytest.raises(
+        FedpointError, match=r"1,000,000 repeats at once needs about .* of memory, and there are 100 MB"
+    ):
+        use()
+
+
 def test_what_does_not_fit_is_refused_before_it_is_made(monkeypatch):
     monkeypatch.setattr(room, "LIMIT", 1 << 20)
     with pytest.raises(

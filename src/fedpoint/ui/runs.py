@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import tomllib
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -80,8 +79,8 @@ class Runs:
         """What a run is, how far it is and how it stands."""
         path = self.root / name
         try:
-            config = tomllib.loads((path / "config.toml").read_text("utf-8", "replace"))
-        except (OSError, tomllib.TOMLDecodeError) as error:
+            config = disk.read_toml((path / "config.toml").read_text("utf-8"))
+        except (OSError, ValueError) as error:
             raise FedpointError(f"config.toml of {name} cannot be read: {error}") from None
         problem = config.get("problem", {})
         return {

@@ -12,11 +12,14 @@ import jax
 import numpy as np
 
 from fedpoint.core.participation import as_participation
+from fedpoint.core.room import check_room
 from fedpoint.core.schedule import Schedule, Synchronous
+from fedpoint.core.vector import wrap
 from fedpoint.errors import FedpointError
 from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.metrics.held_out import HeldOut
 from fedpoint.problems.any_model import AnyModel
+from fedpoint.runtimes.layout import LARGE_MODEL
 from fedpoint.runtimes.session import HISTORY_BYTES, Progress, Session
 from fedpoint.runtimes.state import Records
 from fedpoint.trackers.base import Tracker
@@ -26,6 +29,7 @@ if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do with
     from fedpoint.core.network import Network
 
 MOST_ROUNDS = 2**31 - 1  # the program counts them in 32 bits
+WORK = 3  # models' sizes that an agent at work takes: its model, its message, what it drew
 EVALUATIONS = 200  # at most so many recorded rounds are evaluated on held-out data
 
 
@@ -264,6 +268,7 @@ def run(
     model = check_start(problem, start, network)
     every = choose_every(record_every, rounds, repeats, model)
     scheme = check_schedule(participation, schedule, network)
+    check_repeats(algorithm, problem, model, network, scheme, repeats)
     if processes is not None:
         from fedpoint.verbs.run_on import run_on
 
@@ -352,6 +357,23 @@ def _fitting(own: Any, start: Any) -> Any:
     dtypes = [np.asarray(b).dtype for b in like]
     leaves = [np.asarray(a, d) for a, d in zip(given, dtypes, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(own), leaves)
+
+
+def check_repeats(algorithm: Any, problem: Any, model: Any, network: Any, scheme: Any, lanes: int) -> None:
+    """Refuse more repeats (times points of a sweep) at once than there is memory for: states, and the work of a round."""
+    if lanes == 1:
+        return
+    node = model if network is None else jax.tree.map(lambda a: a[0], model)
+    hub, memory = (_numbers(part) for part in jax.eval_shape(lambda w: algorithm.init(wrap(w)), node))
+    size, agents = _numbers(node), problem.agents
+    hubs = 1 if network is None else agents
+    at_once = scheme.slots(agents) if size <= LARGE_MODEL else 1  # large models are worked on one after the other
+    each = hubs * hub + agents * memory + WORK * at_once * size
+    check_room(lanes * each, f"{lanes:,} repeats at once", "take fewer, with other seeds for more")
+
+
+def _numbers(tree: Any) -> int:
+    return sum(math.prod(np.shape(a)) for a in jax.tree.leaves(tree))
 
 
 def choose_every(record_every: int | None, rounds: int, repeats: int, model: Any) -> int:

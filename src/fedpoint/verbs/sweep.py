@@ -20,6 +20,7 @@ from fedpoint.verbs.run import (
     check_count,
     check_inputs,
     check_network,
+    check_repeats,
     check_schedule,
     check_start,
     choose_every,
@@ -123,13 +124,15 @@ def sweep(
     # What sizes are chosen by: the most local steps of any point.
     largest = algorithms[int(np.argmax([p.get("local_steps", 0) for p in points]))]
     bound = [bind_algorithm(a, problem) for a in algorithms]
-    lanes = stack([a for a in bound for _ in range(repeats)], tuple(over))
     model = check_start(problem, start, network)
+    scheme = check_schedule(participation, schedule, network)
+    check_repeats(largest, problem, model, network, scheme, len(points) * repeats)
+    lanes = stack([a for a in bound for _ in range(repeats)], tuple(over))
     every = choose_every(record_every, rounds, len(points) * repeats, model)
     session = Session(
         largest,
         problem,
-        check_schedule(participation, schedule, network),
+        scheme,
         model,
         exact,
         int(seed),
