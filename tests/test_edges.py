@@ -150,6 +150,22 @@ def test_what_is_no_number_is_refused(use, bad):
         use(bad)
 
 
+@pytest.mark.parametrize("bad", [["x", 1.0], "x", [[1.0, 2.0], [3.0]], {}, [float("nan"), 1.0], [1j, 1.0]])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda bad: fp.GeneralRule(0.1, 2, coefficients=bad),
+        lambda bad: fp.GeneralRule(0.1, 2, weights=bad),
+        lambda bad: fp.Importance(2, bad),
+        lambda bad: fp.Answering(fp.Uniform(2), probability=bad),
+        lambda bad: fp.Clock(bad),
+    ],
+)
+def test_lists_that_hold_no_numbers_are_refused(use, bad):
+    with pytest.raises(FedpointError):
+        use(bad)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1j, "x", []])
 def test_weights_of_edges(bad):
     with pytest.raises(FedpointError, match="network"):

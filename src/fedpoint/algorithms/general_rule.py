@@ -8,6 +8,7 @@ import numpy as np
 from fedpoint.algorithms.references import WANG_NOVA
 from fedpoint.core.agent import descend
 from fedpoint.core.algorithm import Card, algorithm, by_agent, counts, nonnegative, positive
+from fedpoint.core.record import floats
 from fedpoint.core.steps import Epochs, at
 from fedpoint.core.vector import zeros
 from fedpoint.errors import FedpointError, nearest
@@ -112,10 +113,12 @@ class GeneralRule:
     def check(self):
         if isinstance(self.weights, str) and self.weights not in WEIGHTINGS:
             raise FedpointError(f"GeneralRule: unknown weights {self.weights!r}: {nearest(self.weights, WEIGHTINGS)}")
+        if not isinstance(self.weights, str) and not (np.ndim(w := floats(self.weights)) == 1 and np.isfinite(w).all()):
+            raise FedpointError("GeneralRule: weights must be a name or a list of numbers, one for each agent")
         if self.coefficients is not None and (self.momentum or self.pull or self.decay != 1.0):
             raise FedpointError("GeneralRule: coefficients are for plain steps: leave out momentum, pull and decay")
         if self.coefficients is not None:
-            a = np.asarray(self.coefficients, dtype=float)
+            a = floats(self.coefficients)
             if a.ndim != 1 or not (a >= 0).all() or not 0 < a.sum() < np.inf:
                 raise FedpointError("GeneralRule: coefficients must be a list of numbers, none negative, not all zero")
             steps = getattr(self.local_steps, "steps", self.local_steps)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.core.record import record
+from fedpoint.core.record import floats, record
 from fedpoint.errors import FedpointError, nearest
 
 LAWS = ("constant", "exponential", "lognormal")
@@ -34,10 +34,7 @@ class Clock:
     spread: float = 0.5
 
     def check(self):
-        try:
-            work = np.asarray(self.work, dtype=float)
-        except (TypeError, ValueError):
-            work = np.asarray(np.nan)
+        work = floats(self.work)
         if work.ndim > 1 or not (np.isfinite(work).all() and (work > 0).all()):
             raise FedpointError(f"Clock: work must be seconds above 0, one number or one per agent, got {self.work!r}")
         if self.law not in LAWS:

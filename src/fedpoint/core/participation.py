@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 
 from fedpoint.core.random import Key
-from fedpoint.core.record import record
+from fedpoint.core.record import floats, record
 from fedpoint.errors import FedpointError, nearest
 
 
@@ -170,7 +170,7 @@ class Importance(Participation):
     def check(self):
         _positive_count(self)
         q = self.probabilities
-        if q is not None and not (np.all(np.asarray(q) > 0) and np.isfinite(q).all()):
+        if q is not None and not ((floats(q) > 0).all() and np.isfinite(floats(q)).all()):
             raise FedpointError("Importance: every probability must be above 0, or its agent is never heard")
 
     def slots(self, agents: int) -> int:
@@ -233,7 +233,7 @@ class Answering(Participation):
         if (self.probability is None) == (self.trace is None):
             raise FedpointError("Answering: give either a probability or a trace")
         a = self.probability
-        if a is not None and not (np.all(np.asarray(a) > 0) and np.all(np.asarray(a) <= 1)):
+        if a is not None and not ((floats(a) > 0) & (floats(a) <= 1)).all():
             raise FedpointError("Answering: probabilities must lie above 0 and at most at 1")
         if self.keep is not None and np.ndim(a) == 1:
             raise FedpointError(

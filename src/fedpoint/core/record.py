@@ -14,6 +14,18 @@ import jax
 import numpy as np
 
 
+def floats(values: Any) -> np.ndarray:
+    """As an array; NaN, which every check refuses, where these are no numbers.
+
+    >>> floats([1, 2]), floats(["x"])
+    (array([1., 2.]), array(nan))
+    """
+    try:
+        return np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        return np.asarray(np.nan)
+
+
 def _is_leaf(value: Any) -> bool:
     if isinstance(value, bool | int | str | bytes | np.bool_ | np.integer) or value is None:
         return False

@@ -360,7 +360,7 @@ def _fitting(own: Any, start: Any) -> Any:
 
 
 def check_repeats(algorithm: Any, problem: Any, model: Any, network: Any, scheme: Any, lanes: int) -> None:
-    """Refuse more repeats (times points of a sweep) at once than there is memory for: states, and the work of a round."""
+    """Refuse more repeats (times points of a sweep) than there is memory for: their states, and the work of a round."""
     if lanes == 1:
         return
     node = model if network is None else jax.tree.map(lambda a: a[0], model)
