@@ -1,5 +1,6 @@
 """Runs on real processes: the same bits at any number of them, whoever is killed; nobody left behind."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -8,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 
 import jax
@@ -26,6 +26,7 @@ from fedpoint.verbs.run import as_participation, begin, check_start, drive
 
 HERE = Path(__file__).parent
 ROUNDS, EVERY, L = 600, 50, 8
+VERSION = fp.__version__
 METHOD = fp.Scaffold(step=0.02, local_steps=2)
 
 
@@ -295,7 +296,7 @@ def test_hosts_that_do_not_come_together_are_told_why(tmp_path):
     files = [tmp_path / f"{i}.toml" for i in (0, 1)]
     for i, file in enumerate(files):
         file.write_text(EXPERIMENT.format(steps=2 + i))
-    more = ("--folder", tmp_path / "run", "--no-figure", "--patience", "60")
+    more = ("--folder", tmp_path / "run", "--no-figure", "--patience", "240")
     port = _free_port()
     refused([host(file, i, port, *more) for i, file in enumerate(files)], "another experiment")
     refused([host(files[0], 0, _free_port(), *more[:-1], "5")], "not all of the 2 processes came to 127.0.0.1")
@@ -308,37 +309,37 @@ def test_hosts_that_do_not_come_together_are_told_why(tmp_path):
 class Board:
     """What processes tell each other through the coordinator."""
 
-    def __init__(self, processes):
-        self.said, self.processes = {}, processes
+    def __init__(self, *hellos):
+        self.said = {f"hello/{i}": json.dumps({**versions(), "experiment": "same", **h}) for i, h in enumerate(hellos)}
+        self.read = []
 
     def key_value_set(self, key, value):
-        self.said[key] = value
+        assert json.loads(value) == {**versions(), "experiment": "same"}
 
     def blocking_key_value_get(self, key, milliseconds):
+        self.read.append(key)
         return self.said[key]
 
-    def hello(self, process, digest="same", **other):
-        self.key_value_set(f"hello/{process}", json.dumps({**versions(), "experiment": digest, **other}))
-
-    def agree(self, process):
-        group = types.SimpleNamespace(process=process, processes=self.processes, client=self)
-        _agree(group, "same")
+    def wait_at_barrier(self, name, milliseconds):
+        assert self.read == list(self.said)  # nobody goes before it has read what all say
 
 
-def test_processes_of_other_versions_or_with_another_experiment_are_refused():
-    board = Board(3)
-    for process in range(3):
-        board.hello(process)
-    for process in range(3):
-        board.agree(process)
-    for name in ("fedpoint", "jax"):
-        board.hello(2, **{name: "0.0.7"})
-        with pytest.raises(fp.FedpointError) as told:
-            board.agree(0)
-        here = versions()[name]
-        assert str(told.value) == f"process 2 has other versions than process 0: {name} {here} here, 0.0.7 there"
-        board.agree(1)  # not its business: the driver ends the job
-    board.hello(2)
-    board.hello(0, "another")
-    with pytest.raises(fp.FedpointError, match=r"process 0 has another experiment than process 2: start the same file"):
-        board.agree(2)
+@pytest.mark.parametrize(
+    ("hellos", "message"),
+    [
+        ([{}, {}, {}], None),
+        ([{}, {}, {"jax": "0.0.7"}], f"process 2 has other versions than process 0: jax 0.0.7, not {jax.__version__}"),
+        (
+            [{}, {"fedpoint": "7", "experiment": "b"}],
+            f"process 1 has other versions than .*: fedpoint 7, not {VERSION}$",
+        ),
+        ([{}, {"experiment": "b"}, {}], "process 1 has another experiment than process 0: start the same file"),
+    ],
+)
+def test_processes_of_other_versions_or_with_another_experiment_are_refused(hellos, message):
+    """All of them, with the same words."""
+    for process in range(len(hellos)):
+        group = Group(process, 1)
+        group.processes, group.client = len(hellos), Board(*hellos)
+        with contextlib.nullcontext() if message is None else pytest.raises(fp.FedpointError, match=message):
+            _agree(group, "same")

@@ -264,23 +264,29 @@ def _leave(seat: Seat) -> None:
 
 
 def _agree(group: Any, digest: str) -> None:
-    """Refuse processes of other versions or with another experiment."""
+    """Refuse processes of other versions than process 0's, or with another experiment: all with the same words."""
     if group.processes == 1:
         return
     from fedpoint.report.statement import versions
 
-    mine = {**versions(), "experiment": digest}
-    group.client.key_value_set(f"hello/{group.process}", json.dumps(mine))
-    others = range(1, group.processes) if group.process == 0 else [0]
-    for other in others:
-        theirs = json.loads(group.client.blocking_key_value_get(f"hello/{other}", LINK * 1000))
-        differ = [name for name in mine if mine[name] != theirs.get(name)]
-        who = f"process {other} has {{}} than process {group.process}: {{}}"
-        if differ == ["experiment"]:
-            raise FedpointError(who.format("another experiment", "start the same file with the same options on all"))
+    group.beat("comparing versions and experiments")
+    group.client.key_value_set(f"hello/{group.process}", json.dumps({**versions(), "experiment": digest}))
+    said = [group.client.blocking_key_value_get(f"hello/{i}", LINK * 1000) for i in range(group.processes)]
+    group.client.wait_at_barrier(
+        "hello", LINK * 1000
+    )  # whoever leaves takes the others along: not before all have read
+    first, *others = (json.loads(word) for word in said)
+    for number, other in enumerate(others, 1):
+        differ = {
+            name: f"{name} {other.get(name)}, not {first[name]}" for name in first if other.get(name) != first[name]
+        }
+        if list(differ) == ["experiment"]:
+            raise FedpointError(
+                f"process {number} has another experiment than process 0: start the same file with the same options"
+            )
         if differ:
-            shown = [f"{n} {mine[n]} here, {theirs.get(n)} there" for n in differ if n != "experiment"]
-            raise FedpointError(who.format("other versions", ", ".join(shown)))
+            differ.pop("experiment", None)
+            raise FedpointError(f"process {number} has other versions than process 0: {'; '.join(differ.values())}")
 
 
 def _session(job: Job, group: Any) -> Any:
