@@ -202,6 +202,6 @@ def test_the_demo_cleans_up_when_it_is_interrupted(number, tmp_path):
         time.sleep(0.2)
     process.send_signal(number)
     out, err = process.communicate(timeout=120)
-    assert (process.returncode, out) == (1, "")
+    assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
     assert nothing_left(tmp_path)
