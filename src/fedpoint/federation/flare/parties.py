@@ -99,10 +99,10 @@ def end(process: subprocess.Popen) -> None:
     """The process and all that it started: jobs are in sessions of their own, and would notice only later."""
     import psutil
 
-    tree: list[Any] = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        party = psutil.Process(process.pid)
-        tree = [party, *party.children(recursive=True)]
+    if process.poll() is not None:  # its number may be another's by now
+        return
+    party = psutil.Process(process.pid)
+    tree: list[Any] = [party, *party.children(recursive=True)]
     for one in tree:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.terminate()
