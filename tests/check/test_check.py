@@ -223,7 +223,7 @@ def test_a_run_from_its_folder(tmp_path):
     assert [c.measured for c in two.checks] == pytest.approx([c.measured for c in one.checks], rel=1e-9)
 
 
-@pytest.mark.parametrize("rounds", [6, 60])
+@pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_short_run_is_not_blamed_for_its_transient(rounds):
     """Over few rounds fast modes still count: the slope is beside that of the expected path, not the last rate."""
     bowls = fp.problems.Quadratic([0.2, 1.0, 5.0], [[0.0], [1.0], [4.0]])
