@@ -113,7 +113,7 @@ class GeneralRule:
     def check(self):
         if isinstance(self.weights, str) and self.weights not in WEIGHTINGS:
             raise FedpointError(f"GeneralRule: unknown weights {self.weights!r}: {nearest(self.weights, WEIGHTINGS)}")
-        if not isinstance(self.weights, str) and not (np.ndim(w := floats(self.weights)) == 1 and np.isfinite(w).all()):
+        if not isinstance(self.weights, str) and not (np.ndim(w := floats(self.weights)) <= 1 and np.isfinite(w).all()):
             raise FedpointError("GeneralRule: weights must be a name or a list of numbers, one for each agent")
         if self.coefficients is not None and (self.momentum or self.pull or self.decay != 1.0):
             raise FedpointError("GeneralRule: coefficients are for plain steps: leave out momentum, pull and decay")

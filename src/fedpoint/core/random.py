@@ -167,8 +167,8 @@ class Stream(NamedTuple):
     hashed for every step, not for every agent."""
 
     key: Key
-    round: Array
-    agent: Array
+    round: Any
+    agent: Any
 
     def row(self, at=0) -> Row:
         return self.key.fold(self.round, at).row(self.agent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from fedpoint.core.algorithm import samples_per_round
-from fedpoint.core.random import Key, Row, Stream
+from fedpoint.core.random import NO_LUCK, Row, Stream
 from fedpoint.problems.base import Mine
 from fedpoint.runtimes.wiring import Wiring
 
@@ -79,12 +80,9 @@ def choose(
     ragged = agents > 1 and _raggedness(oracle, algorithm, problem, exact) > RAGGED
     mapped = ragged or (agents > 1 and floats > LARGE_MODEL)
     own = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a)[1:], np.asarray(a).dtype), problem.own)
-    stream = jax.eval_shape(lambda: Stream(Key.of(0), jnp.int32(0), jnp.int32(0)))
+    stream = Stream(NO_LUCK, np.int32(0), np.int32(0))
     # Ahead, every agent would draw as many samples as the one that needs the most.
     samples = None if exact or ragged or not oracle.predraw else samples_per_round(algorithm)
-
-    def drawn_ahead(own, common, stream, plan):
-        return draw_samples(oracle, Mine(own, common), plan, jax.vmap(stream.row)(jnp.arange(samples)))
 
     own_bytes = _bytes(own)
     fetch = participation.drawn and own_bytes <= FETCH_BYTES
@@ -93,13 +91,14 @@ def choose(
         plan = oracle.plan_shape(Mine(own, problem.common), stream)
         per_agent += _bytes(plan)
         if samples is not None:
-            per_agent += _bytes(jax.eval_shape(drawn_ahead, own, problem.common, stream, plan))
+            per_agent += _bytes(_drawn_ahead.eval_shape(oracle, samples, own, problem.common, stream, plan))
     lanes_ahead = 1 if mapped else lanes
     per_round = max(1, per_agent * slots * lanes_ahead)
     if per_round > ROUND_BYTES:
         samples = None
-    chunk = int(np.clip(CHUNK_BYTES // per_round, 1, CHUNK_ROUNDS))
     capacity = int(np.clip(SEGMENT_BYTES // max(1, bytes_ * lanes * held), 1, SEGMENT_RECORDS))
+    # A segment of few rounds, as large models have, would throw away what is drawn for more.
+    chunk = int(np.clip(CHUNK_BYTES // per_round, 1, min(CHUNK_ROUNDS, capacity)))
     at_once = bytes_ if mapped else slots * lanes * (bytes_ + own_bytes)
     if exact or getattr(problem, "batch", None) is None:
         at_once += _bytes(jax.tree.map(np.asarray, problem.common))
@@ -124,6 +123,11 @@ def enough_samples(layout: Layout, algorithm: Any, evaluations: int | None) -> L
     if (evaluations is None and not told) or (evaluations is not None and evaluations > layout.samples):
         return replace(layout, samples=None)
     return layout
+
+
+@partial(jax.jit, static_argnames=("oracle", "samples"))  # traced once for all runs of its kind
+def _drawn_ahead(oracle: Any, samples: int, own: Any, common: Any, stream: Stream, plan: Any) -> Any:
+    return draw_samples(oracle, Mine(own, common), plan, jax.vmap(stream.row)(jnp.arange(samples)))
 
 
 def draw_samples(oracle: Any, mine: Mine, plan: Any, rows: Row) -> Any:

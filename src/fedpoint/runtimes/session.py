@@ -268,9 +268,9 @@ class Session:
         )
         count = last // self.every - first // self.every
         self.round = last
-        # A copy: a view would keep the room for all records of a segment, which is mostly empty.
-        kept = Records(unwrap(records.model), records.used)
-        return jax.tree.map(lambda a: np.asarray(a)[:, :count].copy(), kept)
+        kept = jax.tree.map(lambda a: np.asarray(a)[:, :count], Records(unwrap(records.model), records.used))
+        # A view would keep the room for all records of a segment, which is mostly empty.
+        return kept if count == self.layout.capacity else jax.tree.map(np.copy, kept)
 
     def advance(
         self,
@@ -376,10 +376,14 @@ class Session:
             total = total + (gap**2).sum(axis=tuple(range(2, a.ndim))) / nodes
         return np.asarray(total)
 
+    @cached_property
+    def _largest_start(self) -> float:
+        return _largest(self.start)
+
     def _check_finite(self, at: np.ndarray, records: Records) -> None:
         if self.swept:
             return  # one point of many may diverge: its numbers say so
-        limit = TOO_FAR * (1 + _largest(self.start))
+        limit = TOO_FAR * (1 + self._largest_start)
         for leaf in jax.tree.leaves(records.model):
             bad = ~(np.abs(leaf) <= limit).all(axis=tuple(range(2, leaf.ndim)))
             if bad.any() and np.isfinite(leaf).all() and self.solution is not None:  # it may be that far away

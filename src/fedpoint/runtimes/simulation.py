@@ -7,6 +7,8 @@ is extended, resumed or stopped reuses the program.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -139,30 +141,37 @@ class Message(NamedTuple):
 
 def message_of(algorithm: Any, model: Any, layout: Layout, inputs: Inputs) -> Message:
     """From shapes alone: nothing is computed."""
-    row = NO_LUCK.row()
-    evaluations: list[Any] = []
-
-    def both(model, inputs):
-        algorithm = inputs.algorithm
-        hub, memory = algorithm.init(model)
-        if layout.wiring is not None and algorithm.hello is not None:  # hubs hold what they hear
-            heard_at_first = Inbox(*(algorithm.hello(model),) * 2, jnp.ones(()), jnp.ones(()))
-            hub = algorithm.combine(hub, heard_at_first)
-        heard = algorithm.say(hub, row)
-        tuned, put = split_per_agent(algorithm, layout.agents)
-        mine = Mine(take(inputs.own, 0), inputs.common)
-        agent = Agent(layout.oracle, mine, Key(row.low, row.high), None, None, True, 0, inputs.p[0])
-        message = put(take(tuned, 0)).local(heard, memory, agent)[0]
-        evaluations.append(agent.evaluations)
-        return heard, message
-
-    heard, message = jax.eval_shape(both, model, inputs._replace(algorithm=algorithm))
+    heard, message, told = _messages.eval_shape(layout, model, inputs._replace(algorithm=algorithm))
     down, up = (sum(int(np.prod(a.shape)) for a in jax.tree.leaves(tree)) for tree in (heard, message))
     width = max(a.dtype.itemsize for a in jax.tree.leaves(model))
-    used = None
-    if inputs.participation.all_heard and isinstance(evaluations[0], int):
+    used, each = None, told.evaluations
+    if inputs.participation.all_heard and each is not None:
         if layout.wiring is None:
-            used = (layout.slots, layout.slots, layout.slots * evaluations[0])
+            used = (layout.slots, layout.slots, layout.slots * each)
         elif layout.slots == layout.agents:
-            used = (0, layout.wiring.arcs, layout.slots * evaluations[0])
-    return Message(down, up, width, used, evaluations[0] if isinstance(evaluations[0], int) else None)
+            used = (0, layout.wiring.arcs, layout.slots * each)
+    return Message(down, up, width, used, each)
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Told:
+    """What tracing tells, and no array holds."""
+
+    evaluations: int | None
+
+
+@partial(jax.jit, static_argnames="layout")  # traced once for all runs of its kind
+def _messages(layout: Layout, model: Any, inputs: Inputs) -> tuple[Any, Any, Told]:
+    """What an agent hears and what it answers."""
+    algorithm, row = inputs.algorithm, NO_LUCK.row()
+    hub, memory = algorithm.init(model)
+    if layout.wiring is not None and algorithm.hello is not None:  # hubs hold what they hear
+        heard_at_first = Inbox(*(algorithm.hello(model),) * 2, jnp.ones(()), jnp.ones(()))
+        hub = algorithm.combine(hub, heard_at_first)
+    heard = algorithm.say(hub, row)
+    tuned, put = split_per_agent(algorithm, layout.agents)
+    mine = Mine(take(inputs.own, 0), inputs.common)
+    agent = Agent(layout.oracle, mine, NO_LUCK, None, None, True, 0, inputs.p[0])
+    message = put(take(tuned, 0)).local(heard, memory, agent)[0]
+    return heard, message, Told(agent.evaluations if isinstance(agent.evaluations, int) else None)
