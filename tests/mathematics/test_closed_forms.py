@@ -159,9 +159,9 @@ def drift(algorithm, point, participation=None, repeats=4000):
 @pytest.mark.parametrize(
     ("name", "scheme"),
     [
-        *((name, fp.Uniform(2)) for name in ("fedavg", "fedprox", "fednova, tau_eff")),
+        *((name, fp.Uniform(2)) for name in ("fedavg", "fedprox", "fednova, tau_eff", "fedopt, sgd")),
         # Round by round FedAvg under this scheme (test_identities.py).
-        *(pytest.param(name, fp.Uniform(2), marks=pytest.mark.slow) for name in ("q-fedavg, q = 0", "fedopt, sgd")),
+        pytest.param("q-fedavg, q = 0", fp.Uniform(2), marks=pytest.mark.slow),
         ("fedavg", fp.ByWeight(3)),
         ("gradient exchange", fp.ByWeight(3)),
     ],
