@@ -29,7 +29,7 @@ D, STEPS, WIDE = 10, 5, 100_000
 SMALL, LARGE, MILLION, PARTICIPANTS = 10_000, 100_000, 1_000_000, 1_000
 LIMIT = 4.0  # GB for a million agents
 SCALE = Path(__file__).parents[1] / "docs" / "scale.md"
-BEGIN, END = "<!-- figures: benchmarks/cluster.py -->\n", "<!-- end of figures -->\n"
+BEGIN, END = "<!-- figures: benchmarks/cluster.py -->\n", "<!-- /figures -->\n"
 WORK = fp.FedAvg(step=0.02, local_steps=STEPS)
 
 
