@@ -266,7 +266,7 @@ def summary(found: Figures) -> list[str]:
         f"{max(one.held.values()) / 1e6:.0f} MB in the run ({max(one.peak.values()) / 1e6:.0f} MB at its "
         f"peak, while it "
         f"takes its agents), each of two at most {max(two.held.values()) / 1e6:.0f} MB "
-        f"({max(two.peak.values()) / 1e6:.0f} MB); about 110 MB of each are Python and JAX.",
+        f"({max(two.peak.values()) / 1e6:.0f} MB); the rest is Python, JAX and its compiler.",
         "",
         f"**{hosts} hosts and {agents // 1_000_000} million agents**, if the model holds, with all-reduces "
         f"in log2(hosts) "
