@@ -135,14 +135,20 @@ def test_kill_anything_at_any_time(seed, live, whole, tmp_path, monkeypatch):
     monkeypatch.setattr("fedpoint.federation.flare.lead.SILENT", 2.0)
     rng, going = np.random.default_rng(seed), Running(live, tmp_path / "hub")
     going.start()
+
+    def segments():
+        return sum("segment" in event for event in going.said)
+
     for moment in rng.permutation(["start", "round", "segment"]):
         if moment == "round":
-            going.reach(int(rng.integers(3, 30)))
+            going.reach(int(rng.integers(3, 30)), 480)
         elif moment == "segment":
-            segments = sum("segment" in event for event in going.said)
+            before = segments()
             live.kill_job("server")
-            going.hear(lambda: sum("segment" in event for event in going.said) > segments)  # noqa: B023 - called here
+            going.hear(lambda before=before: segments() > before or not going.is_alive(), 480)
         time.sleep(float(rng.uniform(0, 5)))
+        if not going.is_alive():  # it was quicker
+            break
         party = str(rng.choice(["server", *SITES]))
         what = str(rng.choice(["job", "all"] if party == "server" else ["worker", "job", "all"]))
         if what == "worker":

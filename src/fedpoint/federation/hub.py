@@ -190,11 +190,14 @@ class Hub:
                     self.note(arrival.site, error.reason)
                     if needed and error.reason in FATAL:
                         raise FedpointError(_fatal(arrival.site, error.reason)) from None
+                    if error.reason == "lost":  # whoever leads looks whether it is back, in which case a new job has it
+                        self.silent.add(arrival.site)
                     if error.reason not in validate.STALE:
                         waiting.discard(arrival.site)
                     continue
                 if arrival.site in waiting:
                     waiting.discard(arrival.site)
+                    self.silent.discard(arrival.site)
                     found[arrival.site] = letter
         missing = [site for site in self.sites if site not in found]
         if missing and needed:
