@@ -268,4 +268,5 @@ class Lead:
 
     def _keep(self, made: Path, folder: Path) -> None:
         if (made / "hub.npz").exists():
+            shutil.rmtree(folder / "models", ignore_errors=True)  # those of an older run would stay among the new
             shutil.copytree(made, folder, dirs_exist_ok=True)
