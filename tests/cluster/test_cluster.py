@@ -20,7 +20,7 @@ from fedpoint.errors import Recovered
 from fedpoint.report.statement import versions
 from fedpoint.runtimes.blocks import BLOCKS, Blocks
 from fedpoint.runtimes.cluster import ClusterSession, Group
-from fedpoint.runtimes.job import Job, _agree, pack, unpack
+from fedpoint.runtimes.job import Job, Nameless, _agree, pack, unpack
 from fedpoint.runtimes.supervisor import _free_port
 from fedpoint.verbs.run import as_participation, begin, check_start, drive
 
@@ -86,17 +86,17 @@ def test_two_processes_one_of_them_killed_are_one_process(tmp_path):
 
 
 @pytest.mark.parametrize("model", [fp.problems.LeastSquares, fp.problems.Logistic])
-def test_rows_of_any_number_of_agents_go_through_one_file_once(tmp_path, model):
+def test_rows_of_any_number_of_agents_go_through_one_file_once(model):
     X, groups = np.random.default_rng(0).normal(size=(4_000, 30)), np.repeat(np.arange(100), 40)
     given = model(X, X.sum(1) > 0, groups=groups, batch=3)
     stop = evaluate = network = None
     settings = (as_participation(None), network, given.start(), False, 3, 1, 1, 1, stop, evaluate, "", False, "")
-    packed = pack(Job(METHOD, given, *settings), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["arrays"]
+    arrays = Nameless()
+    packed = pack(Job(METHOD, given, *settings), arrays)
     assert len(packed) < 20_000  # bytes: the data are not in the stream
     others = given.label.nbytes if model is fp.problems.Logistic else 100 * 31 * 31 * 8
-    assert (tmp_path / "arrays").stat().st_size < 1.1 * given.common.rows.nbytes + others
-    taken = unpack(packed, tmp_path).problem
+    assert arrays.bytes().size < 1.1 * given.common.rows.nbytes + others
+    taken = unpack(packed, arrays).problem
     for a, b in zip(
         jax.tree.leaves((taken.own, taken.common)), jax.tree.leaves((given.own, given.common)), strict=True
     ):

@@ -2,7 +2,7 @@
 
 A job comes from the process that started this one: its numbers in a file that is mapped into memory, of which every
 process reads the rows of its own agents, the rest through the pipe that started it. Nothing that is read here was
-written by others.
+written by others, and the file has no name: it is gone with the last process that has it open.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ import contextlib
 import hashlib
 import io
 import json
+import mmap
 import os
 import pickle
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import traceback
+import weakref
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,6 @@ from fedpoint.errors import Diverged, FedpointError
 
 MAPPED = 1 << 12  # bytes of an array, from which it goes through the file
 ALIGNED = 64  # bytes: where an array may begin
-ARRAYS = "arrays"
 PULSE = 0.5  # seconds between two signs of life
 JOINING = "waiting for the others"
 LINK = 60  # seconds after which a process that the coordinator hears nothing of counts as lost
@@ -70,6 +73,32 @@ class Seat:
     patience: float  # seconds to wait for the others at the start
 
 
+class Nameless:
+    """A file without a name, which goes to processes as it is open here."""
+
+    def __init__(self, number: int | None = None):
+        if number is None:
+            from fedpoint.report.disk import os_errors
+
+            with os_errors("make a file for temporary data"), tempfile.TemporaryFile() as file:
+                number = os.dup(file.fileno())
+        self.number = number
+        weakref.finalize(self, os.close, number)
+
+    def __reduce__(self) -> Any:
+        return _reopened, (DupFd(self.number),)
+
+    def bytes(self) -> np.ndarray:
+        """What is in it, mapped."""
+        if not os.fstat(self.number).st_size:
+            return np.zeros(0, np.uint8)
+        return np.frombuffer(mmap.mmap(self.number, 0, access=mmap.ACCESS_READ), np.uint8)
+
+
+def _reopened(handle: Any) -> Nameless:
+    return Nameless(handle.detach())
+
+
 class _Pack(pickle.Pickler):
     """Arrays go into one file, one after the other; the rest into the stream."""
 
@@ -88,22 +117,23 @@ class _Pack(pickle.Pickler):
 
 
 class _Unpack(pickle.Unpickler):
-    def __init__(self, stream: io.BytesIO, path: Path):
+    def __init__(self, stream: io.BytesIO, arrays: Nameless):
         super().__init__(stream)
-        self.bytes = np.memmap(path, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
+        self.bytes = arrays.bytes()
 
     def persistent_load(self, name: Any) -> Any:
         place, dtype, shape = name
         return np.ndarray(shape, dtype, self.bytes, place)
 
 
-def pack(job: Job, folder: Path) -> bytes:
+def pack(job: Job, arrays: Nameless) -> bytes:
     """The job for processes of this machine."""
     from fedpoint.report.disk import os_errors
 
     stream = io.BytesIO()
     try:
-        with os_errors(f"put the agents' data into {folder}"), open(folder / ARRAYS, "wb") as file:
+        where = f"put the agents' data into a file of {tempfile.gettempdir()}"
+        with os_errors(where), os.fdopen(os.dup(arrays.number), "wb") as file:
             _Pack(stream, file).dump(job)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise FedpointError(
@@ -113,9 +143,9 @@ def pack(job: Job, folder: Path) -> bytes:
     return stream.getvalue()
 
 
-def unpack(packed: bytes, folder: Path) -> Job:
+def unpack(packed: bytes, arrays: Nameless) -> Job:
     """The job, its arrays mapped: of each, what is used is read."""
-    return _Unpack(io.BytesIO(packed), folder / ARRAYS).load()
+    return _Unpack(io.BytesIO(packed), arrays).load()
 
 
 def digest(*facts: Any) -> str:
@@ -155,13 +185,13 @@ class Line:
             os._exit(1)
 
 
-def work(packed: bytes, folder: str, seat: Seat, connection: Any, parent: int, log: str) -> None:
+def work(packed: bytes, arrays: Nameless, seat: Seat, connection: Any, parent: int, log: Nameless) -> None:
     """The whole life of a process."""
     _alone(parent, log, driver=seat.process == 0)
     line = Line(connection)
     line.start()
     try:
-        end = _work(packed, Path(folder), seat, line)
+        end = _work(packed, arrays, seat, line)
     except Diverged as error:
         end = {"is": "diverged", "message": str(error), "round": error.round}
     except FedpointError as error:
@@ -175,7 +205,7 @@ def work(packed: bytes, folder: str, seat: Seat, connection: Any, parent: int, l
     os._exit(0 if end["is"] == "finished" else 1)  # what waits for lost peers at the exit would wait in vain
 
 
-def _alone(parent: int, log: str, driver: bool) -> None:
+def _alone(parent: int, log: Nameless, driver: bool) -> None:
     """In a session of its own (Ctrl-C is for the supervisor, which tells the driver), dying with its parent."""
     with contextlib.suppress(OSError):
         os.setsid()
@@ -186,14 +216,13 @@ def _alone(parent: int, log: str, driver: bool) -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os._exit(1)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):
-        os.dup2(file, stream)
+        os.dup2(log.number, stream)
 
 
-def _work(packed: bytes, folder: Path, seat: Seat, line: Line) -> dict[str, Any]:
+def _work(packed: bytes, arrays: Nameless, seat: Seat, line: Line) -> dict[str, Any]:
     group = _join(seat, line)
-    job = unpack(packed, folder)
+    job = unpack(packed, arrays)
     _agree(group, job.digest)
     line.beat("taking its agents")
     if seat.process:

@@ -10,10 +10,8 @@ import json
 import multiprocessing
 import multiprocessing.connection
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,7 +23,7 @@ import numpy as np
 
 from fedpoint.core.record import record
 from fedpoint.errors import Diverged, FedpointError, Recovered
-from fedpoint.runtimes.job import JOINING, Job, Seat, pack, unpack, work
+from fedpoint.runtimes.job import JOINING, Job, Nameless, Seat, pack, unpack, work
 
 SILENCE = 30.0  # seconds without a sign of life, after which a process counts as stuck
 START = 180.0  # the same until the first sign: Python has to load everything
@@ -109,7 +107,7 @@ class Child:
     number: int
     process: Any
     line: Any
-    log: Path
+    log: Nameless
     doing: str = "starting"
     steps: int = -1
     heard: float = field(default_factory=time.monotonic)  # the last sign of life
@@ -122,27 +120,24 @@ class Child:
 
 def supervise(job: Job, given: Processes, resume: str, tell: Callable[[dict, dict], Any] = lambda word, arrays: None):
     """The job to its end. `resume` is the command that goes on with it, `tell` gets progress."""
-    folder = Path(tempfile.mkdtemp(prefix="fedpoint-job-"))  # readable by this user only
-    try:
-        packed = pack(job, folder)
-        if job.given_up:  # from here on mapped, which lasts beyond the file's name
-            vars(job.problem).update(vars(unpack(packed, folder).problem))
-        lost, before = 0, _checkpoint(job)
-        while True:
-            with _children(packed, folder, given) as children:
-                try:
-                    return _watch(children, job, given, resume, tell)
-                except Lost as error:
-                    now = _checkpoint(job)
-                    lost, before = (0, now) if now != before else (lost + 1, before)
-                    if lost >= RESTARTS:
-                        raise Ended(
-                            f"{error}; {RESTARTS} times in a row without a new checkpoint. Go on from round "
-                            f"{max(now, 0)} with: {resume}"
-                        ) from None
-                    warnings.warn(f"{error}; going on from round {max(now, 0)}", Recovered, stacklevel=2)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    arrays = Nameless()
+    packed = pack(job, arrays)
+    if job.given_up:  # from here on mapped
+        vars(job.problem).update(vars(unpack(packed, arrays).problem))
+    lost, before = 0, _checkpoint(job)
+    while True:
+        with _children(packed, arrays, given) as children:
+            try:
+                return _watch(children, job, given, resume, tell)
+            except Lost as error:
+                now = _checkpoint(job)
+                lost, before = (0, now) if now != before else (lost + 1, before)
+                if lost >= RESTARTS:
+                    raise Ended(
+                        f"{error}; {RESTARTS} times in a row without a new checkpoint. Go on from round "
+                        f"{max(now, 0)} with: {resume}"
+                    ) from None
+                warnings.warn(f"{error}; going on from round {max(now, 0)}", Recovered, stacklevel=2)
 
 
 def _checkpoint(job: Job) -> int:
@@ -152,7 +147,7 @@ def _checkpoint(job: Job) -> int:
 
 
 @contextlib.contextmanager
-def _children(packed: bytes, folder: Path, given: Processes) -> Iterator[list[Child]]:
+def _children(packed: bytes, arrays: Nameless, given: Processes) -> Iterator[list[Child]]:
     """The processes of this machine; none is left afterwards."""
     address = given.coordinator or f"127.0.0.1:{_free_port()}"
     spawn = multiprocessing.get_context("spawn")
@@ -161,9 +156,8 @@ def _children(packed: bytes, folder: Path, given: Processes) -> Iterator[list[Ch
         for number in given.here:
             seat = Seat(number, given.count, address, given.bind, given.patience)
             ours, theirs = spawn.Pipe(duplex=False)
-            said = folder / f"process-{number}.log"
-            said.unlink(missing_ok=True)
-            process = spawn.Process(target=work, args=(packed, str(folder), seat, theirs, os.getpid(), str(said)))
+            said = Nameless()
+            process = spawn.Process(target=work, args=(packed, arrays, seat, theirs, os.getpid(), said))
             process.start()
             theirs.close()
             children.append(Child(number, process, ours, said))
@@ -259,7 +253,7 @@ def _conclude(children: list[Child], given: Processes) -> None:
     gone = [child for child in children if (child.end or {}).get("is") in (None, "gone")]
     for child in gone:
         if child.process.exitcode == 1 and child.doing == "starting" and child.steps < 0:
-            said = child.log.read_text(errors="replace") if child.log.exists() else ""
+            said = child.log.bytes().tobytes().decode(errors="replace")
             raise FedpointError(
                 "a process of the job ended before it began: in a script, call fp.run(processes=...) below "
                 f'if __name__ == "__main__". {said[-2000:]}'
