@@ -85,13 +85,19 @@ class Clock:
 
 
 def measure(job, one_round, flat, **facts):
-    """one_round(r) until the time is over or the job's rounds are done; flat() is the model then."""
+    """one_round(r) until the time is over; the model is that after the job's rounds, or after as many as were done."""
     clock, r = Clock(), 0
-    while r < job.rounds and not clock.enough(job):
+    while not clock.enough(job):
         one_round(r)
         clock.lap()
         r += 1
-    report(clock, r, flat(), **facts)
+        if r == job.rounds:  # beyond them, with the same draws again, it is for the clock
+            model, last = flat(), clock.last
+    if r >= job.rounds:
+        clock.last, r = last, job.rounds
+    else:
+        model = flat()
+    report(clock, r, model, **facts)
 
 
 def report(clock, rounds, model, **more):
