@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -16,6 +17,7 @@ import fedpoint as fp
 
 HERE = Path(__file__).resolve().parent
 RUNS = count()
+LIMIT = 300.0  # seconds for one certificate
 # Methods that a peer ships, and what the user has to write himself.
 SHIPPED = {
     "fedlab": ("scaffold", "fedprox", "fednova", "qfedavg"),
@@ -54,6 +56,8 @@ class Subject:
         command = [str(python), str(HERE / f"conform_{peer}.py"), method]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._log, "text": True}
         self._process: Any = subprocess.Popen(command, **pipes)
+        self._limit = threading.Timer(LIMIT, self._process.kill)
+        self._limit.start()
         self.version = self._hear()["version"]
 
     def _say(self, message: Any) -> None:
@@ -63,8 +67,10 @@ class Subject:
     def _hear(self) -> Any:
         line = self._process.stdout.readline()
         if not line:
+            late = not self._limit.is_alive()
             self.close()
-            raise RuntimeError(last_words(Path(self._log.name)) or "it ended without a word")
+            error = f"not done after {LIMIT:.0f} s" if late else last_words(Path(self._log.name))
+            raise RuntimeError(error or "it ended without a word")
         return json.loads(line)
 
     def __call__(self, w: Any, agents: Any) -> Any:
@@ -79,6 +85,7 @@ class Subject:
             self._say(agent.field(heard["w"]).tolist() if "field" in heard else agent.loss(heard["w"]))
 
     def close(self) -> None:
+        self._limit.cancel()
         self._process.stdin.close()
         try:
             self._process.wait(10)
