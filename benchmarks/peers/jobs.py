@@ -81,7 +81,8 @@ class Job:
         return fp.run(self.algorithm, self.problem, rounds=rounds, participation=self.participants, **options)
 
     def parameters(self, model: Any) -> dict[str, np.ndarray]:
-        return dict(model) if isinstance(model, dict) else {"w": np.asarray(model)}
+        """By name, as peers hold them: a column for each class."""
+        return dict(model) if isinstance(model, dict) else {"w": np.asarray(model).T}
 
 
 def _stored(agents: int, dimension: int, rows: int = 100) -> Any:
@@ -211,12 +212,8 @@ class Draws:
 def _columns(job: Job, table: Any) -> tuple[np.ndarray, np.ndarray]:
     if job.data == "network":
         return np.asarray(table[0]), np.asarray(table[1]).astype(np.int64)
-    if isinstance(table, tuple):
-        table = np.column_stack([np.asarray(a) for a in table])
-    table = np.asarray(table)
-    if job.data == "digits":
-        return table[:, :-10], table[:, -10:].argmax(1)
-    return table[:, :-1], table[:, -1]
+    X, y = (np.asarray(a) for a in table)
+    return X, y.argmax(1) if job.data == "digits" else y
 
 
 def write(job: Job, folder: Path) -> None:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedpoint.core.vector import weighted_sum
+from fedpoint.core.vector import weighted_sum, zeros
 
 
 class Inbox(NamedTuple):
@@ -34,7 +34,7 @@ def gather(messages: Any, weights: Array, shares: Array) -> Inbox:
 
 def nothing_heard(message: Any) -> Inbox:
     """Before messages of this shape come one after the other."""
-    zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), message)
+    zero = zeros(message)
     none = jnp.zeros((), jnp.result_type(*jax.tree.leaves(message)))
     return Inbox(zero, zero, none, none)
 

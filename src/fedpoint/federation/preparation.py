@@ -161,4 +161,4 @@ def last_recipe(
 def start_of(table: SiteTable, recipe: Sequence[Feature], classes: Any) -> np.ndarray:
     """The model before the first round."""
     width = sum(len(feature.names) for feature in recipe) + table.intercept
-    return np.zeros((width, len(classes)) if classes is not None and len(classes) > 2 else width)
+    return np.zeros((len(classes), width) if classes is not None and len(classes) > 2 else width)

@@ -44,9 +44,6 @@ class LeastSquaresOracle(RowsOracle):
     gram: bool = True
     half: bool = True
 
-    def split(self, rows):
-        return rows[..., :-1], rows[..., -1]
-
     def weighted_loss(self, w, rows, weight, extra):
         A, b = rows
         return (0.5 if self.half else 1.0) * weight @ (A @ w - b) ** 2
@@ -122,10 +119,7 @@ class LeastSquares(RowsProblem):
         oracle = LeastSquaresOracle(
             batch, sampling, largest, equal=bool((counts == largest).all()), mean=mean, gram=gram, half=half
         )
-        rows = np.empty((counts.sum(), d + 1))
-        for at, a, y in zip(np.cumsum(counts) - counts, A_k, b_k, strict=True):
-            rows[at : at + len(y), :-1], rows[at : at + len(y), -1] = a, y
-        self.set_rows(rows, counts, (), oracle)
+        self.set_rows((np.concatenate(A_k), np.concatenate(b_k)), counts, (), oracle)
         self.g = np.stack([f * (a.T @ y) for f, a, y in zip(factor, A_k, b_k, strict=True)])
         self.constant = np.array([0.5 * f * (y @ y) for f, y in zip(factor, b_k, strict=True)])
         self.H = np.stack([f * (a.T @ a) for f, a in zip(factor, A_k, strict=True)]) if gram else None

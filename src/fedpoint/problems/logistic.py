@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedpoint.core.kernel import products, softmax
 from fedpoint.errors import FedpointError
 from fedpoint.problems.base import (
     Constants,
@@ -31,15 +32,11 @@ class LogisticOracle(RowsOracle):
 
     classes: int = 2
 
-    def split(self, rows):
-        width = 1 if self.classes == 2 else self.classes
-        return rows[..., :-width], rows[..., -width:]
-
     def weighted_loss(self, w, rows, weight, extra):
         h, y = rows
         if self.classes == 2:
             return weight @ jax.nn.softplus(-y[:, 0] * (h @ w))
-        logits = h @ w
+        logits = h @ w.T
         return weight @ (jax.nn.logsumexp(logits, axis=1) - (logits * y).sum(1))
 
     def weighted_gradient(self, w, rows, weight, extra):
@@ -47,7 +44,7 @@ class LogisticOracle(RowsOracle):
         if self.classes == 2:
             gamma = y[:, 0]
             return (-weight * gamma * jax.nn.sigmoid(-gamma * (h @ w))) @ h
-        return h.T @ ((jax.nn.softmax(h @ w, axis=1) - y) * weight[:, None])
+        return ((softmax(products(w, h)) - y.T) * weight) @ h
 
     def penalty(self, w, extra):
         return 0.5 * extra * jnp.sum(w * w)
@@ -58,12 +55,12 @@ class LogisticOracle(RowsOracle):
             s = jax.nn.sigmoid(h @ w)
             return (h * (weight * (s * (1 - s)) ** 2 * ((h @ P) * h).sum(1))[:, None]).T @ h
         # A row's Hessian is M over classes times h h' over columns, M = diag(p) - p p'.
-        p = jax.nn.softmax(h @ w, axis=1)
+        p = jax.nn.softmax(h @ w.T, axis=1)
         M = p[:, :, None] * jnp.eye(self.classes) - p[:, :, None] * p[:, None, :]
-        d, C = w.shape
-        half = jnp.tensordot(h, P.reshape(d, C, d, C), 1)  # (n, C, d, C)
-        inner = weight[:, None, None] * (M @ jnp.einsum("nbjc,nj->nbc", half, h) @ M)
-        return jnp.einsum("ni,nbc,nj->ibjc", h, inner, h, optimize="optimal").reshape(d * C, d * C)
+        C, d = w.shape
+        half = jnp.einsum("ni,bicj->nbcj", h, P.reshape(C, d, C, d))
+        inner = weight[:, None, None] * (M @ jnp.einsum("nbcj,nj->nbc", half, h) @ M)
+        return jnp.einsum("ni,nbc,nj->bicj", h, inner, h, optimize="optimal").reshape(C * d, C * d)
 
 
 class Logistic(RowsProblem):
@@ -78,7 +75,7 @@ class Logistic(RowsProblem):
         batch, sampling: rows a step ("iid", "shuffle", "importance"); None is the full gradient.
         classes: all there are, sorted; by default those that occur in y.
 
-    A model is (d,), or (d, classes) for softmax.
+    A model is (d,), or (classes, d) for softmax.
     """
 
     def __init__(
@@ -126,7 +123,7 @@ class Logistic(RowsProblem):
         oracle = LogisticOracle(
             batch, sampling, largest, equal=bool((counts == largest).all()), classes=len(self.classes)
         )
-        self.set_rows(np.column_stack([X, target.astype(dtype)]), counts, np.asarray(ridge, dtype), oracle)
+        self.set_rows((X, target.astype(dtype)), counts, np.asarray(ridge, dtype), oracle)
         self._solution: np.ndarray | str | None = "unknown"
         if sampling == "importance":
             w = self.solution()
@@ -151,7 +148,7 @@ class Logistic(RowsProblem):
 
     def start(self) -> np.ndarray:
         d = self.X.shape[1]
-        return np.zeros(d if len(self.classes) == 2 else (d, len(self.classes)), self.X.dtype)
+        return np.zeros(d if len(self.classes) == 2 else (len(self.classes), d), self.X.dtype)
 
     def row_weights(self) -> np.ndarray:
         """(n,): each row's weight p_k / n_k in the aggregate."""
@@ -169,7 +166,7 @@ class Logistic(RowsProblem):
         if unknown:
             raise FedpointError(f"held-out labels {sorted(unknown)} do not occur in the training data")
         X = np.column_stack([X, np.ones(len(X))]) if self.intercept else X
-        logits = X @ np.asarray(w, dtype=float)
+        logits = X @ np.asarray(w, dtype=float).T
         logits = np.stack([np.zeros(len(X)), logits], axis=1) if len(self.classes) == 2 else logits
         label = np.searchsorted(self.classes, y)
         top = logits.max(1)
@@ -211,11 +208,11 @@ class Logistic(RowsProblem):
         if len(self.classes) == 2:
             gamma = 2.0 * self.label - 1.0
             return (-0.5 * gamma * (1 - np.tanh(0.5 * gamma * (h @ w))))[:, None] * h  # no overflow
-        logits = h @ w
+        logits = h @ w.T
         p = np.exp(logits - logits.max(1, keepdims=True))
         p /= p.sum(1, keepdims=True)
         p[np.arange(len(h)), self.label] -= 1.0
-        return h[:, :, None] * p[:, None, :]
+        return p[:, :, None] * h[:, None, :]
 
     def noise(self, w) -> np.ndarray:
         return np.array([self._noise_of(k, g) for k, g in enumerate(self._by_agent(self.row_gradients(np.asarray(w))))])

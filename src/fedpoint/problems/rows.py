@@ -19,7 +19,7 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from fedpoint.core.random import Key, Stream
-from fedpoint.core.vector import take
+from fedpoint.core.vector import take, zeros
 from fedpoint.errors import FedpointError, nearest
 from fedpoint.problems.base import Mine, Oracle, Problem, no_noise
 
@@ -67,16 +67,8 @@ class RowsOracle(Oracle):
 
     # What a subclass provides.
 
-    def split(self, rows: Any) -> Any:
-        """Rows of the table as the loss wants them. A table of one array is fetched faster than several."""
-        return rows
-
-    def parts(self, rows: Any) -> Any:
-        """Rows as the loss wants them; those of a narrow table were split when it was laid."""
-        return rows if self.narrow else self.split(rows)
-
     def weighted_loss(self, w: Any, rows: Any, weight: Array, extra: Any) -> Array:
-        """sum_j weight_j loss(w; row_j), for rows as `split` gives them."""
+        """sum_j weight_j loss(w; row_j), for rows of the table."""
         raise FedpointError(f"{type(self).__name__} does not say what a row's loss is")
 
     def weighted_gradient(self, w: Any, rows: Any, weight: Array, extra: Any) -> Any:
@@ -180,7 +172,7 @@ class RowsOracle(Oracle):
         if self.batch is None:
             return self.mean_field(mine, w)
         dtype = jax.tree.leaves(w)[0].dtype
-        rows = self.parts(take(mine.common.rows, z.at)) if isinstance(z, Batch) else z
+        rows = take(mine.common.rows, z.at) if isinstance(z, Batch) else z
         if self.sampling == "iid":
             weight = jnp.full(self.batch, 1.0 / self.batch, dtype)
             weight = weight if self.mean else weight * mine.own.count
@@ -220,7 +212,7 @@ class RowsOracle(Oracle):
 
         def spread(rows, at, inside):
             chance, scale = self._chance(mine, at)
-            terms = (scale / chance)[:, None] * jax.vmap(gradient)(self.parts(rows))
+            terms = (scale / chance)[:, None] * jax.vmap(gradient)(rows)
             gap = jnp.where(inside[:, None], terms - mean, 0.0)
             return (chance[:, None] * gap).T @ gap
 
@@ -237,7 +229,7 @@ class RowsOracle(Oracle):
 
         def second(rows, at, inside):
             chance, scale = self._chance(mine, at)
-            return self.sandwich(w, self.parts(rows), jnp.where(inside, scale**2 / chance, 0.0), P, extra)
+            return self.sandwich(w, rows, jnp.where(inside, scale**2 / chance, 0.0), P, extra)
 
         H = jax.jacfwd(mean)(flat)
         return self._kept(mine) * (self._over_blocks(mine, second) - H @ P @ H)
@@ -273,9 +265,7 @@ class RowsOracle(Oracle):
         """sum of function(block of rows, weights) over all rows of the agent."""
         dtype = jax.tree.leaves(w)[0].dtype
         each = 1.0 / mine.own[1] if self.mean else jnp.ones(())
-        return self._over_blocks(
-            mine, lambda rows, at, inside: function(self.parts(rows), (inside * each).astype(dtype))
-        )
+        return self._over_blocks(mine, lambda rows, at, inside: function(rows, (inside * each).astype(dtype)))
 
     def _over_blocks(self, mine: Mine, function: Callable[[Any, Array, Array], Any]) -> Any:
         """sum of function(block of rows, their places in the table, whether they are the agent's) over all its rows."""
@@ -288,8 +278,7 @@ class RowsOracle(Oracle):
 
         if self.equal or self.largest <= BLOCK:
             return block(0, self.largest)
-        shapes = jax.eval_shape(lambda: block(jnp.int32(0), BLOCK))
-        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        zero = zeros(jax.eval_shape(lambda: block(jnp.int32(0), BLOCK)))
 
         def add(i, total):
             return jax.tree.map(jnp.add, total, block(i * BLOCK, BLOCK))
@@ -307,10 +296,9 @@ class RowsProblem(Problem):
         return self.counts
 
     def set_rows(self, rows: Any, counts: np.ndarray, extra: Any, oracle: RowsOracle) -> None:
-        """Lay the rows (ordered by agent) into the table, with padding for the last block."""
+        """Lay the rows (ordered by agent, as the loss wants them) into the table, with padding for the last block."""
         width = sum(int(np.prod(a.shape[1:])) for a in jax.tree.leaves(rows))
         narrow = oracle.batch is not None and oracle.batch * width <= NARROW
-        rows = jax.tree.map(np.ascontiguousarray, oracle.split(rows)) if narrow else rows
         pad = oracle.largest
         padded = jax.tree.map(lambda a: np.concatenate([a, np.zeros((pad, *a.shape[1:]), a.dtype)]), rows)
         self.counts = np.asarray(counts)
@@ -345,9 +333,9 @@ class RowsProblem(Problem):
         return own._replace(offset=own.offset - np.int32(begin)), self.common._replace(rows=rows, chance=chance)
 
     def all_rows(self) -> Any:
-        """The rows of all agents, without padding, as the loss wants them."""
+        """The rows of all agents, without padding."""
         n = int(self.counts.sum())
-        return self.oracle.parts(jax.tree.map(lambda a: a[:n], self.common.rows))
+        return jax.tree.map(lambda a: a[:n], self.common.rows)
 
     def split_rows(self, rows: np.ndarray) -> list[np.ndarray]:
         """Rows of all agents as views, one for each agent."""

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from fedpoint.core.kernel import apart
 from fedpoint.core.random import Key, Stream
 from fedpoint.core.vector import take
 from fedpoint.problems.base import Mine
-from fedpoint.runtimes.fusing import apart, separate
+from fedpoint.runtimes.fusing import separate
 from fedpoint.runtimes.layout import Layout, draw_samples, over_agents
 from fedpoint.runtimes.state import Inputs
 

@@ -137,7 +137,7 @@ class ClusterSession(Session):
         bytes_ = sum(a.nbytes for a in jax.tree.leaves(self.start)) // models
         at_once = blocks.chunk * bytes_ * max(layout.samples or 1, 2)
         samples = layout.samples if at_once <= CHUNK_BYTES else None
-        layout = replace(layout, agents=blocks.room, chunk=chunk, blocks=blocks, fetch=False)
+        layout = replace(layout, agents=blocks.room, chunk=chunk, blocks=blocks, fetch=False, kernel=False)
         self.layout = replace(layout, samples=samples, threads=at_once > THREAD_BYTES)
         self.begin, self.end = (int(b) for b in blocks.bounds[process : process + 2])
         own, common = self.problem.part(inputs.own, blocks.bounds, process)

@@ -41,10 +41,16 @@ class Layout:
     fetch: bool  # agents' own arrays are fetched ahead too
     capacity: int  # records of a segment
     threads: bool  # single operations are shared out between threads
+    kernel: bool  # agents one after the other, small, are one kernel
     wiring: Wiring | None = None  # of a network
     late: int = 0  # versions of the hub that late answers may come from; 0: a round's answers come in the round
     rebase: bool = False  # a late answer is merged as a model, not as a change
     blocks: Any = None  # of agents, where they are shared out between processes (runtimes/cluster.py)
+
+    @property
+    def whole(self) -> bool:
+        """A chunk's rounds are one kernel, not only the agents of a round."""
+        return self.kernel and self.wiring is None and not self.late
 
     def explain(self) -> str:
         agents = "one after the other (no padding)" if self.mapped else "batched"
@@ -107,8 +113,22 @@ def choose(
         at_once = max(at_once, bytes_ * agents * lanes)
     threads = max(at_once, drawn) > THREAD_BYTES
     late, rebase = getattr(participation, "late", 0), getattr(participation, "rebase", False)
+    kernel = mapped and not threads and floats <= LARGE_MODEL
     return Layout(
-        oracle, agents, slots, exact, samples, chunk, mapped, fetch, capacity, threads, wiring, late, bool(rebase)
+        oracle,
+        agents,
+        slots,
+        exact,
+        samples,
+        chunk,
+        mapped,
+        fetch,
+        capacity,
+        threads,
+        kernel,
+        wiring,
+        late,
+        bool(rebase),
     )
 
 

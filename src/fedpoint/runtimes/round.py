@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ from jax import Array, lax
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import split_per_agent
 from fedpoint.core.inbox import Inbox, gather, hear_one, nothing_heard
+from fedpoint.core.kernel import in_one_kernel, traced
 from fedpoint.core.mail import look, post
 from fedpoint.core.random import Key, Stream
 from fedpoint.core.vector import take, where
@@ -178,24 +180,27 @@ def _work(
     if layout.blocks is not None:
         ahead = draw_here(layout, inputs, agents, own, key, round)
     arguments = (agents, own, memory, tuned, ahead, share, each, world, heard.when)
+    if layout.kernel and not layout.whole:
+        work = partial(in_one_kernel, jnp.minimum(round + 1, 1), work)
     messages, new, spent, world = separate(layout, inputs, work, algorithm, heard.common, arguments)
     if moves and works is not None:  # who does not work stays where it is
         world = jax.vmap(where)(works, world, pick(state.world))
     if not everyone:
-        world = jax.tree.map(lambda all_, n: all_.at[who].set(n), state.world, world)
+        world = _commit(layout, state.world, who, jnp.ones(who.shape, bool), world, sure=True)
     return messages, new, (known[0] if known else spent), world
 
 
 def _one_by_one(function, arguments: tuple, weights: Array, shares: Array):
     """function over the agents, one after the other, and what is heard of its first results."""
 
+    function, _, shapes = traced(function, *take(arguments, 0))
+
     def one(inbox, given):
         arguments, weight, share = given
         message, *rest = function(*arguments)
         return hear_one(inbox, message, weight, share), tuple(rest)
 
-    message = jax.eval_shape(lambda given: function(*take(given, 0))[0], arguments)
-    inbox, rest = lax.scan(one, nothing_heard(message), (arguments, weights, shares))
+    inbox, rest = lax.scan(one, nothing_heard(shapes[0]), (arguments, weights, shares))
     return (inbox, *rest)
 
 
@@ -226,6 +231,13 @@ def _commit(layout: Layout, everybody: Any, who: Any, heard: Any, new: Any, sure
     """What everybody holds, with what is new at the agents that were heard; sure: all of them were."""
     if who is None:
         return new if sure else jax.vmap(where)(heard, new, everybody)
+    if layout.whole:  # which holds no scatter
+
+        def put(i, everybody):
+            mine = where(heard[i], take(new, i), take(everybody, who[i]))
+            return jax.tree.map(lambda all_, n: lax.dynamic_update_index_in_dim(all_, n, who[i], 0), everybody, mine)
+
+        return lax.fori_loop(0, len(who), put, everybody)
     # An index out of range is dropped: agents not heard, and repeated draws of one agent.
     target = jnp.where(heard, who, layout.agents)
     return jax.tree.map(lambda all_, n: all_.at[target].set(n, mode="drop"), everybody, new)

@@ -19,11 +19,11 @@ from jax import Array, lax
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import split_per_agent
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.kernel import apart, in_one_kernel
 from fedpoint.core.random import NO_LUCK, Key
 from fedpoint.core.vector import take
 from fedpoint.problems.base import Mine
 from fedpoint.runtimes.ahead import draw_ahead
-from fedpoint.runtimes.fusing import apart
 from fedpoint.runtimes.layout import Layout
 from fedpoint.runtimes.round import network_round, one_round
 from fedpoint.runtimes.state import Inputs, Records, State
@@ -65,23 +65,27 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
         # Without axes of length one, which XLA would lay out in another order than the loop's, and copy.
         dense = jax.tree.map(lambda a: a.reshape(chunk, *(n for n in a.shape[1:] if n > 1)), ahead)
 
-        def body(i, carry):
-            state, records = carry
-            round = base + i
-            tick = jax.tree.map(lambda a: a[i], ticks) if participation.drawn else ticks
-            now = jax.tree.map(lambda d, a: d[i].reshape(a.shape[1:]), dense, ahead)
-            if star:
-                state = one_round(layout, inputs, state, tick, now, key, hub_key.fold(round).row(), round)
-            else:
-                after = jax.tree.map(lambda a: a[i + 1], turns) if participation.drawn else ticks
-                state = network_round(layout, inputs, state, tick, after, now, keys, round)
-            # Every round writes into its window's place; the window's last round remains.
-            place = lax.div(round, every) - lax.div(first, every)
-            record = Records(read(state.hub, state.memory), state.used)
-            records = jax.tree.map(lambda b, a: lax.dynamic_update_index_in_dim(b, a, place, 0), records, record)
-            return state, records
+        def loop(count, carry):
+            def body(i, carry):
+                state, records = carry
+                round = base + i
+                tick = jax.tree.map(lambda a: a[i], ticks) if participation.drawn else ticks
+                now = jax.tree.map(lambda d, a: d[i].reshape(a.shape[1:]), dense, ahead)
+                if star:
+                    state = one_round(layout, inputs, state, tick, now, key, hub_key.fold(round).row(), round)
+                else:
+                    after = jax.tree.map(lambda a: a[i + 1], turns) if participation.drawn else ticks
+                    state = network_round(layout, inputs, state, tick, after, now, keys, round)
+                # Every round writes into its window's place; the window's last round remains.
+                place = lax.div(round, every) - lax.div(first, every)
+                record = Records(read(state.hub, state.memory), state.used)
+                records = jax.tree.map(lambda b, a: lax.dynamic_update_index_in_dim(b, a, place, 0), records, record)
+                return state, records
 
-        return lax.fori_loop(0, jnp.minimum(chunk, rounds - c * chunk), body, carry)
+            return lax.fori_loop(0, count, body, carry)
+
+        count = jnp.minimum(chunk, rounds - c * chunk)
+        return in_one_kernel(once, loop, count, carry) if layout.whole else loop(count, carry)
 
     return lax.fori_loop(0, (rounds + chunk - 1) // chunk, run_chunk, (state, empty))
 
@@ -115,10 +119,14 @@ def all_lanes(
 
 # XLA's passes that are left out, by `layout.threads`. Sums of more than 32 terms would be made in two stages, which
 # takes longer; one thread is not woken for work that is done before it comes; products of small matrices are faster of
-# matrices that lie as they are read.
+# matrices that lie as they are read, and written out rather than given to a library.
+SMALL = ("cpu-parallel-task-assigner", "transpose-folding", "dot-library-rewriter")
 WITHOUT = {
-    threads: {"xla_disable_hlo_passes": ",".join(("tree_reduction_rewriter", *more))}
-    for threads, more in ((True, ()), (False, ("cpu-parallel-task-assigner", "transpose-folding")))
+    threads: {
+        "xla_disable_hlo_passes": ",".join(("tree_reduction_rewriter", *(() if threads else SMALL))),
+        "xla_cpu_multi_thread_eigen": threads,
+    }
+    for threads in (True, False)
 }
 PROGRAMS = {
     threads: jax.jit(

@@ -16,6 +16,7 @@ from jax import Array, lax
 
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.mail import Mail, look
+from fedpoint.core.vector import zeros
 
 if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do without
     from fedpoint.core.network import Network
@@ -165,8 +166,7 @@ def _hear_some(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array, age: Any,
         when = version if wiring.depth == 1 else version - age(wires.offset + arc, wires.says[arc])
         return _weigh(mail, Group(wires.place[arc], jnp.where(there, wires.weight[arc], 0.0), arc), when)
 
-    shapes = jax.eval_shape(columns, jnp.int32(0))
-    empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    empty = zeros(jax.eval_shape(columns, jnp.int32(0)))
     blocks = (jnp.max(end - begin) + width - 1) // width
     return lax.fori_loop(0, blocks, lambda b, total: jax.tree.map(jnp.add, total, columns(b)), empty)
 
@@ -206,9 +206,7 @@ def _weigh(mail: Mail, group: Group, version: Any) -> Any:
         columns = [column(*jax.tree.map(lambda a, c=c: a[c], block)) for c in range(UNROLL)]
         return jax.tree.map(jnp.add, total, added(columns))
 
-    empty = jax.tree.map(
-        lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(lambda: column(*at((group.says, group.weight, when), 0)))
-    )
+    empty = zeros(jax.eval_shape(lambda: column(*at((group.says, group.weight, when), 0))))
     return lax.fori_loop(0, blocks, add, empty)
 
 

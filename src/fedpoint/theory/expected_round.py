@@ -19,6 +19,7 @@ from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import NO_LUCK
 from fedpoint.core.record import with_leaves
 from fedpoint.core.steps import Stragglers
+from fedpoint.core.vector import zeros
 from fedpoint.problems.base import Mine, per_agent
 from fedpoint.theory.space import Space, fill, flat, floats, memory_of, take_leaves
 
@@ -99,9 +100,7 @@ def over_outcomes(numbers: Numbers, function) -> Any:
         out = function(numbers._replace(algorithm=with_leaves(numbers.algorithm, **{names: value})))
         return jax.tree.map(lambda t, a: t + probability * a, total, out), None
 
-    shapes = jax.eval_shape(function, numbers)
-    zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-    return lax.scan(one, zero, (probabilities, values))[0]
+    return lax.scan(one, zeros(jax.eval_shape(function, numbers)), (probabilities, values))[0]
 
 
 def local_round(space: Space, numbers: Numbers, algorithm: Any, agent: Agent, hub: Any, m: Array) -> tuple[Any, Any]:

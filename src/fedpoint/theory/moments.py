@@ -30,7 +30,7 @@ from fedpoint.core.algorithm import split_per_agent
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import NO_LUCK
 from fedpoint.core.record import with_leaves
-from fedpoint.core.vector import unwrap, wrap
+from fedpoint.core.vector import unwrap, wrap, zeros
 from fedpoint.errors import FedpointError
 from fedpoint.problems.base import Mine, per_agent
 from fedpoint.theory.expected_round import Numbers, hub_at, local_round, start_at, template
@@ -328,8 +328,7 @@ def linearise(oracle, space: Space, numbers: Numbers, moments: Any, x: Array, ro
         _, memory = template(space, oracle, one)
 
         def settled(u):
-            blank = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), memory)
-            return flat(take_leaves(one.algorithm.settle(fill(hub_like, u), blank), space.kept))
+            return flat(take_leaves(one.algorithm.settle(fill(hub_like, u), zeros(memory)), space.kept))
 
         shear = jax.jacfwd(settled)(u) if n_m else jnp.zeros((0, n_u))
         return Linear(arrows, scale, locals_, mean, B, C, shear)

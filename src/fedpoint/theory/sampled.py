@@ -74,7 +74,7 @@ def _rounds(setting: Setting, x: np.ndarray, rounds: int, seed: int) -> tuple[np
         layout = choose(
             setting.oracle, setting.algorithm, setting.problem, setting.participation, model, setting.exact, 1
         )
-        layout = dataclasses.replace(layout, samples=None, mapped=False, fetch=False)
+        layout = dataclasses.replace(layout, samples=None, mapped=False, fetch=False, kernel=False)
         keys = tuple(Key.of(seed, 0, purpose) for purpose in (AGENTS, SCHEDULE, HUB))
         algorithm = jax.tree.map(jnp.asarray, setting.algorithm)
         J, q = _drawn(
