@@ -26,7 +26,7 @@ def linear(tmp_path):
 @pytest.fixture
 def classifier(tmp_path):
     """Three named classes, with an intercept."""
-    weights = np.array([[1.0, 0.0, -1.0], [0.0, 1.0, 0.0], [0.0, 0.1, 0.0]])
+    weights = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.1], [-1.0, 0.0, 0.0]])  # a class a row
     about = manifest(problem="Logistic", classes=["cat", "dog", "owl"], intercept=True)
     export_model(tmp_path / "classifier.npz", {"model": weights}, about)
     return "classifier.npz"

@@ -8,6 +8,7 @@ from jax import lax
 
 import fedpoint as fp
 from fedpoint.core import kernel
+from fedpoint.core.random import threefry
 from fedpoint.runtimes import layout
 
 x = np.random.default_rng(0).uniform(0.1, 0.9, (5, 7))
@@ -55,6 +56,7 @@ OTHERS = {
     "slice": lambda: lax.slice(x, (1, 2), (4, 6)),
     "squeeze": lambda: jnp.squeeze(jnp.asarray(x)[:1]),
     "stack": lambda: jnp.stack([jnp.asarray(x)[0], x[1]]),
+    "threefry": lambda: threefry((jnp.uint32(1), jnp.uint32(2)), (i.astype(jnp.uint32), jnp.uint32(3)))[0],
     "transpose": lambda: jnp.transpose(x),
     "while": lambda: lax.while_loop(lambda v: v[0, 0] < 3, lambda v: v * 1.5, jnp.asarray(x)),
 }

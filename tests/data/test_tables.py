@@ -231,7 +231,7 @@ def test_classes(rng):
         read_table(frame, "y", "k").problem("softmax")
     table = read_table(frame, "y", "k", model="softmax", held_out=0.2)
     problem = table.problem(batch=4)
-    assert problem.start().shape == (2, 3) and set(table.y) == {0, 1, 2}
+    assert problem.start().shape == (3, 2) and set(table.y) == {0, 1, 2}
     found = problem.evaluate(problem.start(), *table.evaluation(problem)[:2])
     assert found["log_loss"] == pytest.approx(np.log(3))
 

@@ -37,9 +37,9 @@ def plain_softmax(X, label, groups, w, ridge):
     fields, losses = [], []
     for name in np.unique(groups):
         h, c = X[groups == name], label[groups == name]
-        z = np.exp(h @ w)
+        z = np.exp(h @ w.T)
         p = z / z.sum(1, keepdims=True)
-        fields.append((ridge * w + h.T @ (p - np.eye(w.shape[1])[c]) / len(h)).ravel())
+        fields.append((ridge * w + (p - np.eye(len(w))[c]).T @ h / len(h)).ravel())
         losses.append(0.5 * ridge * (w**2).sum() - np.log(p[np.arange(len(h)), c]).mean())
     return np.stack(fields), np.array(losses)
 
@@ -86,7 +86,7 @@ def test_full_logistic_and_softmax_are_those_of_numpy(sizes):
     np.testing.assert_allclose(problem.fields(w), fields, rtol=1e-11, atol=1e-14)
     np.testing.assert_allclose(problem.losses(w), losses, rtol=1e-12)
     X, label, groups = table(sizes=sizes, classes=(0, 1, 2, 3))
-    W = np.random.default_rng(0).normal(size=(3, 4))
+    W = np.random.default_rng(0).normal(size=(4, 3))
     problem = fp.problems.Logistic(X, label, groups=groups, ridge=0.3)
     fields, losses = plain_softmax(X, label, groups, W, 0.3)
     np.testing.assert_allclose(problem.fields(W), fields, rtol=1e-10, atol=1e-14)
@@ -298,7 +298,7 @@ def test_held_out_rows_are_measured():
     assert got["log_loss"] == pytest.approx(np.log1p(np.exp(-y * score)).mean(), rel=1e-12)
     X3, label, g3 = table(classes=("a", "b", "c"))
     soft, W = fp.problems.Logistic(X3, label, groups=g3), np.random.default_rng(1).normal(size=(3, 3))
-    z = np.exp(X3 @ W)
+    z = np.exp(X3 @ W.T)
     p = z / z.sum(1, keepdims=True)
     code = np.searchsorted(["a", "b", "c"], label)
     got = soft.evaluate(W, X3, label)

@@ -135,7 +135,7 @@ def _predict(w: np.ndarray, manifest: dict[str, Any], rows: np.ndarray) -> tuple
     """The columns of the output, and the predictions among them."""
     if manifest["intercept"]:
         rows = np.column_stack([rows, np.ones(len(rows))])
-    scores = rows @ w
+    scores = rows @ w.T
     if manifest["problem"] != CLASSIFIER:
         return {"prediction": scores.tolist()}, scores.tolist()
     if scores.ndim == 1:  # two classes: the log-odds of the second

@@ -24,7 +24,7 @@ from fedpoint.core.vector import zeros
 ELEMENTWISE = """abs add add_any and atan2 bitcast_convert_type ceil clamp convert_element_type copy cos div eq erf
     exp exp2 expm1 floor ge gt integer_pow is_finite le log log1p logistic lt max min mul ne neg not or pow rem round
     rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sqrt square stop_gradient sub tan
-    tanh xor"""
+    tanh threefry xor"""
 SHAPING = """broadcast_in_dim concatenate dynamic_slice dynamic_update_slice gather iota pad reshape rev slice
     squeeze stack transpose"""
 SUMMING = "dot_general reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum"

@@ -14,27 +14,78 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.extend.core import Primitive
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+from jax.interpreters import batching, mlir
 
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 PARITY = 0x1BD11BDA
 
 
-def _threefry(key: Any, counter: Any) -> Any:
-    """Two 32-bit words from a 64-bit key and a 64-bit counter, arrays of NumPy or of JAX."""
-    k0, k1 = key
-    schedule = (k0, k1, k0 ^ k1 ^ np.uint32(PARITY))
-    x0, x1 = counter[0] + k0, counter[1] + k1
+def _hash(k0: Any, k1: Any, c0: Any, c1: Any, add: Any, xor: Any, left: Any, right: Any) -> Any:
+    """Two 32-bit words from a 64-bit key and a 64-bit counter, by these operations on words."""
+    schedule = (k0, k1, xor(xor(k0, k1), np.uint32(PARITY)))
+    x0, x1 = add(c0, k0), add(c1, k1)
     for i in range(20):
         r = ROTATIONS[i % 8]
-        x0 = x0 + x1
-        x1 = ((x1 << np.uint32(r)) | (x1 >> np.uint32(32 - r))) ^ x0
+        x0 = add(x0, x1)
+        x1 = xor(xor(left(x1, np.uint32(r)), right(x1, np.uint32(32 - r))), x0)  # the parts have no bit in common
         if i % 4 == 3:
             j = i // 4 + 1
-            x0, x1 = x0 + schedule[j % 3], x1 + schedule[(j + 1) % 3] + np.uint32(j)
+            x0, x1 = add(x0, schedule[j % 3]), add(add(x1, schedule[(j + 1) % 3]), np.uint32(j))
     return x0, x1
 
 
-threefry = jax.jit(_threefry, inline=True)  # traced once, not wherever a number is drawn
+def _lowered(_: Any, *words: Any) -> Any:
+    """The operations themselves: tracing them for every shape would take ten times as long."""
+    kind = words[0].type
+
+    def made(operation):
+        def of(a, b):
+            if isinstance(b, np.uint32):
+                value = ir.IntegerAttr.get(kind.element_type, int(b))
+                b = stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, value))
+            return operation(a, b)
+
+        return of
+
+    operations = (stablehlo.add, stablehlo.xor, stablehlo.shift_left, stablehlo.shift_right_logical)
+    return _hash(*words, *map(made, operations))
+
+
+# One operation to JAX, not the 125 that it is made of: these would be traced and batched for every place that draws,
+# which was most of what a run's first call took.
+threefry_p = Primitive("threefry")
+threefry_p.multiple_results = True
+threefry_p.def_impl(jax.jit(threefry_p.bind))
+threefry_p.def_abstract_eval(lambda *words: words[:2])
+mlir.register_lowering(threefry_p, _lowered)
+
+
+def _batched(words: Any, axes: Any) -> Any:
+    rank = max(np.ndim(w) - (axis is not None) for w, axis in zip(words, axes, strict=True))
+
+    def in_front(w, axis):
+        if axis is None:
+            return w
+        w = jnp.moveaxis(w, axis, 0)
+        return w.reshape(w.shape[0], *(1,) * (rank + 1 - w.ndim), *w.shape[1:])
+
+    return _bind([in_front(w, axis) for w, axis in zip(words, axes, strict=True)]), (0, 0)
+
+
+batching.primitive_batchers[threefry_p] = _batched
+
+
+def _bind(words: Any) -> Any:
+    shape = np.broadcast_shapes(*(np.shape(w) for w in words))
+    return threefry_p.bind(*(w if np.shape(w) == shape else jnp.broadcast_to(w, shape) for w in words))
+
+
+def threefry(key: Any, counter: Any) -> Any:
+    """Two words for each counter."""
+    return _bind([*key, *counter])
 
 
 def _word(x) -> Any:
@@ -147,8 +198,9 @@ class Key(NamedTuple):
     def of(cls, seed: int, repeat=0, purpose: int = 0) -> "Key":
         """Computed by NumPy: a run begins with it, and a program for it would take longer to compile."""
         root = [np.full(np.shape(repeat), word & 0xFFFFFFFF, np.uint32) for word in (seed, seed >> 32)]
+        counter = np.asarray(repeat).astype(np.uint32), np.uint32(purpose)
         with np.errstate(over="ignore"):  # words wrap around
-            return cls(*_threefry(root, (np.asarray(repeat).astype(np.uint32), np.uint32(purpose))))
+            return cls(*_hash(*root, *counter, np.add, np.bitwise_xor, np.left_shift, np.right_shift))
 
     def fold(self, first, second=0) -> "Key":
         """The stream named by two more coordinates, for instance round and agent."""

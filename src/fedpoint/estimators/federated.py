@@ -169,7 +169,7 @@ class Federated(BaseEstimator):
             # In double precision: products of single ones depend on how many rows are asked for at once.
             return forward(jax.tree.map(np.float64, self.model_), self._coordinates(Z))
         Z = self._coordinates(Z) if self._coordinates.own else Z
-        return Z @ self._slopes + self._constants
+        return Z @ self._slopes.T + self._constants
 
 
 class FederatedRegressor(RegressorMixin, Federated):
@@ -352,7 +352,7 @@ class FederatedClassifier(ClassifierMixin, Federated):
         w = self._train(task)
         slopes, constants = at.coefficients(w, intercept)
         self._slopes, self._constants = slopes, constants
-        self.coef_, self.intercept_ = np.atleast_2d(slopes.T), np.atleast_1d(constants)
+        self.coef_, self.intercept_ = np.atleast_2d(slopes), np.atleast_1d(constants)
         self._told(task.row_losses(w), task.counts)
         return self
 

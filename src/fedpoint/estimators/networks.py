@@ -130,10 +130,10 @@ class Networked(BaseEstimator):
         Z = read_rows(self, self._table, X)
         which = self._which(groups, len(Z))
         Z = self._coordinates(Z) if self._coordinates.own else Z
-        out = np.empty((len(Z), *self._slopes.shape[2:]))
+        out = np.empty((len(Z), *self._constants.shape[1:]))
         for k in np.unique(which):
             rows = which == k
-            out[rows] = Z[rows] @ self._slopes[k] + self._constants[k]
+            out[rows] = Z[rows] @ self._slopes[k].T + self._constants[k]
         return out
 
 
@@ -269,8 +269,7 @@ class NetworkClassifier(ClassifierMixin, Networked):
         self.classes_, label = check_classes(y)
         ridge = self._coordinates.ridge(penalty / len(design), bool(self.fit_intercept))
         self._keep(self._couple(LogisticTask(design, label, ridge, names)))
-        coef, constant = self._slopes[:-1], self._constants[:-1]
-        self.coef_, self.intercept_ = (coef if coef.ndim == 2 else coef.transpose(0, 2, 1)), constant
+        self.coef_, self.intercept_ = self._slopes[:-1], self._constants[:-1]
         return self
 
     def decision_function(self, X: Any, groups: Any = None) -> np.ndarray:

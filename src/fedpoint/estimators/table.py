@@ -164,9 +164,9 @@ class Coordinates:
         return np.column_stack([Z, np.ones(len(Z))]) if intercept else Z
 
     def coefficients(self, w: np.ndarray, intercept: bool) -> tuple[np.ndarray, np.ndarray]:
-        """(d, ...) and (...): of z where they are its own, else of x. w is (d or d + 1, ...), the intercept last."""
-        coef, constant = (w[:-1], w[-1]) if intercept else (w, np.zeros(w.shape[1:]))
+        """(..., d) and (...): of z where they are its own, else of x. w is (..., d or d + 1), the intercept last."""
+        coef, constant = (w[..., :-1], w[..., -1]) if intercept else (w, np.zeros(w.shape[:-1]))
         if self.own:
             return coef, constant
-        coef = coef / self.width.reshape(-1, *(1,) * (coef.ndim - 1))
-        return coef, constant - np.tensordot(self.shift, coef, axes=1)
+        coef = coef / self.width
+        return coef, constant - coef @ self.shift

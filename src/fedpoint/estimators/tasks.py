@@ -52,7 +52,7 @@ class PenalisedOracle(LogisticOracle):
         ridge, held = extra
         if self.classes == 2:
             return 0.5 * jnp.sum(ridge * w * w)
-        return 0.5 * jnp.sum(ridge[:, None] * w * w) + 0.5 * jnp.sum(held * w.sum(1) ** 2)
+        return 0.5 * jnp.sum(ridge * w * w) + 0.5 * jnp.sum(held * w.sum(0) ** 2)
 
 
 class Blind:
@@ -184,21 +184,16 @@ class LogisticTask(Blind, Logistic):
         part.__dict__.pop("_padded", None)
         return part
 
-    @property
-    def _ridge(self) -> np.ndarray:
-        """As broad as a model."""
-        return self.ridge if self.two else self.ridge[:, None]
-
     def _penalties(self, w: np.ndarray) -> np.ndarray:
-        """Of models (..., d) or (..., d, C)."""
+        """Of models (..., d) or (..., C, d)."""
         if self.two:
             return 0.5 * (w * w) @ self.ridge
-        return 0.5 * (w * w).sum(-1) @ self.ridge + 0.5 * w.sum(-1) ** 2 @ self.held
+        return 0.5 * (w * w).sum(-2) @ self.ridge + 0.5 * w.sum(-2) ** 2 @ self.held
 
     def _penalty_slope(self, w: np.ndarray) -> np.ndarray:
         if self.two:
             return self.ridge * w
-        return self._ridge * w + (self.held * w.sum(-1))[..., None]
+        return self.ridge * w + (self.held * w.sum(-2))[..., None, :]
 
     def row_losses(self, w: np.ndarray) -> np.ndarray:
         """(n,): log losses, without the penalty."""
@@ -209,7 +204,7 @@ class LogisticTask(Blind, Logistic):
         sign = 2.0 * self.label - 1.0
         if self.two:
             return np.logaddexp(0.0, -sign[:, None] * (self.X @ models.T))
-        logits = np.tensordot(self.X, models, axes=(1, 1))  # (n, m, C)
+        logits = np.tensordot(self.X, models, axes=(1, 2))  # (n, m, C)
         top = logits.max(-1)
         own = np.take_along_axis(logits, self.label[:, None, None], axis=2)[:, :, 0]
         return top + np.log(np.exp(logits - top[..., None]).sum(-1)) - own
@@ -243,8 +238,8 @@ class LogisticTask(Blind, Logistic):
             margin = target * np.matmul(X, W[:, :, None])[:, :, 0]
             pull = -0.5 * weight * target * (1 - np.tanh(0.5 * margin))  # a sigmoid that does not overflow
             return np.matmul(pull[:, None, :], X)[:, 0] + self._penalty_slope(W)
-        gap = _softmax(np.matmul(X, W)) - target
-        return np.matmul(X.transpose(0, 2, 1), gap * weight[:, :, None]) + self._penalty_slope(W)
+        gap = _softmax(np.matmul(X, W.transpose(0, 2, 1))) - target
+        return np.matmul((gap * weight[:, :, None]).transpose(0, 2, 1), X) + self._penalty_slope(W)
 
     def fields(self, w: Any) -> np.ndarray:
         w = np.asarray(w, dtype=float)
@@ -298,17 +293,17 @@ class LogisticTask(Blind, Logistic):
             t = np.tanh(0.5 * (X @ w))
             slope = (-0.5 * weight * (sign - t)) @ X + ridge * w
             return slope, (X * (0.25 * weight * (1 - t * t))[:, None]).T @ X + np.diag(ridge)
-        p, classes = _softmax(X @ w), len(self.classes)
+        p, classes = _softmax(X @ w.T), len(self.classes)
         gap = p - np.eye(classes)[self.label]
-        slope = X.T @ (weight[:, None] * gap) + self._penalty_slope(w)
+        slope = (weight[:, None] * gap).T @ X + self._penalty_slope(w)
         d = len(ridge)
-        H = np.zeros((d, classes, d, classes))
+        H = np.zeros((classes, d, classes, d))
         for a in range(classes):
             for b in range(a, classes):
                 curve = weight * (p[:, a] * ((a == b) - p[:, b]))
-                H[:, a, :, b] = H[:, b, :, a] = (X * curve[:, None]).T @ X
+                H[a, :, b, :] = H[b, :, a, :] = (X * curve[:, None]).T @ X
         for j in range(d):
-            H[j, :, j, :] += ridge[j] * np.eye(classes) + self.held[j]
+            H[:, j, :, j] += ridge[j] * np.eye(classes) + self.held[j]
         return slope.ravel(), H.reshape(d * classes, d * classes)
 
     def _newton_krylov(self) -> np.ndarray | None:

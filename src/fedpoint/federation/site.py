@@ -141,7 +141,7 @@ class Holding:
                 found["loss"] = float(_loss(self.oracle, self.own, self.common, jax.tree.map(jnp.asarray, model)))
         label = getattr(self.problem, "label", None)
         if label is not None and self.problem.agents == 1:
-            scores = self.problem.X @ np.asarray(model)
+            scores = self.problem.X @ np.asarray(model).T
             right = (scores > 0) == (label == 1) if scores.ndim == 1 else scores.argmax(1) == label
             found["accuracy"] = float(right.mean())
         return found

@@ -53,7 +53,7 @@ def use_of(problem: Any, model: Any) -> dict[str, Any]:
     """How rows of data become predictions."""
     classes, intercept = getattr(problem, "classes", None), bool(getattr(problem, "intercept", False))
     recipe = getattr(problem, "recipe", None)  # how a table's columns became features
-    width = np.shape(model)[0] if hasattr(model, "shape") and np.ndim(model) else None
+    width = np.shape(model)[-1] if hasattr(model, "shape") and np.ndim(model) else None
     return {
         "problem": type(problem).__name__,
         "classes": None if classes is None else np.asarray(classes).tolist(),
