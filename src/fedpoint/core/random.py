@@ -23,8 +23,9 @@ ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 PARITY = 0x1BD11BDA
 
 
-def _hash(k0: Any, k1: Any, c0: Any, c1: Any, add: Any, xor: Any, left: Any, right: Any) -> Any:
-    """Two 32-bit words from a 64-bit key and a 64-bit counter, by these operations on words."""
+def _hash(words: Any, add: Any, xor: Any, left: Any, right: Any) -> Any:
+    """Two 32-bit words from a 64-bit key and a 64-bit counter, two words each, by these operations on words."""
+    k0, k1, c0, c1 = words
     schedule = (k0, k1, xor(xor(k0, k1), np.uint32(PARITY)))
     x0, x1 = add(c0, k0), add(c1, k1)
     for i in range(20):
@@ -51,7 +52,7 @@ def _lowered(_: Any, *words: Any) -> Any:
         return of
 
     operations = (stablehlo.add, stablehlo.xor, stablehlo.shift_left, stablehlo.shift_right_logical)
-    return _hash(*words, *map(made, operations))
+    return _hash(words, *map(made, operations))
 
 
 # One operation to JAX, not the 125 that it is made of: these would be traced and batched for every place that draws,
@@ -200,7 +201,7 @@ class Key(NamedTuple):
         root = [np.full(np.shape(repeat), word & 0xFFFFFFFF, np.uint32) for word in (seed, seed >> 32)]
         counter = np.asarray(repeat).astype(np.uint32), np.uint32(purpose)
         with np.errstate(over="ignore"):  # words wrap around
-            return cls(*_hash(*root, *counter, np.add, np.bitwise_xor, np.left_shift, np.right_shift))
+            return cls(*_hash((*root, *counter), np.add, np.bitwise_xor, np.left_shift, np.right_shift))
 
     def fold(self, first, second=0) -> "Key":
         """The stream named by two more coordinates, for instance round and agent."""
