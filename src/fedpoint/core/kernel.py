@@ -73,12 +73,16 @@ def in_one_kernel(once: Array, function: Callable, *arguments: Any) -> Any:
         rest = iter(used)
         values = [next(rest) if np.size(a) else jnp.zeros_like(a) for a in given]
         outer = len(closed.consts)
-        return jax.core.eval_jaxpr(closed.jaxpr, values[:outer], *values[outer:]), [a.ravel()[0] for a in used]
+        return jax.core.eval_jaxpr(closed.jaxpr, values[:outer], *values[outer:]), [_first(a) for a in used]
 
     results, read = jax.jit(kernel)([jnp.asarray(a) for a in used])
     results[0] = set_xla_metadata(results[0], xla_cpu_small_call="true", inlineable="false")
     results, _ = lax.optimization_barrier((results, read))
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+
+def _first(a: Array) -> Array:
+    return lax.reshape(lax.slice(a, (0,) * a.ndim, (1,) * a.ndim), ())
 
 
 def apart(once: Array, function: Callable, *arguments: Any) -> Any:

@@ -16,6 +16,7 @@ from jax import Array, lax
 
 from fedpoint.core.random import Key
 from fedpoint.core.record import floats, record
+from fedpoint.core.vector import take
 from fedpoint.errors import FedpointError, nearest
 
 
@@ -127,7 +128,7 @@ class Uniform(Participation):
 
     def tick(self, key: Key, p: Array, round) -> Tick:
         agents = key.row().subset(self.count, p.shape[0])
-        share = p[agents]
+        share = take(p, agents)
         weight = jnp.full(self.count, 1.0 / self.count) if self.plain else share * (p.shape[0] / self.count)
         return Tick(agents, weight, share, jnp.ones(self.count, bool), jnp.int32(self.count), jnp.asarray(True))
 

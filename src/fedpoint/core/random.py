@@ -19,6 +19,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import batching, mlir
 
+from fedpoint.core.vector import take, write
+
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 PARITY = 0x1BD11BDA
 
@@ -156,12 +158,13 @@ class Row(NamedTuple):
     def _few(self, count: int, population: int) -> Array:
         """Floyd's algorithm, O(count^2) without a sort."""
         slots = jnp.arange(count)
-        bounds = jnp.arange(population - count + 1, population + 1)
+        bounds = jnp.arange(population - count + 1, population + 1, dtype=jnp.int32)
         draws = self.integers(bounds, (count,))
 
         def insert(i, chosen):
-            taken = jnp.any((chosen == draws[i]) & (slots < i))
-            return chosen.at[i].set(jnp.where(taken, bounds[i].astype(jnp.int32) - 1, draws[i]))
+            mine, last = take((draws, bounds), i)
+            taken = jnp.any((chosen == mine) & (slots < i))
+            return write(chosen, jnp.where(taken, last - 1, mine), i)
 
         return lax.fori_loop(0, count, insert, jnp.full(count, -1, jnp.int32))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 
 @jax.tree_util.register_pytree_node_class
@@ -100,7 +101,18 @@ def where(condition, a: Any, b: Any) -> Any:
 
 def take(tree: Any, index) -> Any:
     """Rows of every leaf. The index is known to be in range: checks would cost as much as the rows."""
-    return jax.tree.map(lambda a: a.at[index].get(mode="promise_in_bounds"), tree)
+    if jnp.ndim(index) == 0:
+        return jax.tree.map(lambda a: lax.dynamic_index_in_dim(a, index, 0, False, allow_negative_indices=False), tree)
+    return jax.tree.map(lambda a: a.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False), tree)
+
+
+def write(tree: Any, rows: Any, index) -> Any:
+    """The tree with these rows at the index, one number, which is known to be in range."""
+
+    def one(a, row):
+        return lax.dynamic_update_index_in_dim(a, row, index, 0, allow_negative_indices=False)
+
+    return jax.tree.map(one, tree, rows)
 
 
 def weighted_sum(weights, messages: Any) -> Any:

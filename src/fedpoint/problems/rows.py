@@ -115,14 +115,15 @@ class RowsOracle(Oracle):
 
         if self.buckets:
             # Each agent sorts as many words as its size bucket has; mapped, not batched, only that branch is computed.
-            bucket = jnp.searchsorted(np.array(self.buckets), mine.own.count)
+            bucket = jnp.sum(mine.own.count > np.array(self.buckets), dtype=jnp.int32)
             order = lax.switch(bucket, [partial(orders, size) for size in (*self.buckets, whole)])
         else:
             order = orders(whole)
         place = jnp.arange(self.epochs * whole, dtype=jnp.int32)
         epoch = -(-mine.own.count // batch) * batch  # places of an epoch
-        at = order[jnp.minimum(place // epoch, self.epochs - 1), place % epoch]
-        return jnp.where(place % epoch < mine.own.count, at, -1)
+        rest = lax.rem(place, epoch)
+        at = take(order.ravel(), jnp.minimum(lax.div(place, epoch), self.epochs - 1) * whole + rest)
+        return jnp.where(rest < mine.own.count, at, -1)
 
     @property
     def _whole(self) -> int:

@@ -15,7 +15,7 @@ from fedpoint.core.inbox import Inbox, gather, hear_one, nothing_heard
 from fedpoint.core.kernel import in_one_kernel, traced
 from fedpoint.core.mail import look, post
 from fedpoint.core.random import Key, Stream
-from fedpoint.core.vector import take, where
+from fedpoint.core.vector import take, where, write
 from fedpoint.problems.base import Mine
 from fedpoint.runtimes.ahead import NOTHING_AHEAD, Ahead, draw_here
 from fedpoint.runtimes.fusing import separate
@@ -233,11 +233,11 @@ def _commit(layout: Layout, everybody: Any, who: Any, heard: Any, new: Any, sure
         return new if sure else jax.vmap(where)(heard, new, everybody)
     if layout.whole:  # which holds no scatter
 
-        def put(i, everybody):
-            mine = where(heard[i], take(new, i), take(everybody, who[i]))
-            return jax.tree.map(lambda all_, n: lax.dynamic_update_index_in_dim(all_, n, who[i], 0), everybody, mine)
+        def commit(i, everybody):
+            k, answered, mine = take((who, heard, new), i)
+            return write(everybody, where(answered, mine, take(everybody, k)), k)
 
-        return lax.fori_loop(0, len(who), put, everybody)
+        return lax.fori_loop(0, len(who), commit, everybody)
     # An index out of range is dropped: agents not heard, and repeated draws of one agent.
     target = jnp.where(heard, who, layout.agents)
     return jax.tree.map(lambda all_, n: all_.at[target].set(n, mode="drop"), everybody, new)

@@ -21,7 +21,7 @@ from fedpoint.core.algorithm import split_per_agent
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.kernel import apart, in_one_kernel
 from fedpoint.core.random import NO_LUCK, Key
-from fedpoint.core.vector import take
+from fedpoint.core.vector import take, write
 from fedpoint.problems.base import Mine
 from fedpoint.runtimes.ahead import draw_ahead
 from fedpoint.runtimes.layout import Layout
@@ -69,18 +69,17 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
             def body(i, carry):
                 state, records = carry
                 round = base + i
-                tick = jax.tree.map(lambda a: a[i], ticks) if participation.drawn else ticks
-                now = jax.tree.map(lambda d, a: d[i].reshape(a.shape[1:]), dense, ahead)
+                tick = take(ticks, i) if participation.drawn else ticks
+                now = jax.tree.map(lambda d, a: d.reshape(a.shape[1:]), take(dense, i), ahead)
                 if star:
                     state = one_round(layout, inputs, state, tick, now, key, hub_key.fold(round).row(), round)
                 else:
-                    after = jax.tree.map(lambda a: a[i + 1], turns) if participation.drawn else ticks
+                    after = take(turns, i + 1) if participation.drawn else ticks
                     state = network_round(layout, inputs, state, tick, after, now, keys, round)
                 # Every round writes into its window's place; the window's last round remains.
                 place = lax.div(round, every) - lax.div(first, every)
                 record = Records(read(state.hub, state.memory), state.used)
-                records = jax.tree.map(lambda b, a: lax.dynamic_update_index_in_dim(b, a, place, 0), records, record)
-                return state, records
+                return state, write(records, record, place)
 
             return lax.fori_loop(0, count, body, carry)
 
