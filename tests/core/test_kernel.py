@@ -8,8 +8,10 @@ from jax import lax
 
 import fedpoint as fp
 from fedpoint.core import kernel
+from fedpoint.core.participation import as_participation
 from fedpoint.core.random import threefry
 from fedpoint.runtimes import layout
+from fedpoint.runtimes.session import Session
 
 x = np.random.default_rng(0).uniform(0.1, 0.9, (5, 7))
 i = np.arange(35, dtype=np.int64).reshape(5, 7) - 9
@@ -181,3 +183,18 @@ def test_rounds_in_a_kernel_are_the_rounds_outside(method, participation, monkey
     monkeypatch.setattr(layout, "LARGE_MODEL", 0)  # no model is small enough for a kernel
     outside = fp.run(METHODS[method], problem, **options)
     np.testing.assert_allclose(inside.models, outside.models, rtol=1e-11, atol=1e-13)
+
+
+def test_a_kernel_of_many_rounds_copies_no_large_memories():
+    """What all agents remember would be copied at its every call: the cost would grow with the population."""
+    rng = np.random.default_rng(0)
+
+    def of(agents):
+        counts = np.r_[40, np.ones(agents - 1, int)]
+        X, groups = rng.standard_normal((counts.sum(), 10)), np.repeat(np.arange(agents), counts)
+        problem = fp.problems.Logistic(X, rng.integers(0, 2, len(X)), groups=groups, batch=4, sampling="shuffle")
+        method = METHODS["scaffold"]
+        return Session(method, problem, as_participation(3), problem.start(), False, 0, 1, 1).layout
+
+    few, many = of(20), of(20_000)
+    assert few.kernel and few.whole and many.kernel and not many.whole

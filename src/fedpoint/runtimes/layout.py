@@ -13,6 +13,7 @@ from jax import lax
 
 from fedpoint.core.algorithm import samples_per_round
 from fedpoint.core.random import NO_LUCK, Row, Stream
+from fedpoint.core.vector import wrap
 from fedpoint.problems.base import Mine
 from fedpoint.runtimes.wiring import Wiring
 
@@ -24,6 +25,7 @@ SEGMENT_BYTES = 1 << 22  # recorded models of one call
 SEGMENT_RECORDS = 4096
 RAGGED = 1.5  # largest over mean work of an agent, from which padding costs more than mapping
 THREAD_BYTES = 1 << 18  # of a round's arrays or a chunk's draws, from which threads gain more than waking them costs
+COPIED_BYTES = 1 << 20  # of all agents' memories, which a kernel of many rounds copies once
 LARGE_MODEL = 4096  # floats, from which one agent's work fills the vector units by itself
 
 
@@ -42,6 +44,7 @@ class Layout:
     capacity: int  # records of a segment
     threads: bool  # single operations are shared out between threads
     kernel: bool  # agents one after the other, small, are one kernel
+    light: bool  # what all agents remember is so little that a kernel may copy it
     wiring: Wiring | None = None  # of a network
     late: int = 0  # versions of the hub that late answers may come from; 0: a round's answers come in the round
     rebase: bool = False  # a late answer is merged as a model, not as a change
@@ -50,7 +53,7 @@ class Layout:
     @property
     def whole(self) -> bool:
         """A chunk's rounds are one kernel, not only the agents of a round."""
-        return self.kernel and self.wiring is None and not self.late
+        return self.kernel and self.light and self.wiring is None and not self.late
 
     def explain(self) -> str:
         agents = "one after the other (no padding)" if self.mapped else "batched"
@@ -114,6 +117,7 @@ def choose(
     threads = max(at_once, drawn) > THREAD_BYTES
     late, rebase = getattr(participation, "late", 0), getattr(participation, "rebase", False)
     kernel = mapped and not threads and floats <= LARGE_MODEL
+    light = kernel and agents * _bytes(jax.eval_shape(lambda w: algorithm.init(wrap(w))[1], model)) <= COPIED_BYTES
     return Layout(
         oracle,
         agents,
@@ -126,6 +130,7 @@ def choose(
         capacity,
         threads,
         kernel,
+        light,
         wiring,
         late,
         bool(rebase),

@@ -65,7 +65,11 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
         # Without axes of length one, which XLA would lay out in another order than the loop's, and copy.
         dense = jax.tree.map(lambda a: a.reshape(chunk, *(n for n in a.shape[1:] if n > 1)), ahead)
 
-        def loop(count, carry):
+        def place(i):
+            """Every round writes into its window's place; the window's last round remains."""
+            return lax.div(base + i, every) - lax.div(first, every)
+
+        def loop(count, state, records, place):
             def body(i, carry):
                 state, records = carry
                 round = base + i
@@ -76,15 +80,19 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
                 else:
                     after = take(turns, i + 1) if participation.drawn else ticks
                     state = network_round(layout, inputs, state, tick, after, now, keys, round)
-                # Every round writes into its window's place; the window's last round remains.
-                place = lax.div(round, every) - lax.div(first, every)
                 record = Records(read(state.hub, state.memory), state.used)
-                return state, write(records, record, place)
+                return state, write(records, record, place(i))
 
-            return lax.fori_loop(0, count, body, carry)
+            return lax.fori_loop(0, count, body, (state, records))
 
         count = jnp.minimum(chunk, rounds - c * chunk)
-        return in_one_kernel(once, loop, count, carry) if layout.whole else loop(count, carry)
+        if not layout.whole:
+            return loop(count, *carry, place)
+        # A kernel would copy all records at every call: it has room for its own rounds.
+        state, records = carry
+        own = jax.tree.map(lambda a: jnp.zeros((chunk, *a.shape[1:]), a.dtype), records)
+        state, own = in_one_kernel(once, lambda n, state, own: loop(n, state, own, lambda i: i), count, state, own)
+        return state, lax.fori_loop(0, count, lambda i, all_: write(all_, take(own, i), place(i)), records)
 
     return lax.fori_loop(0, (rounds + chunk - 1) // chunk, run_chunk, (state, empty))
 
