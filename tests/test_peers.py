@@ -12,8 +12,8 @@ import pytest
 
 PEERS = Path(__file__).resolve().parents[1] / "benchmarks" / "peers"
 sys.path.insert(0, str(PEERS))
-common, jobs, page, processes, catalogue = (
-    importlib.import_module(name) for name in ("common", "jobs", "page", "processes", "catalogue")
+common, draws, jobs, page, processes, catalogue = (
+    importlib.import_module(name) for name in ("common", "draws", "jobs", "page", "processes", "catalogue")
 )
 sys.path.remove(str(PEERS))
 
@@ -34,7 +34,7 @@ def test_every_job_runs_on_fedpoint(name, tmp_path):
     assert all(np.isfinite(v).all() for v in model.values())
     if name not in REPLAYED:
         return
-    jobs.write(job, tmp_path / name)
+    draws.write(job, tmp_path / name)
     told = common.Job(tmp_path / name)
     replayed = _scaffold(told) if job.method == "scaffold" else _fedavg(told)
     # Ten thousand operations on numbers of order one, each of which rounds.

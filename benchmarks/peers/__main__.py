@@ -22,6 +22,7 @@ from typing import Any
 
 import catalogue
 import certificates
+import draws
 import jobs
 import numpy as np
 import page
@@ -165,7 +166,7 @@ class Measurement:
 
     def _main(self, job: jobs.Job, step: Any) -> None:
         """fedpoint before and after the others: what the machine does meanwhile hits all."""
-        jobs.write(job, PLACE / "jobs" / job.name)
+        draws.write(job, PLACE / "jobs" / job.name)
         step(f"{job.name}: fedpoint, empty cache")
         empty = self._fedpoint(job, "cold")
         before = self._fedpoint(job)
@@ -183,7 +184,7 @@ class Measurement:
 
     def _scaled(self, job: jobs.Job, step: Any) -> None:
         """fedpoint, the two fastest frameworks, and for large models the hand-written loop."""
-        jobs.write(job, PLACE / "jobs" / job.name)
+        draws.write(job, PLACE / "jobs" / job.name)
         step(f"{job.name}: fedpoint")
         self._keep(self._fedpoint(job))
         names = page.fastest(self.found["runs"])[:2]

@@ -1,24 +1,15 @@
-"""Which jobs are measured, and who draws what in them? fedpoint's own draws, written down for everybody."""
+"""Which jobs are measured? Imported by what is measured: it loads what a user of fedpoint loads."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 import fedpoint as fp
-from fedpoint.core.algorithm import samples_per_round
-from fedpoint.core.participation import as_participation
-from fedpoint.core.random import Key, Stream
-from fedpoint.problems.base import Mine
-from fedpoint.problems.rows import Batch
-from fedpoint.runtimes.session import Session
 
 SPREAD, NOISE = 0.1, 0.01
 DIGITS = "softmax"
@@ -125,6 +116,9 @@ def network_start(features: int, hidden: int, classes: int) -> dict[str, np.ndar
 
 
 def _network_loss(p: Any, batch: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
     x, label = batch
     z = jax.nn.relu(x @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]
     return jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, label[:, None], axis=1)[:, 0]
@@ -152,84 +146,6 @@ STEPS = tuple(
     replace(FEW, name=f"steps-{e}", title=f"E = {e}", data="stored", steps=e, rounds=60) for e in (1, 10, 100)
 )
 JOBS = {job.name: job for job in (*MAIN, *AGENTS, *SIZES, *STEPS)}
-
-
-# What fedpoint draws in them.
-
-
-class Draws:
-    """Rows, and which of them every participant of every round takes at each of its steps."""
-
-    def __init__(self, job: Job):
-        self.session = Session(
-            job.algorithm, job.problem, as_participation(job.participants), job.problem.start(), False, 0, 1, 1
-        )
-        self.who, drawn, counts = self._drawn(job)
-        if isinstance(drawn, Batch):
-            table = self.session.inputs.common.rows
-            self.X, self.y = _columns(job, table)
-            inside = np.ones(drawn.at.shape, bool) if isinstance(drawn.weight, tuple) else drawn.weight > 0
-            done = np.arange(drawn.at.shape[2]) < counts[..., None]
-            batch = np.where(done, inside.sum(-1), 0)  # (rounds, slots, steps): rows of each step
-            self.rows = drawn.at[inside & done[..., None]]
-        else:  # a stream: every sample is a row of its own
-            h, v = drawn
-            models = job.problem.own.model[self.who]
-            d = h.shape[-1]
-            self.X = h.reshape(-1, d)
-            self.y = (np.einsum("rled,rld->rle", h, models) + v).reshape(-1)
-            self.rows = np.arange(len(self.y), dtype=np.int32)
-            batch = np.ones(h.shape[:3], int)
-        lengths = batch[np.arange(batch.shape[2]) < counts[..., None]]
-        self.batches = np.concatenate([[0], np.cumsum(lengths)])
-        self.steps = np.concatenate([[0], np.cumsum(counts.ravel())])
-
-    def _drawn(self, job: Job) -> tuple[np.ndarray, Any, np.ndarray]:
-        """Participants (R, L), samples (R, L, E, ...) and numbers of steps (R, L)."""
-        session = self.session
-        oracle, inputs = session.layout.oracle, session.inputs
-        agents_key, schedule, _ = (Key(*(w[0] for w in s)) for s in session.seeds)
-        steps = np.broadcast_to(np.asarray(session.algorithm.local_steps), job.agents)
-        most = samples_per_round(session.algorithm) or int(steps.max())
-        with jax.enable_x64(True):
-
-            def one(round, agent):
-                mine = Mine(jax.tree.map(lambda a: a[agent], inputs.own), inputs.common)
-                stream = Stream(agents_key, round, agent)
-                plan = oracle.plan(mine, stream)
-                return jax.vmap(lambda e: oracle.draw(mine, plan, stream.row(e), e))(jnp.arange(most))
-
-            def of_round(round):
-                tick = session.participation.tick(schedule.fold(round), inputs.p, round)
-                who = jnp.arange(job.agents, dtype=jnp.int32) if tick.agents is None else tick.agents
-                return who, jax.lax.map(lambda k: one(round, k), who)
-
-            who, drawn = jax.jit(lambda rs: jax.lax.map(of_round, rs))(jnp.arange(job.rounds, dtype=jnp.int32))
-            who, drawn = np.asarray(who), jax.tree.map(np.asarray, drawn)
-        return who, drawn, steps[who]
-
-
-def _columns(job: Job, table: Any) -> tuple[np.ndarray, np.ndarray]:
-    if job.data == "network":
-        return np.asarray(table[0]), np.asarray(table[1]).astype(np.int64)
-    X, y = (np.asarray(a) for a in table)
-    return X, y.argmax(1) if job.data == "digits" else y
-
-
-def write(job: Job, folder: Path) -> None:
-    """job.json and job.npz, for peers."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draws, start = Draws(job), job.parameters(job.problem.start())
-    arrays = {name: getattr(draws, name) for name in ("X", "y", "who", "rows", "batches", "steps")}
-    if job.data in ("digits", "network"):
-        arrays["groups"] = np.repeat(np.arange(job.agents), job.problem.counts)
-    np.savez(folder / "job.npz", **arrays, **{f"start.{n}": a for n, a in start.items()})
-    facts: dict[str, Any] = {
-        n: getattr(job, n) for n in ("name", "kind", "method", "step", "agents", "rounds", "seconds")
-    }
-    facts |= {"parameters": sorted(start), "classes": 0 if job.kind == "linear" else 10}
-    facts["epochs"] = 1 if job.kind == "linear" else job.steps
-    (folder / "job.json").write_text(json.dumps(facts))
 
 
 def read(folder: Path) -> Job:

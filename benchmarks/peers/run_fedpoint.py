@@ -4,7 +4,6 @@ import sys
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 from common import Clock, flatten, report
 
@@ -33,6 +32,8 @@ def main(folder: str, only: str = "") -> None:
         clock.start()
         job.run(size, record_every=max(1, size // 100))
         clock.lap(size)
+    import jax
+
     models = done.history
     each = [jax.tree.map(lambda a, r=r: a[0, r], models) for r in range(rounds + 1)]
     history = np.stack([flatten(job.parameters(m)) for m in each])

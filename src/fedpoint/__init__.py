@@ -6,6 +6,8 @@ Names are loaded when they are first used, so that `fedpoint --help` does not wa
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fedpoint.uncollected import uncollected
+
 if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint import data as data
     from fedpoint import estimators as estimators
@@ -119,11 +121,12 @@ __all__ = ["__version__", *_SUBMODULES, *_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
-        return importlib.import_module(f"fedpoint.{name}")
-    if name not in _HOME:
+    if name not in _HOME and name not in _SUBMODULES:
         raise AttributeError(f"module 'fedpoint' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+    with uncollected():
+        if name in _SUBMODULES:
+            return importlib.import_module(f"fedpoint.{name}")
+        value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
     return value
 
 

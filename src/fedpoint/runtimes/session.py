@@ -23,6 +23,7 @@ from fedpoint.runtimes.layout import choose, enough_samples
 from fedpoint.runtimes.simulation import PROGRAMS, message_of
 from fedpoint.runtimes.state import Inputs, Records, State, seeds_of, start_network, start_state, start_worlds
 from fedpoint.runtimes.wiring import wire
+from fedpoint.uncollected import uncollected
 
 PATIENCE = 0.25  # seconds of work between looks at stopping, progress and checkpoints
 TOO_FAR = 1e15  # times the start: a model this large has diverged
@@ -258,14 +259,15 @@ class Session:
     def _call(self, rounds: int) -> Records:
         """Go on by so many rounds; the records that fall into them, on the host."""
         first, last = self.round, self.round + rounds
-        self.state, records = PROGRAMS[self.layout.threads](
-            self.layout,
-            self.inputs,
-            self.state,
-            self.seeds,
-            *(np.int32(n) for n in (first, rounds, self.every)),
-            self.swept,
-        )
+        with uncollected():  # the first call traces
+            self.state, records = PROGRAMS[self.layout.threads](
+                self.layout,
+                self.inputs,
+                self.state,
+                self.seeds,
+                *(np.int32(n) for n in (first, rounds, self.every)),
+                self.swept,
+            )
         count = last // self.every - first // self.every
         self.round = last
         kept = jax.tree.map(lambda a: np.asarray(a)[:, :count], Records(unwrap(records.model), records.used))

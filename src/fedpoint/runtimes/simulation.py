@@ -86,10 +86,10 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
             return lax.fori_loop(0, count, body, (state, records))
 
         count = jnp.minimum(chunk, rounds - c * chunk)
-        if not layout.whole:
-            return loop(count, *carry, place)
-        # A kernel would copy all records at every call: it has room for its own rounds.
         state, records = carry
+        if not layout.whole:
+            return loop(count, state, records, place)
+        # A kernel would copy all records at every call: it has room for its own rounds.
         own = jax.tree.map(lambda a: jnp.zeros((chunk, *a.shape[1:]), a.dtype), records)
         state, own = in_one_kernel(once, lambda n, state, own: loop(n, state, own, lambda i: i), count, state, own)
         return state, lax.fori_loop(0, count, lambda i, all_: write(all_, take(own, i), place(i)), records)
