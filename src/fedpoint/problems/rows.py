@@ -103,11 +103,10 @@ class RowsOracle(Oracle):
         return self.batch is not None and self.sampling == "shuffle" and self.largest > self.batch
 
     def plan(self, mine: Mine, key: Key | Stream) -> Any:
-        """The agent's rows in the order of their use, epoch after epoch in whole batches; -1 fills up the last one."""
+        """(epochs, places): the agent's rows in the order of their use; -1 where there are no more."""
         if not self._ordered:
             return ()
-        batch, whole = self.batch or 1, self._whole
-        epochs = jax.vmap(key.row)(jnp.arange(self.epochs))
+        whole, epochs = self._whole, jax.vmap(key.row)(jnp.arange(self.epochs))
 
         def orders(size: int) -> Array:
             order = jax.vmap(lambda row: row.permutation(mine.own.count, size))(epochs)
@@ -119,11 +118,7 @@ class RowsOracle(Oracle):
             order = lax.switch(bucket, [partial(orders, size) for size in (*self.buckets, whole)])
         else:
             order = orders(whole)
-        place = jnp.arange(self.epochs * whole, dtype=jnp.int32)
-        epoch = -(-mine.own.count // batch) * batch  # places of an epoch
-        rest = lax.rem(place, epoch)
-        at = take(order.ravel(), jnp.minimum(lax.div(place, epoch), self.epochs - 1) * whole + rest)
-        return jnp.where(rest < mine.own.count, at, -1)
+        return jnp.where(jnp.arange(whole) < mine.own.count, order, -1)
 
     @property
     def _whole(self) -> int:
@@ -132,7 +127,7 @@ class RowsOracle(Oracle):
         return -(-self.largest // batch) * batch
 
     def plan_shape(self, mine: Mine, key: Any) -> Any:
-        return jax.ShapeDtypeStruct((self.epochs * self._whole,), jnp.int32) if self._ordered else ()
+        return jax.ShapeDtypeStruct((self.epochs, self._whole), jnp.int32) if self._ordered else ()
 
     def draw(self, mine: Mine, plan: Any, row: Any, e: Any) -> Any:
         if self.batch is None:
@@ -151,8 +146,11 @@ class RowsOracle(Oracle):
             weight = 1.0 / (self.batch * count * chance)
         else:
             if self._ordered:
-                start = jnp.where(count <= self.batch, 0, e * self.batch)  # one batch is all rows: any order will do
-                at = lax.dynamic_slice_in_dim(plan, start, self.batch)
+                e, count = (jnp.asarray(n, jnp.int32) for n in (e, count))
+                batches = lax.div(count + jnp.int32(self.batch - 1), jnp.int32(self.batch))
+                # Where one batch is all rows, any order will do: the last epoch's has to serve for more.
+                epoch = jnp.minimum(lax.div(e, batches), self.epochs - 1)
+                at = lax.dynamic_slice(plan, (epoch, lax.rem(e, batches) * self.batch), (1, self.batch))[0]
             else:
                 at = jnp.where(jnp.arange(self.batch) < count, jnp.arange(self.batch, dtype=jnp.int32), -1)
             inside = (at >= 0).astype(jnp.float64)
