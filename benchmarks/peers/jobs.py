@@ -73,7 +73,7 @@ class Job:
 
     def parameters(self, model: Any) -> dict[str, np.ndarray]:
         """By name, as peers hold them: a column for each class."""
-        return dict(model) if isinstance(model, dict) else {"w": np.asarray(model).T}
+        return dict(model) if isinstance(model, dict) else {"w": np.ascontiguousarray(np.transpose(model))}
 
 
 def _stored(agents: int, dimension: int, rows: int = 100) -> Any:

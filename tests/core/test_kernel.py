@@ -125,8 +125,19 @@ def test_every_operation_that_is_let_in_gives_what_it_gives_outside():
         lambda v: jnp.outer(v, jnp.tile(v, 8)) @ jnp.outer(jnp.tile(v, 8), v),  # (35, 280) times (280, 35)
         lambda v: jnp.einsum("ab,acb->ac", v.reshape(5, 7), jnp.ones((5, 3, 7))),
         lambda v: lax.fori_loop(0, 3, lambda _, u: jnp.sort(u), v),
+        lambda v: (v.astype(jnp.float16) * 2).astype(jnp.float64),
     ],
-    ids=["sort", "scatter", "fft", "cholesky", "cumsum", "large product", "batched product", "sort in a loop"],
+    ids=[
+        "sort",
+        "scatter",
+        "fft",
+        "cholesky",
+        "cumsum",
+        "large product",
+        "batched product",
+        "sort in a loop",
+        "halves",
+    ],
 )
 def test_what_a_kernel_cannot_hold_is_computed_outside(function):
     with jax.enable_x64(True):

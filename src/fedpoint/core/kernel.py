@@ -30,6 +30,7 @@ SHAPING = """broadcast_in_dim concatenate dynamic_slice dynamic_update_slice gat
 SUMMING = "dot_general reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum"
 NESTING = "cond custom_jvp_call jit scan while"
 KNOWN = frozenset(f"{ELEMENTWISE} {SHAPING} {SUMMING} {NESTING}".split())
+KINDS = frozenset(("bool", "int32", "int64", "uint32", "uint64", "float32", "float64"))
 LONG, SHORT = 128, 32  # XLA vectorises products of matrices up to these sizes itself, and larger ones not at all
 
 _once: ContextVar[Array | None] = ContextVar("once", default=None)
@@ -119,8 +120,8 @@ def fits(jaxpr: Any) -> bool:
 
 
 def _fits(equation: Any) -> bool:
-    name = equation.primitive.name
-    if name not in KNOWN or (name == "dot_general" and not _vectorised(equation)):
+    name, kinds = equation.primitive.name, {str(v.aval.dtype) for v in equation.outvars}
+    if name not in KNOWN or not kinds <= KINDS or (name == "dot_general" and not _vectorised(equation)):
         return False
     return all(fits(inner) for inner in jaxprs_in_params(equation.params))
 

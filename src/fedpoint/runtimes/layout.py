@@ -116,7 +116,7 @@ def choose(
         at_once = max(at_once, bytes_ * agents * lanes)
     threads = max(at_once, drawn) > THREAD_BYTES
     late, rebase = getattr(participation, "late", 0), getattr(participation, "rebase", False)
-    kernel = mapped and not threads and floats <= LARGE_MODEL
+    kernel = mapped and not threads and floats <= LARGE_MODEL and jax.default_backend() == "cpu"
     light = kernel and agents * _bytes(jax.eval_shape(lambda w: algorithm.init(wrap(w))[1], model)) <= COPIED_BYTES
     return Layout(
         oracle,
