@@ -69,10 +69,14 @@ class Live:
         for child in psutil.Process(self.processes[name].pid).children():
             child.kill()
 
-    def kill_worker(self, site):
-        """kill -9 of the process that does the site's work, if it is there."""
+    def kill_worker(self, site, at_work=False):
+        """kill -9 of the process that does the site's work, if it is there; `at_work`: with an order before it."""
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-            os.kill(int((self.kits[site].folder / "worker.pid").read_text()), signal.SIGKILL)
+            worker = int((self.kits[site].folder / "worker.pid").read_text())
+            if at_work:
+                os.kill(worker, signal.SIGSTOP)
+                time.sleep(1.0)  # a round takes a tenth of it: the next order waits
+            os.kill(worker, signal.SIGKILL)
 
     def lead(self, wait=120.0):
         return Lead(self.kits["admin"], wait=wait)
