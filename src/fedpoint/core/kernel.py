@@ -36,15 +36,15 @@ LONG, SHORT = 128, 32  # XLA vectorises products of matrices up to these sizes i
 _once: ContextVar[Array | None] = ContextVar("once", default=None)
 
 
-def traced(function: Callable, *arguments: Any) -> tuple[Callable, Any, Any]:
-    """The function, traced for arguments of these shapes and not again; its jaxpr; the shapes of its results."""
+def traced(function: Callable, *arguments: Any) -> tuple[Callable, Any]:
+    """The function, traced for arguments of these shapes and not again, and the shapes of its results."""
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
 
     def again(*arguments):
         results = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
-    return again, closed, shapes
+    return again, shapes
 
 
 def in_one_kernel(once: Array, function: Callable, *arguments: Any) -> Any:
@@ -61,7 +61,7 @@ def in_one_kernel(once: Array, function: Callable, *arguments: Any) -> Any:
         finally:
             _once.reset(token)
 
-    _, closed, shapes = traced(fenced, once, arguments)
+    closed, shapes = jax.make_jaxpr(fenced, return_shape=True)(once, arguments)
     if not fits(closed.jaxpr):
         return function(*arguments)
 

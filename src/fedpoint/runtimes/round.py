@@ -193,7 +193,7 @@ def _work(
 def _one_by_one(function, arguments: tuple, weights: Array, shares: Array):
     """function over the agents, one after the other, and what is heard of its first results."""
 
-    function, _, shapes = traced(function, *take(arguments, 0))
+    function, shapes = traced(function, *take(arguments, 0))
 
     def one(inbox, given):
         arguments, weight, share = given
