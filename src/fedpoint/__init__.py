@@ -4,9 +4,12 @@ Names are loaded when they are first used, so that `fedpoint --help` does not wa
 """
 
 import importlib
+import time
 from typing import TYPE_CHECKING, Any
 
 from fedpoint.uncollected import uncollected
+
+IMPORTED = time.time()  # source that is newer is not what runs here
 
 if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint import data as data

@@ -100,7 +100,7 @@ def _program(mesh: Mesh, layout: Any, inputs: Any, state: Any, seeds: Any, first
 
     def here(inputs, state, seeds, first, rounds, every):
         mine = jax.tree.map(lambda a: a[0], (inputs, state))
-        done = all_lanes(layout, mine[0], mine[1], seeds, first, rounds, every, False)
+        done = all_lanes(layout, False, mine[0], mine[1], seeds, first, rounds, every)
         return jax.tree.map(lambda a: a[None], done)
 
     split, whole = PartitionSpec(AXIS), PartitionSpec()

@@ -20,7 +20,7 @@ from fedpoint.core.vector import unwrap, unwrap_all, wrap
 from fedpoint.errors import Diverged, FedpointError
 from fedpoint.runtimes import cache
 from fedpoint.runtimes.layout import choose, enough_samples
-from fedpoint.runtimes.simulation import PROGRAMS, message_of
+from fedpoint.runtimes.simulation import go_on, message_of
 from fedpoint.runtimes.state import Inputs, Records, State, seeds_of, start_network, start_state, start_worlds
 from fedpoint.runtimes.wiring import wire
 from fedpoint.uncollected import uncollected
@@ -260,13 +260,16 @@ class Session:
         """Go on by so many rounds; the records that fall into them, on the host."""
         first, last = self.round, self.round + rounds
         with uncollected():  # the first call traces
-            self.state, records = PROGRAMS[self.layout.threads](
+            self.state, records = go_on(
                 self.layout,
+                self.swept,
                 self.inputs,
                 self.state,
                 self.seeds,
-                *(np.int32(n) for n in (first, rounds, self.every)),
-                self.swept,
+                first,
+                rounds,
+                self.every,
+                wrap(self.start),
             )
         count = last // self.every - first // self.every
         self.round = last

@@ -23,6 +23,7 @@ from fedpoint.core.kernel import apart, in_one_kernel
 from fedpoint.core.random import NO_LUCK, Key
 from fedpoint.core.vector import take, write
 from fedpoint.problems.base import Mine
+from fedpoint.runtimes import recall
 from fedpoint.runtimes.ahead import draw_ahead
 from fedpoint.runtimes.layout import Layout
 from fedpoint.runtimes.round import network_round, one_round
@@ -98,7 +99,7 @@ def _segment(layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: 
 
 
 def all_lanes(
-    layout: Layout, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, every: Array, swept: bool
+    layout: Layout, swept: bool, inputs: Inputs, state: State, seeds: tuple, first: Array, rounds: Array, every: Array
 ):
     """All repeats (leading axis of state and seeds); swept: the algorithm's numbers lead with that axis too."""
 
@@ -137,10 +138,31 @@ WITHOUT = {
 }
 PROGRAMS = {
     threads: jax.jit(
-        all_lanes, static_argnames=("layout", "swept"), donate_argnames=("state",), compiler_options=options
+        all_lanes,
+        static_argnames=("layout", "swept"),
+        donate_argnames=("state",),
+        keep_unused=True,  # a recalled program gets what the traced function gets
+        compiler_options=options,
     )
     for threads, options in WITHOUT.items()
 }
+
+
+def go_on(
+    layout: Layout,
+    swept: bool,
+    inputs: Inputs,
+    state: State,
+    seeds: tuple,
+    first: int,
+    rounds: int,
+    every: int,
+    model: Any,
+) -> tuple[State, Records]:
+    """All repeats `rounds` rounds on from round `first`. The state is donated; records are structured as `model` is."""
+    numbers = (np.int32(n) for n in (first, rounds, every))
+    like = (state, Records(model, state.used))
+    return recall.call(PROGRAMS[layout.threads], (layout, swept), (inputs, state, seeds, *numbers), like)
 
 
 class Message(NamedTuple):

@@ -13,9 +13,9 @@ from jax import Array
 from fedpoint.core.participation import Participation, Tick
 from fedpoint.core.random import Key
 from fedpoint.core.record import record, with_leaves
-from fedpoint.core.vector import unwrap
+from fedpoint.core.vector import unwrap, wrap
 from fedpoint.runtimes.session import Session, cast
-from fedpoint.runtimes.simulation import PROGRAMS
+from fedpoint.runtimes.simulation import go_on
 
 
 @record
@@ -65,9 +65,8 @@ class Live:
             if participation is not None:
                 inputs = inputs._replace(participation=participation)
             state = jax.tree.map(jnp.copy, self._fresh)  # it is donated
-            counts = (jnp.int32(n) for n in (0, self.rounds, 1))
-            _, records = PROGRAMS[self._layout.threads](
-                self._layout, inputs, state, session.seeds, *counts, session.swept
+            _, records = go_on(
+                self._layout, session.swept, inputs, state, session.seeds, 0, self.rounds, 1, wrap(session.start)
             )
             models = np.asarray(unwrap(records.model))
         first = np.broadcast_to(start, (len(models), 1, *start.shape))
