@@ -132,7 +132,7 @@ FOUND = {
     "installed": {"fedjax": "", "fedlab": "", "flower": "ERROR: no such package", "jax": ""},
     "runs": [
         _run("fedpoint", "softmax", 1e-3, first=1.0, memory=9 * 10**7, compiled=4.0),
-        _run("fedpoint", "softmax", 3e-3, first=1.0, memory=8 * 10**7, compiled=4.0),
+        _run("fedpoint", "softmax", 3e-3, first=1.5, memory=8 * 10**7),
         _run("fedjax", "softmax", 20e-3),
         _run("fedlab", "softmax", 50e-3, apart=0.1),
         _run("jax", "softmax", 1e-3),
@@ -182,7 +182,7 @@ def test_targets_are_those_of_the_fastest_framework():
     found = {what.split(":")[0]: (value, sense, target) for what, value, sense, target in rows}
     value, sense, target = found["softmax on digits"]
     assert (value, sense, target) == (pytest.approx(10.0), ">=", 12.0)  # FedJAX; the plain loop does not count
-    assert found["softmax, cold, 100 rounds"][0] == pytest.approx((2.0 + 99 * 20e-3) / 1.0)
+    assert found["softmax, cold, 100 rounds"][0] == pytest.approx((2.0 + 99 * 20e-3) / 1.25)  # medians
     assert found["memory, over the least of a framework's (worst job)"][0] == pytest.approx(0.9)
     assert found["time per round, K = 100,000 over K = 100 at L = 10"][0] == pytest.approx(2.0)
     text = page.text(FOUND)

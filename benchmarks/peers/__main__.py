@@ -2,8 +2,8 @@
 
     python benchmarks/peers [--peers a,b] [--jobs x,y] [--no-certificates] [--json FILE]
 
-Each peer is installed into an environment of its own below build/peers. Writes benchmarks/RESULTS.md and
-docs/peers.png, unless a part was chosen.
+Each peer, and fedpoint, is installed from its package into an environment of its own below build/peers. Writes
+benchmarks/RESULTS.md and docs/peers.png, unless a part was chosen.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,32 +28,42 @@ import jobs
 import numpy as np
 import page
 import processes
-from catalogue import PEERS, PLACE, Peer
+from catalogue import PEERS, PLACE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 HERE = Path(__file__).resolve().parent
 INSTALL = 1800.0  # seconds for one environment
 OWN = 180.0  # seconds for fedpoint at one job
+AGAIN = 2  # times that what decides a target is measured after the first time, in turn
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
-def install(peer: Peer) -> tuple[Path, str]:
-    """The peer's Python, and what went wrong."""
-    if not peer.packages:
-        return Path(sys.executable), ""
-    folder = PLACE / (peer.environment or peer.name)
+def install(environment: str, packages: tuple[str, ...], needs: str = "") -> tuple[Path, str]:
+    """The Python of an environment with these packages, and what went wrong. Made anew when they or `needs` change."""
+    folder = PLACE / environment
     python, stamp = folder / "bin" / "python", folder / "packages.txt"
-    wanted = "\n".join(peer.packages)
+    wanted = "\n".join(packages) + needs
     if stamp.exists() and stamp.read_text() == wanted:
         return python, ""
     venv.create(folder, with_pip=True, clear=True)
-    log = PLACE / f"{peer.name}-install.log"
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *peer.packages]
-    ended = processes.run(command, log, INSTALL, {}, online=True)
-    if not ended.error:
+    error = pip(python, *packages)
+    if not error:
         stamp.write_text(wanted)
-    return python, ended.error
+    return python, error
+
+
+def pip(python: Path, *arguments: str) -> str:
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+    return processes.run(command, PLACE / f"{python.parents[1].name}-install.log", INSTALL, {}, online=True).error
+
+
+def install_fedpoint() -> tuple[Path, str]:
+    """From its package too: what others have to load, and what they do not, is the same for all."""
+    root, needs = str(catalogue.ROOT), ("pyproject.toml", "constraints.txt")
+    made_from = "\n".join((catalogue.ROOT / name).read_text() for name in needs)
+    python, error = install("fedpoint", ("-c", str(catalogue.ROOT / "constraints.txt"), root), made_from)
+    return python, error or pip(python, "--no-deps", "--force-reinstall", root)  # its source may be another by now
 
 
 def measure(python: Path, name: str, job: jobs.Job, limit: float, *arguments: str) -> dict[str, Any]:
@@ -62,8 +73,6 @@ def measure(python: Path, name: str, job: jobs.Job, limit: float, *arguments: st
     report = out / "report.json"
     report.unlink(missing_ok=True)
     environment = {"PEER_OUT": str(out), "FEDPOINT_CACHE": str(PLACE / "cache")}
-    if name == "fedpoint":
-        environment["PYTHONPATH"] = str(catalogue.ROOT / "src")
     if job.kind != "network" or job.size < 1000:  # small work: threads do not pay, and idle ones spin
         environment |= ONE_THREAD
     command = [str(python), str(HERE / f"run_{name}.py"), str(PLACE / "jobs" / job.name), *arguments]
@@ -115,9 +124,13 @@ class Measurement:
         }
 
     def install(self) -> None:
+        self.console.log("installing fedpoint")
+        self.own, error = install_fedpoint()
+        if error:
+            sys.exit(f"fedpoint does not install: {error}")
         for peer in self.peers:
             self.console.log(f"installing {peer.title}")
-            python, error = install(peer)
+            python, error = install(peer.environment or peer.name, peer.packages) if peer.packages else (self.own, "")
             self.found["installed"][peer.name] = error
             if error:
                 self.console.log(f"  [red]{peer.title} does not install[/]: {error}")
@@ -128,7 +141,7 @@ class Measurement:
         self.begun = time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         shipped = [(p, m) for p in self.pythons for m in certificates.SHIPPED.get(p, ())] if self.certify else []
-        total = len(self.main) * (2 + len(self.pythons)) + len(self.scaling) * 4 + len(shipped)
+        total = len(self.main) * (1 + len(self.pythons) + 2 * AGAIN) + len(self.scaling) * 4 + len(shipped)
         with Progress(*columns, console=self.console, transient=True) as bar:
             task = bar.add_task("", total=total)
 
@@ -139,12 +152,8 @@ class Measurement:
                 self._main(job, step)
             for job in self.scaling:
                 self._scaled(job, step)
-            for peer, method in shipped:
-                step(f"certificate: {peer}, {method}")
-                log = PLACE / "out" / f"certificate-{peer}-{method}.txt"
-                verdict = certificates.certify(self.pythons[peer], peer, method, log)
-                self.found["certificates"].append(vars(verdict))
-                self._save()
+            self._decide(step)
+            self._certify(shipped, step)
         return self.found
 
     def _save(self) -> None:
@@ -162,25 +171,33 @@ class Measurement:
         self.console.log(f"{facts['job']:12s} {facts['peer']:10s} {rate}")
 
     def _fedpoint(self, job: jobs.Job, *only: str) -> dict[str, Any]:
-        return measure(Path(sys.executable), "fedpoint", job, OWN, *only)
+        return measure(self.own, "fedpoint", job, OWN, *only)
+
+    def _peer(self, name: str, job: jobs.Job) -> dict[str, Any]:
+        told = () if PEERS[name].rounds is None else (str(PEERS[name].rounds),)
+        return measure(self.pythons[name], name, job, PEERS[name].limit, *told)
 
     def _main(self, job: jobs.Job, step: Any) -> None:
-        """fedpoint before and after the others: what the machine does meanwhile hits all."""
+        """fedpoint and all others; then again, in turn, fedpoint and the fastest framework, whose ratio is a target.
+
+        The machine's speed changes: a median over some minutes sees less of that than one look.
+        """
         draws.write(job, PLACE / "jobs" / job.name)
-        step(f"{job.name}: fedpoint, empty cache")
+        step(f"{job.name}: fedpoint")
         empty = self._fedpoint(job, "cold")
-        before = self._fedpoint(job)
+        self._keep(self._fedpoint(job) | {"compiled": empty.get("first")})
         for peer in self.peers:
             if peer.name in self.pythons and job.name in peer.jobs:
                 step(f"{job.name}: {peer.title}")
-                told = () if peer.rounds is None else (str(peer.rounds),)
-                self._keep(measure(self.pythons[peer.name], peer.name, job, peer.limit, *told))
-        step(f"{job.name}: fedpoint")
-        after = self._fedpoint(job)
-        for facts in (before, after):
-            facts["compiled"] = empty.get("first")
-        self._keep(before)
-        self._keep(after)
+                self._keep(self._peer(peer.name, job))
+        rivals = page.Results(self.found).frameworks(job.name)[:1]
+        self._in_turn([(name, job) for name in ("fedpoint", *rivals)], step)
+
+    def _in_turn(self, pairs: list[tuple[str, jobs.Job]], step: Any) -> None:
+        for _ in range(AGAIN):
+            for name, job in pairs:
+                step(f"{job.name}: {name}, again")
+                self._keep(self._fedpoint(job) if name == "fedpoint" else self._peer(name, job))
 
     def _scaled(self, job: jobs.Job, step: Any) -> None:
         """fedpoint, the two fastest frameworks, and for large models the hand-written loop."""
@@ -192,9 +209,29 @@ class Measurement:
             names = [*names, "jax"]
         for name in names:
             step(f"{job.name}: {PEERS[name].title}")
-            self._keep(measure(self.pythons[name], name, job, PEERS[name].limit))
-        if job.kind == "network":
-            self._keep(self._fedpoint(job))
+            self._keep(self._peer(name, job))
+
+    def _decide(self, step: Any) -> None:
+        """Once more what the targets of scaling are about."""
+        few, many, large = jobs.AGENTS[0], jobs.AGENTS[-1], jobs.SIZES[-1]
+        if few in self.scaling and many in self.scaling:
+            self._in_turn([("fedpoint", few), ("fedpoint", many)], step)
+        if large in self.scaling and "jax" in self.pythons:
+            self._in_turn([("fedpoint", large), ("jax", large)], step)
+
+    def _certify(self, shipped: list[tuple[str, str]], step: Any) -> None:
+        """As many at once as there are processors: nothing is timed here."""
+
+        def one(peer: str, method: str) -> Any:
+            log = PLACE / "out" / f"certificate-{peer}-{method}.txt"
+            return certificates.certify(self.pythons[peer], peer, method, log)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            verdicts = [(peer, method, pool.submit(one, peer, method)) for peer, method in shipped]
+            for peer, method, verdict in verdicts:
+                self.found["certificates"].append(vars(verdict.result()))
+                step(f"certificate: {peer}, {method}")
+                self._save()
 
 
 def machine() -> str:

@@ -17,7 +17,7 @@ FEDAVG = tuple(name for name, job in jobs.JOBS.items() if job.method == "fedavg"
 class Peer:
     """kind: "framework", "primitives" or "plain" (a loop as a user would write it); only frameworks count in ratios.
 
-    packages: installed into `environment` (None: fedpoint's own Python serves). rounds: of each job, for peers that
+    packages: installed into `environment` (without any, fedpoint's serves). rounds: of each job, for peers that
     must be told; others stop when the job's time is over. limit: seconds for one job. why: a note for the page.
     """
 

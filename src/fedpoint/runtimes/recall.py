@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import dataclasses
 import enum
 import functools
@@ -56,6 +57,7 @@ def call(jitted: Callable, static: tuple, traced: tuple, like: Any) -> Any:
     made_from = (jitted, static, tree, shapes, settings)
     if made_from not in programs:
         programs[made_from] = _find(folder, made_from, traced, jax.tree.structure(like))
+        _give_back()
     program = programs[made_from]
     if program is None:
         return jitted(*static, *traced)
@@ -144,6 +146,13 @@ def _keep(file: Path, program: Any) -> None:
         write_bytes(file, _digest(content) + content)
     except (OSError, Refused):
         return  # a full disk costs time at the next start, not this run
+
+
+def _give_back() -> None:
+    """To the system: what the compiler or loader has freed, which the C library would keep."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
 
 
 def _digest(content: str | bytes) -> bytes:
