@@ -189,6 +189,16 @@ def test_targets_are_those_of_the_fastest_framework():
     assert "| softmax on digits: times as fast as FedJAX | 10 | >= 12 | missed |" in text
 
 
+def test_what_was_measured_in_turn_is_compared_with_its_neighbour():
+    """The machine became half as fast, and then again: the ratio did not change."""
+    runs = [_run(p, "stored", s * slow) for slow in (1, 2, 8) for p, s in (("fedpoint", 1e-3), ("fedjax", 5e-3))]
+    runs.append(_run("fedlab", "stored", 0.1))  # once: beside the median
+    results = page.Results({"runs": runs})
+    assert results.ratio("fedjax", "stored") == results.work_ratio("fedjax", "stored") == pytest.approx(5.0)
+    assert results.ratio("fedlab", "stored") == pytest.approx(0.1 / 2e-3)
+    assert results.ratio("pfl", "stored") is None and results.work_ratio("flower", "stored") is None
+
+
 def test_the_picture_is_drawn(tmp_path):
     page.picture(FOUND, tmp_path / "peers.png")
     assert (tmp_path / "peers.png").read_bytes()[:4] == b"\x89PNG"

@@ -29,18 +29,22 @@ class Results:
         return statistics.median(each) if each else None
 
     def ratio(self, peer: str, job: str) -> float | None:
-        ours, theirs = self.seconds("fedpoint", job), self.seconds(peer, job)
-        return theirs / ours if ours and theirs else None
+        return self._beside("round", (peer, job), ("fedpoint", job))
 
-    def work(self, peer: str, job: str) -> float | None:
-        """Processor time of a round, of peers that work in one process: it does not see who else uses the machine."""
-        each = [r["work"] for r in self.runs.get((peer, job), []) if r.get("work")]
-        many = peer in PEERS and PEERS[peer].many
-        return statistics.median(each) if each and not many else None
+    def _beside(self, what: str, one: tuple[str, str], other: tuple[str, str]) -> float | None:
+        """How many times as long one takes as the other. Where both were measured in turn, the median of the ratios of
+        neighbours: the machine's speed, which changes within minutes, is in both. Else the ratio of their medians."""
+        a, b = ([r[what] for r in self.runs.get(key, []) if r.get(what)] for key in (one, other))
+        if not a or not b:
+            return None
+        if len(a) == len(b):
+            return statistics.median(x / y for x, y in zip(a, b, strict=True))
+        return statistics.median(a) / statistics.median(b)
 
     def work_ratio(self, peer: str, job: str) -> float | None:
-        ours, theirs = self.work("fedpoint", job), self.work(peer, job)
-        return theirs / ours if ours and theirs else None
+        """By processor time, of peers that work in one process: it does not see who else uses the machine."""
+        many = peer in PEERS and PEERS[peer].many
+        return None if many else self._beside("work", (peer, job), ("fedpoint", job))
 
     def first(self, peer: str, job: str) -> dict[str, Any]:
         return self.runs.get((peer, job), [{}])[0]
@@ -89,12 +93,12 @@ class Results:
         if shares:
             rows.append(("memory, over the least of a framework's (worst job)", max(shares), "<=", 1.0))
         large, by = jobs.SIZES[-1].name, ", by processor time"
-        for of, beside, word in ((self.seconds, self.ratio, ""), (self.work, self.work_ratio, by)):
-            few, many = (of("fedpoint", f"agents-{k}") for k in (100, 100_000))
-            if few and many:
-                rows.append((f"time per round, K = 100,000 over K = 100 at L = 10{word}", many / few, "<=", 1.5))
-            if loop := beside("jax", large):
-                rows.append((f"1,000,000 parameters: time over the hand-written JAX loop's{word}", 1 / loop, "<=", 1.2))
+        few, many = ("fedpoint", "agents-100"), ("fedpoint", "agents-100000")
+        for what, word in (("round", ""), ("work", by)):
+            if grown := self._beside(what, many, few):
+                rows.append((f"time per round, K = 100,000 over K = 100 at L = 10{word}", grown, "<=", 1.5))
+            if loop := self._beside(what, ("fedpoint", large), ("jax", large)):
+                rows.append((f"1,000,000 parameters: time over the hand-written JAX loop's{word}", loop, "<=", 1.2))
         return rows
 
 
@@ -119,9 +123,10 @@ def text(found: dict[str, Any]) -> str:
         "batches: those that fedpoint draws, written to a file. Streamed samples are drawn by fedpoint as it goes; the "
         "others read theirs from that file, which is less work. Every agent counts alike: a plain mean is right.",
         "",
-        "- rounds/s: warm, the median of blocks of rounds. fedpoint and the fastest framework of a job are measured "
-        "three times, in turn: medians. Only ratios within this run mean anything; by processor time they are blind to "
-        "what else the machine does (one process only).",
+        "- rounds/s: warm, the median of blocks of rounds. What decides a target is measured three times, in turn (a "
+        "job on fedpoint and on the fastest framework): the median, and for ratios that of the ratios of neighbours. "
+        "Only ratios within this run mean anything; by processor time they are blind to what else the machine does "
+        "(one process only).",
         "- start-up: seconds from the start of the process to the end of its first round, imports and compilation too. "
         "fedpoint: to the end of all rounds of the job, compiled programs cached (without a cache in brackets).",
         "- memory: the most seen at once, over all processes of the peer (proportional shares).",
