@@ -90,9 +90,11 @@ def apart(once: Array, function: Callable, *arguments: Any) -> Any:
     """function(*arguments), computed once and kept.
 
     XLA fuses a cheap expression into every place that uses it: a key would be hashed again for each number drawn from
-    it, an index for each number of its row. A loop whose length (1) the compiler does not know stands in between.
+    it, an index for each number of its row. A branch that is always taken, which the compiler does not know, stands in
+    between.
     """
-    return lax.fori_loop(0, once, lambda *_: function(*arguments), zeros(jax.eval_shape(function, *arguments)))
+    shapes = jax.eval_shape(function, *arguments)
+    return lax.cond(once > 0, lambda: function(*arguments), lambda: zeros(shapes))
 
 
 def products(a: Array, b: Array) -> Array:
