@@ -107,8 +107,8 @@ def test_a_new_process_uses_it(tmp_path):
         plain = fp.run(fp.Scaffold(step=0.1), problem, rounds=rounds, seed=seed).history
         np.testing.assert_array_equal(history, plain)
         (file,) = files(tmp_path / "programs")
-        written.append(file.stat().st_mtime_ns)
-    assert written[0] == written[1]
+        written.append(file.stat().st_ino)
+    assert written[0] == written[1]  # it would take its place as another file
 
 
 # Other programs.
@@ -269,6 +269,30 @@ def test_a_file_that_the_machine_refuses_is_made_again(folder, monkeypatch):
     jax.clear_caches()
     same(STUDIES["memories"](), made)
     assert recall._load(file) is not None
+
+
+def test_a_program_of_somebody_else_is_not_run(folder, monkeypatch):
+    STUDIES["memories"]()
+    (file,) = files(folder)
+    assert recall._load(file) is not None
+    monkeypatch.setattr(os, "getuid", lambda: file.stat().st_uid + 1)
+    assert recall._load(file) is None
+
+
+def test_programs_that_nobody_uses_are_thrown_away(folder, monkeypatch):
+    STUDIES["memories"]()
+    (used,) = files(folder)
+    old, young = folder / "old", folder / "young"
+    for file, days in ((old, 31), (young, 29), (used, 31)):
+        file.touch()
+        os.utime(file, (time.time() - days * 86400,) * 2)
+    forget(monkeypatch)
+    STUDIES["memories"]()  # by which it is used again
+    monkeypatch.undo()
+    monkeypatch.setattr(cache, "folder", lambda: folder.parent)
+    monkeypatch.setattr(recall, "enabled", True)
+    STUDIES["a network"]()
+    assert not old.exists() and young.exists() and used.exists() and len(files(folder)) == 3
 
 
 def test_without_room_a_run_goes_on(tmp_path, folder):

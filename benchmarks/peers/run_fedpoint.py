@@ -21,16 +21,16 @@ def main(folder: str, only: str = "") -> None:
     clock.lap(rounds)
     if only == "cold":
         return report(clock, rounds, np.zeros(0), version=fp.__version__)
-    # A warm block is a run of so many rounds that it takes a while, with records thinned as a user would.
+    # A warm block is a run of so many rounds that it takes a while. It keeps its last model, as the others do.
     size, took = rounds, 0.0
     while took < BLOCK:
         size = size if took == 0.0 else size * 4
         begun = time.perf_counter()
-        job.run(size, record_every=max(1, size // 100))
+        job.run(size, record_every=size)
         took = time.perf_counter() - begun
     while len(clock.blocks) < 4 or not clock.enough(job):
         clock.start()
-        job.run(size, record_every=max(1, size // 100))
+        job.run(size, record_every=size)
         clock.lap(size)
     import jax
 

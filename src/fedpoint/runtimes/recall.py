@@ -18,6 +18,7 @@ import hashlib
 import os
 import platform
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ from fedpoint.runtimes import cache
 
 CLIENT = (0, 10)  # the release of JAX whose way to load a program is used here; others trace
 DIGEST = 32  # bytes
+UNUSED = 30 * 86400.0  # seconds, after which a program is thrown away
 CODE = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # how machine code begins
 PACKAGE = Path(fedpoint.__file__).parent
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype)
@@ -120,6 +122,9 @@ def _load(file: Path) -> Any:
 
     try:
         content = file.read_bytes()
+        if file.stat().st_uid != os.getuid():
+            return None  # nobody else's code is run
+        os.utime(file)
     except OSError:
         return None
     if content[:DIGEST] != _digest(content[DIGEST:]):
@@ -144,6 +149,9 @@ def _keep(file: Path, program: Any) -> None:
     try:
         file.parent.mkdir(exist_ok=True)
         write_bytes(file, _digest(content) + content)
+        for other in file.parent.iterdir():  # of other versions, mostly
+            if time.time() - other.stat().st_mtime > UNUSED:
+                other.unlink()
     except (OSError, Refused):
         return  # a full disk costs time at the next start, not this run
 
