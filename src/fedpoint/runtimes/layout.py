@@ -119,21 +119,21 @@ def choose(
     kernel = mapped and not threads and floats <= LARGE_MODEL and jax.default_backend() == "cpu"
     light = kernel and agents * _bytes(jax.eval_shape(lambda w: algorithm.init(wrap(w))[1], model)) <= COPIED_BYTES
     return Layout(
-        oracle,
-        agents,
-        slots,
-        exact,
-        samples,
-        chunk,
-        mapped,
-        fetch,
-        capacity,
-        threads,
-        kernel,
-        light,
-        wiring,
-        late,
-        bool(rebase),
+        oracle=oracle,
+        agents=agents,
+        slots=slots,
+        exact=exact,
+        samples=samples,
+        chunk=chunk,
+        mapped=mapped,
+        fetch=fetch,
+        capacity=capacity,
+        threads=threads,
+        kernel=kernel,
+        light=light,
+        wiring=wiring,
+        late=late,
+        rebase=bool(rebase),
     )
 
 
