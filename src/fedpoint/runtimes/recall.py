@@ -3,7 +3,7 @@
 JAX keeps compiled programs by what they compute, so a new process traces and lowers them to find out which one it
 needs: that takes longer than a short run. Here they are kept by what they are made from as well: fedpoint's source,
 versions, settings, the processor, the structure of the run and the shapes of its numbers. What cannot be named so (a
-user's function, a class from elsewhere, a method that was exchanged) is traced in every process, as JAX does it.
+user's function, a class from elsewhere, a part that was exchanged) is traced in every process, as JAX does it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ CODE = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # how machine code begins
 PACKAGE = Path(fedpoint.__file__).parent
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype)
 GENERATED = ("<string>", dataclasses.__file__, collections.__file__)  # methods that Python makes for a class
+LIBRARIES = {"jax", "jaxlib", "numpy", "optax", "scipy", *sys.stdlib_module_names}
 # Of JAX's settings: they say where and when to keep programs, what to log and how to show errors.
 IDLE = ("cache", "log", "traceback", "explain")
 # What JAX does around a program that it calls itself.
@@ -86,6 +87,7 @@ def _find(folder: Path, made_from: tuple, traced: tuple, results: Any) -> Any:
     """The program, of an earlier process or made now and kept; None if it cannot be named or kept."""
     jitted, static, *rest = made_from
     try:
+        _untouched()
         name = _digest("\n".join((_surroundings(), jitted.__name__, *_spell((static, *rest))))).hex()
     except Unknown:
         return None
@@ -256,8 +258,19 @@ def _named(thing: type | types.FunctionType) -> str:
     return f"{module}.{name}"
 
 
+def _untouched() -> None:
+    """No function of fedpoint's modules was exchanged for somebody's."""
+    for module in [m for name, m in sys.modules.items() if name.partition(".")[0] == "fedpoint"]:
+        for name, member in vars(module).items():
+            function = getattr(member, "__wrapped__", member)
+            if not isinstance(function, types.FunctionType) or function.__module__.partition(".")[0] in LIBRARIES:
+                continue
+            if not _ours(function):
+                raise Unknown(f"{name} of {module.__name__} was exchanged")
+
+
 def _ours(member: Any) -> bool:
-    """Whether a member of a class, if it is a function, is fedpoint's (or was made for its class by Python)."""
+    """Whether a member of a class or module, if it is a function, is fedpoint's (or was made for it by Python)."""
     member = getattr(member, "__func__", getattr(member, "fget", getattr(member, "func", member)))
     code = getattr(member, "__code__", None)
     return code is None or code.co_filename.startswith((f"{PACKAGE}{os.sep}", *GENERATED))
