@@ -35,7 +35,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 HERE = Path(__file__).resolve().parent
 INSTALL = 1800.0  # seconds for one environment
 OWN = 180.0  # seconds for fedpoint at one job
-AGAIN = 2  # times that what decides a target is measured after the first time, in turn
+AGAIN, AGAIN_SCALED = 4, 2  # times that what decides a target is measured after the first time, in turn
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -141,7 +141,8 @@ class Measurement:
         self.begun = time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         shipped = [(p, m) for p in self.pythons for m in certificates.SHIPPED.get(p, ())] if self.certify else []
-        total = len(self.main) * (1 + len(self.pythons) + 2 * AGAIN) + len(self.scaling) * 4 + len(shipped)
+        again = 2 * AGAIN * sum(job.name in page.TARGETS for job in self.main)
+        total = len(self.main) * (1 + len(self.pythons)) + again + len(self.scaling) * 4 + len(shipped)
         with Progress(*columns, console=self.console, transient=True) as bar:
             task = bar.add_task("", total=total)
 
@@ -178,7 +179,7 @@ class Measurement:
         return measure(self.pythons[name], name, job, PEERS[name].limit, *told)
 
     def _main(self, job: jobs.Job, step: Any) -> None:
-        """fedpoint and all others; then again, in turn, fedpoint and the fastest framework, whose ratio is a target.
+        """fedpoint and all others; then again, in turn, fedpoint and the fastest framework, if their ratio is a target.
 
         The machine's speed changes: a median over some minutes sees less of that than one look.
         """
@@ -190,11 +191,12 @@ class Measurement:
             if peer.name in self.pythons and job.name in peer.jobs:
                 step(f"{job.name}: {peer.title}")
                 self._keep(self._peer(peer.name, job))
-        rivals = page.Results(self.found).frameworks(job.name)[:1]
-        self._in_turn([(name, job) for name in ("fedpoint", *rivals)], step)
+        if job.name in page.TARGETS:
+            rivals = page.Results(self.found).frameworks(job.name)[:1]
+            self._in_turn(AGAIN, [(name, job) for name in ("fedpoint", *rivals)], step)
 
-    def _in_turn(self, pairs: list[tuple[str, jobs.Job]], step: Any) -> None:
-        for _ in range(AGAIN):
+    def _in_turn(self, times: int, pairs: list[tuple[str, jobs.Job]], step: Any) -> None:
+        for _ in range(times):
             for name, job in pairs:
                 step(f"{job.name}: {name}, again")
                 self._keep(self._fedpoint(job) if name == "fedpoint" else self._peer(name, job))
@@ -215,9 +217,9 @@ class Measurement:
         """Once more what the targets of scaling are about."""
         few, many, large = jobs.AGENTS[0], jobs.AGENTS[-1], jobs.SIZES[-1]
         if few in self.scaling and many in self.scaling:
-            self._in_turn([("fedpoint", few), ("fedpoint", many)], step)
+            self._in_turn(AGAIN_SCALED, [("fedpoint", few), ("fedpoint", many)], step)
         if large in self.scaling and "jax" in self.pythons:
-            self._in_turn([("fedpoint", large), ("jax", large)], step)
+            self._in_turn(AGAIN_SCALED, [("fedpoint", large), ("jax", large)], step)
 
     def _certify(self, shipped: list[tuple[str, str]], step: Any) -> None:
         """As many at once as there are processors: nothing is timed here."""
