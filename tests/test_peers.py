@@ -12,8 +12,8 @@ import pytest
 
 PEERS = Path(__file__).resolve().parents[1] / "benchmarks" / "peers"
 sys.path.insert(0, str(PEERS))
-common, draws, jobs, page, processes, catalogue = (
-    importlib.import_module(name) for name in ("common", "draws", "jobs", "page", "processes", "catalogue")
+common, draws, explain, jobs, page, processes, catalogue = (
+    importlib.import_module(name) for name in ("common", "draws", "explain", "jobs", "page", "processes", "catalogue")
 )
 sys.path.remove(str(PEERS))
 
@@ -36,7 +36,7 @@ def test_every_job_runs_on_fedpoint(name, tmp_path):
         return
     draws.write(job, tmp_path / name)
     told = common.Job(tmp_path / name)
-    replayed = _scaffold(told) if job.method == "scaffold" else _fedavg(told)
+    replayed = {"w": explain.scaffold(told, ROUNDS)} if job.method == "scaffold" else _fedavg(told)
     # Ten thousand operations on numbers of order one, each of which rounds.
     tolerance = 1e-5 if told.X.dtype == np.float32 else 1e-12
     np.testing.assert_allclose(common.flatten(model), common.flatten(replayed), rtol=0, atol=tolerance)
@@ -58,20 +58,15 @@ def _fedavg(told):
     return w
 
 
-def _scaffold(told):
-    w, c, own = told.parameters["w"], 0.0, np.zeros(told.agents).tolist()
-    for r in range(ROUNDS):
-        who, ends, changes = told.participants(r), [], []
-        for k in who:
-            y, batches = w, told.batches(r, k)
-            for rows in batches:
-                y = y - told.step * (common.gradient(told, {"w": y}, rows)["w"] - own[k] + c)
-            new = own[k] - c + (w - y) / (len(batches) * told.step)
-            ends.append(y)
-            changes.append(new - own[k])
-            own[k] = new
-        w, c = sum(ends) / len(who), c + sum(changes) / told.agents
-    return {"w": w}
+def test_a_model_is_explained_by_the_mistake_that_was_made(tmp_path):
+    draws.write(few("scaffold"), tmp_path / "scaffold")
+    told = common.Job(tmp_path / "scaffold")
+    right = explain.scaffold(told, ROUNDS)
+    for name, options in explain.VARIANTS.items():
+        wrong = explain.scaffold(told, ROUNDS, **options)
+        assert np.abs(wrong - right).max() > 1e-3
+        assert explain.explain(tmp_path / "scaffold", wrong, ROUNDS) == (name, 0.0)
+    assert explain.explain(tmp_path / "scaffold", right, ROUNDS)[1] > 100 * page.PARITY
 
 
 def test_a_process_is_measured_and_its_error_is_kept(tmp_path):
@@ -134,7 +129,7 @@ FOUND = {
         _run("fedpoint", "softmax", 1e-3, first=1.0, memory=9 * 10**7, compiled=4.0),
         _run("fedpoint", "softmax", 3e-3, first=1.5, memory=8 * 10**7),
         _run("fedjax", "softmax", 20e-3),
-        _run("fedlab", "softmax", 50e-3, apart=0.1),
+        _run("fedlab", "softmax", 50e-3, apart=0.1, explained=["it counts from one", 1e-9]),
         _run("jax", "softmax", 1e-3),
         {"peer": "pfl", "job": "softmax", "memory": 0, "error": "ValueError: verbatim"},
         _run("fedpoint", "agents-100", 1e-6),
@@ -167,6 +162,7 @@ def test_the_page_says_what_was_found():
     assert rows["FedJAX"][:2] == ["50", "10"] and rows["FedJAX"][-1] == "1e-09"
     assert rows["FedLab"][-1] == "1e-01 **another model**"
     assert rows["pfl"][0] == "ValueError: verbatim"
+    assert "- FedLab: it counts from one. A NumPy loop that does so ends at its model (apart 1e-09)." in text
     assert "does not install: ERROR: no such package" in text
     assert "| pfl 0.6 | scaffold | no | it diverges (within 9 rounds) |  | weights dropped |" in text
     assert page.fastest(FOUND["runs"]) == ["fedjax", "fedlab"]

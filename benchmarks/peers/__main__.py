@@ -24,6 +24,7 @@ from typing import Any
 import catalogue
 import certificates
 import draws
+import explain
 import jobs
 import numpy as np
 import page
@@ -255,7 +256,9 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="write the page again, from build/peers/results.json")
     options = parser.parse_args()
     if options.page:
-        write(json.loads((PLACE / "results.json").read_text()))
+        found = json.loads((PLACE / "results.json").read_text())
+        add_explanations(found)
+        write(found)
         return 0
     peers = options.peers.split(",") if options.peers else list(PEERS)
     chosen = options.jobs.split(",") if options.jobs else list(jobs.JOBS)
@@ -273,6 +276,7 @@ def main() -> int:
         shutil.rmtree(PLACE / name, ignore_errors=True)
     (PLACE / "out").mkdir()
     found = measurement.run()
+    add_explanations(found)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
     print(page.text(found))
@@ -281,6 +285,14 @@ def main() -> int:
     else:
         write(found)
     return 0
+
+
+def add_explanations(found: dict[str, Any]) -> None:
+    """Of models that differ, from where they were left."""
+    for run in found["runs"]:
+        if jobs.JOBS[run["job"]].method == "scaffold" and (run.get("apart") or 0.0) > page.PARITY:
+            model = np.load(PLACE / "out" / f"{run['peer']}-{run['job']}" / "model.npy")
+            run["explained"] = explain.explain(PLACE / "jobs" / run["job"], model, run["rounds"])
 
 
 def write(found: dict[str, Any]) -> None:

@@ -178,7 +178,19 @@ def _job(results: Results, job: jobs.Job) -> list[str]:
         names = [p for p, peer in PEERS.items() if peer.kind == kind and results.runs.get((p, job.name))]
         for name in sorted(names, key=lambda p: results.seconds(p, job.name) or math.inf):
             lines.append(_row(results, name, PEERS[name].title + label, job.name))
-    return [*lines, ""]
+    return [*lines, "", *_explained(results, job)]
+
+
+def _explained(results: Results, job: jobs.Job) -> list[str]:
+    """Why a model is another one: a plain NumPy loop with that one thing done otherwise ends at it."""
+    lines = []
+    for name, peer in PEERS.items():
+        why, apart = results.first(name, job.name).get("explained", ("", math.inf))
+        if apart <= PARITY:
+            lines.append(f"- {peer.title}: {why}. A NumPy loop that does so ends at its model (apart {apart:.0e}).")
+        elif why:
+            lines.append(f"- {peer.title}: not explained.")
+    return [*lines, ""] if lines else []
 
 
 def _row(results: Results, peer: str, title: str, job: str, more: str = "") -> str:
