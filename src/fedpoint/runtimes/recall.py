@@ -39,7 +39,7 @@ CODE = (b"\x7fELF", b"\xcf\xfa\xed\xfe")  # how machine code begins
 PACKAGE = Path(fedpoint.__file__).parent
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype)
 GENERATED = ("<string>", dataclasses.__file__, collections.__file__)  # methods that Python makes for a class
-LIBRARIES = {"jax", "jaxlib", "numpy", "optax", "scipy", *sys.stdlib_module_names}
+LIBRARIES = (f"{Path(jax.__file__).parents[1]}{os.sep}", f"{Path(os.__file__).parent}{os.sep}")  # where they lie
 # Of JAX's settings: they say where and when to keep programs, what to log and how to show errors.
 IDLE = ("cache", "log", "traceback", "explain")
 # What JAX does around a program that it calls itself.
@@ -263,10 +263,15 @@ def _untouched() -> None:
     for module in [m for name, m in sys.modules.items() if name.partition(".")[0] == "fedpoint"]:
         for name, member in vars(module).items():
             function = getattr(member, "__wrapped__", member)
-            if not isinstance(function, types.FunctionType) or function.__module__.partition(".")[0] in LIBRARIES:
-                continue
-            if not _ours(function):
+            if isinstance(function, types.FunctionType) and not _ours(function) and not _library(function.__module__):
                 raise Unknown(f"{name} of {module.__name__} was exchanged")
+
+
+def _library(module: str | None) -> bool:
+    """Whether a module is part of an installed package, or of Python."""
+    root = (module or "__main__").partition(".")[0]
+    file = getattr(sys.modules.get(root), "__file__", None)
+    return root != "__main__" and (root in sys.stdlib_module_names or str(file).startswith(LIBRARIES))
 
 
 def _ours(member: Any) -> bool:
