@@ -181,7 +181,8 @@ class Unknown(Exception):
 def _surroundings() -> str:
     """fedpoint's source, versions, flags of the compiler and the processor."""
     source = hashlib.blake2b()
-    for path in sorted(_source(str(PACKAGE))):
+    files = (os.path.join(place, name) for place, _, names in os.walk(PACKAGE) for name in names)
+    for path in sorted(path for path in files if path.endswith(".py")):
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_ctime > fedpoint.IMPORTED:
                 raise Unknown(f"{path} was changed since it was imported")
@@ -189,14 +190,6 @@ def _surroundings() -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     versions = (jax.__version__, jaxlib.__version__, np.__version__, platform.platform())
     return repr((source.hexdigest(), versions, os.environ.get("XLA_FLAGS"), cores, _processor()))
-
-
-def _source(folder: str) -> Iterator[str]:
-    for entry in os.scandir(folder):
-        if entry.is_dir() and entry.name != "__pycache__":
-            yield from _source(entry.path)
-        elif entry.name.endswith(".py"):
-            yield entry.path
 
 
 def _processor() -> str:
