@@ -30,9 +30,10 @@ test: check ## check, then run the tests and doctests (options in ARGS)
 test-all: check ## the same, slow tests included
 	XLA_FLAGS= $(BIN)/python -m pytest -m "" $(ARGS)
 
-check: $(READY_DEV) ## format, lint and types
+check: $(READY_DEV) ## format, lint, imports and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
 bench: $(READY_BENCH) ## install the bench extra, then time the engine (JOB=cluster, federation, forecast, lsa, networks, tables: those)

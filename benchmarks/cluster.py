@@ -23,14 +23,14 @@ import jax
 import numpy as np
 
 import fedpoint as fp
-from fedpoint.runtimes.blocks import BLOCKS
+from fedpoint.engine.cluster.blocks import BLOCKS
 
 D, STEPS, WIDE = 10, 5, 100_000
 SMALL, LARGE, MILLION, PARTICIPANTS = 10_000, 100_000, 1_000_000, 1_000
 LIMIT = 4.0  # GB for a million agents
 SCALE = Path(__file__).parents[1] / "docs" / "scale.md"
 BEGIN, END = "<!-- figures: benchmarks/cluster.py -->\n", "<!-- /figures -->\n"
-WORK = fp.FedAvg(step=0.02, local_steps=STEPS)
+WORK = fp.FedAvg(step=0.02, local_steps=STEPS, normalise=True)
 
 
 def million() -> None:
@@ -90,7 +90,7 @@ def measure(problem, processes: int, seconds: float, fast=False, participation=N
     watch = Watch(seconds)
     with contextlib.suppress(Enough):
         fp.run(
-            fp.FedAvg(step=0.02, local_steps=steps),
+            fp.FedAvg(step=0.02, local_steps=steps, normalise=True),
             problem,
             rounds=10_000_000,
             record_every=1_000_000,

@@ -111,7 +111,7 @@ def softmax() -> Bench:
     """Minibatch softmax on digits: 100 agents, Dirichlet 0.1, 10 participants, 5 epochs, batch 10."""
     X, y, groups = b.digits_split()
     problem = fp.problems.Logistic(X, y, groups=groups, ridge=0.0, batch=10, sampling="shuffle")
-    method = fp.FedAvg(step=0.1, local_steps=fp.Epochs(5), normalise=False)
+    method = fp.FedAvg(step=0.1, local_steps=fp.steps.Epochs(5), normalise=False)
 
     def ours(n: int) -> object:
         return fp.run(method, problem, rounds=n, participation=10, record_every=n).model
@@ -139,7 +139,7 @@ def network() -> Bench:
         return jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, label[:, None], axis=1)[:, 0]
 
     problem = fp.problems.Loss(loss, params, (X, y.astype(np.int32)), groups=groups, batch=10, sampling="shuffle")
-    method = fp.FedAvg(step=0.05, local_steps=fp.Epochs(1), normalise=False)
+    method = fp.FedAvg(step=0.05, local_steps=fp.steps.Epochs(1), normalise=False)
     bench = Bench(
         "network 784-64-10",
         lambda n: fp.run(method, problem, rounds=n, participation=10, record_every=n).model,

@@ -23,8 +23,8 @@ import fedpoint as fp
 
 LAB = fp.problems.LinearStream.sample(agents=100, dim=20, spread=0.1, noise=0.01, seed=0)
 JOBS = {
-    "FedAvg, everyone": (lambda s: fp.FedAvg(step=10 * s, local_steps=10), None),
-    "FedAvg, 10 of 100": (lambda s: fp.FedAvg(step=10 * s, local_steps=10), 10),
+    "FedAvg, everyone": (lambda s: fp.FedAvg(step=10 * s, local_steps=10, normalise=True), None),
+    "FedAvg, 10 of 100": (lambda s: fp.FedAvg(step=10 * s, local_steps=10, normalise=True), 10),
     "SCAFFOLD, 10 of 100": (lambda s: fp.Scaffold(step=s, local_steps=10), 10),
     "Scaffnew, H = 10": (lambda s: fp.Scaffnew(step=s, local_steps=10), None),
 }
@@ -59,7 +59,7 @@ def large() -> float:
     ls = fp.problems.LeastSquares(A, [a.sum(1) + rng.normal(size=300) for a in A], mean=True)
     for step in (0.5, 0.4):
         begun = time.perf_counter()
-        f = fp.forecast(fp.FedAvg(step=step, local_steps=5), ls, exact=True)
+        f = fp.forecast(fp.FedAvg(step=step, local_steps=5, normalise=True), ls, exact=True)
         _ = f.limit, f.rate
     return time.perf_counter() - begun
 

@@ -118,7 +118,7 @@ def memory(folder: Path) -> tuple[float, float]:
 
 def federated(problem, step: float, goal: float) -> tuple[float, int]:
     """Seconds of the rounds that it takes, and how many; compilation, in the run before, apart."""
-    algorithm = fp.FedAvg(step=step, local_steps=LOCAL)
+    algorithm = fp.FedAvg(step=step, local_steps=LOCAL, normalise=True)
     loss = fp.run(algorithm, problem, rounds=30).loss[0]
     needed = int(np.argmax(loss <= goal))
     if not loss[needed] <= goal:

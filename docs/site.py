@@ -32,7 +32,7 @@ def cards() -> list[Any]:
 
 def algorithm_page(card: Any) -> str:
     """Formula, theory, when it fails, how it is called, references: all from the code."""
-    from fedpoint.theory.closed import FORMS
+    from fedpoint.theory.closed_forms import FORMS
 
     cls, module = card.cls, sys.modules[card.cls.__module__]
     told = inspect.cleandoc(cls.__doc__ or "").split("References:")[0].rstrip()
@@ -79,7 +79,7 @@ def _lists(text: str) -> str:
 
 
 def algorithm_index() -> str:
-    from fedpoint.report.tables import algorithms_markdown
+    from fedpoint.show.tables import algorithms_markdown
 
     table = algorithms_markdown()
     for card in cards():

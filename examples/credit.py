@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from sklearn.metrics import roc_auc_score
 
 import fedpoint as fp
-from fedpoint.report.plots import COLOURS, INK, Line, draw, end_labels, new_figure, save, style
+from fedpoint.show.plots import COLOURS, INK, Line, draw, end_labels, new_figure, save, style
 
 ROUNDS, LOCAL_STEPS, RIDGE, SPLITS = 60, 10, 0.01, 3
 

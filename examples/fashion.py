@@ -16,7 +16,7 @@ import numpy as np
 
 import fedpoint as fp
 from fedpoint.data.images import CLOTHES
-from fedpoint.report.plots import COLOURS, Line, draw, end_labels, new_figure, save, style
+from fedpoint.show.plots import COLOURS, Line, draw, end_labels, new_figure, save, style
 
 AGENTS, PARTICIPANTS, ROUNDS, LOCAL_STEPS, BATCH, STEP, HIDDEN = 100, 10, 200, 20, 20, 0.1, 64
 CONCENTRATION = 0.3  # of Dirichlet's distribution: small is uneven

@@ -29,11 +29,6 @@ import jax
 import numpy as np
 import pytest
 
-from fedpoint.runtimes import recall
-
-# Tests exchange parts of fedpoint by others; processes that they start recall programs as users' do.
-recall.enabled = False
-
 # No deadline: the first example pays for compilation. Derandomized: a red run can be repeated.
 hypothesis.settings.register_profile("fedpoint", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("fedpoint")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpoint.report.tables import algorithms_markdown
+from fedpoint.show.tables import algorithms_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.core import room
-from fedpoint.errors import FedpointError
+from fedpoint.core import memory_limits as room
+from fedpoint.core.errors import FedpointError
 from fedpoint.estimators import FederatedRegressor
 
 STEP, ROUNDS = 0.1, 20
@@ -130,7 +130,7 @@ def test_single_precision():
     "use",
     [
         lambda bad: fp.FedAvg(step=bad),
-        lambda bad: fp.FedAvg(step=0.1, local_steps=bad),
+        lambda bad: fp.FedAvg(step=0.1, local_steps=bad, normalise=True),
         lambda bad: fp.Scaffold(step=0.1, server_step=bad),
         lambda bad: fp.Scaffnew(step=0.1, probability=bad),
         lambda bad: fp.QFedAvg(step=0.1, q=bad),

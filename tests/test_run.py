@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
+from fedpoint.experiment.experiment import Options
 
 
 def quad(agents=3, dim=2, noise=0.0, weights=None):
@@ -39,7 +40,9 @@ def test_the_first_page_works_as_it_is_written(rng):
     logit = fp.problems.Logistic(X, y, groups=ids, ridge=0.01)
     own = fp.problems.Loss(loss, params, data, groups=ids, batch=10)
 
-    run = fp.run(fp.FedAvg(step=0.02, local_steps=10), lab, rounds=30, participation=10, repeats=20, seed=1)
+    run = fp.run(
+        fp.FedAvg(step=0.02, local_steps=10, normalise=True), lab, rounds=30, participation=10, repeats=20, seed=1
+    )
     assert run.error.shape == (20, 31) == run.loss.shape
     np.testing.assert_allclose(run.error[:, 0], (lab.solution() ** 2).sum())  # from the initial model on
     assert run.model.shape == (20, 10) and run.models.shape == (20, 100, 10)
@@ -60,7 +63,7 @@ def test_the_first_page_works_as_it_is_written(rng):
             assert c.beta2_k.shape == c.sigma2_k.shape == (problem.agents,)
     assert done.memories["w"].shape == (1, 3, 3)
 
-    table = fp.compare([fp.FedAvg(0.1), fp.FedAvg(0.1, 3), algorithm], quad, rounds=5)
+    table = fp.compare([fp.FedAvg(0.1), fp.FedAvg(0.1, 3, normalise=True), algorithm], quad, rounds=5)
     assert len(table) == 3 and "SCAFFOLD" in str(table)
 
 
@@ -73,13 +76,17 @@ def test_the_lab_is_what_it_says():
     assert (fp.problems.LinearStream.sample(agents=3, spread=0).own.model == 1).all()
 
 
+def arguments(verb):
+    """Those of a verb, the experiment's among them."""
+    own = inspect.signature(verb).parameters
+    return {*own, *(Options.__annotations__ if own["options"].annotation == "Unpack[Options]" else ())}
+
+
 def test_every_verb_takes_the_same_options():
     common = {"participation", "start", "exact", "seed", "repeats", "record_every"}
     for verb in (fp.run, fp.sweep):
-        assert common <= set(inspect.signature(verb).parameters)
-    assert {"network", "schedule", "folder", "evaluate", "stop", "callbacks"} <= set(
-        inspect.signature(fp.run).parameters
-    )
+        assert common <= arguments(verb)
+    assert {"network", "schedule", "folder", "evaluate", "stop", "callbacks"} <= arguments(fp.run)
 
 
 def test_zero_rounds_are_the_start():
@@ -114,7 +121,7 @@ def test_records_are_every_so_many_rounds_and_the_last(rounds, every, recorded):
 
 def test_records_stay_right_over_many_segments(monkeypatch):
     """Segments end where they like: also within a window of records, also when it was their last place."""
-    from fedpoint.runtimes import layout
+    from fedpoint.engine import layout
 
     monkeypatch.setattr(layout, "SEGMENT_RECORDS", 4)
     problem = fp.problems.Quadratic(1.0, [[1.0]])
@@ -124,9 +131,9 @@ def test_records_stay_right_over_many_segments(monkeypatch):
 
 
 def test_a_long_run_is_thinned_to_what_fits(monkeypatch):
-    from fedpoint.verbs import run as verb
+    from fedpoint.experiment import experiment
 
-    monkeypatch.setattr(verb, "HISTORY_BYTES", 2 * 8 * 100)
+    monkeypatch.setattr(experiment, "HISTORY_BYTES", 2 * 8 * 100)
     run = fp.run(fp.FedAvg(0.1), quad(), rounds=250)
     assert len(run.rounds) <= 100 + 1 and run.rounds[-1] == 250 and run.session.every == 3
 
@@ -135,7 +142,9 @@ def test_a_long_run_is_thinned_to_what_fits(monkeypatch):
 
 
 def noisy_run(rounds, **options):
-    return fp.run(fp.FedAvg(0.05, 2), quad(noise=0.01), rounds=rounds, seed=5, participation=2, **options)
+    return fp.run(
+        fp.FedAvg(0.05, 2, normalise=True), quad(noise=0.01), rounds=rounds, seed=5, participation=2, **options
+    )
 
 
 def test_stop_at_a_tolerance():
@@ -229,7 +238,9 @@ def test_evaluate_by_a_function():
 def test_evaluate_on_held_out_rows():
     X, y, ids = rows()
     X_new, y_new, _ = rows(seed=1)
-    logit = fp.run(fp.FedAvg(0.5, 2), fp.problems.Logistic(X, y, groups=ids), rounds=5, evaluate=(X_new, y_new))
+    logit = fp.run(
+        fp.FedAvg(0.5, 2, normalise=True), fp.problems.Logistic(X, y, groups=ids), rounds=5, evaluate=(X_new, y_new)
+    )
     scores = logit.history[0] @ X_new.T
     np.testing.assert_allclose(logit.evaluation["accuracy"][0, 1:], (np.sign(scores) == y_new).mean(1)[1:])
     np.testing.assert_allclose(logit.evaluation["log_loss"][0], np.log1p(np.exp(-y_new * scores)).mean(1))
@@ -257,9 +268,17 @@ def spent(run):
 
 def test_cost_of_fedavg():
     """K = 3 agents, d = 2: models down, changes up, E evaluations each."""
-    assert spent(fp.run(fp.FedAvg(0.1, 4), quad(), rounds=5)) == (15, 15, 30, 30, 240, 240, 60)
-    assert spent(fp.run(fp.FedAvg(0.1, 4), quad(), rounds=5, participation=2)) == (10, 10, 20, 20, 160, 160, 40)
-    unequal = fp.run(fp.FedAvg(0.1, [1, 2, 6]), quad(), rounds=5)
+    assert spent(fp.run(fp.FedAvg(0.1, 4, normalise=True), quad(), rounds=5)) == (15, 15, 30, 30, 240, 240, 60)
+    assert spent(fp.run(fp.FedAvg(0.1, 4, normalise=True), quad(), rounds=5, participation=2)) == (
+        10,
+        10,
+        20,
+        20,
+        160,
+        160,
+        40,
+    )
+    unequal = fp.run(fp.FedAvg(0.1, [1, 2, 6], normalise=True), quad(), rounds=5)
     assert unequal.cost.evaluations == 5 * 9
     assert spent(fp.run(fp.GradientExchange(0.1), quad(), rounds=5, repeats=3)) == (15, 15, 30, 30, 240, 240, 15)
 
@@ -289,7 +308,7 @@ def test_cost_of_a_random_number_of_steps():
 
 def test_cost_of_draws_with_replacement_counts_agents_once():
     weights = np.array([8.0, 1.0, 1.0])
-    run = fp.run(fp.FedAvg(0.1, 2), quad(weights=weights), rounds=2000, participation=fp.ByWeight(3))
+    run = fp.run(fp.FedAvg(0.1, 2, normalise=True), quad(weights=weights), rounds=2000, participation=fp.ByWeight(3))
     per_round = np.diff(run.used[0], axis=0)
     assert set(per_round[:, 0]) == {1, 2, 3}
     np.testing.assert_array_equal(per_round[:, 1], per_round[:, 0])
@@ -299,7 +318,7 @@ def test_cost_of_draws_with_replacement_counts_agents_once():
 
 
 def test_cost_of_stragglers_is_what_they_did():
-    run = fp.run(fp.FedProx(0.1, fp.Stragglers(4, 0.5)), quad(), rounds=2000)
+    run = fp.run(fp.FedProx(0.1, fp.steps.Stragglers(4, 0.5)), quad(), rounds=2000)
     per_agent = np.diff(run.used[0, :, 2]) / 3
     expected = 0.5 * 4 + 0.5 * 2.5
     assert per_agent.mean() == pytest.approx(expected, abs=5 * per_agent.std() / np.sqrt(2000))
@@ -307,7 +326,12 @@ def test_cost_of_stragglers_is_what_they_did():
 
 
 def test_cost_of_those_who_do_not_answer():
-    run = fp.run(fp.FedAvg(0.1, 2), quad(), rounds=2000, participation=fp.Answering(fp.Everyone(), probability=0.5))
+    run = fp.run(
+        fp.FedAvg(0.1, 2, normalise=True),
+        quad(),
+        rounds=2000,
+        participation=fp.Answering(fp.Everyone(), probability=0.5),
+    )
     assert run.cost.messages_down == 6000
     assert run.cost.messages_up == pytest.approx(3000, abs=5 * np.sqrt(6000 * 0.25))
     assert run.cost.evaluations == 2 * run.cost.messages_up
@@ -327,7 +351,7 @@ def test_the_engine_says_what_it_chose():
         == "agents batched; exact fields, no samples"
     )
     assert "drawn on the spot" in fp.run(fp.Scaffnew(0.1, probability=0.5), stored, rounds=1).engine
-    assert "one after the other" in fp.run(fp.FedAvg(0.1, [1, 1, 9]), stored, rounds=1).engine
+    assert "one after the other" in fp.run(fp.FedAvg(0.1, [1, 1, 9], normalise=True), stored, rounds=1).engine
 
 
 # Randomness.
@@ -337,7 +361,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_others():
     lab = fp.problems.LinearStream.sample(agents=6, dim=3, seed=1)
 
     def history(**options):
-        return fp.run(fp.FedAvg(0.1, 2), lab, rounds=20, participation=3, **options).history
+        return fp.run(fp.FedAvg(0.1, 2, normalise=True), lab, rounds=20, participation=3, **options).history
 
     np.testing.assert_array_equal(history(seed=4, repeats=2), history(seed=4, repeats=2))
     assert np.abs(history(seed=4) - history(seed=5))[:, 1:].min() > 0
@@ -347,7 +371,9 @@ def test_the_same_seed_gives_the_same_bits_and_another_others():
 def test_repeats_are_independent_runs():
     """They differ, and each is what it is however many are batched with it (to rounding)."""
     lab = fp.problems.LinearStream.sample(agents=6, dim=3, seed=1)
-    two, five = (fp.run(fp.FedAvg(0.1, 2), lab, rounds=20, participation=3, repeats=n).history for n in (2, 5))
+    two, five = (
+        fp.run(fp.FedAvg(0.1, 2, normalise=True), lab, rounds=20, participation=3, repeats=n).history for n in (2, 5)
+    )
     np.testing.assert_allclose(two, five[:2], rtol=1e-11, atol=1e-13)
     final = five[:, -1]
     assert min(np.abs(final[i] - final[j]).max() for i in range(5) for j in range(i)) > 1e-3
@@ -356,23 +382,23 @@ def test_repeats_are_independent_runs():
 def test_exact_removes_sampling_noise_only():
     """The participants stay those that the seed draws."""
     noisy, plain = quad(noise=0.5), quad(noise=0.0)
-    exact = fp.run(fp.FedAvg(0.1, 2), noisy, rounds=10, participation=2, seed=3, exact=True)
-    still = fp.run(fp.FedAvg(0.1, 2), plain, rounds=10, participation=2, seed=3)
+    exact = fp.run(fp.FedAvg(0.1, 2, normalise=True), noisy, rounds=10, participation=2, seed=3, exact=True)
+    still = fp.run(fp.FedAvg(0.1, 2, normalise=True), plain, rounds=10, participation=2, seed=3)
     np.testing.assert_allclose(exact.history, still.history, rtol=1e-13)
-    other = fp.run(fp.FedAvg(0.1, 2), noisy, rounds=10, participation=2, seed=4, exact=True)
+    other = fp.run(fp.FedAvg(0.1, 2, normalise=True), noisy, rounds=10, participation=2, seed=4, exact=True)
     assert np.abs(exact.history - other.history)[:, 1:].max() > 1e-3  # participation is still random
-    everyone = [fp.run(fp.FedAvg(0.1, 2), noisy, rounds=10, seed=s, exact=True).history for s in (3, 4)]
+    everyone = [fp.run(fp.FedAvg(0.1, 2, normalise=True), noisy, rounds=10, seed=s, exact=True).history for s in (3, 4)]
     np.testing.assert_array_equal(*everyone)
 
 
 def test_full_gradients_unless_a_batch_is_asked_for():
     X, y, ids = rows()
     full, batched = (fp.problems.Logistic(X, y, groups=ids, batch=batch) for batch in (None, 2))
-    histories = [fp.run(fp.FedAvg(0.3, 2), full, rounds=5, seed=s).history for s in (1, 2)]
+    histories = [fp.run(fp.FedAvg(0.3, 2, normalise=True), full, rounds=5, seed=s).history for s in (1, 2)]
     np.testing.assert_array_equal(*histories)
-    exact = fp.run(fp.FedAvg(0.3, 2), batched, rounds=5, exact=True).history
+    exact = fp.run(fp.FedAvg(0.3, 2, normalise=True), batched, rounds=5, exact=True).history
     np.testing.assert_allclose(exact, histories[0], rtol=1e-13)
-    assert np.abs(fp.run(fp.FedAvg(0.3, 2), batched, rounds=5).history - exact).max() > 1e-3
+    assert np.abs(fp.run(fp.FedAvg(0.3, 2, normalise=True), batched, rounds=5).history - exact).max() > 1e-3
 
 
 # Edges.
@@ -419,8 +445,7 @@ def test_a_run_prints_what_it_was():
 
 
 def test_steps_by_another_name_still_get_fresh_samples():
-    @fp.algorithm
-    class Mine:
+    class Mine(fp.Algorithm):
         step: float
         length: int = 5
 

@@ -16,7 +16,7 @@ import fedpoint as fp
 from fedpoint.trackers import MLflow, TensorBoard, Tracker, WandB
 
 QUAD = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
-FEDAVG = fp.FedAvg(step=0.1, local_steps=2)
+FEDAVG = fp.FedAvg(step=0.1, local_steps=2, normalise=True)
 
 
 class Notes(Tracker):
@@ -72,7 +72,7 @@ def test_the_end_is_told_once_whatever_it_is():
 
 
 def test_runs_that_only_call_back_are_followed_too():
-    from fedpoint.runtimes.session import Progress
+    from fedpoint.engine.session import Progress
 
     notes = Notes()
     for round in (1, 2):
@@ -109,7 +109,7 @@ def test_tensorboard_reads_what_was_written(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     tracker = TensorBoard(tmp_path / "logs")
-    both = fp.compare([FEDAVG, fp.FedAvg(step=0.2, local_steps=2)], QUAD, rounds=6, callbacks=[tracker])
+    both = fp.compare([FEDAVG, fp.FedAvg(step=0.2, local_steps=2, normalise=True)], QUAD, rounds=6, callbacks=[tracker])
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["fedavg", "fedavg-2"]
     for run, name in zip(both.runs, ("fedavg", "fedavg-2"), strict=True):
         events = EventAccumulator(str(tmp_path / "logs" / name)).Reload()

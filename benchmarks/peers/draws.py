@@ -12,20 +12,19 @@ import numpy as np
 from jobs import Job
 
 from fedpoint.core.algorithm import samples_per_round
-from fedpoint.core.participation import as_participation
 from fedpoint.core.random import Key, Stream
+from fedpoint.engine.session import Session
+from fedpoint.experiment import Experiment
 from fedpoint.problems.base import Mine
 from fedpoint.problems.rows import Batch
-from fedpoint.runtimes.session import Session
 
 
 class Draws:
     """Rows, and which of them every participant of every round takes at each of its steps."""
 
     def __init__(self, job: Job):
-        self.session = Session(
-            job.algorithm, job.problem, as_participation(job.participants), job.problem.start(), False, 0, 1, 1
-        )
+        asked = Experiment(job.algorithm, job.problem, participation=job.participants)
+        self.session = Session(asked.bind(), 1)
         self.who, drawn, counts = self._drawn(job)
         if isinstance(drawn, Batch):
             table = self.session.inputs.common.rows
@@ -62,7 +61,7 @@ class Draws:
                 return jax.vmap(lambda e: oracle.draw(mine, plan, stream.row(e), e))(jnp.arange(most))
 
             def of_round(round):
-                tick = session.participation.tick(schedule.fold(round), inputs.p, round)
+                tick = session.timing.at(schedule, inputs.p, round)
                 who = jnp.arange(job.agents, dtype=jnp.int32) if tick.agents is None else tick.agents
                 return who, jax.lax.map(lambda k: one(round, k), who)
 

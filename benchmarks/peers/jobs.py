@@ -63,7 +63,7 @@ class Job:
 
     @property
     def algorithm(self) -> Any:
-        steps: Any = fp.Epochs(self.steps) if self.data in ("digits", "network") else self.steps
+        steps: Any = fp.steps.Epochs(self.steps) if self.data in ("digits", "network") else self.steps
         if self.method == "scaffold":
             return fp.Scaffold(step=self.step, local_steps=steps)
         return fp.FedAvg(step=self.step, local_steps=steps, normalise=False)

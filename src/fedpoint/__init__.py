@@ -4,22 +4,20 @@ Names are loaded when they are first used, so that `fedpoint --help` does not wa
 """
 
 import importlib
-import time
 from typing import TYPE_CHECKING, Any
 
-from fedpoint.uncollected import uncollected
-
-IMPORTED = time.time()  # source that is newer is not what runs here
+from fedpoint.core.garbage import paused_collection
 
 if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
+    from fedpoint import channel as channel
     from fedpoint import data as data
     from fedpoint import estimators as estimators
-    from fedpoint import gtv as gtv
     from fedpoint import metrics as metrics
     from fedpoint import problems as problems
     from fedpoint import theory as theory
     from fedpoint import trackers as trackers
     from fedpoint.algorithms import (
+        Averaged,
         FedAdagrad,
         FedAdam,
         FedAvg,
@@ -40,12 +38,34 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
         Scaffnew,
         Scaffold,
     )
+    from fedpoint.channel.base import Channel
+    from fedpoint.channel.gather import Gather
+    from fedpoint.config.load import load
+    from fedpoint.core import steps as steps
     from fedpoint.core.agent import Agent, descend
-    from fedpoint.core.algorithm import CATALOGUE, Card, Reference, algorithm
-    from fedpoint.core.clock import Clock
+    from fedpoint.core.algorithm import CATALOGUE, Algorithm, Card, Reference
+    from fedpoint.core.errors import Diverged, FedpointError
     from fedpoint.core.inbox import Inbox
-    from fedpoint.core.network import Network
-    from fedpoint.core.participation import (
+    from fedpoint.core.random import Key
+    from fedpoint.core.wrapped import Wrapped
+    from fedpoint.experiment.experiment import Experiment
+    from fedpoint.federation.federate import federate
+    from fedpoint.graphs import gtv as gtv
+    from fedpoint.graphs.network import Network
+    from fedpoint.problems.estimate import Estimates, estimate_constants
+    from fedpoint.results.baselines import Baselines
+    from fedpoint.results.certificate import Certificate, Finding
+    from fedpoint.results.comparison import Comparison
+    from fedpoint.results.forecast import Forecast
+    from fedpoint.results.plan import Choice, Plan
+    from fedpoint.results.run import Run, export
+    from fedpoint.results.sweep import Sweep
+    from fedpoint.results.verdict import Verdict
+    from fedpoint.theory.planning_cost import Prices
+    from fedpoint.timing import staleness as staleness
+    from fedpoint.timing.base import Tick, Timing
+    from fedpoint.timing.clock import Clock
+    from fedpoint.timing.participation import (
         Answering,
         ByWeight,
         Everyone,
@@ -54,8 +74,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
         Uniform,
         read_trace,
     )
-    from fedpoint.core.random import Key
-    from fedpoint.core.schedule import (
+    from fedpoint.timing.schedule import (
         PartiallyAsynchronous,
         RandomActivation,
         Schedule,
@@ -63,62 +82,79 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
         TotallyAsynchronous,
         WorstCase,
     )
-    from fedpoint.core.staleness import Constant, Hinge, Polynomial
-    from fedpoint.core.steps import Epochs, Exponential, InverseTime, Scheduled, Stragglers
-    from fedpoint.core.timed import Arrivals, Waiting
-    from fedpoint.core.trace import Recorded
-    from fedpoint.core.turns import InStep, OwnPace, Replay
-    from fedpoint.errors import Diverged, FedpointError
-    from fedpoint.problems.estimate import Estimates, estimate_constants
-    from fedpoint.report.load import load
-    from fedpoint.report.model import export
-    from fedpoint.runtimes.supervisor import Processes
-    from fedpoint.verbs.baselines import Baselines, baselines
-    from fedpoint.verbs.certify import Certificate, Finding, certify
-    from fedpoint.verbs.check import Verdict, check
-    from fedpoint.verbs.compare import Comparison, compare
-    from fedpoint.verbs.federate import federate
-    from fedpoint.verbs.forecast import Forecast, forecast
-    from fedpoint.verbs.plan import Choice, Plan, Prices, plan
-    from fedpoint.verbs.run import Run, run
-    from fedpoint.verbs.sweep import Sweep, sweep
+    from fedpoint.timing.timed import Arrivals, Waiting
+    from fedpoint.timing.trace import Recorded
+    from fedpoint.timing.turns import InStep, OwnPace, Replay
+    from fedpoint.verbs.baselines import baselines
+    from fedpoint.verbs.certify import certify
+    from fedpoint.verbs.check import check
+    from fedpoint.verbs.compare import compare
+    from fedpoint.verbs.complexity import complexity
+    from fedpoint.verbs.forecast import forecast
+    from fedpoint.verbs.plan import plan
+    from fedpoint.verbs.processes.supervisor import Processes
+    from fedpoint.verbs.run import run
+    from fedpoint.verbs.sweep import sweep
 
 __version__ = "0.1.0"
 
 _NAMES = {
-    "fedpoint.algorithms": "FedAdagrad FedAdam FedAvg FedAvgM FedGD FedLSA FedNova FedOpt FedProx FedRelax FedSGD "
-    "FedYogi GeneralRule GradientExchange ParameterExchange QFedAvg ScaffLSA Scaffnew Scaffold",
+    "fedpoint.algorithms": "Averaged FedAdagrad FedAdam FedAvg FedAvgM FedGD FedLSA FedNova FedOpt FedProx FedRelax "
+    "FedSGD FedYogi GeneralRule GradientExchange ParameterExchange QFedAvg ScaffLSA Scaffnew Scaffold",
+    "fedpoint.channel.base": "Channel",
+    "fedpoint.channel.gather": "Gather",
     "fedpoint.core.agent": "Agent descend",
-    "fedpoint.core.algorithm": "CATALOGUE Card Reference algorithm",
-    "fedpoint.core.clock": "Clock",
-    "fedpoint.core.staleness": "Constant Hinge Polynomial",
-    "fedpoint.core.timed": "Arrivals Waiting",
-    "fedpoint.core.turns": "InStep OwnPace Replay",
+    "fedpoint.core.algorithm": "Algorithm CATALOGUE Card Reference",
+    "fedpoint.timing.base": "Tick Timing",
+    "fedpoint.timing.clock": "Clock",
+    "fedpoint.timing.timed": "Arrivals Waiting",
+    "fedpoint.timing.turns": "InStep OwnPace Replay",
     "fedpoint.core.inbox": "Inbox",
-    "fedpoint.core.network": "Network",
-    "fedpoint.core.participation": "Answering ByWeight Everyone Importance Participation Uniform read_trace",
+    "fedpoint.core.wrapped": "Wrapped",
+    "fedpoint.experiment.experiment": "Experiment",
+    "fedpoint.graphs.network": "Network",
+    "fedpoint.timing.participation": "Answering ByWeight Everyone Importance Participation Uniform read_trace",
     "fedpoint.core.random": "Key",
-    "fedpoint.core.schedule": "PartiallyAsynchronous RandomActivation Schedule Synchronous TotallyAsynchronous "
+    "fedpoint.timing.schedule": "PartiallyAsynchronous RandomActivation Schedule Synchronous TotallyAsynchronous "
     "WorstCase",
-    "fedpoint.core.steps": "Epochs Exponential InverseTime Scheduled Stragglers",
-    "fedpoint.core.trace": "Recorded",
-    "fedpoint.errors": "Diverged FedpointError",
+    "fedpoint.timing.trace": "Recorded",
+    "fedpoint.core.errors": "Diverged FedpointError",
     "fedpoint.problems.estimate": "Estimates estimate_constants",
-    "fedpoint.report.load": "load",
-    "fedpoint.report.model": "export",
-    "fedpoint.runtimes.supervisor": "Processes",
-    "fedpoint.verbs.baselines": "Baselines baselines",
-    "fedpoint.verbs.certify": "Certificate Finding certify",
-    "fedpoint.verbs.check": "Verdict check",
-    "fedpoint.verbs.compare": "Comparison compare",
-    "fedpoint.verbs.federate": "federate",
-    "fedpoint.verbs.forecast": "Forecast forecast",
-    "fedpoint.verbs.plan": "Choice Plan Prices plan",
-    "fedpoint.verbs.run": "Run run",
-    "fedpoint.verbs.sweep": "Sweep sweep",
+    "fedpoint.config.load": "load",
+    "fedpoint.results.run": "Run export",
+    "fedpoint.results.sweep": "Sweep",
+    "fedpoint.verbs.processes.supervisor": "Processes",
+    "fedpoint.results.baselines": "Baselines",
+    "fedpoint.verbs.baselines": "baselines",
+    "fedpoint.results.certificate": "Certificate Finding",
+    "fedpoint.verbs.certify": "certify",
+    "fedpoint.results.verdict": "Verdict",
+    "fedpoint.verbs.check": "check",
+    "fedpoint.results.comparison": "Comparison",
+    "fedpoint.verbs.compare": "compare",
+    "fedpoint.verbs.complexity": "complexity",
+    "fedpoint.federation.federate": "federate",
+    "fedpoint.results.forecast": "Forecast",
+    "fedpoint.verbs.forecast": "forecast",
+    "fedpoint.results.plan": "Choice Plan",
+    "fedpoint.theory.planning_cost": "Prices",
+    "fedpoint.verbs.plan": "plan",
+    "fedpoint.verbs.run": "run",
+    "fedpoint.verbs.sweep": "sweep",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_SUBMODULES = ("data", "estimators", "gtv", "metrics", "problems", "theory", "trackers")
+_SUBMODULES = {
+    "channel": "fedpoint.channel",
+    "data": "fedpoint.data",
+    "estimators": "fedpoint.estimators",
+    "gtv": "fedpoint.graphs.gtv",
+    "metrics": "fedpoint.metrics",
+    "problems": "fedpoint.problems",
+    "staleness": "fedpoint.timing.staleness",
+    "steps": "fedpoint.core.steps",
+    "theory": "fedpoint.theory",
+    "trackers": "fedpoint.trackers",
+}
 
 __all__ = ["__version__", *_SUBMODULES, *_HOME]
 
@@ -126,9 +162,9 @@ __all__ = ["__version__", *_SUBMODULES, *_HOME]
 def __getattr__(name: str) -> Any:
     if name not in _HOME and name not in _SUBMODULES:
         raise AttributeError(f"module 'fedpoint' has no attribute {name!r}")
-    with uncollected():
+    with paused_collection():
         if name in _SUBMODULES:
-            return importlib.import_module(f"fedpoint.{name}")
+            return importlib.import_module(_SUBMODULES[name])
         value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
     return value
 

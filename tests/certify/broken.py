@@ -252,8 +252,7 @@ FUNCTIONS = {
 # Classes --------------------------------------------------------------------------------------------------------------
 
 
-@fp.algorithm
-class UnsquaredProx:
+class UnsquaredProx(fp.Algorithm):
     """What a user writes who copies |v - w| without the square."""
 
     step: float
@@ -274,7 +273,6 @@ class UnsquaredProx:
         return w + inbox.mean
 
 
-@fp.algorithm
 class ForgetsE(fp.FedAvg):
     """agent.field(y) without e: the first sample again and again."""
 
@@ -284,32 +282,27 @@ class ForgetsE(fp.FedAvg):
         return y - w, memory
 
 
-@fp.algorithm
 class DropsWeights(fp.FedAvg):
     def local(self, w, memory, agent):
         change, memory = fp.FedAvg.local(self, w, memory, agent)
         return change / (5 * agent.share), memory
 
 
-@fp.algorithm
 class Renormalises(fp.FedAvg):
     def combine(self, w, inbox):
         return w + inbox.total / inbox.mass
 
 
-@fp.algorithm
 class NeverStores(fp.Scaffold):
     def local(self, heard, c_k, agent):
         return fp.Scaffold.local(self, heard, c_k, agent)[0], c_k
 
 
-@fp.algorithm
 class HubForgets(fp.Scaffold):
     def combine(self, hub, inbox):
         return Controlled(hub.w + self.server_step * inbox.mean.w, hub.c)
 
 
-@fp.algorithm
 class FlipsUpdate(fp.Scaffold):
     def local(self, heard, c_k, agent):
         x, c = heard
@@ -319,7 +312,6 @@ class FlipsUpdate(fp.Scaffold):
         return Controlled(y - x, new - c_k), new
 
 
-@fp.algorithm
 class FlipsCorrection(fp.Scaffold):
     def local(self, heard, c_k, agent):
         x, c = heard
@@ -329,7 +321,6 @@ class FlipsCorrection(fp.Scaffold):
         return Controlled(y - x, new - c_k), new
 
 
-@fp.algorithm
 class DividesBySelected(fp.Scaffold):
     """The mean over those selected where the total belongs."""
 
@@ -337,7 +328,6 @@ class DividesBySelected(fp.Scaffold):
         return Controlled(hub.w + self.server_step * inbox.mean.w, hub.c + inbox.mean.c)
 
 
-@fp.algorithm
 class NotPerStep(fp.Scaffold):
     def local(self, heard, c_k, agent):
         x, c = heard
@@ -348,26 +338,22 @@ class NotPerStep(fp.Scaffold):
         return Controlled(y - x, new - c_k), new
 
 
-@fp.algorithm
 class ServerStepInControl(fp.Scaffold):
     def combine(self, hub, inbox):
         return Controlled(hub.w + self.server_step * inbox.mean.w, hub.c + self.server_step * inbox.total.c)
 
 
-@fp.algorithm
 class LosesCorrection(fp.Scaffnew):
     def local(self, heard, memory, agent):
         sent, new = fp.Scaffnew.local(self, heard, memory, agent)
         return sent, Corrected(memory.h, new.x)
 
 
-@fp.algorithm
 class FullCorrection(fp.Scaffnew):
     def settle(self, w, memory):
         return Corrected(memory.h + (w - memory.x) / self.step, w)
 
 
-@fp.algorithm
 class NotDivided(fp.FedNova):
     def local(self, w, memory, agent):
         sent, memory = fp.FedNova.local(self, w, memory, agent)
@@ -377,13 +363,11 @@ class NotDivided(fp.FedNova):
         return w - inbox.mean.direction
 
 
-@fp.algorithm
 class SumOfLengths(fp.FedNova):
     def combine(self, w, inbox):
         return w - inbox.mean.length * inbox.mean.direction
 
 
-@fp.algorithm
 class CountsSteps(fp.FedNova):
     """|a|_1 taken as the number of steps although there is momentum."""
 
@@ -393,7 +377,6 @@ class CountsSteps(fp.FedNova):
         return sent._replace(direction=sent.direction * sent.length / steps, length=steps), memory
 
 
-@fp.algorithm
 class NoServerMemory(fp.FedOpt):
     def combine(self, hub, inbox):
         return hub._replace(w=fp.FedOpt.combine(self, hub, inbox).w)

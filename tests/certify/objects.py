@@ -5,7 +5,7 @@ import fedpoint as fp
 OBJECTS = {
     "GradientExchange": lambda: fp.GradientExchange(0.1),
     "ParameterExchange": lambda: fp.ParameterExchange(0.1),
-    "FedAvg": lambda: fp.FedAvg(0.1, 3),
+    "FedAvg": lambda: fp.FedAvg(0.1, 3, normalise=True),
     "FedAvg, not normalised": lambda: fp.FedAvg(0.1, 3, normalise=False),
     "FedProx": lambda: fp.FedProx(0.1, 3, pull=0.3),
     "FedProx, exact": lambda: fp.FedProx(pull=0.3, exact=True),

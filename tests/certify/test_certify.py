@@ -15,7 +15,7 @@ import right
 from objects import OBJECTS
 
 import fedpoint as fp
-from fedpoint.theory.certify.mistakes import CORRECTION_SIGN, METHODS, SAMPLE_REUSED
+from fedpoint.verbs.certify.mistakes import CORRECTION_SIGN, METHODS, SAMPLE_REUSED
 
 SEEDS = range(1000, 1020)
 
@@ -110,8 +110,7 @@ def test_controls_without_effect_are_fedavg_unless_more_was_claimed():
     assert "ends at FedAvg's point, " in found.reason and " from w*" in found.reason
 
 
-@fp.algorithm
-class SignDescent:
+class SignDescent(fp.Algorithm):
     """A method of nobody's catalogue."""
 
     step: float
@@ -191,8 +190,7 @@ def test_the_step_of_a_function_may_have_any_size():
 def test_a_class_whose_steps_have_another_name():
     """The engine draws as many samples as `local_steps` says: under another name all steps get the first one."""
 
-    @fp.algorithm
-    class Own:
+    class Own(fp.Algorithm):
         rate: float
         E: int = 3
 
@@ -269,13 +267,11 @@ def test_a_users_mistake_is_one_message(subject, options, words):
         fp.certify(subject, **options)
 
 
-@fp.algorithm
 class Raises(SignDescent):
     def local(self, w, memory, agent):
         raise KeyError("weights")
 
 
-@fp.algorithm
 class TurnsToNan(SignDescent):
     def combine(self, w, inbox):
         return w + jnp.log(-1.0 + 0 * w)

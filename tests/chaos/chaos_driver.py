@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import fedpoint as fp
-from fedpoint.report.folder import RunFolder
+from fedpoint.store.folder import RunFolder
 
 ROUNDS = 40_000
 TEXT = f"""\

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from unittest import mock
 
-from fedpoint.report import disk
+from fedpoint.store import disk
 
 CALLS = ("fsync", "replace", "rename", "unlink", "truncate")
 
@@ -28,7 +28,7 @@ class _Halting(io.BufferedWriter):
 
 @contextlib.contextmanager
 def every_step(look, synced=lambda fd: None):
-    """Call `look()` before each step of `report/disk` and in the middle of each write, `synced(fd)` after a sync."""
+    """Call `look()` before each step of `store/disk` and in the middle of each write, `synced(fd)` after a sync."""
 
     def before(real):
         def call(*args, **kwargs):

@@ -6,13 +6,14 @@ import pytest
 from chaos_driver import ROUNDS, TEXT, finish, look_at, same_bits, torment
 from disk_steps import Photographer, every_step
 
-from fedpoint.cli.experiment import perform, reopen
 from fedpoint.cli.progress import Watch
 from fedpoint.config import read
-from fedpoint.errors import FedpointError
-from fedpoint.report import disk, store
-from fedpoint.report import folder as folders
-from fedpoint.runtimes import session
+from fedpoint.config.runner import perform, reopen
+from fedpoint.core.errors import FedpointError
+from fedpoint.engine import session
+from fedpoint.store import disk
+from fedpoint.store import folder as folders
+from fedpoint.store import writer as store
 
 KILLS = 100
 SHORT = 17  # rounds: segments of 1, 8, 4, 2, 1, 1 without patience, and a commit after each

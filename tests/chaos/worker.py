@@ -14,8 +14,9 @@ from disk_steps import every_step
 
 
 def hurry(patience):
-    from fedpoint.report import folder, store
-    from fedpoint.runtimes import session
+    from fedpoint.engine import session
+    from fedpoint.store import folder
+    from fedpoint.store import writer as store
 
     store.PERIOD, store.SHARE, session.PATIENCE, folder.MAX_RECORD_FILES = 4 * patience, float("inf"), patience, 8
 

@@ -39,7 +39,7 @@ RIGHT = {
     "scaffnew": (fp.Scaffnew(0.2, probability=0.4), None),
     "q-fedavg": (fp.QFedAvg(0.0, 0.2, 3), None),
     "gradient exchange": (fp.GradientExchange(0.3), 1),
-    "decaying": (fp.FedAvg(fp.InverseTime(3.0, 8.0), 2), fp.Uniform(2)),
+    "decaying": (fp.FedAvg(fp.steps.InverseTime(3.0, 8.0), 2, normalise=True), fp.Uniform(2)),
 }
 QUICK = ("fedavg, two", "scaffold, two")
 
@@ -116,7 +116,6 @@ def test_divergence_is_compared_too():
 # Wrong ones. Each is SCAFFOLD or FedAvg with one line changed.
 
 
-@fp.algorithm
 class NeverStored(fp.Scaffold):
     """The agents' control variates are sent but never kept, and the hub's is never used."""
 
@@ -125,14 +124,12 @@ class NeverStored(fp.Scaffold):
         return type(heard)(change, 0.0 * change), c_k
 
 
-@fp.algorithm
 class FromNonzero(fp.Scaffold):
     def init(self, w):
         hub, c = fp.Scaffold.init(self, w)
         return hub, c + 0.5
 
 
-@fp.algorithm
 class Reuses(fp.FedAvg):
     """One sample for all local steps."""
 
@@ -141,7 +138,6 @@ class Reuses(fp.FedAvg):
         return y - w, memory
 
 
-@fp.algorithm
 class DropsWeights(fp.FedAvg):
     """Agents undo their shares: the hub's mean is the plain one."""
 
@@ -188,7 +184,7 @@ def test_a_server_that_drops_the_weights():
 def test_less_noise_than_forecast_is_wrong_too():
     """A claim of fewer participants than took part."""
     run = fp.run(fp.FedAvg(0.2, 3, normalise=False), quadratic(), ROUNDS, seed=1, repeats=REPEATS)
-    run.session.participation = fp.Uniform(1)
+    run.session.timing = fp.Uniform(1)
     verdict = fp.check(run)
     assert not verdict and "quieter" in verdict.words
 
@@ -229,7 +225,7 @@ def test_a_short_run_is_not_blamed_for_its_transient(rounds):
     bowls = fp.problems.Quadratic([0.2, 1.0, 5.0], [[0.0], [1.0], [4.0]])
     wide = fp.problems.Quadratic(np.array([np.diag([0.2, 3.0])] * 3), np.arange(6.0).reshape(3, 2))
     for problem in (bowls, wide):
-        run = fp.run(fp.FedAvg(step=0.1, local_steps=3), problem, rounds=rounds)
+        run = fp.run(fp.FedAvg(step=0.1, local_steps=3, normalise=True), problem, rounds=rounds)
         assert fp.check(run), fp.check(run)
-    wrong = fp.run(fp.FedAvg(step=0.06, local_steps=3), wide, rounds=rounds)
-    assert not fp.check(wrong, claims=fp.FedAvg(step=0.1, local_steps=3))
+    wrong = fp.run(fp.FedAvg(step=0.06, local_steps=3, normalise=True), wide, rounds=rounds)
+    assert not fp.check(wrong, claims=fp.FedAvg(step=0.1, local_steps=3, normalise=True))

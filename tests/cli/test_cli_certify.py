@@ -31,7 +31,6 @@ FILE = """
         return np.mean(ends, axis=0)
 
 
-    @fp.algorithm
     class Forgets(fp.Scaffold):
         def local(self, heard, memory, agent):
             message, new = fp.Scaffold.local(self, heard, memory, agent)

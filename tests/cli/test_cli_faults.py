@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fedpoint.report import disk, store
-from fedpoint.report.folder import RunFolder
-from fedpoint.runtimes import session
+from fedpoint.engine import session
+from fedpoint.store import disk
+from fedpoint.store import writer as store
+from fedpoint.store.folder import RunFolder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "chaos"))
 
@@ -39,9 +40,9 @@ def file(toml):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The folder of a run that nothing happened to."""
-    from fedpoint.cli.experiment import perform
     from fedpoint.cli.progress import Watch
     from fedpoint.config import read
+    from fedpoint.config.runner import perform
 
     folder = tmp_path_factory.mktemp("faults")
     (folder / "file.toml").write_text(TEXT.replace("record_every = 20", "record_every = 2"))
@@ -60,7 +61,7 @@ def resume(cli, folder="r", status=0):
 @pytest.fixture
 def half(cli, file):
     """A run that Ctrl-C ended in its sixth commit."""
-    from fedpoint.report.folder import RunFolder
+    from fedpoint.store.folder import RunFolder
 
     commits, real = itertools.count(1), RunFolder.commit
 

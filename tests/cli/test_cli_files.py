@@ -216,19 +216,19 @@ k = 1
         ({"name": "FedAvg", "step": {"per_agent": [1, 2, 3, 4]}}, fp.FedAvg(step=[1, 2, 3, 4])),
         (
             {"name": "fedavg", "step": {"inverse_time": {"scale": 2, "offset": 8.0}}, "local_steps": 3},
-            fp.FedAvg(step=fp.InverseTime(2, 8.0), local_steps=3),
+            fp.FedAvg(step=fp.steps.InverseTime(2, 8.0), local_steps=3, normalise=True),
         ),
         (
             {"name": "fedavg", "step": {"lecture004": {"strong": 0.5, "smooth": 2.0, "local_steps": 3}}},
-            fp.FedAvg(step=fp.InverseTime.lecture004(0.5, 2.0, 3)),
+            fp.FedAvg(step=fp.steps.InverseTime.lecture004(0.5, 2.0, 3)),
         ),
         (
             {"name": "fedavg", "step": {"exponential": {"initial": 0.5, "factor": 0.9}}},
-            fp.FedAvg(step=fp.Exponential(0.5, 0.9)),
+            fp.FedAvg(step=fp.steps.Exponential(0.5, 0.9)),
         ),
         (
             {"name": "fedprox", "step": 0.1, "local_steps": {"stragglers": 0.5, "steps": 10}},
-            fp.FedProx(step=0.1, local_steps=fp.Stragglers(10, 0.5)),
+            fp.FedProx(step=0.1, local_steps=fp.steps.Stragglers(10, 0.5)),
         ),
         ({"name": "fedyogi", "step": 0.1, "server_step": 0.3}, fp.FedYogi(step=0.1, server_step=0.3)),
         (

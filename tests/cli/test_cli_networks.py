@@ -67,7 +67,10 @@ def test_python_objects_state_themselves_and_come_back(tmp_path):
         [
             (fp.FedGD(step=0.05), {"network": net, "schedule": trace}),
             (fp.FedGD(step=0.05), {"network": net, "schedule": fp.OwnPace(clock, loss=0.2)}),
-            (fp.FedAvg(step=0.05), {"schedule": fp.Arrivals(clock, staleness=fp.Polynomial(0.5), mixing=0.5)}),
+            (
+                fp.FedAvg(step=0.05),
+                {"schedule": fp.Arrivals(clock, staleness=fp.staleness.Polynomial(0.5), mixing=0.5)},
+            ),
         ]
     ):
         whole = fp.run(method, task, rounds=17, seed=2, **options)

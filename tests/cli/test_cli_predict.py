@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.report.folder import export_model
+from fedpoint.store.folder import export_model
 
 HEADER = "a,b\n"
 

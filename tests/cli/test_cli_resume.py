@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import fedpoint as fp
-from fedpoint.cli.experiment import perform
 from fedpoint.cli.progress import Watch
 from fedpoint.config import read
-from fedpoint.report import store
-from fedpoint.report.folder import RunFolder
-from fedpoint.runtimes import session
+from fedpoint.config.runner import perform
+from fedpoint.engine import session
+from fedpoint.store import writer as store
+from fedpoint.store.folder import RunFolder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "chaos"))
 

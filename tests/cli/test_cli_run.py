@@ -8,7 +8,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.cli import progress
-from fedpoint.runtimes import session
+from fedpoint.engine import session
 
 ONE = """
     rounds = 40

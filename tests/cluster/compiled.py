@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 import fedpoint as fp
-from fedpoint.runtimes.cluster import PROGRAMS, ClusterSession, Group
-from fedpoint.verbs.run import as_participation, check_start
+from fedpoint.engine.cluster.session import PROGRAMS, ClusterSession, Group
+from fedpoint.experiment import Experiment
 
 DIM = 7
 COLLECTIVE = re.compile(r"= (.*?) (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(-start)?\(")
@@ -29,9 +29,9 @@ class Both(Group):
 def collectives(algorithm, participation, fast):
     """(kind, shape) of every collective in the compiled program."""
     problem = fp.problems.LinearStream.sample(agents=50, dim=DIM, seed=0)
-    settings = (algorithm, problem, as_participation(participation), check_start(problem, None), False, 0, 1, 1)
+    bound = Experiment(algorithm, problem, participation).bind()
     with jax.enable_x64(True):
-        here = ClusterSession(Both(0, 2), fast, *settings)
+        here = ClusterSession(bound, 1, Both(0, 2), fast)
         numbers = (np.int32(n) for n in (0, 4, 1))
         lowered = PROGRAMS[here.layout.threads].lower(
             here.group.mesh, here.layout, here.inputs, here.state, here.seeds, *numbers

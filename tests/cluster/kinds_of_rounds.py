@@ -46,7 +46,7 @@ def worlds():
     """name: (algorithm, problem, options of fp.run)."""
     clock = fp.Clock(np.linspace(0.2, 2.0, K), travel=0.3)
     steps = np.arange(K) % 4 + 1
-    avg, scaffold = fp.FedAvg(step=0.05, local_steps=3), fp.Scaffold(step=0.05, local_steps=2)
+    avg, scaffold = fp.FedAvg(step=0.05, local_steps=3, normalise=True), fp.Scaffold(step=0.05, local_steps=2)
     gd, sgd = fp.FedGD(step=0.02, coupling=0.5), fp.FedSGD(step=0.02, coupling=0.5)
     loosely = fp.PartiallyAsynchronous(3, activity=0.6, loss=0.1)
     some = fp.Answering(fp.Uniform(15), probability=0.6, keep=7, minimum=2)
@@ -58,11 +58,19 @@ def worlds():
         "by weight": (scaffold, rows(2), {"participation": fp.ByWeight(11)}),
         "importance": (avg, rows(2, "importance"), {"participation": fp.Importance(6)}),
         "answering": (scaffold, rows(2, "shuffle"), {"participation": some}),
-        "ragged": (fp.FedAvg(step=0.02, local_steps=steps), rows(2, "shuffle", ragged=True), {"participation": 20}),
+        "ragged": (
+            fp.FedAvg(step=0.02, local_steps=steps, normalise=True),
+            rows(2, "shuffle", ragged=True),
+            {"participation": 20},
+        ),
         "softmax": (fp.FedAdam(step=0.1, server_step=0.05, local_steps=2), softmax(), {"participation": 8}),
-        "stragglers": (fp.FedAvg(step=0.05, local_steps=fp.Stragglers(4, 0.5)), stream(), {"participation": 30}),
+        "stragglers": (
+            fp.FedAvg(step=0.05, local_steps=fp.steps.Stragglers(4, 0.5), normalise=True),
+            stream(),
+            {"participation": 30},
+        ),
         "scaffnew": (fp.Scaffnew(step=0.05, probability=0.4), stream(), {}),
-        "single precision": (fp.FedAvg(step=0.02, local_steps=2), single(), {"participation": 12}),
+        "single precision": (fp.FedAvg(step=0.02, local_steps=2, normalise=True), single(), {"participation": 12}),
         "late": (fp.FedAvg(step=0.05), stream(), {"schedule": fp.Arrivals(clock, buffer=3)}),
         "trajectory": (fp.FedLSA(step=0.1, local_steps=2), fp.problems.garnet(agents=K, sampling="trajectory"), {}),
         "network": (gd, rows(), {"network": graph()}),

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 from kinds_of_rounds import ROUNDS, worlds
 
-from fedpoint.runtimes.cluster import ClusterSession
-from fedpoint.runtimes.job import Line, Seat, _join
-from fedpoint.verbs.run import begin, check_network, check_schedule, check_start, drive
+from fedpoint.engine.cluster.session import ClusterSession
+from fedpoint.experiment import Experiment
+from fedpoint.results.run import begin, drive
+from fedpoint.verbs.processes.job import Line, Seat, _join
 
 
 class Mute:
@@ -18,11 +19,7 @@ class Mute:
 
 
 def session(group, fast, algorithm, problem, options):
-    network = check_network(options.get("network"), problem)
-    scheme = check_schedule(options.get("participation"), options.get("schedule"), network)
-    settings = (options.get("exact", False), 3, options.get("repeats", 1), 2)
-    model = check_start(problem, None, network)
-    return ClusterSession(group, fast, algorithm, problem, scheme, model, *settings, network=network)
+    return ClusterSession(Experiment(algorithm, problem, seed=3, **options).bind(), 2, group, fast)
 
 
 def main(process, processes, port, out, *more):

@@ -16,13 +16,15 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.errors import Recovered
-from fedpoint.report.statement import versions
-from fedpoint.runtimes.blocks import BLOCKS, Blocks
-from fedpoint.runtimes.cluster import ClusterSession, Group
-from fedpoint.runtimes.job import Job, Nameless, _agree, pack, unpack
-from fedpoint.runtimes.supervisor import _free_port
-from fedpoint.verbs.run import as_participation, begin, check_start, drive
+from fedpoint.core.errors import Recovered
+from fedpoint.engine.cluster.blocks import BLOCKS, Blocks
+from fedpoint.engine.cluster.session import ClusterSession, Group
+from fedpoint.experiment import Experiment
+from fedpoint.results.run import begin, drive
+from fedpoint.store.records import Place
+from fedpoint.store.statement import versions
+from fedpoint.verbs.processes.job import Goal, Job, Nameless, _agree, pack, unpack
+from fedpoint.verbs.processes.supervisor import _free_port
 
 HERE = Path(__file__).parent
 ROUNDS, EVERY, L = 600, 50, 8
@@ -48,8 +50,8 @@ def problem():
 
 def here(rounds=ROUNDS):
     """The same sums in this process."""
-    settings = (METHOD, problem(), as_participation(L), check_start(problem(), None), False, 3, 1, EVERY)
-    return drive(begin(ClusterSession(Group(), False, *settings)), rounds)
+    bound = Experiment(METHOD, problem(), L, seed=3).bind()
+    return drive(begin(ClusterSession(bound, EVERY, Group(), False)), rounds)
 
 
 def shared_out(tmp_path, processes=2, rounds=ROUNDS, **options):
@@ -89,14 +91,13 @@ def test_two_processes_one_of_them_killed_are_one_process(tmp_path):
 def test_rows_of_any_number_of_agents_go_through_one_file_once(model):
     X, groups = np.random.default_rng(0).normal(size=(4_000, 30)), np.repeat(np.arange(100), 40)
     given = model(X, X.sum(1) > 0, groups=groups, batch=3)
-    stop = evaluate = network = None
-    settings = (as_participation(None), network, given.start(), False, 3, 1, 1, 1, stop, evaluate, "", False, "")
+    asked = Experiment(METHOD, given, seed=3, record_every=1)
     arrays = Nameless()
-    packed = pack(Job(METHOD, given, *settings), arrays)
+    packed = pack(Job(asked, Goal(1), Place(Path()), False, ""), arrays)
     assert len(packed) < 20_000  # bytes: the data are not in the stream
     others = given.label.nbytes if model is fp.problems.Logistic else 100 * 31 * 31 * 8
     assert arrays.bytes().size < 1.1 * sum(a.nbytes for a in given.common.rows) + others
-    taken = unpack(packed, arrays).problem
+    taken = unpack(packed, arrays).experiment.problem
     for a, b in zip(
         jax.tree.leaves((taken.own, taken.common)), jax.tree.leaves((given.own, given.common)), strict=True
     ):

@@ -13,8 +13,7 @@ STEPS = np.array([2, 4, 3, 1])  # local steps of the four agents, where they dif
 FACTORS = np.array([1.0, 0.5, 1.5, 0.8])  # and their steps
 
 
-@fp.algorithm
-class Damped:
+class Damped(fp.Algorithm):
     """What a user may write: local steps, and a memory of the last change, of which a part is repeated."""
 
     step: float
@@ -145,10 +144,10 @@ class Instance:
 INSTANCES = {
     "GradientExchange": Instance("gradient_exchange", lambda s, k, p: fp.GradientExchange(s), "gradient"),
     "ParameterExchange": Instance("parameter_exchange", lambda s, k, p: fp.ParameterExchange(s), "gradient"),
-    "FedAvg": Instance("fedavg", lambda s, k, p: fp.FedAvg(s, 3), "fedavg"),
+    "FedAvg": Instance("fedavg", lambda s, k, p: fp.FedAvg(s, 3, normalise=True), "fedavg"),
     "FedAvg, decaying": Instance(
         "fedavg",
-        lambda s, k, p: fp.FedAvg(fp.InverseTime(8.0 * s, 8.0), 3, normalise=False),
+        lambda s, k, p: fp.FedAvg(fp.steps.InverseTime(8.0 * s, 8.0), 3, normalise=False),
         "fedavg_decaying",
         engine=False,
     ),

@@ -10,13 +10,14 @@ from instances import ALL, ENGINE, INSTANCES, OTHER, STEP, Central, Damped
 
 import fedpoint as fp
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import CATALOGUE, per_agent_fields, samples_per_round
-from fedpoint.core.participation import as_participation
-from fedpoint.core.random import Key
+from fedpoint.core.algorithm import CATALOGUE, bind_algorithm, samples_per_round
+from fedpoint.core.random import Key, Stream
+from fedpoint.core.record import one_agent
+from fedpoint.engine.program import PROGRAMS
+from fedpoint.engine.session import Session, flatten, unflatten
+from fedpoint.experiment import Experiment
 from fedpoint.problems import Mine
-from fedpoint.report.folder import RunFolder, export_model, load_model
-from fedpoint.runtimes.session import Session, flatten, unflatten
-from fedpoint.runtimes.simulation import PROGRAMS
+from fedpoint.store.folder import RunFolder, export_model, load_model
 
 SIZES = (5, 8, 6, 7)
 every_instance = pytest.mark.parametrize("name", INSTANCES)
@@ -44,9 +45,8 @@ NOISY = bowls(noise=0.2)
 
 
 def session(name, step=STEP, seed=3, repeats=1, participation=None, problem=NOISY, **layout):
-    made = Session(
-        algorithm(name, step), problem, as_participation(participation), problem.start(), False, seed, repeats, 1
-    )
+    asked = Experiment(algorithm(name, step), problem, participation=participation, seed=seed, repeats=repeats)
+    made = Session(asked.bind(), 1)
     made.layout = dataclasses.replace(made.layout, **layout)
     return made
 
@@ -54,7 +54,7 @@ def session(name, step=STEP, seed=3, repeats=1, participation=None, problem=NOIS
 def few(name):
     """Few participants where the method allows them, so that memories age."""
     card = CATALOGUE.get(INSTANCES[name].card)
-    return 3 if card is None or card.participation is None or "Uniform" in card.participation else None
+    return None if card is not None and card.restriction else 3
 
 
 def histories(made, rounds):
@@ -152,7 +152,6 @@ def test_local_is_traced_once_a_program():
             traced.append(agent)
             return super().local(w, last, agent)
 
-    Counted = fp.algorithm(Counted)
     fp.run(Counted(0.1), NOISY, rounds=200)
     assert len(traced) <= 6  # shapes, the loop's body (which JAX may look at more than once), never once a round
     before = len(traced)
@@ -183,8 +182,7 @@ def test_hub_and_memory_survive_serialisation(name, tmp_path):
 def test_messages_survive_serialisation(name, tmp_path):
     """What goes down and what comes up, as a site would send it: named arrays in an npz, nothing pickled."""
     problem, method = bowls([0]), algorithm(name, agents=[0])
-    own = {f: getattr(method, f)[0] for f in per_agent_fields(method) if np.ndim(getattr(method, f)) == 1}
-    method = dataclasses.replace(method, **own)
+    method = one_agent(bind_algorithm(method, problem), 0)
     with jax.enable_x64(True):
         key, mine = (
             Key.of(0),
@@ -192,7 +190,7 @@ def test_messages_survive_serialisation(name, tmp_path):
         )
         hub, memory = method.init(jnp.asarray([1.0, -2.0, 0.5]))
         down = method.say(hub, key.row())
-        agent = Agent(problem.oracle, mine, key, None, None, True, 0, 1.0)
+        agent = Agent(problem.oracle, mine, Stream(key, 0, 0), None, None, True, 1.0)
         up, memory = method.local(down, memory, agent)
     for label, message in (("down", down), ("up", up), ("memory", memory)):
         message = jax.tree.map(np.asarray, message)
@@ -328,9 +326,9 @@ def test_a_sweep_keeps_what_is_not_swept():
     """Epochs, numbers per agent, schedules: bound to the problem as in a run."""
     rows = regression(batch=3)
     for method in (
-        fp.FedAvg(STEP, local_steps=fp.Epochs(2)),
+        fp.FedAvg(STEP, local_steps=fp.steps.Epochs(2), normalise=True),
         fp.FedProx(STEP, local_steps=[1, 2, 3, 4], pull=0.1),
-        fp.FedAvg(STEP, local_steps=fp.Stragglers(3, 0.5)),
+        fp.FedAvg(STEP, local_steps=fp.steps.Stragglers(3, 0.5), normalise=True),
     ):
         swept = fp.sweep(method, rows, over={"step": [STEP, OTHER]}, rounds=4)
         for i, step in enumerate((STEP, OTHER)):

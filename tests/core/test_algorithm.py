@@ -92,9 +92,9 @@ def test_a_name_like_no_other_gets_the_list():
         (lambda: fp.FedAvg(step=float("inf")), "FedAvg: step must be .*got inf"),
         (lambda: fp.FedAvg(step=[0.1, -0.1]), "FedAvg: step must be above 0"),
         (lambda: fp.FedAvg(step="fast"), "FedAvg: step must be a number, got 'fast'"),
-        (lambda: fp.FedAvg(step=0.1, local_steps=0), "local_steps must be at least 1, got 0"),
-        (lambda: fp.FedAvg(step=0.1, local_steps=2.5), "local_steps must be whole numbers, got 2.5"),
-        (lambda: fp.FedAvg(step=0.1, local_steps=[1, 0]), "local_steps must be at least 1"),
+        (lambda: fp.FedAvg(step=0.1, local_steps=0, normalise=True), "local_steps must be at least 1, got 0"),
+        (lambda: fp.FedAvg(step=0.1, local_steps=2.5, normalise=True), "local_steps must be whole numbers, got 2.5"),
+        (lambda: fp.FedAvg(step=0.1, local_steps=[1, 0], normalise=True), "local_steps must be at least 1"),
         (lambda: fp.GradientExchange(step=[0.1, 0.2]), "step must be one number, got 2 .*fp.sweep"),
         (lambda: fp.GradientExchange(step=-1.0), "GradientExchange: step must be above 0"),
         (lambda: fp.ParameterExchange(step=-1.0), "ParameterExchange: step must be above 0"),
@@ -134,14 +134,14 @@ def test_a_hyper_parameter_out_of_range_is_refused_by_name(make, words):
 
 
 def test_whole_floats_are_whole_numbers():
-    algorithm = fp.FedAvg(0.1, local_steps=3.0)
+    algorithm = fp.FedAvg(0.1, local_steps=3.0, normalise=True)
     assert algorithm.local_steps == 3 and isinstance(algorithm.local_steps, int)
 
 
 @pytest.mark.parametrize(
     "algorithm",
     [
-        fp.FedAvg(0.1, local_steps=[1, 2]),
+        fp.FedAvg(0.1, local_steps=[1, 2], normalise=True),
         fp.FedAvg([0.1, 0.2]),
         fp.Scaffold(0.1, local_steps=[1, 2, 3, 4]),
         fp.GeneralRule(0.1, weights=[0.5, 0.5]),
@@ -154,30 +154,29 @@ def test_numbers_per_agent_must_be_as_many_as_the_agents(algorithm):
 
 def test_how_many_samples_a_round_draws_is_known_before_it():
     assert samples_per_round(fp.GradientExchange(0.1)) == 1
-    assert samples_per_round(fp.FedAvg(0.1, local_steps=[2, 7])) == 7
-    assert samples_per_round(fp.FedAvg(0.1, local_steps=fp.Stragglers(4, 0.5))) == 4
+    assert samples_per_round(fp.FedAvg(0.1, local_steps=[2, 7], normalise=True)) == 7
+    assert samples_per_round(fp.FedAvg(0.1, local_steps=fp.steps.Stragglers(4, 0.5), normalise=True)) == 4
     assert samples_per_round(fp.Scaffold(0.1, 3)) == 3
     assert samples_per_round(fp.Scaffold(0.1, 3, option=1)) == 4
     assert samples_per_round(fp.Scaffnew(0.1, probability=0.5)) is None
 
 
 def test_an_algorithm_of_ones_own_needs_three_methods():
+    class Half(fp.Algorithm):
+        def init(self, w):
+            return w, ()
+
+        def local(self, w, memory, agent):
+            return w, memory
+
     with pytest.raises(fp.FedpointError, match="algorithm Half lacks the method 'combine'"):
-
-        @fp.algorithm
-        class Half:
-            def init(self, w):
-                return w, ()
-
-            def local(self, w, memory, agent):
-                return w, memory
+        Half()
 
 
 def test_an_algorithm_of_ones_own_has_a_card_but_is_not_in_the_catalogue():
     before = dict(CATALOGUE)
 
-    @fp.algorithm
-    class MyMethod:
+    class MyMethod(fp.Algorithm):
         """Half a step.
 
         More.
@@ -201,5 +200,7 @@ def test_an_algorithm_of_ones_own_has_a_card_but_is_not_in_the_catalogue():
 
 
 def test_algorithms_print_and_compare_by_value():
-    assert fp.FedAvg(0.1, 3) == fp.FedAvg(0.1, 3) and fp.FedAvg(0.1, 3) != fp.FedAvg(0.1, 4)
+    assert fp.FedAvg(0.1, 3, normalise=True) == fp.FedAvg(0.1, 3, normalise=True) and fp.FedAvg(
+        0.1, 3, normalise=True
+    ) != fp.FedAvg(0.1, 4, normalise=True)
     assert "step=0.1" in repr(fp.FedAvg(0.1)) and "local_steps=1" in repr(fp.FedAvg(0.1))

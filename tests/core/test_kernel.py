@@ -7,11 +7,11 @@ import pytest
 from jax import lax
 
 import fedpoint as fp
-from fedpoint.core import kernel
-from fedpoint.core.participation import as_participation
+from fedpoint.core import operations
 from fedpoint.core.random import threefry
-from fedpoint.runtimes import layout
-from fedpoint.runtimes.session import Session
+from fedpoint.engine import layout
+from fedpoint.engine.cpu import kernel
+from fedpoint.engine.session import Session
 
 x = np.random.default_rng(0).uniform(0.1, 0.9, (5, 7))
 i = np.arange(35, dtype=np.int64).reshape(5, 7) - 9
@@ -163,7 +163,7 @@ def test_softmax_and_products_are_the_same_inside():
         big = 800 * (x - 0.5)  # exp(400) without the shift would be infinite squared
 
         def both(a, z):
-            return kernel.products(a, a[:3]), kernel.softmax(z)
+            return operations.products(a, a[:3]), operations.softmax(z)
 
         inside = jax.jit(lambda once, a, z: kernel.in_one_kernel(once, both, a, z))(1, x, big)
         e = np.exp(big - big.max(0))
@@ -174,10 +174,10 @@ def test_softmax_and_products_are_the_same_inside():
 
 
 METHODS = {
-    "fedavg": fp.FedAvg(step=0.1, local_steps=fp.Epochs(2)),
-    "scaffold": fp.Scaffold(step=0.1, local_steps=fp.Epochs(2)),
-    "fedprox": fp.FedProx(step=0.1, pull=0.5, local_steps=fp.Epochs(2)),
-    "qfedavg": fp.QFedAvg(step=0.1, q=1.0, local_steps=fp.Epochs(2)),
+    "fedavg": fp.FedAvg(step=0.1, local_steps=fp.steps.Epochs(2), normalise=True),
+    "scaffold": fp.Scaffold(step=0.1, local_steps=fp.steps.Epochs(2)),
+    "fedprox": fp.FedProx(step=0.1, pull=0.5, local_steps=fp.steps.Epochs(2)),
+    "qfedavg": fp.QFedAvg(step=0.1, q=1.0, local_steps=fp.steps.Epochs(2)),
 }
 
 
@@ -205,7 +205,7 @@ def test_a_kernel_of_many_rounds_copies_no_large_memories():
         X, groups = rng.standard_normal((counts.sum(), 10)), np.repeat(np.arange(agents), counts)
         problem = fp.problems.Logistic(X, rng.integers(0, 2, len(X)), groups=groups, batch=4, sampling="shuffle")
         method = METHODS["scaffold"]
-        return Session(method, problem, as_participation(3), problem.start(), False, 0, 1, 1).layout
+        return Session(fp.Experiment(method, problem, participation=3).bind(), 1).layout
 
     few, many = of(20), of(20_000)
     assert few.kernel and few.whole and many.kernel and not many.whole

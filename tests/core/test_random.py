@@ -11,7 +11,7 @@ from jax.extend.random import threefry_2x32
 from scipy import stats
 
 from fedpoint.core.random import Key, _cos_turn, _log, _uniform, threefry
-from fedpoint.runtimes import cache
+from fedpoint.engine.cpu import cache
 
 ALMOST_SURELY = 1e-5  # the smallest p-value a right generator may show here; seeds are fixed
 

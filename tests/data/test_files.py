@@ -65,7 +65,9 @@ def test_run_resume_forecast_check_predict():
     # What Python makes of the same file.
     table = fp.data.read_table("data/loans.csv", "default", "bank", held_out=0.25)
     problem = table.problem(ridge=0.1)
-    run = fp.run(fp.FedAvg(step=0.5, local_steps=2), problem, rounds=100, evaluate=table.evaluation(problem))
+    run = fp.run(
+        fp.FedAvg(step=0.5, local_steps=2, normalise=True), problem, rounds=100, evaluate=table.evaluation(problem)
+    )
     assert done["log_loss"]["mean"] == pytest.approx(run.evaluation["log_loss"][0, -1], rel=1e-12)
 
     cli("resume", "r", "--rounds", 200, "--no-figure", "-q")

@@ -55,7 +55,9 @@ def routing():
 
 def test_clone_keeps_parameters_and_forgets_fits(banks):
     X, y, _, who = banks
-    model = FederatedRegressor(fp.FedAvg(step=0.1, local_steps=2), alpha=3.0, random_state=7).fit(X, y, groups=who)
+    model = FederatedRegressor(fp.FedAvg(step=0.1, local_steps=2, normalise=True), alpha=3.0, random_state=7).fit(
+        X, y, groups=who
+    )
     copy = clone(model)
     assert copy.alpha == 3.0 and copy.algorithm == model.algorithm and not hasattr(copy, "coef_")
     assert set(copy.get_params()) == set(model.get_params())

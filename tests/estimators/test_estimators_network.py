@@ -6,7 +6,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import fedpoint as fp
 from fedpoint.estimators import MeanModelWarning, NetworkClassifier, NetworkRegressor
-from fedpoint.estimators.tasks import LogisticTask, RidgeTask
+from fedpoint.problems.penalised import LogisticTask, RidgeTask
 
 NAMES = np.array(["ann", "bob", "cat", "dan"])
 PAIRS = fp.Network.from_edges([("ann", "bob"), ("cat", "dan")])  # two components

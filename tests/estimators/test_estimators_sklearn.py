@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 import fedpoint as fp
 from fedpoint.estimators import FederatedClassifier, FederatedRegressor, small
 from fedpoint.estimators.federated import Settled
-from fedpoint.estimators.tasks import LogisticTask, RidgeTask
+from fedpoint.problems.penalised import LogisticTask, RidgeTask
 
 TIGHT = {"rounds": 1500, "tol": 1e-12}
 
@@ -153,7 +153,7 @@ def test_rows_may_change_hands(rows, agents, rng):
 ALGORITHMS = [
     fp.Scaffold(step=0.05, local_steps=4),
     fp.Scaffnew(step=0.05, local_steps=4),
-    fp.FedAvg(step=0.2, local_steps=4),
+    fp.FedAvg(step=0.2, local_steps=4, normalise=True),
     fp.FedProx(step=0.05, local_steps=4, pull=0.5),
     fp.GradientExchange(step=0.1),
 ]
@@ -192,7 +192,7 @@ def test_what_is_not_small(rng):
     assert not small.suits(fp.Scaffold(step=0.1), task, 10**6, None)
     assert not small.suits(fp.Scaffold(step=0.1), task, 10, 2)
     assert not small.suits(fp.FedAdam(step=0.1), task, 10, None)
-    assert not small.suits(fp.FedAvg(step=0.1, local_steps=[1, 2, 3]), task, 10, None)
+    assert not small.suits(fp.FedAvg(step=0.1, local_steps=[1, 2, 3], normalise=True), task, 10, None)
     batched = RidgeTask(task._A, task._b, task.ridge, batch=2)
     assert not small.suits(fp.Scaffold(step=0.1), batched, 10, None)
 

@@ -15,7 +15,7 @@ import pytest
 from studies import SITES
 
 from fedpoint.federation.flare.demo import free_port
-from fedpoint.federation.flare.kits import Kit, dress, provision
+from fedpoint.federation.flare.kits import Kit, furnish_kit, provision
 from fedpoint.federation.flare.lead import Lead
 from fedpoint.federation.flare.parties import consent, end, start
 from fedpoint.federation.study import parse
@@ -42,7 +42,7 @@ class Live:
         """Another study of the same parties, while they run: each has its file, and every site consents to it."""
         self.study = parse({**content, "server": self.study.server})
         for name, kit in self.kits.items():
-            dress(kit.folder, name, self.study)
+            furnish_kit(kit.folder, name, self.study)
             self.kits[name] = Kit(kit.folder)
         for site in SITES:
             consent(self.kits[site], None)

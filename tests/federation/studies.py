@@ -3,7 +3,7 @@
 import numpy as np
 
 import fedpoint as fp
-from fedpoint.config.methods import card_of, makers
+from fedpoint.algorithms.catalogue import card_of, makers
 
 SITES = ["a", "b", "c"]
 ROWS = {"kind": "least_squares", "agents": 3, "rows": [4, 9], "dim": 3, "mean": True, "batch": 2}

@@ -5,7 +5,7 @@ import pytest
 from studies import AVERAGE, BOWLS, CONTROL, FULL, METHODS, ROWS, SITES, SYSTEM, content, every_method, gap
 
 import fedpoint as fp
-from fedpoint.config.methods import makers
+from fedpoint.algorithms.catalogue import makers
 from fedpoint.federation.inprocess import Fault
 from fedpoint.federation.ledger import Ledger
 from fedpoint.federation.study import parse
@@ -166,7 +166,7 @@ def test_an_abandoned_round_is_as_in_the_simulation(algorithm, tmp_path):
 
 def invariant(made, root):
     """c - sum p_k c_k, from the hub's folder and the sites' own."""
-    from fedpoint.report.disk import read_npz
+    from fedpoint.store.disk import read_npz
 
     hub, _ = read_npz(root / "hub" / "hub.npz", "hub")
     total = 0.0

@@ -178,8 +178,8 @@ def told(number, change):
     """A site's answer to its first or second question, changed."""
 
     def edit(data):
-        letter = wire.decode(data)
-        header, arrays = change(dict(letter.header), {name: a.copy() for name, a in letter.arrays.items()})
+        packet = wire.decode(data)
+        header, arrays = change(dict(packet.header), {name: a.copy() for name, a in packet.arrays.items()})
         return wire.encode(header, arrays)
 
     return Fault("b", number, edit)

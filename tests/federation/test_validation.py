@@ -22,16 +22,16 @@ def changed(header=None, arrays=None):
     """An answer with something else in it."""
 
     def change(data):
-        letter = wire.decode(data)
-        new = {name: array if arrays is None else arrays(array.copy()) for name, array in letter.arrays.items()}
-        return wire.encode({**letter.header, **(header or {})}, new)
+        packet = wire.decode(data)
+        new = {name: array if arrays is None else arrays(array.copy()) for name, array in packet.arrays.items()}
+        return wire.encode({**packet.header, **(header or {})}, new)
 
     return change
 
 
 def renamed(data):
-    letter = wire.decode(data)
-    return wire.encode(letter.header, {f"{name}x": array for name, array in letter.arrays.items()})
+    packet = wire.decode(data)
+    return wire.encode(packet.header, {f"{name}x": array for name, array in packet.arrays.items()})
 
 
 def not_a_number(array):
@@ -100,10 +100,10 @@ def test_two_answers_count_once(tmp_path):
 
 def test_without_validation_one_answer_spoils_the_model(tmp_path, monkeypatch):
     """The tests above can fail: merged unseen, a NaN stays."""
-    from fedpoint.errors import Diverged
+    from fedpoint.core.errors import Diverged
     from fedpoint.federation import validate
 
-    monkeypatch.setattr(validate, "message", lambda letter, like, share, cap: letter.arrays)
+    monkeypatch.setattr(validate, "message", lambda packet, like, share, cap: packet.arrays)
     with pytest.raises(Diverged):
         fp.federate(STUDY, folder=tmp_path, faults=[Fault("a", FIRST + ROUND, changed(arrays=not_a_number))])
 
@@ -202,12 +202,12 @@ def test_messages_come_back_to_the_bit(rng):
         "d": np.arange(3),
         "e": np.array([True]),
     }
-    letter = wire.decode(wire.encode({"x": 1, "y": [0.1, "ü"], "z": None}, arrays))
-    assert letter.header == {"x": 1, "y": [0.1, "ü"], "z": None}
+    packet = wire.decode(wire.encode({"x": 1, "y": [0.1, "ü"], "z": None}, arrays))
+    assert packet.header == {"x": 1, "y": [0.1, "ü"], "z": None}
     for name, array in arrays.items():
-        assert letter.arrays[name].dtype == array.dtype
-        assert np.array_equal(letter.arrays[name], array)
-        assert letter.arrays[name].shape == array.shape
+        assert packet.arrays[name].dtype == array.dtype
+        assert np.array_equal(packet.arrays[name], array)
+        assert packet.arrays[name].shape == array.shape
 
 
 def test_no_bytes_do_anything_but_be_refused(rng):

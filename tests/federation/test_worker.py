@@ -13,7 +13,7 @@ from fedpoint.federation import wire
 from fedpoint.federation.site import Site
 from fedpoint.federation.study import parse
 from fedpoint.federation.worker import Worker
-from fedpoint.report.disk import to_toml
+from fedpoint.store.disk import to_toml
 
 
 def test_killed_between_two_rounds_and_in_one(tmp_path):
@@ -30,9 +30,9 @@ def test_killed_between_two_rounds_and_in_one(tmp_path):
         return wire.encode({**head, "round": round, "merged": merged}, heard)
 
     def message(data):
-        letter = wire.decode(data)
-        assert "failure" not in letter.header, letter.header
-        return letter.arrays
+        packet = wire.decode(data)
+        assert "failure" not in packet.header, packet.header
+        return packet.arrays
 
     here, worker = Site(study, "a", tmp_path / "here"), Worker(kit, 60.0)
     try:

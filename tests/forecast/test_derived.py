@@ -12,7 +12,7 @@ import worlds
 
 import fedpoint as fp
 from fedpoint.core.algorithm import CATALOGUE
-from fedpoint.theory.closed import closed_forms
+from fedpoint.theory.closed_forms import closed_forms
 from fedpoint.theory.operator import Setting
 
 CLOSE = 1e-8
@@ -118,7 +118,6 @@ def test_scaffnew_needs_everyone():
 C0 = np.array([0.3, -0.2])
 
 
-@fp.algorithm
 class Shifted(fp.Scaffold):
     """SCAFFOLD whose agents' controls start at C0, the hub's at 0."""
 
@@ -127,7 +126,6 @@ class Shifted(fp.Scaffold):
         return hub, c + C0
 
 
-@fp.algorithm
 class ShiftedNew(fp.Scaffnew):
     def init(self, w):
         hub, memory = fp.Scaffnew.init(self, w)

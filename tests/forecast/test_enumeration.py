@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.core.participation import Moments
 from fedpoint.theory.moments import Second
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.steady import fixed_point
+from fedpoint.timing.participation import Moments
 
 STEP = 0.3
 RELATIVE = 1e-12
@@ -123,7 +123,7 @@ def test_fedavgm(who):
 def test_stragglers(method, who):
     """With chance 0.6 an agent stops after 1 or 2 steps, each as likely: 1 step with chance 0.3."""
     scheme, outcomes = every.WHO[who]
-    late = fp.Stragglers(2, 0.6)
+    late = fp.steps.Stragglers(2, 0.6)
     if method == "fedavg":
         setting, plain = setting_of(fp.FedAvg(STEP, late, normalise=False), scheme), every.fedavg(STEP)
     else:

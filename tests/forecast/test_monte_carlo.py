@@ -131,7 +131,7 @@ def test_a_wrong_forecast_is_seen():
 
 @pytest.mark.parametrize(
     "step",
-    [fp.InverseTime(2.0, 6.0), pytest.param(fp.Exponential(0.3, 0.99), marks=pytest.mark.slow)],
+    [fp.steps.InverseTime(2.0, 6.0), pytest.param(fp.steps.Exponential(0.3, 0.99), marks=pytest.mark.slow)],
     ids=["1/t", "exponential"],
 )
 def test_the_curve_of_decaying_steps(step):

@@ -11,8 +11,7 @@ import fedpoint as fp
 REPEATS, ROUNDS, TAIL = 300, 120, 60
 
 
-@fp.algorithm
-class Mine:
+class Mine(fp.Algorithm):
     """FedAvg as a user may write it."""
 
     step: float
@@ -29,8 +28,7 @@ class Mine:
         return w + inbox.mean
 
 
-@fp.algorithm
-class Remembers:
+class Remembers(fp.Algorithm):
     """A memory of the last change, of which a part is repeated."""
 
     step: float
@@ -47,7 +45,6 @@ class Remembers:
         return w + inbox.mean
 
 
-@fp.algorithm
 class Reuses(Mine):
     """One sample for all local steps: only drawn rounds can tell."""
 
@@ -56,7 +53,6 @@ class Reuses(Mine):
         return y - w, memory
 
 
-@fp.algorithm
 class Slows(Mine):
     """Steps that shrink with the rounds, without a schedule to be seen."""
 
@@ -145,7 +141,6 @@ def test_shuffled_rows_are_sampled():
 
 
 def test_a_hub_that_draws_must_say_what():
-    @fp.algorithm
     class Tosses(Mine):
         def say(self, w, row):
             return w + 0.01 * row.normal(w.shape)

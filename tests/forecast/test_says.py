@@ -9,7 +9,7 @@ import pytest
 import worlds
 
 import fedpoint as fp
-from fedpoint.errors import Diverged
+from fedpoint.core.errors import Diverged
 
 REPEATS = 400
 
@@ -152,12 +152,12 @@ def test_adaptive_servers_have_limit_and_rate_only(server):
 
 def test_a_large_state_says_so():
     problem = fp.problems.LinearStream(np.zeros((2, 300)))
-    f = fp.forecast(fp.FedAvg(0.1, 2), problem, start=np.ones(300))
+    f = fp.forecast(fp.FedAvg(0.1, 2, normalise=True), problem, start=np.ones(300))
     assert f.bias == 0.0 and f.rate == pytest.approx(0.95**2, rel=1e-8) and f.floor is None
     assert any("300 numbers" in note for note in f.notes)
     with pytest.raises(fp.FedpointError, match="300 numbers"):
         f.curve(3)
-    exact = fp.forecast(fp.FedAvg(0.1, 2), problem, start=np.ones(300), exact=True)
+    exact = fp.forecast(fp.FedAvg(0.1, 2, normalise=True), problem, start=np.ones(300), exact=True)
     np.testing.assert_allclose(exact.curve(3), 300 * 0.95 ** (4 * np.arange(4)), rtol=1e-10)
     assert exact.floor == 0.0 and exact.rounds_to(1.0) == math.ceil(math.log(300) / -math.log(0.95**4))
 

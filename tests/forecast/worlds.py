@@ -58,7 +58,7 @@ ETA = 0.1
 
 BIASED = {
     "fedavg": fp.FedAvg(ETA, RAGGED, normalise=False),
-    "fedavg, normalised": fp.FedAvg(0.4, RAGGED),
+    "fedavg, normalised": fp.FedAvg(0.4, RAGGED, normalise=True),
     "fedavg, own steps": fp.FedAvg(OWN, RAGGED, normalise=False),
     "fedprox": fp.FedProx(ETA, RAGGED, pull=0.8),
     "fedprox, exact": fp.FedProx(pull=0.8, exact=True),

@@ -17,7 +17,7 @@ def main(name, *options):
 
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2] / "src")]
     with atheris.instrument_imports(
-        include=["fedpoint.config", "fedpoint.data", "fedpoint.report", "fedpoint.federation"]
+        include=["fedpoint.config", "fedpoint.data", "fedpoint.store", "fedpoint.show", "fedpoint.federation"]
     ):
         import fuzz_targets as targets
 

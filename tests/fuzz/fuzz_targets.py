@@ -10,12 +10,12 @@ from pathlib import Path
 
 import fedpoint as fp
 from fedpoint.config import read
-from fedpoint.core import room
+from fedpoint.core import memory_limits as room
+from fedpoint.core.errors import FedpointError, Recovered
 from fedpoint.data.tables import read_table
-from fedpoint.errors import FedpointError, Recovered
 from fedpoint.federation import wire
-from fedpoint.report import disk
-from fedpoint.report.folder import RunFolder, load_model
+from fedpoint.store import disk
+from fedpoint.store.folder import RunFolder, load_model
 
 SECONDS = 20  # for one example
 MEMORY = 2 << 30  # bytes beyond what the process has

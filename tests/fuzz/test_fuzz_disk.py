@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import fedpoint as fp
 from fedpoint.federation import wire
-from fedpoint.report import disk
-from fedpoint.report.folder import config_hash
+from fedpoint.store import disk
+from fedpoint.store.folder import config_hash
 
 WILD = [None, True, -1, 0, 3, 10**30, 1e308, float("nan"), "", "x", [], [1, "a"], {}, {"a": []}, [[[]]], {"name": 3}]
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # not to shrink, which may take minutes

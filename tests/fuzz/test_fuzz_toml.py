@@ -6,7 +6,8 @@ import tomli_w
 from fuzz_targets import toml_file
 from hypothesis import HealthCheck, Phase, given, settings
 
-from fedpoint.config import methods, networks, problems, schedules, schemes, values
+from fedpoint.algorithms import catalogue
+from fedpoint.config import networks, problems, schedules, schemes, values
 
 HUGE = [10**30, 10**12, 2**63, 2**31, -(10**30), 1e308, -1e308, 1e-320, 5e-324, float("nan"), float("inf")]
 WORDS = [
@@ -54,7 +55,7 @@ networks_ = named("kind", networks.KINDS, lambda kind: networks.KINDS[kind].mode
 schedules_ = named("kind", schedules.KINDS, lambda kind: schedules._names(schedules.KINDS[kind]))
 schemes_ = named("scheme", schemes.INNER, lambda name: [*schemes._names(schemes.INNER[name]), *schemes.AROUND])
 problems_ = named("kind", problems.KINDS, lambda kind: problems.KINDS[kind].model_fields)
-methods_ = named("name", methods.makers(), lambda name: methods.parameters(methods.makers()[name]))
+methods_ = named("name", catalogue.makers(), lambda name: catalogue.parameters(catalogue.makers()[name]))
 SMALL = {"agents": 3, "dim": 2, "states": 3}
 
 

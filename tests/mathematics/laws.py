@@ -51,7 +51,7 @@ def exchange(make, run, who):
 
 def exchange_schedule(make, run):
     expected = plain.average(ticks("all"), START, lambda k, x, r: x - WORLD.g(k, x) / (3.0 + r))
-    follows(run(make(step=fp.InverseTime(1.0, 3.0))), expected)
+    follows(run(make(step=fp.steps.InverseTime(1.0, 3.0))), expected)
 
 
 # Lecture 000 (57)-(59), (72), lecture 004: mu_k = s_t / E_k with t = round E_k + e.
@@ -64,7 +64,7 @@ def fedavg(make, run, who):
 
 def fedavg_schedule(make, run):
     expected = plain.fedavg(WORLD, ticks("all"), START, run.steps, lambda k, t: 3.0 / (8.0 + t) / run.steps[k])
-    follows(run(make(step=fp.InverseTime(3.0, 8.0), local_steps=run.steps)), expected)
+    follows(run(make(step=fp.steps.InverseTime(3.0, 8.0), local_steps=run.steps)), expected)
 
 
 # Lecture 003: steps on F_k(y) + (pull/2)|y - x|^2, or its minimiser (H + pull)^-1 (H c + pull x).
@@ -281,7 +281,7 @@ def fedgd(make, run):
 def fedgd_schedule(make, run):
     """Steps that decay with the ticks."""
     expected = plain.network(turns(), NODES, lambda i, k, w, heard: gradient_step(i, w, heard, 1.0 / (8.0 + k)))
-    follows(run.network(make(step=fp.InverseTime(1.0, 8.0), coupling=COUPLING)), expected)
+    follows(run.network(make(step=fp.steps.InverseTime(1.0, 8.0), coupling=COUPLING)), expected)
 
 
 def fedsgd(make, run):
@@ -292,7 +292,7 @@ def fedsgd(make, run):
             w = gradient_step(i, w, heard, 1.0 / (8.0 + 2 * k + e))
         return w
 
-    method = make(step=fp.InverseTime(1.0, 8.0), coupling=COUPLING, local_steps=2)
+    method = make(step=fp.steps.InverseTime(1.0, 8.0), coupling=COUPLING, local_steps=2)
     follows(run.network(method), plain.network(turns(), NODES, update))
 
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 import fedpoint as fp
-from fedpoint.runtimes.state import SCHEDULE
+from fedpoint.engine.state import SCHEDULE
 
 
 class Bowls(NamedTuple):
@@ -68,7 +68,7 @@ def _keys(key, rounds):
 @jax.jit
 def _ticks(scheme, p, keys, rounds):
     def one(key, round):
-        tick = scheme.tick(key, p, round)
+        tick = scheme.completed(key, p, round)
         agents = np.arange(len(p)) if tick.agents is None else tick.agents
         zero = jax.numpy.zeros(len(p))
         return (

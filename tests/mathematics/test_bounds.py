@@ -93,7 +93,7 @@ def test_federated_averaging_to_first_order(L, E):
     """(75) says no more than its first order, but in LMS the exact floor lies below it, for steps it calls small."""
     problem = stream()
     for step in (1e-4, 1e-3, 1e-2):
-        got = found(fp.FedAvg(step, E), problem, L)
+        got = found(fp.FedAvg(step, E, normalise=True), problem, L)
         for name, quantity in (
             ("000 (73)-(74)", FACTOR),
             ("000 (75)", FLOOR),
@@ -102,7 +102,7 @@ def test_federated_averaging_to_first_order(L, E):
         ):
             assert applies(got[name]) and got[name].quantity == quantity
         assert not got["000 (75)"].strict and not got["000 (76)"].strict and not got["000 (73)-(74)"].strict
-        assert lms_floor(problem, step, E, L) < got["000 (75)"].value
+        assert lms_floor(problem, step, E, L, normalise=True) < got["000 (75)"].value
         assert got["000 (76)"].value == pytest.approx(step * got["000 (77)"].value, rel=1e-12)
         # The same rounds, written with the local step itself.
         again = found(fp.FedAvg(step / E, E, normalise=False), problem, L)
@@ -116,15 +116,15 @@ def test_the_noise_of_federated_averaging():
     h = ((models - models.mean(0)) ** 2).sum(1)
     c = (8 - L) / 7
     expected = ((2 * 5 * 0.49 * h + 4 * 0.7 * 0.3) / E + c * 4 * 0.49 * h).sum() / (8 * L)
-    assert found(fp.FedAvg(0.01, E), problem, L)["000 (77)"].value == pytest.approx(expected, rel=1e-12)
+    assert found(fp.FedAvg(0.01, E, normalise=True), problem, L)["000 (77)"].value == pytest.approx(expected, rel=1e-12)
     same = stream(spread=0.0, variance=0.7)
-    got = found(fp.FedAvg(0.01, E), same, L)
+    got = found(fp.FedAvg(0.01, E, normalise=True), same, L)
     assert got["000 (78)"].value == pytest.approx((4 * 0.7 * 0.3 / E).sum() / (8 * L), rel=1e-12)
     assert "E_k = E" in got["000 (79)"].void
-    got = found(fp.FedAvg(0.01, 5), same, L)
+    got = found(fp.FedAvg(0.01, 5, normalise=True), same, L)
     assert got["000 (79)"].value == pytest.approx(4 * 0.7 * 0.3 / (L * 5), rel=1e-12)
     assert got["000 (80)"].value == pytest.approx(0.01 * 4 * 0.3 / (L * 5), rel=1e-12)
-    exact = found(fp.FedAvg(0.01, 5), problem, L, exact=True)["000 (81)"]
+    exact = found(fp.FedAvg(0.01, 5, normalise=True), problem, L, exact=True)["000 (81)"]
     assert exact.value == pytest.approx(c * 4 * 0.49 * h.mean() / L, rel=1e-12)
 
 
@@ -174,7 +174,7 @@ ROUNDS = 300
 
 def lecture004(problem, E):
     constants = problem.constants()
-    return fp.InverseTime.lecture004(constants.nu_k.min(), constants.delta_k.max(), E)
+    return fp.steps.InverseTime.lecture004(constants.nu_k.min(), constants.delta_k.max(), E)
 
 
 NOISY = fp.problems.Quadratic(WORLD.H, WORLD.c, noise=0.5, weights=WORLD.p)
@@ -210,7 +210,7 @@ def test_theorem_1_is_above_a_measured_run(name):
 def test_theorem_1_by_hand():
     """Two agents on a line: f_k = (x -+ 1)^2/2, x* = 0, Gamma = 1/2, from 3: radius 3, G^2 = 16."""
     problem = fp.problems.Quadratic(1.0, [[-1.0], [1.0]])
-    algorithm = fp.FedAvg(fp.InverseTime.lecture004(1.0, 1.0, 2), 2, normalise=False)
+    algorithm = fp.FedAvg(fp.steps.InverseTime.lecture004(1.0, 1.0, 2), 2, normalise=False)
     bound = found(algorithm, problem, start=np.array([3.0]), rounds=10)["004 theorem 1"]
     B = 6 * 0.5 + 8 * 16
     assert bound.value == pytest.approx((2 * B + 8 / 2 * 9) / (8 + 20 - 1), rel=1e-12)
@@ -250,14 +250,14 @@ def shuffled_loss(w, batch):
 
 
 UNKNOWN = fp.problems.Loss(shuffled_loss, np.ones(3), {"x": ROWS[0][0]}, batch=2)
-SCHEDULE = fp.InverseTime.lecture004(1.0, 1.0, 2)
+SCHEDULE = fp.steps.InverseTime.lecture004(1.0, 1.0, 2)
 
 VOID = [
     ("000 (20)", fp.FedAvg(0.1), stream(), None, "fields are exact; here: they are sampled"),
-    ("000 (20)", fp.FedAvg(0.1, 3), EQUAL, None, "one gradient step a round; here: E = 3"),
+    ("000 (20)", fp.FedAvg(0.1, 3, normalise=True), EQUAL, None, "one gradient step a round; here: E = 3"),
     ("000 (20)", fp.Scaffold(0.1), EQUAL, None, "one gradient step a round; here: Scaffold"),
     ("000 (20)", fp.FedAvg(0.1), EQUAL, 2, r"everyone takes part; here: Uniform\(2\)"),
-    ("000 (20)", fp.FedAvg(fp.InverseTime(1.0, 10.0)), EQUAL, None, "one constant step"),
+    ("000 (20)", fp.FedAvg(fp.steps.InverseTime(1.0, 10.0)), EQUAL, None, "one constant step"),
     (
         "000 (20)",
         fp.FedAvg(np.linspace(0.1, 0.2, 5)),
@@ -283,15 +283,27 @@ VOID = [
     ("000 (52)", fp.FedAvg(0.1), stream(), 1, "mu <= nu"),
     ("000 (53)", fp.FedAvg(0.001), stream(), 1, "homogeneous"),
     ("000 (54)", fp.FedAvg(0.001), stream(), 1, "they are sampled"),
-    ("000 (75)", fp.FedAvg(0.01, 5), stream(), fp.ByWeight(3), r"without replacement, \(56\); here: ByWeight"),
+    (
+        "000 (75)",
+        fp.FedAvg(0.01, 5, normalise=True),
+        stream(),
+        fp.ByWeight(3),
+        r"without replacement, \(56\); here: ByWeight",
+    ),
     ("000 (75)", fp.FedProx(0.01, 5), stream(), 3, "federated averaging; here: FedProx"),
     ("000 (75)", fp.FedAvg(0.01, [1, 2] * 4, normalise=False), stream(), 3, r"mu_k E_k = mu for all agents, \(72\)"),
-    ("000 (75)", fp.FedAvg(0.01, fp.Stragglers(3, 0.5)), stream(), 3, "fixed numbers of local steps"),
-    ("000 (75)", fp.FedAvg(3.0, 5), stream(), 3, "small enough; here: lambda"),
-    ("000 (75)", fp.FedAvg(0.01, 5), FLAT, None, "every agent is strongly convex"),
-    ("000 (75)", fp.FedAvg(0.01, 3), SHUFFLED, None, "independent; here: rows are shuffled"),
-    ("000 (81)", fp.FedAvg(0.01, 3), stream(), 3, "they are sampled"),
-    ("004 theorem 1", fp.FedAvg(0.01, 3), EQUAL, None, "not normalised"),
+    (
+        "000 (75)",
+        fp.FedAvg(0.01, fp.steps.Stragglers(3, 0.5), normalise=True),
+        stream(),
+        3,
+        "fixed numbers of local steps",
+    ),
+    ("000 (75)", fp.FedAvg(3.0, 5, normalise=True), stream(), 3, "small enough; here: lambda"),
+    ("000 (75)", fp.FedAvg(0.01, 5, normalise=True), FLAT, None, "every agent is strongly convex"),
+    ("000 (75)", fp.FedAvg(0.01, 3, normalise=True), SHUFFLED, None, "independent; here: rows are shuffled"),
+    ("000 (81)", fp.FedAvg(0.01, 3, normalise=True), stream(), 3, "they are sampled"),
+    ("004 theorem 1", fp.FedAvg(0.01, 3, normalise=True), EQUAL, None, "not normalised"),
     ("004 theorem 1", fp.FedAvg(0.01, 3, normalise=False), EQUAL, None, "steps s_t = .*; here: step = 0.01"),
     ("004 theorem 1", fp.FedAvg(SCHEDULE, [1, 2] * 4, normalise=False), stream(dim=3), None, "one number E"),
     ("004 theorem 1", fp.FedAvg(SCHEDULE, 2, normalise=False), WEIGHTED, fp.Uniform(3), "scheme II"),
@@ -316,7 +328,7 @@ def test_every_bound_is_listed_whatever_is_asked():
     lectures = [b.lecture for b in bounds(fp.FedAvg(0.1), UNKNOWN)]
     assert lectures == [b.lecture for b in bounds(fp.Scaffnew(0.1, probability=0.5), EQUAL)]
     assert len(set(lectures)) == len(lectures) == 15
-    for algorithm in (fp.FedAvg(0.1, 3), fp.FedAdam(0.1), fp.QFedAvg(1.0, 0.1), fp.Scaffold(0.1, 2)):
+    for algorithm in (fp.FedAvg(0.1, 3, normalise=True), fp.FedAdam(0.1), fp.QFedAvg(1.0, 0.1), fp.Scaffold(0.1, 2)):
         for problem in (EQUAL, stream(), SHUFFLED, UNKNOWN, FLAT):
             for bound in bounds(algorithm, problem, 1):
                 applies(bound)
@@ -325,7 +337,7 @@ def test_every_bound_is_listed_whatever_is_asked():
 def test_a_longer_offset_gives_theorem_1_a_region():
     """Ten dimensions are too noisy for the first step of the schedule; a schedule that starts later is not."""
     problem = stream(dim=10)
-    late = fp.FedAvg(fp.InverseTime(2.0, 30.0), 2, normalise=False)
+    late = fp.FedAvg(fp.steps.InverseTime(2.0, 30.0), 2, normalise=False)
     assert applies(found(late, problem)["004 theorem 1"])
 
 

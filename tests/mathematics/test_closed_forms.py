@@ -13,8 +13,9 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.algorithms import fedavg, fednova, fedopt, fedprox, general_rule, qfedavg, scaffnew, scaffold
-from fedpoint.theory import linear, lms_floor
-from fedpoint.theory.closed import closed_forms
+from fedpoint.closed import linear
+from fedpoint.theory import lms_floor
+from fedpoint.theory.closed_forms import closed_forms
 
 WORLD = plain.bowls(seed=0)
 BOWLS = WORLD.problem()
@@ -35,7 +36,7 @@ REGRESSIONS = regressions()
 
 BIASED = {
     "fedavg": fp.FedAvg(ETA, RAGGED, normalise=False),
-    "fedavg, normalised": fp.FedAvg(0.4, RAGGED),
+    "fedavg, normalised": fp.FedAvg(0.4, RAGGED, normalise=True),
     "fedavg, own steps": fp.FedAvg(OWN, RAGGED, normalise=False),
     "fedprox": fp.FedProx(ETA, RAGGED, pull=0.8),
     "fedprox, exact": fp.FedProx(pull=0.8, exact=True),
@@ -198,7 +199,7 @@ def test_rounds_that_may_be_abandoned_have_no_rate():
 
 @pytest.mark.parametrize("normalise", [True, False])
 def test_stragglers_enter_by_their_mean(normalise):
-    algorithm = fp.FedAvg(ETA, fp.Stragglers(6, 0.7), normalise=normalise)
+    algorithm = fp.FedAvg(ETA, fp.steps.Stragglers(6, 0.7), normalise=normalise)
     found = closed_forms(algorithm, BOWLS)
     assert drift(algorithm, found["fixed_point"]) < 4.5
     assert drift(algorithm, fedavg.fixed_point(fp.FedAvg(ETA, 6, normalise=normalise), BOWLS), repeats=12000) > 6
@@ -228,9 +229,9 @@ def test_floors_are_those_of_the_exact_recursion():
 def test_small_step_floors_are_their_limit():
     for scheme in (None, 3, fp.ByWeight(3)):
         for E in (1, 5):
-            found = closed_forms(fp.FedAvg(1e-5, E), STREAM, scheme)
+            found = closed_forms(fp.FedAvg(1e-5, E, normalise=True), STREAM, scheme)
             assert found["floor_small_step"] == pytest.approx(found["floor"], rel=1e-4)
-            long = closed_forms(fp.FedAvg(E * 1e-5, E), STREAM, scheme)["floor_small_step"]
+            long = closed_forms(fp.FedAvg(E * 1e-5, E, normalise=True), STREAM, scheme)["floor_small_step"]
             unscaled = closed_forms(fp.FedAvg(1e-5, E, normalise=False), STREAM, scheme)["floor_small_step"]
             assert long == pytest.approx(unscaled, rel=1e-12)
 
@@ -241,10 +242,10 @@ def test_floors_are_not_given_where_the_recursion_does_not_hold():
     own = fp.FedAvg(np.linspace(0.05, 0.1, 8))
     for algorithm, problem, scheme in (
         (fp.FedAvg(0.1), weighted, None),
-        (fp.FedAvg(0.1, [1, 2] * 4), STREAM, None),
+        (fp.FedAvg(0.1, [1, 2] * 4, normalise=True), STREAM, None),
         (own, STREAM, None),
         (fp.FedAvg(0.1), STREAM, fp.Importance(3)),
-        (fp.FedAvg(fp.InverseTime(1.0, 10.0)), STREAM, None),
+        (fp.FedAvg(fp.steps.InverseTime(1.0, 10.0)), STREAM, None),
         (fp.FedAvg(0.1), BOWLS, None),
         (fp.FedProx(0.1), STREAM, None),
     ):
@@ -254,9 +255,9 @@ def test_floors_are_not_given_where_the_recursion_does_not_hold():
 SHARP = {
     "descent": (lambda step: fp.GradientExchange(step), BOWLS, True),
     "fedavg, E = 1": (lambda step: fp.FedAvg(step), BOWLS, True),
-    "equal agents": (lambda step: fp.FedAvg(step, 3), fp.problems.Quadratic(WORLD.H[0], WORLD.c), True),
+    "equal agents": (lambda step: fp.FedAvg(step, 3, normalise=True), fp.problems.Quadratic(WORLD.H[0], WORLD.c), True),
     "fedavg": (lambda step: fp.FedAvg(step, RAGGED, normalise=False), BOWLS, False),
-    "fedavg, normalised": (lambda step: fp.FedAvg(step, RAGGED), BOWLS, False),
+    "fedavg, normalised": (lambda step: fp.FedAvg(step, RAGGED, normalise=True), BOWLS, False),
     "fedprox": (lambda step: fp.FedProx(step, RAGGED, pull=0.8), BOWLS, False),
 }
 
@@ -273,12 +274,12 @@ def test_steps_below_the_limit_are_stable(name):
 
 
 def test_each_agent_has_its_own_limit():
-    algorithm = fp.FedAvg(ETA, RAGGED)
+    algorithm = fp.FedAvg(ETA, RAGGED, normalise=True)
     each = closed_forms(algorithm, BOWLS)["stability_by_agent"]
     for k in range(5):
         alone = fp.problems.Quadratic(WORLD.H[k], WORLD.c[k : k + 1])
         for factor, grows in ((0.999, False), (1.001, True)):
-            rate = fedavg.rate(fp.FedAvg(factor * each[k], RAGGED[k]), alone)
+            rate = fedavg.rate(fp.FedAvg(factor * each[k], RAGGED[k], normalise=True), alone)
             assert (rate > 1) == grows
 
 
@@ -339,14 +340,14 @@ def test_other_problems_and_settings_have_none():
     found = closed_forms(fp.FedAvg(0.1), logistic)
     np.testing.assert_array_equal(found["fixed_point"], logistic.solution())
     assert set(found) == {"fixed_point", "bias"}
-    assert closed_forms(fp.FedAvg(0.1, 3), logistic) == {}
+    assert closed_forms(fp.FedAvg(0.1, 3, normalise=True), logistic) == {}
     assert closed_forms(fp.FedProx(pull=1.0, exact=True), logistic) == {}
     assert set(closed_forms(fp.Scaffold(0.1, 3), logistic)) == {"fixed_point", "bias"}
     assert closed_forms(fp.QFedAvg(1.0, 0.1), BOWLS) == {}
-    assert closed_forms(fp.FedAvg(fp.InverseTime(1.0, 10.0), 3), BOWLS) == {}
+    assert closed_forms(fp.FedAvg(fp.steps.InverseTime(1.0, 10.0), 3, normalise=True), BOWLS) == {}
     assert set(closed_forms(fp.FedAdam(ETA, 3), BOWLS)) == {"fixed_point", "bias"}
     assert closed_forms(fp.FedAdam(ETA, 3), BOWLS, 2) == {}
-    assert "fixed_point" in closed_forms(fp.FedAvg(ETA, fp.Epochs(2)), REGRESSIONS)
+    assert "fixed_point" in closed_forms(fp.FedAvg(ETA, fp.steps.Epochs(2), normalise=True), REGRESSIONS)
 
     class Own(fp.FedAvg):
         pass
@@ -356,7 +357,7 @@ def test_other_problems_and_settings_have_none():
 
 def test_local_optimisers_have_none():
     optax = pytest.importorskip("optax")
-    assert closed_forms(fp.FedAvg(ETA, 3, optimiser=optax.trace(0.5)), BOWLS) == {}
+    assert closed_forms(fp.FedAvg(ETA, 3, optimiser=optax.trace(0.5), normalise=True), BOWLS) == {}
     assert closed_forms(fp.FedOpt(ETA, 3, server=optax.adam(0.1)), BOWLS) == {}
 
 
@@ -411,7 +412,7 @@ def test_powers_and_sums_by_squaring():
 def test_the_forms_are_functions_of_algorithm_and_problem():
     """Called as they stand in their modules, without a participation."""
     for module, algorithm in (
-        (fedavg, fp.FedAvg(ETA, 3)),
+        (fedavg, fp.FedAvg(ETA, 3, normalise=True)),
         (fedprox, fp.FedProx(ETA, 3)),
         (fednova, fp.FedNova(ETA, RAGGED)),
         (general_rule, fp.GeneralRule(ETA, RAGGED)),

@@ -71,7 +71,7 @@ def test_least_squares_ends_at_lecture_004s_fixed_point(E):
 def test_least_squares_with_normalised_and_with_own_steps():
     """L0 (72): mu_k = mu / E_k; and a step of its own for each agent."""
     mu = 1.0 / LS.top
-    model = limit(fp.FedAvg(mu, RAGGED), LS.problem(), rounds=3000)
+    model = limit(fp.FedAvg(mu, RAGGED, normalise=True), LS.problem(), rounds=3000)
     np.testing.assert_allclose(model, LS.fixed_point(mu / TAU, RAGGED), rtol=0, atol=LIMIT)
     own = np.array([0.2, 0.5, 0.3, 0.9, 0.7]) / LS.top
     model = limit(fp.FedAvg(own, RAGGED, normalise=False), LS.problem(), rounds=3000)
@@ -149,7 +149,7 @@ def pulled(tau, eta, mu):
 # FedNova moves by tau_eff sum p_i (x - y_i) / |a_i|_1 with y_i - e_i = left_i (x - e_i): om_i = (1 - left_i) / |a_i|_1.
 ROUND_BOWLS = {
     "fedavg": (fp.FedAvg(ETA, RAGGED, normalise=False), 1 - (1 - ETA) ** TAU),
-    "fedavg, normalised": (fp.FedAvg(0.6, RAGGED), 1 - (1 - 0.6 / TAU) ** TAU),
+    "fedavg, normalised": (fp.FedAvg(0.6, RAGGED, normalise=True), 1 - (1 - 0.6 / TAU) ** TAU),
     "fedprox by steps": (fp.FedProx(ETA, RAGGED, pull=0.8), pulled(TAU, ETA, 0.8)),
     "fedprox exact": (fp.FedProx(pull=0.8, exact=True), np.ones(5)),
     "fednova": (fp.FedNova(ETA, RAGGED), (1 - (1 - ETA) ** TAU) / TAU),

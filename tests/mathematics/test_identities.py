@@ -48,7 +48,7 @@ def test_gradient_exchange_is_parameter_exchange(participation):
 
 
 def test_gradient_exchange_is_parameter_exchange_with_decaying_steps():
-    schedule = fp.InverseTime(2.0, 5.0)
+    schedule = fp.steps.InverseTime(2.0, 5.0)
     assert_same(path(fp.GradientExchange(schedule)), path(fp.ParameterExchange(schedule)))
     assert_same(path(fp.GradientExchange(schedule)), plain.descent(WORLD, START, ROUNDS, lambda r: 2.0 / (5.0 + r)))
 
@@ -319,10 +319,10 @@ def test_the_mean_lms_iterate_is_unbiased_when_covariances_agree(rng):
     R = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.3], [0.0, 0.3, 1.5]])
     p = np.array([1.0, 2.0, 3.0, 4.0, 5.0]) / 15
     same = fp.problems.LinearStream(models, covariance=R, weights=p)
-    run = fp.run(fp.FedAvg(1.0, 5), same, rounds=400, exact=True)
+    run = fp.run(fp.FedAvg(1.0, 5, normalise=True), same, rounds=400, exact=True)
     assert_limit(run, p @ models)
     other = fp.problems.LinearStream(models, covariance=[0.5, 1.0, 1.5, 2.0, 2.5])
-    assert fp.run(fp.FedAvg(1.0, 5), other, rounds=400, exact=True).error[0, -1] > 1e-6
+    assert fp.run(fp.FedAvg(1.0, 5, normalise=True), other, rounds=400, exact=True).error[0, -1] > 1e-6
     assert fp.run(fp.FedAvg(0.4, 1), other, rounds=400, exact=True).error[0, -1] < LIMIT**2
 
 

@@ -35,7 +35,7 @@ def simulate(case):
     problem = sample(agents, spread=spread)
     scheme = fp.ByWeight(participants) if replacement else fp.Uniform(participants)
     run = fp.run(
-        fp.FedAvg(step=step, local_steps=local_steps),
+        fp.FedAvg(step=step, local_steps=local_steps, normalise=True),
         problem,
         rounds=ROUNDS,
         participation=None if agents == participants else scheme,
@@ -54,7 +54,7 @@ def z_score(measured, exact):
 def test_recursion_against_simulation(name):
     _, participants, local_steps, _, step, replacement = case = CASES[name]
     problem, error = simulate(case)
-    setting = {"step": step, "local_steps": local_steps, "participants": participants}
+    setting = {"step": step, "local_steps": local_steps, "participants": participants, "normalise": True}
     exact = lms_msd(problem, rounds=ROUNDS, replacement=replacement, **setting)
     floor = lms_floor(problem, replacement=replacement, **setting)
     assert exact[0] == pytest.approx(error[0, 0], rel=1e-12)
@@ -70,7 +70,7 @@ def test_simulation_convicts_a_wrong_formula():
     """Drawing with and without replacement have different floors: the simulation tells them apart."""
     _, participants, local_steps, _, step, _ = case = CASES["few, local steps, different"]
     problem, error = simulate(case)
-    wrong = lms_floor(problem, step, local_steps, participants, replacement=True)
+    wrong = lms_floor(problem, step, local_steps, participants, replacement=True, normalise=True)
     assert abs(z_score(error[:, ROUNDS // 2 :].mean(1), wrong)) > 6
 
 
@@ -121,7 +121,7 @@ def test_one_round_against_quadrature(K, L, E, d, replacement):
     step, start = 0.35, np.arange(1.0, d + 1)
     # m = step / E, as FedAvg normalises.
     brute = expected_round(problem, start, step / E, E, L, replacement)
-    exact = lms_msd(problem, step, E, L, rounds=1, start=start, replacement=replacement)
+    exact = lms_msd(problem, step, E, L, rounds=1, start=start, replacement=replacement, normalise=True)
     assert exact[1] == pytest.approx(brute[-1], rel=1e-12)
 
 
@@ -164,7 +164,9 @@ def test_noise_of_unequal_agents_enters_by_its_mean():
     models = np.ones((2, 3))
     unequal = fp.problems.LinearStream(models, noise=[0.1, 0.5])
     equal = fp.problems.LinearStream(models, noise=0.3)
-    assert lms_floor(unequal, 0.1, 2, 1) == pytest.approx(lms_floor(equal, 0.1, 2, 1), rel=1e-12)
+    assert lms_floor(unequal, 0.1, 2, 1, normalise=True) == pytest.approx(
+        lms_floor(equal, 0.1, 2, 1, normalise=True), rel=1e-12
+    )
     brute = expected_round(unequal, np.zeros(3), 0.1, 1, 1, False)[-1]
     assert lms_msd(unequal, 0.1, 1, 1, rounds=1)[1] == pytest.approx(brute, rel=1e-12)
 
@@ -175,7 +177,7 @@ def test_linear_gain_and_gain_of_local_steps():
     small = 1e-4
     base = lms_floor(problem, small, 1, 1)
     for L, E in [(10, 1), (100, 1), (1, 10), (10, 10)]:
-        assert base / lms_floor(problem, small, E, L) == pytest.approx(L * E, rel=2e-3)
+        assert base / lms_floor(problem, small, E, L, normalise=True) == pytest.approx(L * E, rel=2e-3)
 
 
 def test_steps_too_long_give_infinity():

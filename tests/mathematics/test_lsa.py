@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.theory.closed import closed_forms
+from fedpoint.theory.closed_forms import closed_forms
 
 K, D, H, ETA = 4, 3, 6, 0.05
 START = np.array([2.0, -1.0, 0.5])
@@ -228,7 +228,7 @@ def test_the_lectures_table():
     noisy = fp.problems.LinearSystem(A + np.eye(D), b, noise=0.5)
     s = noisy.stability()
     target, start = 1e-3, np.full(D, 3.0)
-    table = fp.theory.complexity(noisy, target, start=start, search=False)
+    table = fp.complexity(noisy, target, start=start, search=False)
     log = np.log(np.linalg.norm(start - noisy.solution()) / np.sqrt(target))
     doan, fedlsa, scaffnew, scafflsa = (row.says for row in table.rows)
     assert doan.local_steps == 1 and doan.rounds == np.ceil(K**2 / (s.a**2 * target) * log)
@@ -243,16 +243,16 @@ def test_the_lectures_table():
     assert scafflsa.rounds == pytest.approx(norm2 / s.a**2 * log, rel=0.1)
     assert "SCAFFLSA" in str(table) and "orders" in str(table)
     with pytest.raises(fp.FedpointError, match="agent 0 is unstable"):
-        fp.theory.complexity(fp.problems.LinearSystem(-np.eye(2)[None], [[0.0, 1.0]]), 1e-3)
+        fp.complexity(fp.problems.LinearSystem(-np.eye(2)[None], [[0.0, 1.0]]), 1e-3)
     with pytest.raises(fp.FedpointError, match="LinearSystem or TD"):
-        fp.theory.complexity(fp.problems.Quadratic(1.0, [[0.0]]), 1e-3)
+        fp.complexity(fp.problems.Quadratic(1.0, [[0.0]]), 1e-3)
 
 
 @pytest.mark.slow
 def test_what_forecasts_find_beside_the_lectures_table():
     """Every setting that is found reaches the target when it says."""
     small, start = fp.problems.LinearSystem([[[1.0]], [[2.0]]], [[1.0], [0.0]], noise=0.2), np.array([3.0])
-    table = fp.theory.complexity(small, 1e-2, start=start, local_steps=[4])
+    table = fp.complexity(small, 1e-2, start=start, local_steps=[4])
     makes = {"FedLSA": fp.FedLSA, "SCAFFLSA": fp.ScaffLSA, "FedLSA (Doan)": fp.FedLSA}
     makes["Scaffnew"] = lambda step, H: fp.Scaffnew(step, probability=1 / H)
     for row in table.rows:

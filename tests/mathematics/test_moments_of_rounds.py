@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import fedpoint as fp
-from fedpoint.core.participation import sampled_moments
+from fedpoint.timing.participation import sampled_moments
 
 P = np.array([0.1, 0.3, 0.15, 0.05, 0.25, 0.15])
 SCHEMES = {
@@ -27,7 +27,7 @@ def drawn(scheme, n=60_000):
     K = len(P)
 
     def one(scheme, round):
-        tick = scheme.tick(fp.Key.of(7).fold(round), jnp.asarray(P), round)
+        tick = scheme.at(fp.Key.of(7), jnp.asarray(P), round)
         agents = jnp.arange(K) if tick.agents is None else tick.agents
         v = jnp.zeros(K).at[agents].add(tick.weight)
         return jnp.concatenate([v, jnp.zeros(K).at[agents].add(tick.heard * 1.0)]), tick.merge

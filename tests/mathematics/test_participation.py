@@ -12,6 +12,7 @@ import pytest
 from plain import z_scores
 
 import fedpoint as fp
+from fedpoint.timing.base import Context
 
 K = 6
 P = np.array([0.05, 0.1, 0.15, 0.15, 0.25, 0.3])
@@ -22,7 +23,7 @@ N = 20000
 
 def draws(scheme, rounds=N, seed=0):
     """v (rounds, K), p of those heard (rounds, K), merge, asked (rounds,), answers of each agent (rounds, K)."""
-    return plain.ticks_of(scheme.bind(None, None), P, rounds, seed)
+    return plain.ticks_of(scheme.bind(Context()), P, rounds, seed)
 
 
 ALWAYS = {  # schemes that are unbiased over all rounds
@@ -172,13 +173,11 @@ def test_a_minimum_of_answers():
 
 def test_everyone_or_nobody_is_everyone():
     """Methods that need everybody go on over abandoned rounds, and over no others."""
-    from fedpoint.core.participation import scheme_names
-
     whole, some = [[1, 1, 1], [0, 0, 0]], [[1, 1, 1], [0, 1, 0]]
-    assert scheme_names(fp.Answering(fp.Everyone(), trace=whole)) == ("Everyone",)
-    assert scheme_names(fp.Answering(fp.Everyone(), trace=some)) == ("Answering", "Everyone")
-    assert scheme_names(fp.Answering(fp.Everyone(), trace=whole, keep=2)) == ("Answering", "Everyone")
-    assert scheme_names(fp.Answering(fp.Uniform(2), trace=whole)) == ("Answering", "Uniform")
+    assert fp.Answering(fp.Everyone(), trace=whole).names() == ("Everyone",)
+    assert fp.Answering(fp.Everyone(), trace=some).names() == ("Answering", "Everyone")
+    assert fp.Answering(fp.Everyone(), trace=whole, keep=2).names() == ("Answering", "Everyone")
+    assert fp.Answering(fp.Uniform(2), trace=whole).names() == ("Answering", "Uniform")
 
 
 def test_answering_twice_is_refused():
@@ -192,8 +191,7 @@ def test_answering_twice_is_refused():
 ONE_HOT = fp.problems.Quadratic(1.0, np.eye(K), weights=P)
 
 
-@fp.algorithm
-class Listen:
+class Listen(fp.Algorithm):
     """The hub keeps what it heard."""
 
     def init(self, w):
@@ -256,7 +254,14 @@ def test_a_round_moves_like_the_round_of_everyone_on_average(scheme):
     sum p_k^2 u_k^2 (1/a_k - 1). Weights on models would add the square of 100 times their spread.
     """
     run = fp.run(
-        fp.FedAvg(0.1, 3), WORLD.problem(), rounds=1, start=FAR, participation=scheme, exact=True, repeats=4000, seed=8
+        fp.FedAvg(0.1, 3, normalise=True),
+        WORLD.problem(),
+        rounds=1,
+        start=FAR,
+        participation=scheme,
+        exact=True,
+        repeats=4000,
+        seed=8,
     )
     ends = np.array([plain.local(WORLD, k, FAR, 3, 0.1 / 3)[0] for k in range(5)])
     u, p = ends - FAR, WORLD.p[:, None]
@@ -313,7 +318,7 @@ def test_optimal_probabilities(steps):
     """q_k proportional to p_k sqrt(noise_k / E_k + |g_k(w*)|^2)."""
     _, g, noise = lms_moments()
     q = P * np.sqrt(noise / np.array(steps) + (g**2).sum(1))
-    found = fp.Importance(2).bind(LAB, fp.FedAvg(0.1, steps)).probabilities
+    found = fp.Importance(2).bind(Context(LAB, fp.FedAvg(0.1, steps, normalise=True))).probabilities
     np.testing.assert_allclose(found, q / q.sum(), rtol=1e-12)
 
 

@@ -37,7 +37,7 @@ def seen(moved, counts):
 def test_an_epoch_uses_every_row_once(epochs):
     """Agents of very different sizes, three rounds: every row is visited epochs times a round."""
     problem = visits(COUNTS, 1, "shuffle")
-    run = fp.run(fp.FedAvg(1.0, fp.Epochs(epochs), normalise=False), problem, rounds=3, repeats=3, seed=1)
+    run = fp.run(fp.FedAvg(1.0, fp.steps.Epochs(epochs), normalise=False), problem, rounds=3, repeats=3, seed=1)
     for rows in seen(-run.model, COUNTS):
         np.testing.assert_allclose(rows, 3 * epochs, rtol=1e-12)
     assert run.cost.evaluations == 3 * epochs * COUNTS.sum()
@@ -46,7 +46,7 @@ def test_an_epoch_uses_every_row_once(epochs):
 def test_the_last_batch_is_smaller_and_still_a_mean():
     """Batches of 3 in 1, 3, 7, 12 and 40 rows: 40 = 13 * 3 + 1 leaves one row, with weight 1 instead of 1/3."""
     problem = visits(COUNTS, 3, "shuffle")
-    run = fp.run(fp.FedAvg(1.0, fp.Epochs(1), normalise=False), problem, rounds=1, repeats=200, seed=2)
+    run = fp.run(fp.FedAvg(1.0, fp.steps.Epochs(1), normalise=False), problem, rounds=1, repeats=200, seed=2)
     left = {1: [1.0], 3: [], 7: [1.0], 12: [], 40: [1.0]}
     for m, rows in zip(COUNTS, seen(-run.model, COUNTS), strict=True):
         expected = np.sort([1 / 3] * (m - len(left[m])) + left[m])
@@ -68,7 +68,7 @@ def orders(moved, counts):
     return [np.array(f) for f in found]
 
 
-HALVES = fp.Exponential(1.0, 0.5)
+HALVES = fp.steps.Exponential(1.0, 0.5)
 
 
 def test_steps_beyond_an_epoch_begin_another_one():
@@ -149,7 +149,6 @@ def test_iid_batches_draw_with_replacement():
         assert np.abs(z_scores(rows, 1 / 6)).max() < 4.5
 
 
-@fp.algorithm
 class OneSample(fp.FedAvg):
     """FedAvg with one sample for all local steps of a round, as lecture 000 prints it in (85)."""
 

@@ -72,7 +72,9 @@ def steady_state(K, L, E, blocks=80):
     lab = fp.problems.LinearStream.sample(agents=K, dim=DIM, spread=0.0, noise=NOISE, seed=0)
     star = np.ones(DIM)  # spread 0: everybody's model is the mean, one
     few = None if L == K else L
-    run = fp.run(fp.FedAvg(MU, E), lab, rounds=1000 * (blocks + 1), participation=few, seed=K + E, start=star)
+    run = fp.run(
+        fp.FedAvg(MU, E, normalise=True), lab, rounds=1000 * (blocks + 1), participation=few, seed=K + E, start=star
+    )
     return run.error[0, 1001:].reshape(blocks, 1000).mean(1)
 
 
@@ -134,14 +136,14 @@ def test_the_schedule_counts_gradient_steps():
     def s(k, t):
         return 2 / (alpha * (gamma + t))
 
-    schedule = fp.InverseTime.lecture004(alpha, beta, E)
+    schedule = fp.steps.InverseTime.lecture004(alpha, beta, E)
     for local in (steps, (2, 3, 4, 3, 3)):
         run = fp.run(fp.FedAvg(schedule, local, normalise=False), WORLD.problem(), rounds=30, start=start, exact=True)
         np.testing.assert_allclose(run.history[0], plain.fedavg(WORLD, everyone, start, local, s), rtol=0, atol=1e-12)
     prox = fp.run(fp.FedProx(schedule, steps, pull=0.5), WORLD.problem(), rounds=30, start=start, exact=True)
     expected = plain.fedavg(WORLD, everyone, start, steps, s, pull=0.5)
     np.testing.assert_allclose(prox.history[0], expected, rtol=0, atol=1e-12)
-    assert fp.InverseTime.lecture004(1.0, 0.1, 7) == fp.InverseTime(2.0, 7.0)  # E above 8 beta/alpha
+    assert fp.steps.InverseTime.lecture004(1.0, 0.1, 7) == fp.steps.InverseTime(2.0, 7.0)  # E above 8 beta/alpha
 
 
 def exact_decay(world, noise, E, rounds, start, schedule):
@@ -171,7 +173,7 @@ def test_decaying_steps_reach_one_over_t():
     """
     world, E, rounds = plain.bowls(seed=2, K=3, d=2), 4, 5000
     start, noise = np.array([3.0, -3.0]), 1.0
-    schedule = fp.InverseTime.lecture004(0.5, 2.0, E)
+    schedule = fp.steps.InverseTime.lecture004(0.5, 2.0, E)
     run = fp.run(
         fp.FedAvg(schedule, E, normalise=False),
         world.problem(noise),

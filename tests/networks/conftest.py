@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from any_model_world import D
 
-from fedpoint.core.network import Network
+from fedpoint.graphs.network import Network
 
 
 @pytest.fixture(scope="module")

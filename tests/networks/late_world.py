@@ -44,9 +44,11 @@ WAITING = {
     "count": fp.Waiting(CLOCK, count=4, deadline=2.0, dropout=0.3, minimum=2),
 }
 ARRIVALS = {
-    "one by one": fp.Arrivals(CLOCK, staleness=fp.Polynomial(0.5), mixing=0.6),
-    "buffer": fp.Arrivals(CLOCK, working=4, buffer=2, staleness=fp.Hinge(2.0, 1.0), dropout=0.2, deadline=3.0),
-    "models": fp.Arrivals(CLOCK, staleness=fp.Polynomial(1.0), mixing=0.5, models=True),
+    "one by one": fp.Arrivals(CLOCK, staleness=fp.staleness.Polynomial(0.5), mixing=0.6),
+    "buffer": fp.Arrivals(
+        CLOCK, working=4, buffer=2, staleness=fp.staleness.Hinge(2.0, 1.0), dropout=0.2, deadline=3.0
+    ),
+    "models": fp.Arrivals(CLOCK, staleness=fp.staleness.Polynomial(1.0), mixing=0.5, models=True),
 }
 EVERY = WAITING | ARRIVALS
 
@@ -59,9 +61,10 @@ def run(name):
 
 def table(done, rounds=ROUNDS, repeat=0):
     """(agents, age, weight, heard, merge) of each round."""
-    t = done.session.participation
+    t = done.session.timing
     return [
-        tuple(getattr(t, n)[repeat, r] for n in ("agents", "age", "weight", "heard", "merge")) for r in range(rounds)
+        tuple(getattr(t.ticks, n)[repeat, r] for n in ("agents", "age", "weight", "heard", "merge"))
+        for r in range(rounds)
     ]
 
 

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedpoint as fp
-from fedpoint.runtimes.state import SCHEDULE
+from fedpoint.engine.state import SCHEDULE
+from fedpoint.timing.base import Context
 
 # Node 0 has five neighbours, the others one or two: three groups of the engine's wiring.
 EDGES = ((0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (1, 2), (5, 6))
@@ -125,7 +126,7 @@ def simulate(update, start, plan):
 @functools.partial(jax.jit, static_argnames=("nodes",))
 def _ticks(schedule, key, arc, says, at, nodes):
     def one(k):
-        return schedule.turn(key, k, nodes), schedule.age(key, k, arc, says)
+        return schedule.tick(key, jnp.ones(nodes), k), schedule.age(key, k, arc, says)
 
     return jax.vmap(one)(at)
 
@@ -133,7 +134,7 @@ def _ticks(schedule, key, arc, says, at, nodes):
 def plan(schedule, network, ticks, seed=0, repeat=0):
     """The ticks of `fp.run(..., schedule=schedule, seed=seed)`."""
     arcs, K = network.arcs, network.nodes
-    bound = schedule.bind(network, seed, repeat + 1, ticks)
+    bound = schedule.bind(Context(network=network, seed=seed, repeats=repeat + 1, rounds=ticks))
     if bound.per_repeat:  # a timetable: ages go by place, in the order of a node's arcs
         made = []
         for k in range(ticks):

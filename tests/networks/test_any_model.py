@@ -14,10 +14,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import fedpoint as fp
-from fedpoint.core.network import Network
+from fedpoint.graphs.network import Network
 from fedpoint.problems.any_model import AnyModel, copies_of, weights_name
 from fedpoint.problems.neighbours import WeightedNeighborsClassifier, WeightedNeighborsRegressor
-from fedpoint.verbs.run_any import run_any
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +336,7 @@ def test_mistakes_in_the_run():
     task = AnyModel(X2, Y2, models=TREE, shared=P2)
     pair = Network.complete(2)
     with pytest.raises(fp.FedpointError, match="FedAvg cannot run with models that only fit and predict"):
-        run_any(fp.FedAvg(0.1), task, pair)
+        fp.run(fp.FedAvg(0.1), task, network=pair)
     with pytest.raises(fp.FedpointError, match="needs a network"):
         relax(task, None)
     with pytest.raises(fp.FedpointError, match="3 nodes"):

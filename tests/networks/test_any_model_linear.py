@@ -10,20 +10,21 @@ import pytest
 from any_model_world import LINEAR, D, Least, local_solutions, relax
 from sklearn.linear_model import Ridge
 
-from fedpoint.core.clock import Clock
-from fedpoint.core.network import Network
 from fedpoint.core.random import Key
-from fedpoint.core.schedule import (
+from fedpoint.engine.exchange import Exchange
+from fedpoint.engine.state import SCHEDULE
+from fedpoint.graphs.network import Network
+from fedpoint.problems.any_model import AnyModel
+from fedpoint.timing.base import Context
+from fedpoint.timing.clock import Clock
+from fedpoint.timing.schedule import (
     PartiallyAsynchronous,
     RandomActivation,
     Synchronous,
     TotallyAsynchronous,
     WorstCase,
 )
-from fedpoint.core.turns import OwnPace
-from fedpoint.problems.any_model import AnyModel
-from fedpoint.runtimes.exchange import Exchange
-from fedpoint.runtimes.state import SCHEDULE
+from fedpoint.timing.turns import OwnPace
 
 
 def relaxed(X, y, gram, A, coupling, i, heard):
@@ -159,7 +160,9 @@ def by_schedule(X, y, net, coupling, ticks, schedule, seed=0):
     arc = np.arange(len(arcs.says))
     with jax.enable_x64(True):
         key = Key.of(seed, 0, SCHEDULE)
-        every = jax.jit(jax.vmap(lambda k: (schedule.turn(key, k, net.nodes), schedule.age(key, k, arc, arcs.says))))
+        every = jax.jit(
+            jax.vmap(lambda k: (schedule.tick(key, jnp.ones(net.nodes), k), schedule.age(key, k, arc, arcs.says)))
+        )
         turns, ages = every(jnp.arange(ticks))
         for k in range(ticks):
             age = np.zeros(len(arcs.says), int) if ages is None else np.asarray(ages[k])
@@ -195,7 +198,7 @@ def test_a_timetable(rows, points, net):
     pace = OwnPace(Clock(travel=0.7), loss=0.1)
     task = AnyModel(*rows, models=Least(), shared=points)
     run = relax(task, net, 0.02, rounds=20, schedule=pace, repeats=2).extend(40)
-    table, arcs, A = pace.bind(net, 0, 2, 40), net.arcs, net.adjacency.toarray()
+    table, arcs, A = pace.bind(Context(network=net, repeats=2, rounds=40)), net.arcs, net.adjacency.toarray()
     for r in range(2):
         path = [local_solutions(*rows)]
         for k in range(40):

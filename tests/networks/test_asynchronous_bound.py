@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint import gtv, theory
-from fedpoint.core.network import Network
+from fedpoint import theory
+from fedpoint.graphs import gtv
+from fedpoint.graphs.network import Network
 
 ROUNDING = 1 + 1e-12  # of a few hundred additions of numbers of order 1
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.core.mail import deepen, look, open_mail, post
-from fedpoint.runtimes.wiring import hear, inbox_of, newest, rebased, wire
+from fedpoint.graphs.wiring import hear, inbox_of, newest, rebased, wire
+from fedpoint.timing.mail import deepen, look, open_mail, post
 
 
 def random_weights(net, seed=0):

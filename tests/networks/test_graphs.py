@@ -7,7 +7,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint import Network
-from fedpoint.core import graphs
+from fedpoint.graphs import generators as graphs
 
 
 @pytest.mark.parametrize("dim", [2, graphs.TREE + 5])  # by a tree, and by blocks of all pairs

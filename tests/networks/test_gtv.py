@@ -16,9 +16,9 @@ import scipy.sparse as sparse
 import scipy.sparse.linalg
 
 import fedpoint as fp
-from fedpoint import gtv
-from fedpoint.core.network import Network
-from fedpoint.gtv import couplings, nodes, system
+from fedpoint.graphs import gtv
+from fedpoint.graphs.gtv import couplings, nodes, system
+from fedpoint.graphs.network import Network
 
 NODES, DIM = 9, 3
 

@@ -32,8 +32,7 @@ from late_world import (
 )
 
 import fedpoint as fp
-from fedpoint.core.participation import as_participation
-from fedpoint.runtimes.session import Session
+from fedpoint.engine.session import Session
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -61,8 +60,8 @@ def test_equal_times_and_a_full_buffer_are_the_synchronous_method():
     """Everyone's answer to the same model, with weight p: to the rounding of a sum in another order."""
     same = fp.Arrivals(fp.Clock(1.0, law="constant"), buffer=K)
     options = {"rounds": 30, "start": START, "seed": SEED}
-    late = fp.run(fp.FedAvg(STEP, STEPS), problem(noise=0.3), schedule=same, **options)
-    plain = fp.run(fp.FedAvg(STEP, STEPS), problem(noise=0.3), **options)
+    late = fp.run(fp.FedAvg(STEP, STEPS, normalise=True), problem(noise=0.3), schedule=same, **options)
+    plain = fp.run(fp.FedAvg(STEP, STEPS, normalise=True), problem(noise=0.3), **options)
     np.testing.assert_allclose(late.history, plain.history, rtol=0, atol=1e-12)
     np.testing.assert_array_equal(late.used, plain.used)
     np.testing.assert_allclose(late.time[0], np.arange(31.0))
@@ -141,7 +140,8 @@ LONG = 1500
 def scaffold(name, loss):
     """A run of SCAFFOLD that was looked at after each of its first rounds, and then went on."""
     method = fp.Scaffold(STEP, STEPS, server_step=0.5)
-    session = Session(method, problem(), as_participation(LOSSY[name](loss)), START, True, SEED, 1, 1)
+    asked = fp.Experiment(method, problem(), schedule=LOSSY[name](loss), start=START, exact=True, seed=SEED)
+    session = Session(asked.bind(), 1)
     session.prepare(LONG)  # one timetable, one program
     seen = []
     for r in range(1, 41):
@@ -164,8 +164,10 @@ def test_scaffold_keeps_its_balance_when_answers_are_lost(name, loss):
     np.testing.assert_allclose(hub.c[0], P @ memory[0], rtol=0, atol=1e-12)
     np.testing.assert_allclose(hub.w[0], solution(), rtol=0, atol=1e-9)  # and with it, it ends at w*
     if name != "answering":
-        t = session.participation
-        rounds = [tuple(getattr(t, n)[0, r] for n in ("agents", "age", "weight", "heard", "merge")) for r in range(40)]
+        t = session.timing
+        rounds = [
+            tuple(getattr(t.ticks, n)[0, r] for n in ("agents", "age", "weight", "heard", "merge")) for r in range(40)
+        ]
         xs, cs, c_k = scaffold_replay(rounds, STEP, 0.5)
         np.testing.assert_allclose([x for x, _, _ in seen], xs[1:], rtol=0, atol=1e-12)
         np.testing.assert_allclose([c for _, c, _ in seen], cs[1:], rtol=0, atol=1e-12)
@@ -195,7 +197,7 @@ def test_scaffnew_is_refused_with_the_reason():
 
 def test_a_star_is_a_graph_whose_hubs_agree():
     """FedAvg on the complete graph with weights 1/K: every node's hub is the fusion center's, samples and all."""
-    p, method = np.full(K, 1 / K), fp.FedAvg(STEP, STEPS)
+    p, method = np.full(K, 1 / K), fp.FedAvg(STEP, STEPS, normalise=True)
     options = {"rounds": 25, "start": START, "seed": SEED}
     star = fp.run(method, problem(p, noise=0.3), **options)
     graph = fp.run(method, problem(p, noise=0.3), network=fp.Network.complete(K, 1 / K), **options)
@@ -207,7 +209,7 @@ def test_a_star_is_a_graph_whose_hubs_agree():
 
 def test_fedavg_on_a_graph_is_adapt_then_combine():
     net = fp.Network.from_edges([(0, 1), (1, 2), (2, 3), (3, 0), (3, 4)])
-    done = fp.run(fp.FedAvg(STEP, STEPS), problem(), network=net.metropolis(), rounds=25, start=START)
+    done = fp.run(fp.FedAvg(STEP, STEPS, normalise=True), problem(), network=net.metropolis(), rounds=25, start=START)
     counts = np.array([2, 2, 2, 3, 1])
     A = np.zeros((K, K))
     for i, j in net.edges:
@@ -244,9 +246,9 @@ def test_weights_above_one_are_refused_with_the_advice():
         (lambda: fp.Arrivals(CLOCK, dropout=1.0), "no answer ever comes"),
         (lambda: fp.Arrivals(CLOCK, mixing=0.0), "mixing must be above 0"),
         (lambda: fp.Arrivals(CLOCK, staleness=0.5), "staleness must be"),
-        (lambda: fp.Arrivals(CLOCK, staleness=fp.Constant), "staleness must be"),
-        (lambda: fp.Polynomial(-1.0), "power must be at least 0"),
-        (lambda: fp.Hinge(-1.0), "slope and after must be at least 0"),
+        (lambda: fp.Arrivals(CLOCK, staleness=fp.staleness.Constant), "staleness must be"),
+        (lambda: fp.staleness.Polynomial(-1.0), "power must be at least 0"),
+        (lambda: fp.staleness.Hinge(-1.0), "slope and after must be at least 0"),
     ],
 )
 def test_numbers_out_of_range_are_refused_by_name(make, words):
@@ -285,15 +287,18 @@ def test_models_are_merged_only_of_methods_that_send_changes():
 
 def broken(scheme, method, rounds, exact, **mistakes):
     """A run in which some columns of the timetable are wrong, and the right timetable."""
-    session = Session(method, problem(), scheme, START, exact, SEED, 1, 1)
+    asked = fp.Experiment(method, problem(), schedule=scheme, start=START, exact=exact, seed=SEED)
+    session = Session(asked.bind(), 1)
     session.prepare(rounds)
-    right = session.participation
-    wrong = dataclasses.replace(right, **{name: make(right) for name, make in mistakes.items()})
+    right = session.timing
+    wrong = right.ticks._replace(**{name: make(right.ticks) for name, make in mistakes.items()})
     with jax.enable_x64(True):
-        session.inputs = session.inputs._replace(participation=jax.device_put(wrong))
+        session.inputs = session.inputs._replace(timing=jax.device_put(right.replace(ticks=wrong)))
     models = []
     session.advance(40, keep=lambda at, records: models.append(records.model))
-    table = [tuple(getattr(right, n)[0, r] for n in ("agents", "age", "weight", "heard", "merge")) for r in range(40)]
+    table = [
+        tuple(getattr(right.ticks, n)[0, r] for n in ("agents", "age", "weight", "heard", "merge")) for r in range(40)
+    ]
     return session, np.concatenate(models, axis=1)[0], table
 
 

@@ -9,7 +9,6 @@ NET = fp.Network.ring(5)
 QUAD = fp.problems.Quadratic(np.linspace(1.0, 2.0, 5), np.arange(10.0).reshape(5, 2))
 
 
-@fp.algorithm
 class HalfPull(fp.FedGD):
     """FedGD without the factor 2 before the coupling."""
 

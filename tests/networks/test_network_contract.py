@@ -11,17 +11,17 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.core.algorithm import CATALOGUE, samples_per_round
-from fedpoint.report.folder import RunFolder
-from fedpoint.runtimes.session import Session, unflatten
-from fedpoint.runtimes.simulation import PROGRAMS
-from fedpoint.verbs.run import check_start
+from fedpoint.engine.program import PROGRAMS
+from fedpoint.engine.session import Session, unflatten
+from fedpoint.store.folder import RunFolder
+from fedpoint.timing.base import Context
 
 WORLD = plain.world()
 NET = WORLD.network()
 EXACT, NOISY = WORLD.problem(), WORLD.problem(noise=0.2)
 K, COUPLING, STEP, OTHER = 7, 0.15, 0.21, 0.13
 OWN_STEPS = STEP * np.array([1.0, 0.4, 1.2, 0.7, 0.9, 1.1, 0.5])
-DECAYING = fp.InverseTime(8.0 * STEP, 8.0)
+DECAYING = fp.steps.InverseTime(8.0 * STEP, 8.0)
 METHODS = {
     "FedGD": fp.FedGD(STEP, COUPLING),
     "FedSGD": fp.FedSGD(STEP, COUPLING, local_steps=2),
@@ -38,8 +38,8 @@ every_method = pytest.mark.parametrize("name", METHODS)
 
 def session(name, schedule=None, problem=NOISY, seed=3, repeats=1, **layout):
     schedule = UNDER[name] if schedule is None else schedule
-    start = check_start(problem, None, NET)
-    made = Session(METHODS[name], problem, schedule, start, False, seed, repeats, 1, network=NET)
+    asked = fp.Experiment(METHODS[name], problem, network=NET, schedule=schedule, seed=seed, repeats=repeats)
+    made = Session(asked.bind(), 1)
     made.layout = dataclasses.replace(made.layout, **layout)
     return made
 
@@ -197,7 +197,7 @@ TRACE = fp.Replay(((0, "0", "1", 0), (0, "3", None, 0), (2, "1", "0", 1), (40, "
 
 
 def test_room_is_kept_for_what_a_trace_asks_for_later():
-    assert TRACE.bind(NET, 0, 1, 5).depth(5) >= 41
+    assert TRACE.bind(Context(network=NET, rounds=5)).depth(5) >= 41
 
 
 @pytest.mark.slow  # quick: nodes at their own pace, where both grow, above

@@ -10,7 +10,8 @@ from fedpoint import Network
 from fedpoint.config import networks
 from fedpoint.config.mistakes import Mistakes
 from fedpoint.config.text import absolute
-from fedpoint.config.values import Unreadable
+from fedpoint.core.describe import Unreadable
+from fedpoint.store.describe import describe_network, rebuild_network
 
 SIX = fp.problems.LeastSquares(
     [[[1.0]]] * 6, [[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]]
@@ -142,10 +143,10 @@ def test_what_does_not_fit_the_agents(text, message):
 
 def test_a_folder_tells_the_network():
     net = Network.from_edges([("b", "a"), ("b", "c")], [0.5, 2.0])
-    assert same(networks.rebuild(networks.describe(net)), net)
+    assert same(rebuild_network(describe_network(net)), net)
     large = Network.ring(500)
-    stated = networks.describe(large)
-    assert stated["nodes"] == stated["edge_count"] == 500 and stated == networks.describe(Network.ring(500))
-    assert stated["sha256"] != networks.describe(Network.ring(500, 2.0))["sha256"]
+    stated = describe_network(large)
+    assert stated["nodes"] == stated["edge_count"] == 500 and stated == describe_network(Network.ring(500))
+    assert stated["sha256"] != describe_network(Network.ring(500, 2.0))["sha256"]
     with pytest.raises(Unreadable, match="a network of 500 nodes is not stored"):
-        networks.rebuild(stated)
+        rebuild_network(stated)

@@ -10,8 +10,9 @@ import pytest
 import scipy.linalg
 
 import fedpoint as fp
-from fedpoint import gtv, theory
-from fedpoint.core.network import Network
+from fedpoint import theory
+from fedpoint.graphs import gtv
+from fedpoint.graphs.network import Network
 from fedpoint.theory import networks
 
 NODES, DIM = 8, 3

@@ -5,7 +5,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint import Network
-from fedpoint.report.network import layout
+from fedpoint.show.network import layout
 
 
 def parts(figure):

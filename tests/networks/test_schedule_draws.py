@@ -8,9 +8,10 @@ import pytest
 from schedule_world import NET, SCHEDULES, SEED, TICKS, WORK, K, neighbours, plan, within
 
 import fedpoint as fp
-from fedpoint.core.clock import STREAM
-from fedpoint.core.schedule import AWAY, LATE, LOST, PHASE, WORKS
-from fedpoint.runtimes.state import SCHEDULE
+from fedpoint.engine.state import SCHEDULE
+from fedpoint.timing.base import Context
+from fedpoint.timing.clock import STREAM
+from fedpoint.timing.schedule import AWAY, LATE, LOST, PHASE, WORKS
 
 # Partially asynchronous.
 
@@ -129,16 +130,16 @@ def test_totally_asynchronous_has_no_bound_but_advances():
 def test_own_pace_of_two_nodes_by_hand():
     """Node 0 takes 1 second, node 1 takes 2.5; messages arrive at once. Both are done at 5: node 0 comes first."""
     pair = fp.Network.complete(2)
-    bound = fp.OwnPace(fp.Clock([1.0, 2.5], law="constant")).bind(pair, 0, 1, 7)
+    bound = fp.OwnPace(fp.Clock([1.0, 2.5], law="constant")).bind(Context(network=pair, rounds=7))
     np.testing.assert_array_equal(bound.agents[0, :, 0], [0, 0, 1, 0, 0, 0, 1])
     np.testing.assert_array_equal(bound.clock[0], [1, 2, 2.5, 3, 4, 5, 5])
     # Tick 3 began at 2, when node 1 had said nothing; tick 4 at 3, and node 1 had said version 3 (tick 2) at 2.5.
     np.testing.assert_array_equal(bound.ages[0, :, 0, 0], [0, 1, 2, 3, 1, 2, 4])
     # With half a second on the way, what node 1 says at 2.5 is there at 3, and what node 0 says at 2 is there at 2.5.
-    bound = fp.OwnPace(fp.Clock([1.0, 2.5], law="constant", travel=0.5)).bind(pair, 0, 1, 7)
+    bound = fp.OwnPace(fp.Clock([1.0, 2.5], law="constant", travel=0.5)).bind(Context(network=pair, rounds=7))
     np.testing.assert_array_equal(bound.ages[0, :, 0, 0], [0, 1, 2, 3, 1, 2, 4])
     # With a little more, both are missed.
-    bound = fp.OwnPace(fp.Clock([1.0, 2.5], law="constant", travel=0.6)).bind(pair, 0, 1, 7)
+    bound = fp.OwnPace(fp.Clock([1.0, 2.5], law="constant", travel=0.6)).bind(Context(network=pair, rounds=7))
     np.testing.assert_array_equal(bound.ages[0, :, 0, 0], [0, 1, 2, 3, 4, 2, 5])
 
 
@@ -146,7 +147,7 @@ def test_own_pace_of_two_nodes_by_hand():
 def test_own_pace_is_an_independent_simulation(law):
     """The log of all events first; what was known when a work began is then read from the log."""
     clock, loss, ticks, seed = fp.Clock(WORK, law=law, travel=0.35), 0.25, 150, 11
-    bound = fp.OwnPace(clock, loss=loss).bind(NET, seed, 2, ticks)
+    bound = fp.OwnPace(clock, loss=loss).bind(Context(network=NET, seed=seed, repeats=2, rounds=ticks))
     for repeat in range(2):
         rng = np.random.default_rng([STREAM, seed, repeat])
 

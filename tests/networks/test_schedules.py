@@ -7,7 +7,8 @@ import pytest
 from schedule_world import COUPLINGS, MESSAGES, NET, SCHEDULES, SEED, TICKS, WORK, WORLD, K, plan, run
 
 import fedpoint as fp
-from fedpoint.core.clock import STREAM
+from fedpoint.timing.base import Context
+from fedpoint.timing.clock import STREAM
 
 under_every_schedule = pytest.mark.parametrize("name", SCHEDULES)
 of_both = pytest.mark.parametrize("method", ["fedgd", "fedrelax"])
@@ -77,7 +78,7 @@ def test_no_age_reaches_before_the_start(name):
 
 def test_virtual_time_is_the_timetables():
     done = run("own pace", "fedgd", 0.1)
-    bound = SCHEDULES["own pace"].bind(NET, SEED, 1, TICKS)
+    bound = SCHEDULES["own pace"].bind(Context(network=NET, seed=SEED, rounds=TICKS))
     np.testing.assert_array_equal(done.time[0], [0.0, *bound.clock[0]])
     assert run("partial", "fedgd", 0.1).time[0, -1] == TICKS  # without a clock a tick is a second
     # In the long run a node works in proportion to its speed.
@@ -92,7 +93,7 @@ def test_in_step_waits_for_the_slowest():
     np.testing.assert_allclose(done.time[0], 1.45 * np.arange(41), rtol=1e-13)
     np.testing.assert_array_equal(done.history, run("synchronous", "fedrelax", 0.1).history[:, :41])
     np.testing.assert_array_equal(done.used, run("synchronous", "fedrelax", 0.1).used[:, :41])
-    exponential = fp.InStep(fp.Clock(WORK)).bind(NET, SEED, 1, 50).clock[0]
+    exponential = fp.InStep(fp.Clock(WORK)).bind(Context(network=NET, seed=SEED, rounds=50)).clock[0]
     rng = np.random.default_rng([STREAM, SEED, 0])
     np.testing.assert_allclose(
         np.diff(exponential, prepend=0), [(WORK * rng.exponential(size=K)).max() for _ in range(50)]

@@ -3,7 +3,7 @@
 import pytest
 from zoo import PROBLEMS, SAMPLED, build
 
-from fedpoint.runtimes import cache
+from fedpoint.engine.cpu import cache
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -143,7 +143,7 @@ def test_sizes_that_differ_much_order_the_same_rows():
     sizes = (2, 3, 900, 5)
     A, b = rows(sizes=sizes)
     problem = fp.problems.LeastSquares(A, b, mean=True, batch=2, sampling="shuffle")
-    oracle = problem.prepare(fp.FedAvg(0.1, local_steps=fp.Stragglers(3, 0.5)))
+    oracle = problem.prepare(fp.FedAvg(0.1, local_steps=fp.steps.Stragglers(3, 0.5), normalise=True))
 
     @jax.jit
     def orders(k):
@@ -186,7 +186,10 @@ def test_a_batch_of_all_rows_in_order_is_the_full_gradient(sampling):
     start = np.array([1.0, 2.0, 3.0])
     full, batched = (
         fp.run(
-            fp.FedAvg(0.3, local_steps=E), fp.problems.LeastSquares(A, b, mean=True, **options), rounds=5, start=start
+            fp.FedAvg(0.3, local_steps=E, normalise=True),
+            fp.problems.LeastSquares(A, b, mean=True, **options),
+            rounds=5,
+            start=start,
         )
         for E, options in ((3, {}), (3, {"batch": 3, "sampling": sampling}))
     )

@@ -112,8 +112,7 @@ def test_a_trajectory_follows_the_chain_and_is_stationary():
         fp.run(fp.Scaffnew(0.1, probability=0.5), problem, rounds=1)
 
 
-@fp.algorithm
-class Watch:
+class Watch(fp.Algorithm):
     """An agent's memory: the fields it saw in its last round, at w = 0: -r phi(s)."""
 
     local_steps: int = 3

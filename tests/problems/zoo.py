@@ -162,7 +162,7 @@ def agent(problem, k):
 
 def sampled_fields(problem, w, count, steps=(0,), seed=0):
     """(K, count, steps, d): sampled fields of so many rounds at w, of every agent."""
-    oracle = problem.prepare(fp.FedAvg(0.1, local_steps=max(steps) + 1))
+    oracle = problem.prepare(fp.FedAvg(0.1, local_steps=max(steps) + 1, normalise=True))
 
     @jax.jit
     def draw(own, common, w):

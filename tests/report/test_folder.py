@@ -3,14 +3,16 @@ import itertools
 import json
 import os
 import pickle
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
 import pytest
 
-from fedpoint.errors import FedpointError
-from fedpoint.report import disk, folder
-from fedpoint.report.folder import RunFolder, config_hash, export_model, load_model
+from fedpoint.core.errors import FedpointError
+from fedpoint.store import disk, folder
+from fedpoint.store.folder import RunFolder, config_hash, export_model, load_model
 
 CONFIG = {"name": "toy", "lr": 0.1, "seed": None, "nested": {"sizes": (3, 4), "none": None}}
 DTYPES = [*"?bBhHiIqQefdFD", ">f8", ">i4", ">c16"]  # not long double: a copy may change its padding
@@ -396,3 +398,30 @@ def test_a_changed_array_is_found_even_if_the_archive_is_sound(tmp_path):
                 target.writestr(name, source.read(name).replace(find, put))
         with pytest.raises(FedpointError, match="SHA-256 differs"):
             load_model(new)
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from fedpoint.store.disk import take_lock
+lock = take_lock(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_lock_is_refused_with_its_holder_and_ends_with_it(tmp_path):
+    """Also by kill -9; whoever was refused has not spoilt the note of who holds it."""
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        for _ in range(2):
+            with pytest.raises(FedpointError, match=f"process {holder.pid} is writing .*wait for it"):
+                disk.take_lock(tmp_path)
+    finally:
+        holder.kill()  # SIGKILL
+        holder.wait()
+        holder.stdout.close()
+    with disk.take_lock(tmp_path), pytest.raises(FedpointError, match=f"process {os.getpid()} is writing"):
+        disk.take_lock(tmp_path)
+    disk.take_lock(tmp_path).close()

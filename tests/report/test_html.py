@@ -11,9 +11,9 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 import fedpoint as fp
-from fedpoint.report import svg
-from fedpoint.verbs.certify import Certificate, Finding
-from fedpoint.verbs.check import Check, Verdict
+from fedpoint.results.certificate import Certificate, Finding
+from fedpoint.results.verdict import Check, Verdict
+from fedpoint.show import svg
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.ipynb"
 BAD = "<img src=x onerror=alert(1)>"
@@ -89,7 +89,7 @@ def test_text_stays_text():
 
 
 def test_a_plan_shows_choices_and_what_is_excluded():
-    from fedpoint.report.html import plan_html
+    from fedpoint.show.html import plan_html
 
     choice = SimpleNamespace(
         title="FedAvg", step=0.1, local_steps=3, participation=fp.Everyone(), rounds=7, floats=1e5, evaluations=300.0,

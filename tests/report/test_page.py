@@ -15,10 +15,11 @@ from click.testing import CliRunner
 
 import fedpoint as fp
 from fedpoint.cli import main
-from fedpoint.report import charts as drawn
-from fedpoint.report import facts as gathered
-from fedpoint.report import from_data, page, svg
-from fedpoint.report.load import load
+from fedpoint.config.load import load
+from fedpoint.show import charts as drawn
+from fedpoint.show import facts as gathered
+from fedpoint.show import from_data, page, svg
+from fedpoint.store.records import RoundRecords
 
 EXPERIMENT = """
 rounds = 12
@@ -120,9 +121,10 @@ def test_many_runs_fit_on_a_page(facts):
     """As many as a page takes, each as long as can be seen."""
     many, rounds = gathered.MOST_RUNS, 20_000
     long = copy.copy(facts[0].run)
-    long.rounds, long.used = np.arange(rounds), np.cumsum(np.full((2, rounds, 3), 40), axis=1)
-    long._error = long._loss = np.random.default_rng(0).random((2, rounds))
-    long.evaluation, long.evaluated_rounds = {"accuracy": long._error[:, ::100]}, long.rounds[::100]
+    used, curve = np.cumsum(np.full((2, rounds, 3), 40), axis=1), np.random.default_rng(0).random((2, rounds))
+    long.records = RoundRecords(np.arange(rounds), long.history, used, error=curve, loss=curve)
+    long.error = long._loss = curve
+    long.evaluation, long.evaluated_rounds = {"accuracy": curve[:, ::100]}, long.rounds[::100]
     agents = {**facts[0].parts["agents"], "losses": [0.123] * 1000, "weights": [0.001] * 1000}
     part = {"at": list(range(400)), "curve": [0.12345] * 400, "text": "x" * 400, "floor": 0.1, "proviso": ""}
     parts = {"time": {}, "network": {}, "agents": {**agents, "names": ["agent"] * 1000}, "forecast": part}
@@ -174,7 +176,8 @@ def test_without_data_the_page_says_what_is_missing(facts, tmp_path, monkeypatch
     monkeypatch.setattr(gathered, "ask", lambda folders, patience: [from_data.all_of(load(f)) for f in folders])
     text = page.write([tmp_path / "run"]).read_text()
     assert "Not here: losses per agent and fairness, the forecast: the data of the run in run are not" in text
-    assert [chart["title"] for chart in charts(text)] == ["Error", "Loss"]
+    assert "Not here: the loss: it was not evaluated while the run went on" in text
+    assert [chart["title"] for chart in charts(text)] == ["Error"]
     # With the problem everything is there.
     whole = page.write([fp.load(tmp_path / "run", problem)], tmp_path / "whole.html").read_text()
     assert "Not here" not in whole and "Jain" in whole
@@ -189,7 +192,7 @@ def test_the_bias_has_a_line(facts):
 def test_without_a_solution_the_loss_is_shown(tmp_path):
     rows = np.array([1.0, 1.0, 2.0, 2.0])
     problem = fp.problems.Loss(lambda w, x: (w**2 - x) ** 2, np.array(0.5), rows, groups=[0, 0, 1, 1])
-    fp.run(fp.FedAvg(step=0.01), problem, rounds=4, folder=tmp_path / "run")
+    fp.run(fp.FedAvg(step=0.01), problem, rounds=4, folder=tmp_path / "run", losses_every=1)
     run = load(tmp_path / "run")
     text = page.page([page.Facts(run, "FedAvg", 0, from_data.all_of(run))], "x")
     assert [chart["title"] for chart in charts(text)] == ["Loss"]
@@ -310,6 +313,6 @@ def test_a_browser_draws_it_without_a_complaint(text, tmp_path):
 
 
 def test_assets_are_part_of_the_package():
-    folder = Path(page.__file__).parent / "page"
+    folder = Path(page.__file__).parent / "assets"
     assert {path.name for path in folder.iterdir()} == {"curves.css", "curves.js", "page.css", "page.js"}
     assert "fedpointCurves" in page.asset("curves.js")

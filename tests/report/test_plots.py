@@ -11,9 +11,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
 import fedpoint as fp
-from fedpoint.report import plots
-from fedpoint.report.labels import labels_of, short
-from fedpoint.report.plots import curves
+from fedpoint.results.labels import labels_of, short
+from fedpoint.show import plots
+from fedpoint.show.plots import curves
 
 ROUNDS = np.arange(0, 50, 5)
 
@@ -89,7 +89,7 @@ def test_long_runs_are_thinned_to_what_can_be_seen():
 
 
 def test_lines_are_told_apart_and_labelled_at_their_ends():
-    runs = [made_up(fp.FedAvg(step=0.1, local_steps=e), scale=2.0**e) for e in range(1, 13)]
+    runs = [made_up(fp.FedAvg(step=0.1, local_steps=e, normalise=True), scale=2.0**e) for e in range(1, 13)]
     figure = curves(runs)
     ax = figure.axes[0]
     assert len({(to_hex(line.get_color()), str(line._dash_pattern)) for line in ax.lines}) == 12
@@ -167,7 +167,7 @@ def test_mistakes_of_the_runs():
 
 def test_a_real_run(tmp_path):
     quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
-    run = fp.run(fp.FedAvg(step=0.5, local_steps=5), quad, rounds=20)
+    run = fp.run(fp.FedAvg(step=0.5, local_steps=5, normalise=True), quad, rounds=20)
     run.plot(str(tmp_path / "run.svg"))
     line = curves([run], x="floats").axes[0].lines[0]
     assert line.get_xdata()[-1] == run.cost.floats_up + run.cost.floats_down
@@ -179,7 +179,7 @@ def test_matplotlib_is_loaded_when_drawing_and_pyplot_never():
     program = """
 import sys, fedpoint
 assert "matplotlib" not in sys.modules
-import fedpoint.report.plots as plots
+import fedpoint.show.plots as plots
 assert "matplotlib" not in sys.modules
 plots.one_axes()
 assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
@@ -188,13 +188,13 @@ assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
 
 
 def test_labels_show_what_differs():
-    a, b = fp.FedAvg(step=0.1, local_steps=2), fp.FedAvg(step=0.2, local_steps=2)
+    a, b = fp.FedAvg(step=0.1, local_steps=2, normalise=True), fp.FedAvg(step=0.2, local_steps=2, normalise=True)
     assert labels_of([a, b, fp.Scaffold(step=0.1)]) == ["FedAvg, step=0.1", "FedAvg, step=0.2", "SCAFFOLD"]
     assert labels_of([a, a]) == ["FedAvg (1)", "FedAvg (2)"]
     assert labels_of([a]) == ["FedAvg"]
 
 
 def test_short_values():
-    values = [0.1, 3, True, None, "I", np.array([1, 2, 9]), fp.Uniform(3), fp.ByWeight(2), fp.Epochs(2), len]
+    values = [0.1, 3, True, None, "I", np.array([1, 2, 9]), fp.Uniform(3), fp.ByWeight(2), fp.steps.Epochs(2), len]
     expected = "0.1 3 True None I 1..9 Uniform(3) ByWeight(2) Epochs(2) builtin_function_or_method"
     assert " ".join(short(v) for v in values) == expected

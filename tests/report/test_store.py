@@ -12,9 +12,12 @@ import optax
 import pytest
 
 import fedpoint as fp
-from fedpoint.report import store
-from fedpoint.report.folder import RunFolder, load_model
-from fedpoint.runtimes import session
+from fedpoint.engine import session
+from fedpoint.engine.state import Records
+from fedpoint.results.run import Recorder
+from fedpoint.store import writer as store
+from fedpoint.store.folder import RunFolder, load_model
+from fedpoint.store.records import Measures
 
 OPTIONS = {"participation": 2, "repeats": 2, "seed": 5, "record_every": 4}
 ARRAYS = ("rounds", "error", "loss", "used", "history", "model", "models", "memories")
@@ -72,7 +75,8 @@ def kill_at(*rounds):
 def test_a_loaded_run_shows_everything_without_the_data(made):
     run, folder = made
     loaded = fp.load(folder)
-    same_bits(loaded, run)
+    same_bits(loaded, run, [n for n in ARRAYS if n != "loss"])
+    same_bits(fp.load(folder, quadratic()), run)  # losses are computed when asked for, from the data
     assert loaded.rounds.tolist() == [*range(0, 49, 4), 50]
     assert loaded.seed == 5 and loaded.finished and "50 rounds" in repr(loaded)
     assert loaded.engine == run.engine and loaded.speed == run.speed
@@ -110,12 +114,17 @@ def test_the_losses_are_those_of_the_problem(made):
 
 
 def test_losses_do_not_depend_on_how_records_are_cut(rng):
-    session = SimpleNamespace(problem=quadratic(), network=None, sums=None)
-    models = rng.standard_normal((3, 200, 2))
-    whole = store.losses(session, models, 0)
+    session = SimpleNamespace(problem=quadratic(), network=None, repeats=3)
+    recorder = Recorder(session, Measures(losses_every=2))
+    models, used = rng.standard_normal((3, 200, 2)), np.zeros((3, 200, 3), int)
+
+    def losses(first, last):
+        return recorder.take(np.arange(first, last), Records(models[:, first:last], used[:, first:last])).loss
+
+    whole = losses(0, 200)
+    assert np.isnan(whole[:, 1::2]).all() and np.isfinite(whole[:, ::2]).all()
     for cut in (1, 63, 64, 65, 130):
-        parts = [store.losses(session, models[:, :cut], 0), store.losses(session, models[:, cut:], cut)]
-        assert np.concatenate(parts, axis=1).tobytes() == whole.tobytes()
+        assert np.concatenate([losses(0, cut), losses(cut, 200)], axis=1).tobytes() == whole.tobytes()
 
 
 def test_evaluation_is_kept(tmp_path):
@@ -136,7 +145,7 @@ def test_a_finished_run_is_extended_in_its_folder(tmp_path):
     longer = fp.load(tmp_path / "r", quadratic()).extend(75)
     whole = fp.run(scaffold(), quadratic(), rounds=75, **OPTIONS)
     same_bits(longer, whole, [n for n in ARRAYS if n != "loss"])
-    same_bits(fp.load(tmp_path / "r"), longer)
+    same_bits(fp.load(tmp_path / "r", quadratic()), longer)
     with pytest.raises(fp.FedpointError, match="75 rounds already"):
         fp.load(tmp_path / "r", quadratic()).extend(75)
 
@@ -144,7 +153,7 @@ def test_a_finished_run_is_extended_in_its_folder(tmp_path):
 def test_a_run_in_memory_is_extended_in_its_folder(tmp_path):
     run = fp.run(scaffold(), quadratic(), rounds=30, folder=tmp_path / "r", **OPTIONS)
     longer = run.extend(50)
-    same_bits(fp.load(tmp_path / "r"), longer)
+    same_bits(fp.load(tmp_path / "r", quadratic()), longer)
     with pytest.raises(fp.FedpointError, match="load it again"):
         run.folder.round = 30
         run.session.round = 30
@@ -162,7 +171,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path, segments
         assert not fp.load(folder).finished
     done = fp.load(folder, quadratic()).extend(rounds)
     same_bits(done, whole)
-    same_bits(fp.load(folder), whole)
+    same_bits(fp.load(folder, quadratic()), whole)
     state = [RunFolder.open(path).latest().state for path in (folder, tmp_path / "whole")]
     assert all(state[0][n].tobytes() == state[1][n].tobytes() for n in state[0] if n != "seconds")
 
@@ -305,7 +314,7 @@ def test_participation_is_rebuilt(tmp_path, scheme):
 @pytest.mark.parametrize(
     "algorithm",
     [
-        fp.FedAvg(step=fp.InverseTime(2.0, 30.0), local_steps=fp.Stragglers(4, 0.5)),
+        fp.FedAvg(step=fp.steps.InverseTime(2.0, 30.0), local_steps=fp.steps.Stragglers(4, 0.5), normalise=True),
         fp.FedNova(step=[0.01, 0.02, 0.03, 0.04], local_steps=[1, 2, 3, 4], momentum=0.5),
         fp.GeneralRule(step=0.01, local_steps=3, coefficients=[1.0, 0.5, 0.25], effective=2.0),
         fp.FedAdam(step=0.1, local_steps=2),
@@ -314,9 +323,9 @@ def test_participation_is_rebuilt(tmp_path, scheme):
     ids=lambda a: type(a).__name__,
 )
 def test_algorithms_are_described_and_rebuilt(algorithm):
-    from fedpoint.config.methods import describe, rebuild
+    from fedpoint.store.describe import describe_algorithm, rebuild_algorithm
 
-    assert rebuild(json.loads(json.dumps(describe(algorithm)))) == algorithm
+    assert rebuild_algorithm(json.loads(json.dumps(describe_algorithm(algorithm)))) == algorithm
 
 
 # Models.
@@ -335,3 +344,125 @@ def test_export(made, tmp_path):
     assert load_model(tmp_path / "c.npz")[0]["model"].tobytes() == run.model[0].tobytes()
     with pytest.raises(fp.FedpointError, match="no repeat 2"):
         fp.export(run, Path(tmp_path / "d.npz"), repeat=2)
+
+
+# What is evaluated while a run goes on, and what is recorded beside the model.
+
+
+class Counted(fp.problems.Quadratic):
+    """Counts how often everybody's data are looked at."""
+
+    asked = solved_for = 0
+
+    def objective(self, models):
+        self.asked += len(models)
+        return super().objective(models)
+
+    def solution(self):
+        self.solved_for += 1
+        return super().solution()
+
+    @property
+    def solved(self):
+        return False
+
+
+def counted():
+    return Counted([1.0, 2.0, 3.0, 4.0], np.random.default_rng(0).standard_normal((4, 2)), noise=0.1)
+
+
+def test_a_folder_asks_for_one_loss_and_for_no_solution(tmp_path, segments):
+    problem = counted()
+    run = fp.run(scaffold(), problem, rounds=400, seed=5, participation=2, folder=tmp_path / "r")
+    assert (problem.asked, problem.solved_for) == (1, 0)
+    assert RunFolder.open(tmp_path / "r").summary["loss"] == pytest.approx(problem.objective(run.model)[0])
+    at, known = run.known_loss()
+    assert at.tolist() == [400] and known.shape == (1, 1)
+    loaded = fp.load(tmp_path / "r")
+    assert loaded.error is None and not loaded.has_loss and set(loaded.absent()) == {"the loss", "the error"}
+    assert loaded.known_loss()[1].tobytes() == known.tobytes()
+    with pytest.raises(fp.FedpointError, match=r"has no loss: none was evaluated.*give fp.load\(folder, problem="):
+        _ = loaded.loss
+    given = fp.load(tmp_path / "r", counted())
+    same_bits(given, run)
+    assert given.error.shape == (1, 401) and problem.solved_for == 1
+
+
+def test_losses_are_evaluated_where_they_are_asked_for(tmp_path, segments):
+    options = {"rounds": 60, "losses_every": 8, **OPTIONS}
+    with pytest.raises(Killed):
+        fp.run(scaffold(), counted(), folder=tmp_path / "r", callbacks=[kill_at(20)], **options)
+    problem = counted()
+    fp.load(tmp_path / "r", problem).extend(60)
+    bare = fp.load(tmp_path / "r")
+    there = ~np.isnan(bare.loss).any(axis=0)
+    assert bare.rounds[there].tolist() == [*range(0, 57, 8)]
+    assert bare.known_loss()[0].tolist() == [*range(0, 57, 8), 60] and "the loss" not in bare.absent()
+    whole = fp.run(scaffold(), counted(), folder=tmp_path / "whole", **options)
+    assert bare.loss.tobytes() == fp.load(tmp_path / "whole").loss.tobytes()
+    np.testing.assert_allclose(bare.loss[:, there], whole.loss[:, there], rtol=1e-13)
+    with pytest.raises(fp.FedpointError, match="losses_every must be a whole number, at least 1"):
+        fp.run(scaffold(), counted(), losses_every=0)
+
+
+def distance(state):
+    """From the hub's model to where agents' control variates say that they are."""
+    return jnp.sum(state.memory**2)
+
+
+def size_by_agent(state):
+    return {"model": jnp.sum(state.memory**2, axis=1) + state.round}["model"]
+
+
+METRICS = {"distance": distance, "by agent": size_by_agent}
+
+
+def test_metrics_are_recorded_beside_the_model(tmp_path, segments):
+    whole = fp.run(scaffold(), quadratic(), rounds=50, metrics=METRICS, **OPTIONS)
+    n = len(whole.rounds)
+    assert whole.metrics["distance"].shape == (2, n) and whole.metrics["by agent"].shape == (2, n, 4)
+    plain = fp.run(scaffold(), quadratic(), rounds=50, **OPTIONS)
+    same_bits(whole, plain)
+    assert plain.metrics == {}
+    by_hand = (np.asarray(plain.session.whole().memory) ** 2).sum((1, 2))
+    np.testing.assert_allclose(whole.metrics["distance"][:, -1], by_hand, rtol=1e-12)
+    np.testing.assert_allclose(
+        whole.metrics["by agent"].sum(2), whole.metrics["distance"] + 4 * whole.rounds, rtol=1e-12
+    )
+    with pytest.raises(Killed):
+        options = {"folder": tmp_path / "r", "callbacks": [kill_at(20)], "metrics": METRICS, **OPTIONS}
+        fp.run(scaffold(), quadratic(), rounds=50, **options)
+    with pytest.raises(fp.FedpointError, match=r"metrics by agent, distance are not in .*give fp.load"):
+        fp.load(tmp_path / "r", quadratic())
+    done = fp.load(tmp_path / "r", quadratic(), metrics=METRICS).extend(50)
+    for run in (done, fp.load(tmp_path / "r")):
+        assert run.metrics.keys() == METRICS.keys()
+        assert all(run.metrics[name].tobytes() == whole.metrics[name].tobytes() for name in METRICS)
+
+
+def test_metrics_on_a_network_and_of_a_tree():
+    def spread(state):
+        return jnp.var(state.model, axis=0).sum()
+
+    run = fp.run(
+        fp.FedGD(step=0.05, coupling=1.0), quadratic(), rounds=9, network=fp.Network.ring(4), metrics={"spread": spread}
+    )
+    np.testing.assert_allclose(run.metrics["spread"], run.history.var(axis=2).sum(-1), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ([1], "metrics must be a dictionary of functions"),
+        ({"drift": 3}, "metrics: 'drift' must be a name and 3 a function"),
+        ({"drift": lambda state: "far"}, "metric 'drift' must return a number or an array of numbers, got 'far'"),
+        ({"drift": lambda state: None}, "metric 'drift' must return a number or an array of numbers, got None"),
+        ({"drift": lambda state: state.weights}, "metric 'drift' failed .*no attribute 'weights'"),
+        ({"drift": lambda state: 1.0 if state.round > 3 else 0.0}, "metric 'drift' asks for the value .*jnp.where"),
+    ],
+)
+def test_a_wrong_metric_is_named(metrics, message):
+    with pytest.raises(fp.FedpointError, match=message):
+        fp.run(scaffold(), quadratic(), rounds=2, metrics=metrics)
+    with pytest.raises(fp.FedpointError, match="not for several processes"):
+        fp.run(scaffold(), quadratic(), rounds=2, metrics=METRICS, processes=2)

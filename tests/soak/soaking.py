@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 import fedpoint as fp
-from fedpoint.report import store
-from fedpoint.runtimes import recall
-from fedpoint.runtimes.simulation import PROGRAMS
+from fedpoint.engine.program import PROGRAMS
+from fedpoint.store import writer as store
 
 PROBLEM = fp.problems.Quadratic(1.0, [[0.0, 1.0], [2.0, 4.0]], noise=0.01)
 
@@ -46,7 +45,7 @@ def many_runs():
             fp.run(fp.Scaffold(step=0.001 * (1 + i)), PROBLEM, rounds=100, seed=i)
 
     def programs():
-        return len(recall.programs) + sum(program._cache_size() for program in PROGRAMS.values())
+        return sum(program._cache_size() for program in PROGRAMS.values())
 
     some(10)
     compiled, before = programs(), resident()

@@ -100,7 +100,7 @@ def until(browser, script):
 
 def ready(browser, address):
     browser.get(address)
-    until(browser, "return document.getElementById('warmth').textContent === 'ready'")
+    until(browser, "return document.getElementById('compilation').textContent === 'ready'")
 
 
 def shown(browser, address, name):

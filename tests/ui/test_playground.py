@@ -10,7 +10,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.core.random import Key
-from fedpoint.runtimes.simulation import PROGRAMS
+from fedpoint.engine.program import PROGRAMS
 from fedpoint.ui.lessons import lessons
 from fedpoint.ui.live import SomeOf
 from fedpoint.ui.mathml import formula
@@ -36,7 +36,7 @@ def test_another_position_compiles_nothing_and_is_what_a_run_does():
     models = play.models(values)
     assert programs() == before
     run = fp.run(
-        fp.FedAvg(step=0.2, local_steps=4),
+        fp.FedAvg(step=0.2, local_steps=4, normalise=True),
         play.problem(values),
         rounds=play.rounds,
         participation=SomeOf(np.array(7), play.agents),
@@ -52,7 +52,7 @@ def test_some_of_has_the_law_of_uniform():
     with jax.enable_x64(True):
         scheme = SomeOf(np.array(L), K)
         keys = jax.vmap(lambda r: Key.of(0, 0, 1).fold(r))(jnp.arange(n))
-        ticks = jax.jit(jax.vmap(lambda k: scheme.tick(k, jnp.asarray(p), 0)))(keys)
+        ticks = jax.jit(jax.vmap(lambda k: scheme.completed(k, jnp.asarray(p), 0)))(keys)
         agents, weight, heard = (np.asarray(a) for a in (ticks.agents, ticks.weight, ticks.heard))
     assert (heard.sum(1) == L).all()
     v = np.zeros((n, K))

@@ -16,12 +16,12 @@ from on_loopback import serving
 
 import fedpoint as fp
 from fedpoint.cli import main
-from fedpoint.report.folder import RunFolder
-from fedpoint.report.load import load
-from fedpoint.report.page import write as write_report
+from fedpoint.config.load import load
+from fedpoint.show.page import write as write_report
+from fedpoint.store.folder import RunFolder
 from fedpoint.ui import outlook
 from fedpoint.ui import server as server_module
-from fedpoint.ui.desk import WAITING, Busy, Desk, Superseded
+from fedpoint.ui.computations import WAITING, Busy, Computations, Superseded
 from fedpoint.ui.playground import Control, Playground
 from fedpoint.ui.runs import Runs
 
@@ -54,7 +54,7 @@ def test_no_outside_resource_and_no_inline_script():
 def test_state_and_lessons(page):
     state = json.loads(page.get("/api/state").text)
     assert [p["name"] for p in state["playgrounds"]] == ["averaging", "coupling", "local-steps"]
-    assert set(state["warmth"].values()) <= {"waiting", "compiling", "ready"}
+    assert set(state["compilation"].values()) <= {"waiting", "compiling", "ready"}
     titles = [lesson["title"] for lesson in json.loads(page.get("/api/lessons").text)]
     assert "FedAvg" in titles and "SCAFFLSA" in titles
 
@@ -180,7 +180,7 @@ def test_a_run_has_its_forecast_and_its_report(page):
     curve, floor, bias = found["lines"]
     assert curve["name"] == "forecast" and curve["x"] == list(range(41)) and found["good"] is True
     problem = load(page.runs / "first").problem
-    f = fp.forecast(fp.FedAvg(step=0.1, local_steps=3), problem)
+    f = fp.forecast(fp.FedAvg(step=0.1, local_steps=3, normalise=True), problem)
     assert curve["y"] == pytest.approx(f.curve(40), rel=1e-4)
     assert (floor["level"], bias["level"]) == pytest.approx((f.floor, f.bias2), rel=1e-6)
     begun = time.monotonic()
@@ -339,11 +339,11 @@ class Slow(Playground):
 
 def test_superseded_requests_are_dropped():
     slow = Slow()
-    desk = Desk({"slow": slow})
+    computations = Computations({"slow": slow})
 
     async def ask(number):
-        desk.note("me", "slow", number)
-        return await desk.compute("simulate", "me", "slow", number, {"x": number})
+        computations.note("me", "slow", number)
+        return await computations.compute("simulate", "me", "slow", number, {"x": number})
 
     async def story():
         first = [asyncio.create_task(ask(n)) for n in (1, 2)]  # both threads are busy
@@ -357,18 +357,18 @@ def test_superseded_requests_are_dropped():
         return await asyncio.gather(*first, *later, return_exceptions=True)
 
     *old, newest = asyncio.run(story())
-    assert desk.close()
+    assert computations.close()
     assert all(isinstance(r, Superseded) for r in old) and "seconds" in newest
     assert slow.seen == [1, 2, 59]
 
 
 def test_too_many_readers_are_told_so():
     slow = Slow()
-    desk = Desk({"slow": slow})
+    computations = Computations({"slow": slow})
 
     async def ask(reader):
-        desk.note(reader, "slow", 1)
-        return await desk.compute("simulate", reader, "slow", 1, {"x": 0})
+        computations.note(reader, "slow", 1)
+        return await computations.compute("simulate", reader, "slow", 1, {"x": 0})
 
     async def story():
         tasks = [asyncio.create_task(ask(str(r))) for r in range(WAITING + 3)]
@@ -377,7 +377,7 @@ def test_too_many_readers_are_told_so():
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     results = asyncio.run(story())
-    assert desk.close()
+    assert computations.close()
     assert [isinstance(r, Busy) for r in results] == [False] * WAITING + [True] * 3
 
 
@@ -386,12 +386,12 @@ def test_a_playground_that_fails_is_said(caplog):
         def warm(self):
             raise RuntimeError("no")
 
-    desk = Desk({"broken": Broken()})
-    desk.warm()
-    while desk.warmth["broken"] != "failed":
+    computations = Computations({"broken": Broken()})
+    computations.warm()
+    while computations.compilation["broken"] != "failed":
         time.sleep(0.01)
-    assert desk.close()
-    assert desk.warmth == {"broken": "failed"} and "cannot be compiled" in caplog.text
+    assert computations.close()
+    assert computations.compilation == {"broken": "failed"} and "cannot be compiled" in caplog.text
 
 
 def test_open_streams_do_not_hold_up_the_end(tmp_path):
@@ -409,10 +409,10 @@ def test_open_streams_do_not_hold_up_the_end(tmp_path):
 
 def test_the_end_does_not_wait_for_a_computation():
     slow = Slow()
-    desk = Desk({"slow": slow})
-    desk.warm()
+    computations = Computations({"slow": slow})
+    computations.warm()
     while not slow.seen:
         time.sleep(0.01)
-    assert not desk.close(patience=0.05)
+    assert not computations.close(patience=0.05)
     slow.gate.set()
-    assert desk.close()
+    assert computations.close()

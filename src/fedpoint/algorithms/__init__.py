@@ -1,5 +1,6 @@
 """The methods of the lectures, one file each."""
 
+from fedpoint.algorithms.averaged import Averaged
 from fedpoint.algorithms.fedavg import FedAvg
 from fedpoint.algorithms.fedgd import FedGD, FedSGD
 from fedpoint.algorithms.fednova import FedNova
@@ -13,8 +14,11 @@ from fedpoint.algorithms.qfedavg import QFedAvg
 from fedpoint.algorithms.scaffnew import Scaffnew
 from fedpoint.algorithms.scaffold import Scaffold
 from fedpoint.algorithms.stochastic_approximation import FedLSA, ScaffLSA
+from fedpoint.core.algorithm import CATALOGUE, find
 
 __all__ = [
+    "CATALOGUE",
+    "Averaged",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
@@ -34,4 +38,5 @@ __all__ = [
     "ScaffLSA",
     "Scaffnew",
     "Scaffold",
+    "find",
 ]

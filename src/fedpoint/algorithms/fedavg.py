@@ -1,14 +1,15 @@
 """FedAvg, or local SGD: several local steps, then the mean. Lecture 000, (57)-(59), (72); lecture 004, (2)-(6)."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedpoint.algorithms.references import LI_CONVERGENCE, MCMAHAN
+from fedpoint.closed import linear
+from fedpoint.closed.lms import covered, lms_floor, lms_floor_small_step
 from fedpoint.core.agent import descend
-from fedpoint.core.algorithm import Card, algorithm, counts, positive
-from fedpoint.core.steps import at
+from fedpoint.core.algorithm import Algorithm, Card, counts, positive
+from fedpoint.core.steps import at, most_steps
 from fedpoint.core.vector import unwrap, wrap
-from fedpoint.theory import linear
-from fedpoint.theory.lms import covered, lms_floor, lms_floor_small_step
 
 
 def local_descent(self, w, agent, rate):
@@ -25,29 +26,17 @@ def local_descent(self, w, agent, rate):
     return descend(agent, (w, self.optimiser.init(unwrap(w))), steps, advance)[0]
 
 
-@algorithm(
-    Card(
-        name="fedavg",
-        title="FedAvg",
-        summary="several local steps between rounds, then the mean; FedLSA on linear systems",
-        lecture="000 (57)-(59), 001, 004 (2)-(6)",
-        references=(MCMAHAN, LI_CONVERGENCE),
-        limit="biased when agents differ and E > 1",
-        fails="agents that differ and several local steps: it ends elsewhere, the farther the longer the "
-        "local steps; unequal numbers of local steps weigh agents by their work",
-    )
-)
-class FedAvg:
+class FedAvg(Algorithm):
     r"""Federated averaging (local SGD).
 
     $$\phi_{k,0} = w, \qquad \phi_{k,e} = \phi_{k,e-1} - \mu_k\, \hat g_k(\phi_{k,e-1}; z_{k,e}), \qquad
       w^+ = w + \sum_k v_k (\phi_{k,E_k} - w)$$
 
-    with a fresh sample at every step. Normalised steps $\mu_k = \mu/E_k$ (lecture 000, (72)) make one round worth
-    one step of length $\mu$, whatever $E_k$; with `normalise=False` the local step is `step` itself.
+    with a fresh sample at every step. `step` is the local step itself, as in every method here; `normalise=True` takes
+    $\mu_k = \mu/E_k$ (lecture 000, (72)), so that one round is worth one step of length $\mu$, whatever $E_k$.
 
     Args:
-        step: $\mu$: a number, one per agent, or a schedule over gradient steps t = round E + e
+        step: $\mu$, the local step: a number, one per agent, or a schedule over gradient steps t = round E + e
             (`InverseTime.lecture004` for lecture 004's theorem).
         local_steps: $E_k$: a number, one per agent, `Epochs` or `Stragglers`.
         normalise: divide the step by $E_k$.
@@ -64,9 +53,21 @@ class FedAvg:
     References: McMahan et al. (2017); Li et al. (2020).
     """
 
+    card = Card(
+        name="fedavg",
+        title="FedAvg",
+        summary="several local steps between rounds, then the mean; FedLSA on linear systems",
+        lecture="000 (57)-(59), 001, 004 (2)-(6)",
+        references=(MCMAHAN, LI_CONVERGENCE),
+        limit="biased when agents differ and E > 1",
+        fails="agents that differ and several local steps: it ends elsewhere, the farther the longer the "
+        "local steps; unequal numbers of local steps weigh agents by their work",
+    )
+    exact_moments = True
+
     step: Any = positive(per_agent=True, scheduled=True)
     local_steps: Any = counts()
-    normalise: bool = True
+    normalise: bool = False
     optimiser: Any = None
 
     def adaptive(self):
@@ -74,6 +75,9 @@ class FedAvg:
 
     def alike(self):
         return self.optimiser is None
+
+    def work_of_a_step(self):
+        return most_steps(self.local_steps).astype(float) if self.normalise else 1.0
 
     def init(self, w):
         return w, ()
@@ -90,6 +94,9 @@ class FedAvg:
 
     def combine(self, w, inbox):
         return w + inbox.mean
+
+    def forms(self) -> Mapping[str, Callable]:
+        return FORMS
 
 
 # What theory says, in closed form: on problems whose fields are affine, for constant steps and plain local descent.
@@ -190,3 +197,15 @@ def stability_by_agent(algorithm, problem):
     if algorithm.normalise and setting.counts is None:
         return None  # a straggler's step is longer
     return linear.limits(problem) * (setting.counts if algorithm.normalise else 1.0)
+
+
+FORMS = {
+    "fixed_point": fixed_point,
+    "bias": bias,
+    "bias_small_step": bias_small_step,
+    "rate": rate,
+    "floor": floor,
+    "floor_small_step": floor_small_step,
+    "stability": stability,
+    "stability_by_agent": stability_by_agent,
+}

@@ -1,12 +1,12 @@
 """FedGD and FedSGD: gradient steps on GTVMin, by messages between neighbours. Lecture 003."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from fedpoint.algorithms.references import SARCHESHMEH
 from fedpoint.core.agent import descend
-from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
+from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.steps import at
-from fedpoint.errors import FedpointError
 
 
 class Near(NamedTuple):
@@ -16,8 +16,12 @@ class Near(NamedTuple):
     mass: Any
 
 
-class OnNetwork:
+class OnNetwork(Algorithm):
     """What methods for networks share: a node's model is its memory, and neighbours hear it."""
+
+    at_agents = True
+
+    coupling = cast(Any, 0.0)  # a field of each of them
 
     def init(self, w):
         return Near(w * 0.0, 0.0), w
@@ -31,12 +35,21 @@ class OnNetwork:
     def read(self, near, w):
         return w
 
+    def advice(self, problem, network, exact):
+        """A step that the coupling allows; a minimiser for nodes without an edge."""
+        if self.step is None:
+            alone = ", ".join(network.isolated[:5])
+            return f"; a node without any edge ({alone}) needs a loss with one minimiser." if alone else "."
+        try:
+            limit = network.step_limit(problem, self.coupling)
+        except FedpointError:
+            return ". Take a smaller step."
+        return f"; with exact fields and all in step the largest stable step here is {limit:.4g}. Take a smaller step."
+
     def aim(self, problem, network):
         """GTVMin's solution for this coupling; None where it is not unique or cannot be known."""
-        from fedpoint import gtv
-
         try:
-            return gtv.solve(problem, network, self.coupling)  # type: ignore[attr-defined]
+            return network.minimum(problem, self.coupling)
         except FedpointError:
             return None
 
@@ -46,17 +59,6 @@ def coupled_step(self, w, near, gradient, rate):
     return w - rate * (gradient + 2 * self.coupling * (near.mass * w - near.total))
 
 
-@algorithm(
-    Card(
-        name="fedgd",
-        title="FedGD",
-        summary="gradient steps on total variation minimisation over a network",
-        lecture="003 (FedGD)",
-        references=(SARCHESHMEH,),
-        limit="GTVMin's solution",
-        fails="a large coupling: steps must be short, and it is slow; FedRelax is not",
-    )
-)
 class FedGD(OnNetwork):
     r"""Federated gradient descent over a network, with exact gradients.
 
@@ -76,6 +78,17 @@ class FedGD(OnNetwork):
     References: SarcheshmehPour et al. (2023).
     """
 
+    card = Card(
+        name="fedgd",
+        title="FedGD",
+        summary="gradient steps on total variation minimisation over a network",
+        lecture="003 (FedGD)",
+        references=(SARCHESHMEH,),
+        limit="GTVMin's solution",
+        fails="a large coupling: steps must be short, and it is slow; FedRelax is not",
+    )
+    exact_moments = True
+
     full = True
 
     step: Any = positive(per_agent=True, scheduled=True)
@@ -86,17 +99,6 @@ class FedGD(OnNetwork):
         return new, new
 
 
-@algorithm(
-    Card(
-        name="fedsgd",
-        title="FedSGD",
-        summary="FedGD with gradients of batches, one or several local steps a tick",
-        lecture="003 (FedSGD)",
-        references=(SARCHESHMEH,),
-        limit="near GTVMin's solution; local steps between messages move it",
-        fails="where accuracy counts: noise stays, proportional to the step",
-    )
-)
 class FedSGD(OnNetwork):
     r"""Federated stochastic gradient descent over a network: FedGD with sampled gradients.
 
@@ -116,6 +118,17 @@ class FedSGD(OnNetwork):
 
     References: SarcheshmehPour et al. (2023).
     """
+
+    card = Card(
+        name="fedsgd",
+        title="FedSGD",
+        summary="FedGD with gradients of batches, one or several local steps a tick",
+        lecture="003 (FedSGD)",
+        references=(SARCHESHMEH,),
+        limit="near GTVMin's solution; local steps between messages move it",
+        fails="where accuracy counts: noise stays, proportional to the step",
+    )
+    exact_moments = True
 
     step: Any = positive(per_agent=True, scheduled=True)
     coupling: float = nonnegative(default=1.0)

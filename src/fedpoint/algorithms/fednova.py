@@ -1,26 +1,16 @@
 """FedNova: local changes normalised by the agent's own length before they are averaged. Lecture 002."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedpoint.algorithms.general_rule import Normalised, accumulate, expected_round, mean_length
 from fedpoint.algorithms.references import WANG_NOVA
-from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
+from fedpoint.closed import linear
+from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
 from fedpoint.core.steps import at
-from fedpoint.theory import linear
 
 
-@algorithm(
-    Card(
-        name="fednova",
-        title="FedNova",
-        summary="normalises each agent's change by its number of local steps",
-        lecture="002 (FedNova)",
-        references=(WANG_NOVA,),
-        limit="w* up to O(step), also with unequal local steps",
-        fails="long local steps: a bias of the order of the step is left",
-    )
-)
-class FedNova:
+class FedNova(Algorithm):
     r"""FedNova: the general update rule with $w_k = p_k$ and $\tau_{\text{eff}} = \sum_j p_j |a_j|_1$.
 
     $$w^+ = w - \tau_{\text{eff}} \sum_k v_k\, \frac{w - x_{k,\tau_k}}{|a_k|_1}$$
@@ -47,6 +37,17 @@ class FedNova:
     References: Wang et al. (2020).
     """
 
+    card = Card(
+        name="fednova",
+        title="FedNova",
+        summary="normalises each agent's change by its number of local steps",
+        lecture="002 (FedNova)",
+        references=(WANG_NOVA,),
+        limit="w* up to O(step), also with unequal local steps",
+        fails="long local steps: a bias of the order of the step is left",
+    )
+    exact_moments = True
+
     step: Any = positive(per_agent=True, scheduled=True)
     local_steps: Any = counts()
     momentum: float = nonnegative(default=0.0, below=1.0)
@@ -68,6 +69,9 @@ class FedNova:
     def combine(self, w, inbox):
         effective = mean_length(inbox) if self.effective is None else self.effective
         return w - effective * inbox.mean.direction
+
+    def forms(self) -> Mapping[str, Callable]:
+        return {"fixed_point": fixed_point, "bias": bias, "rate": rate}
 
 
 # What theory says, in closed form: on problems whose fields are affine, for constant steps.

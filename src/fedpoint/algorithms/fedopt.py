@@ -1,5 +1,6 @@
 """Server optimisers: the mean change is treated as a gradient by any optax optimiser at the hub."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -9,11 +10,11 @@ import numpy as np
 from fedpoint.algorithms import fedavg
 from fedpoint.algorithms.fedavg import local_descent
 from fedpoint.algorithms.references import HSU, REDDI
-from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
+from fedpoint.closed import linear
+from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
+from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.steps import at
 from fedpoint.core.vector import unwrap, wrap
-from fedpoint.errors import FedpointError, nearest
-from fedpoint.theory import linear
 
 SERVERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 
@@ -25,18 +26,7 @@ class Optimised(NamedTuple):
     state: Any
 
 
-@algorithm(
-    Card(
-        name="fedopt",
-        title="FedOpt",
-        summary="any optax optimiser at the hub, fed with the mean change: FedAvgM, FedAdam, FedYogi, FedAdagrad",
-        lecture="-",
-        references=(REDDI, HSU),
-        limit="FedAvg's, when it converges",
-        fails="near the optimum: adaptive steps keep dancing, and no floor is forecast; FedAvg's bias stays",
-    )
-)
-class FedOpt:
+class FedOpt(Algorithm):
     r"""Federated averaging with an optimiser at the server.
 
     $$\Delta = \sum_k v_k (y_k - w), \qquad w^+ = w + \text{server}(-\Delta)$$
@@ -59,6 +49,17 @@ class FedOpt:
 
     References: Reddi et al. (2021); Hsu et al. (2019) for FedAvgM.
     """
+
+    card = Card(
+        name="fedopt",
+        title="FedOpt",
+        summary="any optax optimiser at the hub, fed with the mean change: FedAvgM, FedAdam, FedYogi, FedAdagrad",
+        lecture="-",
+        references=(REDDI, HSU),
+        limit="FedAvg's, when it converges",
+        fails="near the optimum: adaptive steps keep dancing, and no floor is forecast; FedAvg's bias stays",
+    )
+    exact_moments = True
 
     step: Any = positive(per_agent=True, scheduled=True)
     local_steps: Any = counts()
@@ -109,6 +110,9 @@ class FedOpt:
 
     def read(self, hub, memory):
         return hub.w
+
+    def forms(self) -> Mapping[str, Callable]:
+        return {"fixed_point": fixed_point, "bias": bias, "rate": rate, "floor": floor}
 
 
 def _adagrad(rate, tau):

@@ -1,29 +1,19 @@
 """FedProx: local steps held back by a proximal term, or the proximal problem solved exactly. Lecture 003."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from fedpoint.algorithms.references import LI_PROX
+from fedpoint.closed import linear
 from fedpoint.core.agent import descend
-from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
+from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.steps import at
-from fedpoint.errors import FedpointError
-from fedpoint.theory import linear
 
 
-@algorithm(
-    Card(
-        name="fedprox",
-        title="FedProx",
-        summary="local steps held near the received model by a proximal term; stragglers may stop early",
-        lecture="003 (FedProx)",
-        references=(LI_PROX,),
-        limit="biased when agents differ; the less the larger the pull",
-        fails="as a cure for drift: the pull slows it and moves the limit, and removes nothing of a bias by itself",
-    )
-)
-class FedProx:
+class FedProx(Algorithm):
     r"""FedProx.
 
     $$\min_v f_k(v) + \frac{\text{pull}}{2} |v - w|^2, \qquad w^+ = w + \sum_k v_k (v_k^\star - w)$$
@@ -45,6 +35,17 @@ class FedProx:
     References: Li et al., Federated optimization in heterogeneous networks (2020).
     """
 
+    card = Card(
+        name="fedprox",
+        title="FedProx",
+        summary="local steps held near the received model by a proximal term; stragglers may stop early",
+        lecture="003 (FedProx)",
+        references=(LI_PROX,),
+        limit="biased when agents differ; the less the larger the pull",
+        fails="as a cure for drift: the pull slows it and moves the limit, and removes nothing of a bias by itself",
+    )
+    exact_moments = True
+
     step: Any = positive(default=None, per_agent=True, scheduled=True)
     local_steps: Any = counts()
     pull: float = nonnegative(default=0.1)
@@ -57,7 +58,7 @@ class FedProx:
             raise FedpointError("FedProx: exact=True needs a pull above 0, or the local problem may have no solution")
 
     @property
-    def proximal(self):
+    def proximal(self) -> bool:  # type: ignore[override]
         return self.exact
 
     def alike(self):
@@ -82,6 +83,15 @@ class FedProx:
 
     def combine(self, w, inbox):
         return w + inbox.mean
+
+    def forms(self) -> Mapping[str, Callable]:
+        return {
+            "fixed_point": fixed_point,
+            "bias": bias,
+            "rate": rate,
+            "stability": stability,
+            "stability_by_agent": stability_by_agent,
+        }
 
 
 # What theory says, in closed form: on problems whose fields are affine, for constant steps.

@@ -6,21 +6,10 @@ import jax.numpy as jnp
 
 from fedpoint.algorithms.fedgd import OnNetwork
 from fedpoint.algorithms.references import SARCHESHMEH
-from fedpoint.core.algorithm import Card, algorithm, nonnegative
+from fedpoint.core.algorithm import Card, nonnegative
 from fedpoint.core.vector import where
 
 
-@algorithm(
-    Card(
-        name="fedrelax",
-        title="FedRelax",
-        summary="each node solves its own problem, tied to its neighbours; any model with fit and predict too",
-        lecture="003 (FedRelax)",
-        references=(SARCHESHMEH,),
-        limit="GTVMin's solution",
-        fails="losses that are nearly flat with a strong coupling: it then contracts slowly",
-    )
-)
 class FedRelax(OnNetwork):
     r"""Federated relaxation: block-coordinate minimisation (Jacobi) of GTVMin.
 
@@ -43,8 +32,20 @@ class FedRelax(OnNetwork):
     References: SarcheshmehPour et al. (2023).
     """
 
+    card = Card(
+        name="fedrelax",
+        title="FedRelax",
+        summary="each node solves its own problem, tied to its neighbours; any model with fit and predict too",
+        lecture="003 (FedRelax)",
+        references=(SARCHESHMEH,),
+        limit="GTVMin's solution",
+        fails="losses that are nearly flat with a strong coupling: it then contracts slowly",
+    )
+    exact_moments = True
+
     full = True
     proximal = True
+    fits_any_model = True
 
     coupling: Any = nonnegative(default=1.0)
 

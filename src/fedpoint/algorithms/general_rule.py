@@ -1,18 +1,19 @@
 """The general update rule: any (tau_eff, w, a). Lecture 002."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from fedpoint.algorithms.references import WANG_NOVA
+from fedpoint.closed import linear
 from fedpoint.core.agent import descend
-from fedpoint.core.algorithm import Card, algorithm, by_agent, counts, nonnegative, positive
+from fedpoint.core.algorithm import Algorithm, Card, by_agent, counts, nonnegative, positive
+from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.record import floats
-from fedpoint.core.steps import Epochs, at
+from fedpoint.core.steps import Epochs, at, most_steps
 from fedpoint.core.vector import zeros
-from fedpoint.errors import FedpointError, nearest
-from fedpoint.theory import linear
 
 WEIGHTINGS = ("fedavg", "fednova")
 
@@ -66,18 +67,7 @@ def custom(self, w, agent):
     return total / length, length
 
 
-@algorithm(
-    Card(
-        name="general_rule",
-        title="General update rule",
-        summary="any accumulation a, agents' weights w and effective length tau_eff",
-        lecture="002 (general update rule)",
-        references=(WANG_NOVA,),
-        limit="depends on (tau_eff, w, a)",
-        fails="weights other than p_i: it then solves another problem",
-    )
-)
-class GeneralRule:
+class GeneralRule(Algorithm):
     r"""The general update rule.
 
     $$w^+ = w - \tau_{\text{eff}}\, \eta \sum_k w_k d_k, \qquad d_k = \frac{\sum_j a_{kj}\, \hat g_k(x_{kj})}{|a_k|_1}$$
@@ -101,6 +91,17 @@ class GeneralRule:
     References: Wang et al. (2020).
     """
 
+    card = Card(
+        name="general_rule",
+        title="General update rule",
+        summary="any accumulation a, agents' weights w and effective length tau_eff",
+        lecture="002 (general update rule)",
+        references=(WANG_NOVA,),
+        limit="depends on (tau_eff, w, a)",
+        fails="weights other than p_i: it then solves another problem",
+    )
+    exact_moments = True
+
     step: Any = positive(per_agent=True, scheduled=True)
     local_steps: Any = counts()
     weights: Any = by_agent(default="fedavg")
@@ -121,11 +122,9 @@ class GeneralRule:
             a = floats(self.coefficients)
             if a.ndim != 1 or not (a >= 0).all() or not 0 < a.sum() < np.inf:
                 raise FedpointError("GeneralRule: coefficients must be a list of numbers, none negative, not all zero")
-            steps = getattr(self.local_steps, "steps", self.local_steps)
-            if not isinstance(steps, Epochs) and np.max(steps) > len(a):
-                raise FedpointError(
-                    f"GeneralRule: {len(a)} coefficients for {np.max(steps)} local steps: give one a step"
-                )
+            if not isinstance(self.local_steps, Epochs) and most_steps(self.local_steps).max() > len(a):
+                most = most_steps(self.local_steps).max()
+                raise FedpointError(f"GeneralRule: {len(a)} coefficients for {most} local steps: give one a step")
 
     def alike(self):
         return self.decay == 1.0 and self.coefficients is None
@@ -149,6 +148,9 @@ class GeneralRule:
         fedavg = isinstance(self.weights, str) and self.weights == "fedavg"
         scale = effective / length if fedavg else effective
         return w - scale * inbox.mean.direction
+
+    def forms(self) -> Mapping[str, Callable]:
+        return {"fixed_point": fixed_point, "bias": bias, "rate": rate}
 
 
 # What theory says, in closed form: on problems whose fields are affine, for constant steps.

@@ -1,28 +1,18 @@
 """Gradient exchange: agents send fields, the hub takes the step. Lecture 000, (13)-(14), (33)-(34)."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
 from fedpoint.algorithms.references import RIZK
-from fedpoint.core.algorithm import Card, algorithm, positive
+from fedpoint.closed import linear
+from fedpoint.closed.lms import covered, lms_floor, lms_floor_small_step
+from fedpoint.core.algorithm import Algorithm, Card, positive
 from fedpoint.core.steps import at
-from fedpoint.theory import linear
-from fedpoint.theory.lms import covered, lms_floor, lms_floor_small_step
 
 
-@algorithm(
-    Card(
-        name="gradient_exchange",
-        title="Gradient exchange",
-        summary="agents send their fields, the hub takes one step with the mean",
-        lecture="000 (13)-(14), (33)-(34)",
-        references=(RIZK,),
-        limit="w*",
-        fails="where messages are dear: one of them for every step; steps of 2/delta and more diverge",
-    )
-)
-class GradientExchange:
+class GradientExchange(Algorithm):
     r"""Centralised (stochastic) gradient descent by exchanging gradients.
 
     $$g_k = \hat g_k(w), \qquad w^+ = w - \mu \sum_k v_k g_k$$
@@ -39,6 +29,17 @@ class GradientExchange:
 
     References: Rizk, Vlaski and Sayed (2022).
     """
+
+    card = Card(
+        name="gradient_exchange",
+        title="Gradient exchange",
+        summary="agents send their fields, the hub takes one step with the mean",
+        lecture="000 (13)-(14), (33)-(34)",
+        references=(RIZK,),
+        limit="w*",
+        fails="where messages are dear: one of them for every step; steps of 2/delta and more diverge",
+    )
+    exact_moments = True
 
     step: Any = positive(scheduled=True)
 
@@ -57,6 +58,9 @@ class GradientExchange:
 
     def read(self, hub, memory):
         return hub[0]
+
+    def forms(self) -> Mapping[str, Callable]:
+        return FORMS
 
 
 # What theory says, in closed form.
@@ -98,3 +102,13 @@ def floor_small_step(algorithm, problem, participation=None):
 def stability(algorithm, problem):
     r"""$2/\lambda_{\max}(\sum_k p_k H_k)$: exact fields converge below this step and not above it."""
     return linear.descent_limit(problem)
+
+
+FORMS = {
+    "fixed_point": fixed_point,
+    "bias": bias,
+    "rate": rate,
+    "floor": floor,
+    "floor_small_step": floor_small_step,
+    "stability": stability,
+}

@@ -1,25 +1,15 @@
 """Parameter exchange: agents take the step, the hub averages. Lecture 000, (11)-(12), (31)-(32)."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedpoint.algorithms import gradient_exchange
 from fedpoint.algorithms.references import RIZK
-from fedpoint.core.algorithm import Card, algorithm, positive
+from fedpoint.core.algorithm import Algorithm, Card, positive
 from fedpoint.core.steps import at
 
 
-@algorithm(
-    Card(
-        name="parameter_exchange",
-        title="Parameter exchange",
-        summary="agents take one step and send their models, the hub averages",
-        lecture="000 (11)-(12), (31)-(32)",
-        references=(RIZK,),
-        limit="w*",
-        fails="where messages are dear: one of them for every step, as with gradient exchange",
-    )
-)
-class ParameterExchange:
+class ParameterExchange(Algorithm):
     r"""Centralised (stochastic) gradient descent by exchanging models. The iterates are those of gradient exchange.
 
     $$\psi_k = w - \mu \hat g_k(w), \qquad w^+ = w + \sum_k v_k (\psi_k - w)$$
@@ -35,6 +25,17 @@ class ParameterExchange:
     References: Rizk, Vlaski and Sayed (2022).
     """
 
+    card = Card(
+        name="parameter_exchange",
+        title="Parameter exchange",
+        summary="agents take one step and send their models, the hub averages",
+        lecture="000 (11)-(12), (31)-(32)",
+        references=(RIZK,),
+        limit="w*",
+        fails="where messages are dear: one of them for every step, as with gradient exchange",
+    )
+    exact_moments = True
+
     step: Any = positive(scheduled=True)
 
     def init(self, w):
@@ -46,6 +47,9 @@ class ParameterExchange:
 
     def combine(self, w, inbox):
         return w + inbox.mean
+
+    def forms(self) -> Mapping[str, Callable]:
+        return gradient_exchange.FORMS
 
 
 # What theory says, in closed form: the iterates are those of gradient exchange, and so is the theory.

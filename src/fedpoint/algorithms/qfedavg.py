@@ -1,6 +1,7 @@
 """q-FedAvg: agents with a larger loss weigh more. Lecture 002's outlook on fairness."""
 
 import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from fedpoint.algorithms import fedavg
 from fedpoint.algorithms.references import LI_FAIR
 from fedpoint.core.agent import descend
-from fedpoint.core.algorithm import Card, algorithm, counts, nonnegative, positive
+from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
 from fedpoint.core.vector import square
 
 
@@ -19,18 +20,7 @@ class Fair(NamedTuple):
     curvature: Any
 
 
-@algorithm(
-    Card(
-        name="qfedavg",
-        title="q-FedAvg",
-        summary="fairness: minimises sum p_k F_k^(q+1)/(q+1), so that agents with a larger loss weigh more",
-        lecture="002 (outlook)",
-        references=(LI_FAIR,),
-        limit="q = 0: FedAvg's; q > 0: fairer than w*",
-        fails="losses near 0 with q < 1; a large q makes short steps",
-    )
-)
-class QFedAvg:
+class QFedAvg(Algorithm):
     r"""q-FedAvg, for $\min_w \sum_k p_k F_k(w)^{q+1}/(q+1)$.
 
     $$D_k = \frac{w - w_k}{\eta}, \qquad h_k = q F_k^{q-1} |D_k|^2 + \frac{F_k^q}{\eta}, \qquad
@@ -54,6 +44,17 @@ class QFedAvg:
     References: Li et al., Fair resource allocation in federated learning (2020).
     """
 
+    card = Card(
+        name="qfedavg",
+        title="q-FedAvg",
+        summary="fairness: minimises sum p_k F_k^(q+1)/(q+1), so that agents with a larger loss weigh more",
+        lecture="002 (outlook)",
+        references=(LI_FAIR,),
+        limit="q = 0: FedAvg's; q > 0: fairer than w*",
+        fails="losses near 0 with q < 1; a large q makes short steps",
+    )
+    exact_moments = True
+
     q: float = nonnegative()
     step: Any = positive()
     local_steps: Any = counts()
@@ -75,6 +76,9 @@ class QFedAvg:
 
     def combine(self, w, inbox):
         return w - inbox.mean.direction * (inbox.weight / inbox.mean.curvature)
+
+    def forms(self) -> Mapping[str, Callable]:
+        return {name: of_fedavg(form) for name, form in fedavg.FORMS.items()}
 
 
 # What theory says, in closed form: only for q = 0, where it is FedAvg whose steps are not normalised.

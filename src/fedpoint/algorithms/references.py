@@ -93,6 +93,14 @@ REDDI = Reference(
     "International Conference on Learning Representations",
     2021,
 )
+POLYAK = Reference(
+    "polyak1992acceleration",
+    "Polyak, Boris T. and Juditsky, Anatoli B.",
+    "Acceleration of stochastic approximation by averaging",
+    "SIAM Journal on Control and Optimization",
+    1992,
+    "article",
+)
 HSU = Reference(
     "hsu2019measuring",
     "Hsu, Tzu-Ming Harry and Qi, Hang and Brown, Matthew",

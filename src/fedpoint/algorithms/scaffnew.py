@@ -1,5 +1,8 @@
 """Scaffnew (ProxSkip): a random number of corrected local steps, then the mean. Lecture 001's table."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -7,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpoint.algorithms.references import MISHCHENKO
+from fedpoint.closed import linear
 from fedpoint.core.agent import descend
-from fedpoint.core.algorithm import Card, algorithm, counts, positive
+from fedpoint.core.algorithm import Algorithm, Card, Outcomes, counts, positive
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.record import with_leaves
 from fedpoint.core.vector import zeros
-from fedpoint.errors import FedpointError
-from fedpoint.theory import linear
 
 
 def geometric_nodes(p: float, tolerance: float = 1e-11):
@@ -52,20 +56,7 @@ class Corrected(NamedTuple):
     x: Any
 
 
-@algorithm(
-    Card(
-        name="scaffnew",
-        title="Scaffnew",
-        summary="a random number of corrected local steps, the same for all; accelerated communication; ScaffLSA",
-        lecture="001 (table)",
-        references=(MISHCHENKO,),
-        limit="w*",
-        fails="agents that do not answer: corrections lose their balance; steps above 1/L",
-        participation=("Everyone",),
-        restriction="its corrections stay balanced (sum p_k h_k = 0) only when everyone answers in every round",
-    )
-)
-class Scaffnew:
+class Scaffnew(Algorithm):
     r"""Scaffnew, or ProxSkip for consensus, told by rounds.
 
     The hub draws $H \sim$ Geometric($p$) on 1, 2, ..., the same for all agents, and sends it with the model:
@@ -89,12 +80,24 @@ class Scaffnew:
     References: Mishchenko et al. (2022).
     """
 
+    card = Card(
+        name="scaffnew",
+        title="Scaffnew",
+        summary="a random number of corrected local steps, the same for all; accelerated communication; ScaffLSA",
+        lecture="001 (table)",
+        references=(MISHCHENKO,),
+        limit="w*",
+        fails="agents that do not answer: corrections lose their balance; steps above 1/L",
+        restriction="its corrections stay balanced (sum p_k h_k = 0) only when everyone answers in every round",
+    )
+    exact_moments = True
+
     step: float = positive()
     probability: float | None = positive(default=None)
     local_steps: int | None = counts(default=None, per_agent=False)
 
     @property
-    def unbounded(self):
+    def unbounded(self) -> bool:  # type: ignore[override]
         return self.local_steps is None
 
     def check(self):
@@ -109,11 +112,14 @@ class Scaffnew:
     def alike(self):
         return True
 
-    def chances(self):
-        return None if self.local_steps is not None else ("local_steps", *geometric_nodes(float(self._probability())))
+    def outcomes(self) -> Outcomes | None:
+        return None if self.local_steps is not None else Outcomes(*geometric_values(float(self._probability())))
 
-    def every_chance(self):
-        return None if self.local_steps is not None else ("local_steps", *geometric_values(float(self._probability())))
+    def gradient_outcomes(self) -> Outcomes | None:
+        return None if self.local_steps is not None else Outcomes(*geometric_nodes(float(self._probability())))
+
+    def given(self, value: Any) -> Scaffnew:
+        return with_leaves(self, {"local_steps": value, "probability": self._probability()})
 
     def init(self, w):
         return w, Corrected(zeros(w), w)
@@ -135,11 +141,22 @@ class Scaffnew:
         x = descend(agent, w, steps, lambda x, e: x - self.step * (agent.field(x, e) - h))
         return x - w, Corrected(h, x)
 
+    def acknowledge(self, memory, sent, credited):
+        return Corrected(memory.h, memory.x + (credited - sent))
+
     def combine(self, w, inbox):
         return w + inbox.mean
 
     def invariants(self, hub, memory, p):
         return {"sum p_k h_k = 0": jax.tree.map(lambda h: jnp.einsum("k,rk...->r...", p, h), memory.h)}
+
+    def forms(self) -> Mapping[str, Callable]:
+        return {
+            "fixed_point": fixed_point,
+            "bias": bias,
+            "rate_bound": rate_bound,
+            "rate_bound_round": rate_bound_round,
+        }
 
 
 # What theory says, in closed form.

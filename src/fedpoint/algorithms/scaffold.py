@@ -1,16 +1,17 @@
 """SCAFFOLD: control variates correct the drift of local steps. Lectures 000 and 001 point to it."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedpoint.algorithms.references import KARIMIREDDY
+from fedpoint.closed import linear
 from fedpoint.core.agent import descend
-from fedpoint.core.algorithm import Card, algorithm, counts, positive
+from fedpoint.core.algorithm import Algorithm, Card, counts, positive
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.vector import zeros
-from fedpoint.errors import FedpointError
-from fedpoint.theory import linear
 
 
 class Controlled(NamedTuple):
@@ -20,18 +21,7 @@ class Controlled(NamedTuple):
     c: Any
 
 
-@algorithm(
-    Card(
-        name="scaffold",
-        title="SCAFFOLD",
-        summary="control variates at hub and agents remove the drift of local steps",
-        lecture="000 (81), 001",
-        references=(KARIMIREDDY,),
-        limit="w*",
-        fails="many agents that are seldom asked: their control variates are old and noisy; every agent needs a memory",
-    )
-)
-class Scaffold:
+class Scaffold(Algorithm):
     r"""SCAFFOLD.
 
     $$y \leftarrow y - \eta_l (\hat g_k(y) - c_k + c), \qquad
@@ -53,6 +43,17 @@ class Scaffold:
 
     References: Karimireddy et al. (2020).
     """
+
+    card = Card(
+        name="scaffold",
+        title="SCAFFOLD",
+        summary="control variates at hub and agents remove the drift of local steps",
+        lecture="000 (81), 001",
+        references=(KARIMIREDDY,),
+        limit="w*",
+        fails="many agents that are seldom asked: their control variates are old and noisy; every agent needs a memory",
+    )
+    exact_moments = True
 
     step: Any = positive(per_agent=True)
     local_steps: Any = counts()
@@ -79,6 +80,9 @@ class Scaffold:
         new = agent.field(x, steps) if self.option == 1 else c_k - c + (x - y) / (steps * self.step)
         return Controlled(y - x, new - c_k), new
 
+    def acknowledge(self, c_k, sent, credited):
+        return c_k + (credited.c - sent.c)
+
     def combine(self, hub, inbox):
         return Controlled(hub.w + self.server_step * inbox.mean.w, hub.c + inbox.total.c)
 
@@ -89,6 +93,9 @@ class Scaffold:
         return {
             "c = sum p_k c_k": jax.tree.map(lambda c, all_: c - jnp.einsum("k,rk...->r...", p, all_), hub.c, memory)
         }
+
+    def forms(self) -> Mapping[str, Callable]:
+        return {"fixed_point": fixed_point, "bias": bias, "rate": rate}
 
 
 # What theory says, in closed form.

@@ -14,9 +14,9 @@ from typing import Any
 import click
 
 from fedpoint import __version__
-from fedpoint.errors import FedpointError, Recovered, nearest
+from fedpoint.core.errors import FedpointError, Recovered, nearest
+from fedpoint.core.garbage import paused_collection
 from fedpoint.interrupts import loading
-from fedpoint.uncollected import uncollected
 
 # What `fedpoint --help` says of each: the files themselves are not loaded for it.
 COMMANDS = {
@@ -42,7 +42,7 @@ def _loaded(work: Callable) -> Callable:
 
     @wraps(work)
     def after(*arguments: Any, **options: Any) -> Any:
-        with loading(), uncollected():
+        with loading(), paused_collection():
             import jax  # noqa: F401
         return work(*arguments, **options)
 
@@ -74,7 +74,7 @@ class Main(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        with loading(), uncollected():
+        with loading(), paused_collection():
             command = copy.copy(getattr(importlib.import_module(f"fedpoint.cli.{name}"), name))
         if name not in WITHOUT_JAX:
             command.callback = _loaded(command.callback)

@@ -17,12 +17,12 @@ from fedpoint.cli import options
 @click.option("--markdown", is_flag=True, help="Print the table as it stands in the README.")
 def algorithms(name: str | None, as_json: bool, markdown: bool) -> None:
     """List the algorithms, or describe one by NAME: what it does, its parameters, where it ends."""
-    from fedpoint.config.methods import card_of
+    from fedpoint.algorithms.catalogue import card_of
     from fedpoint.core.algorithm import CATALOGUE
 
     cards = [card_of(name)] if name else list(CATALOGUE.values())
     if markdown:
-        from fedpoint.report.tables import algorithms_markdown
+        from fedpoint.show.tables import algorithms_markdown
 
         click.echo(algorithms_markdown())
     elif as_json:
@@ -73,7 +73,7 @@ def _table(cards: list[Any]) -> None:
 
 
 def _one(card: Any) -> None:
-    from fedpoint.config.methods import find_maker
+    from fedpoint.algorithms.catalogue import find_maker
 
     click.echo(f"{card.title}: {card.summary}\n")
     click.echo(f"Where it ends: {card.limit}")

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from fedpoint.cli import options
-from fedpoint.errors import FedpointError, nearest
+from fedpoint.core.errors import FedpointError, nearest
 
 
 @click.command()
@@ -30,11 +30,12 @@ def certify(
 
     NAME is a function round(w, agents) -> w, an algorithm's class, or an object of one. The file is executed.
     """
+    from fedpoint.core.algorithm import Algorithm
     from fedpoint.verbs.certify import certify as examine
 
     given = dict(map(_setting, settings))
     found = load(subject)
-    if isinstance(found, type) and hasattr(found, "card"):
+    if isinstance(found, type) and issubclass(found, Algorithm):
         found, given = make(found, given)
     certificate = examine(found, claims, seed, **given)
     click.echo(json.dumps(certificate.to_dict(), indent=2) if as_json else certificate.text())

@@ -21,8 +21,8 @@ def check(ctx: click.Context, folder: Path, claims: str | None, figure: Path | N
 
     The folder of a comparison is checked run by run.
     """
-    from fedpoint.cli.experiment import run_folders
-    from fedpoint.report.load import load
+    from fedpoint.config.load import load
+    from fedpoint.store.comparison import run_folders
     from fedpoint.verbs.check import check as examine
 
     folders = run_folders(folder)

@@ -17,7 +17,7 @@ STUDY = click.argument("study", type=click.Path(path_type=Path))
 
 def leader(study: Path) -> Any:
     """The administrator's kit: of a study file, beside which `provision` has put it, or given itself."""
-    from fedpoint.errors import FedpointError
+    from fedpoint.core.errors import FedpointError
     from fedpoint.federation.flare.kits import Kit
     from fedpoint.federation.study import read
 
@@ -91,7 +91,7 @@ def site(kit: Path, data: Path | None, dry_run: bool, yes: bool, as_json: bool) 
     It says what will run on the data and what leaves, asks for consent, and stays connected. What left is noted in
     KIT/records/audit.jsonl. Ctrl-C ends it; start it again, and the site takes part again.
     """
-    from fedpoint.errors import FedpointError
+    from fedpoint.core.errors import FedpointError
     from fedpoint.federation.flare.kits import Kit
     from fedpoint.federation.flare.parties import consent, keep_running
     from fedpoint.federation.terms import lines, terms

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedpoint.cli import options
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 
 if TYPE_CHECKING:
     from rich.console import Console

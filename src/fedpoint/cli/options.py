@@ -19,7 +19,7 @@ def figure(what: str = "Where the picture goes: png, svg or pdf by its ending.")
 
 
 def _drawable(context: click.Context, option: click.Parameter, path: Path | None) -> Any:
-    from fedpoint.report.plots import check_path
+    from fedpoint.show.plots import check_path
 
     if path is not None:
         check_path(path)

@@ -13,10 +13,10 @@ import click
 import numpy as np
 
 from fedpoint.cli import options
+from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.data.column import Column
 from fedpoint.data.columns import BadTable, cell_at, header_of, not_values, read_columns, shown
 from fedpoint.data.tables import Feature, encode
-from fedpoint.errors import FedpointError, nearest
 
 LINEAR = ("LeastSquares", "LinearStream", "RidgeTask")
 CLASSIFIER = "Logistic"
@@ -54,7 +54,7 @@ def predict(model: Path, data: Path, output: Path | None, target: str | None, as
 
 
 def _model(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
-    from fedpoint.report.folder import load_model
+    from fedpoint.store.folder import load_model
 
     if path.is_dir():
         if not (path / "model.npz").exists():
@@ -175,6 +175,6 @@ def _csv(columns: dict[str, list]) -> str:
 
 
 def _write(path: Path, columns: dict[str, list]) -> None:
-    from fedpoint.report import disk
+    from fedpoint.store import disk
 
     disk.write_bytes(path, _csv(columns).encode())

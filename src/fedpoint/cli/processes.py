@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 
 OPTIONS = (
     click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Share agents out between N processes."),
@@ -69,6 +69,6 @@ def _processes(
         if fast_reduce:
             raise FedpointError("--fast-reduce is about sums over processes: give --processes too")
         return None
-    from fedpoint.runtimes.supervisor import Processes
+    from fedpoint.verbs.processes.supervisor import Processes
 
     return Processes(processes or of or 1, fast_reduce, coordinator, process, bind, float(watchdog), float(patience))

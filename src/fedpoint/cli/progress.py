@@ -9,15 +9,9 @@ from typing import Any
 
 import click
 
+from fedpoint.verbs.watch import Watch
+
 SECONDS = 3.0  # between two lines
-
-
-class Watch:
-    """Follows runs. `following` gives the callbacks for one of them."""
-
-    @contextlib.contextmanager
-    def following(self, label: str, rounds: int) -> Iterator[list[Callable[[Any], None]]]:
-        yield []
 
 
 class Lines(Watch):

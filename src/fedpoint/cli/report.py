@@ -25,7 +25,7 @@ def report(runs: tuple[Path, ...], out: Path | None, title: str | None, patience
     Curves with forecast, bias and floor; losses per agent and fairness; cost; the network; configuration, versions,
     seed and what to cite. The file needs no network and nothing else: look at it, print it, send it.
     """
-    from fedpoint.report.page import write
+    from fedpoint.show.page import write
 
     path = write(runs, out, title, patience)
     click.echo(f"Report: {path} ({path.stat().st_size / 1000:,.0f} kB)")

@@ -33,10 +33,11 @@ def resume(
     A finished run goes on to more rounds with --rounds. A run that was shared out between processes goes on with any
     number of them, to the same bits.
     """
-    from fedpoint.cli.experiment import COMPARISON, perform, reopen, state
     from fedpoint.cli.progress import watch
     from fedpoint.cli.show import picture, report
-    from fedpoint.report.load import LoadedRun
+    from fedpoint.config.runner import perform, reopen, state
+    from fedpoint.store.comparison import COMPARISON
+    from fedpoint.verbs.load import LoadedRun
 
     experiment = reopen(folder)
     if rounds is not None and (folder / COMPARISON).is_file():

@@ -40,10 +40,10 @@ def run(
     With --processes the agents are shared out, and a process that is lost is replaced. On several hosts, start the same
     command on each, with --coordinator, --process and --of: process 0 keeps the folder and shows what came out.
     """
-    from fedpoint.cli.experiment import free_folder, perform, prepare
     from fedpoint.cli.progress import watch
     from fedpoint.cli.show import picture, report
     from fedpoint.config import read
+    from fedpoint.config.runner import free_folder, perform, prepare
 
     experiment = read(file, rounds=rounds, seed=seed)
     for note in experiment.notes:

@@ -10,17 +10,17 @@ from typing import Any
 import click
 import numpy as np
 
-from fedpoint.cli.experiment import Outcome
 from fedpoint.config import Experiment
-from fedpoint.core.plain import finite
-from fedpoint.errors import Diverged
+from fedpoint.config.runner import Outcome
+from fedpoint.core.errors import Diverged
+from fedpoint.core.numbers import finite
 from fedpoint.metrics.means import mean_and_error
-from fedpoint.report.markup import size
+from fedpoint.show.markup import size
 
 
 def picture(outcomes: list[Outcome], path: Path | None, folder: Path) -> Path | None:
     """Draw the curves of what did not diverge: the error where it is known, else the loss; None without either."""
-    from fedpoint.report.plots import curves
+    from fedpoint.show.plots import curves
 
     done = [o for o in outcomes if o.run is not None]
     if not done:

@@ -24,7 +24,7 @@ def ui(runs: Path, port: int, host: str) -> None:
     The page is for this machine alone, unless --host says otherwise: it then has a random token in its address, which
     is printed. Ctrl-C ends it. Needs the extra `ui`.
     """
-    from fedpoint.errors import FedpointError
+    from fedpoint.core.errors import FedpointError
 
     try:
         import starlette  # noqa: F401

@@ -20,10 +20,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, model_validator
 
 from fedpoint.config.kinds import Agents, Count, Kind, Positive, Sampling, Seed, Table, Variance
+from fedpoint.core.errors import FedpointError
 from fedpoint.data.columns import opened, shown
 from fedpoint.data.pieces import files_of
 from fedpoint.data.tables import read_table
-from fedpoint.errors import FedpointError
 
 
 class Partition(Table):

@@ -11,20 +11,24 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from fedpoint.algorithms.catalogue import title_of
 from fedpoint.config import methods, networks, schedules, schemes
 from fedpoint.config.data import Partition
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import NOTHING, Mistake, Mistakes
 from fedpoint.config.problems import KINDS, AnyKind, Seed, Table
 from fedpoint.config.text import absolute, read_text
-from fedpoint.core.room import check_room
-from fedpoint.core.schedule import Synchronous
+from fedpoint.core.algorithm import bind_algorithm
+from fedpoint.core.errors import MOST_ROUNDS, FedpointError, nearest
+from fedpoint.core.memory_limits import check_room
 from fedpoint.data.columns import BadTable
-from fedpoint.errors import FedpointError, nearest
-from fedpoint.report.disk import read_toml as read_toml_text
-from fedpoint.report.labels import labels_of, short
-from fedpoint.runtimes.session import bind_algorithm, check_place, check_valid
-from fedpoint.verbs.run import MOST_ROUNDS, check_schedule
+from fedpoint.experiment.checks import check_place, check_timing, check_valid
+from fedpoint.graphs.network import Network
+from fedpoint.problems.base import Problem
+from fedpoint.results.labels import labels_of, short
+from fedpoint.store.disk import read_toml as read_toml_text
+from fedpoint.timing.base import Context
+from fedpoint.timing.schedule import Synchronous
 
 WHO: dict[str, Any] = {"participation": schemes, "schedule": schedules}  # two ways to say who works when
 
@@ -63,10 +67,10 @@ class Experiment:
 
     name: str
     content: dict[str, Any]
-    problem: Any
+    problem: Problem
     held_out: Any
     members: list[Member]
-    network: Any = None
+    network: Network | None = None
 
     @property
     def comparison(self) -> bool:
@@ -129,6 +133,7 @@ def parse(
             mistakes += _misfits(tables, key, choices, problem, network, base)
     if mistakes or checked is None:
         raise Mistakes(source or name, mistakes, text)
+    assert problem is not None  # or its mistakes were raised
     whole = _content(checked, [table for _, table in tables], key, choices, base)
     return Experiment(name, whole, problem, held_out, _members(whole, key), network)
 
@@ -220,7 +225,9 @@ def _of_table(key: str, said: str, table: Mapping) -> Mistake:
     return Mistake(("problem", key), said, table.get(key, NOTHING))
 
 
-def _misfits(tables: list, key: str, choices: list, problem: Any, network: Any, base: Path | None) -> list[Mistake]:
+def _misfits(
+    tables: list, key: str, choices: list, problem: Problem, network: Network | None, base: Path | None
+) -> list[Mistake]:
     """What is right by itself and wrong together: more participants than agents, lists of a wrong length, ..."""
     wrong = {}
     for choice in choices:
@@ -229,10 +236,10 @@ def _misfits(tables: list, key: str, choices: list, problem: Any, network: Any, 
             scheme = Synchronous()
         try:
             given = {key: None if choice is None else scheme}
-            check_schedule(given.get("participation"), given.get("schedule"), network)
+            check_timing(given.get("participation"), given.get("schedule"), network is not None)
             scheme.slots(problem.agents)
             if network is not None:
-                scheme.bind(network, 0, 1, 1)
+                scheme.bind(Context(problem, network=network))
         except FedpointError as error:
             wrong[key, str(error)] = Mistake((key,), str(error), choice)
         for where, table in tables:
@@ -274,7 +281,7 @@ def _members(content: dict[str, Any], key: str) -> list[Member]:
     members = []
     for (table, choice), algorithm, scheme, label in zip(pairs, algorithms, choices, labels, strict=True):
         # A preset has a name of its own, FedAdam say, where its class is FedOpt.
-        label = label.replace(type(algorithm).card.title, methods.title_of(table["name"]), 1)
+        label = label.replace(type(algorithm).card.title, title_of(table["name"]), 1)
         own = {name: value for name, value in content.items() if name not in ("algorithm", key)}
         own |= {"algorithm": table} | ({} if choice is None else {key: choice})
         members.append(Member(label, algorithm, content=own, **{key: scheme}))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 
 
 def row_counts(agents: int, rows: int | Sequence[int], rng: np.random.Generator) -> np.ndarray:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
+from fedpoint.problems.base import Problem
+
 Agents = Annotated[int, Field(ge=1, le=10_000_000)]
 Count = PositiveInt
 Variance = Annotated[float, Field(ge=0)]
@@ -35,7 +37,7 @@ class Kind(Table, ABC):
     """A problem."""
 
     @abstractmethod
-    def build(self) -> tuple[Any, Any]:
+    def build(self) -> tuple[Problem, Any]:
         """The problem, and data (X, y) or (X, y, groups) that no agent has, for evaluation, or None."""
 
     def numbers(self) -> int:

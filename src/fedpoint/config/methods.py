@@ -12,67 +12,14 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from fedpoint import algorithms
-from fedpoint.algorithms.stochastic_approximation import REFERENCES
+from fedpoint.algorithms.catalogue import class_of, find_maker, makers, parameters
 from fedpoint.config.lines import Path
 from fedpoint.config.mistakes import Mistake
-from fedpoint.config.values import Unreadable, plain, value_of
-from fedpoint.core.algorithm import CATALOGUE, Card, check_fields
-from fedpoint.errors import FedpointError, nearest
+from fedpoint.config.values import value_of
+from fedpoint.core.algorithm import check_value
+from fedpoint.core.errors import FedpointError, nearest
 
 MOST = 200  # runs of one comparison
-
-
-def makers() -> dict[str, Callable]:
-    """What builds an algorithm, by name: the catalogue's classes, and functions such as FedAdam that preset one."""
-    presets = {n.lower(): getattr(algorithms, n) for n in algorithms.__all__}
-    presets = {n: make for n, make in presets.items() if not isinstance(make, type)}
-    return {card.name: card.cls for card in CATALOGUE.values() if card.cls is not None} | presets
-
-
-def find_maker(name: Any) -> tuple[str, Callable]:
-    """By name, forgiving case, dashes and spaces; an unknown one suggests the nearest."""
-    known = makers()
-    if isinstance(name, str):
-        for key, make in known.items():
-            if _bare(name) in (_bare(key), _bare(make.__name__), _bare(_class_of(make).card.title)):
-                return key, make
-    raise FedpointError(f"unknown algorithm {name!r}: {nearest(str(name), known)}")
-
-
-def card_of(name: str) -> Card:
-    """The card of what builds it; a preset's publications come first."""
-    make = find_maker(name)[1]
-    card = _class_of(make).card
-    own = REFERENCES.get(make.__name__, ())
-    return dataclasses.replace(card, references=(*own, *(r for r in card.references if r not in own)))
-
-
-def title_of(name: str) -> str:
-    """The method's short name for people."""
-    make = find_maker(name)[1]
-    title = _class_of(make).card.title
-    return title if isinstance(make, type) and "(" not in title else make.__name__
-
-
-def _bare(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _class_of(make: Callable) -> Any:
-    return make if isinstance(make, type) else inspect.signature(make, eval_str=True).return_annotation
-
-
-def parameters(make: Callable) -> dict[str, dataclasses.Field]:
-    """The hyper-parameters of an algorithm, by name. What a preset fixes is not among them."""
-    fields = {f.name: f for f in dataclasses.fields(_class_of(make))}
-    if isinstance(make, type):
-        return fields
-    named = inspect.signature(make).parameters
-    if not any(p.kind == p.VAR_KEYWORD for p in named.values()):
-        return {name: f for name, f in fields.items() if name in named}
-    fixed = {"server"}  # presets that take the rest are FedOpt with a server of their own
-    return {name: f for name, f in fields.items() if name not in fixed}
 
 
 def variants(table: Any, path: Path) -> tuple[list[dict[str, Any]], list[Mistake]]:
@@ -112,7 +59,7 @@ def _check_key(make: Callable, key: str, text: Any, path: Path) -> list[Mistake]
 
 
 def _wrong(make: Callable, field: dataclasses.Field, text: Any) -> str | None:
-    """What is wrong with a value by itself, asked of the class: its types, and its `check_fields`."""
+    """What is wrong with a value by itself, asked of the class: its types, and its rules."""
     try:
         value = value_of(text)
         if isinstance(text, list):
@@ -123,15 +70,12 @@ def _wrong(make: Callable, field: dataclasses.Field, text: Any) -> str | None:
             _adapter(field.type).validate_python(value, strict=True)
         elif field.metadata.get("low") is not None and isinstance(value, str | bool):
             raise FedpointError(f"must be a number, got {value!r}")
-        # All other fields None, which the rules pass over: what fails is this one.
-        probe = object.__new__(_class_of(make))
-        for other in dataclasses.fields(_class_of(make)):
-            object.__setattr__(probe, other.name, value if other.name == field.name else None)
-        check_fields(probe)
+        if "low" in field.metadata and value is not None:
+            check_value(class_of(make).__name__, field.name, value, field.metadata)
     except ValidationError as error:
         return "; or ".join(dict.fromkeys(must(e["msg"]) for e in error.errors()))
     except FedpointError as error:
-        message = str(error).removeprefix(f"{_class_of(make).__name__}: {field.name} ")
+        message = str(error).removeprefix(f"{class_of(make).__name__}: {field.name} ")
         return re.sub(r", got [^,]*$", "", message)  # the value is shown already
     return None
 
@@ -188,20 +132,3 @@ def _typed(field: dataclasses.Field, value: Any) -> Any:
         float | None,
     )
     return float(value) if real and isinstance(value, int) else value
-
-
-def describe(algorithm: Any) -> dict[str, Any]:
-    """The table of an algorithm; `build` reads it back, unless it holds what is only named."""
-    cls = type(algorithm)
-    own = CATALOGUE.get(cls.card.name)
-    name = cls.card.name if own is not None and own.cls is cls else f"{cls.__module__}.{cls.__qualname__}"
-    fields = dataclasses.fields(algorithm)
-    texts = {f.name: plain(getattr(algorithm, f.name), f.metadata.get("per_agent", False)) for f in fields}
-    return {"name": name, **{key: text for key, text in texts.items() if text is not None}}
-
-
-def rebuild(table: Mapping) -> Any:
-    """The algorithm that a folder describes; `Unreadable` where it only names it."""
-    if table["name"] not in makers():
-        raise Unreadable(f"the algorithm {table['name']} is not in the catalogue")
-    return build(table)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpoint.config.lines import Path, key_lines, line_of
-from fedpoint.errors import FedpointError, nearest
+from fedpoint.core.errors import FedpointError, nearest
 
 NOTHING = object()  # the value of a key that is not there
 

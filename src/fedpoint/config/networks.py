@@ -28,9 +28,8 @@ from fedpoint.config.methods import must
 from fedpoint.config.mistakes import Mistake
 from fedpoint.config.problems import Count, Positive, Seed, Table
 from fedpoint.config.text import read_text
-from fedpoint.config.values import INLINE, Unreadable, fingerprint
-from fedpoint.core.network import Network
-from fedpoint.errors import FedpointError, nearest
+from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.graphs.network import Network
 
 Chance = Annotated[float, Field(ge=0, le=1)]
 Degree = Annotated[int, Field(ge=0)]
@@ -186,23 +185,6 @@ def network_of(text: Any, base: Path | None, problem: Any) -> Network | None:
     except FedpointError as error:
         raise FedpointError(_bare(error)) from None
     return net.aligned(problem.names)
-
-
-def describe(network: Network) -> dict[str, Any]:
-    """What a folder states of a network: all of a small one, of a large one its fingerprint."""
-    size = {"class": "Network", "nodes": network.nodes}
-    if network.nodes + 3 * len(network.edges) > INLINE:
-        arrays = {"edges": network.edges, "weights": network.weights, "names": np.array(network.names, dtype="S")}
-        return {**size, "edge_count": len(network.edges), "sha256": fingerprint(arrays)}
-    weights = network.weights.tolist()
-    return {**size, "names": network.names, "edges": network.edges.tolist(), "weights": weights}
-
-
-def rebuild(table: Mapping) -> Network:
-    """The network that a folder describes; `Unreadable` where it is only named."""
-    if "edges" not in table:
-        raise Unreadable(f"a network of {table.get('nodes')} nodes is not stored in the folder")
-    return Network(table["edges"], table["weights"], table["names"])
 
 
 def _table(text: Any) -> dict[str, Any]:

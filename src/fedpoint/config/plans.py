@@ -22,11 +22,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from fedpoint.algorithms.catalogue import find_maker
 from fedpoint.config import methods, schemes
 from fedpoint.config.experiment import Content, _mistake, _problem, read_toml
 from fedpoint.config.mistakes import Mistake, Mistakes
 from fedpoint.config.problems import AnyKind, Seed, Table
-from fedpoint.errors import FedpointError, nearest
+from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.problems.base import Problem
+from fedpoint.theory.planning_cost import Prices
 
 Cost = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -67,7 +70,7 @@ class Planned:
     """What a file asks a plan for: the problem, and the arguments of `fp.plan`."""
 
     name: str
-    problem: Any
+    problem: Problem
     arguments: dict[str, Any]
 
 
@@ -107,8 +110,7 @@ def _parse(content: Mapping[str, Any], path: Path, text: str) -> Planned:
         wrong += mistakes
     if wrong or checked is None:
         raise Mistakes(str(path), wrong, text)
-    from fedpoint.verbs.plan import Prices
-
+    assert problem is not None  # or its mistakes were raised
     arguments = checked.plan.model_dump(exclude={"methods", "participation", "prices"}, exclude_none=True)
     if checked.plan.prices is not None:
         arguments["prices"] = Prices(**checked.plan.prices.model_dump())
@@ -144,7 +146,7 @@ def _methods(given: Any) -> tuple[list[Any] | None, list[Mistake]]:
             if isinstance(one, Mapping):
                 found.append(methods.build({"step": 1.0, **one}))
             else:
-                methods.find_maker(one)
+                find_maker(one)
                 found.append(one)
         except (FedpointError, KeyError) as error:
             what = 'must have a name, for instance {name = "fedprox"}' if isinstance(error, KeyError) else str(error)

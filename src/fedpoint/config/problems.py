@@ -11,8 +11,9 @@ from fedpoint import problems
 from fedpoint.config import generate
 from fedpoint.config.data import TableFile
 from fedpoint.config.kinds import Agents, Count, Kind, Positive, Rows, Sampling, Seed, Table, Variance
+from fedpoint.core.errors import FedpointError
 from fedpoint.data.partitions import partition
-from fedpoint.errors import FedpointError
+from fedpoint.problems.base import Problem
 
 __all__ = ["KINDS", "AnyKind", "Count", "Kind", "Positive", "Seed", "Table"]
 
@@ -31,7 +32,7 @@ class LinearStream(Kind):
     def numbers(self) -> int:
         return self.agents * self.dim
 
-    def build(self) -> tuple[Any, Any]:
+    def build(self) -> tuple[Problem, Any]:
         fields = self.model_dump(exclude={"kind"})
         return problems.LinearStream.sample(**fields), None
 
@@ -61,7 +62,7 @@ class LeastSquares(Stored):
     mean: bool = False
     half: bool = True  # 1/2 |A x - b|^2; false: without the half, as lecture 003 has it
 
-    def build(self) -> tuple[Any, Any]:
+    def build(self) -> tuple[Problem, Any]:
         A, b = generate.regression(self.agents, self.rows, self.dim, self.heterogeneity, self.noise, self.seed)
         made = problems.LeastSquares(
             A, b, weights=self.weights, mean=self.mean, half=self.half, batch=self.batch, sampling=self.sampling
@@ -80,7 +81,7 @@ class Logistic(Stored):
     def numbers(self) -> int:
         return super().numbers() * self.classes  # every row meets its agent's own model of all classes
 
-    def build(self) -> tuple[Any, Any]:
+    def build(self) -> tuple[Problem, Any]:
         X, y, groups = generate.classification(
             self.agents, self.rows, self.dim, self.heterogeneity, self.classes, self.seed
         )
@@ -110,7 +111,7 @@ class Digits(Kind):
     test: Annotated[float, Field(ge=0, le=0.9)] = 0.2
     seed: Seed = 0
 
-    def build(self) -> tuple[Any, Any]:
+    def build(self) -> tuple[Problem, Any]:
         X, y, held_out = generate.digits(self.test, self.seed)
         groups = partition(y, "dirichlet", self.agents, alpha=self.dirichlet, seed=self.seed)
         made = problems.Logistic(
@@ -154,7 +155,7 @@ class Quadratic(Kind):
     def numbers(self) -> int:
         return 0 if self.H is not None else self.agents * self.dim**2
 
-    def build(self) -> tuple[Any, Any]:
+    def build(self) -> tuple[Problem, Any]:
         if self.H is None or self.centers is None:
             H, centers = generate.bowls(self.agents, self.dim, self.curvature, self.spread, self.seed)
         elif len({len(c) for c in self.centers}) > 1:
@@ -207,7 +208,7 @@ class LinearSystem(Kind):
     def numbers(self) -> int:
         return 0 if self.A is not None else self.agents * self.dim**2
 
-    def build(self) -> tuple[Any, Any]:
+    def build(self) -> tuple[Problem, Any]:
         if self.A is not None:
             A, b = _numbers(self.A, "A"), _numbers(self.b, "b")
         else:
@@ -226,7 +227,7 @@ class Worlds(Kind):
     weights: list[Positive] | None = None
     seed: Seed = 0
 
-    def build(self) -> tuple[Any, Any]:
+    def build(self) -> tuple[Problem, Any]:
         return getattr(problems, self.kind)(**self.model_dump(exclude={"kind"})), None  # type: ignore[attr-defined]
 
 

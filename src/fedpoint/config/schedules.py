@@ -23,11 +23,11 @@ from typing import Any
 
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import Mistake, of_table
-from fedpoint.core import schedule, timed, turns
-from fedpoint.core.clock import Clock
-from fedpoint.core.staleness import Constant, Hinge, Polynomial
-from fedpoint.core.turns import Replay
-from fedpoint.errors import FedpointError, nearest
+from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.timing import schedule, timed, turns
+from fedpoint.timing.clock import Clock
+from fedpoint.timing.staleness import Constant, Hinge, Polynomial
+from fedpoint.timing.turns import Replay
 
 CLASSES: tuple[Any, ...] = (
     schedule.Synchronous,

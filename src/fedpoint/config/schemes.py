@@ -19,13 +19,9 @@ from typing import Any
 
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import Mistake, of_table
-from fedpoint.config.schedules import CLASSES
-from fedpoint.config.values import Unreadable, plain, value_of
-from fedpoint.core.clock import Clock
-from fedpoint.core.participation import SCHEMES, Answering, Uniform, as_participation, read_trace
-from fedpoint.core.staleness import Constant, Hinge, Polynomial
-from fedpoint.core.turns import Replay
-from fedpoint.errors import FedpointError, nearest
+from fedpoint.config.values import value_of
+from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.timing.participation import SCHEMES, Answering, Uniform, as_participation, read_trace
 
 INNER = {name: cls for name, cls in SCHEMES.items() if cls is not Answering}
 AROUND = [f.name for f in dataclasses.fields(Answering) if f.name != "scheme"]
@@ -95,31 +91,3 @@ def _make(cls: Any, arguments: Mapping) -> Any:
             raise FedpointError(f"{cls.__name__}: {f.name} must be numbers, got {value!r}")
     values = {key: value_of({"values": item}) if key == "probabilities" else item for key, item in arguments.items()}
     return cls(**values)
-
-
-def describe(scheme: Any) -> dict[str, Any]:
-    """What a folder states of a participation: enough to tell it from another, not always to build it."""
-    if not dataclasses.is_dataclass(scheme):
-        return {"class": type(scheme).__qualname__}
-    if isinstance(scheme, Replay):
-        return {"class": "Replay", "events": [[t, str(n), m or "", a] for t, n, m, a in scheme.events]}
-    texts = {
-        f.name: describe(value) if dataclasses.is_dataclass(value) else plain(value)
-        for f in dataclasses.fields(scheme)
-        if (value := getattr(scheme, f.name)) is not None
-    }
-    return {"class": type(scheme).__name__, **texts}
-
-
-def rebuild(table: Mapping) -> Any:
-    """The scheme that a folder describes; `Unreadable` where it only names it."""
-    classes = {cls.__name__: cls for cls in (*SCHEMES.values(), *CLASSES, Clock, Constant, Hinge, Polynomial)}
-    if table["class"] not in classes:
-        raise Unreadable(f"the participation {table['class']} is not one of fedpoint's")
-    if table["class"] == "Replay":
-        return Replay(tuple((*event[:2], event[2] or None, event[3]) for event in table["events"]))
-    texts = {key: text for key, text in table.items() if key != "class"}
-    nested = {key for key, text in texts.items() if isinstance(text, Mapping) and "class" in text}
-    return classes[table["class"]](
-        **{key: rebuild(text) if key in nested else value_of(text) for key, text in texts.items()}
-    )

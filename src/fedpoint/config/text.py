@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 
 
 def read_text(path: Path, encoding: str = "utf-8", advice: str = "") -> str:

@@ -1,40 +1,43 @@
-"""What may an algorithm ask of an agent? Its field, its loss, its prox; the round; nothing else of the data."""
+"""What may an algorithm ask of an agent? Its field, its loss, its prox, its luck; nothing else of the data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
-from fedpoint.core.random import Key, Stream
+from fedpoint.core.errors import FedpointError, UnknownName
+from fedpoint.core.random import Row, Stream
 from fedpoint.core.steps import Stragglers
 from fedpoint.core.vector import unwrap, wrap
 
-STRAGGLER_ROW = 0xFFFFFFF0
+if TYPE_CHECKING:
+    from fedpoint.problems.base import Mine, Oracle
+
+STRAGGLER_ROW, OWN_ROW = 0xFFFFFFF0, 0xFFFFFFE0  # of an agent's stream; those from 0 on are the samples'
+OUTSIDE = 0xFFFFFFFF  # the step of what is drawn outside of local steps
 
 
 class Agent:
     """One agent in one round, as `local` sees it."""
 
     def __init__(
-        self,
-        oracle: Any,
-        mine: Any,
-        key: Key | Stream,
-        plan: Any,
-        samples: Any,
-        exact: bool,
-        round: Any,
-        share: Any,
-    ):
-        self._oracle, self._mine, self._key = oracle, mine, key
+        self, oracle: Oracle, mine: Mine, stream: Stream, plan: Any, samples: Any, exact: bool, share: Any
+    ) -> None:
+        self._oracle, self._mine, self._stream = oracle, mine, stream
         self._plan, self._samples, self._exact = plan, samples, exact
-        self.round = round
+        self._step, self._draws = OUTSIDE, 0  # what tells draws of an agent's own luck apart
+        self.round = stream.round
         self.share = share  # p_k, which the study knows
         self.evaluations: Any = 0  # counted while tracing: what run.cost reports
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnknownName("agent", name, self.OFFERS, {"grad": "field", "gradient": "field", "data": "field"})
+
+    OFFERS = ("field", "key", "loss", "normal", "prox", "round", "share", "steps", "uniform")
 
     def field(self, w: Any, e: Any = 0) -> Any:
         """This agent's field at w: of its e-th sample in this round, or exact when the run says so."""
@@ -43,7 +46,7 @@ class Agent:
         if self._exact:
             return wrap(self._oracle.mean_field(self._mine, model))
         if self._samples is None:
-            z = self._oracle.draw(self._mine, self._plan, self._key.row(e), e)
+            z = self._oracle.draw(self._mine, self._plan, self._stream.row(e), e)
         else:
             index = lax.index_in_dim if isinstance(e, int) else lax.dynamic_index_in_dim
             z = jax.tree.map(lambda a: index(a, e, keepdims=False), self._samples)
@@ -61,17 +64,48 @@ class Agent:
     def steps(self, local_steps: Any) -> Any:
         """How many local steps this agent takes in this round."""
         if isinstance(local_steps, Stragglers):
-            return local_steps.draw(self._key.row(STRAGGLER_ROW))
+            return local_steps.draw(self._stream.row(STRAGGLER_ROW))
         return local_steps
+
+    # An agent's own luck: independent of its samples, of other agents, rounds and local steps.
+
+    def _row(self) -> Row:
+        """A row of its own for every draw; inside `fp.descend` for every step of it too."""
+        self._draws += 1
+        own = self._stream.key.fold(self._stream.round, OWN_ROW).fold(self._step, self._draws)
+        return own.row(self._stream.agent)
+
+    def normal(self, like: Any) -> Any:
+        """Standard normal numbers in the shapes of `like`."""
+        return self._drawn(like, Row.normal)
+
+    def uniform(self, like: Any) -> Any:
+        """Numbers uniform on (0, 1) in the shapes of `like`."""
+        return self._drawn(like, Row.uniform)
+
+    def _drawn(self, like: Any, draw: Callable) -> Any:
+        return jax.tree.map(lambda a: draw(self._row(), jnp.shape(a)).astype(jnp.result_type(a)), like)
+
+    def key(self) -> Array:
+        """A key for `jax.random`, another one at every call."""
+        return self._row().jax()
 
     def loop(self, start: Any, steps: Any, advance: Callable[[Any, Any], Any]) -> Any:
         """How `descend` goes through its steps."""
+
+        def step(y: Any, e: Any) -> Any:
+            before, self._step = self._step, e
+            try:
+                return advance(y, e)
+            finally:
+                self._step = before
+
         if isinstance(steps, int) and steps <= 2:  # no loop to set up: short rounds are dominated by it
             y = start
             for e in range(steps):
-                y = advance(y, e)
+                y = step(y, e)
             return y
-        return lax.fori_loop(0, steps, lambda e, y: advance(y, e), start)
+        return lax.fori_loop(0, steps, lambda e, y: step(y, e), start)
 
 
 def descend(agent: Agent, start: Any, steps: Any, advance: Callable[[Any, Any], Any]) -> Any:
@@ -80,6 +114,16 @@ def descend(agent: Agent, start: Any, steps: Any, advance: Callable[[Any, Any], 
     `steps` may be traced: the loop then costs what this agent takes, or the largest count among agents batched
     together.
     """
+    try:
+        right = callable(agent.loop) and callable(advance) and not callable(steps)
+    except AttributeError:
+        right = False
+    if not right:
+        given = ", ".join(type(value).__name__ for value in (agent, start, steps, advance))
+        raise FedpointError(
+            "fp.descend takes (agent, start, steps, advance): the agent, where its steps start, how many, and a "
+            f"function (y, e) -> y; got ({given})"
+        )
     before = agent.evaluations
     y = agent.loop(start, steps, advance)
     agent.evaluations = before + steps

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
-import jax
 import numpy as np
 
-from fedpoint.core.record import find_leaves, record
-from fedpoint.core.steps import Stragglers
-from fedpoint.errors import FedpointError, nearest
+from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.random import Row
+from fedpoint.core.record import PerAgent, Record, values_of, with_leaves
+from fedpoint.core.steps import Epochs, StepSchedule, most_steps
+
+if TYPE_CHECKING:  # asked, not known: these lie above
+    from fedpoint.core.agent import Agent
+    from fedpoint.graphs.network import Network
+    from fedpoint.problems.base import Problem
+    from fedpoint.timing.base import Timing
 
 
 @dataclass(frozen=True)
@@ -50,131 +57,232 @@ class Card:
     references: tuple[Reference, ...] = ()
     limit: str = ""  # where it ends with exact fields and everyone
     fails: str = ""  # when not to use it
-    participation: tuple[str, ...] | None = None  # names of valid schemes; None: all
-    restriction: str = ""  # the reason, when not all are
-    cls: type | None = field(default=None, compare=False)
+    restriction: str = ""  # why everyone must answer in every round; empty: any participation is valid
+    cls: type[Algorithm] | None = field(default=None, compare=False)
 
     @property
     def network(self) -> bool:
         """It runs on networks only."""
-        return self.cls is not None and self.cls.hello is not None  # type: ignore[attr-defined]
+        return self.cls is not None and self.cls.at_agents
 
 
-_CARDS: dict[str, Card] = {}
+CATALOGUE: dict[str, Card] = {}  # by name; complete once `fedpoint.algorithms` is imported
+
+Model = Any  # one array, or a `Vector` around the user's tree: it has the arithmetic of an array
+State = Any  # what an algorithm chooses to keep: a tree of arrays
 
 
-def __getattr__(name: str) -> Any:
-    """CATALOGUE: the cards by name, complete: the methods of the library register when they are imported."""
-    if name == "CATALOGUE":
-        importlib.import_module("fedpoint.algorithms")
-        return _CARDS
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def positive(default: Any = dataclasses.MISSING, per_agent: bool = False, scheduled: bool = False) -> Any:
+def positive(*, default: Any = dataclasses.MISSING, per_agent: bool = False, scheduled: bool = False) -> Any:
     """A hyper-parameter above zero: a number; where allowed a number per agent, or a schedule of steps."""
     rule = {"low": 0.0, "strict": True, "per_agent": per_agent, "scheduled": scheduled}
     return field(default=default, metadata=rule)
 
 
-def nonnegative(default: Any = dataclasses.MISSING, below: float | None = None) -> Any:
+def nonnegative(*, default: Any = dataclasses.MISSING, below: float | None = None) -> Any:
     return field(default=default, metadata={"low": 0.0, "strict": False, "below": below, "scheduled": False})
 
 
-def counts(default: Any = 1, per_agent: bool = True) -> Any:
-    """A number of local steps: an int, or also one per agent, `Epochs` or `Stragglers`."""
-    return field(default=default, metadata={"low": 1, "strict": False, "per_agent": per_agent, "whole": True})
+def counts(*, default: Any = 1, per_agent: bool = True, least: int = 1) -> Any:
+    """A whole number, such as that of local steps: an int, or also one per agent, `Epochs` or `Stragglers`."""
+    return field(default=default, metadata={"low": least, "strict": False, "per_agent": per_agent, "whole": True})
 
 
-def by_agent(default: Any = dataclasses.MISSING) -> Any:
+def by_agent(*, default: Any = dataclasses.MISSING) -> Any:
     """A hyper-parameter that may be one number per agent."""
     return field(default=default, metadata={"per_agent": True})
 
 
-def check_fields(self: Any) -> None:
-    """One clear message for a hyper-parameter out of range."""
-    for f in dataclasses.fields(self):
-        value, rule = getattr(self, f.name), f.metadata
-        where = f"{type(self).__name__}: {f.name}"
-        if "low" not in rule or value is None:
-            continue
-        if hasattr(value, "_leaves"):
-            if not rule.get("scheduled", True):
-                raise FedpointError(f"{where} must be a number: this method has no schedule of steps, got {value}")
-            continue
-        try:
-            array = np.asarray(None if isinstance(value, bool) else value, dtype=float)
-        except (TypeError, ValueError):
-            array = np.asarray(np.nan)
-        if isinstance(value, bool | str) or np.isnan(array).any() or not array.size:
-            raise FedpointError(f"{where} must be a number, got {value!r}")
-        if array.ndim and not rule.get("per_agent"):
-            raise FedpointError(f"{where} must be one number, got {array.size} (sweep over it with fp.sweep)")
-        low = rule["low"]
-        bad = ~(array > low) if rule["strict"] else ~(array >= low)
-        if bad.any() or not np.isfinite(array).all():
-            raise FedpointError(f"{where} must be {'above' if rule['strict'] else 'at least'} {low:g}, got {value}")
-        if rule.get("below") is not None and (array >= rule["below"]).any():
-            raise FedpointError(f"{where} must be below {rule['below']:g}, got {value}")
-        if rule.get("whole"):
-            if (array != np.round(array)).any():
-                raise FedpointError(f"{where} must be whole numbers, got {value}")
-            if array.ndim == 0:
-                object.__setattr__(self, f.name, int(value))
-        elif array.ndim == 0:
-            object.__setattr__(self, f.name, float(value))  # a number, also when it was written without a point
-    find_leaves(self)
+def check_value(owner: str, name: str, value: Any, rule: Mapping[str, Any]) -> Any:
+    """A hyper-parameter as its field declares it; one clear message where it is out of range."""
+    where = f"{owner}: {name}"
+    if isinstance(value, Record):
+        if not rule.get("scheduled", True):
+            raise FedpointError(f"{where} must be a number: this method has no schedule of steps, got {value}")
+        return value
+    try:
+        array = np.asarray(None if isinstance(value, bool) else value, dtype=float)
+    except (TypeError, ValueError):
+        array = np.asarray(np.nan)
+    if isinstance(value, bool | str) or np.isnan(array).any() or not array.size:
+        raise FedpointError(f"{where} must be a number, got {value!r}")
+    if array.ndim and not rule.get("per_agent"):
+        raise FedpointError(f"{where} must be one number, got {array.size} (sweep over it with fp.sweep)")
+    low = rule["low"]
+    bad = ~(array > low) if rule["strict"] else ~(array >= low)
+    if bad.any() or not np.isfinite(array).all():
+        raise FedpointError(f"{where} must be {'above' if rule['strict'] else 'at least'} {low:g}, got {value}")
+    if rule.get("below") is not None and (array >= rule["below"]).any():
+        raise FedpointError(f"{where} must be below {rule['below']:g}, got {value}")
+    if rule.get("whole") and (array != np.round(array)).any():
+        raise FedpointError(f"{where} must be whole numbers, got {value}")
+    if array.ndim:
+        return value
+    return int(value) if rule.get("whole") else float(value)  # a number, also when it was written without a point
 
 
-def per_agent_fields(algorithm: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(algorithm) if f.metadata.get("per_agent"))
+class Outcomes(NamedTuple):
+    """What a hub draws in a round, for forecasts: values, (n, ...), and their probabilities (n,)."""
+
+    values: np.ndarray
+    probabilities: np.ndarray
 
 
-def split_per_agent(algorithm: Any, agents: int):
-    """Leaves of the algorithm that have one value per agent, and how to put one agent's back."""
-    names = [n for n in per_agent_fields(algorithm) if getattr(getattr(algorithm, n), "shape", ()) == (agents,)]
-    values = {n: getattr(algorithm, n) for n in names}
-
-    def put(one):
-        leaves, tree = jax.tree.flatten(algorithm)
-        copy = jax.tree.unflatten(tree, leaves)
-        for name, value in one.items():
-            object.__setattr__(copy, name, value)
-        return copy
-
-    return values, put
+# What a subclass may replace without touching the update. Fields and new names it may have anyway.
+NEUTRAL = frozenset({"card", "check", "replace", "forms", "exact_moments", "citation"})
 
 
-def samples_per_round(algorithm: Any) -> int | None:
-    """The most samples any agent draws in a round; None when only the run will tell."""
-    if algorithm.unbounded:
-        return None
-    steps = getattr(algorithm, "local_steps", 1)
-    steps = int(steps.steps) if isinstance(steps, Stragglers) else int(np.max(np.asarray(steps)))
-    return algorithm.samples(steps) if algorithm.samples is not None else steps
+class Algorithm(Record):
+    """A method: subclass it, name its hyper-parameters as fields, and write `init`, `local` and `combine`.
 
+    init(w) -> (hub, memory): the hub's state before the first round, and what one agent remembers.
+    local(heard, memory, agent) -> (message, memory): what an agent does; the only method that sees data.
+    combine(hub, inbox) -> hub: what the hub makes of the weighted sums of the messages. All else has a default.
 
-class Defaults:
-    """What an algorithm need not say."""
+    >>> import fedpoint as fp
+    >>> import jax.numpy as jnp
+    >>> class SignDescent(fp.Algorithm):
+    ...     step: float
+    ...     def init(self, w):
+    ...         return w, ()
+    ...     def local(self, w, memory, agent):
+    ...         return jnp.sign(agent.field(w)), memory
+    ...     def combine(self, w, inbox):
+    ...         return w - self.step * inbox.mean
+    >>> quad = fp.problems.Quadratic(1.0, [[0.0], [2.0]])
+    >>> fp.run(SignDescent(step=0.25), quad, rounds=3).model
+    array([[0.]])
+    """
 
-    samples = None  # how many samples a round of so many steps draws, when not one a step
+    card: ClassVar[Card]
+    catalogued = True  # False: it is a method only around another one
     unbounded = False  # True: the number of local steps is drawn in the run, without a bound
     proximal = False  # True: it solves a proximal problem every round
     full = False  # True: it asks for exact fields only
-    hello = None  # hello(w), of methods for networks: what neighbours know of a node that has not worked yet
-    base = None  # base(heard): the model that messages are changes of; lets a method with a hub run on a network too
+    at_agents = False  # True: for networks; a node's model is its memory, and `hello` is what neighbours know at first
+    fits_any_model = False  # True: it also runs with models that only fit and predict
+    exact_moments = False  # True: it uses each sample once, so that second moments can be computed from the update
 
-    def say(self, hub, row):
+    # What a method without such a hyper-parameter has in its place; not fields, which have an annotation.
+    step = cast(Any, None)
+    local_steps = cast(Any, 1)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        own_doc = vars(cls).get("__doc__")  # a dataclass makes one where there is none
+        super().__init_subclass__(**options)
+        own = vars(cls).get("card")
+        if own is not None:
+            cls.card = dataclasses.replace(own, cls=cls)
+            if cls.catalogued:
+                CATALOGUE[own.name] = cls.card
+        elif not untouched(cls, "card"):  # a method of its own, with the restrictions of what it is made of
+            snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+            summary = "" if own_doc is None else own_doc.split("\n")[0]
+            inherited = cls.card.restriction if owner_of(cls, "card") is not None else ""
+            cls.card = Card(snake, cls.__name__, summary, lecture="", restriction=inherited, cls=cls)
+
+    def check(self) -> None:
+        for name in ("init", "local", "combine"):
+            if owner_of(type(self), name) is Algorithm:
+                raise FedpointError(f"algorithm {type(self).__name__} lacks the method {name!r}")
+        for f in dataclasses.fields(self):
+            value = values_of(self)[f.name]
+            if "low" not in f.metadata or (value is None and f.default is None):
+                continue
+            if value is None:
+                raise FedpointError(f"{type(self).__name__}: {f.name} must be a number, got None")
+            object.__setattr__(self, f.name, check_value(type(self).__name__, f.name, value, f.metadata))
+
+    # The update.
+
+    def init(self, w: Model) -> tuple[State, State]:
+        """The hub's state, and what one agent remembers."""
+        raise FedpointError(f"{type(self).__name__} lacks the method 'init'")
+
+    def say(self, hub: State, row: Row) -> State:
         """What the hub sends down; `row` is the hub's own randomness of this round."""
         return hub
 
-    def chances(self):
-        """What `say` draws, for forecasts: (name of the field it decides, values, probabilities), or None."""
+    def local(self, heard: State, memory: State, agent: Agent) -> tuple[State, State]:
+        """A message and a new memory: the only method that sees data."""
+        raise FedpointError(f"{type(self).__name__} lacks the method 'local'")
+
+    def combine(self, hub: State, inbox: Inbox) -> State:
+        """The hub's new state."""
+        raise FedpointError(f"{type(self).__name__} lacks the method 'combine'")
+
+    def settle(self, hub: State, memory: State) -> State:
+        """An agent's memory once it has heard the merged model."""
+        return memory
+
+    def read(self, hub: State, memory: State) -> Model:
+        """The model."""
+        return hub
+
+    def hello(self, w: Model) -> State:
+        """Of methods for networks: what neighbours know of a node that has not worked yet."""
+        raise FedpointError(f"{type(self).__name__} has at_agents = True and lacks the method 'hello'")
+
+    def acknowledge(self, memory: State, sent: State, credited: State) -> State:
+        """A new memory, once it is known what arrived of a message over a lossy channel."""
+        return memory
+
+    def base(self, heard: State) -> Model:
+        """The model that messages are changes of; lets a method with a hub run on a network too."""
+        raise FedpointError(f"{type(self).__name__}: its messages are not changes of one model")
+
+    def sends_changes(self) -> bool:
+        """Whether messages are changes of one model, `base`."""
+        return owner_of(type(self), "base") is not Algorithm
+
+    # What it may tell.
+
+    def samples(self, steps: int) -> int:
+        """How many samples a round of so many steps draws."""
+        return steps
+
+    def counts_samples(self) -> bool:
+        """Whether `samples` and `local_steps` tell how many samples are drawn; else only tracing does."""
+        own = {f.name for f in dataclasses.fields(self)}
+        return "local_steps" in own or owner_of(type(self), "samples") is not Algorithm
+
+    def invalid_under(self, timing: Timing) -> str:
+        """Why it must not run with this participation; empty where it may."""
+        if not self.card.restriction or timing.everyone or timing.on_network:
+            return ""
+        name = next(name for name in timing.names() if name != "Everyone")
+        return f"{self.card.title} cannot run with participation {name}: {self.card.restriction}. Use Everyone."
+
+    def advice(self, problem: Problem, network: Network | None, exact: bool) -> str:
+        """What to say of a run that diverged: which step would not have."""
+        limits = problem.step_limits()
+        if limits is None:
+            return ". Take a smaller step."
+        strictest = problem.names[int(limits.argmin())]
+        if not limits.min() > 0:
+            return f"; agent {strictest} is unstable for every step."
+        limits = limits * self.work_of_a_step()
+        strictest = problem.names[int(limits.argmin())]
+        noise = "" if exact else "; sampled fields and few participants allow less"
+        return (
+            f"; with exact fields the largest stable step here is {limits.min():.4g} (agent {strictest}){noise}. "
+            "Take a smaller step."
+        )
+
+    def work_of_a_step(self) -> Any:
+        """How many local steps one `step` stands for: those of a round, where they share it."""
+        return 1.0
+
+    def outcomes(self) -> Outcomes | None:
+        """What `say` draws, where it does."""
         return None
 
-    def every_chance(self):
-        """The same, where `chances` gathers values in a way that is right for gradients only."""
-        return self.chances()
+    def gradient_outcomes(self) -> Outcomes | None:
+        """The same in fewer values, right for a mean over them where fields are gradients."""
+        return self.outcomes()
+
+    def given(self, value: Any) -> Self:
+        """The method with what `say` draws decided."""
+        return self
 
     def adaptive(self) -> bool:
         """Changes are rescaled by their own history, as Adam does: a forecast then has no noise floor."""
@@ -184,72 +292,96 @@ class Defaults:
         """Every local step is the same map: forecasts of long rounds are then cheaper."""
         return False
 
-    def settle(self, hub, memory):
-        """An agent's memory once it has heard the merged model."""
-        return memory
+    def scheduled(self) -> bool:
+        """Steps change from round to round."""
+        return any(isinstance(value, StepSchedule) for value in values_of(self).values())
 
-    def read(self, hub, memory):
-        """The model."""
-        return hub
-
-    def aim(self, problem, network):
+    def aim(self, problem: Problem, network: Network | None) -> Any:
         """What a run is after: w*, or on a network a model for each node; None where it is not known."""
         return problem.solution()
 
-    def invariants(self, hub, memory, p):
+    def invariants(self, hub: State, memory: State, p: np.ndarray) -> dict[str, Any]:
         """What a run conserves, by name: arrays that stay zero. Hub and memories lead with the repeats."""
         return {}
 
+    def conserves_a_sum(self) -> bool:
+        """Whether a sum over all agents must stay what it is."""
+        return owner_of(type(self), "invariants") is not Algorithm
 
-def register(card: Card) -> None:
-    _CARDS[card.name] = card
+    def forms(self) -> Mapping[str, Callable]:
+        """Closed forms, by name: functions of (algorithm, problem), or of (algorithm, problem, participation)."""
+        return {}
+
+    def closed_forms(self) -> Mapping[str, Callable]:
+        """Those that hold: none where a subclass has changed what they were derived from."""
+        return self.forms() if untouched(type(self), "forms") else {}
+
+    def own_kind(self) -> bool:
+        """Nothing is known of how it uses its samples: it is somebody's own, or has changed an update."""
+        return not (self.exact_moments and untouched(type(self), "exact_moments"))
 
 
-@dataclass_transform(frozen_default=True)
-def algorithm(card: Any) -> Any:
-    """Make a class an algorithm: a frozen dataclass, a pytree, and (with a `Card`) an entry of the catalogue."""
+def owner_of(cls: type, name: str) -> type | None:
+    """The class that a class has an attribute from."""
+    return next((c for c in cls.__mro__ if name in vars(c)), None)
 
-    def make(cls: type, card: Card | None) -> type:
-        for name in ("init", "local", "combine"):
-            if not hasattr(cls, name):
-                raise FedpointError(f"algorithm {cls.__name__} lacks the method {name!r}")
-        for name, default in vars(Defaults).items():
-            if not name.startswith("__") and not hasattr(cls, name):
-                setattr(cls, name, default)
-        own_check = getattr(cls, "check", None)
 
-        def check(self):
-            for f in dataclasses.fields(self):
-                if "low" in f.metadata and f.default is not None and getattr(self, f.name) is None:
-                    raise FedpointError(f"{type(self).__name__}: {f.name} must be a number, got None")
-            check_fields(self)
-            if own_check is not None:
-                own_check(self)
+def untouched(cls: type, trait: str) -> bool:
+    """Whether no class below the one that declares a trait replaces anything that this one has."""
+    owner = owner_of(cls, trait)
+    if owner is None or owner is Algorithm:
+        return False
+    fields = {f.name for f in dataclasses.fields(cls)}
+    for below in cls.__mro__[: cls.__mro__.index(owner)]:
+        own = {name for name in vars(below) if not name.startswith("__")} - fields - NEUTRAL - set(vars(Record))
+        if any(owner_of(owner, name) is not None for name in own):
+            return False
+    return True
 
-        cls.check = check  # type: ignore[attr-defined]
-        cls = record(cls)
-        snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
-        card = card or Card(snake, cls.__name__, (cls.__doc__ or "").split("\n")[0], lecture="")
-        cls.card = dataclasses.replace(card, cls=cls)  # type: ignore[attr-defined]
-        return cls
 
-    if isinstance(card, type):
-        return make(card, None)
+def samples_per_round(algorithm: Algorithm) -> int | None:
+    """The most samples any agent draws in a round; None when only the run will tell."""
+    return None if algorithm.unbounded else algorithm.samples(int(most_steps(algorithm.local_steps).max()))
 
-    def decorate(cls: type) -> type:
-        cls = make(cls, card)
-        register(cls.card)  # type: ignore[attr-defined]
-        return cls
 
-    return decorate
+def bind_algorithm(algorithm: Record, problem: Problem) -> Any:
+    """The algorithm with its per-agent numbers known, at any depth: epochs counted, lengths checked."""
+    changes: dict[str, Any] = {}
+    for f in dataclasses.fields(algorithm):
+        value = values_of(algorithm)[f.name]
+        if isinstance(value, Epochs):
+            value = _epochs(value, problem)
+        elif isinstance(value, Algorithm):
+            value = bind_algorithm(value, problem)
+        if f.metadata.get("per_agent") and np.ndim(value) == 1 and not isinstance(value, PerAgent):
+            if len(value) != problem.agents:
+                raise FedpointError(
+                    f"{type(algorithm).__name__}: {f.name} has {len(value)} values, but there are {problem.agents} "
+                    "agents"
+                )
+            value = PerAgent(np.asarray(value, np.int32 if f.metadata.get("whole") else None))
+        if value is not values_of(algorithm)[f.name]:
+            changes[f.name] = value
+    traced = {name: value for name, value in changes.items() if isinstance(value, PerAgent | Algorithm)}
+    plain = {name: value for name, value in changes.items() if name not in traced}
+    bound = algorithm.replace(**plain) if plain else algorithm
+    return with_leaves(bound, traced) if traced else bound
+
+
+def _epochs(steps: Epochs, problem: Problem) -> int | np.ndarray:
+    rows = problem.local_rows()
+    if rows is None:
+        raise FedpointError("local_steps=Epochs needs agents that store rows; a stream has no epoch: give a number")
+    batch = problem.batch or rows.max()
+    found = steps.count * -(-rows // batch)
+    return int(found[0]) if (found == found[0]).all() else found.astype(np.int32)
 
 
 def find(name: str) -> Card:
     """The card of a method by its name in the catalogue, forgiving case, dashes and spaces."""
-    cards = __getattr__("CATALOGUE")
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    for card in cards.values():
+    for card in CATALOGUE.values():
         titles = (card.name, card.title, card.cls.__name__ if card.cls else "")
         if plain in [re.sub(r"[^a-z0-9]", "", t.lower()) for t in titles]:
             return card
-    raise FedpointError(f"unknown algorithm {name!r}: {nearest(name, cards)}")
+    raise FedpointError(f"unknown algorithm {name!r}: {nearest(name, CATALOGUE)}")

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from fedpoint.core.errors import UnknownName
 from fedpoint.core.vector import weighted_sum, zeros
 
 
@@ -23,6 +24,10 @@ class Inbox(NamedTuple):
     total: Any
     mass: Array
     weight: Array
+
+    def __getattr__(self, name: str) -> Any:
+        meant = {"messages": "mean", "sum": "total", "changes": "mean", "weights": "weight"}
+        raise UnknownName("inbox", name, self._fields, meant)
 
 
 def gather(messages: Any, weights: Array, shares: Array) -> Inbox:

@@ -8,13 +8,17 @@ structure: a new value means a new program.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, dataclass_transform
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpoint.core.errors import FedpointError
 
 
-def floats(values: Any) -> np.ndarray:
+def floats(values: ArrayLike) -> np.ndarray:
     """As an array; NaN, which every check refuses, where these are no numbers.
 
     >>> floats([1, 2]), floats(["x"])
@@ -26,32 +30,118 @@ def floats(values: Any) -> np.ndarray:
         return np.asarray(np.nan)
 
 
+class PerAgent(NamedTuple):
+    """One number for each agent, in the place of a hyper-parameter: what `experiment.bind()` makes of a list."""
+
+    values: Any  # (K,)
+
+
+def _is_per_agent(value: Any) -> bool:
+    return isinstance(value, PerAgent)
+
+
+def split_per_agent(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """The numbers of a tree that each agent has its own of, at any depth; and how one agent's are put back."""
+    leaves, structure = jax.tree.flatten(tree, is_leaf=_is_per_agent)
+    places = [i for i, leaf in enumerate(leaves) if _is_per_agent(leaf)]
+
+    def put(own: list[Any]) -> Any:
+        filled = list(leaves)
+        for place, value in zip(places, own, strict=True):
+            filled[place] = value
+        return jax.tree.unflatten(structure, filled)
+
+    return [leaves[i].values for i in places], put
+
+
+def one_agent(tree: Any, agent: Any) -> Any:
+    """A tree as one agent has it."""
+    own, put = split_per_agent(tree)
+    return put([values[agent] for values in own])
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class Record:
+    """A frozen dataclass and a pytree, by being subclassed. `check(self)` is called on construction, not when traced;
+    every class's own is, the base's first. Required fields of a subclass are keyword-only."""
+
+    _leaves: ClassVar[tuple[str, ...]] = ()  # of an instance: which fields hold numbers
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__post_init__" in vars(cls):
+            raise FedpointError(f"{cls.__name__}: write check(self) instead of __post_init__; every class's check runs")
+        inherited = {} if "__dataclass_fields__" not in dir(cls) else dict(cls.__dataclass_fields__)  # type: ignore[attr-defined]
+        late = any(_has_default(f) for f in inherited.values())
+        for name, kind in vars(cls).get("__annotations__", {}).items():
+            if name in vars(cls) or "ClassVar" in str(kind) or name in inherited:
+                if isinstance(vars(cls).get(name), dataclasses.Field) and late and not _has_default(vars(cls)[name]):
+                    vars(cls)[name].kw_only = True
+                continue
+            setattr(cls, name, dataclasses.field(kw_only=late))  # not what a base class has in its place
+        dataclasses.dataclass(frozen=True, eq=False)(cls)
+        jax.tree_util.register_pytree_node(cls, _flatten, lambda aux, children: _unflatten(cls, aux, children))
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            object.__setattr__(self, field.name, _as_declared(field, getattr(self, field.name)))
+        _find_leaves(self)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self)):
+            return
+        for cls in reversed(type(self).__mro__):
+            own = vars(cls).get("check")
+            if own is not None:
+                own(self)
+        _find_leaves(self)  # a check may have made a number of what was given
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return False
+        return all(np.array_equal(mine, getattr(other, name)) for name, mine in values_of(self).items())
+
+    def __hash__(self) -> int:
+        return hash((type(self), jax.tree.structure(self)))
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values in these fields, checked as a new one is."""
+        return type(self)(**{**values_of(self), **changes})
+
+
+def _has_default(field: dataclasses.Field) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+
+
+def _as_declared(field: dataclasses.Field, value: Any) -> Any:
+    """A value as its annotation says: a static 1 and True would share a trace, and 1 and 1.0 would not."""
+    kind = field.type.__name__ if isinstance(field.type, type) else str(field.type)
+    if kind.startswith("float") and isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return float(value)
+    if kind == "bool" and isinstance(value, np.bool_):
+        return bool(value)
+    several = isinstance(value, list | tuple) and bool(value) and not kind.startswith("tuple")
+    return np.asarray(value) if several and all(isinstance(v, int | float) for v in value) else value
+
+
 def _is_leaf(value: Any) -> bool:
     if isinstance(value, bool | int | str | bytes | np.bool_ | np.integer) or value is None:
         return False
-    return isinstance(value, float | np.ndarray | np.floating | jax.Array) or hasattr(value, "_leaves")
+    if isinstance(value, tuple) and not isinstance(value, PerAgent):
+        inside = jax.tree.leaves(value)  # records, or arrays: numbers only
+        return bool(inside) and all(isinstance(leaf, float | np.ndarray | np.floating | jax.Array) for leaf in inside)
+    return isinstance(value, float | np.ndarray | np.floating | jax.Array | Record | PerAgent)
 
 
-def _setup(self) -> None:
-    for field in dataclasses.fields(self):
-        value = getattr(self, field.name)
-        if isinstance(value, list | tuple) and value and all(isinstance(v, int | float) for v in value):
-            object.__setattr__(self, field.name, np.asarray(value))
-    find_leaves(self)
-
-
-def find_leaves(self) -> None:
+def _find_leaves(self: Any) -> None:
     """Note which fields hold numbers: once, so that a tree of placeholders keeps the structure."""
-    leaves = tuple(f.name for f in dataclasses.fields(self) if _is_leaf(getattr(self, f.name)))
-    object.__setattr__(self, "_leaves", leaves)
+    object.__setattr__(self, "_leaves", tuple(name for name, value in values_of(self).items() if _is_leaf(value)))
 
 
-def _flatten(self):
-    static = tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in self._leaves)
+def _flatten(self: Any) -> tuple[tuple, tuple]:
+    static = tuple((name, value) for name, value in values_of(self).items() if name not in self._leaves)
     return tuple(getattr(self, name) for name in self._leaves), (self._leaves, static)
 
 
-def _unflatten(cls, aux, children):
+def _unflatten(cls: type, aux: tuple, children: Sequence[Any]) -> Any:
     self = object.__new__(cls)
     leaves, static = aux
     for name, value in (*zip(leaves, children, strict=True), *static, ("_leaves", leaves)):
@@ -59,42 +149,22 @@ def _unflatten(cls, aux, children):
     return self
 
 
-def _equal(a: Any, b: Any) -> bool:
-    """Equality that also holds for array fields."""
-    if type(a) is not type(b):
-        return False
-    return all(np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
+def values_of(one: Any) -> dict[str, Any]:
+    """The values of a record's fields, by name."""
+    return {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
 
 
-@dataclass_transform(frozen_default=True)
-def record(cls: type) -> type:
-    """Make `cls` a frozen dataclass and a pytree. `check(self)` is called on construction, not when traced."""
-    check = getattr(cls, "check", None)
-
-    def __post_init__(self):
-        _setup(self)
-        if check is not None:
-            check(self)
-
-    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
-    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
-    cls.__eq__ = _equal  # type: ignore[assignment]
-    cls.__hash__ = None  # type: ignore[assignment]
-    jax.tree_util.register_pytree_node(cls, _flatten, lambda aux, children: _unflatten(cls, aux, children))
-    return cls
-
-
-def stack(records: list[Any], swept: tuple[str, ...]) -> Any:
+def stack(records: Sequence[Record], swept: tuple[str, ...]) -> Any:
     """Records of one structure as one whose numbers lead with their axis; `swept` fields too, even whole ones."""
     first = records[0]
     leaves = (*first._leaves, *(name for name in swept if name not in first._leaves))
     values = [jax.tree.map(lambda *a: np.stack(a), *(getattr(r, name) for r in records)) for name in leaves]
-    static = tuple((f.name, getattr(first, f.name)) for f in dataclasses.fields(first) if f.name not in leaves)
+    static = tuple((name, value) for name, value in values_of(first).items() if name not in leaves)
     return _unflatten(type(first), (leaves, static), values)
 
 
-def with_leaves(one: Any, **values: Any) -> Any:
-    """A record with other values in these fields, which are then traced, whole numbers too."""
+def with_leaves(one: Any, values: Mapping[str, Any]) -> Any:
+    """A record with other values in these fields, which are then traced, whole numbers too; nothing is checked."""
     leaves = (*one._leaves, *(name for name in values if name not in one._leaves))
-    static = tuple((f.name, getattr(one, f.name)) for f in dataclasses.fields(one) if f.name not in leaves)
+    static = tuple((name, value) for name, value in values_of(one).items() if name not in leaves)
     return _unflatten(type(one), (leaves, static), [values.get(name, getattr(one, name)) for name in leaves])

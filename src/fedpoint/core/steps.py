@@ -6,18 +6,27 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
-from fedpoint.core.record import record
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.random import Row
+from fedpoint.core.record import PerAgent, Record
+
+
+class StepSchedule(Record):
+    """A step that changes. Subclass it and write `value` for one of your own."""
+
+    def value(self, t: Any) -> Any:
+        """The length of gradient step t, counted over all rounds."""
+        raise FedpointError(f"{type(self).__name__} does not say how long a step is: write value(self, t)")
 
 
 def at(step: Any, t: Any) -> Any:
     """The step's length at gradient step t (round x E + e): a number, or a schedule's value."""
-    return step.value(t) if hasattr(step, "_leaves") else step
+    return step.value(t) if isinstance(step, StepSchedule) else step
 
 
-@record
-class InverseTime:
+class InverseTime(StepSchedule):
     """s_t = scale / (offset + t), t counting gradient steps.
 
     >>> InverseTime(scale=2.0, offset=8.0).value(0)
@@ -32,52 +41,48 @@ class InverseTime:
         """s_t = 2 / (alpha (gamma + t)), gamma = max(8 beta / alpha, E): theorem 1 of lecture 004 (Li et al., 2020)."""
         return cls(scale=2.0 / strong, offset=max(8.0 * smooth / strong, float(local_steps)))
 
-    def value(self, t):
+    def value(self, t: Any) -> Any:
         return self.scale / (self.offset + t)
 
-    def check(self):
+    def check(self) -> None:
         if not (self.scale > 0 and self.offset > 0):
             raise FedpointError(f"InverseTime needs scale > 0 and offset > 0, got {self.scale} and {self.offset}")
 
 
-@record
-class Exponential:
+class Exponential(StepSchedule):
     """s_t = initial * factor^t, t counting gradient steps."""
 
     initial: float
     factor: float
 
-    def value(self, t):
+    def value(self, t: Any) -> Any:
         return self.initial * jnp.power(self.factor, t)
 
-    def check(self):
+    def check(self) -> None:
         if not (self.initial > 0 and 0 < self.factor <= 1):
             raise FedpointError(f"Exponential needs initial > 0 and 0 < factor <= 1, got {self.initial}, {self.factor}")
 
 
-@record
-class Scheduled:
+class Scheduled(StepSchedule):
     """Any function of the gradient step t that JAX can trace: optax's schedules, or the user's own."""
 
     function: Callable
 
-    def value(self, t):
+    def value(self, t: Any) -> Any:
         return self.function(t)
 
 
-@record
-class Epochs:
+class Epochs(Record):
     """As many local steps as `count` passes over the agent's own data take, in its batches."""
 
     count: int
 
-    def check(self):
+    def check(self) -> None:
         if self.count < 1:
             raise FedpointError(f"Epochs needs a count of at least 1, got {self.count}")
 
 
-@record
-class Stragglers:
+class Stragglers(Record):
     """`steps` local steps, but each agent is a straggler with probability `fraction` in each round.
 
     A straggler stops after a uniform number of steps in 1 .. steps (Li et al., FedProx, 2020).
@@ -86,12 +91,32 @@ class Stragglers:
     steps: int
     fraction: float
 
-    def check(self):
+    def check(self) -> None:
         if self.steps < 1 or not 0 <= self.fraction <= 1:
             raise FedpointError(
                 f"Stragglers needs steps >= 1 and 0 <= fraction <= 1, got {self.steps}, {self.fraction}"
             )
 
-    def draw(self, row):
+    def draw(self, row: Row) -> Any:
         late = row.uniform() < self.fraction
         return jnp.where(late, 1 + row.integers(self.steps, first=1), self.steps)
+
+
+def most_steps(local_steps: Any) -> np.ndarray:
+    """() or (K,): the most local steps of a round, from the field of a method, bound or not; 1 where unknown."""
+    if isinstance(local_steps, Stragglers):
+        local_steps = local_steps.steps
+    elif isinstance(local_steps, PerAgent):
+        local_steps = local_steps.values
+    return np.asarray(1 if local_steps is None else local_steps)
+
+
+def chances_of_steps(local_steps: Any, agents: int) -> list[tuple[float, np.ndarray]]:
+    """Pairs of a probability and numbers of local steps (K,): one pair unless some agents straggle."""
+    if not isinstance(local_steps, Stragglers):
+        return [(1.0, np.broadcast_to(most_steps(local_steps).astype(int), (agents,)))]
+    late = local_steps.fraction / local_steps.steps
+    chances = [
+        (late + (1 - local_steps.fraction) * (n == local_steps.steps), n) for n in range(1, local_steps.steps + 1)
+    ]
+    return [(chance, np.full(agents, n)) for chance, n in chances if chance > 0]

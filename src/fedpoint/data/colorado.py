@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpoint.core.network import Network
+from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.data.dataset import Dataset, encoded, package
-from fedpoint.errors import FedpointError, nearest
+from fedpoint.graphs.network import Network
 
 FILE = Path("/usr/lib/R/site-library/fields/data/COmonthlyMet.rda")  # where Debian puts it
 WHAT = {"tmax": "mean daily maximum, °C", "tmin": "mean daily minimum, °C"}

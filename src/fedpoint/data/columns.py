@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from fedpoint.core.errors import FedpointError
 from fedpoint.data.column import MISSING, Column, Growing, and_more
-from fedpoint.errors import FedpointError
 
 PIECE = 1 << 22  # characters read at once
 SMALL = 1 << 21  # bytes of a file, up to which importing pandas would take longer than reading

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.core.network import Network
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
+from fedpoint.graphs.network import Network
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpoint.core.errors import FedpointError
 from fedpoint.data.dataset import Dataset
-from fedpoint.errors import FedpointError
 
 FOLDER = Path("/usr/share/datasets/fashion-mnist")  # where Debian puts it
 CLOTHES = ["T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"]

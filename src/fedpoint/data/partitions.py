@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.errors import FedpointError, nearest
+from fedpoint.core.errors import FedpointError, nearest
 
 CLASSES = 1000  # more distinct targets than this are no classes
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.data.column import Column
 from fedpoint.data.columns import BadTable, column_of, header_of, not_values, read_columns, shown
-from fedpoint.errors import FedpointError, nearest
 
 
 @dataclass(frozen=True)

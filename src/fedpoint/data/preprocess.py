@@ -14,8 +14,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from fedpoint.core.errors import FedpointError
 from fedpoint.data.moments import Moments, merge
-from fedpoint.errors import FedpointError
 
 # What agents send
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.core.network import Network
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
+from fedpoint.graphs.network import Network
 
 SLIPS = {"Tennesse": "Tennessee"}  # as the data set spells it
 

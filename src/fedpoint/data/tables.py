@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.data.column import Column
 from fedpoint.data.columns import BadTable
 from fedpoint.data.partitions import partition as spread
 from fedpoint.data.pieces import Asked, Piece, check_distinct, choose, gather, is_pattern, pieces_of
-from fedpoint.errors import FedpointError, nearest
 
 MODELS = ("linear", "logistic", "softmax")
 MISSINGS = ("refuse", "mean", "drop")
@@ -137,7 +137,7 @@ class Table:
         return made
 
     def _ridge(self, A: np.ndarray, ridge: float, weights: Any, intercept: bool, batch: Any, sampling: str) -> Any:
-        from fedpoint.estimators.tasks import RidgeTask
+        from fedpoint.problems.penalised import RidgeTask
 
         if sampling != "iid":
             raise FedpointError(f'least squares with a ridge cannot sample by "{sampling}": use "iid"')

@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedpoint.core.participation import Everyone
-from fedpoint.core.steps import Stragglers
-from fedpoint.errors import FedpointError
-from fedpoint.runtimes.session import bind_algorithm
+from fedpoint.core.algorithm import Algorithm, bind_algorithm
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.steps import most_steps
+from fedpoint.problems.penalised import Penalised
+from fedpoint.problems.rows import RowsProblem
+from fedpoint.results.plan import Plan
+from fedpoint.timing.participation import Everyone, Participation
 from fedpoint.verbs.plan import plan
-from fedpoint.verbs.plan_search import method_of
+from fedpoint.verbs.plan.search import Method, method_of
 
 PLANNED_STEPS = (4, 16)  # beside gradient exchange, which takes one
 # Numbers of all memories, up to which forecasts of a noisy SCAFFOLD are quick: with affine fields, and with others.
@@ -25,16 +28,24 @@ class PlanNotice(UserWarning):
 
 
 class Chosen(NamedTuple):
-    algorithm: Any
+    algorithm: Algorithm
     rounds: int
-    plan: Any  # an fp.Plan, or None
+    plan: Plan | None
 
 
-def choose(algorithm: Any, task: Any, step: Any, local_steps: Any, rounds: int, target: float, participation: Any):
+def choose(
+    algorithm: Any,
+    task: RowsProblem,
+    step: float | str,
+    local_steps: Any,
+    rounds: int,
+    target: float,
+    participation: Participation | int | None,
+):
     """The algorithm object and the number of rounds."""
     if isinstance(algorithm, str) and algorithm == "auto":
         return planned(task, step, local_steps, rounds, target, participation)
-    if hasattr(type(algorithm), "card"):
+    if isinstance(algorithm, Algorithm):
         if type(algorithm).card.network:
             raise FedpointError(f"{type(algorithm).card.title} runs on a network: take NetworkRegressor or -Classifier")
         return Chosen(algorithm, rounds, None)
@@ -45,7 +56,9 @@ def choose(algorithm: Any, task: Any, step: Any, local_steps: Any, rounds: int, 
     return Chosen(by_name(algorithm, task, step, local_steps, participation), rounds, None)
 
 
-def by_name(name: str, task: Any, step: Any, local_steps: Any, participation: Any = None) -> Any:
+def by_name(
+    name: str, task: RowsProblem, step: float | str, local_steps: Any, participation: Participation | int | None = None
+) -> Any:
     """An algorithm of the catalogue with its step chosen."""
     method = method_of(name)
     probe = _make(method, 1e-3, local_steps)
@@ -59,11 +72,11 @@ def by_name(name: str, task: Any, step: Any, local_steps: Any, participation: An
     return _make(method, step, local_steps)
 
 
-def _make(method: Any, step: Any, local_steps: Any) -> Any:
+def _make(method: Method, step: float | str, local_steps: Any) -> Algorithm:
     return method.make(step=step, local_steps=local_steps) if method.local else method.make(step=step)
 
 
-def stable_step(algorithm: Any, task: Any) -> float:
+def stable_step(algorithm: Algorithm, task: RowsProblem) -> float:
     r"""$1/L$ with L the largest smoothness of an agent: no agent's local steps overshoot, and their mean does not.
 
     Where a round is one step of all together, L is that of the aggregate. A method whose steps are divided by their
@@ -72,12 +85,12 @@ def stable_step(algorithm: Any, task: Any) -> float:
     different their agents; with few participants half of it got nearer to w*, and is taken (`by_name`). Should a run
     diverge all the same, it is begun again with half the step.
     """
-    if not hasattr(task, "smoothness"):
+    if not isinstance(task, Penalised):
         return 1.0 / sharpness(task)
     whole, each = task.smoothness()
-    steps = getattr(bind_algorithm(algorithm, task), "local_steps", 1)
-    steps = steps.steps if isinstance(steps, Stragglers) else steps
-    one = steps is not None and bool((np.asarray(steps) == 1).all()) and not getattr(algorithm, "pull", 0.0)
+    bound = bind_algorithm(algorithm, task)
+    steps = most_steps(bound.local_steps)
+    one = bound.local_steps is not None and bool((steps == 1).all()) and not getattr(algorithm, "pull", 0.0)
     smooth = whole if one else float(each.max()) + float(getattr(algorithm, "pull", 0.0))
     if not smooth > 0:
         smooth = 1.0  # only zeros: any step will do
@@ -85,7 +98,7 @@ def stable_step(algorithm: Any, task: Any) -> float:
     return times / smooth
 
 
-def sharpness(task: Any, iterations: int = 20) -> float:
+def sharpness(task: RowsProblem, iterations: int = 20) -> float:
     """The largest curvature of the aggregate at the start, by power iteration; for losses without known constants."""
     from fedpoint.estimators.neural import curvature_along
 
@@ -102,7 +115,14 @@ def sharpness(task: Any, iterations: int = 20) -> float:
     return float(size) if size > 0 and np.isfinite(size) else 1.0
 
 
-def planned(task: Any, step: Any, local_steps: Any, rounds: int, target: float, participation: Any) -> Chosen:
+def planned(
+    task: RowsProblem,
+    step: float | str,
+    local_steps: Any,
+    rounds: int,
+    target: float,
+    participation: Participation | int | None,
+) -> Chosen:
     """By `fp.plan`: E|w - w*|^2 at most `target` times that of the start, with the least communication."""
     if isinstance(target, bool) or not isinstance(target, int | float | np.number) or not target > 0:
         raise FedpointError(f"target must be a number above 0, got {target!r}")

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from fedpoint.core.errors import Diverged, FedpointError, check_count
 from fedpoint.data.preprocess import check_groups, federated_moments
-from fedpoint.errors import Diverged, FedpointError
 from fedpoint.estimators import small
 from fedpoint.estimators.choose import Chosen, choose
 from fedpoint.estimators.history import History
 from fedpoint.estimators.neural import forward, layers, neural_task
 from fedpoint.estimators.table import Coordinates, Table, read_fit, read_rows
-from fedpoint.estimators.tasks import LogisticTask, RidgeTask
 from fedpoint.metrics import Fairness, fairness
+from fedpoint.problems.penalised import LogisticTask, Penalised, RidgeTask
+from fedpoint.problems.rows import RowsProblem
+from fedpoint.timing.participation import Participation
 from fedpoint.verbs.forecast import forecast
-from fedpoint.verbs.run import check_count, run
+from fedpoint.verbs.run import run
 
 HALVINGS = 20
 
@@ -57,12 +60,12 @@ class Federated(BaseEstimator):
     algorithm: Any
     local_steps: Any
     rounds: int
-    step: Any
+    step: float | str
     fit_intercept: bool
-    hidden: Any
+    hidden: Sequence[int] | int | None
     scale: bool
     precondition: bool
-    participation: Any
+    participation: Participation | int | None
     batch: int | None
     tol: float | None
     target: float
@@ -70,12 +73,12 @@ class Federated(BaseEstimator):
     random_state: Any
 
     def _prepare(
-        self, X: Any, y: Any, groups: Any, labels: bool, penalty: float
+        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None, labels: bool, penalty: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers of the rows, targets, and whose row it is."""
         check_count("rounds", self.rounds, 1)
         self._table: Table
-        self._table, numbers, y = read_fit(self, X, y, groups, labels, self.categorical)
+        self._table, numbers, target = read_fit(self, X, y, groups, labels, self.categorical)
         names = np.zeros(len(numbers), int) if groups is None else check_groups(groups, len(numbers))
         self.agents_ = np.unique(names)
         self.feature_names_out_ = self._table.names
@@ -83,9 +86,9 @@ class Federated(BaseEstimator):
         ridge = 0.0 if deep else penalty / len(numbers) * (4.0 if labels else 1.0)  # logistic losses bend a quarter
         intercept = bool(self.fit_intercept) or deep
         self._coordinates = Coordinates.of(numbers, names, bool(self.scale), shorten, intercept, ridge)
-        return numbers, y, names
+        return numbers, target, names
 
-    def _train(self, task: Any) -> Any:
+    def _train(self, task: RowsProblem) -> Any:
         """Run the rounds; the final model."""
         chosen: Chosen = choose(
             self.algorithm, task, self.step, self.local_steps, self.rounds, self.target, self.participation
@@ -102,7 +105,7 @@ class Federated(BaseEstimator):
                 halved += 1
                 if not own or halved > HALVINGS:
                     raise
-                algorithm = dataclasses.replace(algorithm, step=algorithm.step / 2)
+                algorithm = algorithm.replace(step=algorithm.step / 2)
         self.problem_, self.algorithm_ = task, algorithm
         self.history_ = History(task, rounds, models)
         self.n_iter_ = self.n_rounds_ = int(rounds[-1])
@@ -112,20 +115,25 @@ class Federated(BaseEstimator):
         self.forecast_reason_ = ""
         return self.model_
 
-    def _go(self, algorithm: Any, task: Any, rounds: int, settled: Callable[[Any], bool]) -> tuple[np.ndarray, Any]:
+    def _go(
+        self, algorithm: Any, task: RowsProblem, rounds: int, settled: Callable[[Any], bool]
+    ) -> tuple[np.ndarray, Any]:
         settled(task.start())
-        if small.suits(algorithm, task, rounds, self.participation):
+        if isinstance(task, Penalised) and small.suits(algorithm, task, rounds, self.participation):
             return small.walk(algorithm, task, rounds, settled)
 
         def stop(round: int, model: Any, error: Any) -> bool:
             return settled(jax.tree.map(lambda a: a[0], model))
 
-        options = {"participation": self.participation, "seed": seed_of(self.random_state)}
-        if not hasattr(task, "unseen"):
-            done = run(algorithm, task, rounds, stop=stop if self.tol else None, **options)
-        else:
-            with task.unseen():
-                done = run(algorithm, task, rounds, stop=stop if self.tol else None, **options)
+        with task.unseen() if isinstance(task, Penalised) else contextlib.nullcontext():
+            done = run(
+                algorithm,
+                task,
+                rounds,
+                participation=self.participation,
+                seed=seed_of(self.random_state),
+                stop=stop if self.tol else None,
+            )
         return done.rounds, jax.tree.map(lambda a: a[0], done.history)
 
     def _told(self, row_losses: np.ndarray, counts: np.ndarray) -> None:
@@ -161,7 +169,7 @@ class Federated(BaseEstimator):
             state |= {"problem_": None, "_forecast": "not asked", "plan_": None}
         return state
 
-    def _output(self, X: Any) -> np.ndarray:
+    def _output(self, X: ArrayLike) -> np.ndarray:
         """(n,) or (n, C): what the model says of rows, before it is made a prediction."""
         check_is_fitted(self)
         Z = read_rows(self, self._table, X)
@@ -218,12 +226,12 @@ class FederatedRegressor(RegressorMixin, Federated):
         rounds: int = 200,
         *,
         alpha: float = 1.0,
-        step: Any = "auto",
+        step: float | str = "auto",
         fit_intercept: bool = True,
-        hidden: Any = None,
+        hidden: Sequence[int] | int | None = None,
         scale: bool = False,
         precondition: bool = True,
-        participation: Any = None,
+        participation: Participation | int | None = None,
         batch: int | None = None,
         tol: float | None = 1e-8,
         target: float = 1e-4,
@@ -246,7 +254,7 @@ class FederatedRegressor(RegressorMixin, Federated):
         self.categorical = categorical
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedRegressor:
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> FederatedRegressor:
         """groups: whose row it is. Without it there is one agent."""
         ridge = check_penalty("alpha", self.alpha)
         numbers, y, names = self._prepare(X, y, groups, labels=False, penalty=ridge)
@@ -275,7 +283,7 @@ class FederatedRegressor(RegressorMixin, Federated):
         self._told(errors, task.counts)
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """(n,)."""
         out = self._output(X)
         return out if self.hidden is None else out[:, 0] * self._spread + self._level
@@ -311,12 +319,12 @@ class FederatedClassifier(ClassifierMixin, Federated):
         rounds: int = 200,
         *,
         C: float = 1.0,
-        step: Any = "auto",
+        step: float | str = "auto",
         fit_intercept: bool = True,
-        hidden: Any = None,
+        hidden: Sequence[int] | int | None = None,
         scale: bool = False,
         precondition: bool = True,
-        participation: Any = None,
+        participation: Participation | int | None = None,
         batch: int | None = None,
         tol: float | None = 1e-8,
         target: float = 1e-4,
@@ -339,7 +347,7 @@ class FederatedClassifier(ClassifierMixin, Federated):
         self.categorical = categorical
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedClassifier:
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> FederatedClassifier:
         """groups: whose row it is. Without it there is one agent."""
         ridge = inverse_penalty(self.C)
         numbers, y, names = self._prepare(X, y, groups, labels=True, penalty=ridge)
@@ -365,19 +373,19 @@ class FederatedClassifier(ClassifierMixin, Federated):
         self._told(-np.log(np.maximum(probabilities(logits)[np.arange(len(own)), own], 1e-300)), task.counts)
         return self
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: ArrayLike) -> np.ndarray:
         """(n,) for two classes, else (n, C): logits."""
         out = self._output(X)
         return out[:, 1] - out[:, 0] if out.ndim == 2 and out.shape[1] == 2 else out
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """(n, C)."""
         return probabilities(self._output(X))
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         return np.log(self.predict_proba(X))
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """(n,)."""
         out = self.decision_function(X)
         return self.classes_[(out > 0).astype(int) if out.ndim == 1 else out.argmax(1)]

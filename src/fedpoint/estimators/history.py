@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedpoint.problems.base import Problem
+
 
 class History:
     """rounds: (n,) from 0 on. models: the global models at them, as the problem has them, (n, ...).
@@ -16,7 +18,7 @@ class History:
     coordinates in which rounds are run; None where that is not known. Both are computed when first asked for.
     """
 
-    def __init__(self, problem: Any, rounds: np.ndarray, models: Any):
+    def __init__(self, problem: Problem, rounds: np.ndarray, models: Any):
         self._problem, self.rounds, self.models = problem, rounds, models
 
     @cached_property

@@ -6,20 +6,20 @@ import warnings
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import check_is_fitted
 
-from fedpoint import gtv
-from fedpoint.core.network import Network
+from fedpoint.core.errors import FedpointError, check_count
 from fedpoint.data.preprocess import check_groups
-from fedpoint.errors import FedpointError
 from fedpoint.estimators.federated import check_classes, check_penalty, inverse_penalty, probabilities, seed_of
 from fedpoint.estimators.table import Coordinates, Table, read_fit, read_rows
-from fedpoint.estimators.tasks import LogisticTask, RidgeTask
-from fedpoint.gtv.minimum import AT_INFINITY
+from fedpoint.graphs import gtv
+from fedpoint.graphs.gtv.minimum import AT_INFINITY
+from fedpoint.graphs.network import Network
 from fedpoint.metrics import Fairness, fairness
-from fedpoint.verbs.run import check_count
+from fedpoint.problems.penalised import LogisticTask, RidgeTask
 
 NAMED = 5  # groups that a message spells out
 
@@ -31,8 +31,8 @@ class MeanModelWarning(UserWarning):
 class Networked(BaseEstimator):
     """What both estimators do: couple the agents, choose how strongly, find each row its model."""
 
-    network: Any
-    coupling: Any
+    network: Network | None
+    coupling: float | str
     neighbours: int
     fit_intercept: bool
     scale: bool
@@ -40,17 +40,19 @@ class Networked(BaseEstimator):
     categorical: Any
     random_state: Any
 
-    def _prepare(self, X: Any, y: Any, groups: Any, labels: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _prepare(
+        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None, labels: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The design, targets, and whose row it is."""
         self._table: Table
-        self._table, numbers, y = read_fit(self, X, y, groups, labels, self.categorical)
+        self._table, numbers, target = read_fit(self, X, y, groups, labels, self.categorical)
         names = np.zeros(len(numbers), int) if groups is None else check_groups(groups, len(numbers))
         self.agents_ = np.unique(names)
         self.feature_names_out_ = self._table.names
         self._coordinates = Coordinates.of(numbers, names, bool(self.scale), False, bool(self.fit_intercept))
-        return self._coordinates.design(numbers, bool(self.fit_intercept)), y, names
+        return self._coordinates.design(numbers, bool(self.fit_intercept)), target, names
 
-    def _couple(self, task: Any) -> np.ndarray:
+    def _couple(self, task: RidgeTask | LogisticTask) -> np.ndarray:
         """(K, ...): GTVMin's models."""
         self.problem_ = task
         self.network_ = net = self._network_of(task)
@@ -72,7 +74,7 @@ class Networked(BaseEstimator):
             self.coupling_ = float(self.coupling)
         return gtv.solve(task, net, self.coupling_)
 
-    def _network_of(self, task: Any) -> Network:
+    def _network_of(self, task: RidgeTask | LogisticTask) -> Network:
         given = self.network
         if given is None:
             check_count("neighbours", self.neighbours, 1)
@@ -109,7 +111,7 @@ class Networked(BaseEstimator):
         state = super().__getstate__().copy()
         return state | {"problem_": None} if "problem_" in state else state
 
-    def _which(self, groups: Any, rows: int) -> np.ndarray:
+    def _which(self, groups: ArrayLike | None, rows: int) -> np.ndarray:
         """(n,): the number of the model for each row; the last one is the mean model."""
         K = len(self.agents_)
         if groups is None:
@@ -125,7 +127,7 @@ class Networked(BaseEstimator):
             _say(f"groups that were not in fit: {shown}: for their rows the mean of the agents' models predicts")
         return place
 
-    def _output(self, X: Any, groups: Any) -> np.ndarray:
+    def _output(self, X: ArrayLike, groups: ArrayLike | None) -> np.ndarray:
         check_is_fitted(self)
         Z = read_rows(self, self._table, X)
         which = self._which(groups, len(Z))
@@ -177,8 +179,8 @@ class NetworkRegressor(RegressorMixin, Networked):
 
     def __init__(
         self,
-        network: Any = None,
-        coupling: Any = "auto",
+        network: Network | None = None,
+        coupling: float | str = "auto",
         *,
         alpha: float = 1.0,
         neighbours: int = 5,
@@ -198,7 +200,7 @@ class NetworkRegressor(RegressorMixin, Networked):
         self.categorical = categorical
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> NetworkRegressor:
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> NetworkRegressor:
         """groups: whose row it is. Without it there is one agent."""
         alpha = check_penalty("alpha", self.alpha)
         design, y, names = self._prepare(X, y, groups, labels=False)
@@ -207,11 +209,13 @@ class NetworkRegressor(RegressorMixin, Networked):
         self.coef_, self.intercept_ = self._slopes[:-1], self._constants[:-1]
         return self
 
-    def predict(self, X: Any, groups: Any = None) -> np.ndarray:
+    def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> np.ndarray:
         """(n,): each row by its agent's model; where that is not known by the mean model, with a `MeanModelWarning`."""
         return self._output(X, groups)
 
-    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
+    def score(
+        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         """R^2 of `predict(X, groups)`."""
         return r2_score(y, self.predict(X, groups), sample_weight=sample_weight)
 
@@ -241,8 +245,8 @@ class NetworkClassifier(ClassifierMixin, Networked):
 
     def __init__(
         self,
-        network: Any = None,
-        coupling: Any = "auto",
+        network: Network | None = None,
+        coupling: float | str = "auto",
         *,
         C: float = 1.0,
         neighbours: int = 5,
@@ -262,7 +266,7 @@ class NetworkClassifier(ClassifierMixin, Networked):
         self.categorical = categorical
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> NetworkClassifier:
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> NetworkClassifier:
         """groups: whose row it is. Without it there is one agent."""
         penalty = inverse_penalty(self.C)
         design, y, names = self._prepare(X, y, groups, labels=True)
@@ -272,19 +276,21 @@ class NetworkClassifier(ClassifierMixin, Networked):
         self.coef_, self.intercept_ = self._slopes[:-1], self._constants[:-1]
         return self
 
-    def decision_function(self, X: Any, groups: Any = None) -> np.ndarray:
+    def decision_function(self, X: ArrayLike, groups: ArrayLike | None = None) -> np.ndarray:
         """(n,) for two classes, else (n, C): logits."""
         return self._output(X, groups)
 
-    def predict_proba(self, X: Any, groups: Any = None) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike, groups: ArrayLike | None = None) -> np.ndarray:
         """(n, C)."""
         return probabilities(self._output(X, groups))
 
-    def predict(self, X: Any, groups: Any = None) -> np.ndarray:
+    def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> np.ndarray:
         """(n,): each row by its agent's model; where that is not known by the mean model, with a `MeanModelWarning`."""
         out = self._output(X, groups)
         return self.classes_[(out > 0).astype(int) if out.ndim == 1 else out.argmax(1)]
 
-    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
+    def score(
+        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         """Accuracy of `predict(X, groups)`."""
         return accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight)

@@ -11,9 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.problems import Loss
+from fedpoint.problems.rows import RowsProblem
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,14 @@ def layers(hidden: Any) -> tuple[int, ...]:
 
 
 def neural_task(
-    X: np.ndarray, y: np.ndarray, groups: Any, classes: int, hidden: Sequence[int], ridge: float, batch: Any, seed: int
+    X: np.ndarray,
+    y: np.ndarray,
+    groups: ArrayLike,
+    classes: int,
+    hidden: Sequence[int],
+    ridge: float,
+    batch: int | None,
+    seed: int,
 ) -> Loss:
     """The problem; weights start as He et al. draw them, N(0, 2/inputs), biases at zero."""
     rng = np.random.default_rng(seed)
@@ -61,7 +70,7 @@ def neural_task(
     return Loss(NetworkLoss(classes), params, rows, groups=groups, batch=batch)
 
 
-def curvature_along(task: Any, direction: Any) -> Any:
+def curvature_along(task: RowsProblem, direction: Any) -> Any:
     """The aggregate's Hessian at the start times a direction."""
     weight = np.repeat(task.weights / task.counts, task.counts)
     return jax.tree.map(np.asarray, _product(task.oracle, task.all_rows(), weight, task.start(), direction))

@@ -14,9 +14,12 @@ import numpy as np
 
 from fedpoint.algorithms import FedAvg, FedProx, GradientExchange, Scaffnew, Scaffold
 from fedpoint.core.agent import Agent
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import Diverged
 from fedpoint.core.inbox import Inbox
-from fedpoint.errors import Diverged
-from fedpoint.runtimes.session import TOO_FAR
+from fedpoint.engine.session import TOO_FAR
+from fedpoint.problems.penalised import Penalised
+from fedpoint.timing.participation import Participation
 
 PATIENCE = 1.0  # seconds up to which NumPy is preferred: about what compiling takes
 CALL, MULTIPLICATION = 3e-5, 1.5e-9  # seconds of one local step beside its multiplications, and of one of these
@@ -41,12 +44,12 @@ class Everyone(Agent):
         return y
 
 
-def suits(algorithm: Any, task: Any, rounds: int, participation: Any) -> bool:
+def suits(algorithm: Algorithm, task: Penalised, rounds: int, participation: Participation | int | None) -> bool:
     """Whether a run is small enough: full fields, everyone, equal local steps, a method that only calculates."""
-    if task.batch is not None or participation is not None or not hasattr(task, "fields_at"):
+    if task.batch is not None or participation is not None:
         return False
-    steps = getattr(algorithm, "local_steps", 1)
-    if type(steps) is not int or not isinstance(getattr(algorithm, "step", None), float):
+    steps = algorithm.local_steps
+    if type(steps) is not int or not isinstance(algorithm.step, float):
         return False
     plain = (
         type(algorithm) in (Scaffold, Scaffnew, GradientExchange)
@@ -56,11 +59,13 @@ def suits(algorithm: Any, task: Any, rounds: int, participation: Any) -> bool:
     return plain and rounds * (steps + 1) * (CALL + MULTIPLICATION * task.work) <= PATIENCE
 
 
-def walk(algorithm: Any, task: Any, rounds: int, enough: Callable[[Any], bool]) -> tuple[np.ndarray, np.ndarray]:
+def walk(
+    algorithm: Algorithm, task: Penalised, rounds: int, enough: Callable[[Any], bool]
+) -> tuple[np.ndarray, np.ndarray]:
     """The rounds and the global model at each, from the start on; `enough(model)` ends it.
 
     >>> import fedpoint as fp
-    >>> from fedpoint.estimators.tasks import RidgeTask
+    >>> from fedpoint.problems.penalised import RidgeTask
     >>> task = RidgeTask([[[1.0]], [[2.0]]], [[1.0], [4.0]], ridge=[0.0])
     >>> walk(fp.GradientExchange(step=0.2), task, 2, lambda w: False)[1].round(3)
     array([[0.  ],
@@ -76,7 +81,7 @@ def walk(algorithm: Any, task: Any, rounds: int, enough: Callable[[Any], bool]) 
     limit = TOO_FAR * (1 + np.abs(models[0]).max(initial=0))
     with np.errstate(all="ignore"):
         for round in range(rounds):
-            heard = jax.tree.map(lambda a: _spread(a, K), algorithm.say(hub, None))
+            heard = jax.tree.map(lambda a: _spread(a, K), algorithm.say(hub, None))  # type: ignore[arg-type]
             message, memory = algorithm.local(heard, memory, Everyone(task.fields_at, round))
             mean = jax.tree.map(lambda m: np.tensordot(p, m, axes=1), message)
             hub = algorithm.combine(hub, Inbox(mean, mean, np.float64(1.0), np.float64(1.0)))  # type: ignore[arg-type]

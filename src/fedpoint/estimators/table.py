@@ -10,8 +10,8 @@ from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
+from fedpoint.core.errors import FedpointError
 from fedpoint.data.preprocess import FederatedEncoder, Moments, check_cells, check_groups, federated_moments, is_missing
-from fedpoint.errors import FedpointError
 
 
 def is_frame(X: Any) -> bool:

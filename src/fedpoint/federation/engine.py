@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 
 
 class Arrival(NamedTuple):

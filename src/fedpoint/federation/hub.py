@@ -15,8 +15,9 @@ import jax
 import numpy as np
 
 from fedpoint import __version__
+from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.data.tables import Feature
-from fedpoint.errors import Diverged, FedpointError
+from fedpoint.engine.cpu import cache
 from fedpoint.federation import late, preparation, validate, wire
 from fedpoint.federation.engine import Arrival, Engine, Stopped, Waiting
 from fedpoint.federation.ledger import Ledger
@@ -25,7 +26,6 @@ from fedpoint.federation.site import NEVER, own_method
 from fedpoint.federation.state import Graph, Star
 from fedpoint.federation.study import Outline, Study
 from fedpoint.problems.base import check_weights
-from fedpoint.runtimes import cache
 from fedpoint.verbs.run import choose_every
 
 FATAL = ("version", "study", "data", "memory", "statement")  # what no waiting mends
@@ -71,9 +71,9 @@ class Hub:
             return
         study, table = self.study, self.study.table
 
-        def check_columns(letter: wire.Letter) -> None:
+        def check_columns(packet: wire.Packet) -> None:
             if table is not None:
-                validate.columns(letter, table)
+                validate.columns(packet, table)
 
         first = self.ask_all("columns", {}, check_columns)
         if table is None:
@@ -86,15 +86,15 @@ class Hub:
             recipe, classes, notes = preparation.first_recipe(table, said)
             width = sum(len(feature.names) for feature in recipe)
 
-            def check(letter: wire.Letter) -> None:
-                validate.moments([letter.arrays.get(p) for p in preparation.PARTS], letter.header.get("count"), width)
+            def check(packet: wire.Packet) -> None:
+                validate.moments([packet.arrays.get(p) for p in preparation.PARTS], packet.header.get("count"), width)
 
             second = self.ask_all("moments", {"recipe": [vars(f) for f in recipe]}, check)
             said_again = [second[site] for site in self.sites]
-            rows = [letter.header["rows"] for letter in said]
-            for site, count, letter in zip(self.sites, rows, said_again, strict=True):
-                if letter.header["count"] != count:
-                    raise FedpointError(f"{site} speaks of {count} rows, and then of {letter.header['count']}")
+            rows = [packet.header["rows"] for packet in said]
+            for site, count, packet in zip(self.sites, rows, said_again, strict=True):
+                if packet.header["count"] != count:
+                    raise FedpointError(f"{site} speaks of {count} rows, and then of {packet.header['count']}")
             recipe, more = preparation.last_recipe(table, recipe, said_again)
             weights = check_weights(table.weights, len(rows), default=np.array(rows, float))
             self.setup = {"weights": weights.tolist(), "rows": rows, "notes": notes + more, "classes": classes}
@@ -141,7 +141,7 @@ class Hub:
         self.bytes[0] += len(order)
         self.engine.send(site, order, max(self.study.deadline, deadline))
 
-    def letter(self, arrival: Arrival) -> wire.Letter:
+    def packet(self, arrival: Arrival) -> wire.Packet:
         """What arrived, as the answer to what this site was asked last."""
         if arrival.site not in self._expected:
             raise validate.Invalid("unasked")
@@ -169,9 +169,9 @@ class Hub:
         check: Callable,
         arrays: Mapping[str, Any] | None = None,
         needed: bool = True,
-    ) -> dict[str, wire.Letter]:
+    ) -> dict[str, wire.Packet]:
         """The answers of all sites to one question, asked again where none comes and it is needed."""
-        found: dict[str, wire.Letter] = {}
+        found: dict[str, wire.Packet] = {}
         for _ in range(self.study.patience if needed else 1):
             missing = [site for site in self.sites if site not in found]
             if not missing:
@@ -184,8 +184,8 @@ class Hub:
             waiting, until = set(missing), self.engine.now() + longest
             while waiting and (arrival := self.receive(until)) is not None:
                 try:
-                    letter = self.letter(arrival)
-                    check(letter)
+                    packet = self.packet(arrival)
+                    check(packet)
                 except validate.Invalid as error:
                     self.note(arrival.site, error.reason)
                     if needed and error.reason in FATAL:
@@ -198,7 +198,7 @@ class Hub:
                 if arrival.site in waiting:
                     waiting.discard(arrival.site)
                     self.silent.discard(arrival.site)
-                    found[arrival.site] = letter
+                    found[arrival.site] = packet
         missing = [site for site in self.sites if site not in found]
         if missing and needed:
             raise Waiting(f"no answer to {kind!r} from {', '.join(missing)} in {self.study.patience} attempts")
@@ -228,7 +228,7 @@ class Hub:
         self.tell({"waiting": "ready", "for": sorted(waiting)})
         while waiting and (arrival := self.receive(until)) is not None:
             try:
-                self.letter(arrival)
+                self.packet(arrival)
             except validate.Invalid as error:
                 self.note(arrival.site, error.reason)
                 if error.reason in validate.STALE:
@@ -250,13 +250,13 @@ class Hub:
                 break
             site = arrival.site
             try:
-                letter = self.letter(arrival)
+                packet = self.packet(arrival)
                 if site not in waiting:
                     raise validate.Invalid("twice")
                 k = self.sites.index(site)
                 like, share = self.shapes.message, float(self.outline.weights[k])
-                good[k] = validate.message(letter, like, share, self.study.norm_cap)
-                slowest = max(slowest, _seconds(letter))
+                good[k] = validate.message(packet, like, share, self.study.norm_cap)
+                slowest = max(slowest, _seconds(packet))
                 self.silent.discard(site)
                 waiting.discard(site)
             except validate.Invalid as error:
@@ -332,7 +332,7 @@ class Hub:
             parts = arrays_of(model)
             arrays = {site: {n: a[k] for n, a in parts.items()} for k, site in enumerate(self.sites)}
         found = self.ask_all("measure", {}, validate.measures, arrays, needed=False)
-        self.measures = {site: validate.measures(letter) for site, letter in found.items()}
+        self.measures = {site: validate.measures(packet) for site, packet in found.items()}
         self._save({"measures": self.measures})
 
     def model_arrays(self, model: Any = None) -> dict[str, np.ndarray]:
@@ -343,9 +343,9 @@ class Hub:
         self.ledger.save(self.round, self.state.arrays(), about)
 
 
-def _seconds(letter: wire.Letter) -> float:
+def _seconds(packet: wire.Packet) -> float:
     """What a site says it worked; only to be shown."""
-    took = letter.header.get("seconds")
+    took = packet.header.get("seconds")
     return took if type(took) is float and 0 <= took < 1e6 else 0.0
 
 

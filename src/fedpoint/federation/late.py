@@ -69,12 +69,12 @@ class _Late:
     def take(self, arrival: Arrival, now: float) -> None:
         site = arrival.site
         try:
-            letter = self.hub.letter(arrival)
+            packet = self.hub.packet(arrival)
             if site not in self.until or site in self.resting:
                 raise validate.Invalid("twice")
             k = self.hub.sites.index(site)
             share = float(self.hub.outline.weights[k])
-            message = validate.message(letter, self.hub.shapes.message, share, self.study.norm_cap)
+            message = validate.message(packet, self.hub.shapes.message, share, self.study.norm_cap)
         except validate.Invalid as error:
             self.refuse(site, error.reason)
             if error.reason not in validate.STALE and site in self.until:

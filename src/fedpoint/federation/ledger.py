@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.federation.study import Study
-from fedpoint.report.disk import (
+from fedpoint.store.disk import (
     append_line,
     canonical,
     os_errors,

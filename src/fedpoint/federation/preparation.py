@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from fedpoint.core.errors import FedpointError
 from fedpoint.data.column import Column
 from fedpoint.data.moments import Moments, merge
 from fedpoint.data.tables import CATEGORIES, CLASSES, Feature, Table, encode
-from fedpoint.errors import FedpointError
 from fedpoint.federation.study import SiteTable
-from fedpoint.federation.wire import Letter
+from fedpoint.federation.wire import Packet
 
 PARTS = ("mean", "rest", "square")
 
@@ -88,11 +88,11 @@ def problem_of(table: SiteTable, columns: Mapping[str, Column], recipe: Sequence
 # At the hub.
 
 
-def first_recipe(table: SiteTable, answers: Sequence[Letter]) -> tuple[list[Feature], Any, list[str]]:
+def first_recipe(table: SiteTable, answers: Sequence[Packet]) -> tuple[list[Feature], Any, list[str]]:
     """Of all sites' answers to "columns": how columns will be written, not yet scaled; classes; notes."""
     recipe, notes = [], []
     for name in table.features:
-        said = [letter.header["columns"][name] for letter in answers]
+        said = [packet.header["columns"][name] for packet in answers]
         kinds = {one["kind"] for one in said} - {"empty"}
         if len(kinds) > 1:
             raise FedpointError(f"column {name!r} holds numbers at some sites and words at others: make it categorical")
@@ -115,8 +115,8 @@ def first_recipe(table: SiteTable, answers: Sequence[Letter]) -> tuple[list[Feat
             continue
         if table.missing == "mean":
             counts = dict.fromkeys(categories, 0)
-            for letter, one in zip(answers, said, strict=True):
-                own = letter.arrays.get(f"{name}.counts", np.zeros(0, np.int64))
+            for packet, one in zip(answers, said, strict=True):
+                own = packet.arrays.get(f"{name}.counts", np.zeros(0, np.int64))
                 for word, count in zip(one.get("words", []), own.tolist(), strict=True):
                     counts[word] += count
             fill = max(categories, key=lambda word: counts[word])
@@ -126,10 +126,10 @@ def first_recipe(table: SiteTable, answers: Sequence[Letter]) -> tuple[list[Feat
     return recipe, _all_classes(table, answers), notes
 
 
-def _all_classes(table: SiteTable, answers: Sequence[Letter]) -> Any:
+def _all_classes(table: SiteTable, answers: Sequence[Packet]) -> Any:
     if table.model == "linear":
         return None
-    found = {value for letter in answers for value in letter.header["classes"]}
+    found = {value for packet in answers for value in packet.header["classes"]}
     if len({type(value) for value in found}) > 1:
         raise FedpointError(f"{table.target!r} holds numbers at some sites and words at others")
     if not 2 <= len(found) <= CLASSES:
@@ -138,7 +138,7 @@ def _all_classes(table: SiteTable, answers: Sequence[Letter]) -> Any:
 
 
 def last_recipe(
-    table: SiteTable, recipe: Sequence[Feature], answers: Sequence[Letter]
+    table: SiteTable, recipe: Sequence[Feature], answers: Sequence[Packet]
 ) -> tuple[list[Feature], list[str]]:
     """Of all sites' answers to "moments": constant columns left out, the others scaled; notes."""
     whole = merge(Moments(a.header["count"], *(a.arrays[part] for part in PARTS)) for a in answers)

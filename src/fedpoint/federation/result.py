@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.config import methods
-from fedpoint.core.participation import Answering
-from fedpoint.core.trace import Recorded
-from fedpoint.core.turns import Replay
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.federation.shapes import tree_of
 from fedpoint.federation.study import Study, read
-from fedpoint.report.disk import read_lines, read_npz
-from fedpoint.report.folder import export_model
-from fedpoint.report.statement import versions
+from fedpoint.store.describe import describe_algorithm
+from fedpoint.store.disk import read_lines, read_npz
+from fedpoint.store.folder import export_model
+from fedpoint.store.statement import versions
+from fedpoint.timing.participation import Answering
+from fedpoint.timing.trace import Recorded
+from fedpoint.timing.turns import Replay
 
 
 class Federated:
@@ -112,7 +112,7 @@ class Federated:
         width = int(np.shape(self.model)[0]) - table.intercept
         use = {"problem": "LeastSquares" if table.model == "linear" else "Logistic", "classes": self.setup["classes"]}
         use |= {"intercept": table.intercept, "features": width, "columns": self._columns()}
-        about = {"algorithm": methods.describe(self.study.method()), **use, "rounds": self.round}
+        about = {"algorithm": describe_algorithm(self.study.method()), **use, "rounds": self.round}
         export_model(
             path, {"model": self.model}, {**about, "seed": self.study.seed, "versions": versions(), "repeat": 0}
         )

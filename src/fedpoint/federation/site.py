@@ -21,22 +21,22 @@ import numpy as np
 
 from fedpoint import __version__
 from fedpoint.core.algorithm import per_agent_fields
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import Key, Stream
 from fedpoint.core.record import with_leaves
 from fedpoint.core.steps import Epochs
 from fedpoint.core.vector import wrap
 from fedpoint.data.column import Column
 from fedpoint.data.tables import Feature, read_own
-from fedpoint.errors import FedpointError
+from fedpoint.engine.cpu import cache
+from fedpoint.engine.round import agent_round
+from fedpoint.engine.session import cast
+from fedpoint.engine.state import AGENTS
 from fedpoint.federation import preparation, wire
 from fedpoint.federation.shapes import Shapes, arrays_of, misfit, named, shapes_of, tree_of
 from fedpoint.federation.study import Study
 from fedpoint.problems.base import Mine
-from fedpoint.report.disk import append_line, canonical, read_npz, write_npz
-from fedpoint.runtimes import cache
-from fedpoint.runtimes.round import agent_round
-from fedpoint.runtimes.session import cast
-from fedpoint.runtimes.state import AGENTS
+from fedpoint.store.disk import append_line, canonical, read_npz, write_npz
 
 log = logging.getLogger(__name__)
 RUNS = 4  # of which memories are kept
@@ -174,10 +174,10 @@ class Site:
         """The answer to an order, or a failure with its reason. Why exactly, the site's own log says."""
         about: dict[str, Any] = {"fedpoint": __version__, "study": self.study.fingerprint, "site": self.name}
         try:
-            letter = wire.decode(order)
-            about |= {key: letter.header.get(key) for key in ("run", "kind", "round")}
-            self._check(letter.header)
-            said, arrays = self._carry_out(letter)
+            packet = wire.decode(order)
+            about |= {key: packet.header.get(key) for key in ("run", "kind", "round")}
+            self._check(packet.header)
+            said, arrays = self._carry_out(packet)
         except wire.Garbage as error:
             return self._failed(about, "order", error)
         except Refused as error:
@@ -213,8 +213,8 @@ class Site:
         if not whole or not isinstance(header.get("run"), str) or not header["run"].isalnum():
             raise Refused("order", "the order has no run, round or merged round")
 
-    def _carry_out(self, letter: wire.Letter) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        header = letter.header
+    def _carry_out(self, packet: wire.Packet) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        header = packet.header
         match header.get("kind"):
             case "columns":
                 if self.study.table is None:
@@ -229,23 +229,23 @@ class Site:
                 held.work(held.silence(), self._settled(held, header["run"], header["merged"]), 0)  # compiles; not kept
                 return {}, {}
             case "work":
-                return self._local_work(letter)
+                return self._local_work(packet)
             case "measure":
                 held = self._holding(header["setup"])
                 self._remember(held, header["run"], self._settled(held, header["run"], header["merged"]), None)
-                model = tree_of(held.problem.start(), letter.arrays)
+                model = tree_of(held.problem.start(), packet.arrays)
                 return {"measures": held.measure(model)}, {}
         raise Refused("order", f"there is no order {header.get('kind')!r}")
 
-    def _local_work(self, letter: wire.Letter) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        header = letter.header
+    def _local_work(self, packet: wire.Packet) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        header = packet.header
         held = self._holding(header["setup"])
-        wrong = misfit(held.shapes.heard, letter.arrays)
+        wrong = misfit(held.shapes.heard, packet.arrays)
         if wrong:
             raise Refused("order", f"what the hub said does not fit: {wrong}")
         kept = self._settled(held, header["run"], header["merged"])
         begun = time.perf_counter()
-        message, pending = held.work(letter.arrays, kept, header["round"])
+        message, pending = held.work(packet.arrays, kept, header["round"])
         took = round(time.perf_counter() - begun, 6)
         self._remember(held, header["run"], kept, pending)  # before the answer leaves
         return {"weight": held.share, "seconds": took}, message

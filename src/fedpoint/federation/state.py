@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpoint.core.inbox import gather
-from fedpoint.core.mail import Mail
 from fedpoint.core.random import Key
 from fedpoint.core.vector import unwrap, where, wrap
+from fedpoint.engine.session import bind_algorithm, cast
+from fedpoint.engine.state import HUB, SCHEDULE, base_of, start_network
 from fedpoint.federation.shapes import arrays_of, named, tree_of
 from fedpoint.federation.study import Outline, Study
-from fedpoint.runtimes.session import bind_algorithm, cast
-from fedpoint.runtimes.state import HUB, SCHEDULE, base_of, start_network
-from fedpoint.runtimes.wiring import hear, inbox_of, newest, rebased, wire
+from fedpoint.graphs.wiring import hear, inbox_of, newest, rebased, wire
+from fedpoint.timing.mail import Mail
 
 Arrays = Mapping[str, np.ndarray]
 

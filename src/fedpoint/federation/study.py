@@ -39,12 +39,12 @@ from fedpoint.config.experiment import read_toml
 from fedpoint.config.kinds import Count, Kind, Positive, Seed, Table, Variance
 from fedpoint.config.mistakes import Mistake, Mistakes, of_table
 from fedpoint.config.problems import KINDS, AnyKind
-from fedpoint.core.participation import Answering, Importance
-from fedpoint.core.schedule import Synchronous
-from fedpoint.core.staleness import Constant
-from fedpoint.errors import FedpointError, nearest
-from fedpoint.report.disk import canonical
-from fedpoint.runtimes.session import bind_algorithm, check_place, check_valid
+from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.engine.session import bind_algorithm, check_place, check_valid
+from fedpoint.store.disk import canonical
+from fedpoint.timing.participation import Answering, Importance
+from fedpoint.timing.schedule import Synchronous
+from fedpoint.timing.staleness import Constant
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 ADDRESS = re.compile(r"([A-Za-z0-9.-]+):(\d{1,5})")

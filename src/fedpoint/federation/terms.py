@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.config import methods
+from fedpoint.algorithms.catalogue import title_of
 from fedpoint.data.tables import Feature, read_own
 from fedpoint.federation import preparation, wire
 from fedpoint.federation.shapes import named, shapes_of
@@ -17,7 +17,7 @@ from fedpoint.federation.study import Study
 OFTEN = {"columns": "once", "moments": "once", "ready": "at every start", "measure": "once, at the end"}
 
 
-def _letter(kind: str, said: dict[str, Any], arrays: dict[str, Any], often: str) -> dict[str, Any]:
+def _kind_of_message(kind: str, said: dict[str, Any], arrays: dict[str, Any], often: str) -> dict[str, Any]:
     """One kind of message: its words and its arrays."""
     about = {"fedpoint": "", "study": "0" * 64, "site": "", "run": "0" * 16, "kind": kind, "round": 0}
     filled = {name: np.zeros(a.shape, a.dtype) for name, a in arrays.items()}
@@ -41,7 +41,7 @@ def terms(study: Study, data: str | Path | None = None) -> dict[str, Any]:
     rows = None
     if table is None:
         start = study.generated().start()
-        leaves.append(_letter("columns", {"rows": 0}, {}, OFTEN["columns"]))
+        leaves.append(_kind_of_message("columns", {"rows": 0}, {}, OFTEN["columns"]))
     else:
         recipe = [Feature(name) for name in table.features]
         classes: Any = None if table.model == "linear" else [0, 1]
@@ -49,24 +49,26 @@ def terms(study: Study, data: str | Path | None = None) -> dict[str, Any]:
             columns = read_own(data, table.target, table.features, table.categorical, table.missing, table.separator)
             said, arrays = preparation.columns_of(table, columns)
             rows = said["rows"]
-            leaves.append(_letter("columns", said, arrays, OFTEN["columns"]))
+            leaves.append(_kind_of_message("columns", said, arrays, OFTEN["columns"]))
             recipe, classes, _ = _alone(table, said, arrays)
             leaves.append(
-                _letter("moments", {"count": rows}, preparation.moments_of(columns, recipe)[1], OFTEN["moments"])
+                _kind_of_message(
+                    "moments", {"count": rows}, preparation.moments_of(columns, recipe)[1], OFTEN["moments"]
+                )
             )
         start = preparation.start_of(table, recipe, classes)
     algorithm = own_method(study, 0, rows, np.result_type(*[np.asarray(a) for a in named(start).values()]))
     shapes = shapes_of(algorithm, start, study.network is not None)
-    leaves.append(_letter("ready", {}, {}, OFTEN["ready"]))
+    leaves.append(_kind_of_message("ready", {}, {}, OFTEN["ready"]))
     often = f"in up to {study.rounds} rounds"
-    leaves.append(_letter("work", {"weight": 0.1, "seconds": 0.1}, _shaped(shapes.message), often))
-    leaves.append(_letter("measure", {"measures": {"loss": 0.1, "accuracy": 0.1}}, {}, OFTEN["measure"]))
+    leaves.append(_kind_of_message("work", {"weight": 0.1, "seconds": 0.1}, _shaped(shapes.message), often))
+    leaves.append(_kind_of_message("measure", {"measures": {"loss": 0.1, "accuracy": 0.1}}, {}, OFTEN["measure"]))
     return {
         "study": study.name,
         "fingerprint": study.fingerprint,
         "server": study.server,
         "sites": study.sites,
-        "algorithm": {"title": methods.title_of(study.algorithm["name"]), **study.algorithm},
+        "algorithm": {"title": title_of(study.algorithm["name"]), **study.algorithm},
         "problem": study.problem,
         "rounds": study.rounds,
         "rows": rows,
@@ -84,7 +86,7 @@ def _alone(table: Any, said: dict[str, Any], arrays: dict[str, Any]) -> Any:
     if said["classes"] is not None and len(said["classes"]) < 2:
         other: Any = "another" if isinstance(said["classes"][0], str) else said["classes"][0] + 1
         said = {**said, "classes": [*said["classes"], other]}
-    return preparation.first_recipe(table, [wire.Letter(said, arrays)])
+    return preparation.first_recipe(table, [wire.Packet(said, arrays)])
 
 
 def lines(found: dict[str, Any]) -> list[str]:

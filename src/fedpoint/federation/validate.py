@@ -42,13 +42,13 @@ class Invalid(Exception):
         self.reason = reason
 
 
-def opened(data: bytes, site: str, expected: Mapping[str, Any]) -> wire.Letter:
+def opened(data: bytes, site: str, expected: Mapping[str, Any]) -> wire.Packet:
     """The answer of a site to an order with this header, or why not."""
     try:
-        letter = wire.decode(data)
+        packet = wire.decode(data)
     except wire.Garbage:
         raise Invalid("garbage") from None
-    header = letter.header
+    header = packet.header
     if header.get("fedpoint") != __version__:
         raise Invalid("version")
     for key in ("study", "run"):
@@ -62,35 +62,35 @@ def opened(data: bytes, site: str, expected: Mapping[str, Any]) -> wire.Letter:
         raise Invalid("kind")
     if "failure" in header:
         raise Invalid(header["failure"] if header["failure"] in OWN else "error")
-    return letter
+    return packet
 
 
-def message(letter: wire.Letter, like: Any, share: float, norm_cap: float | None) -> dict[str, np.ndarray]:
+def message(packet: wire.Packet, like: Any, share: float, norm_cap: float | None) -> dict[str, np.ndarray]:
     """The arrays of an answer to "work", fit to be merged."""
-    wrong = misfit(like, letter.arrays)
+    wrong = misfit(like, packet.arrays)
     if wrong:
         raise Invalid(wrong)
-    weight = letter.header.get("weight")
+    weight = packet.header.get("weight")
     if type(weight) is not float or weight != share:
         raise Invalid("weight")
     square = 0.0
-    for array in letter.arrays.values():
+    for array in packet.arrays.values():
         if not np.isfinite(array).all():
             raise Invalid("finite")
         if norm_cap is not None:
             square += float((array.astype(float) ** 2).sum())
     if norm_cap is not None and not np.sqrt(square) <= norm_cap:
         raise Invalid("norm")
-    return letter.arrays
+    return packet.arrays
 
 
 def _count(value: Any) -> bool:
     return type(value) is int and 1 <= value < 2**53
 
 
-def columns(letter: wire.Letter, table: SiteTable) -> None:
+def columns(packet: wire.Packet, table: SiteTable) -> None:
     """An answer to "columns" that says what it should, and no more."""
-    header = letter.header
+    header = packet.header
     said, classes = header.get("columns"), header.get("classes")
     if not _count(header.get("rows")) or not isinstance(said, dict) or list(said) != table.features:
         raise Invalid("statement")
@@ -98,7 +98,7 @@ def columns(letter: wire.Letter, table: SiteTable) -> None:
         raise Invalid("statement")
     if classes is not None and not (classes and all(type(c) in (int, str) for c in classes)):
         raise Invalid("statement")
-    arrays = dict(letter.arrays)
+    arrays = dict(packet.arrays)
     fills = table.missing == "mean"
     for name, one in said.items():
         if not isinstance(one, dict) or one.get("kind") not in ("empty", "number", "words"):
@@ -127,8 +127,8 @@ def moments(parts: list[Any], count: Any, width: int) -> None:
         raise Invalid("statement")
 
 
-def measures(letter: wire.Letter) -> dict[str, float]:
-    found = letter.header.get("measures")
+def measures(packet: wire.Packet) -> dict[str, float]:
+    found = packet.header.get("measures")
     if not isinstance(found, dict) or not all(type(v) is float and np.isfinite(v) for v in found.values()):
         raise Invalid("statement")
     return {name: found[name] for name in ("loss", "accuracy") if name in found}

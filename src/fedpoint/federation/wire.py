@@ -25,7 +25,7 @@ class Garbage(ValueError):
     """Bytes that are no message."""
 
 
-class Letter(NamedTuple):
+class Packet(NamedTuple):
     """A header in plain types, and arrays by name."""
 
     header: dict[str, Any]
@@ -43,7 +43,7 @@ def encode(header: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -
     return b"".join([MAGIC, struct.pack("<I", len(head)), head, *(array.tobytes() for array in named.values())])
 
 
-def decode(data: Any) -> Letter:
+def decode(data: Any) -> Packet:
     """The message again. Arrays are views of the bytes, read-only."""
     if not isinstance(data, bytes | bytearray | memoryview) or len(data) < 8 or bytes(data[:4]) != MAGIC:
         raise Garbage("not a message")
@@ -53,7 +53,7 @@ def decode(data: Any) -> Letter:
     try:
         header = json.loads(bytes(data[8 : 8 + length]), parse_constant=_no_constant)
         about = header.pop("arrays")
-        return Letter(header, _arrays(memoryview(data)[8 + length :], about))
+        return Packet(header, _arrays(memoryview(data)[8 + length :], about))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Garbage(f"not a message: {error}") from None
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 
 FRAME = 1 << 33  # bytes of a message, at most
 START = 300.0  # seconds for a worker to be there
@@ -106,7 +106,7 @@ def _read(fd: int, count: int, end: float | None) -> bytes:
 
 def _alone(folder: Path) -> Any:
     """The lock of a site's records; an older worker ends when its parent has."""
-    from fedpoint.report.disk import take_lock
+    from fedpoint.store.disk import take_lock
 
     end = time.monotonic() + START / 2
     while True:

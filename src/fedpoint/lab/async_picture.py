@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.report.plots import AXES, COLOURS, INK, PALE, Line, draw, end_labels, new_figure, save, style
+from fedpoint.show.plots import AXES, COLOURS, INK, PALE, Line, draw, end_labels, new_figure, save, style
 
 POINTS = 600
 

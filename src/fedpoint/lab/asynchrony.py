@@ -9,14 +9,15 @@ import numpy as np
 
 from fedpoint.algorithms import FedAvg, FedRelax, Scaffold
 from fedpoint.config import generate
-from fedpoint.core.clock import Clock
-from fedpoint.core.network import Network
-from fedpoint.core.schedule import WorstCase
-from fedpoint.core.timed import Arrivals, Waiting
-from fedpoint.core.turns import InStep, OwnPace
+from fedpoint.graphs.network import Network
 from fedpoint.lab.study import Findings, Study, Tell
 from fedpoint.problems import LeastSquares, Quadratic
+from fedpoint.problems.base import Problem
 from fedpoint.theory import asynchronous, contraction
+from fedpoint.timing.clock import Clock
+from fedpoint.timing.schedule import WorstCase
+from fedpoint.timing.timed import Arrivals, Waiting
+from fedpoint.timing.turns import InStep, OwnPace
 from fedpoint.verbs.run import run
 
 TARGET = 1e-6  # of the squared error, at which methods are compared
@@ -100,7 +101,7 @@ class Asynchrony(Study):
             self._worst(),
         )
 
-    def _run(self, algorithm: Any, task: Any, rounds: int, **options: Any) -> Path:
+    def _run(self, algorithm: Any, task: Problem, rounds: int, **options: Any) -> Path:
         done = run(algorithm, task, rounds=rounds, exact=True, seed=self.seed, record_every=1, **options)
         used = done.used[0].astype(float)
         message = done.session.message
@@ -108,7 +109,7 @@ class Asynchrony(Study):
         assert done.error is not None
         return Path("", done.error[0], done.time[0], used[:, 0] + used[:, 1], size)
 
-    def _until(self, algorithm: Any, task: Any, span: float, schedule: Any, **options: Any) -> Path:
+    def _until(self, algorithm: Any, task: Problem, span: float, schedule: Any, **options: Any) -> Path:
         """As many merges or updates as fit into a time."""
         often = float((1 / schedule.clock.work).sum())  # answers a second, at most
         rounds = int(1.1 * span * often / getattr(schedule, "buffer", 1)) + 100

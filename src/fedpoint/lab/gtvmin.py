@@ -7,9 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedpoint import gtv
 from fedpoint.algorithms import FedGD, FedRelax
-from fedpoint.core.network import Network
+from fedpoint.graphs import gtv
+from fedpoint.graphs.network import Network
 from fedpoint.lab.study import Findings, Study, Tell
 from fedpoint.metrics.means import mean_and_error
 from fedpoint.problems import LeastSquares

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedpoint.data import contiguity
 from fedpoint.lab.picture import DASHES
-from fedpoint.report.network import colour_bar, draw_network, layout
-from fedpoint.report.plots import COLOURS, INK, PALE, Line, draw, end_labels, new_figure, save, style
+from fedpoint.show.network import colour_bar, draw_network, layout
+from fedpoint.show.plots import COLOURS, INK, PALE, Line, draw, end_labels, new_figure, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpoint.lab.runner import Lab, Outcome, Panel, Setting
-from fedpoint.report.plots import COLOURS, INK, PALE, Line, draw, end_labels, new_figure, save, style
+from fedpoint.show.plots import COLOURS, INK, PALE, Line, draw, end_labels, new_figure, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpoint.algorithms import FedAvg, FedLSA, ScaffLSA
-from fedpoint.errors import FedpointError, nearest
+from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.lab.study import studies
 from fedpoint.metrics.means import mean_and_error
 from fedpoint.problems import LinearStream
+from fedpoint.problems.base import Problem
 from fedpoint.theory import lms_floor, lms_msd
 from fedpoint.verbs.forecast import forecast
-from fedpoint.verbs.run import check_count, run
+from fedpoint.verbs.run import run
 
 DEFAULT = "lecture000"
 WORKERS = min(2, os.cpu_count() or 1)
@@ -43,7 +44,7 @@ class Setting(ABC):
     seed: int
 
     @abstractmethod
-    def problem(self) -> Any: ...
+    def problem(self) -> Problem: ...
 
     @abstractmethod
     def algorithm(self) -> Any: ...
@@ -86,7 +87,7 @@ class Lms(Setting):
         return LinearStream.sample(self.agents, self.dim, self.spread, self.noise, seed=MODELS_SEED)
 
     def algorithm(self) -> Any:
-        return FedAvg(step=self.step, local_steps=self.local_steps)
+        return FedAvg(step=self.step, local_steps=self.local_steps, normalise=True)
 
     @property
     def participation(self) -> int | None:
@@ -94,8 +95,8 @@ class Lms(Setting):
 
     def predict(self, problem: Any) -> Prediction:
         return Prediction(
-            lms_msd(problem, self.step, self.local_steps, self.participants, self.rounds),
-            lms_floor(problem, self.step, self.local_steps, self.participants),
+            lms_msd(problem, self.step, self.local_steps, self.participants, self.rounds, normalise=True),
+            lms_floor(problem, self.step, self.local_steps, self.participants, normalise=True),
         )
 
     def cells(self) -> dict[str, str]:

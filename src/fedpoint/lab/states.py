@@ -7,9 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedpoint import gtv
-from fedpoint.core.network import Network
 from fedpoint.data import Panel, produc
+from fedpoint.graphs import gtv
+from fedpoint.graphs.network import Network
 from fedpoint.lab.study import Findings, Study, Tell
 from fedpoint.problems import LeastSquares
 

@@ -12,7 +12,7 @@ from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError, check_count
 
 STUDIES = {  # kind of a lab: its module
     "asynchrony": "fedpoint.lab.asynchrony",
@@ -46,8 +46,6 @@ class Study(ABC):
 
     def change(self, **changes: int | None) -> Any:
         """The same with other numbers, where they are not None."""
-        from fedpoint.verbs.run import check_count
-
         given = {name: value for name, value in changes.items() if value is not None}
         for name, value in given.items():
             if name not in self.changes:

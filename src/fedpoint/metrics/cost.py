@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -22,8 +24,10 @@ class Cost:
     evaluations: float
 
     @classmethod
-    def of(cls, rounds: int, used, floats_down: int, floats_up: int, width: int) -> Cost:
-        """From (models sent, answers, evaluations) and the numbers in one message."""
+    def of(cls, rounds: int, used: np.ndarray, message: tuple[float, float, float, float]) -> Cost:
+        """From (models sent, answers, evaluations), and the numbers in one message down and up, bytes of a number down
+        and of a message up."""
         asked, heard, evaluations = (float(u) for u in used)
+        floats_down, floats_up, width, up_bytes = message
         down, up = asked * floats_down, heard * floats_up
-        return cls(rounds, asked, heard, down, up, down * width, up * width, evaluations)
+        return cls(rounds, asked, heard, down, up, down * width, heard * up_bytes, evaluations)

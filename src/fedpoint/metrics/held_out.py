@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.metrics.fairness import fairness
 
 WORST = "worst_tenth"  # the mean loss of the tenth of the agents that is served worst

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.problems.base import check_finite, numbers
 from fedpoint.problems.least_squares import split_agents
 

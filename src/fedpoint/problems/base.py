@@ -13,7 +13,8 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.steps import most_steps
 
 
 class Mine(NamedTuple):
@@ -46,6 +47,9 @@ class Oracle:
         """The e-th sample of a round."""
         return ()
 
+    noisy = True  # False: fields are exact, whatever is drawn
+    buckets: tuple[int, ...] = ()  # sizes by which rows are ordered
+    gram = False  # full fields cost the same for every agent, however many rows it has
     moves = False  # samples come from a world that goes on between rounds: `begin`, `walk`, `moved` instead of `plan`
 
     def begin(self, mine: Mine, key: Any) -> Any:
@@ -227,6 +231,11 @@ class Problem:
         """w*, or None where it is not known."""
         return None
 
+    @property
+    def solved(self) -> bool:
+        """Whether `solution` costs little: a formula gives it, or it was found before."""
+        return True
+
     def local_solutions(self) -> Any:
         """w_k* of every agent, or None."""
         return None
@@ -257,8 +266,7 @@ class Problem:
                 "variance-optimal importance sampling needs the solution, which is not known for this problem: "
                 "give Importance(count, probabilities=...)"
             )
-        steps = getattr(algorithm, "local_steps", 1)
-        steps = np.asarray(getattr(steps, "steps", steps), dtype=float)
+        steps = most_steps(algorithm.local_steps).astype(float)
         fields = self.fields(w)
         noise = np.zeros(self.agents) if exact else self.noise(w) / steps
         q = self.weights * np.sqrt(noise + (fields**2).sum(axis=1))

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import Key
-from fedpoint.errors import FedpointError
 from fedpoint.problems.base import Constants, Mine, Problem
 from fedpoint.problems.linear_system import symmetric
 

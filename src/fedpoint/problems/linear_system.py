@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import Key
-from fedpoint.errors import FedpointError
 from fedpoint.problems.base import (
     Constants,
     Mine,

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpoint.core.kernel import products, softmax
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.operations import products, softmax
 from fedpoint.problems.base import (
     Constants,
     by_agent,
@@ -184,6 +184,10 @@ class Logistic(RowsProblem):
                 rough = w if self.ridge else np.asarray(_minimise(*at, self.start().astype(float), 1e-6)[0])
             self._solution = w if size < 1e-9 and np.linalg.norm(w - rough) <= 0.1 * np.linalg.norm(w) else None
         return self._solution
+
+    @property
+    def solved(self) -> bool:
+        return not isinstance(self._solution, str)
 
     def local_solutions(self) -> np.ndarray | None:
         """w_k* of each agent; None without a ridge, where an agent with one class has none."""

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.problems.base import by_agent, check_agents, check_finite, check_weights
 from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling
 

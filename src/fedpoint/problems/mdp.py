@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.problems.base import check_finite, numbers
 
 SUM = 1e-8  # how far from one the sum of probabilities may be

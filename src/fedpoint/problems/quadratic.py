@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from fedpoint.errors import FedpointError, check_number
+from fedpoint.core.errors import FedpointError, check_number
 from fedpoint.problems.base import Constants, Mine, Oracle, Problem, check_agents, check_finite, check_weights, numbers
 
 

@@ -18,9 +18,10 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
+from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.random import Key, Stream
+from fedpoint.core.steps import most_steps
 from fedpoint.core.vector import take, zeros
-from fedpoint.errors import FedpointError, nearest
 from fedpoint.problems.base import Mine, Oracle, Problem, no_noise
 
 SAMPLINGS = ("iid", "shuffle", "importance")
@@ -397,9 +398,7 @@ class RowsProblem(Problem):
                 f"{type(algorithm).__name__} draws its number of local steps in the run, so rows cannot be shuffled "
                 'ahead: use sampling="iid"'
             )
-        steps = getattr(algorithm, "local_steps", 1)
-        steps = np.broadcast_to(np.asarray(getattr(steps, "steps", steps)), self.counts.shape)
-        steps = steps if algorithm.samples is None else algorithm.samples(steps)
+        steps = algorithm.samples(np.broadcast_to(most_steps(algorithm.local_steps), self.counts.shape))
         batches = -(-self.counts // oracle.batch)
         # An agent whose rows fit into one batch needs no order.
         need = -(-steps[batches > 1] // batches[batches > 1])

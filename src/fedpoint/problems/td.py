@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from fedpoint.core.algorithm import samples_per_round
-from fedpoint.errors import FedpointError, nearest
+from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.problems.base import Mine, Oracle, check_agents, check_finite, check_weights, numbers
 from fedpoint.problems.linear_system import LinearFields, resolvent
 from fedpoint.problems.mdp import MDP, Chain, alias_table, as_policy, chain_of, garnet_mdp

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.problems.mdp import MDP, as_policy, chain_of
 from fedpoint.problems.td import TD, random_features
 

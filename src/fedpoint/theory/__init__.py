@@ -3,10 +3,9 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fedpoint.closed.lms import lms_floor, lms_msd
+from fedpoint.closed.lsa import lsa_bias, lsa_bias_small_step, lsa_path
 from fedpoint.theory.asynchronous import Bounds, asynchronous
-from fedpoint.theory.complexity import complexity
-from fedpoint.theory.lms import lms_floor, lms_msd
-from fedpoint.theory.lsa import lsa_bias, lsa_bias_small_step, lsa_path
 
 if TYPE_CHECKING:
     from fedpoint.theory.networks import (
@@ -26,7 +25,6 @@ __all__ = [
     "Contraction",
     "asynchronous",
     "block_norm",
-    "complexity",
     "contraction",
     "iteration_matrix",
     "lms_floor",

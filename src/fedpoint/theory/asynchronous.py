@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +62,7 @@ class Bounds:
 
     def plot(self, path: str | Path | None = None, errors: Any = None, title: str | None = None) -> Figure:
         """Both bounds over ticks, and measured V_k/V_0 (one per tick of `ticks`) where given."""
-        from fedpoint.report.plots import COLOURS, Line, check_path, draw, end_labels, one_axes, save, style
+        from fedpoint.show.plots import COLOURS, Line, check_path, draw, end_labels, one_axes, save, style
 
         if path is not None:
             check_path(path)

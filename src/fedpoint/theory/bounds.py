@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.core.participation import ByWeight, Everyone, Uniform, as_participation
+from fedpoint.closed import linear
 from fedpoint.core.steps import InverseTime
-from fedpoint.runtimes.session import bind_algorithm
-from fedpoint.theory import linear
+from fedpoint.engine.session import bind_algorithm
 from fedpoint.theory.case import Assumption, Case, arrays, named, show
+from fedpoint.timing.participation import ByWeight, Everyone, Uniform, as_participation
 
 FACTOR = "factor of E|w - w*|^2 per round"
 FLOOR = "E|w - w*|^2 in the long run"

@@ -11,8 +11,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from fedpoint.algorithms import FedAvg, GradientExchange, ParameterExchange
-from fedpoint.core.participation import ByWeight, Everyone, Uniform
-from fedpoint.theory import linear
+from fedpoint.closed import linear
+from fedpoint.timing.participation import ByWeight, Everyone, Uniform
 
 Assumption = tuple[str, bool | None, str]  # text, whether it holds (None: not known), detail
 

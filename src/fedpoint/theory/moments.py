@@ -27,11 +27,11 @@ from jax.flatten_util import ravel_pytree
 
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import split_per_agent
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import NO_LUCK
 from fedpoint.core.record import with_leaves
 from fedpoint.core.vector import unwrap, wrap, zeros
-from fedpoint.errors import FedpointError
 from fedpoint.problems.base import Mine, per_agent
 from fedpoint.theory.expected_round import Numbers, hub_at, local_round, start_at, template
 from fedpoint.theory.operator import Setting

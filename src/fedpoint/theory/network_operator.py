@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import NO_LUCK
-from fedpoint.core.schedule import Synchronous
 from fedpoint.core.vector import unwrap
-from fedpoint.errors import FedpointError
+from fedpoint.engine.precompute import Ahead
+from fedpoint.engine.round import network_round
+from fedpoint.engine.session import Session
 from fedpoint.problems.base import Mine
-from fedpoint.runtimes.ahead import Ahead
-from fedpoint.runtimes.round import network_round
-from fedpoint.runtimes.session import Session
 from fedpoint.theory.krylov import solve
 from fedpoint.theory.space import fill, flat
+from fedpoint.timing.schedule import Synchronous
 
 PATH = 256  # rounds of a path that are computed at a time
 SETTLED = 1e-10  # what a path and its variance still move in a round, relative, when they are taken to stand still

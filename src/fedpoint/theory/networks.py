@@ -17,47 +17,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
-from fedpoint import gtv
-from fedpoint.core.network import Network
-from fedpoint.errors import FedpointError
-from fedpoint.gtv.minimum import coupled
-from fedpoint.gtv.nodes import Local, check
-from fedpoint.gtv.system import Coupled
+from fedpoint.core.errors import FedpointError
+from fedpoint.graphs import gtv
+from fedpoint.graphs.gtv.curvature import DENSE, dense_matrix, hessian, largest_eigenvalue, settled
+from fedpoint.graphs.gtv.nodes import check
+from fedpoint.graphs.gtv.system import Coupled
+from fedpoint.graphs.network import Network
 from fedpoint.problems.base import Problem, numbers
 
-DENSE = 200  # numbers in all models, up to which eigenvalues are computed from the whole matrix
 LARGEST = 4000  # up to which the whole matrix is given
 RESTARTS = 40  # of Lanczos' method, before another way is tried
 ZERO = 1e-12  # of the smoothness: a strong convexity below it is none
 METHODS = {"fedgd": "FedGD", "fedrelax": "FedRelax"}
-
-
-def step_limit(task: Problem, network: Network, coupling: float, models: Any = None) -> float:
-    """The step below which FedGD settles: 2/lambda_max(M).
-
-    (For L_i = (1/m_i)|y - X w|^2 the same number is 1/lambda_max(Q), Q = blkdiag(X'X/m) + alpha Lap (x) I = M/2.)
-    Sharp for affine gradients. For other losses M has their largest curvatures where the problem knows them, so that
-    every shorter step settles from everywhere; with `models`, those at these models.
-
-    >>> import fedpoint as fp
-    >>> two = fp.problems.Quadratic(2.0, [[0.0], [3.0]])
-    >>> step_limit(two, Network.complete(2), coupling=1.0)       # M = [[4, -2], [-2, 4]]
-    0.3333333333333333
-    """
-    network, coupling = check(task, network, coupling)
-    if task.linear or models is not None:
-        M = _hessian(task, network, coupling, models)
-    else:
-        smooth = task.constants().delta_k
-        if smooth is None:
-            raise FedpointError(
-                f"the largest curvature of {type(task).__name__} is not known: give models=, for the limit near them"
-            )
-        M = Coupled(np.asarray(smooth, dtype=float)[:, None, None], network, coupling)
-    top = _settled(_largest(M.times, M.shape))
-    return 2 / top if top > 0 else np.inf
 
 
 def spectral_rate(
@@ -81,7 +53,7 @@ def spectral_rate(
     network, coupling = check(task, network, coupling)
     if not task.linear and models is None:
         models = gtv.solve(task, network, coupling)
-    M = _hessian(task, network, coupling, models)
+    M = hessian(task, network, coupling, models)
     M.require_unique()
     if name == "FedGD":
         each = np.sqrt(steps)[:, None]
@@ -99,7 +71,7 @@ def spectral_rate(
 
         root = power(-0.5)
         neighbours = 2 * coupling * network.adjacency
-        found = _largest(lambda x: root(neighbours @ root(x)), M.shape, modulus=True, patience=RESTARTS)
+        found = largest_eigenvalue(lambda x: root(neighbours @ root(x)), M.shape, modulus=True, patience=RESTARTS)
         if found is not None:
             return found
         low, high = _ends(M, root, power(0.5))  # many are nearly equal, as on long rings: through the inverse
@@ -184,14 +156,14 @@ def iteration_matrix(
     network, coupling = check(task, network, coupling)
     if not task.linear and models is None:
         models = gtv.solve(task, network, coupling)
-    M = _hessian(task, network, coupling, models)
+    M = hessian(task, network, coupling, models)
     shape = M.shape
     if shape[0] * shape[1] > LARGEST or not M.blocks:
         raise FedpointError(f"the whole matrix has {shape[0] * shape[1]} rows: it is given up to {LARGEST}")
     if name == "FedGD":
-        return _whole(lambda x: x - steps[:, None] * M.times(x), shape)
+        return dense_matrix(lambda x: x - steps[:, None] * M.times(x), shape)
     D = M.diagonal_blocks()
-    return _whole(lambda x: x - np.linalg.solve(D, M.times(x)[:, :, None])[:, :, 0], shape)
+    return dense_matrix(lambda x: x - np.linalg.solve(D, M.times(x)[:, :, None])[:, :, 0], shape)
 
 
 def block_norm(T: Any, nodes: int) -> float:
@@ -234,12 +206,6 @@ def _method(algorithm: Any, coupling: Any, step: Any, task: Problem) -> tuple[st
     return name, coupling, np.broadcast_to(steps, (task.agents,))
 
 
-def _hessian(task: Problem, network: Network, coupling: float, models: Any) -> Coupled:
-    local = Local(task)
-    W = local.begin(None) if models is None else local.flat(models, "models")
-    return coupled(local, network, coupling, W)
-
-
 def _ends(M: Coupled, scale: Callable, unscale: Callable) -> tuple[float, float]:
     """The smallest and the largest eigenvalue of S M S; S x = scale(x), S^-1 x = unscale(x), S symmetric.
 
@@ -247,39 +213,9 @@ def _ends(M: Coupled, scale: Callable, unscale: Callable) -> tuple[float, float]
     """
     shape = M.shape
     if shape[0] * shape[1] <= DENSE:
-        whole = _whole(lambda x: scale(M.times(scale(x))), shape)
+        whole = dense_matrix(lambda x: scale(M.times(scale(x))), shape)
         values = np.linalg.eigvalsh(0.5 * (whole + whole.T))
         return float(values[0]), float(values[-1])
-    top = _largest(lambda x: scale(M.times(scale(x))), shape)
-    low = _largest(lambda x: unscale(M.solve(unscale(x), 1e-11)[0]), shape)
-    return 1 / _settled(low), _settled(top)
-
-
-def _whole(apply: Callable, shape: tuple[int, int]) -> np.ndarray:
-    """The matrix of a linear map of (K, d)."""
-    n = shape[0] * shape[1]
-    return np.stack([apply(e.reshape(shape)).ravel() for e in np.eye(n)], axis=1)
-
-
-def _largest(apply: Callable, shape: tuple[int, int], modulus: bool = False, patience: int = 1000) -> float | None:
-    """The largest eigenvalue (or modulus of one) of a symmetric map of (K, d), by Lanczos' method; None where it did
-    not settle in so many restarts. A residual of 1e-7 is an error of about 1e-14 over the gap to the next one."""
-    n = shape[0] * shape[1]
-    if n <= DENSE:
-        whole = _whole(apply, shape)
-        values = np.linalg.eigvalsh(0.5 * (whole + whole.T))
-        return float(np.abs(values).max() if modulus else values[-1])
-    operator = LinearOperator((n, n), matvec=lambda x: apply(x.reshape(shape)).ravel(), dtype=float)
-    start = np.random.default_rng(0).standard_normal(n)
-    which = "LM" if modulus else "LA"
-    try:
-        found = eigsh(operator, k=1, which=which, v0=start, tol=1e-7, return_eigenvectors=False, maxiter=patience)
-    except ArpackNoConvergence:
-        return None
-    return float(abs(found[0]) if modulus else found[0])
-
-
-def _settled(value: float | None) -> float:
-    if value is None:
-        raise FedpointError("the largest eigenvalue did not settle: too many are nearly equal")
-    return value
+    top = largest_eigenvalue(lambda x: scale(M.times(scale(x))), shape)
+    low = largest_eigenvalue(lambda x: unscale(M.solve(unscale(x), 1e-11)[0]), shape)
+    return 1 / settled(low), settled(top)

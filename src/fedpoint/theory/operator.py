@@ -15,16 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.participation import Everyone, Moments, as_participation
 from fedpoint.core.random import Key
 from fedpoint.core.vector import unwrap, wrap
-from fedpoint.errors import FedpointError
+from fedpoint.engine.cpu import cache
+from fedpoint.engine.session import bind_algorithm, cast, check_valid
 from fedpoint.problems.base import Mine, per_agent
-from fedpoint.runtimes import cache
-from fedpoint.runtimes.session import bind_algorithm, cast, check_valid
 from fedpoint.theory.expected_round import Numbers, expected, most_steps, start_at, template, trace_steps, unroll
 from fedpoint.theory.space import Space, fill, flat, kept_leaves, take_leaves
+from fedpoint.timing.participation import Everyone, Moments, as_participation
 
 DENSE = 64  # numbers of a state, up to which products with F' are made from the whole matrix
 PATH = 256  # rounds of a path that are computed at a time

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.theory.krylov import Krylov
 from fedpoint.theory.moments import Second, _move
 from fedpoint.theory.operator import Setting

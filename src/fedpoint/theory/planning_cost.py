@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 
 
 @dataclass(frozen=True)

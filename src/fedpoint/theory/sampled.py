@@ -17,10 +17,10 @@ import numpy as np
 from jax import lax
 
 from fedpoint.core.random import Key
-from fedpoint.runtimes.ahead import Ahead
-from fedpoint.runtimes.layout import choose
-from fedpoint.runtimes.round import one_round
-from fedpoint.runtimes.state import AGENTS, HUB, SCHEDULE, Inputs, State, start_worlds
+from fedpoint.engine.layout import choose
+from fedpoint.engine.precompute import Ahead
+from fedpoint.engine.round import one_round
+from fedpoint.engine.state import AGENTS, HUB, SCHEDULE, Inputs, State, start_worlds
 from fedpoint.theory.expected_round import start_at
 from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.operator import Setting

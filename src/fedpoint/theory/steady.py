@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.moments import Second
 from fedpoint.theory.operator import Setting

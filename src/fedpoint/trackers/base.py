@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, final
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
+from fedpoint.engine.session import Progress
+from fedpoint.results.follow import Following
+from fedpoint.trackers.follow import FINISHED, TrackerFollower
 
-FINISHED = "finished"
 
-
-class Tracker(ABC):
+class Tracker(Following):
     """A follower of runs, given among the callbacks of `fp.run`. Several runs, one after the other, may share one.
 
     >>> class Printed(Tracker):
@@ -46,7 +47,11 @@ class Tracker(ABC):
         """How it ended: status ("finished", or what went wrong) and the final numbers."""
 
     @final
-    def __call__(self, progress: Any) -> None:
+    def follower(self) -> TrackerFollower:
+        return TrackerFollower(self)
+
+    @final
+    def __call__(self, progress: Progress) -> None:
         """For runs that tell their callbacks nothing but progress."""
         if not self._going:
             self._going = True

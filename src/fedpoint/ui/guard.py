@@ -5,9 +5,11 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LONGEST = 2048  # characters of an address
 LARGEST = 8192  # bytes of a request's headers
@@ -54,10 +56,10 @@ def host_of(header: str) -> str:
 class Guard:
     """An ASGI layer around the page. token: asked of everyone; None: the page is bound to loopback."""
 
-    def __init__(self, app: Any, host: str = "127.0.0.1", token: str | None = None):
+    def __init__(self, app: ASGIApp, host: str = "127.0.0.1", token: str | None = None):
         self.app, self.host, self.token = app, host.lower(), token
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -76,7 +78,7 @@ class Guard:
             return
         await self.app(scope, receive, answer)
 
-    def _refuse(self, scope: Any, headers: dict[str, str]) -> tuple[int, str] | None:
+    def _refuse(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > LONGEST:
             return 414, f"The address is longer than {LONGEST} characters."
         if sum(len(name) + len(value) for name, value in scope["headers"]) > LARGEST:
@@ -113,7 +115,7 @@ class Guard:
     def _same(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), (self.token or "").encode())
 
-    async def _ask(self, scope: Any, answer: Callable[[Any], Awaitable[None]]) -> None:
+    async def _ask(self, scope: Scope, answer: Send) -> None:
         """The token in the address becomes a cookie, so that it does not stay in the address."""
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["path"] == "/" and self._same(given):
@@ -123,10 +125,10 @@ class Guard:
             await _plain(answer, 401, "A token is needed: open the address that `fedpoint ui` printed.")
 
 
-def _sender(send: Any) -> Callable[[Any], Awaitable[None]]:
+def _sender(send: Send) -> Send:
     """Every answer with the page's headers, where it does not have its own."""
 
-    async def answer(message: Any) -> None:
+    async def answer(message: Message) -> None:
         if message["type"] == "http.response.start":
             own = {name.lower(): value for name, value in message.get("headers", [])}
             rest = [(name, value) for name, value in HEADERS if name not in own]
@@ -136,7 +138,7 @@ def _sender(send: Any) -> Callable[[Any], Awaitable[None]]:
     return answer
 
 
-async def _plain(answer: Any, status: int, text: str, headers: Any = ()) -> None:
+async def _plain(answer: Send, status: int, text: str, headers: Any = ()) -> None:
     body = f"{text}\n".encode()
     kind = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     await answer({"type": "http.response.start", "status": status, "headers": [*kind, *headers]})

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpoint.core.participation import Participation, Tick
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.random import Key
-from fedpoint.core.record import record, with_leaves
-from fedpoint.core.vector import unwrap, wrap
-from fedpoint.runtimes.session import Session, cast
-from fedpoint.runtimes.simulation import go_on
+from fedpoint.core.record import with_leaves
+from fedpoint.core.vector import unwrap
+from fedpoint.engine.program import go_on
+from fedpoint.engine.session import Session, cast
+from fedpoint.timing.participation import Participation, Tick
 
 
-@record
 class SomeOf(Participation):
     """`Uniform(count)` with a traced count (an array): `most` places, of which the first `count` are heard.
 
@@ -37,7 +37,7 @@ class SomeOf(Participation):
         heard = jnp.arange(self.most) < self.count
         share = jnp.where(heard, p[agents], 0.0)
         weight = share * (p.shape[0] / self.count)
-        return Tick(agents, weight, share, heard, jnp.asarray(self.count, jnp.int32), jnp.asarray(True))
+        return Tick(agents, heard, weight, share, jnp.asarray(self.count, jnp.int32), jnp.asarray(True))
 
 
 class Live:
@@ -52,22 +52,20 @@ class Live:
         self._layout = replace(session.layout, capacity=rounds)
         self._fresh = session.state
 
-    def run(self, algorithm: Any, problem: Any = None, participation: Any = None) -> np.ndarray:
+    def run(self, algorithm: Algorithm, problem: Any = None, participation: Participation | None = None) -> np.ndarray:
         """(repeats, rounds + 1, ...): the models, from the start on, with these numbers."""
         session = self.session
         if self._steps:
-            algorithm = with_leaves(algorithm, local_steps=np.int32(algorithm.local_steps))
+            algorithm = with_leaves(algorithm, {"local_steps": np.int32(algorithm.local_steps)})
         start = jax.tree.leaves(session.start)[0]
         with jax.enable_x64(True):
             inputs = session.inputs._replace(algorithm=jax.device_put(cast(algorithm, start.dtype)))
             if problem is not None:
                 inputs = inputs._replace(own=problem.own, common=problem.common)
             if participation is not None:
-                inputs = inputs._replace(participation=participation)
+                inputs = inputs._replace(timing=participation)
             state = jax.tree.map(jnp.copy, self._fresh)  # it is donated
-            _, records = go_on(
-                self._layout, session.swept, inputs, state, session.seeds, 0, self.rounds, 1, wrap(session.start)
-            )
+            _, records = go_on(self._layout, session.swept, inputs, state, session.seeds, 0, self.rounds, 1)
             models = np.asarray(unwrap(records.model))
         first = np.broadcast_to(start, (len(models), 1, *start.shape))
         return np.concatenate([first, models], axis=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 
 GREEK = {
     "alpha": "α",

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpoint.report.charts import forecast_name, levels
-from fedpoint.report.facts import compared, readable
-from fedpoint.report.from_data import Part, ask
-from fedpoint.report.page import composed
-from fedpoint.ui.desk import Busy
+from fedpoint.show.charts import forecast_name, levels
+from fedpoint.show.facts import compared, readable
+from fedpoint.show.from_data import Part, ask
+from fedpoint.show.page import composed
+from fedpoint.ui.computations import Busy
 from fedpoint.ui.runs import Runs
 
 PATIENCE = 60.0  # seconds for one run

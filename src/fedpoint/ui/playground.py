@@ -11,18 +11,18 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fedpoint import gtv
 from fedpoint.algorithms import FedAvg, FedLSA, FedRelax, ScaffLSA
-from fedpoint.core.network import Network
-from fedpoint.core.participation import Everyone
-from fedpoint.core.schedule import Synchronous
-from fedpoint.errors import FedpointError
-from fedpoint.problems import LinearStream, Quadratic, garnet
+from fedpoint.closed.lsa import lsa_bias
+from fedpoint.core.errors import FedpointError
+from fedpoint.engine.session import Session
+from fedpoint.experiment import Experiment
+from fedpoint.graphs import gtv
+from fedpoint.graphs.network import Network
+from fedpoint.problems import TD, LinearStream, Quadratic, garnet
 from fedpoint.problems.mdp import alias_table
-from fedpoint.runtimes.session import Session
 from fedpoint.theory import lms_floor, lms_msd
-from fedpoint.theory.lsa import lsa_bias
 from fedpoint.theory.networks import iteration_matrix
 from fedpoint.ui.live import Live, SomeOf
 from fedpoint.ui.second_moments import outcomes_of, squared_error
@@ -69,6 +69,9 @@ def _whole(*values: int) -> tuple[float, ...]:
     return tuple(values)
 
 
+Values = dict[str, float]  # of the sliders
+
+
 class Playground(ABC):
     """An experiment with sliders. `forecast` is quick and needs no run; `simulate` runs it."""
 
@@ -79,7 +82,7 @@ class Playground(ABC):
     rounds: ClassVar[int]
     controls: ClassVar[tuple[Control, ...]]
 
-    def read(self, given: Mapping[str, str]) -> dict[str, Any]:
+    def read(self, given: Mapping[str, str]) -> Values:
         """The sliders' values in a request; a name that is none of them is refused."""
         known = {control.name for control in self.controls}
         unknown = sorted(set(given) - known)
@@ -88,11 +91,11 @@ class Playground(ABC):
         return {control.name: control.read(given.get(control.name)) for control in self.controls}
 
     @abstractmethod
-    def forecast(self, values: dict[str, Any]) -> dict[str, Any]:
+    def forecast(self, values: Values) -> dict[str, Any]:
         """What must happen: lines for a chart, sentences, and what else the page draws."""
 
     @abstractmethod
-    def simulate(self, values: dict[str, Any]) -> dict[str, Any]:
+    def simulate(self, values: Values) -> dict[str, Any]:
         """What happens."""
 
     def warm(self) -> None:
@@ -102,14 +105,14 @@ class Playground(ABC):
         self.simulate(start)
 
 
-def line(name: str, curve: Any, x: Any = None, **more: Any) -> dict[str, Any]:
+def line(name: str, curve: ArrayLike, x: Any = None, **more: Any) -> dict[str, Any]:
     """A curve for the page; null where it has left the picture."""
     curve = np.asarray(curve)
     x = np.arange(len(curve)) if x is None else x
     return {"name": name, "x": _short(x), "y": _short(curve), **more}
 
 
-def _short(values: Any) -> list[float | None]:
+def _short(values: ArrayLike) -> list[float | None]:
     return [float(f"{v:.{DIGITS}g}") if abs(v) < LARGEST else None for v in np.asarray(values, float).tolist()]
 
 
@@ -140,27 +143,31 @@ class Averaging(Playground):
     )
     agents, dim, repeats, seed = 20, 10, 4, 1
 
-    def problem(self, values: dict[str, Any]) -> LinearStream:
+    def problem(self, values: Values) -> LinearStream:
         return LinearStream.sample(self.agents, self.dim, values["heterogeneity"], values["noise"], seed=0)
 
     @staticmethod
-    def setting(values: dict[str, Any]) -> dict[str, Any]:
-        return {name: values[name] for name in ("step", "local_steps", "participants")}
+    def setting(values: Values) -> dict[str, Any]:
+        return {"normalise": True, **{name: values[name] for name in ("step", "local_steps", "participants")}}
 
     @cached_property
     def live(self) -> Live:
         start = {control.name: control.start for control in self.controls}
         problem, most = self.problem(start), int(self.controls[1].values[-1])
-        algorithm, scheme = FedAvg(step=start["step"], local_steps=most), SomeOf(np.array(1), self.agents)
-        session = Session(algorithm, problem, scheme, problem.start(), False, self.seed, self.repeats, 1)
+        algorithm, scheme = (
+            FedAvg(step=start["step"], local_steps=most, normalise=True),
+            SomeOf(np.array(1), self.agents),
+        )
+        asked = Experiment(algorithm, problem, participation=scheme, seed=self.seed, repeats=self.repeats)
+        session = Session(asked.bind(), 1)
         return Live(session, self.rounds, local_steps=True)
 
-    def models(self, values: dict[str, Any]) -> np.ndarray:
-        algorithm = FedAvg(step=values["step"], local_steps=int(values["local_steps"]))
+    def models(self, values: Values) -> np.ndarray:
+        algorithm = FedAvg(step=values["step"], local_steps=int(values["local_steps"]), normalise=True)
         scheme = SomeOf(np.array(values["participants"]), self.agents)
         return self.live.run(algorithm, self.problem(values), scheme)
 
-    def forecast(self, values: dict[str, Any]) -> dict[str, Any]:
+    def forecast(self, values: Values) -> dict[str, Any]:
         problem, setting = self.problem(values), self.setting(values)
         curve, floor = lms_msd(problem, rounds=self.rounds, **setting), lms_floor(problem, **setting)
         lines = [line("forecast", curve, colour="ink", dash="dashed")]
@@ -175,7 +182,7 @@ class Averaging(Playground):
             says = "The step is too long: the expected error grows without bound."
         return {"lines": lines, "says": says}
 
-    def simulate(self, values: dict[str, Any]) -> dict[str, Any]:
+    def simulate(self, values: Values) -> dict[str, Any]:
         with np.errstate(all="ignore"):
             error = ((self.models(values) - self.problem(values).solution()) ** 2).sum(-1)
             mean, low, high = error.mean(0), error.min(0), error.max(0)
@@ -225,10 +232,10 @@ class Coupling(Playground):
         circles = np.stack([np.cos(turned), np.sin(turned)], axis=2)
         return (centres[:, None] + 0.68 * circles).reshape(-1, 2)
 
-    def truth(self, values: dict[str, Any]) -> np.ndarray:
+    def truth(self, values: Values) -> np.ndarray:
         return np.repeat(values["heterogeneity"] * np.linspace(-1, 1, self.clusters), self.size)
 
-    def problem(self, values: dict[str, Any]) -> Quadratic:
+    def problem(self, values: Values) -> Quadratic:
         luck = np.random.default_rng(3).standard_normal(self.clusters * self.size)
         return Quadratic(2.0, (self.truth(values) + math.sqrt(values["noise"]) * luck)[:, None])
 
@@ -246,14 +253,16 @@ class Coupling(Playground):
     def live(self) -> Live:
         start = {control.name: control.start for control in self.controls}
         problem = self.problem(start)
-        models = np.zeros((problem.agents, 1))
-        session = Session(FedRelax(coupling=1.0), problem, Synchronous(), models, True, 0, 1, 1, network=self.network)
+        asked = Experiment(
+            FedRelax(coupling=1.0), problem, network=self.network, start=np.zeros((problem.agents, 1)), exact=True
+        )
+        session = Session(asked.bind(), 1)
         return Live(session, self.rounds)
 
-    def models(self, values: dict[str, Any]) -> np.ndarray:
+    def models(self, values: Values) -> np.ndarray:
         return self.live.run(FedRelax(coupling=values["coupling"]), self.problem(values))[0, :, :, 0]
 
-    def forecast(self, values: dict[str, Any]) -> dict[str, Any]:
+    def forecast(self, values: Values) -> dict[str, Any]:
         problem, network, truth = self.problem(values), self.network, self.truth(values)
         coupling, own = values["coupling"], problem.own.center[:, 0]
         end = gtv.solve(problem, network, coupling)[:, 0]
@@ -287,7 +296,7 @@ class Coupling(Playground):
             ],
         }
 
-    def simulate(self, values: dict[str, Any]) -> dict[str, Any]:
+    def simulate(self, values: Values) -> dict[str, Any]:
         models = self.models(values)
         end = gtv.solve(self.problem(values), self.network, values["coupling"])[:, 0]
         error = ((models - end) ** 2).mean(1)
@@ -332,7 +341,7 @@ class LocalSteps(Playground):
     def __init__(self) -> None:
         self._garnet = lru_cache(maxsize=64)(self._make)
 
-    def _make(self, heterogeneity: float) -> Any:
+    def _make(self, heterogeneity: float) -> TD:
         return garnet(
             states=self.states,
             dim=self.dim,
@@ -352,10 +361,10 @@ class LocalSteps(Playground):
         """The most outcomes of an agent, whatever the heterogeneity."""
         return max(self._garnet(h).own.chance.shape[1] for h in (0.0, 0.5, 1.0))
 
-    def problem(self, values: dict[str, Any]) -> Any:
+    def problem(self, values: Values) -> TD:
         return self._garnet(round(values["heterogeneity"], 2))
 
-    def padded(self, problem: Any) -> Any:
+    def padded(self, problem: TD) -> Any:
         """The agents' worlds with impossible outcomes up to one width, so that one program fits all."""
         own = problem.own
         room = ((0, 0), (0, self._width - own.chance.shape[1]))
@@ -371,19 +380,19 @@ class LocalSteps(Playground):
         found = {}
         for title, make in (("FedLSA", FedLSA), ("SCAFFLSA", ScaffLSA)):
             algorithm = make(step=start["step"], local_steps=most)
-            session = Session(algorithm, problem, Everyone(), problem.start(), False, self.seed, self.repeats, 1)
+            session = Session(Experiment(algorithm, problem, seed=self.seed, repeats=self.repeats).bind(), 1)
             with jax.enable_x64(True):
                 session.inputs = session.inputs._replace(own=jax.device_put(self.padded(problem)))
             found[title] = Live(session, self.rounds, local_steps=True)
         return found
 
-    def models(self, values: dict[str, Any]) -> dict[str, np.ndarray]:
+    def models(self, values: Values) -> dict[str, np.ndarray]:
         problem, setting = self.problem(values), {"step": values["step"], "local_steps": int(values["local_steps"])}
         world = _Numbers(self.padded(problem), problem.common)
         makers: dict[str, Any] = {"FedLSA": FedLSA, "SCAFFLSA": ScaffLSA}
         return {title: live.run(makers[title](**setting), world) for title, live in self.lives.items()}
 
-    def forecast(self, values: dict[str, Any]) -> dict[str, Any]:
+    def forecast(self, values: Values) -> dict[str, Any]:
         problem, step, steps = self.problem(values), values["step"], int(values["local_steps"])
         outcomes, first = outcomes_of(problem), problem.start() - problem.solution()
         curves = [
@@ -405,7 +414,7 @@ class LocalSteps(Playground):
             lines.append({"name": "FedLSA's bias²", "level": bias, "colour": "pale"})
         return {"lines": lines, "says": says}
 
-    def simulate(self, values: dict[str, Any]) -> dict[str, Any]:
+    def simulate(self, values: Values) -> dict[str, Any]:
         star, lines = self.problem(values).solution(), []
         for i, (title, models) in enumerate(self.models(values).items()):
             with np.errstate(all="ignore"):

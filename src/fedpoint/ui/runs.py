@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.core.plain import rounded
-from fedpoint.errors import FedpointError
-from fedpoint.report import disk
-from fedpoint.report.folder import RunFolder
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import rounded
+from fedpoint.store import disk
+from fedpoint.store.folder import RunFolder
 
 DEPTH = 3  # folders below the given one in which runs are looked for
 MOST = 500  # runs that are listed

@@ -11,9 +11,11 @@ power. Agents are independent given the hub's model and their corrections xi_c.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+
+from fedpoint.problems import TD
 
 
 class Outcomes(NamedTuple):
@@ -24,7 +26,7 @@ class Outcomes(NamedTuple):
     chance: np.ndarray  # (N, n)
 
 
-def outcomes_of(problem: Any) -> Outcomes:
+def outcomes_of(problem: TD) -> Outcomes:
     """Those of a TD problem, in coordinates around its solution."""
     (phi, gamma), own = problem.common, problem.own
     left = phi[own.state]

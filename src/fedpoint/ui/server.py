@@ -25,10 +25,10 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fedpoint.errors import FedpointError
-from fedpoint.report.facts import MOST_RUNS
-from fedpoint.report.page import policy
-from fedpoint.ui.desk import WAITING, Busy, Desk, Superseded
+from fedpoint.core.errors import FedpointError
+from fedpoint.show.facts import MOST_RUNS
+from fedpoint.show.page import policy
+from fedpoint.ui.computations import WAITING, Busy, Computations, Superseded
 from fedpoint.ui.guard import Guard, is_loopback
 from fedpoint.ui.lessons import lessons, lines
 from fedpoint.ui.mathml import formula
@@ -53,7 +53,7 @@ class Page:
     """The page's parts: runs, playgrounds, lessons; `app` is what a server runs."""
 
     def __init__(self, runs: Path, host: str = "127.0.0.1", token: str | None = None, warm: bool = True):
-        self.runs, self.desk = Runs(runs), Desk(playgrounds())
+        self.runs, self.computations = Runs(runs), Computations(playgrounds())
         self.outlook = Outlook(self.runs)
         self.stop = asyncio.Event()  # set when the server is told to end
         self._streams = 0
@@ -61,7 +61,7 @@ class Page:
         routes += [Route(f"/static/{name}", self._static(name)) for name in static_files()]
         routes += [
             Route("/api/state", self._state),
-            Route("/api/warmth", self._warmth),
+            Route("/api/compilation", self._compilation),
             Route("/api/lessons", lambda request: _json(lessons())),
             Route("/api/play/{name}", self._play),
             Route("/api/runs", self._list),
@@ -74,7 +74,7 @@ class Page:
         @contextlib.asynccontextmanager
         async def life(app: Any) -> AsyncIterator[None]:
             if warm:
-                self.desk.warm()
+                self.computations.warm()
             yield
             self.end()
 
@@ -101,21 +101,21 @@ class Page:
         """What the page begins with."""
         return _json(
             {
-                "playgrounds": [_described(p) for p in self.desk.playgrounds.values()],
-                "warmth": self.desk.warmth,
+                "playgrounds": [_described(p) for p in self.computations.playgrounds.values()],
+                "compilation": self.computations.compilation,
                 "folder": self.runs.root.name,
             }
         )
 
-    async def _warmth(self, request: Request) -> Response:
+    async def _compilation(self, request: Request) -> Response:
         """A stream: how far compilation is, until it is done."""
 
         async def events() -> AsyncIterator[tuple[str, Any]]:
             last: Any = None
             while True:
-                now = dict(self.desk.warmth)
+                now = dict(self.computations.compilation)
                 if now != last:
-                    yield "warmth", now
+                    yield "compilation", now
                 last = now
                 if all(state in ("ready", "failed") for state in now.values()):
                     yield "end", {}
@@ -127,19 +127,19 @@ class Page:
     async def _play(self, request: Request) -> Response:
         """Two lines of JSON: the forecast at once, the simulation when it is there. A newer request ends an older."""
         name = request.path_params["name"]
-        if name not in self.desk.playgrounds:
+        if name not in self.computations.playgrounds:
             raise HTTPException(404, f"There is no playground {name[:40]!r}.")
         given = dict(request.query_params)
         reader, number = given.pop("reader", ""), given.pop("number", "")
         if not re.fullmatch(r"[a-z0-9]{1,32}", reader) or not re.fullmatch(r"[0-9]{1,15}", number):
             raise HTTPException(400, "A request for a playground has a reader and a number.")
-        values = self.desk.playgrounds[name].read(given)
-        self.desk.note(reader, name, int(number))
+        values = self.computations.playgrounds[name].read(given)
+        self.computations.note(reader, name, int(number))
 
         async def answers() -> AsyncIterator[bytes]:
             # Both begin at once, on different cores; the forecast is given first even where it takes longer.
             works = {
-                what: asyncio.create_task(self.desk.compute(what, reader, name, int(number), values))
+                what: asyncio.create_task(self.computations.compute(what, reader, name, int(number), values))
                 for what in ("forecast", "simulate")
             }
             try:
@@ -255,7 +255,7 @@ def static_files() -> dict[str, bytes]:
     """Everything that is given out as a file, by name: nothing else can be asked for."""
     own = resources.files("fedpoint.ui") / "static"
     found = {entry.name: entry.read_bytes() for entry in own.iterdir() if Path(entry.name).suffix in TYPES}
-    curves = resources.files("fedpoint.report") / "page"  # the drawer of reports draws here too
+    curves = resources.files("fedpoint.show") / "assets"  # the drawer of reports draws here too
     return found | {name: (curves / name).read_bytes() for name in ("curves.js", "curves.css")}
 
 
@@ -406,6 +406,6 @@ def serve(
             server.run(sockets=[door])
     finally:
         door.close()
-        calm = page.desk.close()
+        calm = page.computations.close()
     tell("ended")
     return calm

@@ -5,79 +5,27 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
 
+from fedpoint.algorithms import FedAvg
 from fedpoint.core.algorithm import find
-from fedpoint.core.plain import finite
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
+from fedpoint.results.verdict import EXACT, THRESHOLD, Check, Verdict
 from fedpoint.theory.steady import NoLimit
 from fedpoint.theory.tails import relative_variance, settled_variance
-from fedpoint.verbs.forecast import Forecast, forecast
+from fedpoint.timing.participation import Uniform
+from fedpoint.verbs.forecast import forecast
+from fedpoint.verbs.network_check import check_network
 
-THRESHOLD = 5.0  # standard errors: a right run fails one of ten such tests once in 100,000
 LINEARISED = 0.15  # of the floor, and of its root: what a linearised forecast may be off without being wrong
 SETTLED = 0.02  # the tail begins where the expected error is this close to the floor
 LOOSE = 4.0  # how far the forecast spread of a high error may be off, in which factors of a round count as normal
 INVARIANT = 1e-8  # of the size of what is conserved
-EXACT = 1e-6  # a run without noise follows its path to this, relative
 TINY = 1e-140  # a number whose square is still one, also divided by some
-
-
-@dataclass(frozen=True)
-class Check:
-    """One comparison. ok is None where it could not be made; z is in standard errors."""
-
-    name: str
-    ok: bool | None
-    measured: float | None
-    expected: float | None
-    z: float | None
-    words: str
-
-    def __post_init__(self) -> None:  # NumPy's numbers as Python's
-        for name, kind in (("ok", bool), ("measured", float), ("expected", float), ("z", float)):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, kind(getattr(self, name)))
-
-    def __str__(self) -> str:
-        mark = {True: "ok", False: "FAILED", None: "-"}[self.ok]
-        score = "" if self.z is None else f" (z = {self.z:+.1f})"
-        return f"  {mark:<7} {self.name}: {self.words}{score}"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What became of a run. passed: nothing contradicts the forecast."""
-
-    passed: bool
-    words: str
-    checks: list[Check]
-    forecast: Forecast
-
-    def text(self) -> str:
-        return "\n".join([f"{'passed' if self.passed else 'FAILED'}: {self.words}", *map(str, self.checks)])
-
-    def to_dict(self) -> dict[str, Any]:
-        checks = [
-            {k: finite(v) if isinstance(v, float) else v for k, v in dataclasses.asdict(c).items()} for c in self.checks
-        ]
-        return {"passed": self.passed, "words": self.words, "checks": checks}
-
-    def _repr_html_(self) -> str:
-        from fedpoint.report.html import verdict_html
-
-        return verdict_html(self)
-
-    def __bool__(self) -> bool:
-        return self.passed
-
-    def __repr__(self) -> str:
-        return self.text()
 
 
 def check(run: Any, claims: Any = None) -> Verdict:
@@ -100,8 +48,6 @@ def check(run: Any, claims: Any = None) -> Verdict:
         raise FedpointError("the run has no rounds yet: there is nothing to check")
     algorithm = run.algorithm if claims is None else claimed(claims, run.algorithm)
     if run.network is not None:
-        from fedpoint.verbs.network_check import check_network
-
         return check_network(run, algorithm)
     if getattr(run.session.given, "timetable", False):
         raise FedpointError(
@@ -144,7 +90,7 @@ class _Examination:
             around = jax.tree.map(lambda a: a[:, -1].mean(0), run.history)
         self.exact = session.exact
         self.f = forecast(
-            algorithm, self.problem, session.participation, start=start, exact=session.exact, around=around
+            algorithm, self.problem, session.timing, start=start, exact=session.exact, around=around
         )
         self.title = type(algorithm).card.title
 
@@ -458,8 +404,6 @@ class _Examination:
         return f"ends at {name}, {away:.2g} from w*: {why}"
 
     def _other_points(self) -> list[tuple[str, np.ndarray]]:
-        from fedpoint.algorithms import FedAvg
-
         found = []
         a = self.f.algorithm
         step, steps = getattr(a, "step", None), getattr(a, "local_steps", None)
@@ -468,8 +412,6 @@ class _Examination:
             found.append(("FedAvg's biased point", lambda: _limit_of(FedAvg(step, steps, normalise), self.problem)))
         K = self.problem.agents
         if not np.allclose(self.problem.weights, 1 / K):
-            from fedpoint.core.participation import Uniform
-
             plain = Uniform(K, plain=True)
             found.append(
                 ("the solution with equal weights", lambda: _limit_of(FedAvg(1e-3, 1, False), self.problem, plain))

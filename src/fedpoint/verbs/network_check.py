@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedpoint.verbs.check import EXACT, THRESHOLD, Check, Verdict
-from fedpoint.verbs.network_forecast import NetworkForecast, network_forecast
+from fedpoint.results.network_forecast import NetworkForecast
+from fedpoint.results.verdict import EXACT, THRESHOLD, Check, Verdict
+from fedpoint.verbs.network_forecast import network_forecast
 
 ROUNDING = 1e-20  # of the squared error at the start: below it a run only rounds
 FEW = 4  # repeats, from which a mean has a standard error worth the name
@@ -30,7 +31,7 @@ def check_network(run: Any, algorithm: Any) -> Verdict:
         words = f"{type(algorithm).card.title} does what its forecast says"
     else:
         words = "nothing could be compared: " + "; ".join(c.words for c in checks)
-    return Verdict(not wrong, words, checks, f)  # type: ignore[arg-type]
+    return Verdict(not wrong, words, checks, f)
 
 
 def _path(run: Any, f: NetworkForecast) -> Check:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
+from fedpoint.engine.any_model import Loop
+from fedpoint.engine.session import Callback
+from fedpoint.experiment.experiment import HISTORY_BYTES, Experiment
 from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.problems.any_model import AnyModel
-from fedpoint.runtimes.loop import Loop
-from fedpoint.runtimes.session import HISTORY_BYTES
+from fedpoint.results.run import RunBase, Stop
+
+Evaluate = tuple | Callable[[list[Any]], dict[str, float]]  # held-out data, or a function of the nodes' models
 
 
-class LoopRun:
+class LoopRun(RunBase):
     """The result of FedRelax with any models.
 
     rounds: (n,) the recorded rounds; in round 0 every node has fitted alone. history: what nodes predict on the shared
@@ -29,25 +34,33 @@ class LoopRun:
     participation = None
     folder = None
 
-    def __init__(self, loop: Loop, every: int, rounds: list[int], parts: dict[str, list[np.ndarray]]):
-        self.session, self.every, self._parts = loop, every, parts
+    def __init__(self, loop: Loop, every: int, rounds: list[int], parts: dict[str, list[Any]]):
+        self.session, self.every, self._parts, self._rounds = loop, every, parts, np.array(rounds)
         self.algorithm, self.problem, self.seed = loop.algorithm, loop.problem, loop.seed
-        self.network, self.schedule = loop.network, loop.schedule
-        self.rounds = np.array(rounds)
+        self.network, self.schedule = loop.network, loop.timing
         said = np.stack(parts["said"], axis=1)
         self.history = loop.exchange.shaped(said)
         self.variation = loop.exchange.variation(said)
         self.local_losses = np.stack(parts["losses"], axis=1)
-        counted = np.stack(parts["used"], axis=1)
-        self.floats = counted[..., 1]  # (repeats, n): numbers sent
-        self.used = np.stack([np.zeros_like(self.floats), counted[..., 0], counted[..., 2]], axis=-1)
+        self._counted = np.stack(parts["used"], axis=1)  # (repeats, n, 3): messages, numbers in them, fits
         self.repeat_models = [list(models) for models in loop.models]
-        self.evaluation: dict[str, np.ndarray] = {}
-        self.evaluated_rounds = np.zeros(0, int)
-        if parts["metrics"]:
-            self.evaluated_rounds = self.rounds
-            rows: list[Any] = parts["metrics"]
-            self.evaluation = {name: np.array([[m[name] for m in row] for row in rows]).T for name in rows[0][0]}
+        rows = parts["metrics"]
+        names = rows[0][0] if rows else ()
+        self.evaluated_rounds = self.rounds if rows else np.zeros(0, int)
+        self.evaluation = {name: np.array([[m[name] for m in row] for row in rows]).T for name in names}
+
+    @property
+    def rounds(self) -> np.ndarray:
+        return self._rounds
+
+    @property
+    def floats(self) -> np.ndarray:
+        """(repeats, n): numbers sent."""
+        return self._counted[..., 1]
+
+    @property
+    def used(self) -> np.ndarray:
+        return np.stack([np.zeros_like(self.floats), self._counted[..., 0], self._counted[..., 2]], axis=-1)
 
     @property
     def loss(self) -> np.ndarray:
@@ -66,7 +79,7 @@ class LoopRun:
     @property
     def cost(self) -> Cost:
         """Whoever has fitted sends its predictions to each neighbour; evaluations are fits. A mean over repeats."""
-        messages, fits, floats = (float(a[:, -1].mean()) for a in (self.used[..., 1], self.used[..., 2], self.floats))
+        messages, floats, fits = (float(a) for a in self._counted[:, -1].mean(0))
         return Cost(int(self.rounds[-1]), 0.0, messages, 0.0, floats, 0.0, 8 * floats, fits)
 
     @property
@@ -76,7 +89,6 @@ class LoopRun:
 
     @property
     def time(self) -> np.ndarray:
-        """(repeats, n): virtual seconds at the recorded rounds; a round is a second where there is no clock."""
         return self.session.times(self.rounds)
 
     @property
@@ -110,24 +122,48 @@ class LoopRun:
         """Metrics of the final models on held-out rows: mse, or accuracy and Brier's score."""
         return self.problem.measure(self._said(X, groups, repeat), y)
 
-    def extend(self, rounds: int, stop: Any = None, callbacks: Any = (), evaluate: Any = None) -> LoopRun:
+    def extend(
+        self,
+        rounds: int,
+        stop: Stop | None = None,
+        callbacks: Callback | Iterable[Callback] = (),
+        evaluate: Evaluate | None = None,
+    ) -> LoopRun:
         """The same run, gone on to `rounds` rounds in all."""
-        if rounds <= self.session.round:
-            raise FedpointError(f"the run has {self.session.round} rounds already: extend it to more")
+        self._check_longer(rounds, self.session.round)
         if int(self.rounds[-1]) != self.session.round:
             raise FedpointError("this run was extended before: extend the longer one")
-        return _go_on(self, rounds, stop, callbacks, evaluate)
+        return self.go_on(rounds, stop, callbacks, evaluate)
 
-    def plot(self, path: str | None = None, what: str = "loss", x: str = "rounds", title: str | None = None):
-        """Draw the curves; saved when `path` is given (png, svg or pdf)."""
-        from fedpoint.report.plots import curves
+    def go_on(
+        self,
+        rounds: int,
+        stop: Stop | None = None,
+        callbacks: Callback | Iterable[Callback] = (),
+        evaluate: Evaluate | None = None,
+    ) -> LoopRun:
+        """The records of more rounds behind those of this run."""
+        loop, every = self.session, self.every
+        at, parts = self.rounds.tolist(), {name: list(values) for name, values in self._parts.items()}
+        if loop.round == 0 and evaluate is not None:
+            parts["metrics"] = [_measured(loop, evaluate)]
+        if at[-1] % every:  # a last record off the grid is replaced by the grid's own
+            at, parts = at[:-1], {name: values[:-1] for name, values in parts.items()}
 
-        return curves([self], path=path, what=what, x=x, title=title)
+        def keep() -> None:
+            if loop.round % every == 0:
+                at.append(loop.round)
+                _record(loop, parts, evaluate)
 
-    def _repr_html_(self) -> str:
-        from fedpoint.report.html import run_html
+        loop.advance(rounds, stop, callbacks, keep)
+        if at[-1] != loop.round:  # the end is always recorded
+            at.append(loop.round)
+            _record(loop, parts, evaluate)
+        return LoopRun(loop, every, at, parts)
 
-        return run_html(self)
+    @property
+    def _measure(self) -> str:
+        return "loss"
 
     def __repr__(self) -> str:
         loss = f"loss {self.loss[:, -1].mean():.3g}"
@@ -144,73 +180,35 @@ def said_by(problem: AnyModel, models: list[Any], X: Any, groups: Any) -> np.nda
         raise FedpointError(f"groups has shape {groups.shape}, but there are {len(X)} rows: one node's name a row")
     said = np.zeros((len(X),) if problem.classes is None else (len(X), len(problem.classes)))
     for name in np.unique(groups):
-        k, rows = problem.node(name.item() if hasattr(name, "item") else name), groups == name
+        k, rows = problem.node(name.item() if isinstance(name, np.generic) else name), groups == name
         said[rows] = problem.say(k, models[k], X[rows])
     return said
 
 
-def run_any(
-    algorithm: Any,
-    problem: AnyModel,
-    network: Any = None,
-    rounds: int = 100,
-    schedule: Any = None,
-    seed: int = 0,
-    repeats: int = 1,
-    record_every: int | None = None,
-    evaluate: Any = None,
-    stop: Any = None,
-    callbacks: Any = (),
-    **others: Any,
-) -> LoopRun:
-    """`fp.run` for `AnyModel`. What is there for models that are arrays only (`others`) is refused.
+def run_any(experiment: Experiment, rounds: int) -> LoopRun:
+    """A run of models that only fit and predict, before its first round; `go_on` makes `fp.run` of it.
 
     evaluate: held-out data (X, y, groups), or a function of the list of models -> {name: number}, for every record.
     stop: a tolerance on the mean squared change of predictions, from one time that all nodes have answered to all that
         was said to the next (synchronously: from round to round), or a function (round, predictions, None) -> bool.
     """
-    card = getattr(type(algorithm), "card", None)
-    if getattr(card, "name", None) != "fedrelax":
-        title = getattr(card, "title", type(algorithm).__name__)
-        raise FedpointError(f"{title} cannot run with models that only fit and predict: use fp.FedRelax(coupling=...)")
-    for name, value in others.items():
-        if value is not None and value is not False:
-            raise FedpointError(f"{name}= is not for models that only fit and predict: leave it out")
-    if network is None:
-        raise FedpointError("AnyModel needs a network of neighbours: give network=, for instance fp.Network.ring(K)")
-    network = network.aligned(problem.names)
-    loop = Loop(algorithm, problem, network, schedule, int(seed), repeats)
-    every = record_every or max(1, math.ceil(loop.said.nbytes * (rounds + 1) / HISTORY_BYTES))
+    loop = Loop(experiment)
+    every = experiment.record_every or max(1, math.ceil(loop.said.nbytes * (rounds + 1) / HISTORY_BYTES))
     parts: dict[str, list[Any]] = {"said": [], "losses": [], "used": [], "metrics": []}
-    _record(loop, parts, evaluate)
-    return _go_on(LoopRun(loop, every, [0], parts), rounds, stop, callbacks, evaluate)
+    _record(loop, parts, None)
+    return LoopRun(loop, every, [0], parts)
 
 
-def _go_on(begun: LoopRun, rounds: int, stop: Any, callbacks: Any, evaluate: Any) -> LoopRun:
-    """Put the records of more rounds behind those of a run."""
-    loop, every = begun.session, begun.every
-    at, parts = begun.rounds.tolist(), {name: list(values) for name, values in begun._parts.items()}
-    if at[-1] % every:  # a last record off the grid is replaced by the grid's own
-        at, parts = at[:-1], {name: values[:-1] for name, values in parts.items()}
-
-    def keep() -> None:
-        if loop.round % every == 0:
-            at.append(loop.round)
-            _record(loop, parts, evaluate)
-
-    loop.advance(rounds, stop, callbacks, keep)
-    if at[-1] != loop.round:  # the end is always recorded
-        at.append(loop.round)
-        _record(loop, parts, evaluate)
-    return LoopRun(loop, every, at, parts)
-
-
-def _record(loop: Loop, parts: dict[str, list[Any]], evaluate: Any) -> None:
+def _record(loop: Loop, parts: dict[str, list[Any]], evaluate: Evaluate | None) -> None:
     parts["said"].append(loop.said)
     parts["losses"].append(loop.losses.copy())
     parts["used"].append(loop.used.copy())
-    if evaluate is None:
-        return
+    if evaluate is not None:
+        parts["metrics"].append(_measured(loop, evaluate))
+
+
+def _measured(loop: Loop, evaluate: Evaluate) -> list[dict[str, float]]:
+    """Held-out metrics of each repeat."""
     measured = []
     for models in loop.models:
         if callable(evaluate):
@@ -221,4 +219,4 @@ def _record(loop: Loop, parts: dict[str, list[Any]], evaluate: Any) -> None:
             X, y, *groups = evaluate
             found = loop.problem.measure(said_by(loop.problem, models, X, groups[0] if groups else None), y)
         measured.append({name: float(value) for name, value in found.items()})
-    parts["metrics"].append(measured)
+    return measured

@@ -22,13 +22,13 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from fedpoint import __version__
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.federation.engine import Arrival, Stopped, Waiting
 from fedpoint.federation.flare.names import ANSWER, FETCH, ORDER, STATUS, STOP, TASK
 from fedpoint.federation.hub import Hub
 from fedpoint.federation.ledger import Ledger
 from fedpoint.federation.study import Study, parse
-from fedpoint.report.disk import write_bytes
+from fedpoint.store.disk import write_bytes
 
 # At the end of a job the engine would import torch where it is installed, for tensors that are never there: seconds.
 sys.modules.setdefault("nvflare.app_opt.pt.tensor_downloader", None)  # type: ignore[arg-type]

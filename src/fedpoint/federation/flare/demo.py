@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedpoint.config import methods
+from fedpoint.core.errors import FedpointError
 from fedpoint.data.tables import read_table
-from fedpoint.errors import FedpointError
 from fedpoint.federation.flare.kits import Kit, needs_flare, provision
 from fedpoint.federation.flare.lead import Lead
 from fedpoint.federation.flare.parties import consent, running

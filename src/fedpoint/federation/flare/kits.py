@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from fedpoint import __version__
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.federation.flare.names import HUB, SITE
 from fedpoint.federation.study import Study, read
-from fedpoint.report.disk import to_toml, write_bytes
+from fedpoint.store.disk import to_toml, write_bytes
 
 ADMIN = "admin@fedpoint.study"
 LOGGING = "nvflare.app_common.logging."  # which the engine adds to every job by itself
@@ -66,7 +66,7 @@ def provision(study: Study, folder: str | Path) -> dict[str, Path]:
             theirs = {"server": host, "admin": ADMIN}.get(name, name)
             kits[name] = folder / name
             shutil.move(made / theirs, kits[name])
-            dress(kits[name], name, study)
+            furnish_kit(kits[name], name, study)
     return kits
 
 
@@ -97,7 +97,7 @@ def _made_by_flare(study: Study, work: str) -> Path:
     return found
 
 
-def dress(kit: Path, name: str, study: Study) -> None:
+def furnish_kit(kit: Path, name: str, study: Study) -> None:
     """A party's folder of the engine made a kit of a study: ours in place of what is not needed."""
     for path in [*kit.rglob("*.sh"), *kit.rglob("*.sample"), *kit.rglob("*.ipynb"), *kit.rglob("readme.txt")]:
         path.unlink()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpoint import __version__
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.federation.engine import Waiting
 from fedpoint.federation.flare.kits import ADMIN, Kit
 from fedpoint.federation.flare.names import FETCH, HUB, SITE, STATUS, STOP, TASK

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import fedpoint
-from fedpoint.errors import FedpointError
+from fedpoint.core.errors import FedpointError
 from fedpoint.federation.flare.kits import Kit, needs_flare
 from fedpoint.federation.flare.names import KIT
-from fedpoint.report.disk import write_bytes
+from fedpoint.store.disk import write_bytes
 
 GRACE = 5.0  # seconds for a process to end by itself
 AGAIN = 2.0  # seconds before one that ended is started again

@@ -5,7 +5,7 @@ import { Playground } from "./playground.js";
 import { RunList, RunPage } from "./runs.js";
 
 const main = document.getElementById("main"), pages = document.getElementById("pages");
-const badge = document.getElementById("warmth"), root = document.documentElement;
+const badge = document.getElementById("compilation"), root = document.documentElement;
 let screen = null;
 
 document.getElementById("theme").addEventListener("click", () => {
@@ -18,8 +18,8 @@ document.getElementById("theme").addEventListener("click", () => {
   }
 });
 
-function warm(warmth) {
-  const states = Object.values(warmth), ready = states.filter((s) => s === "ready").length;
+function showCompilation(compilation) {
+  const states = Object.values(compilation), ready = states.filter((s) => s === "ready").length;
   const failed = states.includes("failed"), done = states.every((s) => s === "ready" || s === "failed");
   badge.className = done ? "badge" : "badge busy";
   badge.textContent = failed ? "a playground failed: see the terminal" : done ? "ready" : `warming up, ${ready} of ${states.length} ready`;
@@ -30,9 +30,9 @@ async function start() {
   const links = state.playgrounds.map((p) => [p.name, p.title]);
   links.push(["algorithms", "Algorithms"], ["runs", "Runs"]);
   pages.append(...links.map(([name, title]) => make("a", { href: `#/${name}` }, title)));
-  warm(state.warmth);
-  const stream = new EventSource("/api/warmth");
-  stream.addEventListener("warmth", (event) => warm(JSON.parse(event.data)));
+  showCompilation(state.compilation);
+  const stream = new EventSource("/api/compilation");
+  stream.addEventListener("compilation", (event) => showCompilation(JSON.parse(event.data)));
   stream.addEventListener("end", () => stream.close());
 
   const show = () => {

@@ -2,14 +2,14 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 export function make(tag, attributes = {}, ...children) {
-  return dress(document.createElement(tag), attributes, children);
+  return fill(document.createElement(tag), attributes, children);
 }
 
 export function draw(tag, attributes = {}, ...children) {
-  return dress(document.createElementNS(SVG, tag), attributes, children);
+  return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-function dress(made, attributes, children) {
+function fill(made, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else if (value !== undefined && value !== null && value !== false) made.setAttribute(name, value === true ? "" : value);

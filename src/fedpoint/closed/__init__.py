@@ -1,0 +1,1 @@
+"""What closed forms are made of: affine rounds, streaming regression, linear systems."""

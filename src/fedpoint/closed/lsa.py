@@ -1,0 +1,72 @@
+"""Where is FedLSA on average after t rounds? Lecture 001's bias in closed form, at finite t and to first order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedpoint.core.errors import FedpointError
+
+
+def lsa_bias(problem: Any, step: float, local_steps: int) -> np.ndarray:
+    r"""(d,): what local steps of different agents cost FedLSA in the limit,
+
+    $$(I - G)^{-1} \sum_c p_c (I - (I - \eta A_c)^H)(\theta_c^\star - \theta^\star), \qquad
+      G = \sum_c p_c (I - \eta A_c)^H.$$
+
+    On average over samples that are independent; `problem` has fields A_c w - b_c, gradients or not. Written with
+    $\eta \sum_{h<H} (I - \eta A_c)^h (b_c - A_c \theta^\star)$ for the terms of the sum, no A_c needs an inverse.
+    """
+    return _parts(problem, step, local_steps)[1]
+
+
+def lsa_path(problem: Any, step: float, local_steps: int, rounds: int, start: Any = None) -> np.ndarray:
+    r"""(rounds + 1, d): $E\theta_t - \theta^\star = (I - G^t)\, \text{bias} + G^t (\theta_0 - \theta^\star)$.
+
+    >>> import fedpoint as fp
+    >>> A, b = [[[1.0, 1.0], [-1.0, 1.0]], [[2.0, 0.0], [0.0, 1.0]]], [[1, 0], [0, 1]]
+    >>> system = fp.problems.LinearSystem(A, b)
+    >>> run = fp.run(fp.FedLSA(0.1, 10), system, rounds=5)
+    >>> bool(np.allclose(run.history[0] - system.solution(), lsa_path(system, 0.1, 10, 5)))
+    True
+    """
+    G, bias = _parts(problem, step, local_steps)
+    origin = problem.start() if start is None else np.asarray(start, dtype=float)
+    away = origin - problem.solution() - bias
+    found = [bias + away]
+    for _ in range(rounds):
+        away = G @ away
+        found.append(bias + away)
+    return np.stack(found)
+
+
+def lsa_bias_small_step(problem: Any, step: float, local_steps: int) -> np.ndarray:
+    r"""(d,): the bias to first order in the step,
+
+    $$\frac{\eta (H-1)}{2} \bar A^{-1} \sum_c p_c (A_c - \bar A)(A_c \theta^\star - b_c).$$
+    """
+    A, b, p, star = _system(problem)
+    mean = np.tensordot(p, A, 1)
+    drift = np.einsum("c,cij,cj->i", p, A - mean, A @ star - b)
+    return step * (local_steps - 1) / 2 * np.linalg.solve(mean, drift)
+
+
+def _system(problem: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    fields, star = problem.linear_fields(), problem.solution()
+    if fields is None:
+        raise FedpointError(f"{type(problem).__name__} has no linear field A w - b")
+    if star is None:
+        raise FedpointError("the systems' mean is singular: there is no one solution to be away from")
+    return *fields, problem.weights, np.asarray(star)
+
+
+def _parts(problem: Any, step: float, local_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """G and the bias."""
+    from fedpoint.closed.linear import geometric  # imports the algorithms' steps
+
+    A, b, p, star = _system(problem)
+    power, total = geometric(np.eye(A.shape[-1]) - step * A, np.full(len(A), local_steps))
+    G = np.tensordot(p, power, 1)
+    pull = step * np.einsum("c,cij,cj->i", p, total, b - A @ star)
+    return G, np.linalg.solve(np.eye(len(G)) - G, pull)

@@ -1,0 +1,57 @@
+"""What a user did wrong, in one clear message: what, where, and what to do."""
+
+import difflib
+import math
+import numbers
+from collections.abc import Iterable, Mapping
+
+MOST_ROUNDS = 2**31 - 1  # the program counts them in 32 bits
+
+
+class FedpointError(ValueError):
+    """A mistake of the user's. The command line prints it without a traceback and exits with status 2."""
+
+
+class Diverged(FedpointError):
+    """A run left the finite numbers; `round` says when."""
+
+    def __init__(self, message: str, round: int):
+        super().__init__(message)
+        self.round = round
+
+
+class UnknownName(FedpointError, AttributeError):
+    """An attribute that does not exist; the message names those that do."""
+
+    def __init__(self, owner: str, name: str, known: Iterable[str], meant: Mapping[str, str] | None = None):
+        other = (meant or {}).get(name)
+        hint = f"did you mean {other!r}? Known: {', '.join(sorted(known))}." if other else nearest(name, known)
+        super().__init__(f"{owner} has no {name!r}: {hint}")
+
+
+class Recovered(UserWarning):
+    """Something on disk was damaged, and an older good version serves. The command line prints it as a note."""
+
+
+def check_number(name: str, value: object, least: float = 0.0, strict: bool = False) -> float:
+    """The value as a finite number within its bounds."""
+    number = math.nan if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
+    if not math.isfinite(number) or not (number > least if strict else number >= least):
+        raise FedpointError(f"{name} must be {'above' if strict else 'at least'} {least:g}, got {value!r}")
+    return number
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse what is not a whole number within its bounds."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
+        raise FedpointError(f"{name} must be a whole number, at least {least}; got {value!r}")
+    if int(value) > MOST_ROUNDS:
+        raise FedpointError(f"{name} must be at most {MOST_ROUNDS}; got {value}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a mistyped name: ``did you mean 'fedavg'? Known: ...``."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
+    guess = f"did you mean {next(k for k in known if k.lower() == close[0])!r}? " if close else ""
+    return f"{guess}Known: {', '.join(known)}."

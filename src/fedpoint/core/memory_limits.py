@@ -1,0 +1,37 @@
+"""Is there memory for it? Asked before it is taken: a system grants more than it has, and ends whoever uses it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fedpoint.core.errors import FedpointError
+
+COPIES = 3  # of the numbers of a problem, while it is made
+LIMIT: int | None = None  # bytes; None: what the machine has
+
+
+def memory() -> int:
+    """Bytes of memory that this process may use: the machine's, or what its container is given."""
+    if LIMIT is not None:
+        return LIMIT
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return total
+
+
+def check_room(numbers: int, what: str, advice: str) -> None:
+    """Refuse what so many numbers in double precision, and their copies, would not fit."""
+    needed = 8 * COPIES * numbers
+    if needed > memory():
+        raise FedpointError(f"{what} needs about {_size(needed)} of memory, and there are {_size(memory())}: {advice}")
+
+
+def _size(count: int) -> str:
+    for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
+        if count < 1000:
+            return f"{count} {unit}"
+        count //= 1000
+    return f"{count:.1g} EB" if count < 10**300 else "far more than all"

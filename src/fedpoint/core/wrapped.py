@@ -1,0 +1,146 @@
+"""A method around another: what it does not change, it forwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from fedpoint.core.algorithm import Algorithm, Model, Outcomes, State
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.random import Row
+from fedpoint.core.record import with_leaves
+
+if TYPE_CHECKING:
+    from fedpoint.core.agent import Agent
+    from fedpoint.graphs.network import Network
+    from fedpoint.problems.base import Problem
+    from fedpoint.timing.base import Timing
+
+
+class Wrapped(Algorithm):
+    """Subclass it and replace what your wrapper changes, calling `self.inner` for the rest. Per-agent steps, epochs,
+    validity, cost and what is known of the draws are those of the inner method, at any depth.
+
+    >>> import fedpoint as fp
+    >>> class Halved(fp.Wrapped):
+    ...     def combine(self, hub, inbox):
+    ...         return self.inner.combine(hub, inbox._replace(mean=0.5 * inbox.mean))
+    >>> quad = fp.problems.Quadratic(1.0, [[0.0], [2.0]])
+    >>> fp.run(Halved(fp.FedAvg(step=1.0)), quad, rounds=2).model
+    array([[0.75]])
+    """
+
+    catalogued = False
+
+    inner: Algorithm
+
+    def check(self) -> None:
+        if not isinstance(self.inner, Algorithm):
+            raise FedpointError(f"{type(self).__name__}: inner must be an algorithm, got {self.inner!r}")
+
+    # Hyper-parameters that the house asks for.
+
+    @property
+    def step(self) -> Any:  # type: ignore[override]
+        return self.inner.step
+
+    @property
+    def local_steps(self) -> Any:  # type: ignore[override]
+        return self.inner.local_steps
+
+    # The update.
+
+    def init(self, w: Model) -> tuple[State, State]:
+        return self.inner.init(w)
+
+    def say(self, hub: State, row: Row) -> State:
+        return self.inner.say(hub, row)
+
+    def local(self, heard: State, memory: State, agent: Agent) -> tuple[State, State]:
+        return self.inner.local(heard, memory, agent)
+
+    def combine(self, hub: State, inbox: Inbox) -> State:
+        return self.inner.combine(hub, inbox)
+
+    def settle(self, hub: State, memory: State) -> State:
+        return self.inner.settle(hub, memory)
+
+    def read(self, hub: State, memory: State) -> Model:
+        return self.inner.read(hub, memory)
+
+    def hello(self, w: Model) -> State:
+        return self.inner.hello(w)
+
+    def acknowledge(self, memory: State, sent: State, credited: State) -> State:
+        return self.inner.acknowledge(memory, sent, credited)
+
+    def base(self, heard: State) -> Model:
+        return self.inner.base(heard)
+
+    def sends_changes(self) -> bool:
+        return self.inner.sends_changes()
+
+    # What it tells.
+
+    @property
+    def unbounded(self) -> bool:  # type: ignore[override]
+        return self.inner.unbounded
+
+    @property
+    def proximal(self) -> bool:  # type: ignore[override]
+        return self.inner.proximal
+
+    @property
+    def full(self) -> bool:  # type: ignore[override]
+        return self.inner.full
+
+    @property
+    def at_agents(self) -> bool:  # type: ignore[override]
+        return self.inner.at_agents
+
+    def samples(self, steps: int) -> int:
+        return self.inner.samples(steps)
+
+    def counts_samples(self) -> bool:
+        return self.inner.counts_samples()
+
+    def invalid_under(self, timing: Timing) -> str:
+        return self.inner.invalid_under(timing)
+
+    def outcomes(self) -> Outcomes | None:
+        return self.inner.outcomes()
+
+    def gradient_outcomes(self) -> Outcomes | None:
+        return self.inner.gradient_outcomes()
+
+    def given(self, value: Any) -> Self:
+        return with_leaves(self, {"inner": self.inner.given(value)})
+
+    def adaptive(self) -> bool:
+        return self.inner.adaptive()
+
+    def alike(self) -> bool:
+        return self.inner.alike()
+
+    def scheduled(self) -> bool:
+        return self.inner.scheduled()
+
+    def aim(self, problem: Problem, network: Network | None) -> Any:
+        return self.inner.aim(problem, network)
+
+    def advice(self, problem: Problem, network: Network | None, exact: bool) -> str:
+        return self.inner.advice(problem, network, exact)
+
+    def work_of_a_step(self) -> Any:
+        return self.inner.work_of_a_step()
+
+    def invariants(self, hub: State, memory: State, p: np.ndarray) -> dict[str, Any]:
+        return self.inner.invariants(hub, memory, p)
+
+    def conserves_a_sum(self) -> bool:
+        return self.inner.conserves_a_sum()
+
+    def own_kind(self) -> bool:
+        return True

@@ -1,0 +1,1 @@
+"""Where a run happens: the round, the program that repeats it, the session that drives it."""

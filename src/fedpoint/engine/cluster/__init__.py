@@ -1,0 +1,1 @@
+"""A run whose agents are shared out between processes."""

@@ -1,0 +1,191 @@
+"""One compiled program per run: rounds under a loop, agents batched or mapped, repeats and sweeps batched.
+
+What is random does not depend on the state, so it is drawn ahead for a chunk of rounds at once, outside the inner
+loop; the numbers are those that would be drawn on the spot. The number of rounds is not compiled in: a run that
+is extended, resumed or stopped reuses the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from fedpoint.core.random import Key
+from fedpoint.core.vector import take, write
+from fedpoint.engine.cpu.kernel import apart, in_one_kernel
+from fedpoint.engine.layout import Layout
+from fedpoint.engine.metric import measure
+from fedpoint.engine.precompute import draw_ahead
+from fedpoint.engine.round import one_round
+from fedpoint.engine.state import Inputs, Records, RunState, trial
+
+
+def _segment(
+    layout: Layout, inputs: Inputs, state: RunState, seeds: tuple, first: Array, rounds: Array, every: Array
+) -> tuple[RunState, Records]:
+    """`rounds` rounds from round `first` on, of one repeat; a record at each multiple of `every`."""
+    keys = tuple(Key(*s) for s in seeds)
+    key, schedule, _ = keys
+    timing, topology = inputs.timing, layout.topology
+    chunk, once = layout.chunk, jnp.minimum(rounds, 1)
+    read = topology.per_hub(inputs.algorithm.read)
+
+    def record(state: RunState, round: Array) -> Records:
+        """What is kept of the state after a round."""
+        model = read(state.hub, state.memory)
+        metrics = measure(layout.metrics, model, state.hub, state.memory, round) if layout.metrics else ()
+        return Records(model, state.used, metrics)
+
+    empty = jax.tree.map(lambda a: jnp.zeros((layout.capacity, *a.shape), a.dtype), record(state, first))
+
+    def draw(rounds):
+        """Who works in each of these rounds."""
+        folded = apart(once, jax.vmap(lambda r: timing.key_of(schedule, r)), rounds)
+        return jax.vmap(lambda k, r: timing.completed(k, inputs.p, r))(folded, rounds)
+
+    def run_chunk(c, carry):
+        base = first + c * chunk
+        in_chunk = base + jnp.arange(chunk)
+        if timing.drawn:
+            turns = draw(base + jnp.arange(chunk + topology.lookahead))
+            ticks = jax.tree.map(lambda a: a[:chunk], turns)
+        else:
+            turns = ticks = timing.at(schedule, inputs.p, base)
+        ahead = draw_ahead(layout, inputs, ticks, key, in_chunk, once)
+        # Without axes of length one, which XLA would lay out in another order than the loop's, and copy.
+        dense = jax.tree.map(lambda a: a.reshape(chunk, *(n for n in a.shape[1:] if n > 1)), ahead)
+
+        def place(i):
+            """Every round writes into its window's place; the window's last round remains."""
+            return lax.div(base + i, every) - lax.div(first, every)
+
+        def loop(count, state, records, place):
+            def body(i, carry):
+                state, records = carry
+                round = base + i
+                now = jax.tree.map(lambda d, a: d.reshape(a.shape[1:]), take(dense, i), ahead)
+                tick, after = (take(turns, i + n) if timing.drawn else turns for n in (0, topology.lookahead))
+                state = one_round(layout, inputs, state, (tick, after), now, keys, round)
+                return state, write(records, record(state, round + 1), place(i))
+
+            return lax.fori_loop(0, count, body, (state, records))
+
+        count = jnp.minimum(chunk, rounds - c * chunk)
+        state, records = carry
+        if not layout.whole:
+            return loop(count, state, records, place)
+        # A kernel would copy all records at every call: it has room for its own rounds.
+        own = jax.tree.map(lambda a: jnp.zeros((chunk, *a.shape[1:]), a.dtype), records)
+        state, own = in_one_kernel(once, lambda n, state, own: loop(n, state, own, lambda i: i), count, state, own)
+        return state, lax.fori_loop(0, count, lambda i, all_: write(all_, take(own, i), place(i)), records)
+
+    return lax.fori_loop(0, (rounds + chunk - 1) // chunk, run_chunk, (state, empty))
+
+
+def all_lanes(
+    layout: Layout,
+    swept: bool,
+    inputs: Inputs,
+    state: RunState,
+    seeds: tuple,
+    first: Array,
+    rounds: Array,
+    every: Array,
+) -> tuple[RunState, Records]:
+    """All repeats (leading axis of state and seeds); swept: the algorithm's numbers lead with that axis too."""
+
+    own_luck = inputs.timing.per_repeat  # a timetable of its own for each repeat
+
+    def lane(algorithm, timing, state, seeds):
+        mine = inputs._replace(algorithm=algorithm, timing=timing)
+        return _segment(layout, mine, state, seeds, first, rounds, every)
+
+    batched = (swept, own_luck, True, True)
+    arguments = (inputs.algorithm, inputs.timing, state, seeds)
+    if jax.tree.leaves(seeds)[0].shape[0] == 1 and not swept:  # no axis to batch: plainer, faster code
+        single = [jax.tree.map(lambda a: a[0], a) if axis else a for a, axis in zip(arguments, batched, strict=True)]
+        return jax.tree.map(lambda a: a[None], lane(*single))
+    if layout.mapped or layout.blocks is not None:  # batched, loops over agents would last as the longest does
+        some = tuple(a for a, axis in zip(arguments, batched, strict=True) if axis)
+
+        def one(mapped):
+            rest = iter(mapped)
+            return lane(*(next(rest) if axis else a for a, axis in zip(arguments, batched, strict=True)))
+
+        return lax.map(one, some)
+    return jax.vmap(lane, in_axes=tuple(0 if axis else None for axis in batched))(*arguments)
+
+
+# XLA's passes that are left out, by `layout.threads`. Sums of more than 32 terms would be made in two stages, which
+# takes longer; one thread is not woken for work that is done before it comes; products of small matrices are faster of
+# matrices that lie as they are read, and written out rather than given to a library.
+SMALL = ("cpu-parallel-task-assigner", "transpose-folding", "dot-library-rewriter")
+WITHOUT = {
+    threads: {
+        "xla_disable_hlo_passes": ",".join(("tree_reduction_rewriter", *(() if threads else SMALL))),
+        "xla_cpu_multi_thread_eigen": threads,
+    }
+    for threads in (True, False)
+}
+PROGRAMS = {
+    threads: jax.jit(
+        all_lanes,
+        static_argnames=("layout", "swept"),
+        donate_argnames=("state",),
+        compiler_options=options,
+    )
+    for threads, options in WITHOUT.items()
+}
+
+
+def go_on(
+    layout: Layout, swept: bool, inputs: Inputs, state: RunState, seeds: tuple, first: int, rounds: int, every: int
+) -> tuple[RunState, Records]:
+    """All repeats `rounds` rounds on from round `first`. The state is donated."""
+    numbers = (np.int32(n) for n in (first, rounds, every))
+    return PROGRAMS[layout.threads](layout, swept, inputs, state, seeds, *numbers)
+
+
+class Message(NamedTuple):
+    """What a round moves: numbers in one message down and up, bytes of a number down and of a message up, and (models
+    sent, answers, field evaluations) of a round where they are always the same, else None."""
+
+    down: int
+    up: int
+    width: int
+    up_bytes: float
+    used: tuple[int, int, int] | None
+    evaluations: int | None  # of fields by one agent in a round, where tracing tells
+
+
+def message_of(model: Any, layout: Layout, inputs: Inputs) -> Message:
+    """From shapes alone: nothing is computed. `model` is one, inputs those of one lane."""
+    heard, message, told = _messages.eval_shape(layout, model, inputs)
+    down, up = (sum(int(np.prod(a.shape)) for a in jax.tree.leaves(tree)) for tree in (heard, message))
+    width = max(a.dtype.itemsize for a in jax.tree.leaves(model))
+    used, each = None, told.evaluations
+    if inputs.timing.all_heard and each is not None:
+        used = layout.topology.constant_use(layout.slots, layout.agents, each)
+    up_bytes = float(up * width) if inputs.channel.plain() else inputs.channel.bits(message) / 8
+    return Message(down, up, width, up_bytes, used, each)
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Told:
+    """What tracing tells, and no array holds."""
+
+    evaluations: int | None
+
+
+@partial(jax.jit, static_argnames="layout")  # traced once for all runs of its kind
+def _messages(layout: Layout, model: Any, inputs: Inputs) -> tuple[Any, Any, Told]:
+    """What an agent hears and what it answers."""
+    heard, message, agent = trial(layout, inputs, model)
+    return heard, message, Told(agent.evaluations if isinstance(agent.evaluations, int) else None)

@@ -1,0 +1,116 @@
+"""What does the next round need? Numbers that are traced, where a run is, and where it begins."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedpoint.channel import Channel, Gather
+from fedpoint.core.agent import Agent
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.random import NO_LUCK, Key, Stream
+from fedpoint.core.record import one_agent
+from fedpoint.core.vector import take
+from fedpoint.engine.layout import Layout
+from fedpoint.problems.base import Mine
+from fedpoint.timing.base import Timing
+
+AGENTS, SCHEDULE, HUB = 0, 1, 2  # purposes of random numbers
+
+
+class Inputs(NamedTuple):
+    """The numbers of a run: traced."""
+
+    algorithm: Algorithm
+    timing: Timing
+    own: Any
+    common: Any
+    p: Array
+    channel: Channel
+    gather: Gather
+    wires: Any = ()
+    part: Any = ()  # which agents are this process's, where there are several
+
+
+def names_of(inputs: Inputs, places: Array) -> Array:
+    """The numbers of the agents at these places of this process's arrays."""
+    return places if isinstance(inputs.part, tuple) and not inputs.part else places + inputs.part.first
+
+
+def seeds_of(seed: int, repeats: int) -> tuple:
+    """Keys of every repeat, for agents, timing and hub."""
+    repeat = np.arange(repeats)
+    return tuple(tuple(Key.of(seed, repeat, purpose)) for purpose in (AGENTS, SCHEDULE, HUB))
+
+
+class RunState(NamedTuple):
+    """All that the next round needs, and what was used so far (models sent, answers, field evaluations).
+
+    `mail` is what was said and may still be heard: () with a fusion center that waits for its answers. `used` is ()
+    when every round uses the same, known beforehand. On a network hubs lead with the nodes' axis. `world` is where the
+    agents' worlds are, where these go on between rounds; `wire` what the channel keeps at the agents.
+    """
+
+    hub: Any
+    memory: Any
+    mail: Any
+    used: Any
+    world: Any = ()
+    wire: Any = ()
+
+
+class Records(NamedTuple):
+    """What is kept of a round; `metrics` by name, () where none were asked for."""
+
+    model: Any
+    used: Any
+    metrics: Any = ()
+
+
+def start_state(layout: Layout, inputs: Inputs, models: Any, counted: bool) -> RunState:
+    """Before the first round, of one repeat; models as the topology has them."""
+    topology, algorithm = layout.topology, inputs.algorithm
+    begun = topology.begin(algorithm, models, inputs.wires, layout.agents)
+    wire: Any = ()
+    if not inputs.channel.plain():
+        one = inputs.channel.init(message_like(layout, inputs, topology.one(models)))
+        wire = jax.tree.map(lambda a: jnp.broadcast_to(a, (layout.agents, *jnp.shape(a))), one)
+    return RunState(*begun, none_used(counted), wire=wire)
+
+
+def trial(layout: Layout, inputs: Inputs, model: Any) -> tuple[Any, Any, Agent]:
+    """What an agent hears in the first round, what it answers, and the agent as it was used: for shapes."""
+    algorithm = inputs.algorithm
+    heard, memory = layout.topology.first_words(algorithm, model)
+    mine = Mine(take(inputs.own, 0), inputs.common)
+    agent = Agent(layout.oracle, mine, Stream(NO_LUCK, 0, 0), None, None, True, inputs.p[0])
+    message = one_agent(algorithm, 0).local(heard, memory, agent)[0]
+    return heard, message, agent
+
+
+def message_like(layout: Layout, inputs: Inputs, model: Any) -> Any:
+    """Zeros, in the shapes of what an agent sends; `model` is one."""
+    shapes = jax.eval_shape(lambda w: trial(layout, inputs, w)[1], model)
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+
+def start_worlds(layout: Layout, inputs: Inputs, seeds: tuple) -> Any:
+    """(repeats, agents, ...): where the agents' worlds begin; () where they do not go on between rounds."""
+    if layout.exact or not layout.oracle.moves:
+        return ()
+
+    def begin(low: Array, high: Array) -> Any:
+        def one(own: Any, agent: Array) -> Any:
+            return layout.oracle.begin(Mine(own, inputs.common), Stream(Key(low, high), jnp.int32(-1), agent))
+
+        return jax.vmap(one)(inputs.own, names_of(inputs, jnp.arange(layout.agents, dtype=jnp.int32)))
+
+    return jax.vmap(begin)(*seeds[AGENTS])
+
+
+def none_used(counted: bool) -> Any:
+    return np.zeros(3, np.int64) if counted else ()

@@ -1,0 +1,79 @@
+"""An experiment with everything known that it leaves open: per-agent numbers, local work, the oracle, the timetable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from fedpoint.channel import Channel, Gather
+from fedpoint.core.algorithm import Algorithm, bind_algorithm
+from fedpoint.graphs.topology import Graph, Star, Topology
+from fedpoint.graphs.wiring import Wires, wire
+from fedpoint.problems.base import Oracle, Problem
+from fedpoint.timing.base import Context, Timing
+from fedpoint.timing.mail import power_of_two
+
+if TYPE_CHECKING:
+    from fedpoint.experiment.experiment import Experiment
+    from fedpoint.graphs.network import Network
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """What engine, theory, planner, certificate and sites take. `for_rounds` makes timetables longer."""
+
+    experiment: Experiment
+    algorithm: Algorithm  # numbers per agent are `PerAgent`
+    timing: Timing  # with what it needs of the experiment, good for `rounds` rounds
+    topology: Topology
+    wires: Wires | tuple  # of a network: traced
+    start: Any  # checked; on a network it leads with the nodes
+    rounds: int = 1
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Bound:
+        algorithm = bind_algorithm(experiment.algorithm, experiment.problem)
+        bound = cls(experiment, algorithm, experiment.timing, Star(), (), experiment.start_model)
+        return bound.for_rounds(1)
+
+    def for_rounds(self, rounds: int) -> Bound:
+        """Good for so many rounds."""
+        e = self.experiment
+        context = Context(e.problem, self.algorithm, e.network, self.exact, e.seed, e.repeats, rounds)
+        timing = e.timing.bind(context)
+        if e.network is None:
+            topology: Topology = Star(timing.depth(rounds) if timing.late else 0, timing.rebase)
+            return replace(self, timing=timing, topology=topology, rounds=rounds)
+        wiring, wires = wire(e.network, power_of_two(timing.depth(rounds)))
+        return replace(self, timing=timing, topology=Graph(wiring), wires=wires, rounds=rounds)
+
+    @property
+    def problem(self) -> Problem:
+        return self.experiment.problem
+
+    @property
+    def network(self) -> Network | None:
+        return self.experiment.network
+
+    @property
+    def channel(self) -> Channel:
+        return self.experiment.channel
+
+    @property
+    def gather(self) -> Gather:
+        return self.experiment.gather
+
+    @property
+    def exact(self) -> bool:
+        return self.experiment.exact or self.algorithm.full
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        return self.problem.prepare(self.algorithm)
+
+    @cached_property
+    def solution(self) -> Any:
+        """What the models of a run are compared with, or None. This may read all data."""
+        aim = self.algorithm.aim(self.problem, self.network)
+        return self.topology.aim(self.algorithm, aim, self.problem.agents)

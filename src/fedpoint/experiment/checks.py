@@ -1,0 +1,121 @@
+"""What is refused before a run begins, each with one clear message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import FedpointError
+from fedpoint.problems.base import Problem
+from fedpoint.timing.base import Timing
+from fedpoint.timing.participation import Participation, as_participation
+from fedpoint.timing.schedule import Schedule, Synchronous
+
+if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do without
+    from fedpoint.graphs.network import Network
+
+
+def check_seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise FedpointError(f"seed must be a whole number, got {seed!r}")
+    return int(seed)
+
+
+def check_network(network: Any, names: list[str]) -> Network | None:
+    """The network with its nodes in the agents' order, or None."""
+    if network is None:
+        return None
+    from fedpoint.graphs.network import Network  # with scipy: only where there is one
+
+    if not isinstance(network, Network):
+        raise FedpointError(f"network must be an fp.Network, for instance fp.Network.from_networkx(G); got {network!r}")
+    return network.aligned(names)
+
+
+def check_timing(participation: Any, schedule: Any, on_network: bool) -> Timing:
+    """Who takes part, and when: a schedule for networks, a participation or a timed schedule with a fusion center."""
+    if on_network:
+        if participation is not None:
+            raise FedpointError("on a network nodes take turns by schedule=, not by participation=")
+        schedule = Synchronous() if schedule is None else schedule
+        if not isinstance(schedule, Schedule):
+            raise FedpointError(f"schedule must be one for networks, such as fp.Synchronous(); got {schedule!r}")
+        return schedule
+    if schedule is None or isinstance(schedule, Synchronous):
+        return as_participation(participation)
+    if participation is not None:
+        raise FedpointError("give participation= or schedule=: a schedule says who takes part")
+    if isinstance(schedule, Schedule):
+        raise FedpointError(f"{type(schedule).__name__} is a schedule for networks: give network= too")
+    return as_participation(schedule)
+
+
+def check_place(algorithm: Algorithm, network: Network | None) -> None:
+    """Refuse a method for networks without one, and a method that needs a fusion center on a network."""
+    title = algorithm.card.title
+    if network is None:
+        if algorithm.at_agents:
+            raise FedpointError(f"{title} runs on a network: give network=, for instance fp.Network.ring(10)")
+        return
+    if algorithm.at_agents:
+        return
+    if not algorithm.sends_changes():
+        raise FedpointError(
+            f"{title} needs a fusion center: on a network run FedGD, FedSGD, FedRelax, FedAvg or FedProx"
+        )
+    if network.degrees.max(initial=0.0) > 1 + 1e-12:
+        node = network.names[int(network.degrees.argmax())]
+        raise FedpointError(
+            f"{title} on a network averages with the weights of the edges, which must sum to at most 1 at every "
+            f"node; at {node} they sum to {network.degrees.max():.3g}: use network.metropolis()"
+        )
+
+
+def check_valid(algorithm: Algorithm, timing: Timing) -> None:
+    """Refuse a participation under which the method is not valid, with the reason."""
+    reason = algorithm.invalid_under(timing)
+    if reason:
+        raise FedpointError(reason)
+
+
+def check_start(problem: Problem, start: Any, nodes: int | None = None) -> Any:
+    """The start, checked against the problem's own. With `nodes` it leads with them; one for all is copied."""
+    own = problem.start()
+    if nodes is None:
+        return own if start is None else fitting(own, start)
+
+    def spread(model: Any) -> Any:
+        return jax.tree.map(lambda a: np.broadcast_to(a, (nodes, *np.shape(a))).copy(), model)
+
+    if start is None:
+        return spread(own)
+    one = [np.shape(a) for a in jax.tree.leaves(own)]
+    if [np.shape(a) for a in jax.tree.leaves(np.asarray(start) if isinstance(own, np.ndarray) else start)] == one:
+        return spread(fitting(own, start))
+    return fitting(spread(own), start)
+
+
+def fitting(own: Any, start: Any) -> Any:
+    """A start that fits the problem's own."""
+    if isinstance(own, np.ndarray | jax.Array):  # a model that is one array may be given as a list
+        start = np.asarray(start)
+    built: list[Any] = [jax.tree.structure(tree) for tree in (start, own)]
+    if built[0] != built[1]:
+        raise FedpointError(f"start is built as {built[0]}, but a model of this problem as {built[1]}")
+    given, like = jax.tree.leaves(start), jax.tree.leaves(own)
+    if any(np.shape(a) != np.shape(b) for a, b in zip(given, like, strict=True)):
+        shapes = [np.shape(a) for a in given], [np.shape(b) for b in like]
+        raise FedpointError(f"start has shapes {shapes[0]}, but a model of this problem has {shapes[1]}")
+    if not all(np.isfinite(a).all() for a in given):
+        raise FedpointError("start holds NaN or inf")
+    dtypes = [np.asarray(b).dtype for b in like]
+    leaves = [np.asarray(a, d) for a, d in zip(given, dtypes, strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(own), leaves)
+
+
+def as_given(timing: Timing) -> dict[str, Timing]:
+    """The argument by which a timing is given."""
+    return {"participation" if isinstance(timing, Participation) and not timing.on_clock else "schedule": timing}

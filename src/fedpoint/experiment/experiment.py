@@ -1,0 +1,225 @@
+"""What is to be run? One frozen value. Its constructor is the only place that refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NotRequired, Self, TypedDict
+
+import jax
+import numpy as np
+
+from fedpoint.algorithms.personal import Personal
+from fedpoint.channel import Channel, Gather, WeightedSums
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import FedpointError, check_count, nearest
+from fedpoint.core.memory_limits import check_room
+from fedpoint.core.vector import wrap
+from fedpoint.experiment.bound import Bound
+from fedpoint.experiment.checks import (
+    check_network,
+    check_place,
+    check_seed,
+    check_start,
+    check_timing,
+    check_valid,
+)
+from fedpoint.problems.any_model import AnyModel
+from fedpoint.problems.base import Problem
+from fedpoint.timing.base import Timing
+from fedpoint.timing.participation import Participation
+from fedpoint.timing.schedule import Schedule
+
+if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do without
+    from fedpoint.graphs.network import Network
+
+HISTORY_BYTES = 1 << 28  # recorded models of a whole run, from which records are thinned
+LARGE_MODEL = 4096  # floats, from which one agent's work fills the vector units by itself
+WORK = 3  # models' sizes that an agent at work takes: its model, its message, what it drew
+
+Metric = Callable[[Any], Any]  # of a `Snapshot`: round, model, hub and memory
+
+
+class Options(TypedDict):
+    """The arguments of an experiment beside method and problem; the verbs take them too."""
+
+    participation: NotRequired[Participation | int | str | None]
+    network: NotRequired[Network | None]
+    schedule: NotRequired[Schedule | Participation | None]
+    channel: NotRequired[Channel | None]
+    gather: NotRequired[Gather | None]
+    share: NotRequired[Any]
+    start: NotRequired[Any]
+    exact: NotRequired[bool]
+    seed: NotRequired[int]
+    repeats: NotRequired[int]
+    record_every: NotRequired[int | None]
+    metrics: NotRequired[Mapping[str, Metric]]
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """A method on a problem, and all that decides what a run of it does.
+
+    Args:
+        algorithm: for instance `fp.FedAvg(step=0.02, local_steps=10)`.
+        problem: from `fp.problems`, or your own.
+        participation: None for everyone, a number L for `fp.Uniform(L)`, or a scheme.
+        network: an `fp.Network`: then every agent is a node with a model of its own, and there is no fusion center.
+        schedule: when nodes of a network work and how old is what they hear (`fp.PartiallyAsynchronous`, ...), or, with
+            a fusion center, answers on a clock (`fp.Arrivals`, `fp.Waiting`).
+        channel: what happens to a message on its way (`fp.channel`).
+        gather: how a hub makes one inbox of many messages (`fp.channel.Median`, ...); default: weighted sums.
+        share: which parts of a model are shared, for instance `["body"]`; the others stay at their agent. Default: all.
+        start: the model to start from (default: the problem's own start).
+        exact: exact fields: no sampling noise. Participation stays random.
+        seed, repeats: repeats are independent runs, batched.
+        record_every: rounds between records; default 1, or more where all models would not fit into memory.
+        metrics: functions of the state, by name, recorded beside the model.
+
+    >>> import fedpoint as fp
+    >>> e = fp.Experiment(fp.FedAvg(step=0.1), fp.problems.Quadratic(1.0, [[0.0], [2.0]]), repeats=2)
+    >>> fp.run(e.replace(seed=3), rounds=5).error.shape
+    (2, 6)
+    """
+
+    algorithm: Algorithm
+    problem: Problem
+    participation: Participation | int | str | None = None
+    network: Network | None = None
+    schedule: Schedule | Participation | None = None
+    channel: Channel = field(default=None)  # type: ignore[assignment]
+    gather: Gather = field(default=None)  # type: ignore[assignment]
+    share: Any = None
+    start: Any = None
+    exact: bool = False
+    seed: int = 0
+    repeats: int = 1
+    record_every: int | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.algorithm, Algorithm):
+            raise FedpointError(f"the algorithm must be an object such as fp.FedAvg(step=0.1), got {self.algorithm!r}")
+        if not isinstance(self.problem, Problem | AnyModel):
+            raise FedpointError(
+                f"the problem must be one of fp.problems, or your own fp.problems.Problem; got {self.problem!r}"
+            )
+        check_count("repeats", self.repeats, 1)
+        if self.record_every is not None:
+            check_count("record_every", self.record_every, 1)
+        if self.share is not None:
+            self._set(algorithm=_personal(self.algorithm, self.share))
+        self._set(seed=check_seed(self.seed), network=check_network(self.network, self.problem.names))
+        for name, default, kind in (("channel", Channel(), Channel), ("gather", WeightedSums(), Gather)):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise FedpointError(f"{name} must be an fp.{kind.__name__}, got {value!r}")
+            self._set(**{name: default if value is None else value})
+        self._check_metrics()
+        self._set(timing=check_timing(self.participation, self.schedule, self.network is not None))
+        if isinstance(self.problem, AnyModel):
+            self._check_any_model()
+            return
+        check_place(self.algorithm, self.network)
+        check_valid(self.algorithm, self.timing)
+        self._check_gather()
+        nodes = None if self.network is None else self.problem.agents
+        self._set(start_model=jax.tree.map(np.asarray, check_start(self.problem, self.start, nodes)))
+        self.timing.slots(self.problem.agents)
+        self.check_repeats(self.repeats)
+
+    timing: Timing = field(init=False, repr=False)
+    start_model: Any = field(init=False, repr=False, default=None)
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _check_metrics(self) -> None:
+        if not isinstance(self.metrics, Mapping):
+            raise FedpointError(f"metrics must be a dictionary of functions by name, got {self.metrics!r}")
+        for name, function in self.metrics.items():
+            if not isinstance(name, str) or not callable(function):
+                raise FedpointError(f"metrics: {name!r} must be a name and {function!r} a function of the state")
+
+    def _check_gather(self) -> None:
+        if self.gather.conserves:
+            return
+        if self.network is not None:
+            raise FedpointError(
+                f"gather={type(self.gather).__name__} is for a fusion center: a node of a network hears weighted sums"
+            )
+        if self.algorithm.conserves_a_sum():
+            raise FedpointError(
+                f"{self.algorithm.card.title} conserves a sum over all agents, which {type(self.gather).__name__} does "
+                "not: run it with weighted sums, or FedAvg with this gather"
+            )
+
+    def _check_any_model(self) -> None:
+        if self.algorithm.fits_any_model is False:
+            raise FedpointError(
+                f"{self.algorithm.card.title} cannot run with models that only fit and predict: use "
+                "fp.FedRelax(coupling=...)"
+            )
+        others = {"participation": self.participation, "start": self.start, "exact": self.exact or None}
+        for name, value in others.items():
+            if value is not None:
+                raise FedpointError(f"{name}= is not for models that only fit and predict: leave it out")
+        if self.network is None:
+            raise FedpointError("AnyModel needs a network of neighbours: give network=, such as fp.Network.ring(K)")
+
+    def check_repeats(self, lanes: int) -> None:
+        """Refuse more repeats (times points of a sweep) than there is memory for: their states, and a round's work."""
+        if lanes == 1:
+            return
+        agents = self.problem.agents
+        by_node = self.network is not None
+        node = jax.tree.map(lambda a: a[0], self.start_model) if by_node else self.start_model
+        hub, memory = (_numbers(part) for part in jax.eval_shape(lambda w: self.algorithm.init(wrap(w)), node))
+        size, hubs = _numbers(node), agents if by_node else 1
+        at_once = self.timing.slots(agents) if size <= LARGE_MODEL else 1  # large models are worked on one by one
+        each = hubs * hub + agents * memory + WORK * at_once * size
+        check_room(lanes * each, f"{lanes:,} repeats at once", "take fewer, with other seeds for more")
+
+    def every(self, rounds: int, lanes: int | None = None) -> int:
+        """Rounds between records: as asked for, or so many that all of them fit into memory."""
+        if self.record_every is not None:
+            return int(self.record_every)
+        size = sum(a.nbytes for a in jax.tree.leaves(self.start_model)) * (lanes or self.repeats) * (rounds + 1)
+        return max(1, math.ceil(size / HISTORY_BYTES))
+
+    def bind(self) -> Bound:
+        """With everything known that it leaves open."""
+        return self._bound
+
+    @cached_property
+    def _bound(self) -> Bound:
+        return Bound.of(self)
+
+    def arguments(self) -> dict[str, Any]:
+        """As they were given, by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
+
+    def replace(self, **changes: Any) -> Self:
+        """The same experiment but for these arguments."""
+        known = [f.name for f in dataclasses.fields(self) if f.init]
+        for name in changes:
+            if name not in known:
+                raise FedpointError(f"an experiment has no {name!r}: {nearest(name, known)}")
+        return type(self)(**{**self.arguments(), **changes})
+
+
+def _personal(algorithm: Algorithm, share: Any) -> Algorithm:
+    """The method that shares only these parts of a model."""
+    names = [share] if isinstance(share, str) else share
+    if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
+        raise FedpointError(f"share must be the names of the parts of a model that are shared, got {share!r}")
+    return algorithm if isinstance(algorithm, Personal) else Personal(algorithm, shared=tuple(names))
+
+
+def _numbers(tree: Any) -> int:
+    return sum(math.prod(np.shape(a)) for a in jax.tree.leaves(tree))

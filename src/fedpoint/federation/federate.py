@@ -1,0 +1,68 @@
+"""The same over sites that keep their data: `fp.federate` rehearses a study in this process, message by message."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedpoint.core.errors import FedpointError
+from fedpoint.federation.hub import Hub
+from fedpoint.federation.inprocess import Fault, InProcess
+from fedpoint.federation.ledger import Ledger
+from fedpoint.federation.result import Federated
+from fedpoint.federation.site import Site
+from fedpoint.federation.study import Study, parse, read
+
+
+def federate(
+    study: str | Path | Mapping[str, Any] | Study,
+    data: Mapping[str, str | Path] | None = None,
+    folder: str | Path | None = None,
+    *,
+    seconds: Any = 1.0,
+    faults: Iterable[Fault] = (),
+    tell: Callable[[dict[str, Any]], None] = lambda event: None,
+) -> Federated:
+    """Run a study with all its sites in this process: a rehearsal of what `fedpoint federate` does between machines.
+
+    Every message is serialised, validated and audited as between machines; only the network is missing.
+
+    Args:
+        study: a study file, its content, or a `Study`.
+        data: each site's file; None where the problem is generated.
+        folder: where hub and sites keep what they keep; a second call goes on from there. Default: one that is removed
+            with the result.
+        seconds: how long sites take on the virtual clock: a number, one by site, or a function of (site, order).
+        faults: what goes wrong (`fedpoint.federation.inprocess.Fault`).
+        tell: hears of every round.
+
+    >>> made = federate({
+    ...     "name": "trial", "sites": ["a", "b"], "server": "localhost:8102", "rounds": 30,
+    ...     "problem": {"kind": "quadratic", "H": [1.0, 1.0], "centers": [[0.0], [1.0]]},
+    ...     "algorithm": {"name": "fedavg", "step": 0.5},
+    ... })
+    >>> made.model.round(6)
+    array([0.5])
+    """
+    if not isinstance(study, Study):
+        study = parse(dict(study)) if isinstance(study, Mapping) else read(study)
+    data = {} if data is None else data
+    unknown = sorted(set(data) - set(study.sites))
+    if unknown:
+        raise FedpointError(f"{', '.join(unknown)}: no site of {study.name}: {', '.join(study.sites)}")
+    root = Path(tempfile.mkdtemp(prefix="fedpoint-") if folder is None else folder)
+    sites = {name: Site(study, name, root / name, data.get(name)).answer for name in study.sites}
+    engine, ledger = InProcess(sites, seconds, faults), Ledger(root / "hub", study)
+    try:
+        Hub(study, engine, ledger, tell).run()
+    finally:
+        engine.close()
+        ledger.close()
+    made = Federated(root / "hub")
+    if folder is None:
+        weakref.finalize(made, shutil.rmtree, root, True)
+    return made

@@ -1,0 +1,284 @@
+"""GTVMin over couplings: the path of its solutions, and the coupling by validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.text_table import aligned
+from fedpoint.graphs.gtv.minimum import minimise, solve
+from fedpoint.graphs.gtv.nodes import Local, check, check_convex
+from fedpoint.graphs.network import Network
+from fedpoint.problems.base import Problem, numbers
+from fedpoint.problems.rows import RowsProblem
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Path:
+    """GTVMin's solutions over couplings, in the order they were given. Print it for a table."""
+
+    couplings: np.ndarray  # (n,)
+    models: Any  # (n, K, ...)
+    losses: np.ndarray  # (n, K): L_i(w_i)
+    variation: np.ndarray  # (n,): sum over edges of A_ij |w_i - w_j|^2
+    names: list[str] = field(repr=False)
+
+    def __repr__(self) -> str:
+        low, high = self.couplings.min(), self.couplings.max()
+        return f"<GTVMin path: {len(self.couplings)} couplings from {low:g} to {high:g}, {len(self.names)} nodes>"
+
+    def __str__(self) -> str:
+        rows = [("coupling", "sum of losses", "total variation", "objective")]
+        for a, own, tv in zip(self.couplings, self.losses.sum(1), self.variation, strict=True):
+            rows.append((f"{a:g}", f"{own:.6g}", f"{tv:.6g}", f"{own + a * tv:.6g}"))
+        return "\n".join(aligned(rows, left=0, ruled=False))
+
+    def plot(
+        self, path: str | FilePath | None = None, parameter: int | None = None, title: str | None = None
+    ) -> Figure:
+        """Losses and total variation against the coupling; with `parameter`, that number of every node's model."""
+        from fedpoint.show.plots import COLOURS, Line, check_path, draw, end_labels, one_axes, save, style
+
+        if path is not None:
+            check_path(path)
+        order = np.argsort(self.couplings)
+        x = self.couplings[order]
+        some = x > 0
+        if some.sum() < 2:
+            raise FedpointError("a picture of a path needs at least two couplings above 0")
+        x = x[some]
+        figure, ax = one_axes(width=7.6)
+        if parameter is None:
+            parts = (("sum of losses", self.losses.sum(1)), ("total variation", self.variation))
+            lines = [Line(x, y[order][some], label, COLOURS[i]) for i, (label, y) in enumerate(parts)]
+            draw(ax, lines, log=all((line.y > 0).all() for line in lines))
+        else:
+            flat = np.concatenate([a.reshape(*a.shape[:2], -1) for a in jax.tree.leaves(self.models)], axis=2)
+            if not 0 <= parameter < flat.shape[2]:
+                raise FedpointError(f"parameter {parameter} is not there: a model has {flat.shape[2]} numbers, from 0")
+            values = flat[order][some][:, :, parameter]
+            few = values.shape[1] <= 12
+            lines = [
+                Line(x, y, name, COLOURS[i % len(COLOURS)] if few else COLOURS[0])
+                for i, (name, y) in enumerate(zip(self.names, values.T, strict=True))
+            ]
+            draw(ax, lines, log=False, width=1.6 if few else 0.7)
+        style(ax, "coupling", "" if parameter is None else f"parameter {parameter} of every node", title)
+        _log_axis(ax)
+        if len(lines) <= 12:
+            end_labels(ax, lines)
+        if path is not None:
+            save(figure, path)
+        return figure
+
+
+def path(task: Problem, network: Network, couplings: Sequence[float] | np.ndarray, tolerance: float = 1e-13) -> Path:
+    """GTVMin's solutions over couplings, each started from the one before it in size.
+
+    >>> import fedpoint as fp
+    >>> two = fp.problems.Quadratic(2.0, [[0.0], [3.0]])
+    >>> print(path(two, Network.from_edges([(0, 1)]), [0.0, 1.0]))
+    coupling  sum of losses  total variation  objective
+           0              0                9          0
+           1              2                1          3
+    """
+    network, _ = check(task, network, 0.0)
+    values = _check_couplings(couplings)
+    local = Local(task)
+    check_convex(task, None)
+    solutions = _along(local, network, values, tolerance)
+    losses = np.stack([local.losses(W) for W in solutions])
+    variation = np.array([network.total_variation(W) for W in solutions])
+    models = jax.tree.map(lambda *a: np.stack(a), *(local.models(W) for W in solutions))
+    return Path(values, models, losses, variation, list(task.names))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The coupling with the least held-out error, and the models refitted with it to all rows.
+
+    errors: (n,) the mean over nodes of their held-out error, the mean loss of a held-out row without penalties.
+    standard_errors: (n,) of that mean, over nodes. node_errors: (n, K), nan for nodes of which nothing was held out.
+    """
+
+    coupling: float
+    models: Any
+    couplings: np.ndarray
+    errors: np.ndarray
+    standard_errors: np.ndarray
+    node_errors: np.ndarray
+    how: str
+
+    @property
+    def best(self) -> int:
+        """The place of the chosen coupling among those tried."""
+        return int(np.argmin(self.errors))
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the chosen coupling is the smallest or the largest tried: a wider range may hold a better one."""
+        return len(self.couplings) > 1 and self.coupling in (self.couplings.min(), self.couplings.max())
+
+    def __repr__(self) -> str:
+        edge = "" if not self.at_edge else ", at the edge of the couplings tried"
+        return (
+            f"<coupling {self.coupling:.4g}{edge}: held-out error {self.errors[self.best]:.6g} "
+            f"+- {self.standard_errors[self.best]:.2g} ({self.how})>"
+        )
+
+    def __str__(self) -> str:
+        rows = [("coupling", "held-out error", "standard error", "")]
+        for i in np.argsort(self.couplings):
+            mark = "chosen" if i == self.best else ""
+            rows.append((f"{self.couplings[i]:.4g}", f"{self.errors[i]:.6g}", f"{self.standard_errors[i]:.2g}", mark))
+        return "\n".join(aligned(rows, left=0, ruled=False))
+
+    def plot(self, path: str | FilePath | None = None, title: str | None = None) -> Figure:
+        """Held-out error against the coupling, with a band of one standard error; a dot at the choice."""
+        from fedpoint.show.plots import COLOURS, Line, check_path, draw, one_axes, save, style
+
+        if path is not None:
+            check_path(path)
+        order = np.argsort(self.couplings)
+        order = order[self.couplings[order] > 0]
+        x, y, e = self.couplings[order], self.errors[order], self.standard_errors[order]
+        figure, ax = one_axes()
+        draw(ax, [Line(x, y, "", COLOURS[0])], log=False)
+        ax.fill_between(x, y - e, y + e, color=COLOURS[0], alpha=0.15, linewidth=0)
+        if self.coupling > 0:
+            ax.plot([self.coupling], [self.errors[self.best]], "o", color=COLOURS[1], zorder=5)
+        style(ax, "coupling", f"held-out error ({self.how})", title)
+        _log_axis(ax)
+        if path is not None:
+            save(figure, path)
+        return figure
+
+
+def choose(
+    task: Problem,
+    network: Network,
+    couplings: Sequence[float] | np.ndarray | None = None,
+    held_out: float | RowsProblem | None = None,
+    folds: int = 5,
+    seed: int = 0,
+    tolerance: float = 1e-10,
+) -> Choice:
+    """The coupling by validation: rows of each node are held out, the rest is fitted, the error is that of each node's
+    model on its own held-out rows.
+
+    Args:
+        couplings: to try; default: 13 over six decades around the one where coupling and local curvature balance.
+        held_out: a share of each node's rows, held out once; or a problem of the same agents with the rows to test on.
+            Default: cross-validation over `folds`.
+        seed: of the split. A node keeps at least one row; one with a single row is only fitted.
+        tolerance: of the fits on the way; the last one, to all rows, is to rounding.
+    """
+    network, _ = check(task, network, 0.0)
+    if not isinstance(task, RowsProblem):
+        raise FedpointError(f"{type(task).__name__} stores no rows that could be held out: give path() the couplings")
+    check_convex(task, None)
+    values = balanced(task, network) if couplings is None else _check_couplings(couplings)
+    splits, how = splits_of_rows(task, held_out, folds, seed)
+    total, times = np.zeros((len(values), task.agents)), np.zeros(task.agents)
+    for train, test, tested in splits:
+        fitted = _along(Local(train), network, values, tolerance)
+        local = Local(test)
+        for n, W in enumerate(fitted):
+            total[n] += np.where(tested, local.row_errors(W), 0.0)
+        times += tested
+    each = np.where(times > 0, total / np.maximum(times, 1), np.nan)
+    errors = np.nanmean(each, axis=1)
+    some = int((times > 0).sum())
+    spread = np.nanstd(each, axis=1, ddof=1) / np.sqrt(some) if some > 1 else np.full(len(values), np.nan)
+    best = float(values[int(np.argmin(errors))])
+    return Choice(best, solve(task, network, best), values, errors, spread, each, how)
+
+
+def balanced(task: Problem, network: Network, count: int = 13, decades: float = 6.0) -> np.ndarray:
+    """Couplings around s/(2 d), s the nodes' typical curvature (the mean eigenvalue of a Hessian), d their degree:
+    there a node's own rows and its neighbours pull alike."""
+    network, _ = check(task, network, 0.0)
+    if not len(network.edges):
+        raise FedpointError("the network has no edge: there is nothing to couple")
+    local = Local(task)
+    curvature = np.median(local.curvature(local.begin(None)))
+    degree = np.median(network.degrees[network.degrees > 0])
+    if not (np.isfinite(curvature) and curvature > 0):
+        raise FedpointError("the losses have no curvature at the start, so there is no scale: give couplings=")
+    return curvature / (2 * degree) * np.logspace(-decades / 2, decades / 2, count)
+
+
+def _check_couplings(couplings: Any) -> np.ndarray:
+    values = numbers("couplings", couplings)
+    if values.ndim != 1 or not len(values) or not (np.isfinite(values) & (values >= 0)).all():
+        raise FedpointError(f"couplings must be a list of numbers, at least 0; got {couplings!r}")
+    return values
+
+
+def _along(local: Local, network: Network, couplings: np.ndarray, tolerance: float) -> list[np.ndarray]:
+    """(K, d) for every coupling, each started from the next smaller one's."""
+    found: dict[int, np.ndarray] = {}
+    W = local.begin(None)
+    for i in np.argsort(couplings):
+        W = found[int(i)] = minimise(local, network, float(couplings[i]), W, tolerance)
+    return [found[i] for i in range(len(couplings))]
+
+
+def splits_of_rows(task: RowsProblem, held_out: Any, folds: int, seed: int) -> tuple[list, str]:
+    """(what is fitted, what is tested, whose rows were held out) of every split, and how that is called."""
+    if isinstance(held_out, RowsProblem):
+        if held_out.names != task.names:
+            raise FedpointError("held_out: a problem with the same agents, in the same order, as the task")
+        if type(held_out.oracle) is not type(task.oracle):
+            raise FedpointError(f"held_out: rows of {type(held_out).__name__} for a task of {type(task).__name__}")
+        return [(task, held_out, np.ones(task.agents, bool))], "given rows"
+    draw = np.random.default_rng(seed)
+    counts = task.local_rows()
+    orders = [draw.permutation(m) for m in counts]
+    if held_out is not None:
+        share = numbers("held_out", held_out)
+        if share.ndim or not 0 < share < 1:
+            raise FedpointError(f"held_out: a share of rows between 0 and 1, or a problem; got {held_out!r}")
+        taken = [np.clip(round(float(share) * m), min(m - 1, 1), m - 1) for m in counts]
+        tests = [[order[:n] for order, n in zip(orders, taken, strict=True)]]
+        how = f"{float(share):g} of each node's rows"
+    else:
+        if isinstance(folds, bool) or not isinstance(folds, int | np.integer) or folds < 2:
+            raise FedpointError(f"folds must be a whole number, at least 2; got {folds!r}")
+        first = draw.integers(folds, size=len(counts))  # nodes of few rows are not all tested in the same folds
+        tests = [
+            [order[(np.arange(len(order)) + a) % folds == f] if len(order) > 1 else order[:0]
+             for order, a in zip(orders, first, strict=True)]
+            for f in range(folds)
+        ]  # fmt: skip
+        how = f"{folds} folds"
+    if max(counts) < 2:
+        raise FedpointError("every node has a single row: none can be held out")
+    splits = []
+    for test in tests:
+        tested = np.array([len(rows) > 0 for rows in test])
+        if not tested.any():
+            continue
+        train = [np.setdiff1d(np.arange(m), rows) for m, rows in zip(counts, test, strict=True)]
+        # A problem has no empty agents: a node of which nothing is tested lends one row, whose error is passed over.
+        some = [np.sort(rows) if len(rows) else np.arange(1) for rows in test]
+        splits.append((task.restricted(train), task.restricted(some), tested))
+    return splits, how
+
+
+def _log_axis(ax: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator())
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

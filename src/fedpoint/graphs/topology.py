@@ -1,0 +1,285 @@
+"""Where do messages meet? At one hub, or at a hub of every node: two answers to the same questions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedpoint.channel.base import Hub
+from fedpoint.core.algorithm import Algorithm, Model, State
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.random import NO_LUCK
+from fedpoint.core.vector import take, where
+from fedpoint.graphs.wiring import Wires, Wiring, hear, inbox_of, newest, rebased
+from fedpoint.timing.base import Tick
+from fedpoint.timing.mail import Mail, look, open_mail, post
+
+if TYPE_CHECKING:  # who calls: it lies above
+    from fedpoint.engine.round import Round
+    from fedpoint.engine.state import RunState
+
+
+class Said(NamedTuple):
+    """What agents hear: all the same, or each its own (leading axis); in which round, where that was an earlier one;
+    and what each of them is known to have said last, where the channel sends differences."""
+
+    common: Any = None
+    each: Any = None
+    when: Any = None
+    last: Any = None
+
+
+class Used(NamedTuple):
+    """What a round took: models sent down, answers, field evaluations."""
+
+    down: Any
+    up: Any
+    evaluations: Any
+
+
+class Begun(NamedTuple):
+    """Hubs, memories and mail before the first round."""
+
+    hub: State
+    memory: State
+    mail: Mail | tuple
+
+
+@dataclass(frozen=True)
+class Topology(ABC):
+    """Structure, compiled in; the numbers of its wires are traced."""
+
+    late = 0  # versions of what a hub said that answers may come from; 0: a round's answers come in the round
+    lookahead: ClassVar[int] = 0  # rounds beyond its own that a round must know who works in
+    by_node: ClassVar[bool] = False  # every agent has a hub and a model of its own
+
+    # Plain numbers.
+
+    @property
+    @abstractmethod
+    def depth(self) -> int:
+        """How many messages of each sender are kept; 0: none."""
+
+    @abstractmethod
+    def deepened(self, depth: int) -> Topology:
+        """With room for so many."""
+
+    @abstractmethod
+    def constant_use(self, slots: int, agents: int, evaluations: int) -> Used | None:
+        """What every round takes, where all places are filled."""
+
+    def models(self, agents: int) -> int:
+        """How many models there are."""
+        return agents if self.by_node else 1
+
+    def one(self, models: Any) -> Any:
+        """The first of them."""
+        return jax.tree.map(lambda a: a[0], models) if self.by_node else models
+
+    def spread(self, model: Any, agents: int) -> Any:
+        """One model as the models of all hubs."""
+        if not self.by_node:
+            return model
+        return jax.tree.map(lambda a: np.broadcast_to(a, (agents, *np.shape(a))).copy(), model)
+
+    def aim(self, algorithm: Algorithm, aim: Any, agents: int) -> Any:
+        """What the models are compared with."""
+        return aim if aim is None or algorithm.at_agents else self.spread(aim, agents)
+
+    def mean_model(self, models: Any, weights: np.ndarray) -> Any:
+        """The global model of what leads with repeats: sum_k p_k w_k where there are several."""
+        if not self.by_node:
+            return models
+        return jax.tree.map(lambda a: np.tensordot(a, weights.astype(a.dtype), axes=(1, 0)), models)
+
+    def agents_models(self, models: Any, agents: int) -> Any:
+        """(repeats, agents, ...): the model of each agent."""
+        if self.by_node:
+            return models
+        return jax.tree.map(lambda a: np.broadcast_to(a[:, None], (len(a), agents, *a.shape[1:])), models)
+
+    # Traced.
+
+    def per_hub(self, function: Callable) -> Callable:
+        """function for every hub."""
+        return jax.vmap(function) if self.by_node else function
+
+    def settled(self, algorithm: Algorithm, hub: State, memory: State, agents: int) -> State:
+        """Memories of all agents, completed by what they would hear next."""
+        if self.by_node:
+            return jax.vmap(algorithm.settle)(hub, memory)
+        return jax.vmap(lambda m: algorithm.settle(hub, m), axis_size=agents)(memory)
+
+    @abstractmethod
+    def begin(self, algorithm: Algorithm, models: Model, wires: Wires | tuple, agents: int) -> Begun:
+        """Before the first round."""
+
+    @abstractmethod
+    def first_words(self, algorithm: Algorithm, model: Model) -> tuple[State, State]:
+        """What one agent hears in the first round, and what it remembers."""
+
+    @abstractmethod
+    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Any) -> tuple[RunState, Any, Used]:
+        """Agents hear, work and answer: the state after it, what is on its way to hubs, and what it took."""
+
+    @abstractmethod
+    def listen(self, at: Round, state: RunState, sent: Any, tick: Tick, after: Tick) -> RunState:
+        """Hubs hear and combine."""
+
+
+def _picked(tree: Any, agents: Array | None) -> Any:
+    return tree if agents is None else take(tree, agents)
+
+
+@dataclass(frozen=True)
+class Star(Topology):
+    """One hub, which everybody who is asked hears and answers."""
+
+    late: int = 0
+    rebase: bool = False  # a late answer is merged as a model, not as a change
+
+    @property
+    def depth(self) -> int:
+        return self.late
+
+    def deepened(self, depth: int) -> Star:
+        return replace(self, late=max(self.late, depth) if self.late else 0)
+
+    def constant_use(self, slots: int, agents: int, evaluations: int) -> Used | None:
+        return Used(slots, slots, slots * evaluations)
+
+    def begin(self, algorithm: Algorithm, models: Model, wires: Wires | tuple, agents: int) -> Begun:
+        begun = algorithm.init(models)
+        hub, one = jax.tree.map(lambda a: a if isinstance(a, np.ndarray | Array) else np.asarray(a), begun)
+        memory = jax.tree.map(lambda a: a[None].repeat(agents, 0), one)  # by NumPy, where the model is NumPy's
+        if not self.late:
+            return Begun(hub, memory, ())
+        said = algorithm.say(hub, NO_LUCK.row())
+        return Begun(hub, memory, open_mail(jax.tree.map(lambda a: jnp.asarray(a)[None], said), max(self.late, 2)))
+
+    def first_words(self, algorithm: Algorithm, model: Model) -> tuple[State, State]:
+        hub, memory = algorithm.init(model)
+        return algorithm.say(hub, NO_LUCK.row()), memory
+
+    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Any) -> tuple[RunState, Inbox, Used]:
+        said = at.algorithm.say(state.hub, at.hub_luck())
+        if self.late:  # answers to what the hub said some versions ago
+            sender, value = jnp.zeros(1, jnp.int32), jax.tree.map(lambda a: a[None], said)
+            state = state._replace(mail=post(state.mail, sender, jnp.ones(1, bool), value, at.number))
+        inbox, state, spent = self.meet(at, state, tick, said, ahead)
+        return state, inbox, Used(tick.asked, jnp.sum(tick.heard, dtype=jnp.int64), spent)
+
+    def meet(self, at: Round, state: RunState, tick: Tick, said: State, ahead: Any) -> tuple[Inbox, RunState, Any]:
+        """The agents of a tick work: what is heard of them, the state after it, and their field evaluations."""
+        heard = Said(common=said)
+        if self.late:
+            when = at.number - tick.age
+            heard = Said(each=look(state.mail, jnp.zeros(when.shape, jnp.int32), when), when=when)
+        done = at.work(state, tick.agents, heard, ahead, summed=None if self.rebase else tick)
+        messages = done.messages
+        if self.rebase:
+            then, now = jax.vmap(at.algorithm.base)(heard.each), at.algorithm.base(said)
+            messages = jax.tree.map(lambda m, x, w: m + x - w, messages, then, now)
+        abandons = at.inputs.timing.abandons
+        counts = tick.heard & tick.merge if abandons else tick.heard
+        kept = at.commit((state.memory, state.wire), tick.agents, counts, done.kept, sure=not abandons)
+        if not isinstance(messages, Inbox):
+            messages = at.fenced(at.inputs.gather.inbox, messages, tick.weight, tick.share)
+        state = state._replace(memory=kept[0], wire=kept[1], world=done.world)
+        return messages, state, jnp.sum(tick.heard * done.spent, dtype=jnp.int64)
+
+    def listen(self, at: Round, state: RunState, sent: Inbox, tick: Tick, after: Tick) -> RunState:
+        channel = at.inputs.channel
+        if not channel.plain():
+            sent = channel.release(sent, Hub(at.release_luck(), at.number, tick.weight.max()))
+        hub = at.fenced(at.algorithm.combine, state.hub, sent)
+        return state._replace(hub=where(tick.merge, hub, state.hub) if at.inputs.timing.abandons else hub)
+
+
+@dataclass(frozen=True)
+class Graph(Topology):
+    """A hub at every node: those whose turn it is work and tell their neighbours, and those whose turn comes next hear
+    what has reached them by then."""
+
+    lookahead: ClassVar[int] = 1
+    by_node: ClassVar[bool] = True
+
+    wiring: Wiring
+
+    @property
+    def depth(self) -> int:
+        return self.wiring.depth
+
+    def deepened(self, depth: int) -> Graph:
+        return replace(self, wiring=replace(self.wiring, depth=max(self.wiring.depth, depth)))
+
+    def constant_use(self, slots: int, agents: int, evaluations: int) -> Used | None:
+        return Used(0, self.wiring.arcs, slots * evaluations) if slots == agents else None
+
+    def begin(self, algorithm: Algorithm, models: Model, wires: Wires | tuple, agents: int) -> Begun:
+        """Models lead with the nodes. Everybody has heard what the neighbours start from."""
+        hub, memory = jax.vmap(algorithm.init)(models)
+        if not algorithm.at_agents:
+            return Begun(hub, memory, open_mail(bases(algorithm, hub), self.depth))
+        mail = open_mail(jax.vmap(algorithm.hello)(models), self.depth)
+        total = hear(self.wiring, wires, mail, None, lambda arc, says: jnp.zeros_like(arc), 0)
+        return Begun(jax.vmap(algorithm.combine)(hub, inbox_of(total, wires.mass)), memory, mail)
+
+    def first_words(self, algorithm: Algorithm, model: Model) -> tuple[State, State]:
+        hub, memory = algorithm.init(model)
+        if algorithm.at_agents:  # hubs hold what they hear
+            hub = algorithm.combine(hub, Inbox(*(algorithm.hello(model),) * 2, jnp.ones(()), jnp.ones(())))
+        return algorithm.say(hub, NO_LUCK.row()), memory
+
+    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Any) -> tuple[RunState, None, Used]:
+        algorithm, wires = at.algorithm, at.inputs.wires
+        nodes = jnp.arange(at.layout.agents, dtype=jnp.int32) if tick.agents is None else tick.agents
+        names = at.names(nodes)
+        said = jax.vmap(lambda hub, node: algorithm.say(hub, at.hub_luck(node)))(_picked(state.hub, tick.agents), names)
+        last = None
+        if not at.inputs.channel.lossless:  # neighbours know what a node said last: the difference is sent
+            last = look(state.mail, nodes, at.number)
+        base = None if algorithm.at_agents else jax.vmap(algorithm.base)(said)
+        done = at.work(state, tick.agents, Said(each=said, last=last), ahead, works=tick.heard, base=base)
+        sure = at.inputs.timing.all_heard
+        memory, wire = at.commit((state.memory, state.wire), tick.agents, tick.heard, done.kept, sure)
+        if self.depth == 1 and tick.agents is None and sure:
+            mail = state.mail._replace(value=done.messages)
+        else:
+            mail = post(state.mail, nodes, tick.heard, done.messages, at.number + 1)
+        degree = wires.first[nodes + 1] - wires.first[nodes]
+        sent = jnp.sum(jnp.where(tick.heard, degree, 0), dtype=jnp.int64)
+        spent = jnp.sum(tick.heard * done.spent, dtype=jnp.int64)
+        return state._replace(memory=memory, wire=wire, mail=mail, world=done.world), None, Used(0, sent, spent)
+
+    def listen(self, at: Round, state: RunState, sent: None, tick: Tick, after: Tick) -> RunState:
+        def age(arc: Array, says: Array) -> Array:
+            return at.inputs.timing.age(at.keys[1], at.number + 1, arc, says)
+
+        return self.heard(at, state, after, age, at.number + 1)
+
+    def heard(self, at: Round, state: RunState, after: Tick, age: Callable, version: Any) -> RunState:
+        """The hubs of the nodes whose turn it is `after` hear what has reached them by then, `age(arc, says)` old."""
+        algorithm, wires = at.algorithm, at.inputs.wires
+        total = hear(self.wiring, wires, state.mail, after.agents, age, version)
+        hub, mass = at.fenced(lambda: (_picked(state.hub, after.agents), _picked(wires.mass, after.agents)))
+        if algorithm.at_agents:
+            inbox = at.fenced(inbox_of, total, mass)
+        else:
+            own = newest(state.mail, version) if after.agents is None else look(state.mail, after.agents, version)
+            inbox = at.fenced(lambda t, y, m: rebased(t, y, m, bases(algorithm, hub)), total, own, mass)
+        new = at.fenced(jax.vmap(algorithm.combine), hub, inbox)
+        return state._replace(hub=at.commit(state.hub, after.agents, after.heard, new, at.inputs.timing.all_heard))
+
+
+def bases(algorithm: Algorithm, hub: State) -> Model:
+    """What the changes of nodes with these hubs are changes of."""
+    row = NO_LUCK.row()
+    return jax.vmap(lambda h: algorithm.base(algorithm.say(h, row)))(hub)

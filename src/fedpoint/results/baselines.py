@@ -1,0 +1,259 @@
+"""What did `fp.baselines` find? Errors by method and agent, their differences, as a table and a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.numbers import finite
+from fedpoint.core.text_table import aligned
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Held-out error of `method` less that of `against`, paired by agent: below 0, `method` is better.
+
+    mean, low, high: over agents, with a 95 % interval. better: of how many `agents` it is below 0.
+    """
+
+    method: str
+    against: str
+    mean: float
+    low: float
+    high: float
+    better: int
+    agents: int
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.low > 0 or self.high < 0
+
+    @property
+    def same(self) -> bool:
+        """Whether there is no difference at all."""
+        return self.low == self.high == 0
+
+    def __str__(self) -> str:
+        if self.same:
+            return f"{self.method} and {self.against}: the same"
+        word = "no clear difference"
+        if self.clear:
+            word = "better" if self.mean < 0 else "worse"
+        interval = f"{self.mean:+.3g} ({self.low:+.3g} to {self.high:+.3g})"
+        return f"{self.method} against {self.against}: {interval}, lower for {self.better} of {self.agents}: {word}"
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """Held-out errors of several ways to fit agents' models. Print it for a table.
+
+    errors: by method, (splits, agents): the mean squared error, or the mean log loss, of each agent's held-out rows;
+    nan for agents of which nothing was held out. accuracies: likewise, for classes. chosen: by method, the ridge (and
+    coupling) of every split. weights: (agents,) what an agent counts in a mean.
+    """
+
+    errors: dict[str, np.ndarray]
+    accuracies: dict[str, np.ndarray]
+    chosen: dict[str, list[dict[str, float]]]
+    weights: np.ndarray
+    names: list[str]
+    kind: str
+    weighed: str
+    how: str
+
+    @property
+    def measure(self) -> str:
+        return "mean squared error" if self.kind == "regression" else "log loss"
+
+    @property
+    def methods(self) -> list[str]:
+        return list(self.errors)
+
+    def per_agent(self, method: str) -> np.ndarray:
+        """(agents,): the error of each, mean over splits."""
+        if method not in self.errors:
+            raise FedpointError(f"there is no method {method!r}: {nearest(str(method), self.methods)}")
+        return mean_of(self.errors[method])
+
+    def error(self, method: str) -> tuple[float, float, float]:
+        """The mean over agents, and a 95 % interval: over agents, given the fits."""
+        return interval(self.per_agent(method), self.weights)
+
+    def per_split(self, method: str) -> np.ndarray:
+        """(splits,): the mean over agents in each. Splits share rows: their spread is smaller than that of new data."""
+        self.per_agent(method)
+        return np.array([interval(row, self.weights)[0] for row in self.errors[method]])
+
+    def difference(self, method: str, against: str) -> Difference:
+        """Is one better than the other? Paired by agent and split."""
+        self.per_agent(method), self.per_agent(against)
+        gaps = mean_of(self.errors[method] - self.errors[against])
+        some = np.isfinite(gaps)
+        return Difference(
+            method, against, *interval(gaps, self.weights), better=int((gaps[some] < 0).sum()), agents=int(some.sum())
+        )
+
+    def differences(self) -> list[Difference]:
+        """The others against the pooled model, and the coupled against local ones."""
+        pairs = [(m, "pooled") for m in self.methods if m != "pooled"] if "pooled" in self.errors else []
+        pairs += [("coupled", "local")] if {"coupled", "local"} <= set(self.errors) else []
+        return [self.difference(*pair) for pair in pairs]
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row a method."""
+        return [self._row(method) for method in self.methods]
+
+    def _row(self, method: str) -> dict[str, Any]:
+        mean, low, high = self.error(method)
+        each = self.per_agent(method)
+        each = np.sort(each[np.isfinite(each)])
+        tenth = max(1, len(each) // 10)
+        splits = self.per_split(method)
+        row: dict[str, Any] = {"method": method, "error": mean, "low": low, "high": high}
+        row |= {"least_split": float(splits.min()), "most_split": float(splits.max())}
+        row["worst_tenth"] = float(each[-tenth:].mean())
+        if self.accuracies:
+            row["accuracy"] = interval(mean_of(self.accuracies[method]), self.weights)[0]
+        for what in ("ridge", "coupling"):
+            values = [c[what] for c in self.chosen[method] if what in c]
+            row[what] = float(np.median(values)) if values else None
+        return row
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain types, for `json.dumps`; None where nothing was held out."""
+        return {
+            "kind": self.kind,
+            "measure": self.measure,
+            "how": self.how,
+            "weight": self.weighed,
+            "agents": list(self.names),
+            "methods": self.table(),
+            "differences": [vars(d) | {"clear": d.clear} for d in self.differences()],
+            "errors": {m: [[finite(e) for e in row] for row in v] for m, v in self.errors.items()},
+            "chosen": self.chosen,
+        }
+
+    def __str__(self) -> str:
+        head = ["method", "error", "95 % interval", "over splits", "worst tenth", "accuracy", "ridge", "coupling"]
+        rows = [head, *(_cells(row) for row in self.table())]
+        several = len(next(iter(self.errors.values()))) > 1
+        drop = [i for i in range(len(rows[0])) if all(not r[i] for r in rows[1:]) or (i == 3 and not several)]
+        rows = [[cell for i, cell in enumerate(row) if i not in drop] for row in rows]
+        lines = [f"{self.measure} of held-out rows, mean over {self.weighed}; {self.how}", ""]
+        lines += aligned(rows, ruled=False)
+        return "\n".join([*lines, "", *map(str, self.differences()), *self._told()])
+
+    def _told(self) -> list[str]:
+        ridges = {c["ridge"] for each in self.chosen.values() for c in each}
+        if len(ridges) > 1 or not {"local"} < set(self.errors):
+            return []
+        return ["", f'All methods have the ridge {ridges.pop():g}. ridge="tuned" lets each choose its own: try both.']
+
+    def __repr__(self) -> str:
+        errors = ", ".join(f"{m} {self.error(m)[0]:.4g}" for m in self.methods)
+        return f"<Baselines of {len(self.names)} agents, {self.measure}: {errors}>"
+
+    def plot(self, path: str | Path | None = None, title: str | None = None) -> Figure:
+        """Left: every agent's error, their mean and its interval. Right: differences, paired by agent."""
+        from fedpoint.show.plots import check_path, new_figure, save
+
+        if path is not None:
+            check_path(path)
+        figure = new_figure(9.6, 4.2)
+        left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
+        self._draw_errors(left, title)
+        self._draw_differences(right)
+        if path is not None:
+            save(figure, path)
+        return figure
+
+    def _draw_errors(self, ax: Any, title: str | None) -> None:
+        from fedpoint.show.plots import COLOURS, INK, style
+
+        found = [self.per_agent(m) for m in self.methods]
+        found = [each[np.isfinite(each)] for each in found]
+        positive = all((each > 0).all() for each in found)
+        for i, (method, each) in enumerate(zip(self.methods, found, strict=True)):
+            place = i + 0.5 * (_halton(len(each)) - 0.5)
+            ax.plot(place, each, "o", color=COLOURS[i], markersize=3, alpha=0.35, markeredgewidth=0)
+            mean, low, high = self.error(method)
+            ax.errorbar(
+                [i + 0.36], [mean], [[mean - max(low, 1e-12 if positive else low)], [high - mean]], fmt="o", color=INK,
+                markersize=5, capsize=3, linewidth=1.4,
+            )  # fmt: skip
+        if positive:
+            ax.set_yscale("log")
+            values = np.concatenate(found)
+            ax.set_ylim(0.8 * max(values.min(), 1e-3 * np.median(values)), 1.25 * values.max())
+        style(ax, "dots: agents; black: mean, 95 % interval", f"held-out {self.measure}", title)
+        ax.set_xticks(range(len(self.methods)), self.methods)
+        ax.set_xlim(-0.5, len(self.methods) - 0.35)
+        ax.grid(False, axis="x")
+
+    def _draw_differences(self, ax: Any) -> None:
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+        from fedpoint.show.plots import INK, PALE, style
+
+        found = [d for d in self.differences() if not d.same]
+        for i, d in enumerate(found):
+            ax.errorbar(
+                [d.mean], [-i], xerr=[[d.mean - d.low], [d.high - d.mean]], fmt="o", color=INK if d.clear else PALE,
+                markersize=5, capsize=3, linewidth=1.4,
+            )  # fmt: skip
+        ax.axvline(0, color="#999999", linewidth=1)
+        style(ax, "paired difference of errors, 95 % interval")
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=5))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.set_yticks([-i for i in range(len(found))], [f"{d.method}\nagainst {d.against}" for d in found])
+        ax.set_ylim(0.5 - len(found), 0.5)
+        ax.margins(x=0.08)
+        ax.grid(False, axis="y")
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    return [
+        row["method"],
+        f"{row['error']:.4g}",
+        f"{row['low']:.4g} to {row['high']:.4g}",
+        f"{row['least_split']:.4g} to {row['most_split']:.4g}",
+        f"{row['worst_tenth']:.4g}",
+        f"{row['accuracy']:.4f}" if "accuracy" in row else "",
+        f"{row['ridge']:.1g}",
+        "" if row["coupling"] is None else f"{row['coupling']:.2g}",
+    ]
+
+
+def mean_of(values: np.ndarray) -> np.ndarray:
+    """Over the first axis, of what is there; nan where nothing is."""
+    there = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(there, values, 0.0).sum(0) / there.sum(0)
+
+
+def interval(values: np.ndarray, weights: np.ndarray) -> tuple[float, float, float]:
+    """The weighted mean over agents, and Student's 95 % interval of it."""
+    from scipy.stats import t
+
+    some = np.isfinite(values)
+    e, v = values[some], weights[some] / weights[some].sum()
+    mean, n = float(v @ e), len(e)
+    if n < 2:
+        return mean, float("-inf"), float("inf")
+    reach = float(t.ppf(0.5 + LEVEL / 2, n - 1) * np.sqrt(n / (n - 1) * ((v * (e - mean)) ** 2).sum()))
+    return mean, mean - reach, mean + reach
+
+
+def _halton(count: int) -> np.ndarray:
+    """Evenly scattered numbers in [0, 1): the golden ratio's multiples."""
+    return (np.arange(count) * 0.6180339887498949) % 1.0

@@ -1,0 +1,46 @@
+"""What is to be cited? The publications behind methods, participations and the runs of a folder, as BibTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedpoint import __version__
+from fedpoint.algorithms.catalogue import card_of, makers
+from fedpoint.algorithms.references import LI_CONVERGENCE, RIZK
+from fedpoint.core.algorithm import Reference
+from fedpoint.store.folder import RunFolder
+
+SCHEMES = {"ByWeight": LI_CONVERGENCE, "Importance": RIZK}
+
+
+def bibtex(references: Iterable[Reference]) -> str:
+    """BibTeX of the publications, each once, and of fedpoint."""
+    return "\n\n".join([*{r.key: r.bibtex() for r in references}.values(), _fedpoint()])
+
+
+def of_method(name: str) -> list[Reference]:
+    """The publications behind an algorithm or a preset."""
+    return list(card_of(name).references)
+
+
+def of_run(folder: Path) -> list[Reference]:
+    """The publications behind the run in a folder; none for the user's own algorithm."""
+    config = RunFolder.open(folder).config
+    name = (config.get("experiment") or config)["algorithm"]["name"]  # a file may name a preset
+    return [*(of_method(name) if name in makers() else ()), *of_scheme(config["participation"])]
+
+
+def of_scheme(description: Mapping[str, Any]) -> list[Reference]:
+    """The publications behind a participation, and behind one that it is around."""
+    own = [SCHEMES[description["class"]]] if description["class"] in SCHEMES else []
+    return [*own, *(of_scheme(description["scheme"]) if "scheme" in description else [])]
+
+
+def _fedpoint() -> str:
+    return (
+        "@software{fedpoint,\n  author = {The fedpoint authors},\n"
+        "  title = {fedpoint: federated optimisation that knows where it will end},\n"
+        f"  version = {{{__version__}}}\n}}"
+    )

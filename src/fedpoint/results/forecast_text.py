@@ -1,0 +1,88 @@
+"""A forecast to be read: what is exact and what is not, a few lines of text, plain types."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from fedpoint.core.numbers import finite
+from fedpoint.results.labels import short
+
+if TYPE_CHECKING:
+    from fedpoint.results.forecast import Forecast
+
+
+def notes(f: Forecast) -> list[str]:
+    s, said = f.setting, []
+    settles = f.state is not None
+    if s.problem.linear and s.affine and f.noise_by == "exact" and not s.moments.sampled:
+        said.append("exact: fields are affine and the hub merges linearly")
+    if not s.problem.linear and settles:
+        where = "around the given point" if f.around is not None else "at the fixed point"
+        said.append(f"linearised {where}: fields are not affine; the mean path is followed without linearising")
+    elif not s.affine and settles:
+        said.append("linearised: the method is not affine in what the hub hears")
+    if not s.exact and not s.oracle.independent and settles:
+        said.append("samples of a round depend on each other: limit and rate are those of independent ones")
+    if s.moments.sampled:
+        said.append("the schedule's moments are estimated from 32,768 drawn rounds (about 1 %)")
+    if f.standard_error is not None:
+        said.append(f"the variance comes from sampled rounds, standard error {f.standard_error:.2g}")
+    if f.noise_by not in ("exact", "sampled"):
+        said.append(f"no floor: {f.noise_by}" if not f.noiseless else "no noise: nothing is random")
+    if f.optimum is None:
+        said.append("w* is not known: no bias, and the floor is around the limit")
+    if s.problem.convex is None:
+        said.append("a local forecast: convexity is not known, other limits may exist")
+    return said
+
+
+def text(f: Forecast) -> str:
+    title = type(f.algorithm).card.title
+    lines = [
+        f"{title} on {type(f.problem).__name__}: {f.problem.agents} agents, "
+        f"{len(f.setting.flatten(f.setting.start))} parameters, {short(f.participation)}"
+    ]
+    if f.setting.scheduled:
+        lines.append("  steps decay: only curve(rounds) is forecast")
+    elif f.diverges:
+        lines.append(f"  diverges: {f.reason}")
+    else:
+        if f.bias is None:
+            lines.append("  ends at     its fixed point; w* is not known")
+        else:
+            lines.append(f"  ends at     {'w* itself' if f.bias == 0 else f'{f.bias:.4g} from w*'}")
+        square = "" if f.rate_ms is None else f" (mean square {f.rate_ms:.6g})"
+        lines.append(f"  rate        {f.rate:.6g} per round{square}")
+        if f.floor is not None:
+            error = "" if f.standard_error is None else f" +- {f.standard_error:.1g}"
+            lines.append(f"  floor       {f.floor:.4g} = bias^2 {f.bias2:.4g} + variance {f.variance:.4g}{error}")
+    lines += [f"  note        {note}" for note in f.notes]
+    lines += [
+        f"  not met     {a.text}" + (f" ({a.detail})" if a.detail else "") for a in f.assumptions if a.holds is False
+    ]
+    return "\n".join(lines)
+
+
+def as_dict(f: Forecast) -> dict[str, Any]:
+    limit = f.limit
+    return {
+        "algorithm": type(f.algorithm).card.name,
+        "limit": None if limit is None else [np.asarray(a).tolist() for a in jax.tree.leaves(limit)],
+        "bias": finite(f.bias),
+        "rate": finite(f.rate),
+        "rate_ms": finite(f.rate_ms),
+        "variance": finite(f.variance),
+        "floor": finite(f.floor),
+        "standard_error": finite(f.standard_error),
+        "diverges": f.diverges,
+        "reason": f.reason,
+        "notes": list(f.notes),
+        "assumptions": [{"text": a.text, "holds": a.holds, "detail": a.detail} for a in f.assumptions],
+        "bounds": [
+            {"lecture": b.lecture, "name": b.name, "quantity": b.quantity, "value": b.value, "void": b.void}
+            for b in f.bounds
+        ],
+    }

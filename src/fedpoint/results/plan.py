@@ -1,0 +1,278 @@
+"""What is a plan? Choices that reach a target, the cheapest first, with what they cost and what to expect."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import check_count
+from fedpoint.core.numbers import finite
+from fedpoint.metrics import Cost
+from fedpoint.problems.base import Problem
+from fedpoint.results.forecast import Forecast
+from fedpoint.results.labels import short
+from fedpoint.results.plan_table import MEASURES, table
+from fedpoint.store.describe import describe_algorithm, describe_timing
+from fedpoint.theory.planning_cost import Prices, Use
+from fedpoint.timing.participation import Participation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MARGIN = 0.95  # of the target is aimed at where a forecast is not exact
+REPEATS = 50
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to reach the target: what to run, what it costs, and what to expect.
+
+    error: the expected error (or loss above its minimum) after `rounds` rounds. cost: what was minimised.
+    """
+
+    algorithm: Algorithm
+    participation: Participation
+    rounds: int
+    error: float
+    cost: float
+    use: Use = field(repr=False)
+    seconds: float | None
+    forecast: Forecast = field(repr=False, compare=False)
+    curve: tuple[np.ndarray, np.ndarray] = field(repr=False, compare=False)
+    title: str = ""
+    local_steps: int = 1
+
+    @property
+    def step(self) -> float:
+        return float(self.algorithm.step)
+
+    @property
+    def floats_up(self) -> float:
+        return self.rounds * self.use.floats_up
+
+    @property
+    def floats_down(self) -> float:
+        return self.rounds * self.use.floats_down
+
+    @property
+    def floats(self) -> float:
+        return self.floats_up + self.floats_down
+
+    @property
+    def bytes(self) -> float:
+        return self.rounds * self.use.bytes
+
+    @property
+    def messages(self) -> float:
+        return self.rounds * (self.use.asked + self.use.heard)
+
+    @property
+    def evaluations(self) -> float:
+        return self.rounds * self.use.evaluations
+
+    @property
+    def floor(self) -> float | None:
+        """Where it would settle if it went on."""
+        return self.forecast.floor
+
+    @property
+    def bias(self) -> float | None:
+        return self.forecast.bias
+
+    @property
+    def label(self) -> str:
+        return f"{self.title}, step {self.step:.3g}, E = {self.local_steps}, {short(self.participation)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "method": self.title,
+            "algorithm": describe_algorithm(self.algorithm),
+            "participation": describe_timing(self.participation),
+            "rounds": self.rounds,
+            "error": self.error,
+            "cost": self.cost,
+            "floats_up": self.floats_up,
+            "floats_down": self.floats_down,
+            "bytes": self.bytes,
+            "messages": self.messages,
+            "evaluations": self.evaluations,
+            "seconds": self.seconds,
+            "floor": finite(self.floor),
+            "bias": finite(self.bias),
+        }
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A method that is not among the choices, and why."""
+
+    method: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A choice that was run: the mean over repeats after the planned rounds, beside the forecast."""
+
+    choice: Choice
+    repeats: int
+    mean: float
+    standard_error: float
+    target: float
+    cost: Cost | None = None  # what the run used; None when it diverged
+
+    @property
+    def z(self) -> float:
+        """How many standard errors the mean lies above the forecast."""
+        gap = self.mean - self.choice.error
+        return gap / self.standard_error if self.standard_error > 0 else 0.0 if gap <= 1e-12 else math.inf
+
+    @property
+    def met(self) -> bool:
+        """Whether the mean is at most the target, as far as its standard error can tell (three of them)."""
+        return bool(self.mean <= self.target + 3 * self.standard_error)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "method": self.choice.title,
+            "rounds": self.choice.rounds,
+            "repeats": self.repeats,
+            "forecast": self.choice.error,
+            "mean": finite(self.mean),
+            "standard_error": finite(self.standard_error),
+            "z": finite(self.z),
+            "met": self.met,
+        }
+
+
+Callback = Callable[[Any], None]
+Measure = Callable[[Choice, int, int, Sequence[Callback]], Measured]  # by repeats, seed and callbacks of `fp.run`
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a `progress` function gets after each setting: how many are done, of which method, the best cost so far."""
+
+    done: int
+    total: int
+    method: str
+    best: float | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for, apart from the target."""
+
+    measure: str
+    minimise: str
+    prices: Prices | None
+    start: Any
+    exact: bool
+    seed: int
+    rounds: int | None = None  # at most
+
+    def cost(self, use: Use) -> float:
+        """What is minimised, of one round."""
+        if self.minimise == "time":
+            assert self.prices is not None
+            return self.prices.of(use)
+        return use.evaluations if self.minimise == "computation" else use.floats_down + use.floats_up
+
+
+class Plan:
+    """Ways to reach a target, the cheapest first: one for each method. Printed, it is a table.
+
+    best: the first, or None. choices: all, ranked. excluded: methods that are not among them, and why.
+    tried: the best of each method at every (local steps, participation) that was looked at.
+    affordable: when nothing is within the budget, what the budget buys instead. measured: of `verify`.
+
+    What is promised is the **mean** over runs: E error <= target after the planned rounds. One run fluctuates about it,
+    and how much is not promised.
+    """
+
+    def __init__(self, problem: Problem, target: float, budget: float | None, options: Options, measure: Measure):
+        self.problem, self.target, self.budget, self._options = problem, target, budget, options
+        self.measure, self.minimise = options.measure, options.minimise
+        self._measure = measure  # runs a choice
+        self.choices: list[Choice] = []
+        self.excluded: list[Excluded] = []
+        self.tried: list[Choice] = []
+        self.affordable: Choice | None = None
+        self.measured: list[Measured] = []
+        self.frontiers: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self.forecasts = 0
+
+    @property
+    def best(self) -> Choice | None:
+        return self.choices[0] if self.choices else None
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What is promised, and how exact the forecasts are."""
+        said = [f"in expectation: the mean of {MEASURES[self.measure]} over runs; a single run fluctuates about it"]
+        if self.choices:
+            extra = [n for c in self.choices for n in c.forecast.notes if not n.startswith("exact")]
+            if extra:
+                said.append(f"forecasts are approximate: {MARGIN:.0%} of the target is aimed at")
+            said += dict.fromkeys(extra)
+        if self.measure == "loss" and not self.problem.linear:
+            said.append("the loss is taken to second order about its minimum")
+        return said
+
+    def verify(
+        self, top: int = 3, repeats: int = REPEATS, seed: int | None = None, callbacks: Iterable[Callback] = ()
+    ) -> list[Measured]:
+        """Run the first choices, and show the mean over repeats beside the forecast. Also kept as `measured`."""
+        check_count("top", top, 1)
+        check_count("repeats", repeats, 2)
+        seed = self._options.seed if seed is None else seed
+        given = list(callbacks)
+        self.measured = [self._measure(c, repeats, seed, given) for c in self.choices[:top]]
+        return self.measured
+
+    run = verify
+
+    def table(self) -> str:
+        """The ranked choices, those excluded with the reason, what was measured."""
+        return table(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for programs."""
+        return {
+            "target": self.target,
+            "measure": self.measure,
+            "minimise": self.minimise,
+            "budget": self.budget,
+            "promise": "mean over runs",
+            "choices": [c.to_dict() for c in self.choices],
+            "excluded": [dataclasses.asdict(e) for e in self.excluded],
+            "affordable": None if self.affordable is None else self.affordable.to_dict(),
+            "measured": [m.to_dict() for m in self.measured],
+            "notes": list(self.notes),
+        }
+
+    def plot(self, path: str | Path | None = None, title: str | None = None) -> Figure:
+        """Cost against accuracy, one line a method: the least cost at which a setting that was tried gets there."""
+        from fedpoint.show.plots import plan_picture
+
+        return plan_picture(self, path=path, title=title)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        from fedpoint.show.html import plan_html
+
+        return plan_html(self)
+
+    def __repr__(self) -> str:
+        first = "nothing reaches it" if self.best is None else self.best.label
+        return f"<Plan for {self.target:g}: {first}>"

@@ -1,0 +1,172 @@
+"""How do curves come onto a page? As numbers for curves.js, as a picture for who has no script, and as a table."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedpoint.core.numbers import rounded
+from fedpoint.show import svg
+from fedpoint.show.facts import Facts
+from fedpoint.show.from_data import Part
+from fedpoint.show.markup import Html, number, table, tag
+from fedpoint.show.plots import AXES, BAND
+
+POINTS = 1000  # of all runs of a page together, and at most
+MOST_POINTS = 320  # of one
+BANDS = 6  # runs up to which pictures without script have their bands
+WAYS = {
+    "rounds": "rounds",
+    "floats": "numbers sent",
+    "evaluations": "evaluations",
+    "time": "virtual time",
+}  # the x axes
+
+
+def chart(title: str, y: str, lines: list[dict[str, Any]], log: bool = True, note: str = "") -> Html:
+    """A figure: drawn by the script; without it, a picture and the numbers are there all the same."""
+    # Virtual time, the last way, only where all runs are on a clock: beside others it would compare nothing.
+    common = min((len(line["xs"]) for line in lines if "xs" in line), default=1)
+    axes = [{"name": name, "label": AXES[way]} for way, name in list(WAYS.items())[:common]]
+    # Lines often lie over the same places: these are written once.
+    places: list[Any] = []
+    written = []
+    for line in lines:
+        if "xs" in line:
+            here = line["xs"][:common]
+            if here not in places:
+                places.append(here)
+            line = {k: v for k, v in line.items() if k != "xs"} | {"at": places.index(here)}
+        written.append(line)
+    data = {"title": title, "y": {"label": y, "log": log}, "note": note, "axes": axes, "xs": places, "lines": written}
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    bands = sum("low" in line for line in lines) <= BANDS
+    picture = svg.curves([_drawn(line, bands) for line in lines], axes[0]["label"], y, log)
+    return tag(
+        "figure",
+        tag("figcaption", tag("h3", title), tag("div", class_="ways")),
+        tag("div", picture, class_="picture"),
+        tag("script", Html(text), type="application/json"),
+        _numbers(lines),
+        class_="chart",
+    )
+
+
+def _drawn(line: dict[str, Any], band: bool) -> svg.Line:
+    return svg.Line(
+        "" if line.get("quiet") else line["name"],
+        line["xs"][0] if "xs" in line else (),
+        line.get("y", ()),
+        line.get("low") if band else None,
+        line.get("high") if band else None,
+        line.get("level"),
+        line["colour"],
+        line.get("dash", "dotted" if "level" in line else "solid"),
+    )
+
+
+def _numbers(lines: list[dict[str, Any]]) -> Html | None:
+    """A few rows of what is drawn, for who cannot see it."""
+    curves = [line for line in lines if "xs" in line]
+    longest = max(curves, key=lambda line: len(line["y"]), default=None)
+    if longest is None:
+        return None
+    x = longest["xs"][0]
+    rows = []
+    for i in _some(len(x), 12).tolist():
+        near = [int(np.abs(np.asarray(line["xs"][0]) - x[i]).argmin()) for line in curves]
+        rows.append([number(x[i]), *(number(line["y"][j]) for line, j in zip(curves, near, strict=True))])
+    shown = table(["round", *(line["name"] for line in curves)], rows)
+    return tag("details", tag("summary", "Numbers"), tag("div", shown, class_="wide"))
+
+
+def _some(count: int, most: int) -> np.ndarray:
+    """At most so many of the numbers 0 .. count - 1, the ends among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+
+
+def curve(facts: Facts, values: np.ndarray, rounds: np.ndarray, name: str) -> dict[str, Any]:
+    """The mean over repeats and its band, thinned to what can be seen."""
+    some = _thinned(facts, rounds)
+    shown = values[:, some]
+    line: dict[str, Any] = {
+        "name": name,
+        "xs": _places(facts, rounds[some]),
+        "y": _plain(shown.mean(0)),
+        "colour": facts.colour % 7,
+        "dash": "solid" if facts.colour < 7 else "dashed",
+    }
+    if len(values) > 1:
+        low, high = np.percentile(shown, BAND, axis=0)
+        line["low"], line["high"] = _plain(low), _plain(high)
+    return line
+
+
+def _thinned(facts: Facts, rounds: np.ndarray) -> np.ndarray:
+    return _some(len(rounds), min(MOST_POINTS, POINTS // facts.among))
+
+
+def _places(facts: Facts, rounds: np.ndarray) -> list[list[float | None]]:
+    """Where these recorded rounds lie, by every way of looking at them."""
+    at = np.searchsorted(facts.run.rounds, rounds)
+    return [_plain(facts.across[way][at]) for way in WAYS if way in facts.across]
+
+
+def expected(facts: Facts, colour: int | str, quiet: bool = False) -> list[dict[str, Any]]:
+    """The forecast's curve beside a run's error, at the same rounds."""
+    part = facts.forecast
+    if "curve" not in part or facts.run.error is None:
+        return []
+    rounds = facts.run.rounds[_thinned(facts, facts.run.rounds)]
+    known = np.array([[at, v] for at, v in zip(part["at"], part["curve"], strict=True) if v is not None])
+    # Between its points a curve is straight on the axis that it is drawn on.
+    between = np.exp(np.interp(rounds, known[:, 0], np.log(np.maximum(known[:, 1], 1e-300))))
+    values = np.where(rounds <= known[-1, 0], between, np.nan)  # one that diverges ends where it has done so
+    name = f"{facts.label}, {forecast_name(part)}" if quiet else forecast_name(part)
+    line = {"name": name, "xs": _places(facts, rounds), "y": _plain(values), "colour": colour, "dash": "dashed"}
+    return [{**line, "quiet": True} if quiet else line]
+
+
+def forecast_name(part: Part) -> str:
+    """What a forecast's curve is called: with what it leaves out."""
+    return f"forecast, {part['proviso']}" if part["proviso"] else "forecast"
+
+
+def levels(part: Part) -> list[dict[str, Any]]:
+    """Where the error ends by its forecast: floor and bias."""
+    found: list[dict[str, Any]] = []
+    if part.get("diverges"):
+        return found
+    for name, key, colour in (("floor", "floor", 1), ("bias²", "bias2", 2)):
+        value = part.get(key)
+        if value and math.isfinite(value):
+            found.append({"name": f"{name} {number(value, 2)}", "level": value, "colour": colour})
+    return found
+
+
+def held_out(facts: Sequence[Facts], name: str) -> Html:
+    lines = [curve(f, np.asarray(f.run.evaluation[name]), f.run.evaluated_rounds, f.label) for f in facts]
+    title = f"Held-out {name.removeprefix('held-out ')}"
+    return chart(title, title.lower(), lines, log=name.endswith("loss"), note=repeats(facts))
+
+
+def repeats(facts: Sequence[Facts]) -> str:
+    counts = sorted({f.run.repeats for f in facts})
+    if counts[-1] == 1:
+        return ""
+    told = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"mean of {told} repeats; the band holds {BAND[1] - BAND[0]} % of them"
+
+
+def _plain(values: Any) -> list[float | None]:
+    """As short as it can be written."""
+    return [int(v) if v is not None and v.is_integer() and abs(v) < 1e15 else v for v in rounded(values)]
+
+
+def loggable(facts: Sequence[Facts], what: str) -> bool:
+    found = [values for f in facts if (values := f.measure(what)) is not None]
+    return all((values[np.isfinite(values)] >= 0).all() and (values > 0).any() for values in found)

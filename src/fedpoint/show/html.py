@@ -1,0 +1,185 @@
+"""What does a notebook show? Runs, forecasts, verdicts and tables as a little HTML: no colour of their own for text,
+no script, everything escaped; so that it reads on light and on dark, and after being exported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpoint.core.errors import FedpointError
+from fedpoint.metrics.means import mean_and_error
+from fedpoint.results.comparison import COLUMNS, Comparison
+from fedpoint.show import svg
+from fedpoint.show.markup import Html, number, size, tag, with_error
+from fedpoint.show.plots import AXES, BAND, WHAT
+
+if TYPE_CHECKING:
+    from fedpoint.results.certificate import Certificate
+    from fedpoint.results.forecast import Forecast
+    from fedpoint.results.network_forecast import NetworkForecast
+    from fedpoint.results.plan import Plan
+    from fedpoint.results.verdict import Verdict
+
+LEFT = "text-align:left"
+MARKS = {True: "✓", False: "✗", None: "–"}
+ROUNDS = 400  # of a forecast's picture, at most: it is drawn whenever a cell shows it
+
+
+def run_html(run: Any) -> str:
+    """Final numbers, and the curve: of the error, or of a loss that has been computed already (it may cost a pass over
+    all data per record)."""
+    cost, loss = run.cost, run._loss if hasattr(run, "_loss") else run.loss
+    rows: list[tuple[str, Any]] = [("rounds", f"{int(run.rounds[-1]):,}")]
+    if len(run.used) > 1:
+        rows.append(("repeats", len(run.used)))
+    for what, values in (("error", run.error), ("loss", loss)):
+        if values is not None:
+            rows.append((what, _final(values)))
+    rows += [(f"held-out {name.removeprefix('held-out ')}", _final(v)) for name, v in run.evaluation.items()]
+    rows.append(("sent", size(cost.bytes_down + cost.bytes_up)))
+    rows.append(("evaluations", number(cost.evaluations)))
+    what = "error" if run.error is not None else "loss"
+    values = run.error if run.error is not None else loss
+    picture = None if values is None else _curves([_line(run.rounds, values, "", 0)], what)
+    return _block(_title_of(run), _pairs(rows), picture)
+
+
+def forecast_html(forecast: Forecast | NetworkForecast) -> str:
+    """Its text as a table, and the expected curve with floor and bias where there is one."""
+    title, *lines = forecast.text().split("\n")
+    return _block(title, _pairs([_parted(line) for line in lines]), _expected(forecast))
+
+
+def verdict_html(verdict: Verdict) -> str:
+    rows = [[MARKS[c.ok], c.name, c.words, "" if c.z is None else f"{c.z:+.1f}"] for c in verdict.checks]
+    head = f"{MARKS[verdict.passed]} {'Passed' if verdict.passed else 'Failed'}: {verdict.words}"
+    return _block(head, _table(["", "check", "what was found", "z"], rows))
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """The table of `str(comparison)`, and the curves."""
+    rows = [[_cell(row, key) for key, _ in COLUMNS] for row in comparison.table()]
+    what = "loss" if any(run.error is None for run in comparison.runs) else "error"
+    picture = None
+    if what == "error" or all(run.has_loss for run in comparison.runs):
+        pairs = zip(comparison.runs, comparison.labels, strict=True)
+        lines = [
+            _line(run.rounds, run.error if what == "error" else run.loss, label, i)
+            for i, (run, label) in enumerate(pairs)
+        ]
+        picture = _curves(lines, what)
+    return _block("", _table([heading for _, heading in COLUMNS], rows), picture)
+
+
+def plan_html(plan: Plan) -> str:
+    """The ranked choices, what is excluded and why, and the notes."""
+    from fedpoint.results import plan_table
+
+    parts: list[Any] = []
+    if plan.choices:
+        parts.append(_table(plan_table._heading(plan), [plan_table._row(plan, c) for c in plan.choices]))
+    else:
+        # The words of the text, which say what a budget buys.
+        said = plan_table.table(plan).split("\n\n")
+        parts.append(tag("p", said[1] if len(said) > 1 else "Nothing reaches it."))
+    if plan.excluded:
+        rows = [[e.method, e.reason] for e in plan.excluded]
+        parts.append(tag("details", tag("summary", f"{len(rows)} excluded"), _table(["method", "why"], rows)))
+    parts += [tag("p", note) for note in plan.notes]
+    return _block(plan_table._title(plan), *parts)
+
+
+def certificate_html(certificate: Certificate) -> str:
+    rows = [[MARKS[f.ok], f.test, f.reason] for f in certificate.findings]
+    head = f"{MARKS[certificate.passed]} {certificate._headline()}"
+    reason = tag("p", certificate.reason) if certificate.reason else None
+    like = tag("p", f"Behaves like: {certificate.title}")
+    return _block(head, reason, like, _table(["", "test", "what was found"], rows))
+
+
+# What they are made of
+
+
+def _block(title: str, *parts: Any) -> str:
+    return str(tag("div", tag("p", tag("strong", title)) if title else None, *parts, class_="fedpoint"))
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> Html:
+    head = tag("tr", *(tag("th", cell, scope="col", style=LEFT) for cell in heading))
+    body = [tag("tr", *(tag("td", cell, style=LEFT) for cell in row)) for row in rows]
+    return tag("table", tag("thead", head), tag("tbody", *body))
+
+
+def _pairs(rows: Sequence[tuple[str, Any]]) -> Html:
+    body = [tag("tr", tag("th", name, scope="row", style=LEFT), tag("td", value, style=LEFT)) for name, value in rows]
+    return tag("table", tag("tbody", *body))
+
+
+def _parted(line: str) -> tuple[str, str]:
+    """A line of a forecast's text: its name and what it says.
+
+    >>> _parted("  rate        0.5 per round"), _parted("  diverges: the step is too long")
+    (('rate', '0.5 per round'), ('diverges', 'the step is too long'))
+    """
+    name, colon, rest = line.strip().partition(": ")
+    if colon and name in ("diverges", "steps decay"):
+        return name, rest
+    return line[2:14].strip(), line[14:].strip()
+
+
+def _title_of(run: Any) -> str:
+    if hasattr(run, "config"):  # read from a folder, which may hold somebody's own class
+        name, problem = run.config["algorithm"]["name"], run.config["problem"]["class"]
+        return f"{name} on {problem}, {run.stored.path.name}" + ("" if run.finished else " (not finished)")
+    return f"{type(run.algorithm).card.title} on {type(run.problem).__name__}, {run.problem.agents:,} agents"
+
+
+def _final(values: np.ndarray) -> str:
+    return with_error(*mean_and_error(np.asarray(values, float)[:, -1]))
+
+
+def _cell(row: dict[str, Any], key: str) -> str:
+    value = row[key]
+    if isinstance(value, str):
+        return value
+    return with_error(value, row.get(f"{key}_se")) if key in ("error", "loss") else number(value and round(value))
+
+
+def _line(rounds: np.ndarray, values: np.ndarray, name: str, colour: int) -> svg.Line:
+    values = np.asarray(values, float)
+    some = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), svg.POINTS)).round().astype(int))
+    shown, at = values[:, some], np.asarray(rounds)[some].tolist()
+    if len(values) == 1:
+        return svg.Line(name, at, shown[0].tolist(), colour=colour)
+    low, high = (band.tolist() for band in np.percentile(shown, BAND, axis=0))
+    return svg.Line(name, at, shown.mean(0).tolist(), low, high, colour=colour)
+
+
+def _curves(lines: list[svg.Line], what: str) -> Html:
+    values = [v for line in lines for v in line.y if v is not None]
+    return svg.curves(lines, AXES["rounds"], WHAT[what], log=min(values, default=0) >= 0, height=260)
+
+
+def _expected(forecast: Forecast | NetworkForecast) -> Html | None:
+    rate = forecast.rate
+    rounds = 100
+    if rate is not None and 0 < rate < 1:
+        rounds = int(np.clip(np.ceil(8 / -np.log(max(rate, 1e-3))), 20, ROUNDS))
+    try:
+        with np.errstate(all="ignore"):
+            curve = np.asarray(forecast.curve(rounds))
+    except FedpointError:  # the notes of the text say why
+        return None
+    some = np.unique(np.linspace(0, rounds, svg.POINTS).round().astype(int))
+    near = [float(v) if np.isfinite(v) and v <= 1e30 * (1 + curve[0]) else None for v in curve[some]]
+    name = f"forecast, {forecast.proviso}" if forecast.proviso else "forecast"
+    lines = [svg.Line(name, some.tolist(), near, colour=0)]
+    floor, bias2 = forecast.floor, forecast.bias2
+    if floor and np.isfinite(floor) and not forecast.diverges:
+        lines.append(svg.Line(f"floor {number(floor, 2)}", level=float(floor), colour=1, dash="dotted"))
+    if bias2:
+        lines.append(svg.Line(f"bias² {number(bias2, 2)}", level=float(bias2), colour=2, dash="dotted"))
+    what = WHAT["error"] if forecast.measure == "error" else "loss above its minimum"
+    return svg.curves(lines, AXES["rounds"], what, height=260)

@@ -1,0 +1,254 @@
+"""What does a page say of one run? Section by section."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fedpoint.results.labels import short
+from fedpoint.show import svg
+from fedpoint.show.charts import chart, curve, expected, held_out, levels, loggable, repeats
+from fedpoint.show.facts import Facts, compared, status
+from fedpoint.show.markup import Html, join, number, size, table, tag, with_error
+from fedpoint.show.plots import WHAT
+
+LONGEST_CONFIG = 20_000  # characters that are shown
+ONE_BY_ONE = 40  # agents up to which each has a row
+
+
+def run_section(facts: Facts) -> Html:
+    several = facts.several
+    parts = [
+        tag("h2", tag("span", class_=f"dot c{facts.colour % 7}"), facts.label, id=facts.anchor) if several else None,
+        tag("p", status(facts.run)) if several else None,
+        _verdict(facts),
+        _tiles(facts),
+        _missing(facts),
+        *(_charts(facts) if facts.in_full else ()),
+        _agents(facts),
+        _network(facts),
+        _cost(facts),
+        _theory(facts),
+        _configuration(facts),
+    ]
+    return tag("section", *parts, class_="run")
+
+
+def _verdict(facts: Facts) -> Html | None:
+    verdict = facts.forecast.get("verdict")
+    if verdict is None:
+        return None
+    if not compared(verdict):
+        return tag("p", tag("strong", "– Not checked: "), verdict["words"] + ".", class_="verdict")
+    good = verdict["passed"]
+    head = "✓ Checked: " if good else "✗ Contradicts its forecast: "
+    return tag("p", tag("strong", head), verdict["words"] + ".", class_="verdict good" if good else "verdict bad")
+
+
+def _tiles(facts: Facts) -> Html:
+    cost, part = facts.run.cost, facts.forecast
+    tiles = []
+    for what, words in (("error", "squared distance to the solution"), ("loss", "loss, all agents together")):
+        mean, spread = facts.final(what)
+        if mean is not None:
+            tiles.append((what, with_error(mean, spread), words))
+    if part.get("diverges"):
+        tiles.append(("forecast", "diverges", part["reason"]))
+    else:
+        if part.get("floor") is not None:
+            tiles.append(("forecast floor", number(part["floor"]), "where the error settles"))
+        if part.get("bias") is not None:
+            tiles.append(("bias", number(part["bias"]), "distance of the limit to the solution"))
+        if part.get("rate") is not None:
+            tiles.append(("rate", number(part["rate"], 4), "factor per round"))
+    fair = facts.parts["agents"].get("fairness")
+    if fair and fair["jain"] is not None:
+        tiles.append(("Jain's index", number(fair["jain"]), "of the agents' losses; 1 is equal"))
+    tiles.append(("sent", size(cost.bytes_down + cost.bytes_up), "down and up together"))
+    cells = [tag("div", tag("dt", a), tag("dd", b, class_="value"), tag("dd", c)) for a, b, c in tiles]
+    return tag("dl", *cells, class_="tiles")
+
+
+def _missing(facts: Facts) -> Html | None:
+    """What is not on the page, and why: parts with the same reason together."""
+    whys: dict[str, list[str]] = {}
+    words = {
+        "time": "virtual time",
+        "network": "the network",
+        "agents": "losses per agent and fairness",
+        "forecast": "the forecast",
+    }
+    for name, what in words.items():
+        why = facts.parts[name].get("missing")
+        if why:
+            whys.setdefault(why, []).append(what)
+    if "no_curve" in facts.forecast:
+        whys.setdefault(facts.forecast["no_curve"], []).append("the forecast's curve")
+    for what, why in facts.run.absent().items():
+        whys.setdefault(why, []).append(what)
+    rows = [tag("li", f"Not here: {', '.join(what)}: {why}") for why, what in whys.items()]
+    return tag("ul", *rows, class_="missing") if rows else None
+
+
+def _charts(facts: Facts) -> list[Html]:
+    """The curves of one run; beside others, only what the comparison has not shown."""
+    run, charts = facts.run, []
+    if run.error is not None:
+        own = curve(facts, run.error, run.rounds, "run")
+        lines = [own, *expected(facts, "ink"), *levels(facts.forecast)]
+        charts.append(chart("Error", WHAT["error"], lines, loggable([facts], "error"), repeats([facts])))
+    if run.has_loss and not (facts.several and run.error is not None):
+        own = curve(facts, run.loss, run.rounds, "run")
+        charts.append(chart("Loss", WHAT["loss"], [own], loggable([facts], "loss"), repeats([facts])))
+    for name, values in run.metrics.items():
+        if values.ndim == 2:  # one number a record
+            charts.append(chart(name, name, [curve(facts, np.asarray(values, float), run.rounds, "run")]))
+    charts += [] if facts.several else [held_out([facts], name) for name in run.evaluation]
+    variation = facts.parts["network"].get("variation")
+    if variation is not None and any(variation):
+        values = np.array([[math.nan if v is None else v for v in variation]])
+        own = curve(facts, values, run.rounds, "run")
+        charts.append(chart("Disagreement", "sum over edges of A_ij |w_i − w_j|²", [own]))
+    return charts
+
+
+def _agents(facts: Facts) -> Html | None:
+    part = facts.parts["agents"]
+    if "losses" not in part:
+        return None
+    losses = np.array([math.nan if v is None else v for v in part["losses"]])
+    fair, count = part["fairness"], len(losses)
+    rows = [
+        ["mean loss", number(fair["mean"]), ""],
+        ["variance", number(fair["variance"]), "lower is fairer"],
+        ["worst tenth", number(fair["worst"]), "mean loss of the agents served worst"],
+        ["best tenth", number(fair["best"]), "mean loss of the agents served best"],
+    ]
+    if fair["jain"] is not None:
+        rows.append(["Jain's index", number(fair["jain"]), f"from {number(1 / count)} (one has all) to 1 (all equal)"])
+    if fair["entropy"] is not None:
+        rows.append(["entropy", number(fair["entropy"]), f"at most {number(math.log(count))}"])
+    shown = list(range(count))
+    if count > ONE_BY_ONE:
+        order = np.argsort(-losses, kind="stable").tolist()
+        shown = [*order[:5], *order[-5:]]
+    if not facts.in_full:
+        shown = []
+    top = max(float(np.nanmax(np.abs(losses))), 1e-300)
+    each = [
+        [part["names"][k], number(part["weights"][k]), number(losses[k]), svg.bar(abs(losses[k]) / top)] for k in shown
+    ]
+    caption = "The five worst and the five best served" if count > ONE_BY_ONE else None
+    whole = tag("div", svg.columns(losses[np.isfinite(losses)], "loss"), class_="picture")
+    return tag(
+        "section",
+        tag("h3", "Agents"),
+        whole if count > ONE_BY_ONE and facts.in_full else None,
+        tag(
+            "div",
+            tag("div", table(["agent", "weight", "loss", ""], each, caption, class_="agents"), class_="wide")
+            if each
+            else None,
+            tag("div", table(["fairness", "value", ""], rows, class_="words"), class_="wide"),
+            class_="beside",
+        ),
+    )
+
+
+def _network(facts: Facts) -> Html | None:
+    part = facts.parts["network"]
+    if "places" not in part or not (facts.in_full or facts.colour == 0):
+        return None
+    arrays = (part["places"], part["edges"], part["weights"], part["names"])
+    values = [math.nan if v is None else v for v in part["values"]]
+    told = f"{part['nodes']:,} nodes and {part['links']:,} edges; nodes are coloured by {part['label']} in the end"
+    if part["links"] > svg.MOST_EDGES:
+        told += f"; the {svg.MOST_EDGES:,} heaviest edges are drawn"
+    return tag(
+        "section",
+        tag("h3", "Network"),
+        tag("div", svg.network(*arrays, values, part["label"]), class_="picture"),
+        tag("p", told + ".", class_="note"),
+    )
+
+
+def _cost(facts: Facts) -> Html:
+    cost, run = facts.run.cost, facts.run
+    rows = [
+        ["messages", number(cost.messages_down), number(cost.messages_up)],
+        ["numbers", number(cost.floats_down), number(cost.floats_up)],
+        ["bytes", size(cost.bytes_down), size(cost.bytes_up)],
+    ]
+    seconds = float(run._point.state["seconds"])
+    told = (
+        f"{number(cost.evaluations)} evaluations of local fields, all agents together; {number(seconds)} seconds of "
+        f"computing, {number(run.speed)} rounds a second."
+    )
+    sent = tag("div", table(["sent", "down", "up"], rows), class_="wide")
+    return tag("section", tag("h3", "Cost"), sent, tag("p", told, class_="note"))
+
+
+def _theory(facts: Facts) -> Html | None:
+    part = facts.forecast
+    if "text" not in part:
+        return None
+    checks = None
+    if "verdict" in part:
+        marks = {True: "✓", False: "✗", None: "–"}
+        rows = [
+            [join([marks[c["ok"]], " ", c["name"]]), c["words"], "" if c["z"] is None else f"{c['z']:+.1f}"]
+            for c in part["verdict"]["checks"]
+        ]
+        heading = ["check", "what was found", "z"]
+        checks = tag("div", table(heading, rows, class_="words"), class_="wide")
+    return tag("section", tag("h3", "Forecast and check"), tag("pre", part["text"]), checks)
+
+
+def _configuration(facts: Facts) -> Html:
+    run, config = facts.run, facts.run.config
+    stored, meta, problem = run.stored, run.stored.meta, run.config["problem"]
+    events = stored.events()
+    begun = next((e["time"] for e in events if e["event"] == "started"), None)
+    versions = {name: [str(v)] for name, v in meta["versions"].items()}
+    for event in events:
+        for name, version in event.get("versions", {}).items():
+            if version not in versions.setdefault(name, []):
+                versions[name].append(version)  # a run may be gone on with by another version
+    who = "schedule" if "network" in config else "participation"
+    rows: list[list[Any]] = [
+        ["algorithm", _table_of(config["algorithm"])],
+        [who, _table_of(config["participation"])],
+        ["problem", f"{problem['class']}, {problem['agents']:,} agents"],
+        ["rounds", f"{int(run.rounds[-1]):,}"],
+        ["repeats", str(run.repeats)],
+        ["seed", str(run.seed)],
+        ["fields", "exact" if config["exact"] else "sampled"],
+        ["records", f"every {config['record_every']} rounds" if config["record_every"] > 1 else "every round"],
+        ["begun", begun],
+        ["engine", meta["engine"]],
+        ["versions", "; ".join(f"{name} {', then '.join(seen)}" for name, seen in versions.items())],
+        ["data, SHA-256", tag("code", problem["sha256"])],
+        ["configuration, SHA-256", tag("code", stored.config_hash)],
+    ]
+    text = (stored.path / "config.toml").read_text("utf-8", "replace")
+    cut = len(text) > LONGEST_CONFIG
+    shown = text[:LONGEST_CONFIG] + ("\n# ... the rest is in config.toml of the run's folder" if cut else "")
+    whole = tag("details", tag("summary", "config.toml"), tag("pre", shown))
+    return tag(
+        "section",
+        tag("h3", "Configuration"),
+        tag("div", table([], rows, class_="words"), class_="wide"),
+        whole if facts.in_full else None,
+    )
+
+
+def _table_of(values: Any) -> str:
+    """A description in plain types as words: the name, then its fields."""
+    if not isinstance(values, dict):
+        return short(values) if not isinstance(values, list) else f"[{', '.join(map(_table_of, values[:6]))}]"
+    name = values.get("name") or values.get("class") or ""
+    rest = [f"{k} = {_table_of(v)}" for k, v in values.items() if k not in ("name", "class") and v is not None]
+    inside = ", ".join(rest)
+    return f"{name}({inside})" if name and inside else f"{name}{inside}"

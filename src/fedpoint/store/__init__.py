@@ -1,0 +1,1 @@
+"""The durable run: what lies on disk, written whole or not at all."""

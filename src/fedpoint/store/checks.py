@@ -1,0 +1,161 @@
+"""Is it what a run writes? What a folder says of itself is checked before anything is made of it.
+
+Hashes find what was damaged; this finds what was written by others: no message of such a folder is a traceback.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+
+from fedpoint.core.errors import FedpointError
+
+Count = Annotated[int, Field(strict=True, ge=1, lt=2**53)]
+Natural = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
+Number = Annotated[float, Field(strict=True)]
+Table = dict[str, Any]
+
+
+class _Stated(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class _Method(_Stated):
+    name: StrictStr
+
+
+class _Problem(_Stated):
+    agents: Count
+
+
+class _Config(_Stated):
+    """config.toml of a run."""
+
+    rounds: Natural
+    seed: StrictInt
+    repeats: Count
+    record_every: Count
+    exact: StrictBool
+    algorithm: _Method
+    participation: Table
+    problem: _Problem
+    network: Table | None = None
+    experiment: Table | None = None
+
+
+class _Message(_Stated):
+    down: Number
+    up: Number
+    width: Number
+    up_bytes: Number | None = None
+
+
+class _Leaf(_Stated):
+    name: StrictStr
+    path: list[StrictInt | StrictStr]
+
+
+class _Measures(_Stated):
+    errors: StrictBool
+    losses_every: Count | None
+
+
+class _Meta(_Stated):
+    """meta in run.json."""
+
+    engine: StrictStr
+    message: _Message
+    model: Annotated[list[_Leaf], Field(min_length=1)]
+    use: Table
+    weights: list[Number] | None = None
+    has_loss: StrictBool | None = None
+    measures: _Measures | None = None
+
+
+class _Summary(_Stated):
+    """summary.json."""
+
+    rounds: Natural
+    rounds_per_second: Number
+    final: dict[str, list[Number]] = {}
+    evaluated_rounds: list[Natural] = []
+    evaluation: dict[str, list[list[Number]]] = {}
+    held_out: dict[str, list[list[Number | None]] | list[StrictStr]] = {}
+
+
+class _File(_Stated):
+    file: Annotated[str, Field(strict=True, pattern=r"^[0-9]{12}-[0-9]{12}\.npz$")]
+    sha256: StrictStr
+    nbytes: Natural
+
+
+class _Body(_Stated):
+    """The manifest of a checkpoint."""
+
+    round: Natural
+    config_sha256: StrictStr
+    files: list[_File]
+    spec: dict[str, list[StrictStr | Natural]]
+
+
+def check_run(path: Path, config: Any, meta: Any, summary: Any) -> None:
+    """Refuse what is not the statement of a run."""
+    parts: list[tuple[str, type[BaseModel], Any]] = [("config.toml", _Config, config), ("run.json", _Meta, meta)]
+    if summary is not None:
+        parts.append(("summary.json", _Summary, summary))
+    for name, kind, value in parts:
+        wrong = _wrong(kind, value)
+        if wrong:
+            raise FedpointError(f"{path / name} is not what a run writes ({wrong}); restore it")
+    paths = [tuple(leaf["path"]) for leaf in meta["model"]]
+    if any(a[: len(b)] == b for i, a in enumerate(paths) for j, b in enumerate(paths) if i != j):
+        raise FedpointError(f"{path / 'run.json'} is not what a run writes (model: paths repeat); restore it")
+
+
+def wrong_body(body: Any) -> str:
+    """What is wrong with the manifest of a checkpoint; empty: nothing."""
+    return _wrong(_Body, body)
+
+
+def _wrong(kind: type[BaseModel], value: Any) -> str:
+    try:
+        kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
+    return ""
+
+
+def check_records(
+    path: Path,
+    config: Any,
+    names: list[str],
+    round: int,
+    records: dict[str, NDArray[Any]],
+    state: dict[str, NDArray[Any]],
+) -> None:
+    """Refuse arrays that are not the records and the state of this run at this round."""
+    at, repeats = records.get("round", np.zeros(())), config["repeats"]
+    wrong = []
+    if at.ndim != 1 or not len(at) or at.dtype.kind not in "iu" or (np.diff(at) <= 0).any():
+        wrong.append("round")
+    like: dict[str, tuple[int, ...] | None] = {**dict.fromkeys(names), "used": (3,)}
+    like |= {name: () for name in ("error", "loss") if name in records}
+    like |= dict.fromkeys(name for name in records if name.startswith("metric."))
+    for name, shape in like.items():
+        array = records.get(name, np.zeros(0))
+        own = array.shape[2:] if shape is None else shape
+        if array.shape != (at.size, repeats, *own) or array.dtype.kind not in "biuf":
+            wrong.append(name)
+        elif round % config["record_every"]:
+            last = state.get(f"last.{name}")
+            if last is None or last.shape != (repeats, *array.shape[2:]) or last.dtype != array.dtype:
+                wrong.append(f"last.{name}")
+    if state.get("seconds", np.zeros(2)).shape != () or state["seconds"].dtype.kind != "f":
+        wrong.append("seconds")
+    if wrong:
+        raise FedpointError(f"{path} holds arrays that are not a run's ({', '.join(wrong)}); restore it")

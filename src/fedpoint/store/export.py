@@ -1,0 +1,53 @@
+"""A model on its own: exported as npz with a manifest, read by `fedpoint predict` and other programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedpoint.problems.base import Problem
+
+
+def layout_of(model: Any) -> list[dict[str, Any]]:
+    """Names and paths of a model's arrays, for a reader who does not have the problem."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(model)
+    return [{"name": "model" + jax.tree_util.keystr(path), "path": [_step(key) for key in path]} for path, _ in leaves]
+
+
+def _step(key: Any) -> str | int:
+    match key:
+        case jax.tree_util.DictKey(key=name) | jax.tree_util.FlattenedIndexKey(key=name):
+            pass
+        case jax.tree_util.SequenceKey(idx=name) | jax.tree_util.GetAttrKey(name=name):
+            pass
+        case _:
+            name = str(key)
+    return name if isinstance(name, int) else str(name)
+
+
+def nested(layout: list[dict[str, Any]], leaves: list[np.ndarray]) -> Any:
+    """The arrays as a tree of dictionaries and lists, as `layout_of` has it."""
+    if [entry["path"] for entry in layout] == [[]]:
+        return leaves[0]
+    inside: dict[str | int, list[tuple[dict[str, Any], np.ndarray]]] = {}
+    for entry, leaf in zip(layout, leaves, strict=True):
+        first, *rest = entry["path"]
+        inside.setdefault(first, []).append(({**entry, "path": rest}, leaf))
+    made = {key: nested([e for e, _ in part], [a for _, a in part]) for key, part in inside.items()}
+    return list(made.values()) if list(made) == list(range(len(made))) else made
+
+
+def use_of(problem: Problem, model: Any) -> dict[str, Any]:
+    """How rows of data become predictions."""
+    classes, intercept = getattr(problem, "classes", None), bool(getattr(problem, "intercept", False))
+    recipe = getattr(problem, "recipe", None)  # how a table's columns became features
+    width = np.shape(model)[-1] if isinstance(model, np.ndarray) and np.ndim(model) else None
+    return {
+        "problem": type(problem).__name__,
+        "classes": None if classes is None else np.asarray(classes).tolist(),
+        "intercept": intercept,
+        "features": None if width is None else int(width) - intercept,
+        **({} if recipe is None else {"columns": [feature.plain() for feature in recipe]}),
+    }

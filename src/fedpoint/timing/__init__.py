@@ -1,0 +1,1 @@
+"""Who works when, with what weight, and how old is what is heard."""

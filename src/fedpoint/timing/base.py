@@ -1,0 +1,113 @@
+"""Who works now, with what weight, and how old is what is heard? One interface, with a hub and on a network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.random import Key
+from fedpoint.core.record import Record
+
+if TYPE_CHECKING:  # asked, not known: these lie above
+    from fedpoint.core.algorithm import Algorithm
+    from fedpoint.graphs.network import Network
+    from fedpoint.problems.base import Problem
+
+
+class Tick(NamedTuple):
+    """One round of a timing. `agents` is None when everyone works, in the agents' own order."""
+
+    agents: Array | None  # (L,) indices
+    heard: Array  # (L,) bool: works, and is heard; False: the place is empty, or repeats an agent
+    weight: Array | None = None  # (L,) v_k, zero where no answer came; None on a network, whose edges weigh
+    share: Array | None = None  # (L,) p_k, zero likewise
+    asked: Array | None = None  # how many agents were sent the model
+    merge: Array | None = None  # bool: False abandons the round
+    age: Array | None = None  # (L,) how many versions of the hub's model ago an answer was asked for; None: now
+
+    @classmethod
+    def of(cls, agents: Array, weight: Array, heard: Array | None = None) -> Tick:
+        """A round in which these agents, all different, are asked: their weights v, and who of them is heard."""
+        agents = jnp.asarray(agents, jnp.int32)
+        return cls(agents, jnp.ones(agents.shape, bool) if heard is None else heard, jnp.asarray(weight))
+
+
+class Context(NamedTuple):
+    """What a timing may want to know of the experiment before its first round."""
+
+    problem: Problem | None = None
+    algorithm: Algorithm | None = None
+    network: Network | None = None
+    exact: bool = False
+    seed: int = 0
+    repeats: int = 1
+    rounds: int = 1  # it has to be good for so many
+
+
+class Timing(Record):
+    """When agents work. `Participation` and `Schedule` say it for a fusion center and for networks."""
+
+    drawn = True  # False: every round is the same, so there is nothing to draw ahead
+    abandons = False  # a round may end without a merge
+    all_heard = False  # every place is a different agent, and is heard
+    everyone = False  # everyone is heard in every round that is merged
+    per_repeat = False  # its arrays lead with the repeats: a timetable for each
+    on_network = False  # for the nodes of a network
+    on_clock = False  # worked out event by event, on a clock: it has no expected round
+    late = False  # answers may come from older models
+    rebase = False  # a late answer is merged as a model, not as a change
+
+    def slots(self, agents: int) -> int:
+        """How many places a round has, at most; the place to refuse what does not fit the number of agents."""
+        raise FedpointError(f"{type(self).__name__} does not say how many work in a round: write slots(self, agents)")
+
+    def bind(self, context: Context) -> Timing:
+        """The same with what it needs of the experiment."""
+        return self
+
+    def tick(self, key: Key, p: Array, round: Array) -> Tick:
+        """Who works in a round. With a fusion center the key is the round's own."""
+        raise FedpointError(f"{type(self).__name__} does not say who works: write tick(self, key, p, round)")
+
+    def key_of(self, key: Key, round: Array) -> Key:
+        """The key that `tick` gets for a round, from that of all rounds."""
+        return key
+
+    def completed(self, key: Key, p: Array, round: Array) -> Tick:
+        """`tick` with what it need not say."""
+        return self.tick(key, p, round)
+
+    def at(self, key: Key, p: Array, round: Array) -> Tick:
+        """The tick of a round, complete, from the key of all rounds."""
+        return self.completed(self.key_of(key, round), p, round)
+
+    def age(self, key: Key, round: Array, arc: Array, says: Array) -> Array:
+        """How many rounds old is what is heard over each arc of a network, from the node `says`."""
+        return jnp.zeros_like(arc)
+
+    def depth(self, rounds: int) -> int:
+        """How many of a sender's last messages are needed in a run of so many rounds."""
+        return 1
+
+    def bound(self) -> int | None:
+        """B of partial asynchrony: every B rounds in a row contain one of each node's, ages are at most B; or None."""
+        return None
+
+    def times(self) -> np.ndarray | None:
+        """(repeats, rounds): virtual seconds at the end of each round, where there is a clock."""
+        return None
+
+    def names(self) -> tuple[str, ...]:
+        """The classes it is made of, outermost first."""
+        return (type(self).__name__,)
+
+    def tiled(self, times: int) -> Self:
+        """The same for so many copies of its repeats."""
+        if not self.per_repeat:
+            return self
+        return jax.tree.map(lambda a: np.tile(a, (times, *(1,) * (a.ndim - 1))), self)

@@ -1,0 +1,71 @@
+"""How long does work take? Virtual time.
+
+The order of events depends on durations alone, never on the model. So a timetable is made before the run, from the
+seed: ticks with those whose answers count, how old what they started from is, and the time (`timing/timed.py` with a
+fusion center, `timing/turns.py` on a network). It goes on where it ended when a run is extended.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.record import Record, floats
+
+LAWS = ("constant", "exponential", "lognormal")
+STREAM = 0x71C7  # of a timetable's random numbers
+
+
+def luck_of(seed: int, repeat: int) -> np.random.Generator:
+    return np.random.default_rng([STREAM, seed & (2**64 - 1), repeat])
+
+
+class Clock(Record):
+    """How long an agent works, in virtual seconds: `work` on average (one number, or one per agent), with a law around
+    it; a message travels `travel` seconds. `spread` is the standard deviation of the logarithm of a lognormal time."""
+
+    work: Any = 1.0
+    law: str = "exponential"
+    travel: float = 0.0
+    spread: float = 0.5
+
+    def check(self):
+        work = floats(self.work)
+        if work.ndim > 1 or not (np.isfinite(work).all() and (work > 0).all()):
+            raise FedpointError(f"Clock: work must be seconds above 0, one number or one per agent, got {self.work!r}")
+        if self.law not in LAWS:
+            raise FedpointError(f"Clock: unknown law {self.law!r}: {nearest(str(self.law), LAWS)}")
+        for name in ("travel", "spread"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise FedpointError(f"Clock: {name} must be a number, at least 0, got {value!r}")
+
+    @classmethod
+    def sample(cls, agents: int, spread: float = 1.0, seed: int = 0, **rest: Any) -> Clock:
+        """Agents of different speed: mean times are lognormal around 1, `spread` their logarithm's deviation."""
+        times = np.exp(spread * np.random.default_rng([STREAM, seed]).standard_normal(agents))
+        return cls(work=times, **rest)
+
+    def fits(self, agents: int) -> None:
+        if np.ndim(self.work) and len(self.work) != agents:
+            raise FedpointError(f"Clock: {len(self.work)} times for {agents} agents")
+
+    def draw(self, luck: np.random.Generator, agents: Any) -> np.ndarray:
+        """Seconds of work of these agents."""
+        mean = np.asarray(self.work, dtype=float)
+        mean = mean[agents] if mean.ndim else np.full(np.shape(agents), float(mean))
+        if self.law == "constant":
+            return mean
+        if self.law == "exponential":
+            return mean * luck.exponential(size=np.shape(agents))
+        return mean * np.exp(self.spread * luck.standard_normal(np.shape(agents)) - self.spread**2 / 2)
+
+
+def check_clock(self: Any) -> None:
+    if not isinstance(self.clock, Clock):
+        raise FedpointError(f"{type(self).__name__}: clock must be an fp.Clock, got {self.clock!r}")
+    if self.deadline is not None and not self.deadline > 0:
+        raise FedpointError(f"{type(self).__name__}: deadline must be above 0 seconds, got {self.deadline}")

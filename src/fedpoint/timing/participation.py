@@ -1,0 +1,442 @@
+"""Who takes part in a round, and with which weight is an answer merged?
+
+Every scheme names its participants by index, so a round costs O(L), and gives weights v with E sum_k v_k m_k =
+sum_k p_k m_k: weights for *changes*. They need not sum to one, and are never renormalised over the sample.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.random import Key
+from fedpoint.core.record import floats
+from fedpoint.core.vector import take
+from fedpoint.timing.base import Context, Tick, Timing
+
+
+class Moments(NamedTuple):
+    """First and second moments of a round's weights v_k and of s_k = 1 where agent k is heard, given that it merges.
+
+    Cov[(v, s)] = blockdiag_k [[vv, vs], [vs, ss]]_k + sum_r scale_r factor_r factor_r': agents are nearly independent.
+    """
+
+    merge: float  # the probability that a round is merged at all
+    mean: np.ndarray  # (K,) E v_k: p_k where the scheme is unbiased
+    heard: np.ndarray  # (K,) E s_k
+    own: np.ndarray  # (3, K): vv, vs, ss
+    scale: np.ndarray  # (R,)
+    factor: np.ndarray  # (R, 2, K): of v, of s
+    sampled: bool = False  # estimated from drawn rounds, not exact
+
+    def second(self) -> np.ndarray:
+        """(3, K): E v_k^2, E v_k s_k, E s_k^2."""
+        v, s = self.factor[:, 0], self.factor[:, 1]
+        cov = self.own + np.stack([self.scale @ (v * v), self.scale @ (v * s), self.scale @ (s * s)])
+        return cov + np.stack([self.mean**2, self.mean * self.heard, self.heard**2])
+
+
+class Participation(Timing):
+    """Who takes part in a round with a fusion center. Subclass it and write `slots` and `tick` for one of your own.
+
+    >>> import fedpoint as fp
+    >>> import jax.numpy as jnp
+    >>> class RoundRobin(fp.Participation):
+    ...     size: int
+    ...     def slots(self, agents):
+    ...         return self.size
+    ...     def tick(self, key, p, round):
+    ...         agents = (jnp.arange(self.size) + round * self.size) % len(p)
+    ...         return fp.Tick.of(agents, weight=p[agents] * len(p) / self.size)
+    >>> quad = fp.problems.Quadratic(1.0, [[0.0], [1.0], [2.0]])
+    >>> fp.run(fp.FedAvg(step=1.0), quad, rounds=3, participation=RoundRobin(size=1)).history[0].ravel()
+    array([0., 0., 1., 2.])
+    """
+
+    def key_of(self, key: Key, round: Array) -> Key:
+        return key.fold(round)
+
+    def completed(self, key: Key, p: Array, round: Array) -> Tick:
+        return _completed(self.tick(key, p, round), p)
+
+    def moments(self, p: np.ndarray) -> Moments:
+        """Moments of (v, s), for forecasts: estimated from drawn rounds where a scheme does not know better."""
+        return sampled_moments(self, p)
+
+
+def _completed(tick: Tick, p: Array) -> Tick:
+    """What a tick need not say: shares are p_k, all places are asked, and the round is merged."""
+    share = tick.share
+    if share is None:
+        share = p if tick.agents is None else jnp.where(tick.heard, take(p, tick.agents), 0.0)
+    asked = jnp.int32(tick.heard.shape[0]) if tick.asked is None else tick.asked
+    return tick._replace(share=share, asked=asked, merge=jnp.asarray(True) if tick.merge is None else tick.merge)
+
+
+def _positive_count(self: Any) -> None:
+    if isinstance(self.count, bool) or not isinstance(self.count, int | np.integer) or self.count < 1:
+        raise FedpointError(f"{type(self).__name__}: the number of participants must be at least 1, got {self.count}")
+
+
+def _limit_count(self: Any, agents: int) -> None:
+    if self.count > agents:
+        raise FedpointError(
+            f"{type(self).__name__}: {self.count} participants of {agents} agents: choose at most {agents}"
+        )
+
+
+class Everyone(Participation):
+    """All agents, v_k = p_k."""
+
+    drawn = False
+    all_heard = True
+    everyone = True
+
+    def slots(self, agents: int) -> int:
+        return agents
+
+    def tick(self, key: Key, p: Array, round: Array) -> Tick:
+        return Tick(None, jnp.ones(p.shape, bool), p, p)
+
+    def moments(self, p: np.ndarray) -> Moments:
+        return _subset_moments(p, {len(p): 1.0}, False)
+
+
+class Uniform(Participation):
+    """`count` agents uniformly without replacement, v_k = p_k K / L (scheme II; lecture 000 (56)).
+
+    With p = 1/K that is the plain mean. `plain=True` takes the plain mean whatever the weights: it then solves
+    the problem with p = 1/K.
+    """
+
+    all_heard = True
+
+    count: int
+    plain: bool = False
+
+    check = _positive_count
+
+    def slots(self, agents: int) -> int:
+        _limit_count(self, agents)
+        return self.count
+
+    def tick(self, key: Key, p: Array, round: Array) -> Tick:
+        agents = key.row().subset(self.count, p.shape[0])
+        share = take(p, agents)
+        weight = jnp.full(self.count, 1.0 / self.count) if self.plain else share * (p.shape[0] / self.count)
+        return Tick(agents, jnp.ones(self.count, bool), weight, share)
+
+    def moments(self, p: np.ndarray) -> Moments:
+        return _subset_moments(p, {self.count: 1.0}, self.plain)
+
+
+class ByWeight(Participation):
+    """`count` draws with replacement with probability p_k, each with weight 1/L (scheme I of Li et al., 2020).
+
+    An agent drawn m times works once, with weight m/L.
+    """
+
+    count: int
+
+    check = _positive_count
+
+    def slots(self, agents: int) -> int:
+        return self.count
+
+    def tick(self, key: Key, p: Array, round: Array) -> Tick:
+        return _with_replacement(key, p, p, self.count)
+
+    def moments(self, p: np.ndarray) -> Moments:
+        return _replacement_moments(p, p, self.count)
+
+
+class Importance(Participation):
+    """`count` draws with replacement with probability q_k, each with weight p_k / (L q_k).
+
+    Without `probabilities` they are the variance-optimal ones: q_k proportional to p_k sqrt(noise_k + |g_k(w*)|^2),
+    noise_k the variance of the agent's averaged local field (Rizk, Vlaski and Sayed, 2022).
+    """
+
+    count: int
+    probabilities: Any = None
+
+    def check(self):
+        _positive_count(self)
+        q = self.probabilities
+        if q is not None and not ((floats(q) > 0).all() and np.isfinite(floats(q)).all()):
+            raise FedpointError("Importance: every probability must be above 0, or its agent is never heard")
+
+    def slots(self, agents: int) -> int:
+        q = self.probabilities
+        if q is not None and np.shape(q) != (agents,):
+            raise FedpointError(f"Importance: {np.size(q)} probabilities for {agents} agents")
+        return self.count
+
+    def bind(self, context: Context) -> Importance:
+        q = self.probabilities
+        if q is None:
+            q = context.problem.sampling_probabilities(context.algorithm, context.exact)
+        q = np.asarray(q, dtype=float)
+        return Importance(self.count, q / q.sum())
+
+    def tick(self, key: Key, p: Array, round: Array) -> Tick:
+        return _with_replacement(key, p, self.probabilities, self.count)
+
+    def moments(self, p: np.ndarray) -> Moments:
+        return _replacement_moments(p, np.asarray(self.probabilities), self.count)
+
+
+def _with_replacement(key: Key, p: Array, q: Array, count: int) -> Tick:
+    edges = jnp.cumsum(q)
+    agents = jnp.searchsorted(edges, key.row().uniform((count,)) * edges[-1], side="right")
+    agents = jnp.sort(jnp.minimum(agents, p.shape[0] - 1).astype(jnp.int32))
+    first = jnp.concatenate([jnp.ones(1, bool), agents[1:] != agents[:-1]])
+    times = jnp.searchsorted(agents, agents, side="right") - jnp.searchsorted(agents, agents, side="left")
+    share = jnp.where(first, p[agents], 0.0)
+    weight = times * share / (count * q[agents])
+    return Tick(agents, first, weight, share, jnp.sum(first, dtype=jnp.int32))
+
+
+class Answering(Participation):
+    """Agents that do not always answer, around any scheme.
+
+    scheme: who is asked (ask more than you need for over-selection, and set `keep`).
+    probability: that an agent answers, one for all or one per agent.
+    trace: instead of it, a table (rounds, agents) of who is there, repeated when it ends.
+    keep: at most so many answers are merged, the first to arrive (in a uniformly random order).
+    minimum: with fewer answers the round is abandoned, and model and memories stay.
+
+    Weights stay unbiased: with one probability (or a trace, read as such) the answers stand for all who were
+    asked, v (asked / merged); with different probabilities, v_k over the chance that agent k answers and enough
+    others do for the `minimum`.
+    """
+
+    abandons = True
+
+    scheme: Any
+    probability: Any = None
+    trace: Any = None
+    keep: int | None = None
+    minimum: int = 1
+
+    def check(self):
+        if isinstance(self.scheme, Answering):
+            raise FedpointError("Answering: the scheme is itself Answering: give one, with the product of the chances")
+        if (self.probability is None) == (self.trace is None):
+            raise FedpointError("Answering: give either a probability or a trace")
+        a = self.probability
+        if a is not None and not ((floats(a) > 0) & (floats(a) <= 1)).all():
+            raise FedpointError("Answering: probabilities must lie above 0 and at most at 1")
+        if self.keep is not None and np.ndim(a) == 1:
+            raise FedpointError(
+                "Answering: keeping only the first answers favours agents that answer often, and their chances "
+                "then have no simple correction: give one probability for all, or leave out keep"
+            )
+        if self.trace is not None and (np.ndim(self.trace) != 2 or not np.isin(self.trace, (0, 1)).all()):
+            raise FedpointError("Answering: the trace must be a table of 0 and 1, one row a round, one column an agent")
+        if self.keep is not None and self.keep < 1:
+            raise FedpointError(f"Answering: keep must be at least 1, got {self.keep}")
+        if self.minimum < 1 or (self.keep is not None and self.minimum > self.keep):
+            raise FedpointError(f"Answering: minimum must be at least 1 and at most keep, got {self.minimum}")
+
+    @property
+    def everyone(self) -> bool:  # type: ignore[override]
+        """A trace of rounds in which everybody answers, and of others that are abandoned."""
+        if self.trace is None or self.keep is not None or not self.scheme.everyone:
+            return False
+        rows = np.asarray(self.trace)
+        return bool((rows == rows[:, :1]).all())
+
+    def names(self) -> tuple[str, ...]:
+        inner = self.scheme.names()
+        return inner if self.everyone else (type(self).__name__, *inner)
+
+    def slots(self, agents: int) -> int:
+        count = self.scheme.slots(agents)
+        if self.minimum > count:
+            raise FedpointError(f"Answering: a minimum of {self.minimum} answers, but only {count} agents are asked")
+        for name, table in (("probabilities", self.probability), ("columns in the trace", self.trace)):
+            if np.ndim(table) and np.shape(table)[-1] != agents:
+                raise FedpointError(f"Answering: {np.shape(table)[-1]} {name} for {agents} agents")
+        return count
+
+    def bind(self, context: Context) -> Answering:
+        scheme = self.scheme.bind(context)
+        trace = None if self.trace is None else np.asarray(self.trace, dtype=np.uint8)
+        return Answering(scheme, self.probability, trace, self.keep, self.minimum)
+
+    def tick(self, key: Key, p: Array, round: Array) -> Tick:
+        asked = _completed(self.scheme.tick(key, p, round), p)
+        agents = jnp.arange(p.shape[0]) if asked.agents is None else asked.agents
+        if self.trace is not None:
+            answers = self.trace[round % self.trace.shape[0], agents] > 0
+        else:
+            per_agent = jnp.ndim(self.probability) == 1
+            chance = self.probability[agents] if per_agent else self.probability
+            answers = key.fold(1).row().uniform_at(agents) < chance
+        answers = answers & asked.heard
+        if self.keep is not None:
+            arrival = jnp.where(answers, key.fold(2).row().uniform_at(agents), 2.0)
+            answers = answers & (jnp.argsort(jnp.argsort(arrival)) < self.keep)
+        # The answers stand for all that were asked.
+        merged = jnp.sum(answers)
+        if self.trace is None and jnp.ndim(self.probability) == 1:
+            scale = 1.0 / self.probability[agents]
+            if self.minimum > 1:
+                scale = scale / _others_answer(jnp.where(asked.heard, self.probability[agents], 0.0), self.minimum - 1)
+        else:
+            scale = jnp.sum(asked.heard) / jnp.maximum(merged, 1)
+        zero = jnp.zeros_like(asked.weight)
+        return Tick(
+            asked.agents,
+            answers,
+            jnp.where(answers, asked.weight * scale, zero),
+            jnp.where(answers, asked.share, zero),
+            asked.asked,
+            merged >= self.minimum,
+        )
+
+    def moments(self, p: np.ndarray) -> Moments:
+        """Exact where those who answer are a uniform subset of a random size: it is then as if so many were asked."""
+        uniform = isinstance(self.scheme, Everyone | Uniform)
+        if self.trace is not None or np.ndim(self.probability) or not uniform:
+            return sampled_moments(self, p)
+        asked, a = self.scheme.slots(len(p)), float(self.probability)
+        chance = np.array([math.comb(asked, r) * a**r * (1 - a) ** (asked - r) for r in range(asked + 1)])
+        merged: dict[int, float] = {}
+        for r in range(self.minimum, asked + 1):
+            size = r if self.keep is None else min(r, self.keep)
+            merged[size] = merged.get(size, 0.0) + chance[r]
+        return _subset_moments(p, merged, isinstance(self.scheme, Uniform) and self.scheme.plain)
+
+
+def _subset_moments(p: np.ndarray, sizes: dict[int, float], plain: bool) -> Moments:
+    """A uniform subset whose size R has these probabilities, weights p_k K/R (plain: 1/R)."""
+    K, merge = len(p), sum(sizes.values())
+    unit = np.full(K, 1.0 / K) if plain else p
+    own, spread = np.zeros((3, K)), np.zeros((2, 2))
+    mean_size = sum(w * r for r, w in sizes.items()) / merge
+    for r, w in sizes.items():
+        # Cov(s_k, s_l) = pair (K [k = l] - 1), v_k = unit_k (K/R) s_k
+        pair = r * (K - r) / (K * K * (K - 1)) if K > 1 else 0.0
+        c = np.array([K / r, 1.0])
+        own += (w / merge) * pair * K * np.stack([(c[0] * unit) ** 2, c[0] * unit, np.ones(K)])
+        spread -= (w / merge) * pair * np.outer(c, c)
+        spread[1, 1] += (w / merge) * ((r - mean_size) / K) ** 2
+    scale, axes = np.linalg.eigh(spread)
+    factor = np.stack([np.outer(axes[0], unit), np.outer(axes[1], np.ones(K))], axis=1)
+    some = np.abs(scale) > 1e-15
+    return Moments(merge, unit.copy(), np.full(K, mean_size / K), own, scale[some], factor[some])
+
+
+def _replacement_moments(p: np.ndarray, q: np.ndarray, count: int) -> Moments:
+    """`count` draws with probabilities q, weights m_k p_k / (L q_k)."""
+    q = q / q.sum()
+    never, fewer = (1 - q) ** count, (1 - q) ** (count - 1)
+    both = (1 - q[:, None] - q) ** count - np.outer(never, never)  # Cov(s_k, s_l), k != l
+    value, axes = np.linalg.eigh(both)
+    some = np.abs(value) > 1e-14
+    value, axes = value[some], axes[:, some]
+    zero, cross = np.zeros(len(p)), q * fewer  # Cov(v_k, s_l) = -p_k cross_l, k != l
+    scale = np.array([-1.0 / count, -0.5, 0.5, *value])
+    factor = np.array([(p, zero), (p, cross), (p, -cross), *((zero, a) for a in axes.T)])
+    own = np.stack([p**2 / (count * q), p * fewer, never * (1 - never) - (axes**2) @ value])
+    return Moments(1.0, p.copy(), 1 - never, own, scale, factor)
+
+
+SAMPLED_TICKS = 1 << 15
+
+
+def sampled_moments(scheme: Participation, p: np.ndarray, keep: int = 8) -> Moments:
+    """From many drawn rounds; only the largest correlations between agents are kept."""
+    K = len(p)
+
+    def one(scheme, round):
+        tick = scheme.at(Key.of(0x5EED), jnp.asarray(p), round)
+        agents = jnp.arange(K) if tick.agents is None else tick.agents
+        v = jnp.zeros(K).at[agents].add(jnp.where(tick.heard, tick.weight, 0.0))
+        return v, jnp.zeros(K).at[agents].add(tick.heard * 1.0), tick.merge
+
+    with jax.enable_x64(True):
+        many = jax.jit(lambda scheme, rounds: lax.map(lambda r: one(scheme, r), rounds, batch_size=1024))
+        v, s, merge = (np.asarray(a) for a in many(scheme, np.arange(SAMPLED_TICKS)))
+    v, s = v[merge], s[merge]
+    if not len(v):
+        raise FedpointError(f"{type(scheme).__name__}: no round of {SAMPLED_TICKS} drawn ones was merged")
+    mean, error = v.mean(0), v.std(0) / np.sqrt(len(v))
+    if (np.abs(mean - p) <= 5 * error + 1e-12).all():  # unbiased, as it should be
+        mean = p.copy()
+    x = np.concatenate([v - v.mean(0), s - s.mean(0)], axis=1)
+    cov = x.T @ x / len(x)
+    k = np.arange(K)
+    own = np.stack([cov[k, k], cov[k, K + k], cov[K + k, K + k]])
+    for i, (a, b) in enumerate(((k, k), (k, K + k), (K + k, K + k))):
+        cov[a, b] -= own[i]
+        if i == 1:
+            cov[b, a] -= own[i]
+    value, axes = np.linalg.eigh(cov)
+    top = np.argsort(-np.abs(value))[:keep]
+    factor = axes[:, top].T.reshape(-1, 2, K)
+    value = value[top]
+    own = own + np.stack(
+        [-(value @ (a * b)) for a, b in ((factor[:, 0],) * 2, (factor[:, 0], factor[:, 1]), (factor[:, 1],) * 2)]
+    )
+    return Moments(float(merge.mean()), mean, s.mean(0), own, value, factor, sampled=True)
+
+
+def _others_answer(chance: Array, least: int) -> Array:
+    """(L,): the probability that at least `least` of the other slots answer, slot j with chance[j]."""
+    slots = jnp.arange(chance.shape[0])
+
+    def without(slot):
+        def add(few, one):  # few[i]: the probability of i answers so far, i < least
+            index, a = one
+            a = jnp.where(index == slot, 0.0, a)
+            return few * (1 - a) + a * jnp.concatenate([jnp.zeros(1), few[:-1]]), None
+
+        none = jnp.zeros(least).at[0].set(1.0)
+        return 1.0 - lax.scan(add, none, (slots, chance))[0].sum()
+
+    return jnp.maximum(jax.vmap(without)(slots), 1e-12)
+
+
+SCHEMES = {c.__name__.lower(): c for c in (Everyone, Uniform, ByWeight, Importance, Answering)}
+
+
+def as_participation(value: Participation | int | str | None) -> Participation:
+    """None is everyone, a number L is Uniform(L), other schemes are objects."""
+    if value is None:
+        return Everyone()
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return Uniform(int(value))
+    if isinstance(value, str):
+        if value.lower() not in SCHEMES:
+            raise FedpointError(f"unknown participation {value!r}: {nearest(value, SCHEMES)}")
+        if value.lower() != "everyone":
+            name = SCHEMES[value.lower()].__name__
+            raise FedpointError(f"participation {value!r} needs its numbers: give an object such as fp.{name}(...)")
+        return Everyone()
+    if isinstance(value, Participation):
+        return value
+    raise FedpointError(f"participation must be a number of agents or a scheme such as fp.Uniform(10), got {value!r}")
+
+
+def read_trace(path: str) -> np.ndarray:
+    """A table of who was there: comma-separated 0 and 1, one row a round, one column an agent."""
+    try:
+        table = np.loadtxt(path, delimiter=",", ndmin=2)
+    except (OSError, ValueError) as error:
+        raise FedpointError(f"availability trace {path}: {error}") from None
+    if not np.isin(table, (0, 1)).all():
+        row, column = np.argwhere(~np.isin(table, (0, 1)))[0]
+        raise FedpointError(
+            f"availability trace {path}: row {row + 1}, column {column + 1} is {table[row, column]:g}; "
+            "a cell is 1 (there) or 0 (away)"
+        )
+    return table.astype(np.uint8)

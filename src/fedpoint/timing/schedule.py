@@ -1,0 +1,188 @@
+"""When does a node of a network work, and how old is what it hears? Lecture 003's asynchronous execution.
+
+Ticks are numbered from 0. Version k of a node's message is the one before tick k; a node that works in tick k hears
+version k - age of each neighbour, and its own model is never stale. Synchronous: all work in every tick, and every age
+is 0. Everything random is a function of (tick, node or arc), so that the same luck is found again when looking back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.random import Key
+from fedpoint.timing.base import Tick, Timing
+
+WORKS, LOST, LATE, AWAY, PHASE = 1, 2, 3, 4, 5  # purposes of a schedule's random numbers
+
+
+class Schedule(Timing):
+    """How the nodes of a network take turns. Subclass it and write `tick`, `slots`, `age` and `depth` for your own; the
+    key is that of all rounds, so that a tick can look back at the luck of earlier ones."""
+
+    on_network = True
+
+    def slots(self, agents: int) -> int:
+        return agents
+
+
+def check_chance(name: str, value: Any, least_open: bool = False) -> None:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    if not good or (least_open and value == 0):
+        low = "above 0" if least_open else "at least 0"
+        raise FedpointError(f"{name} must be a probability, {low} and at most 1, got {value!r}")
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise FedpointError(f"{name} must be a whole number, at least {least}, got {value!r}")
+
+
+def _luck(key: Key, purpose: int, tick: Any, index: Array) -> Array:
+    """Uniform on (0, 1), by (tick, index)."""
+    return key.fold(tick, purpose).row().uniform_at(index)
+
+
+class Synchronous(Schedule):
+    """All nodes work in every tick and hear what the others said in the last one."""
+
+    drawn = False
+    all_heard = True
+
+    def tick(self, key: Key, p: Array, round: Array) -> Tick:
+        return Tick(None, jnp.ones(len(p), bool))
+
+    def bound(self) -> int | None:
+        return 1
+
+
+class RandomActivation(Schedule):
+    """`count` nodes, uniformly drawn, work in a tick; what they hear is fresh."""
+
+    all_heard = True
+
+    count: int = 1
+
+    def check(self) -> None:
+        check_whole("RandomActivation: count", self.count, 1)
+
+    def slots(self, agents: int) -> int:
+        if self.count > agents:
+            raise FedpointError(f"RandomActivation: {self.count} nodes of {agents} cannot work in a tick")
+        return self.count
+
+    def tick(self, key: Key, p: Array, round: Array) -> Tick:
+        return Tick(key.fold(round).row().subset(self.count, len(p)), jnp.ones(self.count, bool))
+
+
+class PartiallyAsynchronous(Schedule):
+    """Partially asynchronous with bound B (lecture 003).
+
+    Each node works with probability `activity`, and at its own fixed place in every B ticks in any case. What it sends
+    takes 0 to `delay` ticks (uniformly, for each message; default B), and gets lost with probability `loss`: a node
+    hears the newest message that has arrived, and what is B ticks old in any case. With probability `away` a node is
+    away for a stretch of `stretch` ticks: it then works only where the bound demands it.
+    """
+
+    bounded: int
+    activity: float = 0.5
+    delay: int | None = None
+    loss: float = 0.0
+    away: float = 0.0
+    stretch: int = 10
+
+    def check(self) -> None:
+        check_whole("PartiallyAsynchronous: bounded", self.bounded, 1)
+        check_chance("PartiallyAsynchronous: activity", self.activity)
+        check_chance("PartiallyAsynchronous: loss", self.loss)
+        check_chance("PartiallyAsynchronous: away", self.away)
+        check_whole("PartiallyAsynchronous: stretch", self.stretch, 1)
+        if self.delay is not None:
+            check_whole("PartiallyAsynchronous: delay", self.delay, 0)
+            if self.delay > self.bounded:
+                raise FedpointError(
+                    f"PartiallyAsynchronous: a delay of {self.delay} ticks exceeds the bound of {self.bounded}"
+                )
+
+    def works(self, key: Key, tick: Any, node: Array) -> Array:
+        here = _luck(key, AWAY, tick // self.stretch, node) >= self.away
+        luck = here & (_luck(key, WORKS, tick, node) < self.activity)
+        place = jnp.floor(_luck(key, PHASE, 0, node) * self.bounded).astype(jnp.int32)
+        return luck | (tick % self.bounded == place)
+
+    def tick(self, key: Key, p: Array, round: Array) -> Tick:
+        return Tick(None, self.works(key, round, jnp.arange(len(p))))
+
+    def age(self, key: Key, round: Array, arc: Array, says: Array) -> Array:
+        most = self.bounded if self.delay is None else self.delay
+
+        def newer(i, age):
+            a = self.bounded - 1 - i
+            version = round - a  # sent in the round before
+            sent = self.works(key, version - 1, says) | (version <= 0)
+            late = jnp.floor(_luck(key, LATE, version, arc) * (most + 1)).astype(jnp.int32)
+            arrived = sent & (late <= a) & (_luck(key, LOST, version, arc) >= self.loss)
+            return jnp.where(arrived, a, age)
+
+        age = lax.fori_loop(0, self.bounded, newer, jnp.full(arc.shape, self.bounded, jnp.int32))
+        return jnp.minimum(age, round)
+
+    def depth(self, rounds: int) -> int:
+        return self.bounded + 1
+
+    def bound(self) -> int | None:
+        return self.bounded
+
+
+class TotallyAsynchronous(Schedule):
+    """Unbounded delays that advance: each arc's age is uniform on 0 to growth x tick; nodes work by chance.
+
+    Totally asynchronous (lecture 003): every node works again and again, and what is heard is ever newer, but no bound
+    holds. All messages of the last growth x ticks ticks are kept.
+    """
+
+    growth: float = 0.5
+    activity: float = 0.5
+
+    def check(self) -> None:
+        number = isinstance(self.growth, int | float) and not isinstance(self.growth, bool)
+        if not (number and 0 <= self.growth < 1):
+            raise FedpointError(f"TotallyAsynchronous: growth must be at least 0 and below 1, got {self.growth!r}")
+        check_chance("TotallyAsynchronous: activity", self.activity, least_open=True)
+
+    def tick(self, key: Key, p: Array, round: Array) -> Tick:
+        return Tick(None, _luck(key, WORKS, round, jnp.arange(len(p))) < self.activity)
+
+    def age(self, key: Key, round: Array, arc: Array, says: Array) -> Array:
+        return jnp.floor(_luck(key, LATE, round, arc) * (1 + jnp.floor(self.growth * round))).astype(jnp.int32)
+
+    def depth(self, rounds: int) -> int:
+        return max(2, int(np.floor(float(self.growth) * rounds)) + 1)
+
+
+class WorstCase(Schedule):
+    """The slowest schedule with bound B: all work in the last of every B ticks, and hear what is B ticks old.
+
+    It attains the bound V_k <= kappa^(1 + floor((k - B)/(2B))) V_0 of `fp.theory.asynchronous`.
+    """
+
+    bounded: int
+
+    def check(self) -> None:
+        check_whole("WorstCase: bounded", self.bounded, 1)
+
+    def tick(self, key: Key, p: Array, round: Array) -> Tick:
+        return Tick(None, jnp.full(len(p), round % self.bounded == self.bounded - 1))
+
+    def age(self, key: Key, round: Array, arc: Array, says: Array) -> Array:
+        return jnp.full(arc.shape, jnp.minimum(self.bounded, round), jnp.int32)
+
+    def depth(self, rounds: int) -> int:
+        return self.bounded + 1
+
+    def bound(self) -> int | None:
+        return self.bounded

@@ -1,0 +1,274 @@
+"""Who answers when, with a fusion center on a clock: rounds that are worked out before the run."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.random import Key
+from fedpoint.core.vector import take
+from fedpoint.timing.base import Context, Tick
+from fedpoint.timing.clock import check_clock, luck_of
+from fedpoint.timing.mail import power_of_two
+from fedpoint.timing.participation import Participation
+from fedpoint.timing.schedule import check_chance, check_whole
+from fedpoint.timing.staleness import Constant, Staleness
+
+VAIN = 10_000  # answers lost in a row, from which there is no use in waiting
+
+
+class Timetable(Participation):
+    """Rounds that were worked out beforehand: arrays lead with repeat and round."""
+
+    per_repeat = True
+    abandons = True
+    on_clock = True
+
+    ticks: Any  # Tick, of which each array is (R, T, L) or (R, T)
+    clock: Any  # (R, T) seconds at the end of each round
+    versions: int  # of the hub that are needed; 0 when all answers come in their round
+    models: bool
+
+    @property
+    def late(self) -> bool:  # type: ignore[override]
+        return self.versions > 0
+
+    @property
+    def rebase(self) -> bool:  # type: ignore[override]
+        return self.models
+
+    def slots(self, agents: int) -> int:
+        return self.ticks.agents.shape[-1]
+
+    def tick(self, key: Key, p: Array, round: Array) -> Tick:
+        return take(self.ticks, round)
+
+    def depth(self, rounds: int) -> int:
+        return max(self.versions, 1)
+
+    def times(self) -> np.ndarray:
+        return self.clock
+
+
+@dataclass
+class Round:
+    """One round on its way into a timetable."""
+
+    agents: np.ndarray
+    weight: np.ndarray
+    heard: np.ndarray
+    asked: int
+    merge: bool
+    age: np.ndarray
+    time: float
+    open: int = 0  # how many versions ago the oldest question was asked that has no answer yet
+
+
+class Timed(Participation):
+    """A participation on a clock: `rounds(luck, p, count)` lists them."""
+
+    on_clock = True
+
+    def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[Round]:
+        raise FedpointError(f"{type(self).__name__} has no timetable")
+
+    def bind(self, context: Context) -> Timetable:
+        problem, algorithm = context.problem, context.algorithm
+        p = problem.weights
+        self.slots(len(p))
+        if self.rebase and not algorithm.sends_changes():
+            raise FedpointError(
+                f"{algorithm.card.title} cannot merge models that come late (models=True): its messages are not "
+                "changes of one model; leave models=False"
+            )
+        tables = [self.rounds(luck_of(context.seed, r), p, context.rounds) for r in range(context.repeats)]
+
+        def stack(pick: Callable[[Round], Any], dtype: type) -> np.ndarray:
+            return np.array([[pick(one) for one in table] for table in tables], dtype=dtype)
+
+        oldest = max(max(int(one.age.max(initial=0)) for one in table) for table in tables)
+        oldest = max(oldest, *(table[-1].open for table in tables))  # who is at work still may answer later on
+        agents, heard = stack(lambda o: o.agents, np.int32), stack(lambda o: o.heard, bool)
+        ticks: Any = Tick(
+            agents,  # type: ignore[arg-type]
+            heard,  # type: ignore[arg-type]
+            stack(lambda o: o.weight, float),  # type: ignore[arg-type]
+            np.where(heard, p[agents], 0.0),  # type: ignore[arg-type]
+            stack(lambda o: o.asked, np.int32),  # type: ignore[arg-type]
+            stack(lambda o: o.merge, bool),  # type: ignore[arg-type]
+            stack(lambda o: o.age, np.int32),  # type: ignore[arg-type]
+        )
+        versions = power_of_two(oldest + 1) if self.late else 0
+        return Timetable(ticks, stack(lambda o: o.time, float), versions, self.rebase)
+
+
+class Waiting(Timed):
+    """Rounds on a clock: the hub waits for everyone it asked, for the first answers, or until a deadline.
+
+    clock: how long agents take. count: how many are asked, uniformly drawn (None: all). keep: the first so many answers
+    are merged; who is slow is then seldom heard, and the limit moves. deadline: seconds after which the round ends.
+    dropout: the probability that an answer never comes. minimum: with fewer answers the round is abandoned.
+    """
+
+    clock: Any
+    count: int | None = None
+    keep: int | None = None
+    deadline: float | None = None
+    dropout: float = 0.0
+    minimum: int = 1
+
+    def check(self) -> None:
+        check_clock(self)
+        check_chance("Waiting: dropout", self.dropout)
+        for name in ("count", "keep", "minimum"):
+            if getattr(self, name) is not None:
+                check_whole(f"Waiting: {name}", getattr(self, name), 1)
+        if self.dropout > 0 and self.deadline is None:
+            raise FedpointError("Waiting: an answer that never comes is waited for without end: give deadline=")
+
+    def slots(self, agents: int) -> int:
+        self.clock.fits(agents)
+        count = agents if self.count is None else self.count
+        if count > agents:
+            raise FedpointError(f"Waiting: {count} participants of {agents} agents: choose at most {agents}")
+        if max(self.minimum, self.keep or 1) > count:
+            raise FedpointError(f"Waiting: {count} agents are asked: minimum and keep must not exceed that")
+        if self.keep is not None and self.minimum > self.keep:
+            raise FedpointError(f"Waiting: of the {self.keep} answers that are kept never {self.minimum} are there")
+        return count
+
+    def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[Round]:
+        K, L = len(p), self.slots(len(p))
+        made, time = [], 0.0
+        for _ in range(count):
+            agents = np.arange(K) if L == K else np.sort(luck.choice(K, L, replace=False))
+            took = self.clock.draw(luck, agents) + 2 * self.clock.travel
+            lost = luck.random(L) < self.dropout
+            took = np.where(lost, np.inf, took)
+            end = took.max() if self.deadline is None else min(took.max(), float(self.deadline))
+            heard = took <= end
+            if self.keep is not None:
+                first = np.argsort(took, kind="stable")[: self.keep]  # of several at once the first asked
+                end = min(end, took[first[-1]])
+                heard &= np.isin(np.arange(L), first)
+            merged = int(heard.sum())
+            time += end
+            weight = np.where(heard, p[agents] * (K / max(merged, 1)), 0.0)
+            made.append(Round(agents, weight, heard, L, merged >= self.minimum, np.zeros(L, int), time))
+        return made
+
+
+class Arrivals(Timed):
+    """Asynchronous: an agent's answer is merged when it comes, although the model has moved on since it was asked.
+
+    clock: how long agents take. working: how many work at a time (None: all). buffer: so many answers are merged
+    together (1: each by itself; more is FedBuff). staleness: how much an answer to a model tau versions old counts:
+    `Constant()` (default), `Polynomial(power)`, `Hinge(slope, after)`. mixing: a factor on all of them. models: merge
+    an answer as a model, w <- (1 - a s) w + a s w_k (FedAsync), rather than as a change. dropout: the probability that
+    an answer gets lost; deadline: seconds after which an agent is given up, and another is asked.
+
+    Weights are mixing s(tau) p_k K / buffer: agents that answer often count more.
+    References: Xie, Koyejo and Gupta, Asynchronous federated optimization (2019); Nguyen et al., Federated learning
+    with buffered asynchronous aggregation (2022).
+    """
+
+    late = True
+
+    clock: Any
+    working: int | None = None
+    buffer: int = 1
+    staleness: Any = None
+    mixing: float = 1.0
+    models: bool = False
+    dropout: float = 0.0
+    deadline: float | None = None
+
+    @property
+    def rebase(self) -> bool:  # type: ignore[override]
+        return self.models
+
+    def check(self) -> None:
+        check_clock(self)
+        check_whole("Arrivals: buffer", self.buffer, 1)
+        if self.working is not None:
+            check_whole("Arrivals: working", self.working, 1)
+        check_chance("Arrivals: dropout", self.dropout)
+        if self.dropout == 1:
+            raise FedpointError("Arrivals: with dropout 1 no answer ever comes")
+        if self.staleness is None:
+            object.__setattr__(self, "staleness", Constant())
+        if not isinstance(self.staleness, Staleness):
+            raise FedpointError(
+                f"Arrivals: staleness must be Constant(), Polynomial() or Hinge(), got {self.staleness}"
+            )
+        if not 0 < self.mixing <= 1:
+            raise FedpointError(f"Arrivals: mixing must be above 0 and at most 1, got {self.mixing}")
+
+    def slots(self, agents: int) -> int:
+        self.clock.fits(agents)
+        working = agents if self.working is None else self.working
+        if working > agents:
+            raise FedpointError(f"Arrivals: {working} working at a time, but there are {agents} agents")
+        if self.buffer > working:
+            raise FedpointError(f"Arrivals: a buffer of {self.buffer} never fills with {working} agents at work")
+        if self.deadline is not None and self.deadline <= 2 * self.clock.travel:
+            raise FedpointError("Arrivals: the deadline is shorter than the messages travel")
+        return self.buffer
+
+    def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[Round]:
+        K, m = len(p), self.buffer
+        at_work = K if self.working is None else self.working
+        first = luck.permutation(K)
+        idle = list(first[at_work:])
+        due: list[tuple[float, int, int, int, bool]] = []  # time, order, agent, version, lost
+        sent = 0
+
+        def ask(agent, time, version):
+            nonlocal sent
+            took = float(self.clock.draw(luck, int(agent))) + 2 * self.clock.travel
+            lost = bool(luck.random() < self.dropout)
+            if self.deadline is not None and (lost or took > self.deadline):
+                took, lost = float(self.deadline), True
+            heapq.heappush(due, (time + took, sent, int(agent), version, lost))
+            sent += 1
+
+        def another(agent):
+            """Who works next in this one's place."""
+            if not idle:
+                return agent
+            place = int(luck.integers(len(idle)))
+            chosen, idle[place] = idle[place], agent
+            return chosen
+
+        for agent in first[:at_work]:
+            ask(agent, 0.0, 0)
+        made: list[Round] = []
+        here: list[tuple[int, int]] = []
+        before = vain = 0
+        while len(made) < count:
+            time, _, agent, version, lost = heapq.heappop(due)
+            if lost:
+                vain += 1
+                if vain > VAIN:
+                    raise FedpointError(f"Arrivals: of {VAIN} answers in a row none came: give a longer deadline")
+                ask(another(agent), time, len(made))
+                continue
+            vain = 0
+            here.append((agent, version))
+            if len(here) < m:
+                continue
+            agents, versions = np.array(here).T
+            age = len(made) - versions
+            weight = self.mixing * self.staleness.weight(age) * p[agents] * (K / m)
+            made.append(Round(agents, weight, np.ones(m, bool), sent - before, True, age, time))
+            made[-1].open = max((len(made) - 1 - one[3] for one in due), default=0)
+            before, here = sent, []
+            for agent in agents:  # an answer waits for its merge: nobody is twice in one
+                ask(another(int(agent)), time, len(made))
+        return made

@@ -1,0 +1,225 @@
+"""fp.certify: which method is this, and which mistake was made in it?"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from fedpoint.core.algorithm import CATALOGUE, Algorithm, find
+from fedpoint.core.errors import FedpointError
+from fedpoint.results.certificate import Certificate, Finding
+from fedpoint.verbs.certify import battery
+from fedpoint.verbs.certify.battery import SAME, SAME_LIMIT, Evidence, Match
+from fedpoint.verbs.certify.methods import Recipe
+from fedpoint.verbs.certify.mistakes import CORRECTION_SIGN, METHODS, SAMPLE_REUSED, UPDATE_SIGN
+from fedpoint.verbs.certify.subjects import check_settings, prepare_function, prepare_object
+
+# Server optimisers by their own names, with the library's defaults.
+SERVERS: dict[str, dict[str, Any]] = {
+    "fedavgm": {"server": "momentum", "momentum": 0.9, "server_step": 1.0},
+    "fedadam": {"server": "adam", "momentum": 0.9, "server_step": 0.1},
+    "fedyogi": {"server": "yogi", "momentum": 0.9, "server_step": 0.1},
+    "fedadagrad": {"server": "adagrad", "server_step": 0.1},
+}
+
+
+def certify(subject: Any, claims: str | None = None, seed: int = 0, **settings: Any) -> Certificate:
+    """Examine an algorithm, or a plain function, on small problems whose answers are known.
+
+    Args:
+        subject: an algorithm object (the library's or your own `fp.Algorithm`), or a function
+            `round(w, agents) -> w` of NumPy arrays; see docs/certify.md for what `agents` offers.
+        claims: the name in the catalogue of the method it should be. Objects of the library's classes, and of classes
+            derived from them, claim that method when nothing is said.
+        seed: of the problems and the noise.
+        settings: step, local_steps, pull, ... as the subject uses them. Of an object they are read from its fields
+            (step, local_steps, pull and server_step are replaced by the battery's own, which show more); of a function
+            they are observed where they can be.
+
+    >>> import fedpoint as fp
+    >>> def round(w, agents):
+    ...     return w - 0.1 * sum(agent.field(w) for agent in agents) / len(agents)
+    >>> certificate = fp.certify(round, claims="gradient_exchange", step=0.1)
+    >>> certificate.passed, certificate.mistake
+    (False, 'weights_dropped')
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise FedpointError(f"certify: seed must be a whole number, at least 0; got {seed!r}")
+    is_object = isinstance(subject, Algorithm)
+    if not is_object and (isinstance(subject, type) or not callable(subject)):
+        raise FedpointError(f"certify takes an algorithm object or a function round(w, agents), got {subject!r}")
+    claim = _claim(subject, claims, is_object)
+    defaults: dict[str, Any] = SERVERS.get("" if claims is None else _plain(claims), {})
+    own = [f.name for f in fields(subject)] if is_object else []
+    given = check_settings({n: v for n, v in defaults.items() if n not in own} | settings)
+    prepare: Any = prepare_object if is_object else lambda f, g, s: prepare_function(f, g, claim, s)
+    examined, known, world = prepare(subject, given, int(seed))
+    evidence = Evidence(examined, world, int(seed))
+    if claim is not None and (missing := battery.missing(METHODS[claim], known)):
+        raise _ask(examined.name, claim, missing)
+    return _judge(evidence, claim, known)
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def _title(name: str) -> str:
+    return CATALOGUE[name].title
+
+
+def _claim(subject: Any, claims: str | None, is_object: bool) -> str | None:
+    if claims is not None:
+        if _plain(claims) in SERVERS:
+            return "fedopt"
+        name = find(claims).name
+        if name not in METHODS:
+            raise FedpointError(f"certify has no reference for {name!r}. Known: {', '.join(sorted(METHODS))}.")
+        return name
+    if is_object:
+        for base in type(subject).__mro__:
+            card = vars(base).get("card")
+            if card is not None and card.name in METHODS and CATALOGUE[card.name].cls is base:
+                return card.name
+    return None
+
+
+def _ask(name: str, claim: str, missing: list[str]) -> FedpointError:
+    names = [{"step": "step= (or exact=True)"}.get(n, f"{n}=") if claim == "fedprox" else f"{n}=" for n in missing]
+    if "step" in missing:
+        names.append("local_steps=")
+    return FedpointError(
+        f"certify cannot tell the settings of {name} from what it does: to compare it with {_title(claim)}, give "
+        + " and ".join(names)
+        + " as it uses them"
+    )
+
+
+def _judge(evidence: Evidence, claim: str | None, known: dict[str, Any]) -> Certificate:
+    match = battery.identify(evidence, claim, known)
+    correct = match if match is not None and match.mistake is None else None
+    like = correct or battery.find_correct(evidence, known, battery.WHOLE)
+    place, words = battery.whereabouts(evidence, known)
+    beside, mistake, reason = correct, None, None
+    if match is not None and match.mistake is not None:
+        beside = Match(match.method, match.right or match.recipe)
+        seen = match.mistake is UPDATE_SIGN and battery.right_control(evidence)
+        mistake, reason = (CORRECTION_SIGN if seen else match.mistake).name_and_reason
+    elif correct is None:
+        beside = None if claim is None else battery.nearest(evidence, claim, known)
+        mistake, reason = battery.convict(evidence, claim, known, place) or (None, None)
+    findings = [] if beside is None else _rounds(evidence, beside)
+    findings.append(_limit(evidence, beside, words))
+    if beside is not None:
+        findings += _steady(evidence, beside)
+    if correct is not None:  # otherwise there is no variance to expect
+        samples, reused = _samples(evidence, correct)
+        findings += samples
+        if reused:
+            mistake, reason = SAMPLE_REUSED.name, f"{SAMPLE_REUSED.reason}; {samples[0].reason}"
+    if reason is not None and mistake != SAMPLE_REUSED.name:
+        reason = f"{reason}; {_consequence(evidence, beside, words)}"
+
+    passed = mistake is None and all(f.ok for f in findings)
+    name, title = (like.method.name, _title(like.method.name)) if like else (place, words)
+    if like is None and match is not None:
+        title = f"{_title(match.method.name)} with a mistake: {words}"
+    return Certificate(
+        subject=evidence.subject.name,
+        claim=claim,
+        behaves_like=name,
+        title=title,
+        passed=passed,
+        mistake=mistake,
+        reason=reason or "",
+        findings=findings,
+        seed=evidence.seed,
+        settings=_shown(beside, known),
+    )
+
+
+def _shown(match: Match | None, known: dict[str, Any]) -> dict[str, Any]:
+    """The settings that matter: those that differ from a method's defaults."""
+    default = Recipe()
+    if match is None:
+        return {n: v for n, v in known.items() if v is not None}
+    values = {n: getattr(match.recipe, n) for n in known}
+    return {n: v for n, v in values.items() if n in ("step", "local_steps") or np.any(v != getattr(default, n))}
+
+
+def _rounds(evidence: Evidence, beside: Match) -> list[Finding]:
+    """Round by round beside the method, with everyone and with some."""
+    title, found = _title(beside.method.name), []
+    cases = [("rounds, everyone", evidence.short, evidence.expect(beside.method, beside.recipe))]
+    if beside.method.partial and evidence.some is not None:
+        expected = evidence.expect_some(beside.method, beside.recipe)
+        cases.append(("rounds, some", evidence.some, expected))
+    for test, seen, expected in cases:
+        apart = battery.deviation(seen, expected)
+        ok = apart <= SAME
+        reason = f"those of {title}"
+        if not ok:
+            first = battery.first_difference(seen, expected)
+            reason = f"not those of {title} from round {first} on: up to {apart:.2g} apart"
+        found.append(Finding(test, ok, apart, f"at most {SAME:g}", reason))
+    return found
+
+
+def _limit(evidence: Evidence, beside: Match | None, words: str) -> Finding:
+    seen = evidence.everyone
+    away = None if seen.diverged else float(np.linalg.norm(seen.last - evidence.world.star()))
+    if beside is None:
+        return Finding("limit", not seen.diverged, away, "finite", words)
+    expected = evidence.expect(beside.method, beside.recipe, len(evidence.lengths))
+    title = _title(beside.method.name)
+    if seen.diverged or expected.diverged:
+        ok = seen.diverged == expected.diverged
+        reason = f"{words}, as {title} does with these settings" if ok else words
+        return Finding("limit", ok, away, "finite", reason)
+    apart = float(np.abs(seen.last - expected.last).max())
+    ok = apart <= SAME_LIMIT * (1 + np.abs(expected.last).max()) or not (seen.settled or expected.settled)
+    reason = words if ok else f"{words}; {title} ends {apart:.2g} from there"
+    return Finding("limit", bool(ok), apart, f"at most {SAME_LIMIT:g} from {title}'s", reason)
+
+
+def _steady(evidence: Evidence, beside: Match) -> list[Finding]:
+    """What control variates must do whoever takes part: the limit stays at w*, and c the mean of the c_k."""
+    found: list[Finding] = []
+    run = evidence.some_limit if beside.method.steady else None
+    if run is not None:
+        if run.diverged:
+            return [Finding("limit, some", False, None, "w*", f"diverges (within {len(run.models)} rounds)")]
+        away = float(np.linalg.norm(run.last - evidence.world.star()))
+        ok = away <= SAME_LIMIT * (1 + np.linalg.norm(run.last))
+        reason = "ends at w*" if ok else f"ends {away:.2g} from w*, where {_title(beside.method.name)} ends at it"
+        found.append(Finding("limit, some", bool(ok), away, "w*", reason))
+    if run is not None and run.gap is not None:
+        ok = run.gap <= SAME * (1 + np.abs(run.last).max()) * max(1.0, np.abs(evidence.world.H).max())
+        reason = "c is the mean of the c_k" if ok else f"c is {run.gap:.2g} away from sum p_k c_k"
+        found.append(Finding("controls", bool(ok), run.gap, "c = sum p_k c_k", reason))
+    return found
+
+
+def _consequence(evidence: Evidence, beside: Match | None, words: str) -> str:
+    """What a mistake leads to, with numbers."""
+    if beside is None or words.startswith("it diverges"):
+        return words
+    steady = [f for f in _steady(evidence, beside) if f.test.startswith("limit") and not f.ok]
+    return f"{words}, with two or three of five it {steady[0].reason}" if steady else words
+
+
+def _samples(evidence: Evidence, match: Match) -> tuple[list[Finding], bool]:
+    """The variance of one noisy round beside that of fresh samples."""
+    found = battery.sample_test(evidence, match)
+    if found is None:
+        return [], False
+    ratio = found.seen.variance / found.fresh.variance
+    error = ratio * np.hypot(found.seen.error / found.seen.variance, found.fresh.error / found.fresh.variance)
+    expected = f"at most 1 within {battery.SCORE:g} standard errors"
+    reason = f"the variance of a round is {ratio:.3f} +- {error:.3f} of that of fresh samples"
+    if found.reused is not None:
+        reused = found.reused.variance / found.fresh.variance
+        reason += f" (one sample for all local steps: {reused:.3f})"
+    return [Finding("samples", found.ok, float(ratio), expected, reason)], found.reuse

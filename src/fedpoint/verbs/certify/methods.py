@@ -1,0 +1,287 @@
+"""How does each method go, and how does it go wrong? One plain round each, with a switch for every known mistake.
+
+A `Recipe` holds the settings of a method (above) and its switches (below), which are right by default. The rounds are
+written for `world.play`; they share no code with the library's algorithms, which are held against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedpoint.verbs.certify.world import AGENTS, Participant, Participants
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings by their usual names (step and local_steps one per agent), and what is done wrong."""
+
+    step: Any = None
+    local_steps: Any = 1
+    normalise: bool = False
+    pull: float = 0.0
+    exact: bool = False
+    server_step: float = 1.0
+    option: int = 2
+    q: float = 0.0
+    probability: float | None = None
+    momentum: float = 0.0
+    decay: float = 1.0
+    effective: float | None = None
+    coefficients: Any = None
+    weights: Any = "fedavg"
+    server: str = "sgd"
+    second: float = 0.99
+    adaptivity: float = 1e-3
+    corrected: bool = True  # Adam's and Yogi's bias correction
+    lengths: tuple[int, ...] | None = None  # Scaffnew's H by round, as observed
+
+    # Switches of all methods.
+    merge: str = "scaled"  # weights of the changes: p_k K/L; "plain", "renormalised", "unscaled", "models"
+    sign: float = 1.0  # of the local step
+    divide: int = 0  # the step is divided by E_k to this power
+    more: int = 0  # local steps too many
+    frozen: bool = False  # one gradient for all local steps
+    reuse: bool = False  # one sample for all local steps
+    # FedProx.
+    term: str = "squared"  # or "norm", "zero"
+    stretch: float = 1.0  # factor on the pull
+    # SCAFFOLD and Scaffnew.
+    stored: str = "both"  # controls stored by "both", "hub", "agents" or "none"; "last": not added up
+    correction: float = 1.0  # sign of the correction in the local steps
+    update: float = 1.0  # sign of the new information in c_k+
+    minus: float = 1.0  # sign of c in c_k+ = c_k - c + ...
+    hub: float = 1.0  # factor on the hub's change of c
+    control: str = "share"  # weights of the change of c: p_k; "scaled", "selected", "all"
+    per: str = "E"  # c_k+ divides x - y by E_k eta; or "one", "more", "less", "square", "most"
+    begin: str = "zero"  # or "field", "one": what c_k starts with
+    scale: str = "probability"  # Scaffnew's h += (p/gamma) ...; or "one"
+    # FedNova.
+    tau: str = "mean"  # tau_eff; or "plain", "most", "sum", "one", "unscaled", "counted"
+    normalised: bool = True
+    counted: bool = True  # |a|_1 knows momentum, pull and decay
+    # q-FedAvg.
+    curvature: str = "whole"  # or "no slope", "summed"
+    at_end: bool = False  # F_k after the local steps
+    # Server optimisers.
+    kept: bool = True  # the server's state
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """E_k; 1 where the length is drawn."""
+        return np.broadcast_to(1 if self.local_steps is None else self.local_steps, AGENTS).astype(int).tolist()
+
+    @cached_property
+    def rates(self) -> list[float]:
+        """The local step of each agent as it takes it."""
+        step = np.broadcast_to(np.asarray(self.step, dtype=float), AGENTS)
+        return (self.sign * step / np.array(self.counts, dtype=float) ** (self.divide + self.normalise)).tolist()
+
+    def steps(self, k: int) -> int:
+        return self.counts[k]
+
+    def rate(self, k: int) -> float:
+        return self.rates[k]
+
+
+Round = Callable[[Recipe, np.ndarray, Participants], np.ndarray]
+
+
+def walk(r: Recipe, agent: Participant, w: np.ndarray, shift: Any = 0.0, steps: int | None = None) -> np.ndarray:
+    """Local steps y <- y - rate (g(y) + shift + the pull)."""
+    y, gradient = w, None
+    rate = r.rate(agent.index)
+    sample = agent.sample() if r.reuse else None
+    for _ in range((r.steps(agent.index) if steps is None else steps) + r.more):
+        if gradient is None or not r.frozen:
+            gradient = agent.field(y, sample)
+        y = y - rate * (gradient + shift + pulled(r, y, w))
+    return y
+
+
+def pulled(r: Recipe, y: np.ndarray, w: np.ndarray) -> Any:
+    """The gradient of the proximal term."""
+    strength = r.stretch * r.pull
+    if not strength:
+        return 0.0
+    if r.term == "zero":
+        return strength * y
+    if r.term == "norm":
+        distance = np.linalg.norm(y - w)
+        return strength * (y - w) / distance if distance > 0 else 0.0
+    return strength * (y - w)
+
+
+def merging(r: Recipe, agents: Participants) -> np.ndarray:
+    """The weights v of those heard."""
+    p = np.array([agent.weight for agent in agents])
+    if r.merge == "plain":
+        return np.full(len(agents), 1 / len(agents))
+    if r.merge == "renormalised":
+        return p / p.sum()
+    return p if r.merge == "unscaled" else p * (agents.population / len(agents))
+
+
+def merged(r: Recipe, w: np.ndarray, agents: Participants, ends: list[np.ndarray], factor: float = 1.0) -> np.ndarray:
+    v, models = merging(r, agents), np.array(ends)
+    return v @ models if r.merge == "models" else w + factor * (v @ (models - w))
+
+
+def average(r: Recipe, w: np.ndarray, agents: Participants) -> np.ndarray:
+    """Gradient and parameter exchange, FedAvg, FedProx: w + sum v_k (y_k - w)."""
+    if r.exact:
+        return merged(r, w, agents, [agent.prox(w, r.stretch * r.pull / 2) for agent in agents])
+    return merged(r, w, agents, [walk(r, agent, w) for agent in agents])
+
+
+def scaffold(r: Recipe, w: np.ndarray, agents: Participants) -> np.ndarray:
+    c = agents.server.get("c", np.zeros_like(w))
+    p = np.array([agent.weight for agent in agents])
+    ends, changes = [], []
+    for agent in agents:
+        k = agent.index
+        own = agent.memory.get("c", beginning(r, agent, w))
+        y = walk(r, agent, w, shift=r.correction * (c - own))
+        E = r.steps(k)
+        per = {"E": E, "one": 1, "more": E + 1, "less": max(E - 1, 1), "square": E * E, "most": max(r.counts)}
+        if r.option == 1:
+            new = r.update * agent.field(w)
+        else:
+            new = own - r.minus * c + r.update * (w - y) / (per[r.per] * r.rate(k))
+        ends.append(y)
+        changes.append(new - own)
+        if r.stored in ("both", "agents"):
+            agent.memory["c"] = new
+    L, K = len(agents), agents.population
+    weights = {"share": p, "scaled": p * K / L, "selected": np.full(L, 1 / L), "all": np.full(L, 1 / K)}[r.control]
+    if r.stored in ("both", "hub"):
+        agents.server["c"] = c + r.hub * (weights @ np.array(changes))
+    return merged(r, w, agents, ends, r.server_step)
+
+
+def beginning(r: Recipe, agent: Participant, w: np.ndarray) -> np.ndarray:
+    if r.begin == "field":
+        return agent.field(w)
+    return np.full_like(w, 1.0 if r.begin == "one" else 0.0)
+
+
+def scaffnew(r: Recipe, w: np.ndarray, agents: Participants) -> np.ndarray:
+    """h_k is completed at once: here the hub is at hand when the agents hear of the merged model."""
+    steps = length(r, agents)
+    p = r.probability if r.probability is not None else 1 / steps
+    ends = [walk(r, a, w, -r.correction * a.memory.get("h", beginning(r, a, w)), steps) for a in agents]
+    new = merged(r, w, agents, ends)
+    for agent, x in zip(agents, ends, strict=True):
+        if r.stored != "none":
+            h = 0.0 if r.stored == "last" else agent.memory.get("h", beginning(r, agent, w))
+            agent.memory["h"] = h + r.update * (p if r.scale == "probability" else 1.0) / r.rate(agent.index) * (
+                new - x
+            )
+    return new
+
+
+def length(r: Recipe, agents: Participants) -> int:
+    """H of this round: as observed, or fixed, or drawn."""
+    if r.lengths is not None:
+        return r.lengths[agents.round]
+    if r.local_steps is not None:
+        return int(np.max(r.local_steps))
+    agent = agents[0]
+    return int(agent._rng.geometric(r.probability))
+
+
+def rule(r: Recipe, w: np.ndarray, agents: Participants) -> np.ndarray:
+    """FedNova and the general rule: w - tau_eff sum v_k (w_k/p_k) eta d_k."""
+    v = merging(r, agents)
+    directions, lengths = zip(*[solved(r, agent, w) for agent in agents], strict=True)
+    lengths = np.array(lengths)
+    counts = np.array([r.steps(agent.index) for agent in agents], dtype=float)
+    if not r.normalised:
+        return w - v @ (np.array(directions) * lengths[:, None])
+    if r.effective is not None:
+        effective = r.effective
+    else:
+        effective = {
+            "mean": v @ lengths / v.sum(),
+            "plain": lengths.mean(),
+            "most": lengths.max(),
+            "sum": lengths.sum(),
+            "one": 1.0,
+            "unscaled": v @ lengths,
+            "counted": v @ counts / v.sum(),
+        }[r.tau]
+    if isinstance(r.weights, str):
+        factor = lengths / (v @ lengths / v.sum()) if r.weights == "fedavg" else np.ones(len(agents))
+    else:
+        factor = np.array([r.weights[agent.index] / agent.weight for agent in agents])
+    return w - effective * ((v * factor) @ np.array(directions))
+
+
+def solved(r: Recipe, agent: Participant, w: np.ndarray) -> tuple[np.ndarray, float]:
+    """eta d and |a|_1 of the local solver: how far it goes when every gradient is 1."""
+    k, eta = agent.index, r.rate(agent.index)
+    y, buffer, reach, unit, total = w, np.zeros_like(w), 0.0, 0.0, np.zeros_like(w)
+    sample = agent.sample() if r.reuse else None
+    gradient = None
+    for e in range(r.steps(k) + r.more):
+        if gradient is None or not r.frozen:
+            gradient = agent.field(y, sample)
+        buffer = r.momentum * buffer + gradient + pulled(r, y, w)
+        unit = r.momentum * unit + 1.0 - eta * r.pull * reach
+        if r.coefficients is not None:
+            total, reach = total + r.coefficients[e] * gradient, reach + r.coefficients[e]
+            y = y - eta * gradient
+        else:
+            y, reach = y - eta * r.decay**e * buffer, reach + r.decay**e * unit
+    if r.coefficients is not None:
+        return eta * total / reach, reach
+    if not r.counted:
+        reach = float(r.steps(k))
+    return (w - y) / reach, reach
+
+
+def qfedavg(r: Recipe, w: np.ndarray, agents: Participants) -> np.ndarray:
+    v = merging(r, agents)
+    directions, curvatures = [], []
+    for agent in agents:
+        y, eta = walk(r, agent, w), r.rate(agent.index)
+        D, F = (w - y) / eta, agent.loss(y if r.at_end else w)
+        slope = 0.0 if not r.q or r.curvature == "no slope" else r.q * F ** (r.q - 1) * (D @ D)
+        directions.append(F**r.q * D)
+        curvatures.append(slope + F**r.q / eta)
+    mean = v @ np.array(curvatures)
+    if r.curvature != "summed":
+        mean = mean / v.sum()
+    return w - v @ np.array(directions) / mean
+
+
+def optimised(r: Recipe, w: np.ndarray, agents: Participants) -> np.ndarray:
+    """Server optimisers: minus the mean change is a gradient."""
+    g = w - merged(r, w, agents, [walk(r, agent, w) for agent in agents])
+    first = 1e-6 if r.server == "yogi" else 0.0
+    second = {"yogi": 1e-6, "adagrad": r.adaptivity**2}.get(r.server, 0.0)
+    m, s, t = agents.server.get("state", (np.full_like(w, first), np.full_like(w, second), 0))
+    t = t + 1
+    if r.server == "sgd":
+        update = g
+    elif r.server == "momentum":
+        m = r.momentum * m + g
+        update = m
+    elif r.server == "adagrad":
+        s = s + g * g
+        update = g / (np.sqrt(s) + r.adaptivity)
+    else:
+        m = r.momentum * m + (1 - r.momentum) * g
+        if r.server == "adam":
+            s = r.second * s + (1 - r.second) * g * g
+        else:
+            s = s - (1 - r.second) * np.sign(s - g * g) * g * g
+        bias = (1 - r.momentum**t, 1 - r.second**t) if r.corrected else (1.0, 1.0)
+        update = m / bias[0] / (np.sqrt(s / bias[1]) + r.adaptivity)
+    if r.kept:
+        agents.server["state"] = (m, s, t)
+    return w - r.server_step * update

@@ -1,0 +1,313 @@
+"""What is right, and which mistakes are known? One entry per method: its correct variants and its ways to go wrong.
+
+Mistakes are those found in public implementations and lecture notes. Each has a name, a reason in plain words, and the
+switches of `methods.Recipe` that make it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from fedpoint.verbs.certify import methods
+from fedpoint.verbs.certify.methods import Recipe, Round
+
+Switches = dict[str, Any] | Callable[[Recipe], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """claimed: it is one only of a subject that claims the method with these settings."""
+
+    name: str
+    reason: str
+    switches: tuple[Switches, ...]
+    claimed: bool = False
+
+    @property
+    def name_and_reason(self) -> tuple[str, str]:
+        return self.name, self.reason
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of the catalogue.
+
+    variants: settings that a subject may choose, unless they are given; all are right. fixed: settings that are part
+    of the method. needs: settings without which there is nothing to compare with. steady: the limit stays at w* also
+    when only some take part. partial: valid then at all.
+    """
+
+    name: str
+    round: Round
+    mistakes: tuple[Mistake, ...] = ()
+    fixed: tuple[tuple[str, Any], ...] = ()
+    variants: tuple[dict[str, Any], ...] = ({},)
+    needs: tuple[str, ...] = ("step",)
+    steady: bool = False
+    partial: bool = True
+
+    def recipes(self, settings: dict[str, Any]) -> Iterator[Recipe]:
+        """The correct variants with these settings."""
+        for variant in self.variants:
+            if all(settings.get(name, value) == value for name, value in variant.items()):
+                yield Recipe(**(settings | variant | dict(self.fixed)))
+
+    def wrong(self, settings: dict[str, Any], claimed: bool) -> Iterator[tuple[Mistake, Recipe, Recipe]]:
+        """The broken variants with these settings, each with the correct one that it comes from."""
+        for mistake, recipe in product(self.mistakes, list(self.recipes(settings))):
+            if claimed or not mistake.claimed:
+                for switches in mistake.switches:
+                    yield mistake, replace(recipe, **(switches(recipe) if callable(switches) else switches)), recipe
+
+
+WEIGHTS_DROPPED = "the weights p_k are dropped: all agents count alike although their weights differ"
+
+COMMON = (
+    Mistake("weights_dropped", WEIGHTS_DROPPED, ({"merge": "plain"},)),
+    Mistake(
+        "weights_renormalised",
+        "the weights are divided by their sum over the agents selected: then agents with a small weight count for too "
+        "much whenever few take part (take p_k K/L, which need not sum to one)",
+        ({"merge": "renormalised"},),
+    ),
+    Mistake(
+        "models_weighted",
+        "models are summed with the weights p_k K/L, which do not sum to one over a selection, so that the model "
+        "shrinks or grows by chance: apply them to the changes y_k - w",
+        ({"merge": "models"},),
+    ),
+    Mistake(
+        "not_scaled_up",
+        "the changes of those selected are summed with p_k alone: without K/L a round of L agents goes only L/K of "
+        "the way",
+        ({"merge": "unscaled"},),
+        claimed=True,
+    ),
+    Mistake("ascent", "it goes up the gradient: the sign of the step is flipped", ({"sign": -1.0},)),
+    Mistake(
+        "gradient_frozen",
+        "all local steps use the gradient at the received model: it is not evaluated again at each local model",
+        ({"frozen": True},),
+        claimed=True,
+    ),
+    Mistake(
+        "step_divided",
+        "the local step is smaller than the step that was given, by the number of local steps (divided once too often)",
+        ({"divide": 1}, {"divide": 2}),
+        claimed=True,
+    ),
+    Mistake(
+        "wrong_number_of_steps",
+        "agents take one local step more, or one less, than local_steps says",
+        ({"more": 1}, {"more": -1}),
+        claimed=True,
+    ),
+)
+
+SAMPLE_REUSED = Mistake(
+    "sample_reused",
+    "all local steps of a round use the same sample: take a fresh one at each step (in a class: agent.field(y, e), and "
+    "the number of steps in a field called local_steps)",
+    ({"reuse": True},),
+)
+
+NOT_SQUARED = Mistake(
+    "pull_not_squared",
+    "the proximal term is not squared: its gradient is a vector of constant length, which does not grow with the "
+    "distance from the received model (take (pull/2)|v - w|^2, whose gradient is pull (v - w))",
+    tuple({"term": "norm", "stretch": s} for s in (0.5, 1.0, 2.0)),
+)
+
+PROX = (
+    NOT_SQUARED,
+    Mistake(
+        "pull_to_zero",
+        "the proximal term pulls towards 0 instead of towards the received model w",
+        tuple({"term": "zero", "stretch": s} for s in (1.0, 0.5, 2.0)),
+    ),
+    Mistake("pull_sign_flipped", "the proximal term pushes away from the received model", ({"stretch": -1.0},)),
+    Mistake("pull_missing", "the proximal term has no effect: this is FedAvg", ({"stretch": 0.0},), claimed=True),
+    Mistake(
+        "pull_doubled",
+        "the pull is off by a factor of two: the term is (pull/2)|v - w|^2, with the gradient pull (v - w)",
+        ({"stretch": 2.0}, {"stretch": 0.5}),
+        claimed=True,
+    ),
+)
+
+NOT_STORED = Mistake(
+    "control_never_stored",
+    "a control variate is never stored (c_k, c or both stay zero), so that it has no lasting effect",
+    ({"stored": "none"}, {"stored": "hub"}, {"stored": "agents"}),
+)
+NOT_ZERO = Mistake(
+    "controls_not_zero",
+    "the control variates do not start at zero: their mean is then never c, and the limit is wrong",
+    ({"begin": "field"}, {"begin": "one"}),
+)
+
+# The same rounds, with c for -c: only who sees the control variates can tell the two apart.
+UPDATE_SIGN = Mistake(
+    "control_sign_flipped",
+    "the new control variates have the wrong sign (they must be mean gradients, c_k+ = c_k - c + (x - y)/(E eta)), or "
+    "they enter the local steps with the wrong sign, which makes the same rounds (y -= eta (g - c_k + c))",
+    ({"update": -1.0},),
+)
+CORRECTION_SIGN = Mistake(
+    "correction_sign_flipped",
+    "the correction enters the local steps with the wrong sign: y -= eta (g - c_k + c)",
+    ({"correction": -1.0},),
+)
+
+CONTROL = (
+    NOT_STORED,
+    UPDATE_SIGN,
+    Mistake(
+        "control_sign_flipped",
+        "a sign in the update of the control variates is flipped: c_k+ = c_k - c + (x - y)/(E eta) (option II), "
+        "c += sum p_k (c_k+ - c_k)",
+        ({"minus": -1.0}, {"hub": -1.0}, {"update": -1.0, "minus": -1.0}),
+    ),
+    Mistake(
+        "control_divided_by_selected",
+        "the server divides the change of c by the number of agents selected instead of all: then c is no longer the "
+        "mean of the c_k whenever only some take part",
+        ({"control": "scaled"}, {"control": "selected"}, {"control": "selected", "merge": "plain"}),
+    ),
+    Mistake(
+        "weights_dropped",
+        WEIGHTS_DROPPED,
+        ({"merge": "plain", "control": "all"}, {"control": "all"}),
+    ),
+    Mistake(
+        "control_per_wrong_steps",
+        "the new control variate divides x - y by the wrong number of steps: it must be the mean gradient, "
+        "(x - y)/(E_k eta)",
+        ({"per": "one"}, {"per": "more"}, {"per": "less"}, {"per": "square"}, {"per": "most"}),
+    ),
+    Mistake(
+        "server_step_in_control",
+        "the server's step is applied to the control variate c as well as to the model",
+        (lambda r: {"hub": r.server_step},),
+    ),
+    NOT_ZERO,
+)
+
+CORRECTIONS = (
+    replace(
+        NOT_STORED,
+        reason="the corrections h_k are not stored, or not added up, so that they have no lasting effect",
+        switches=({"stored": "none"}, {"stored": "last"}),
+        claimed=True,
+    ),
+    replace(
+        UPDATE_SIGN,
+        reason="the corrections have the wrong sign where they are updated, h_k += (p/step)(w+ - x_k), or where they "
+        "are used, x -= step (g - h_k), which makes the same rounds",
+    ),
+    Mistake(
+        "probability_missing",
+        "the update of the corrections lacks the probability of communication: h_k += (p/step)(w+ - x_k)",
+        ({"scale": "one"},),
+    ),
+    replace(
+        NOT_ZERO, reason="the corrections h_k do not start at zero: their mean then stays off zero, the limit off w*"
+    ),
+)
+
+NOT_NORMALISED = Mistake(
+    "not_normalised",
+    "changes are not divided by the agent's number of local steps: this is FedAvg, drawn to agents that do more",
+    ({"normalised": False},),
+    claimed=True,
+)
+
+LENGTHS = (
+    NOT_NORMALISED,
+    Mistake(
+        "wrong_effective_length",
+        "tau_eff is wrong: it must be the p-weighted mean of the agents' numbers of local steps over those heard",
+        tuple({"tau": tau} for tau in ("plain", "most", "sum", "one", "unscaled", "counted")),
+    ),
+    Mistake(
+        "wrong_length",
+        "changes are divided by the number of local steps although momentum, pull or decay make |a|_1 another number",
+        ({"counted": False},),
+    ),
+)
+
+FAIR = (
+    Mistake("fairness_missing", "the losses have no effect: this is q = 0", (lambda r: {"q": 0.0},), claimed=True),
+    Mistake(
+        "curvature_without_slope",
+        "the curvature h_k lacks q F_k^(q-1) |D_k|^2",
+        ({"curvature": "no slope"},),
+    ),
+    Mistake(
+        "curvature_summed",
+        "the step is divided by the sum of v_k h_k over the selection, whose weights do not sum to one: take the mean",
+        ({"curvature": "summed"},),
+    ),
+    Mistake("loss_at_end", "F_k is taken after the local steps instead of at the received model", ({"at_end": True},)),
+)
+
+SERVER = (
+    Mistake("server_state_lost", "the server optimiser's state is not kept between rounds", ({"kept": False},)),
+    Mistake(
+        "server_step_missing",
+        "the server's step has no effect",
+        (lambda r: {"server_step": 1.0},),
+        claimed=True,
+    ),
+)
+
+PLAIN = (("pull", 0.0), ("exact", False), ("normalise", False))  # settings of other methods, which this one lacks
+ONE_STEP = (*PLAIN, ("local_steps", 1))
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method("gradient_exchange", methods.average, COMMON, ONE_STEP),
+        Method("parameter_exchange", methods.average, COMMON, ONE_STEP),
+        Method("fedavg", methods.average, COMMON, PLAIN[:2], variants=({"normalise": False}, {"normalise": True})),
+        Method(
+            "fedprox",
+            methods.average,
+            (*PROX, *COMMON),
+            PLAIN[2:],
+            variants=({"exact": False}, {"exact": True}),
+            needs=("step", "pull"),
+        ),
+        Method("fednova", methods.rule, (*LENGTHS, *COMMON), (*PLAIN[1:], ("weights", "fednova"))),
+        Method(
+            "scaffold",
+            methods.scaffold,
+            (*CONTROL, *COMMON),
+            PLAIN,
+            variants=({"option": 2}, {"option": 1}),
+            steady=True,
+        ),
+        Method("scaffnew", methods.scaffnew, (*CORRECTIONS, *COMMON), PLAIN, partial=False),
+        Method("qfedavg", methods.qfedavg, (*FAIR, *COMMON), PLAIN, needs=("step", "q")),
+        Method(
+            "fedopt",
+            methods.optimised,
+            (*SERVER, *COMMON),
+            PLAIN,
+            variants=({"corrected": True}, {"corrected": False}),
+        ),
+        Method("general_rule", methods.rule, COMMON, PLAIN[1:]),
+    )
+}
+
+
+def effective(recipe: Recipe) -> bool:
+    """Local steps that could reuse a sample."""
+    if recipe.exact:
+        return False
+    return recipe.local_steps is None or int(np.max(recipe.local_steps)) + recipe.more > 1

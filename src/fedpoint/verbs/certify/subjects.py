@@ -1,0 +1,269 @@
+"""Who is examined, and with which settings? An algorithm object in the engine, or a plain function in a loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import Diverged, FedpointError, nearest
+from fedpoint.problems import Quadratic
+from fedpoint.timing.participation import Answering, Everyone
+from fedpoint.verbs.certify.battery import REPEATS, SHORT, Spread, round_spread, spread
+from fedpoint.verbs.certify.methods import Recipe, average
+from fedpoint.verbs.certify.world import AGENTS, HUGE, Play, World, build, everyone, play, some
+
+_FIELDS = [f.name for f in dataclasses.fields(Recipe)]
+SETTINGS = tuple(_FIELDS[: _FIELDS.index("corrected")])  # what a user may set; then come the switches
+STEP, PULL, SERVER_STEP = 0.15, 0.7, 0.8
+LOCAL_STEPS = (2, 3, 4, 5, 3)  # unequal, and all more than one: a sample that is reused shows
+REACH = 0.3  # the largest eigenvalue of a Hessian times the step
+
+
+class ObjectSubject:
+    """An algorithm, run by the engine."""
+
+    def __init__(self, algorithm: Algorithm):
+        self.algorithm = algorithm
+        self.name = type(algorithm).__name__
+        self.card = type(algorithm).card
+
+    def _run(self, world: World, rounds: int, participation: Any = None, noise: float = 0.0, **options: Any) -> Any:
+        from fedpoint.verbs.run import run
+
+        problem = Quadratic(world.H, world.c, noise=noise, weights=world.p)
+        options |= {"exact": not noise, "start": world.start, "record_every": 1}
+        try:
+            return run(self.algorithm, problem, rounds=rounds, participation=participation, **options)
+        except FedpointError:
+            raise
+        except Exception as error:
+            where = _where(error, self.algorithm)
+            text = str(error).strip().split("\n")[0]
+            raise FedpointError(f"{self.name} raised {type(error).__name__}: {text}{where}") from None
+
+    def _play(self, world: World, rounds: int, participation: Any = None) -> Play:
+        diverged = False
+        while True:
+            try:
+                run = self._run(world, rounds, participation)
+                break
+            except Diverged as error:
+                if error.round <= 1 or rounds <= 1:
+                    raise FedpointError(f"{self.name} left the finite numbers in its first round") from None
+                diverged, rounds = True, min(rounds - 1, error.round - 1)
+        models = run.history[0]
+        huge = np.abs(models).max(1) > HUGE
+        if huge.any():
+            diverged, models = True, models[: huge.argmax()]
+        counts = (np.diff(run.used[0, :, 2]) // AGENTS).tolist()
+        return Play(models, diverged, counts, *_controls(run, world))
+
+    def everyone(self, world: World, rounds: int) -> Play:
+        return self._play(world, rounds)
+
+    def some(self, world: World, rounds: int) -> Play | None:
+        trace = [[int(k in group) for k in range(AGENTS)] for group in world.groups]
+        scheme = Answering(Everyone(), trace=trace)
+        return None if self.algorithm.invalid_under(scheme) else self._play(world, rounds, scheme)
+
+    def noisy(self, world: World, noise: float, seed: int) -> Spread:
+        return spread(self._run(world, 1, noise=noise, repeats=REPEATS, seed=seed).model)
+
+
+def _where(error: Exception, algorithm: Algorithm) -> str:
+    """The line of the user's own file that raised."""
+    own = inspect.getsourcefile(type(algorithm))
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    return f" (line {lines[-1]} of {own})" if lines else ""
+
+
+def _controls(run: Any, world: World) -> tuple[float | None, np.ndarray | None]:
+    """|sum p_k c_k - c| and c, where they can be told: a hub with `c`, a memory that is one model or has `c`."""
+    hub, memories = jax.tree.map(lambda a: np.asarray(a)[0], (run.session.state.hub, run.memories))
+    c, own = getattr(hub, "c", None), getattr(memories, "c", memories)
+    if c is None or np.shape(own) != (AGENTS, *np.shape(c)):
+        return None, None
+    return float(np.linalg.norm(world.p @ np.asarray(own) - np.asarray(c))), np.asarray(c)
+
+
+class FunctionSubject:
+    """A plain function round(w, agents) -> w."""
+
+    def __init__(self, function: Callable):
+        self.function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
+
+    def everyone(self, world: World, rounds: int) -> Play:
+        return play(self.function, world, everyone(rounds), name=self.name)
+
+    def some(self, world: World, rounds: int) -> Play:
+        return play(self.function, world, some(world, rounds), name=self.name)
+
+    def noisy(self, world: World, noise: float, seed: int) -> Spread:
+        return round_spread(self.function, world, noise, seed, name=self.name)
+
+    def check_repeatable(self, world: World) -> None:
+        """The same start, the same rounds, unless the number of local steps is itself random."""
+        one, two = (self.everyone(world, 3) for _ in range(2))
+        if one.counts == two.counts and not np.array_equal(one.models, two.models):
+            raise FedpointError(
+                f"{self.name} gives other models when it is run again from the same start: keep what lasts between "
+                "rounds in agent.memory and agents.server (both are empty when a run begins), and draw random numbers "
+                "from a generator that is kept there"
+            )
+
+
+def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings by their known names, numbers as arrays of the right length."""
+    checked = {}
+    for name, value in settings.items():
+        if name not in SETTINGS:
+            raise FedpointError(f"certify: unknown setting {name!r}: {nearest(name, SETTINGS)}")
+        if isinstance(value, list | tuple | np.ndarray):
+            value = np.asarray(value, dtype=float)
+            if name in ("step", "local_steps", "weights") and value.shape != (AGENTS,):
+                raise FedpointError(f"certify: {name} has {value.size} numbers; the battery has {AGENTS} agents")
+            if name == "local_steps":
+                value = value.astype(int)
+        if name in ("step", "local_steps") and not np.all(np.asarray(value, dtype=float) > 0):
+            raise FedpointError(f"certify: {name} must be above 0, got {value}")
+        checked[name] = value
+    return checked
+
+
+def prepare_object(
+    algorithm: Algorithm, given: dict[str, Any], seed: int
+) -> tuple[ObjectSubject, dict[str, Any], World]:
+    """The algorithm with the battery's settings, all its settings, and a world to suit them."""
+    fields = {f.name: f for f in dataclasses.fields(algorithm)}
+    values = {name: getattr(algorithm, name) for name in fields}
+    rng = np.random.default_rng([seed, 0xE])
+    chosen: dict[str, Any] = {}
+    if values.get("step") is not None:
+        chosen["step"] = STEP
+    if values.get("local_steps") is not None:
+        several = fields["local_steps"].metadata.get("per_agent")
+        chosen["local_steps"] = rng.permutation(LOCAL_STEPS) if several else 4
+    if values.get("pull"):
+        chosen["pull"] = PULL
+    if "server_step" in values and "server" not in values:
+        chosen["server_step"] = SERVER_STEP
+    chosen |= {name: value for name, value in given.items() if name in fields}
+    if values.get("optimiser") is not None or not isinstance(values.get("server", ""), str):
+        raise FedpointError("certify has no reference for optax optimisers: leave out optimiser=, name the server's")
+    algorithm = dataclasses.replace(algorithm, **chosen)
+    subject = ObjectSubject(algorithm)
+    settings = {name: getattr(algorithm, name) for name in fields if name in SETTINGS} | given
+    world = build(seed, steepness(settings))
+    if "local_steps" not in settings:  # under another name: the engine counts
+        settings["local_steps"] = max(1, subject.everyone(world, 1).counts[0])
+        world = build(seed, steepness(settings))
+    return subject, settings, world
+
+
+def steepness(settings: dict[str, Any]) -> float:
+    """Curvature at which a step of this size is stable and gets somewhere, whatever its size."""
+    if settings.get("step") is None:
+        return 3.0 * settings.get("pull", 1.0) if settings.get("exact") else 2.0
+    most = np.max(settings["local_steps"]) if settings.get("local_steps") is not None else 4
+    return float(min(REACH, 4 * REACH / most) / np.max(settings["step"]))
+
+
+def prepare_function(
+    function: Callable, given: dict[str, Any], claim: str | None, seed: int
+) -> tuple[FunctionSubject, dict[str, Any], World]:
+    """The function, its settings (given, or read off its first round), and a world to suit them."""
+    subject = FunctionSubject(function)
+    world = build(seed, steepness(given))
+    subject.check_repeatable(world)
+    settings = dict(given)
+    lengths = subject.everyone(world, SHORT).counts
+    if len(set(lengths)) > 1:  # another number of local steps in every round: Scaffnew's
+        settings.setdefault("local_steps", None)
+    for name, value in observe(subject, world, claim, given).items():
+        settings.setdefault(name, value)
+    return subject, settings, build(seed, steepness(settings))
+
+
+def observe(subject: FunctionSubject, world: World, claim: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Settings read off where the first round evaluates the fields: y_1 = w - step g_k(w), and so on."""
+    run = subject.everyone(world, 1)
+    w = world.start
+    if given.get("exact") or not run.asked or len(run.models) < 2:
+        return {}
+    paths = [path_from(w, points) for points in run.asked]
+    if not all(paths):
+        return {}
+
+    def field(k: int, y: np.ndarray) -> np.ndarray:
+        return world.H[k] @ (y - world.c[k])
+
+    steps = np.array([len(path) for path in paths])
+    found: dict[str, Any] = {"local_steps": tidy(steps)}
+    if steps.max() > 1:
+        rates = [fit(path[0] - path[1], field(k, w)) for k, path in enumerate(paths) if len(path) > 1]
+    else:
+        fields = np.array([field(k, w) for k in range(AGENTS)])
+        both = (fit(w - run.last, mean) for mean in (world.p @ fields, fields.mean(0)))
+        rates = [next((rate for rate in both if rate is not None), None)]
+    known = [rate for rate in rates if rate is not None and rate > 0]
+    if len(known) < len(rates):
+        return found if "step" in given else {}
+    each = np.full(AGENTS, np.mean(known))
+    if steps.max() > 1:
+        each[steps > 1] = known
+    found["step"] = float(each[0]) if np.ptp(each) < 1e-9 * each.mean() else each
+    pull = common([
+        fit((path[1] - path[2]) / each[k] - field(k, path[1]), path[1] - w)
+        for k, path in enumerate(paths)
+        if len(path) > 2
+    ])  # fmt: skip
+    if pull is not None and abs(pull) > 1e-6:
+        found["pull"] = pull
+    if claim in (None, "scaffold", "fedopt"):
+        told = {n: v for n, v in (found | given).items() if n in ("step", "local_steps")}
+        plain = play(partial(average, Recipe(**told)), world, everyone(1))
+        factor = fit(run.last - w, plain.last - w)
+        if factor is not None and factor > 0:
+            found["server_step"] = factor
+    return found
+
+
+def path_from(w: np.ndarray, points: list[np.ndarray]) -> list[np.ndarray]:
+    """The local models at which a field was evaluated, each once, whatever the number of samples there.
+
+    SCAFFOLD's option I asks again at the start, before or after its steps.
+    """
+    path = [y for y, before in zip(points, [None, *points], strict=False) if not np.array_equal(y, w)
+            and (before is None or not np.array_equal(y, before))]  # fmt: skip
+    return [w, *path] if any(np.array_equal(y, w) for y in points) else []
+
+
+def common(values: list[float | None]) -> float | None:
+    """The value that all agree on."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values) or np.ptp(known) > 1e-6 * (1 + abs(known[0])):
+        return None
+    return float(np.mean(known))
+
+
+def fit(change: np.ndarray, direction: np.ndarray) -> float | None:
+    """The factor with change = factor x direction, where there is one."""
+    square = direction @ direction
+    if not square > 0 or not np.isfinite(change).all():
+        return None
+    factor = float(change @ direction / square)
+    left = np.linalg.norm(change - factor * direction)
+    return factor if left <= 1e-8 * (np.linalg.norm(change) + 1e-6 * np.sqrt(square)) else None
+
+
+def tidy(steps: np.ndarray) -> Any:
+    return int(steps[0]) if (steps == steps[0]).all() else steps

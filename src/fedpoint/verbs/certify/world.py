@@ -1,0 +1,204 @@
+"""What does a subject see? A small world of quadratics, and rounds as plain Python: `round(w, agents) -> w`."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpoint.core.errors import FedpointError
+
+AGENTS, DIMENSION = 5, 3
+HUGE = 1e30  # a model beyond it has diverged; its square is still finite
+
+
+class World(NamedTuple):
+    """Agents with f_k(x) = 1/2 (x - c_k)'H_k(x - c_k) and weights p_k: everything unequal.
+
+    groups: who takes part when only some do, in turn; two or three, because with a constant number a wrong factor on
+    the control variates is harmless in the limit.
+    """
+
+    H: np.ndarray
+    c: np.ndarray
+    p: np.ndarray
+    start: np.ndarray
+    groups: list[list[int]]
+
+    def star(self, p: np.ndarray | None = None) -> np.ndarray:
+        """w*, or that of other weights."""
+        p = self.p if p is None else p
+        return np.linalg.solve(np.tensordot(p, self.H, 1), np.einsum("k,kij,kj->i", p, self.H, self.c))
+
+    def stretched(self, factor: float) -> World:
+        """The same world, all lengths times `factor`."""
+        return self._replace(c=factor * self.c, start=factor * self.start)
+
+
+def build(seed: int, steepness: float = 2.0) -> World:
+    """A world from a seed. Eigenvalues of the Hessians lie between a quarter of the `steepness` and all of it."""
+    rng = np.random.default_rng([seed, 0xFED])
+    axes = [np.linalg.qr(rng.standard_normal((DIMENSION, DIMENSION)))[0] for _ in range(AGENTS)]
+    H = np.stack([q @ np.diag(rng.uniform(0.25, 1.0, DIMENSION) * steepness) @ q.T for q in axes])
+    p = rng.permutation([1.0, 1.5, 2.2, 3.1, 4.2]) * rng.uniform(0.9, 1.1, AGENTS)
+    centers = rng.standard_normal((AGENTS, DIMENSION))
+    order = rng.permutation(AGENTS)
+    groups = [sorted(order[group].tolist()) for group in ([0, 1], [2, 3, 4], [0, 2], [1, 3], [0, 1, 4], [2, 4])]
+    start = centers.mean(0) + 2.0 * rng.choice([-1.0, 1.0], DIMENSION)
+    return World((H + np.swapaxes(H, 1, 2)) / 2, centers, p / p.sum(), start, groups)
+
+
+class Participant:
+    """One agent in one round, as a plain function sees it."""
+
+    def __init__(self, world: World, index: int, round: int, memory: dict, rng: Any, noise: float):
+        self._world, self._rng, self._noise = world, rng, noise
+        self.index, self.round, self.memory = index, round, memory
+        self.weight, self.population = float(world.p[index]), len(world.p)
+        self.asked: list[np.ndarray] = []
+
+    def sample(self) -> np.ndarray:
+        """Draw a sample, to be handed to `field`."""
+        if not self._noise:
+            return np.zeros(len(self._world.start))
+        return np.sqrt(self._noise) * self._rng.standard_normal(len(self._world.start))
+
+    def field(self, w: Any, sample: Any = None) -> np.ndarray:
+        """The field at w: of a fresh sample, or of the one given; exact where the battery has no noise."""
+        w = np.array(w, dtype=float)
+        self.asked.append(w)
+        exact = self._world.H[self.index] @ (w - self._world.c[self.index])
+        return exact + (self.sample() if sample is None else sample)
+
+    def loss(self, w: Any) -> float:
+        """The exact loss at w."""
+        x = np.asarray(w, dtype=float) - self._world.c[self.index]
+        return float(0.5 * x @ self._world.H[self.index] @ x)
+
+    def prox(self, center: Any, weight: float) -> np.ndarray:
+        """argmin_v loss(v) + weight |v - center|^2."""
+        H, c = self._world.H[self.index], self._world.c[self.index]
+        return np.linalg.solve(H + 2 * weight * np.eye(len(c)), H @ c + 2 * weight * np.asarray(center, dtype=float))
+
+
+class Participants(list):
+    """Those who take part in a round; `server` is a dictionary that the hub keeps between rounds."""
+
+    def __init__(self, agents: Sequence[Participant], server: dict, round: int, population: int):
+        super().__init__(agents)
+        self.server, self.round, self.population = server, round, population
+
+
+class Play(NamedTuple):
+    """What was seen: models (rounds + 1, d) as far as they are finite, and whether that is all of them.
+
+    counts: field evaluations of the first participant, by round. gap: |sum p_k c_k - c| at the end and control: the
+    hub's c, where they are to be seen. asked: of the first round, the points at which each agent's field was evaluated.
+    """
+
+    models: np.ndarray
+    diverged: bool
+    counts: list[int]
+    gap: float | None = None
+    control: np.ndarray | None = None
+    asked: list[list[np.ndarray]] | None = None
+
+    @property
+    def last(self) -> np.ndarray:
+        return self.models[-1]
+
+    @property
+    def settled(self) -> bool:
+        """The last round moved nothing."""
+        if self.diverged or len(self.models) < 3:
+            return False
+        return bool(np.abs(self.models[-1] - self.models[-2]).max() < 1e-9 * (1 + np.abs(self.last).max()))
+
+
+def everyone(rounds: int) -> list[Sequence[int]]:
+    return [range(AGENTS)] * rounds
+
+
+def some(world: World, rounds: int) -> list[Sequence[int]]:
+    return [world.groups[r % len(world.groups)] for r in range(rounds)]
+
+
+def play(
+    function: Callable,
+    world: World,
+    ticks: Sequence[Sequence[int]],
+    seed: int = 0,
+    noise: float = 0.0,
+    name: str = "",
+    rng: Any = None,
+) -> Play:
+    """Rounds of a plain function. With a name it is a user's, whose mistakes are reported under it.
+
+    A play that stands still is not played on: its model is repeated.
+    """
+    memories: list[dict] = [{} for _ in range(AGENTS)]
+    server: dict = {}
+    if rng is None and noise:
+        rng = np.random.default_rng([seed, 0x5A3])
+    w, counts, asked = world.start.copy(), [], None
+    models = [w]
+    with np.errstate(all="ignore"):
+        for r, tick in enumerate(ticks):
+            agents = [Participant(world, k, r, memories[k], rng, noise) for k in tick]
+            given = Participants(agents, server, r, AGENTS)
+            w = _call(function, w.copy(), given, name, r) if name else function(w, given)
+            counts.append(len(agents[0].asked))
+            if r == 0:
+                asked = [agent.asked for agent in agents]
+            if not np.isfinite(w).all() or np.abs(w).max() > HUGE:
+                return Play(np.array(models), True, counts, asked=asked)
+            models.append(w)
+            if still(models):
+                models += [w] * (len(ticks) - r - 1)
+                break
+    return Play(np.array(models), False, counts, *_controls(world, memories, server), asked)
+
+
+def still(models: list[np.ndarray]) -> bool:
+    """No change beyond rounding for long enough, whoever took part (all are heard within six rounds)."""
+    if len(models) < 20:
+        return False
+    return all(np.abs(models[-i] - models[-i - 1]).max() <= 1e-15 * (1 + np.abs(models[-1]).max()) for i in range(1, 8))
+
+
+def _call(function: Callable, w: np.ndarray, agents: Participants, name: str, r: int) -> np.ndarray:
+    """One round of a user's function; what goes wrong in it is said in one message."""
+    before = w.copy()
+    try:
+        found = function(w, agents)
+    except Exception as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+        where = f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
+        raise FedpointError(f"{name} raised {type(error).__name__} in round {r + 1}: {error}{where}") from None
+    try:
+        new = np.array("nothing" if found is None else found, dtype=float)
+    except (TypeError, ValueError):
+        what = "nothing" if found is None else f"a {type(found).__name__}"
+        raise FedpointError(
+            f"{name} must return the new model, an array of {len(before)} numbers; it returned {what}"
+        ) from None
+    if new.shape != before.shape:
+        raise FedpointError(f"{name} returned a model of shape {new.shape}; the model it was given has {before.shape}")
+    if r == 0 and not np.isfinite(new).all():
+        raise FedpointError(
+            f"{name} returned {'NaN' if np.isnan(new).any() else 'inf'} in its first round, from a finite model: "
+            "look for a division by zero or a norm whose gradient is taken at zero"
+        )
+    return new
+
+
+def _controls(world: World, memories: list[dict], server: dict) -> tuple[float | None, np.ndarray | None]:
+    """|sum p_k c_k - c| and c, where agents and server keep their controls under the name "c"."""
+    try:
+        c = np.asarray(server["c"], dtype=float)
+        own = np.array([np.asarray(m.get("c", 0 * c), dtype=float) for m in memories])
+        return float(np.linalg.norm(world.p @ own - c)), c
+    except (KeyError, TypeError, ValueError):
+        return None, None

@@ -1,0 +1,396 @@
+"""A run read back from its folder: everything that was recorded, without the data; with them, it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
+
+import jax
+import numpy as np
+
+from fedpoint.channel import Channel, Gather
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.describe import Unreadable
+from fedpoint.core.errors import FedpointError, Recovered
+from fedpoint.core.vector import unwrap_all, wrap
+from fedpoint.engine.cluster.session import ClusterSession, Group
+from fedpoint.engine.session import Callback, Session, unflatten
+from fedpoint.engine.state import RunState
+from fedpoint.experiment.checks import as_given
+from fedpoint.experiment.experiment import Experiment, Metric
+from fedpoint.graphs.topology import Star
+from fedpoint.problems.base import Problem
+from fedpoint.results.follow import Following
+from fedpoint.results.run import Recorder, Run, RunInfo, Stop, drive, stopper, take_repeat
+from fedpoint.store.checks import check_records, check_run
+from fedpoint.store.describe import rebuild_algorithm, rebuild_channel, rebuild_network, rebuild_timing
+from fedpoint.store.export import nested
+from fedpoint.store.folder import Checkpoint, RunFolder
+from fedpoint.store.records import Measures, Place, RoundRecords
+from fedpoint.store.statement import check_same, statement, without_none
+from fedpoint.store.writer import Store
+from fedpoint.timing.base import Timing
+
+if TYPE_CHECKING:
+    from fedpoint.graphs.network import Network
+    from fedpoint.verbs.processes.supervisor import Processes
+
+NO_LOSS = "its field is not a gradient"
+
+
+class Builder(ABC):
+    """Who builds the parts of a run again from the content of the file that it comes from."""
+
+    @abstractmethod
+    def algorithm(self, content: Mapping[str, Any]) -> Algorithm: ...
+
+    @abstractmethod
+    def timing(self, content: Mapping[str, Any]) -> Timing: ...
+
+    @abstractmethod
+    def network(self, content: Mapping[str, Any], problem: Problem) -> Network: ...
+
+    @abstractmethod
+    def problem(self, content: Mapping[str, Any], folder: Path) -> Problem: ...
+
+
+class More(TypedDict):
+    """What else can be given to `load`."""
+
+    metrics: NotRequired[Mapping[str, Metric] | None]
+    channel: NotRequired[Channel | None]
+    gather: NotRequired[Gather | None]
+    builder: NotRequired[Builder | None]
+
+
+@dataclass(frozen=True)
+class Given:
+    """Parts of a run that are given, not built from what its folder says."""
+
+    problem: Problem | None = None
+    algorithm: Algorithm | None = None
+    participation: Timing | None = None
+    network: Network | None = None
+    metrics: Mapping[str, Metric] | None = None
+    channel: Channel | None = None
+    gather: Gather | None = None
+    builder: Builder | None = None
+
+
+def load(
+    folder: str | Path,
+    problem: Problem | None = None,
+    algorithm: Algorithm | None = None,
+    participation: Timing | None = None,
+    network: Network | None = None,
+    **more: Unpack[More],
+) -> LoadedRun:
+    """A run read back from its folder.
+
+    Rounds, models, metrics, memories, costs and evaluation come from the disk, and errors and losses where they were
+    evaluated while it ran; otherwise they are computed when asked for, from the problem. A run from a TOML file builds
+    its problem again; otherwise give the problem, which must be the one the run was begun with. The same to go on
+    (`extend`). Give algorithm, participation (or schedule), network, metrics, channel or gather too where the folder
+    can only name them: your own class or function, an optax object, a large graph.
+    """
+    run = LoadedRun(RunFolder.open(folder), Given(problem, algorithm, participation, network, **more))
+    if run.skipped:
+        last = f"the one before it serves, of round {run._point.round}"
+        warnings.warn(f"{' | '.join(run.skipped)}; {last}", Recovered, stacklevel=2)
+    if problem is not None:
+        run.session  # noqa: B018 - other data are refused here, not later
+    return run
+
+
+class LoadedRun(Run):
+    """A run on disk. Its session, which needs the data, is made when something asks for it."""
+
+    def __init__(self, folder: RunFolder, given: Given, make: Callable[[Experiment], Session] | None = None):
+        summary = folder.summary
+        check_run(folder.path, folder.config, folder.meta, summary)
+        self.stored, self.config, self.given, self._make = folder, folder.config, given, make
+        parts: dict[str, object] = {"problem": given.problem, "algorithm": given.algorithm}
+        parts |= {"participation": given.participation, "network": given.network}
+        vars(self).update({name: part for name, part in parts.items() if part is not None})
+        self._point = folder.latest() or self._restart()
+        self.skipped = self._point.skipped  # why newer checkpoints were passed over
+        measures = Measures.of(folder.meta, self._point.records)
+        store = Store(folder.path, self._point.round)
+        super().__init__(self._read(self._point), self._info(summary or {}), None, store, measures)
+        self.finished, summary = summary is not None, summary or {}
+        self.evaluation = {name: np.asarray(v) for name, v in summary.get("evaluation", {}).items()}
+        self.evaluated_rounds = np.asarray(summary.get("evaluated_rounds", []), int)
+        own = {name: v for name, v in summary.get("held_out", {}).items() if name != "agents"}
+        self.held_out = {name: np.array(v, dtype=float) for name, v in own.items()}  # null: nan
+        if len(final := summary.get("final", {}).get("loss", [])) == self.repeats:
+            self.final_loss = np.asarray(final)
+
+    # How it is read.
+
+    def _restart(self) -> Checkpoint:
+        """A run that was killed before its first commit: commit the start now."""
+        session = self._new_session(None)
+        recorder = Recorder(session, Measures.of(self.stored.meta, {}))
+        with RunFolder.open(self.stored.path, write=True) as handle:
+            Store(handle.path, handle=handle).start(session, recorder.now())
+        point = self.stored.latest()
+        if point is None:
+            raise FedpointError(f"{self.stored.path} holds nothing yet: start the run again in another folder")
+        return point
+
+    def _read(self, point: Checkpoint) -> RoundRecords:
+        records, state, layout = point.records, point.state, self.stored.meta["model"]
+        names = [entry["name"] for entry in layout]
+        check_records(self.stored.path, self.config, names, point.round, records, state)
+        rounds = records["round"]
+        arrays = {name: np.moveaxis(array, 0, 1) for name, array in records.items() if name != "round"}
+        if point.round % self.config["record_every"]:  # the end is always recorded
+            rounds = np.append(rounds, point.round)
+            arrays = {name: np.concatenate([a, state[f"last.{name}"][:, None]], axis=1) for name, a in arrays.items()}
+        metrics = {name.removeprefix("metric."): a for name, a in arrays.items() if name.startswith("metric.")}
+        self._leaves = [arrays[name] for name in names]
+        model = nested(layout, self._leaves)
+        return RoundRecords(rounds, model, arrays["used"], metrics, arrays.get("error"), arrays.get("loss"))
+
+    def _info(self, summary: Mapping[str, Any]) -> RunInfo:
+        config, meta, point = self.config, self.stored.meta, self._point
+        sizes, whole = meta["message"], point.round / max(float(point.state["seconds"]), 1e-9)
+        return RunInfo(
+            config["seed"],
+            config["repeats"],
+            config["record_every"],
+            config["problem"]["agents"],
+            (sizes["down"], sizes["up"], sizes["width"], sizes.get("up_bytes") or sizes["up"] * sizes["width"]),
+            np.array(meta["weights"]) if "network" in config else None,
+            meta["engine"],
+            summary.get("rounds_per_second", whole),
+        )
+
+    def shaped_as(self, start: Any) -> None:
+        """Give the models the structure of this one, which the folder can only tell as dictionaries and lists."""
+        model = jax.tree.unflatten(jax.tree.structure(start), self._leaves)
+        self.records = dataclasses.replace(self.records, model=model)
+
+    # What needs data, and can do without where it was evaluated while the run went on.
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the problem was given, or can be built again."""
+        return "problem" in vars(self) or (self.given.builder is not None and "experiment" in self.config)
+
+    @cached_property
+    def error(self) -> np.ndarray | None:
+        if self.records.error is not None or self.measures.errors or not self.has_data:
+            return self.records.error
+        return self.session.errors(self.history)
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether there are losses to be had here."""
+        told = self.stored.meta.get("has_loss")
+        if told is None:  # a folder of before
+            return self.records.loss is not None or (self.has_data and self.problem.has_loss)
+        return told and (self.records.loss is not None or self.has_data)
+
+    @property
+    def loss(self) -> np.ndarray:
+        """As any run's; without the data what was evaluated while it ran, nan elsewhere."""
+        if self.has_data and self.has_loss:
+            return super().loss
+        if self.records.loss is not None:
+            return self.records.loss
+        why = NO_LOSS
+        if self.stored.meta.get("has_loss"):
+            why = "none was evaluated while it ran (losses_every=): give fp.load(folder, problem=...)"
+        raise FedpointError(f"the run in {self.stored.path} has no loss: {why}")
+
+    def absent(self) -> dict[str, str]:
+        """What cannot be shown without the data, and why."""
+        found = {}
+        if not self.has_loss and self.stored.meta.get("has_loss"):
+            found["the loss"] = "it was not evaluated while the run went on (losses_every=), and the data are not here"
+        if self.error is None and not self.measures.errors:
+            found["the error"] = "the solution was not known while the run went on, and the data are not here"
+        return found
+
+    @property
+    def memories(self) -> Any:
+        if self.info.weights is not None:
+            return self.session.memories()
+        algorithm, model = self.algorithm, wrap(take_repeat(self.model, 0))
+        arrays = {name.removeprefix("state"): a for name, a in self._point.state.items()}
+        with jax.enable_x64(True):
+            hub, memory, *_ = Star().begin(algorithm, model, (), self.info.agents)
+            one = RunState(hub, memory, (), ())
+            like = jax.tree.map(lambda a: np.broadcast_to(a, (self.repeats, *np.shape(a))), one)
+            state = unflatten(like, arrays)
+            settled = jax.vmap(lambda hub, memory: Star().settled(algorithm, hub, memory, self.info.agents))
+            return jax.tree.map(np.asarray, unwrap_all(settled(state.hub, state.memory)))
+
+    def description(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self.config["algorithm"], self.stored.meta["use"]
+
+    # What is built again, or was given.
+
+    @property
+    def _content(self) -> Mapping[str, Any] | None:
+        """The content of the file that the run comes from, where somebody can build from it."""
+        return None if self.given.builder is None else self.config.get("experiment")
+
+    @property
+    def _builder(self) -> Builder:
+        if self.given.builder is None:
+            raise FedpointError(f"nobody builds the run in {self.stored.path} again: use fp.load")
+        return self.given.builder
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        with self._hint("algorithm"):
+            if self._content is not None:
+                return self._builder.algorithm(self._content)
+            return rebuild_algorithm(self.config["algorithm"])
+
+    @cached_property
+    def participation(self) -> Timing:
+        with self._hint("participation"):
+            if self._content is not None:
+                return self._builder.timing(self._content)
+            return rebuild_timing(self.config["participation"])
+
+    @cached_property
+    def network(self) -> Network | None:
+        if "network" not in self.config:
+            return None
+        with self._hint("network"):
+            if self._content is not None:
+                return self._builder.network(self._content, self.problem)
+            return rebuild_network(self.config["network"])
+
+    @cached_property
+    def problem(self) -> Problem:
+        if self._content is None:
+            raise FedpointError(
+                f"the data of the run in {self.stored.path} are not in its folder: give fp.load(folder, problem=...)"
+            )
+        return self._builder.problem(self._content, self.stored.path)
+
+    @contextlib.contextmanager
+    def _hint(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Unreadable as error:
+            raise FedpointError(f"{self.stored.path}: {error}; give fp.load(folder, {name}=...)") from None
+
+    # How it goes on.
+
+    def _make_session(self) -> Session:
+        """The run, ready to go on from the last commit."""
+        session = self._new_session(self._start())
+        session.restore({n.removeprefix("state"): a for n, a in self._point.state.items()}, self._point.round)
+        session.seconds = float(self._point.state["seconds"])
+        self.shaped_as(session.start)
+        return session
+
+    def _start(self) -> Any:
+        """The model that the run was begun with."""
+        leaves = [self._point.records[entry["name"]][0, 0] for entry in self.stored.meta["model"]]
+        return jax.tree.unflatten(jax.tree.structure(self.problem.start()), leaves)
+
+    def experiment(self, start: Any) -> Experiment:
+        """What the run was begun with, as far as it is stored or given."""
+        config, metrics = self.config, self.given.metrics or {}
+        missing = [name for name in config.get("metrics", {}) if name not in metrics]
+        if missing:
+            raise FedpointError(
+                f"the functions of the metrics {', '.join(missing)} are not in {self.stored.path}: give "
+                "fp.load(folder, metrics={...}) too"
+            )
+        with self._hint("channel"):
+            channel = self.given.channel or rebuild_channel(config.get("channel"))
+        with self._hint("gather"):
+            gather = self.given.gather or rebuild_channel(config.get("gather"))
+        return Experiment(
+            self.algorithm,
+            self.problem,
+            network=self.network,
+            channel=channel,
+            gather=gather,
+            start=start,
+            exact=config["exact"],
+            seed=config["seed"],
+            repeats=config["repeats"],
+            record_every=config["record_every"],
+            metrics=metrics,
+            **as_given(self.participation),
+        )
+
+    def _new_session(self, start: Any) -> Session:
+        """Not advanced, and checked to be the stored run's."""
+        session = (self._make or self._same_sums)(self.experiment(start))
+        now = without_none(statement(session))
+        check_same({key: self.config.get(key) for key in now}, now, self.stored.path)
+        return session
+
+    def _same_sums(self, experiment: Experiment) -> Session:
+        """A session in this process that adds messages as the stored run does."""
+        bound, every = experiment.bind(), self.config["record_every"]
+        if "sums" not in self.config:
+            return Session(bound, every)
+        return ClusterSession(bound, every, Group(), self.config["sums"] == "all-reduce")
+
+    def extend(
+        self,
+        rounds: int,
+        stop: Stop | None = None,
+        callbacks: Callback | Iterable[Callback | Following] = (),
+        evaluate: Any = None,
+        processes: int | Processes | None = None,
+    ) -> Run:
+        """Go on in the same folder to `rounds` rounds in all: the bits of a run that never stopped."""
+        if processes is not None:
+            return self._extend_on(processes, rounds, stop, callbacks, evaluate)
+        if self.finished:
+            return super().extend(rounds, stop, callbacks, evaluate)
+        if self._stopped(stop):
+            rounds = self._point.round
+        return drive(self, max(rounds, self._point.round), stop, callbacks, evaluate)
+
+    def _extend_on(
+        self,
+        processes: int | Processes,
+        rounds: int,
+        stop: Stop | None,
+        callbacks: Callback | Iterable[Callback | Following],
+        evaluate: Any,
+    ) -> Run:
+        from fedpoint.verbs.processes.run_on import Goal, run_on
+        from fedpoint.verbs.processes.supervisor import as_processes
+
+        if "sums" not in self.config:
+            raise FedpointError(
+                f"the run in {self.stored.path} was begun in one process, which adds in another order: go on without "
+                "processes, or start a new run with them"
+            )
+        given = as_processes(processes).summing(self.config["sums"] == "all-reduce")
+        place = Place(self.stored.path, self.config.get("experiment", {}))
+        return run_on(given, self.experiment(self._start()), Goal(rounds, stop, evaluate), place, callbacks)
+
+    def _stopped(self, stop: Stop | None) -> bool:
+        """Whether the last record already met `stop`, so that an uninterrupted run would not have gone on."""
+        if stop is None or len(self._point.records["round"]) != len(self.rounds) or len(self.rounds) < 2:
+            return False
+        before = jax.tree.map(lambda a: a[:, :-1], self.history)
+        error = None if self.error is None else self.error[:, -1]
+        return bool(stopper(stop, before)(int(self.rounds[-1]), self.model, error))
+
+    def __repr__(self) -> str:
+        name = self.config["algorithm"]["name"]
+        state = "finished" if self.finished else "not finished"
+        return f"<Run {name} in {self.stored.path}: {self.rounds[-1]} rounds, {self.repeats} repeats, {state}>"

@@ -1,0 +1,286 @@
+"""How is a plan found? Methods with an open step, the search over their settings, and why one is left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedpoint.algorithms.catalogue import find_maker, makers, title_of
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.engine.session import Session
+from fedpoint.experiment import Experiment
+from fedpoint.experiment.checks import check_valid
+from fedpoint.problems.base import Problem
+from fedpoint.results.plan import MARGIN, Choice, Options
+from fedpoint.theory.operator import Setting
+from fedpoint.theory.planning import LARGE, LONGEST, Trial, attempt, best_step, exactly, walks
+from fedpoint.theory.planning_cost import Use
+from fedpoint.timing.base import Context
+from fedpoint.timing.participation import Answering, Participation
+from fedpoint.verbs.forecast import Forecast, prepare
+
+
+@dataclass(frozen=True)
+class Method:
+    """An algorithm whose step and local steps are open."""
+
+    title: str
+    make: Callable[..., Algorithm]
+    local: bool  # it has local steps
+    per_round: bool = False  # its step is that of a whole round, divided by the local steps
+
+    def __call__(self, step: float, local_steps: int) -> Algorithm:
+        step = step * local_steps if self.per_round else step
+        return self.make(step=step, local_steps=local_steps) if self.local else self.make(step=step)
+
+
+def method_of(given: Any) -> Method:
+    """A method by name, by class, or by an object whose other hyper-parameters are kept."""
+    taken: set[str] = set()
+    if isinstance(given, str):
+        try:
+            name, make = find_maker(given)
+        except FedpointError:
+            raise FedpointError(f"unknown method {given!r}: {nearest(given, makers())}") from None
+        title = title_of(name)
+    elif isinstance(given, type) and issubclass(given, Algorithm):
+        make, title = given, given.card.title
+    elif isinstance(given, Algorithm):
+        make, title = _same_but(given), type(given).card.title
+        taken = {f.name for f in dataclasses.fields(given)}
+    elif callable(given) and "step" in inspect.signature(given).parameters:
+        make, title = given, getattr(given, "__name__", "your own")
+    else:
+        raise FedpointError(
+            f"methods are names such as 'fedavg', classes such as fp.FedAvg, or objects such as fp.FedProx(step=1.0, "
+            f"pull=2.0), whose step and local steps are chosen; got {given!r}"
+        )
+    taken = taken or set(inspect.signature(make).parameters)
+    if "step" not in taken:
+        raise FedpointError(f"{title} has no step to choose: a plan needs methods with one")
+    local = "local_steps" in taken
+    try:
+        probe = make(step=1e-3, local_steps=2) if local else make(step=1e-3)
+    except TypeError:
+        others = [
+            n
+            for n, p in inspect.signature(make).parameters.items()
+            if p.default is p.empty and n not in ("step", "local_steps") and p.kind is not p.VAR_KEYWORD
+        ]
+        raise FedpointError(f"{title} also needs {', '.join(others)}: give an object that has them") from None
+    return Method(title, make, local, bool(getattr(probe, "normalise", False)))
+
+
+def _same_but(algorithm: Algorithm) -> Callable[..., Algorithm]:
+    values = {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm)}
+
+    def make(**changes: Any) -> Algorithm:
+        return type(algorithm)(**{**values, **changes})
+
+    return make
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a setting is no choice. kind: "floor", "slow", "diverges" or "refused", in the order of what says most."""
+
+    kind: str
+    text: str
+    high: tuple[int, Participation, Trial] | None = (
+        None  # local steps, participation and step that settle above the target
+    )
+
+
+class Search:
+    """The search for one plan."""
+
+    def __init__(self, problem: Problem, target: float, options: Options):
+        self.problem, self.target, self.options = problem, target, options
+        self.sizes: dict[str, list[tuple[int, int, int, float]]] = {}
+        self.dear: dict[str, bool] = {}  # methods whose forecasts take long: fewer settings are looked at
+        self.affine: dict[tuple[str, type[Participation]], bool] = {}  # asked once for each method and kind of schedule
+        self.forecasts = 0
+        self.curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        constants = problem.constants()
+        smooth = constants.delta if constants.delta_k is None else float(np.max(constants.delta_k))
+        self.guess = 0.3 / smooth if smooth else 0.1
+
+    def forecast(self, method: Method, step: float, E: int, scheme: Participation) -> Forecast:
+        o = self.options
+        self.forecasts += 1
+        return prepare(
+            method(step, E),
+            self.problem,
+            scheme,
+            o.start,
+            o.exact,
+            measure=o.measure,
+            seed=o.seed,
+            coarse=True,
+            affine=self.affine.get((method.title, type(scheme))),
+        )
+
+    def aim(self, f: Forecast) -> float:
+        """The target, or a little less where the forecast is not exact."""
+        s = f.setting
+        exact = f.noiseless or (s.problem.linear and s.affine and exactly(f))
+        return self.target if exact else MARGIN * self.target
+
+    def use(self, method: Method, algorithm: Algorithm, scheme: Participation, E: int) -> Use:
+        """Of one round, from the shapes of messages and the moments of the schedule."""
+        if method.title not in self.sizes:
+            self.sizes[method.title] = [self.message(method(self.guess, n)) for n in (1, 2)]
+        (down, up, width, once), (_, _, _, twice) = self.sizes[method.title]
+        each = once + (E - 1) * (twice - once)
+        bound = scheme.bind(Context(self.problem, algorithm, exact=self.options.exact))
+        assert isinstance(bound, Participation)
+        moments = bound.moments(self.problem.weights)
+        heard = moments.merge * float(moments.heard.sum())
+        asked = heard
+        if isinstance(bound, Answering):
+            asked = float(bound.scheme.moments(self.problem.weights).heard.sum())
+        floats = asked * down, heard * up
+        return Use(asked, heard, *floats, width * sum(floats), heard * each)
+
+    def telling(self, method: Method, failures: Sequence[Failure]) -> str:
+        """The reason that says most; a floor with what it is made of."""
+        order = ("floor", "slow", "diverges", "refused")
+        most = min(reversed(failures), key=lambda failure: order.index(failure.kind), default=None)
+        if most is None:
+            return "there was nothing to try"
+        if most.high is None:
+            return most.text
+        E, scheme, trial = most.high
+        f = self.forecast(method, trial.step, E, scheme)
+        if walks(f.setting) or f.floor is None or not math.isfinite(f.floor):
+            return most.text
+        return f"{most.text}: bias^2 {f.bias2:.2g} + variance {f.variance:.2g}"
+
+    def message(self, algorithm: Algorithm) -> tuple[int, int, int, float]:
+        """Numbers down and up, bytes of each, and evaluations of a participant."""
+        if algorithm.unbounded:
+            raise FedpointError(
+                f"{type(algorithm).card.title} with a random number of local steps is not planned: name it "
+                f"{type(algorithm).card.name!r}, and a fixed number is chosen"
+            )
+        asked = Experiment(algorithm, self.problem, start=self.options.start, exact=self.options.exact)
+        m, steps = Session(asked.bind(), 1).message, algorithm.local_steps
+        return m.down, m.up, m.width, float(steps) if m.used is None else m.used[2] / self.problem.agents
+
+    def setting(
+        self, method: Method, E: int, scheme: Participation, guess: float, most: float
+    ) -> tuple[Choice | None, list[Trial]]:
+        """The best step of one setting, if it costs less than `most`, and the steps that were tried."""
+        use = self.use(method, method(guess, E), scheme, E)
+        cost = self.options.cost(use)
+        limit = LONGEST if math.isinf(most) else max(0, min(LONGEST, math.ceil(most / cost) - 1))
+        limit = min(limit, self.options.rounds or LONGEST)
+        if limit < 1:
+            return None, [Trial(guess, math.inf, "slow")]
+
+        def evaluate(step: float) -> Trial:
+            f = self.forecast(method, step, E, scheme)
+            trial = attempt(f, step, self.aim(f), limit)
+            self.affine[method.title, type(scheme)] = f.setting.affine
+            if len(trial.times):
+                self.curves.setdefault(method.title, []).append((cost * trial.times, trial.values))
+            return trial
+
+        setting = self.forecast(method, guess, E, scheme).setting
+        self.dear[method.title] = setting.size > LARGE
+        trial, trials = best_step(evaluate, guess, self.target, most=self.looks(setting))
+        return None if trial.why else self.choice(method, E, scheme, trial, use), trials
+
+    def looks(self, setting: Setting) -> int:
+        """How many steps are tried at most: the fewer, the longer a look takes."""
+        return 6 if setting.size > 10 * LARGE else 8 if walks(setting) else 12
+
+    def choice(self, method: Method, E: int, scheme: Participation, trial: Trial, use: Use) -> Choice:
+        algorithm, rounds = method(trial.step, E), int(trial.rounds)
+        prices = self.options.prices
+        return Choice(
+            algorithm,
+            scheme,
+            rounds,
+            trial.value,
+            rounds * self.options.cost(use),
+            use,
+            None if prices is None else rounds * prices.of(use),
+            self.forecast(method, trial.step, E, scheme),
+            (trial.times, trial.values),
+            method.title,
+            E if method.local else 1,
+        )
+
+    def method(
+        self, method: Method, steps: Sequence[int], schemes: Sequence[Participation], tick: Callable[[int], None]
+    ) -> tuple[list[Choice], list[Failure]]:
+        """All settings of a method that were good, and why the others were not.
+
+        Participations from many to few; in each, local steps from the best so far outwards, until twice in a row
+        that does not help; where forecasts take long (large memories), until once, and with fewer participants only as
+        long as that helps. What costs more than the best so far is given up as soon as that is known.
+        """
+        grid = list(steps) if method.local else [1]
+        good: list[Choice] = []
+        failures: list[Failure] = []
+        best, centre, local = math.inf, len(grid) // 2, None
+        for scheme in schemes:
+            seen, before = 0, best
+            for direction in (range(centre, len(grid)), range(centre - 1, -1, -1)):
+                worse = 0
+                for i in direction:
+                    if worse == (1 if self.dear.get(method.title) else 2):
+                        break
+                    seen += 1
+                    E = grid[i]
+                    guess = self.guess if local is None else local[0] * min(1.0, local[1] / E)
+                    try:
+                        check_valid(method(guess, E), scheme)
+                        found, trials = self.setting(method, E, scheme, guess, best)
+                    except FedpointError as error:
+                        failures.append(Failure("refused", str(error)))
+                        break
+                    tick(1)
+                    if found is None:
+                        worse += 1
+                        failures.append(_why_not(method, E, scheme, trials))
+                        continue
+                    worse = 0
+                    good.append(found)
+                    if found.cost < best:
+                        best, centre, local = found.cost, i, (found.step / (E if method.per_round else 1), E)
+            tick(len(grid) - seen)
+            if self.dear.get(method.title) and before == best < math.inf:
+                break
+        return good, failures
+
+
+def _why_not(method: Method, E: int, scheme: Participation, trials: Sequence[Trial]) -> Failure:
+    """From the steps that were tried: too high a floor, too many rounds, or no stable step."""
+
+    def said(trial: Trial) -> str:
+        return f"{trial.step * E if method.per_round else trial.step:.2g}"
+
+    high = min((t for t in trials if t.why == "floor"), key=lambda t: t.step, default=None)
+    slow = max((t for t in trials if t.why == "slow"), key=lambda t: t.step, default=None)
+    wild = min((t for t in trials if t.why == "diverges"), key=lambda t: t.step, default=None)
+    if slow is not None:
+        late = f"with step {said(slow)} (E = {E}) it does not get there within {slow.ahead:,} rounds"
+        if high is not None:
+            text = f"steps short enough for its floor need too many rounds: {late}, with {said(high)} it settles at "
+            return Failure("slow", f"{text}{high.level:.2g}")
+        more = f", with {said(wild)} it diverges" if wild is not None else ""
+        return Failure("slow", f"it needs too many rounds: {late}{more}")
+    if high is not None:
+        text = f"it settles above the target: at {high.level:.2g} with step {said(high)} (E = {E})"
+        return Failure("floor", text, (E, scheme, high))
+    assert wild is not None
+    return Failure("diverges", f"no step that was tried is stable: {said(wild)} (E = {E}) still diverges")

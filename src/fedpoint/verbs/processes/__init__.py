@@ -1,0 +1,1 @@
+"""`fp.run(..., processes=)`: who starts, watches and ends the processes of a run."""

@@ -1,0 +1,354 @@
+"""What a process of a job does: it joins the others, takes its agents, and drives the run or follows.
+
+A job comes from the process that started this one: its numbers in a file that is mapped into memory, of which every
+process reads the rows of its own agents, the rest through the pipe that started it. Nothing that is read here was
+written by others, and the file has no name: it is gone with the last process that has it open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import mmap
+import os
+import pickle
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import traceback
+import weakref
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.reduction import DupFd
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpoint.core.errors import Diverged, FedpointError
+from fedpoint.store.disk import os_errors
+
+if TYPE_CHECKING:  # a new process first sees to its place, and then loads JAX
+    from fedpoint.engine.cluster.session import ClusterSession, Group, Known
+    from fedpoint.engine.session import Progress
+    from fedpoint.experiment.experiment import Experiment
+    from fedpoint.results.run import Stop
+    from fedpoint.store.records import Place
+
+MAPPED = 1 << 12  # bytes of an array, from which it goes through the file
+ALIGNED = 64  # bytes: where an array may begin
+PULSE = 0.5  # seconds between two signs of life
+JOINING = "waiting for the others"
+LINK = 60  # seconds after which a process that the coordinator hears nothing of counts as lost
+
+
+@dataclass(frozen=True)
+class Goal:
+    """How far a run goes, and what is evaluated at its end."""
+
+    rounds: int
+    stop: Stop | None = None
+    evaluate: Any = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run, checked, as `fp.run` would begin it."""
+
+    experiment: Experiment  # with `record_every` chosen
+    goal: Goal
+    place: Place
+    fast: bool
+    digest: str  # of what all processes must agree on
+    known: Known | None = None  # the driver's
+    given_up: bool = False  # nobody else holds the problem: its arrays need not stay in memory
+    models: bool = False  # progress is told with the current model
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A process's place in its job."""
+
+    process: int
+    processes: int
+    coordinator: str  # HOST:PORT
+    bind: str  # where the coordinator listens
+    patience: float  # seconds to wait for the others at the start
+
+
+class Nameless:
+    """A file without a name, which goes to processes as it is open here."""
+
+    def __init__(self, number: int | None = None):
+        if number is None:
+            with os_errors("make a file for temporary data"), tempfile.TemporaryFile() as file:
+                number = os.dup(file.fileno())
+        self.number = number
+        weakref.finalize(self, os.close, number)
+
+    def __reduce__(self) -> Any:
+        return _reopened, (DupFd(self.number),)
+
+    def bytes(self) -> np.ndarray:
+        """What is in it, mapped."""
+        if not os.fstat(self.number).st_size:
+            return np.zeros(0, np.uint8)
+        return np.frombuffer(mmap.mmap(self.number, 0, access=mmap.ACCESS_READ), np.uint8)
+
+
+def _reopened(handle: Any) -> Nameless:
+    return Nameless(handle.detach())
+
+
+class _Pack(pickle.Pickler):
+    """Arrays go into one file, one after the other; the rest into the stream."""
+
+    def __init__(self, stream: io.BytesIO, file: Any):
+        super().__init__(stream, protocol=5)
+        self.file, self.kept = file, {}  # type: ignore[var-annotated]
+
+    def persistent_id(self, value: Any) -> Any:
+        if not isinstance(value, np.ndarray) or value.nbytes < MAPPED or value.dtype.hasobject:
+            return None
+        if id(value) not in self.kept:
+            place = self.file.seek(-(-self.file.tell() // ALIGNED) * ALIGNED)
+            np.ascontiguousarray(value).tofile(self.file)
+            self.kept[id(value)] = (place, value.dtype.str, value.shape), value  # held, so that the id stays its own
+        return self.kept[id(value)][0]
+
+
+class _Unpack(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, arrays: Nameless):
+        super().__init__(stream)
+        self.bytes = arrays.bytes()
+
+    def persistent_load(self, name: Any) -> Any:
+        place, dtype, shape = name
+        return np.ndarray(shape, dtype, self.bytes, place)
+
+
+def pack(job: Job, arrays: Nameless) -> bytes:
+    """The job for processes of this machine."""
+    stream = io.BytesIO()
+    try:
+        where = f"put the agents' data into a file of {tempfile.gettempdir()}"
+        with os_errors(where), os.fdopen(os.dup(arrays.number), "wb") as file:
+            _Pack(stream, file).dump(job)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise FedpointError(
+            f"this run cannot be shared out between processes: {error}. Functions and classes of a problem, a method, "
+            "stop= or evaluate= must be defined at the top level of a module, not inside a function or as a lambda"
+        ) from None
+    return stream.getvalue()
+
+
+def unpack(packed: bytes, arrays: Nameless) -> Job:
+    """The job, its arrays mapped: of each, what is used is read."""
+    return _Unpack(io.BytesIO(packed), arrays).load()
+
+
+def digest(*facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+class Line:
+    """To the supervisor: what this process does, and how it ends."""
+
+    def __init__(self, connection: Any):
+        self.connection, self.doing = connection, "starting"
+        self.steps = 0  # how many things it has begun
+        self.lock = threading.Lock()
+
+    def start(self) -> None:
+        threading.Thread(target=self._pulse, daemon=True).start()
+
+    def _pulse(self) -> None:
+        import time
+
+        while True:
+            self.send({"is": "beat", "doing": self.doing, "steps": self.steps})
+            time.sleep(PULSE)
+
+    def beat(self, doing: str) -> None:
+        self.doing, self.steps = doing, self.steps + 1
+
+    def send(self, word: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> None:
+        try:
+            with self.lock:
+                self.connection.send_bytes(json.dumps(word).encode())
+                if arrays is not None:
+                    packed = io.BytesIO()
+                    np.savez(packed, **arrays)  # type: ignore[arg-type]
+                    self.connection.send_bytes(packed.getvalue())
+        except OSError:  # nobody is left to hear it
+            os._exit(1)
+
+
+def work(packed: bytes, arrays: Nameless, seat: Seat, connection: Any, parent: int, log: Nameless) -> None:
+    """The whole life of a process."""
+    _alone(parent, log, driver=seat.process == 0)
+    line = Line(connection)
+    line.start()
+    try:
+        end = _work(packed, arrays, seat, line)
+    except Diverged as error:
+        end = {"is": "diverged", "message": str(error), "round": error.round}
+    except FedpointError as error:
+        end = {"is": "refused", "message": str(error)}
+    except KeyboardInterrupt:
+        end = {"is": "interrupted"}
+    except BaseException as error:
+        lost = type(error).__name__ == "JaxRuntimeError" or "Gloo" in str(error)
+        end = {"is": "lost" if lost else "failed", "message": traceback.format_exc()}
+    line.send(end)
+    os._exit(0 if end["is"] == "finished" else 1)  # what waits for lost peers at the exit would wait in vain
+
+
+def _alone(parent: int, log: Nameless, driver: bool) -> None:
+    """In a session of its own (Ctrl-C is for the supervisor, which tells the driver), dying with its parent."""
+    with contextlib.suppress(OSError):
+        os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler if driver else signal.SIG_IGN)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+    for stream in (1, 2):
+        os.dup2(log.number, stream)
+
+
+def _work(packed: bytes, arrays: Nameless, seat: Seat, line: Line) -> dict[str, Any]:
+    group = _join(seat, line)
+    job = unpack(packed, arrays)
+    _agree(group, job.digest)
+    line.beat("taking its agents")
+    if seat.process:
+        end = _session(job, group, job.experiment).follow()
+        _leave(seat)
+        return {"is": end["as"], **{k: v for k, v in end.items() if k in ("message", "round")}}
+    end = {"as": "failed", "message": "process 0 failed"}
+    try:
+        _drive(job, group, line)
+        end = {"as": "finished"}
+    except Diverged as error:
+        end = {"as": "diverged", "message": str(error), "round": error.round}
+        raise
+    except FedpointError as error:
+        end = {"as": "refused", "message": str(error)}
+        raise
+    except KeyboardInterrupt:
+        end = {"as": "interrupted"}
+        raise
+    finally:
+        group.tell({"do": "end", **end})
+    _leave(seat)
+    return {"is": "finished"}
+
+
+def _join(seat: Seat, line: Line) -> Group:
+    import jax
+
+    from fedpoint.engine.cluster.session import Group
+
+    if seat.processes == 1:
+        return Group(beat=line.beat)
+    port = seat.coordinator.rsplit(":", 1)[1]
+    if seat.process == 0:
+        _check_port(seat.bind, int(port))
+    line.beat(JOINING)
+    jax.distributed.initialize(
+        seat.coordinator,
+        seat.processes,
+        seat.process,
+        coordinator_bind_address=f"{seat.bind}:{port}",
+        initialization_timeout=int(seat.patience),
+        heartbeat_timeout_seconds=LINK,
+        shutdown_timeout_seconds=LINK,
+    )
+    from jax._src import distributed  # the client has no public name
+
+    return Group(seat.process, seat.processes, distributed.global_state.client, line.beat)
+
+
+def _check_port(host: str, port: int) -> None:
+    """Refuse a port that the coordinator cannot have: it would crash."""
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except OSError as error:
+        raise FedpointError(
+            f"the coordinator cannot listen on {host}:{port}: {error.strerror or error}; choose another port or --bind"
+        ) from None
+
+
+def _leave(seat: Seat) -> None:
+    import jax
+
+    if seat.processes > 1:
+        jax.distributed.shutdown()
+
+
+def _agree(group: Group, digest: str) -> None:
+    """Refuse processes of other versions than process 0's, or with another experiment: all with the same words."""
+    if group.processes == 1:
+        return
+    from fedpoint.store.statement import versions
+
+    group.beat("comparing versions and experiments")
+    group.client.key_value_set(f"hello/{group.process}", json.dumps({**versions(), "experiment": digest}))
+    said = [group.client.blocking_key_value_get(f"hello/{i}", LINK * 1000) for i in range(group.processes)]
+    group.client.wait_at_barrier(
+        "hello", LINK * 1000
+    )  # whoever leaves takes the others along: not before all have read
+    first, *others = (json.loads(word) for word in said)
+    for number, other in enumerate(others, 1):
+        differ = {
+            name: f"{name} {other.get(name)}, not {first[name]}" for name in first if other.get(name) != first[name]
+        }
+        if list(differ) == ["experiment"]:
+            raise FedpointError(
+                f"process {number} has another experiment than process 0: start the same file with the same options"
+            )
+        if differ:
+            differ.pop("experiment", None)
+            raise FedpointError(f"process {number} has other versions than process 0: {'; '.join(differ.values())}")
+
+
+def _session(job: Job, group: Group, experiment: Experiment) -> ClusterSession:
+    from fedpoint.engine.cluster.session import ClusterSession
+
+    return ClusterSession(experiment.bind(), experiment.every(job.goal.rounds), group, job.fast, job.known)
+
+
+def _drive(job: Job, group: Group, line: Line) -> None:
+    """Process 0: the run as `fp.run` has it, begun or gone on with."""
+    from fedpoint.engine.session import flatten
+    from fedpoint.results.run import begin, drive
+    from fedpoint.store.folder import RunFolder
+    from fedpoint.store.records import Measures
+    from fedpoint.store.writer import create
+    from fedpoint.verbs.load import Given, LoadedRun
+
+    def tell(progress: Progress) -> None:
+        arrays = {} if progress.error is None else {"error": progress.error}
+        if job.models:
+            arrays |= {f"model{name}": a for name, a in flatten(progress.model).items()}
+        word = {"is": "progress", "round": progress.round, "rounds": progress.rounds}
+        line.send(word | {"seconds": progress.seconds, "rate": progress.rate}, arrays)
+
+    asked, goal, path = job.experiment, job.goal, job.place.path
+    if (path / "run.json").exists():
+        parts = (asked.problem, asked.algorithm, asked.timing, asked.network)
+        given = Given(*parts, channel=asked.channel, gather=asked.gather)
+        loaded = LoadedRun(RunFolder.open(path), given, partial(_session, job, group))
+        if not loaded.finished or loaded.rounds[-1] < goal.rounds:
+            loaded.extend(goal.rounds, goal.stop, [tell], goal.evaluate)
+        return
+    begun = begin(_session(job, group, asked), Measures(errors=True))  # the solution is known
+    begun.folder = create(job.place, begun.session, begun.records, goal.rounds, begun.measures)
+    drive(begun, goal.rounds, goal.stop, [tell], goal.evaluate)

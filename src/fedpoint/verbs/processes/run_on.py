@@ -1,0 +1,76 @@
+"""A run on several processes: `fp.run(..., processes=)`. Its result is read from its folder, as any run's is."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fedpoint.core.errors import FedpointError
+from fedpoint.engine.cluster.session import Known
+from fedpoint.engine.session import Callback, Progress
+from fedpoint.experiment.experiment import Experiment
+from fedpoint.results.follow import Following
+from fedpoint.store.folder import RunFolder
+from fedpoint.store.records import Place
+from fedpoint.store.statement import state_problem
+from fedpoint.verbs.load import Given, LoadedRun
+from fedpoint.verbs.processes.job import Goal, Job, digest
+from fedpoint.verbs.processes.supervisor import Ended, Processes, as_processes, check_processes, supervise
+
+
+def run_on(
+    processes: int | Processes,
+    experiment: Experiment,
+    goal: Goal,
+    folder: str | Path | Place | None,
+    callbacks: Callback | Iterable[Callback | Following],
+) -> Any:
+    """The run, or None where the driver is on another host."""
+    given, problem = as_processes(processes), experiment.problem
+    check_processes(given, problem.agents)
+    asked_for = [callbacks] if callable(callbacks) else list(callbacks)
+    told = [callback for callback in asked_for if not isinstance(callback, Following)]
+    if len(told) < len(asked_for):
+        raise FedpointError("trackers do not follow runs on several processes: follow the run's folder instead")
+    bound = experiment.bind()
+    bound.oracle  # noqa: B018 - what a user got wrong is said here, before processes are started
+    own_folder = folder is None
+    wanted = Place.of(Path(tempfile.mkdtemp(prefix="fedpoint-run-")) / "run" if folder is None else folder)
+    place = Place(Path(wanted.path).absolute(), wanted.experiment)
+    content = {k: v for k, v in place.experiment.items() if k != "rounds"}
+    asked = experiment.replace(record_every=experiment.every(goal.rounds))  # without what was bound here
+    numbers = (problem.agents, asked.seed, asked.repeats, asked.record_every, asked.exact, given.fast_reduce)
+    same = digest(content, type(asked.algorithm).__name__, *numbers)
+    known = Known(state_problem(problem), bound.solution) if given.driver else None
+    # Built from a file, the problem is nobody else's.
+    job = Job(asked, goal, place, given.fast_reduce, same, known, given_up=bool(content), models=bool(told))
+
+    def tell(word: dict[str, Any], arrays: dict[str, Any]) -> None:
+        leaves = [a for name, a in arrays.items() if name.startswith("model")]
+        current = jax.tree.unflatten(jax.tree.structure(asked.start_model), leaves) if leaves else None
+        said = {name: word[name] for name in ("round", "rounds", "seconds", "rate")}
+        for callback in told:
+            callback(Progress(**said, model=current, error=arrays.get("error")))
+
+    resume = f"fedpoint resume {place.path} --processes {given.count}"
+    if not content:
+        resume = f"fp.load({str(place.path)!r}, problem).extend({goal.rounds})"
+    try:
+        supervise(job, given, resume, tell)
+        if not given.driver:
+            return None
+        done = LoadedRun(RunFolder.open(place.path), Given(problem, asked.algorithm, asked.timing, asked.network))
+        done.shaped_as(asked.start_model)
+    except BaseException as error:
+        if own_folder and not isinstance(error, Ended):  # which says how to go on from it
+            shutil.rmtree(place.path.parent, ignore_errors=True)
+        raise
+    if own_folder:  # it lasts as long as the run that reads it
+        weakref.finalize(done, shutil.rmtree, place.path.parent, ignore_errors=True)
+    return done
