@@ -89,9 +89,7 @@ class _Examination:
         if self.problem.convex is None:
             around = jax.tree.map(lambda a: a[:, -1].mean(0), run.history)
         self.exact = session.exact
-        self.f = forecast(
-            algorithm, self.problem, session.timing, start=start, exact=session.exact, around=around
-        )
+        self.f = forecast(algorithm, self.problem, session.timing, start=start, exact=session.exact, around=around)
         self.title = type(algorithm).card.title
 
     @cached_property

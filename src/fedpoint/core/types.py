@@ -1,0 +1,20 @@
+"""The words by which signatures speak of trees and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from jax import Array
+
+# jax has no type for a tree of arrays: these say which tree is meant.
+Tree: TypeAlias = Any  # any pytree of arrays
+Model: TypeAlias = Tree  # one array, or a `Vector` around the user's tree: it has the arithmetic of an array
+State: TypeAlias = Tree  # what an algorithm keeps: at its hub, or at an agent
+Message: TypeAlias = Tree  # what an agent sends
+Data: TypeAlias = Tree  # rows, samples, or what is prepared of them
+
+Number: TypeAlias = float | int | np.ndarray | Array  # one number, or an array of them; it may be traced
+Plain: TypeAlias = "None | bool | int | float | str | list[Plain] | dict[str, Plain]"  # what TOML and JSON hold
+Function: TypeAlias = Callable[..., Tree]
