@@ -72,13 +72,10 @@ class Channel(Record):
         return type(self) is Channel
 
 
-def sent_over(channel: Channel, message: Message, memory: Memory, agent: Agent) -> tuple[Message, Memory, Message]:
-    """What arrives of a message, what the channel keeps, and what the agent may count as heard: what arrived, and what
-    is owed more than before."""
-    before = channel.owed(memory, message)
-    code, memory = channel.encode(message, memory, agent)
+def credited(channel: Channel, message: Message, code: Any, before: Memory, after: Memory) -> Message:
+    """What an agent may count as heard: what arrives, and what is owed more than before."""
     arrived = channel.decode(code, message)
-    after = channel.owed(memory, message)
-    if before is None or after is None:
-        return arrived, memory, arrived
-    return arrived, memory, jax.tree.map(lambda a, new, old: a + new - old, arrived, after, before)
+    old, new = channel.owed(before, message), channel.owed(after, message)
+    if old is None or new is None:
+        return arrived
+    return jax.tree.map(lambda a, n, o: a + n - o, arrived, new, old)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from fedpoint.channel.base import Channel, sent_over
+from fedpoint.channel.base import Channel, credited
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.inbox import hear_one, nothing_heard
@@ -162,10 +162,24 @@ def transmitted(
     base: Any = None,
     last: Any = None,
 ) -> tuple[Any, tuple[Any, Any]]:
-    """What arrives of a message, and memories that know of it.
+    """What arrives of a message, and memories that know of it."""
+    code, kept = encoded(method, channel, message, kept, agent, base, last)
+    return decoded(channel, code, message, last), kept
+
+
+def encoded(
+    method: Algorithm,
+    channel: Channel,
+    message: Any,
+    kept: tuple[Any, Any],
+    agent: Agent,
+    base: Any = None,
+    last: Any = None,
+) -> tuple[Any, tuple[Any, Any]]:
+    """What is sent of a message, and memories that know what will arrive.
 
     base: neighbours are told a model, not a change of it. last: what they know already, from which the difference is
-    sent, shortened so that what is lost does not grow.
+    sent.
     """
     if base is not None:
         message = jax.tree.map(lambda m, x: m + x, message, base)
@@ -173,14 +187,22 @@ def transmitted(
         return message, kept
     memory, wire = kept
     if last is not None:
-        change = jax.tree.map(lambda m, x: m - x, message, last)
-        arrived, wire, _ = sent_over(channel, change, wire, agent)
-        length = 1.0 / (1.0 + channel.omega(change))
-        return jax.tree.map(lambda x, a: x + length * a, last, arrived), (memory, wire)
-    arrived, wire, credited = sent_over(channel, message, wire, agent)
-    if not channel.lossless:
-        memory = method.acknowledge(memory, message, credited)
-    return arrived, (memory, wire)
+        message = jax.tree.map(lambda m, x: m - x, message, last)
+    code, new = channel.encode(message, wire, agent)
+    if last is None and not channel.lossless:
+        memory = method.acknowledge(memory, message, credited(channel, message, code, wire, new))
+    return code, (memory, new)
+
+
+def decoded(channel: Channel, code: Any, like: Any, last: Any = None) -> Any:
+    """What arrives, built as `like`. Of a difference to `last` a part, so that what is lost does not grow."""
+    if channel.plain():
+        return code
+    arrived = channel.decode(code, like)
+    if last is None:
+        return arrived
+    length = 1.0 / (1.0 + channel.omega(like))
+    return jax.tree.map(lambda x, a: x + length * a, last, arrived)
 
 
 def _one_by_one(function: Callable, arguments: tuple, weights: Array, shares: Array) -> Any:

@@ -83,6 +83,10 @@ class Topology(ABC):
         """The first of them."""
         return jax.tree.map(lambda a: a[0], models) if self.by_node else models
 
+    def at(self, agent: int, tree: Any) -> Any:
+        """What an agent has of a tree of all hubs."""
+        return jax.tree.map(lambda a: a[agent], tree) if self.by_node else tree
+
     def spread(self, model: Any, agents: int) -> Any:
         """One model as the models of all hubs."""
         if not self.by_node:
@@ -124,6 +128,10 @@ class Topology(ABC):
     @abstractmethod
     def first_words(self, algorithm: Algorithm, model: Model) -> tuple[State, State]:
         """What one agent hears in the first round, and what it remembers."""
+
+    @abstractmethod
+    def say(self, at: Round, hub: State, agents: Array | None) -> State:
+        """What these agents hear (None: all): the same, or each its own."""
 
     @abstractmethod
     def speak(self, at: Round, state: RunState, tick: Tick, ahead: Any) -> tuple[RunState, Any, Used]:
@@ -168,20 +176,27 @@ class Star(Topology):
         hub, memory = algorithm.init(model)
         return algorithm.say(hub, NO_LUCK.row()), memory
 
+    def say(self, at: Round, hub: State, agents: Array | None) -> State:
+        return at.algorithm.say(hub, at.hub_luck())
+
     def speak(self, at: Round, state: RunState, tick: Tick, ahead: Any) -> tuple[RunState, Inbox, Used]:
-        said = at.algorithm.say(state.hub, at.hub_luck())
+        said = self.say(at, state.hub, tick.agents)
         if self.late:  # answers to what the hub said some versions ago
             sender, value = jnp.zeros(1, jnp.int32), jax.tree.map(lambda a: a[None], said)
             state = state._replace(mail=post(state.mail, sender, jnp.ones(1, bool), value, at.number))
         inbox, state, spent = self.meet(at, state, tick, said, ahead)
         return state, inbox, Used(tick.asked, jnp.sum(tick.heard, dtype=jnp.int64), spent)
 
+    def words(self, at: Round, state: RunState, tick: Tick, said: State) -> Said:
+        """What the agents of a tick have heard."""
+        if not self.late:
+            return Said(common=said)
+        when = at.number - tick.age
+        return Said(each=look(state.mail, jnp.zeros(when.shape, jnp.int32), when), when=when)
+
     def meet(self, at: Round, state: RunState, tick: Tick, said: State, ahead: Any) -> tuple[Inbox, RunState, Any]:
         """The agents of a tick work: what is heard of them, the state after it, and their field evaluations."""
-        heard = Said(common=said)
-        if self.late:
-            when = at.number - tick.age
-            heard = Said(each=look(state.mail, jnp.zeros(when.shape, jnp.int32), when), when=when)
+        heard = self.words(at, state, tick, said)
         done = at.work(state, tick.agents, heard, ahead, summed=None if self.rebase else tick)
         messages = done.messages
         if self.rebase:
@@ -238,11 +253,17 @@ class Graph(Topology):
             hub = algorithm.combine(hub, Inbox(*(algorithm.hello(model),) * 2, jnp.ones(()), jnp.ones(())))
         return algorithm.say(hub, NO_LUCK.row()), memory
 
+    def nodes(self, at: Round, agents: Array | None) -> Array:
+        return jnp.arange(at.layout.agents, dtype=jnp.int32) if agents is None else agents
+
+    def say(self, at: Round, hub: State, agents: Array | None) -> State:
+        names = at.names(self.nodes(at, agents))
+        return jax.vmap(lambda one, node: at.algorithm.say(one, at.hub_luck(node)))(_picked(hub, agents), names)
+
     def speak(self, at: Round, state: RunState, tick: Tick, ahead: Any) -> tuple[RunState, None, Used]:
         algorithm, wires = at.algorithm, at.inputs.wires
-        nodes = jnp.arange(at.layout.agents, dtype=jnp.int32) if tick.agents is None else tick.agents
-        names = at.names(nodes)
-        said = jax.vmap(lambda hub, node: algorithm.say(hub, at.hub_luck(node)))(_picked(state.hub, tick.agents), names)
+        nodes = self.nodes(at, tick.agents)
+        said = self.say(at, state.hub, tick.agents)
         last = None
         if not at.inputs.channel.lossless:  # neighbours know what a node said last: the difference is sent
             last = look(state.mail, nodes, at.number)
