@@ -52,10 +52,10 @@ class Forecast:
 
     proviso = ""  # nothing is left out of the curve
 
-    def __init__(self, setting: Setting, floor: str, around: Any, measure: str, seed: int):
-        self.setting, self._how, self.around, self._seed = setting, floor, around, seed
+    def __init__(self, setting: Setting, floor: str, around: Any, measure: str):
+        self.setting, self._how, self.around, self._seed = setting, floor, around, setting.bound.experiment.seed
         self.measure = measure
-        self.algorithm, self.problem, self.participation = setting.algorithm, setting.problem, setting.participation
+        self.algorithm, self.problem, self.timing = setting.algorithm, setting.problem, setting.timing
         self.exact_fields = setting.exact
 
     # Where it ends
@@ -166,8 +166,8 @@ class Forecast:
         """Nothing is random."""
         s = self.setting
         full = s.problem.batch is None and s.problem.local_rows() is not None
-        silent = s.exact or full or not getattr(s.oracle, "noisy", True)
-        no_luck = not s.participation.drawn and s.numbers.drawn.hub is None and s.numbers.drawn.agent is None
+        silent = s.exact or full or not s.oracle.noisy
+        no_luck = not s.timing.drawn and not any(s.numbers.drawn)
         return bool(silent and no_luck)
 
     @cached_property
@@ -335,7 +335,7 @@ class Forecast:
     @cached_property
     def closed(self) -> dict[str, Any]:
         """Closed forms that apply here, by name: fixed_point, rate, floor, ..."""
-        return closed_forms(self.algorithm, self.problem, self.participation, self.exact_fields)
+        return closed_forms(self.algorithm, self.problem, self.timing, self.exact_fields)
 
     @cached_property
     def bounds(self) -> Sequence[Bound]:
@@ -343,7 +343,7 @@ class Forecast:
         return self.bounds_after(1000)
 
     def bounds_after(self, rounds: int) -> Sequence[Bound]:
-        return bounds(self.algorithm, self.problem, self.participation, self.setting.start, self.exact_fields, rounds)
+        return bounds(self.algorithm, self.problem, self.timing, self.setting.start, self.exact_fields, rounds)
 
     @cached_property
     def assumptions(self) -> list[Condition]:

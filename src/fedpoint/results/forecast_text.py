@@ -43,7 +43,7 @@ def text(f: Forecast) -> str:
     title = type(f.algorithm).card.title
     lines = [
         f"{title} on {type(f.problem).__name__}: {f.problem.agents} agents, "
-        f"{len(f.setting.flatten(f.setting.start))} parameters, {short(f.participation)}"
+        f"{len(f.setting.flatten(f.setting.start))} parameters, {short(f.timing)}"
     ]
     if f.setting.scheduled:
         lines.append("  steps decay: only curve(rounds) is forecast")

@@ -44,7 +44,7 @@ class NetworkForecast:
     @cached_property
     def aim(self) -> np.ndarray | None:
         """(K d,): what the run is after, flattened."""
-        aim = self.setting.session.solution
+        aim = self.setting.session.bound.solution
         return None if aim is None else flat_models(aim)
 
     @cached_property
@@ -54,7 +54,7 @@ class NetworkForecast:
         if s.scheduled:
             return None
         if self.aim is not None and self.algorithm.at_agents:
-            x = s.at(s.session.solution)
+            x = s.at(s.session.bound.solution)
             if np.abs(s.step(x) - x).max() <= 1e-9 * (1 + np.abs(x).max()):
                 return x
         try:
@@ -139,7 +139,7 @@ class NetworkForecast:
     def noiseless(self) -> bool:
         full = self.problem.batch is None and self.problem.local_rows() is not None
         quiet = self.exact_fields or self.algorithm.full or full
-        return bool(quiet or not getattr(self.setting.layout.oracle, "noisy", True))
+        return bool(quiet or not self.setting.layout.oracle.noisy)
 
     @cached_property
     def variance(self) -> float | None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedpoint.core.record import PerAgent
 from fedpoint.theory.operator import Setting
 
 
@@ -63,9 +64,8 @@ def _of_step(setting: Setting) -> list[Condition]:
 
 def local_step(algorithm: Any) -> Any:
     """The length of a local step, one number or one for each agent; None where there is no such number."""
-    step = getattr(algorithm, "step", None)
-    if step is None or hasattr(step, "_leaves") or getattr(algorithm, "exact", False):
+    step = algorithm.step
+    if step is None or algorithm.scheduled() or getattr(algorithm, "exact", False):
         return None
-    steps = getattr(algorithm, "local_steps", 1)
-    steps = np.asarray(getattr(steps, "steps", 1 if steps is None else steps), dtype=float)
-    return np.asarray(step, float) / (steps if getattr(algorithm, "normalise", False) else 1.0)
+    each = step.values if isinstance(step, PerAgent) else step
+    return np.asarray(each, float) / algorithm.work_of_a_step()

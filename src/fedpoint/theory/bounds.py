@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from fedpoint.closed import linear
+from fedpoint.core.algorithm import bind_algorithm
 from fedpoint.core.steps import InverseTime
-from fedpoint.engine.session import bind_algorithm
 from fedpoint.theory.case import Assumption, Case, arrays, named, show
 from fedpoint.timing.participation import ByWeight, Everyone, Uniform, as_participation
 
@@ -351,7 +351,7 @@ def region(case: Case, alpha: float, first_step: float) -> Any:
 
 
 def local_sgd(case: Case) -> Bound:
-    step = getattr(case.algorithm, "step", None)
+    step = case.algorithm.step
     schedule: Any = step if isinstance(step, InverseTime) else None
     E = int(case.counts[0]) if case.counts is not None else 1
 

@@ -12,6 +12,8 @@ from jax.flatten_util import ravel_pytree
 
 from fedpoint.algorithms import FedAvg, GradientExchange, ParameterExchange
 from fedpoint.closed import linear
+from fedpoint.core.record import PerAgent, Record
+from fedpoint.core.steps import chances_of_steps
 from fedpoint.timing.participation import ByWeight, Everyone, Uniform
 
 Assumption = tuple[str, bool | None, str]  # text, whether it holds (None: not known), detail
@@ -93,8 +95,8 @@ class Case:
         """(K,): E_k, where they are fixed; also under a schedule of steps."""
         if not self.plain:
             return None
-        steps = getattr(self.algorithm, "local_steps", 1)
-        return None if hasattr(steps, "_leaves") else np.broadcast_to(np.asarray(steps, dtype=int), (self.K,))
+        draws = chances_of_steps(self.algorithm.local_steps, self.K)
+        return draws[0][1] if len(draws) == 1 else None
 
     @cached_property
     def mu(self) -> Any:
@@ -113,7 +115,7 @@ class Case:
         constant = self.local is not None and self.mu is not None
         return [
             ("one gradient step a round", single, name if not self.plain else f"E = {show(self.counts)}"),
-            ("one constant step for all", constant, f"step = {show(getattr(self.algorithm, 'step', None))}"),
+            ("one constant step for all", constant, f"step = {show(self.algorithm.step)}"),
         ]
 
     def fedavg(self) -> list[Assumption]:
@@ -239,7 +241,8 @@ def largest(values: np.ndarray | None) -> float | None:
 
 def show(value: Any) -> str:
     """A number, or the range of several."""
-    if value is None or hasattr(value, "_leaves"):
+    if value is None or isinstance(value, Record):
         return "drawn anew each round" if value is None else str(value)
+    value = value.values if isinstance(value, PerAgent) else value
     low, high = np.min(value), np.max(value)
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from typing import Any
 
 import numpy as np
 
-from fedpoint.engine.session import bind_algorithm
-from fedpoint.timing.participation import as_participation, scheme_names
-
-FORMS = (
-    "fixed_point",
-    "bias",
-    "bias_small_step",
-    "rate",
-    "rate_bound",
-    "rate_bound_round",
-    "floor",
-    "floor_small_step",
-    "stability",
-    "stability_by_agent",
-)
+from fedpoint.core.algorithm import Algorithm, bind_algorithm
+from fedpoint.problems.base import Problem
+from fedpoint.timing.base import Context
+from fedpoint.timing.participation import Participation, as_participation
 
 
-def closed_forms(algorithm: Any, problem: Any, participation: Any = None, exact: bool = False) -> dict[str, Any]:
-    """What the algorithm's own module gives in closed form for this problem and participation, by name.
+def closed_forms(
+    algorithm: Algorithm, problem: Problem, participation: Participation | int | None = None, exact: bool = False
+) -> dict[str, Any]:
+    """What the algorithm gives in closed form for this problem and participation, by name.
 
     fixed_point, bias: of the expected round. rate: the factor of the mean per round. floor: where E|w - w*|^2 settles.
     stability: the step below which exact fields converge; ..._by_agent for each agent's own steps. ..._small_step: to
@@ -39,22 +29,19 @@ def closed_forms(algorithm: Any, problem: Any, participation: Any = None, exact:
     >>> {name: np.round(found[name], 4).tolist() for name in ("bias", "rate", "stability")}
     {'bias': [-0.0351], 'rate': 0.4062, 'stability': 2.0}
     """
-    module = type(algorithm).__module__
-    if not module.startswith("fedpoint.algorithms."):
+    forms = algorithm.closed_forms()
+    scheme = as_participation(participation)
+    if not forms or algorithm.invalid_under(scheme):
         return {}
     algorithm = bind_algorithm(algorithm, problem)
-    scheme = as_participation(participation).bind(problem, algorithm, exact)
-    allowed = type(algorithm).card.participation
-    if allowed is not None and not set(scheme_names(scheme)) <= set(allowed):
-        return {}
+    scheme = scheme.bind(Context(problem, algorithm, exact=exact))
     moments = scheme.moments(problem.weights)
     if moments.sampled or not np.allclose(moments.mean, problem.weights, rtol=1e-9, atol=0):
         return {}  # another mean than with everyone: a plain mean of unequal agents, or a trace
     found = {}
-    for name in FORMS:
-        form = getattr(sys.modules[module], name, None)
+    for name, form in forms.items():
         slower = moments.merge < 1 and name.startswith("rate")  # abandoned rounds
-        if form is None or slower or (exact and name.startswith("floor")):
+        if slower or (exact and name.startswith("floor")):
             continue
         takes = "participation" in inspect.signature(form).parameters
         value = form(algorithm, problem, scheme) if takes else form(algorithm, problem)

@@ -6,6 +6,7 @@ the hub merges linearly; elsewhere it is the round without noise, and a forecast
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -14,11 +15,12 @@ import numpy as np
 from jax import Array, lax
 
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import split_per_agent
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.random import NO_LUCK
-from fedpoint.core.record import with_leaves
-from fedpoint.core.steps import Stragglers
+from fedpoint.core.random import NO_LUCK, Stream
+from fedpoint.core.record import one_agent, split_per_agent, with_leaves
+from fedpoint.core.steps import Stragglers, chances_of_steps
+from fedpoint.core.steps import most_steps as most_of
 from fedpoint.core.vector import zeros
 from fedpoint.problems.base import Mine, per_agent
 from fedpoint.theory.space import Space, fill, flat, floats, memory_of, take_leaves
@@ -37,51 +39,59 @@ class Numbers(NamedTuple):
     model: Any
     chances: tuple[Array, Array]  # probabilities of the hub's draws, and what they set
     late: tuple[Array, Array]  # the same for an agent's own draws (stragglers)
-    drawn: Any  # names of the fields these two set: structure
+    drawn: Drawn
 
 
 class Drawn(NamedTuple):
-    hub: str | None
-    agent: str | None
+    """Whether the hub draws something, and an agent its number of steps: structure."""
+
+    hub: bool
+    agent: bool
 
 
 jax.tree_util.register_pytree_node(Drawn, lambda d: ((), (d.hub, d.agent)), lambda aux, _: Drawn(*aux))
 
 
-def unroll(algorithm: Any, symmetric: bool):
-    """An algorithm without randomness of its own: with the fields that its draws set, and their chances.
+class Draws(NamedTuple):
+    """What a method draws beside its samples: values and probabilities, one certain value where it draws nothing."""
 
-    symmetric: fields are gradients, whose slopes have real eigenvalues.
-    """
+    drawn: Drawn
+    chances: tuple[np.ndarray, np.ndarray]
+    late: tuple[np.ndarray, np.ndarray]
+
+
+def draws_of(algorithm: Algorithm, symmetric: bool) -> Draws:
+    """symmetric: fields are gradients, whose slopes have real eigenvalues."""
     certain = (np.ones(1), np.zeros(1, np.int32))
-    hub, agent, chances, late = None, None, certain, certain
-    told = algorithm.chances() if symmetric else algorithm.every_chance()
-    if told is not None:
-        hub, values, probabilities = told
-        chances = (np.asarray(probabilities, float), np.asarray(values))
-        algorithm = with_leaves(algorithm, **{hub: chances[1][0]})
-    steps = getattr(algorithm, "local_steps", None)
-    if isinstance(steps, Stragglers):
-        agent, E, f = "local_steps", int(steps.steps), float(steps.fraction)
-        each = np.full(E, f / E)
-        each[-1] += 1 - f
-        some = each > 0
-        late = (each[some], np.arange(1, E + 1, dtype=np.int32)[some])
-        algorithm = with_leaves(algorithm, local_steps=late[1][0])
-    return algorithm, Drawn(hub, agent), chances, late
+    told = algorithm.gradient_outcomes() if symmetric else algorithm.outcomes()
+    chances = certain if told is None else (np.asarray(told.probabilities, float), np.asarray(told.values))
+    straggles = isinstance(algorithm.local_steps, Stragglers)
+    late = certain
+    if straggles:
+        each, counts = zip(*chances_of_steps(algorithm.local_steps, 1), strict=True)
+        late = (np.array(each), np.concatenate(counts).astype(np.int32))
+    return Draws(Drawn(told is not None, straggles), chances, late)
 
 
-def trace_steps(algorithm: Any) -> Any:
+def decided(algorithm: Algorithm, count: Any) -> Algorithm:
+    """The method, at any depth, of an agent that takes so many steps where it might straggle."""
+
+    def straggles(value: Any) -> bool:
+        return isinstance(value, Stragglers)
+
+    return jax.tree.map(lambda a: count if straggles(a) else a, algorithm, is_leaf=straggles)
+
+
+def trace_steps(algorithm: Algorithm) -> Algorithm:
     """Whole numbers of local steps as numbers that are traced: another count does not compile again."""
-    steps = getattr(algorithm, "local_steps", None)
-    return with_leaves(algorithm, local_steps=np.int32(steps)) if isinstance(steps, int) else algorithm
+    steps = algorithm.local_steps
+    own = any(f.name == "local_steps" for f in dataclasses.fields(algorithm))
+    return with_leaves(algorithm, {"local_steps": np.int32(steps)}) if own and isinstance(steps, int) else algorithm
 
 
-def most_steps(algorithm: Any, chances: Any, late: Any, coarse: bool) -> int:
+def most_steps(algorithm: Algorithm, draws: Draws, coarse: bool) -> int:
     """A bound on local steps, so that few programs are compiled: 1, 2, 4, ...; 8, 64, ... where coarse."""
-    steps = getattr(algorithm, "local_steps", 1)
-    steps = 1 if steps is None else getattr(steps, "steps", steps)
-    top = max(int(np.max(np.asarray(steps))), int(np.max(chances[1])), int(np.max(late[1])))
+    top = max(int(np.max(counts)) for counts in (most_of(algorithm.local_steps), draws.chances[1], draws.late[1]))
     bound, factor = (8, 8) if coarse else (1, 2)
     while bound < top:
         bound *= factor
@@ -90,14 +100,13 @@ def most_steps(algorithm: Any, chances: Any, late: Any, coarse: bool) -> int:
 
 def over_outcomes(numbers: Numbers, function) -> Any:
     """sum of chance x function(numbers with the hub's draw decided)."""
-    if numbers.drawn.hub is None:
+    if not numbers.drawn.hub:
         return function(numbers)
     probabilities, values = numbers.chances
-    names = numbers.drawn.hub
 
     def one(total, chance):
         probability, value = chance
-        out = function(numbers._replace(algorithm=with_leaves(numbers.algorithm, **{names: value})))
+        out = function(numbers._replace(algorithm=numbers.algorithm.given(value)))
         return jax.tree.map(lambda t, a: t + probability * a, total, out), None
 
     return lax.scan(one, zeros(jax.eval_shape(function, numbers)), (probabilities, values))[0]
@@ -112,10 +121,10 @@ def local_round(space: Space, numbers: Numbers, algorithm: Any, agent: Agent, hu
 
 def over_late(numbers: Numbers, algorithm: Any, function) -> Any:
     """function(algorithm) averaged over an agent's own draws."""
-    if numbers.drawn.agent is None:
+    if not numbers.drawn.agent:
         return function(algorithm)
     probabilities, values = numbers.late
-    outs = jax.vmap(lambda v: function(with_leaves(algorithm, **{numbers.drawn.agent: v})))(values)
+    outs = jax.vmap(lambda v: function(decided(algorithm, v)))(values)
     return jnp.tensordot(probabilities, outs, axes=1)
 
 
@@ -123,20 +132,14 @@ def template(space: Space, oracle: Any, numbers: Numbers) -> tuple[Any, Any]:
     """Shapes of a message and of a memory."""
 
     def both(numbers):
-        algorithm = one_agent(numbers, 0)
+        algorithm = one_agent(numbers.algorithm, 0)
         hub, memory = numbers.algorithm.init(numbers.model)
         mine = Mine(jax.tree.map(lambda a: a[0], numbers.own), numbers.common)
-        agent = Agent(oracle, mine, NO_LUCK, None, None, True, 0, numbers.p[0])
+        agent = Agent(oracle, mine, Stream(NO_LUCK, 0, 0), None, None, True, numbers.p[0])
         heard = algorithm.say(hub, NO_LUCK.row())
         return algorithm.local(heard, memory, agent)
 
     return jax.eval_shape(both, numbers)
-
-
-def one_agent(numbers: Numbers, index: Any) -> Any:
-    """The algorithm with one agent's hyper-parameters."""
-    tuned, put = split_per_agent(numbers.algorithm, numbers.p.shape[0])
-    return put(jax.tree.map(lambda a: a[index], tuned))
 
 
 def expected(oracle: Any, space: Space, numbers: Numbers, hub: Any, m: Array, round: Any) -> tuple[Any, Array]:
@@ -154,7 +157,7 @@ def count_on(hub: Any) -> Any:
 
 def _merged(oracle, space, numbers, hub, m, round):
     message, memory = template(space, oracle, numbers)
-    tuned, put = split_per_agent(numbers.algorithm, numbers.p.shape[0])
+    tuned, put = split_per_agent(numbers.algorithm)
     size = sum(int(np.prod(a.shape)) for a in jax.tree.leaves(message))
 
     def work(k):
@@ -162,7 +165,8 @@ def _merged(oracle, space, numbers, hub, m, round):
         agent_algorithm = put(tuned)
 
         def run(algorithm):
-            agent = Agent(oracle, Mine(own, numbers.common), NO_LUCK, None, None, True, round, share)
+            stream = Stream(NO_LUCK, round, 0)
+            agent = Agent(oracle, Mine(own, numbers.common), stream, None, None, True, share)
             sent, new = local_round(space, numbers, algorithm, agent, hub, m)
             return jnp.concatenate([flat(sent), flat(new)])
 

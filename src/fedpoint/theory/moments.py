@@ -26,14 +26,13 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import split_per_agent
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.random import NO_LUCK
-from fedpoint.core.record import with_leaves
+from fedpoint.core.random import NO_LUCK, Stream
+from fedpoint.core.record import split_per_agent
 from fedpoint.core.vector import unwrap, wrap, zeros
 from fedpoint.problems.base import Mine, per_agent
-from fedpoint.theory.expected_round import Numbers, hub_at, local_round, start_at, template
+from fedpoint.theory.expected_round import Numbers, decided, hub_at, local_round, start_at, template
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.space import Space, fill, flat, floats, take_leaves
 
@@ -65,7 +64,7 @@ class Probe(Agent):
     """An agent with exact fields that adds a probe wherever a sample enters, and notes how it would spread."""
 
     def __init__(self, oracle, mine, share, space: Space, size: int, round: Any, probes: list[Array] | None):
-        super().__init__(oracle, mine, NO_LUCK, None, None, True, round, share)
+        super().__init__(oracle, mine, Stream(NO_LUCK, round, 0), None, None, True, share)
         self.space, self.size, self.probes = space, size, probes
         self.sources: list[Any] = []  # values here; their derivatives are taken outside
         self._inside: Any = None
@@ -270,9 +269,9 @@ def linearise(oracle, space: Space, numbers: Numbers, moments: Any, x: Array, ro
 
     def outcome(value):
         one = numbers
-        if numbers.drawn.hub is not None:
-            one = numbers._replace(algorithm=with_leaves(numbers.algorithm, **{numbers.drawn.hub: value}))
-        tuned, put = split_per_agent(one.algorithm, K)
+        if numbers.drawn.hub:
+            one = numbers._replace(algorithm=numbers.algorithm.given(value))
+        tuned, put = split_per_agent(one.algorithm)
         message, _ = template(space, oracle, one)
 
         def agent(k):
@@ -280,8 +279,7 @@ def linearise(oracle, space: Space, numbers: Numbers, moments: Any, x: Array, ro
             algorithm = put(tuned)
 
             def late(count):
-                name = numbers.drawn.agent
-                chosen = algorithm if name is None else with_leaves(algorithm, **{name: count})
+                chosen = decided(algorithm, count) if numbers.drawn.agent else algorithm
                 return _linearise_agent(oracle, space, one, chosen, own, share, u, m, round)
 
             return jax.vmap(late)(numbers.late[1])
@@ -362,7 +360,7 @@ def _move(oracle, space: Space, exact: bool, moving: Moving, S: Array) -> Array:
                 Z = S
             O = mean @ Z @ mean.T
             noise = jnp.zeros_like(O)
-            if numbers.drawn.agent is not None:  # stragglers: the spread of the maps themselves
+            if numbers.drawn.agent:  # stragglers: the spread of the maps themselves
                 maps = jnp.concatenate([local.value[..., None], local.slope[..., : n_u + n_m]], axis=-1)
                 maps = maps + (mean - jnp.einsum("c,coz->oz", numbers.late[0], maps))  # memory as a change
                 noise = jnp.einsum("c,coz,zy,cpy->op", numbers.late[0], maps, Z, maps) - O

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
@@ -13,14 +14,15 @@ from jax import lax
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import NO_LUCK
-from fedpoint.core.vector import unwrap
+from fedpoint.core.vector import unwrap, wrap
 from fedpoint.engine.precompute import Ahead
-from fedpoint.engine.round import network_round
+from fedpoint.engine.round import one_round
 from fedpoint.engine.session import Session
+from fedpoint.engine.state import start_state
+from fedpoint.experiment.experiment import Experiment
 from fedpoint.problems.base import Mine
 from fedpoint.theory.krylov import solve
 from fedpoint.theory.space import fill, flat
-from fedpoint.timing.schedule import Synchronous
 
 PATH = 256  # rounds of a path that are computed at a time
 SETTLED = 1e-10  # what a path and its variance still move in a round, relative, when they are taken to stand still
@@ -33,10 +35,11 @@ class NetworkSetting:
     A state is what hubs and nodes hold; `read` is the nodes' models, flattened.
     """
 
-    def __init__(self, algorithm: Any, problem: Any, network: Any, start: Any):
-        start = jax.tree.map(lambda a: np.asarray(a, float), start)
-        self.session = Session(algorithm, problem, Synchronous(), start, True, 0, 1, 1, network=network)
-        self.algorithm, self.problem, self.network = self.session.algorithm, problem, network
+    def __init__(self, experiment: Experiment):
+        in_step = experiment.replace(schedule=None, exact=True, repeats=1, metrics={}).bind()
+        start = jax.tree.map(lambda a: np.asarray(a, float), in_step.start)
+        self.session = Session(dataclasses.replace(in_step, start=start), 1)
+        self.algorithm, self.problem, self.network = in_step.algorithm, in_step.problem, in_step.network
         self.layout, self.inputs = self.session.layout, self.session.inputs
         self._like = jax.tree.map(lambda a: a[0], self.session.state)
         self.origin = self._flatten(self._like)
@@ -52,8 +55,8 @@ class NetworkSetting:
     def at(self, models: Any) -> np.ndarray:
         """The state in which everybody holds these models, and has heard the neighbours'."""
         with jax.enable_x64(True):
-            self.session.start = jax.tree.map(lambda a: np.asarray(a, float), models)
-            return self._flatten(self.session._start(self.inputs.algorithm))
+            start = wrap(jax.tree.map(lambda a: jnp.asarray(a, float), models))
+            return self._flatten(start_state(self.layout, self.inputs, start, False))
 
     def step(self, x: np.ndarray, round: int = 0) -> np.ndarray:
         with jax.enable_x64(True):
@@ -160,9 +163,8 @@ def _state(like: Any, x: Any) -> Any:
 
 
 def _round(layout: Any, inputs: Any, state: Any, round: Any) -> Any:
-    turn = inputs.participation.turn(None, round, layout.agents)
-    keys = (NO_LUCK, NO_LUCK, NO_LUCK)
-    return network_round(layout, inputs, state, turn, turn, Ahead(), keys, round)
+    tick = inputs.timing.at(NO_LUCK, inputs.p, round)
+    return one_round(layout, inputs, state, (tick, tick), Ahead(), (NO_LUCK, NO_LUCK, NO_LUCK), round)
 
 
 def _whole(layout, inputs, like, x, round=0):

@@ -6,7 +6,6 @@ what the agent hears next (`settle`). One expected round is a map F(u, m).
 
 from __future__ import annotations
 
-import dataclasses
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,16 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fedpoint.core.algorithm import Algorithm, owner_of
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Key
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.engine.cpu import cache
-from fedpoint.engine.session import bind_algorithm, cast, check_valid
+from fedpoint.engine.session import cast
+from fedpoint.experiment.bound import Bound
 from fedpoint.problems.base import Mine, per_agent
-from fedpoint.theory.expected_round import Numbers, expected, most_steps, start_at, template, trace_steps, unroll
+from fedpoint.theory.expected_round import Numbers, draws_of, expected, most_steps, start_at, template, trace_steps
 from fedpoint.theory.space import Space, fill, flat, kept_leaves, take_leaves
-from fedpoint.timing.participation import Everyone, Moments, as_participation
+from fedpoint.timing.participation import Moments
 
 DENSE = 64  # numbers of a state, up to which products with F' are made from the whole matrix
 PATH = 256  # rounds of a path that are computed at a time
@@ -39,36 +40,27 @@ class Setting:
 
     def __init__(
         self,
-        algorithm: Any,
-        problem: Any,
-        participation: Any,
-        start: Any,
-        exact: bool,
+        bound: Bound,
         coarse: bool = False,
         affine: bool | None = None,
     ):
         cache.enable()
-        participation = as_participation(participation)
-        check_valid(algorithm, participation)
-        self.problem, self.exact = problem, exact
+        self.bound, self.problem, self.exact = bound, bound.problem, bound.exact
+        self.algorithm, self.timing = bound.algorithm, bound.timing
+        problem = bound.problem
         self._last: tuple[np.ndarray, np.ndarray] | None = None
         if affine is not None:
             self.affine = affine
-        self.algorithm = bind_algorithm(algorithm, problem)
-        participation.slots(problem.agents)
-        self.participation = participation.bind(problem, self.algorithm, exact)
-        self.own_kind = not type(algorithm).__module__.startswith("fedpoint.algorithms")  # a user's own
+        self.own_kind = self.algorithm.own_kind()
         with jax.enable_x64(True):
-            self.oracle = problem.prepare(self.algorithm)
-            self.start = jax.tree.map(lambda a: np.asarray(a, float), start)
+            self.oracle = bound.oracle
+            self.start = jax.tree.map(lambda a: np.asarray(a, float), bound.start)
             model = wrap(jax.tree.map(jnp.asarray, self.start))
-            one, drawn, chances, late = unroll(self.algorithm, symmetric=problem.has_loss)
-            if not self.own_kind:
-                one = trace_steps(one)
-            one = cast(one, float)
-            self._check_say(one, model)
+            draws = draws_of(self.algorithm, symmetric=problem.has_loss)
+            one = cast(self.algorithm if self.own_kind else trace_steps(self.algorithm), float)
+            self._check_say(one.given(draws.chances[1][0]) if draws.drawn.hub else one, model)
             self.space = Space(
-                kept_leaves(one, model), most_steps(self.algorithm, chances, late, coarse), self._alike(), self.settles
+                kept_leaves(one, model), most_steps(self.algorithm, draws, coarse), self._alike(), self.settles
             )
             m = self.moments
             self.numbers = jax.device_put(
@@ -81,23 +73,23 @@ class Setting:
                     m.heard,
                     np.asarray(m.merge),
                     model,
-                    chances,
-                    late,
-                    drawn,
+                    draws.chances,
+                    draws.late,
+                    draws.drawn,
                 )
             )
             hub, memory = one.init(model)
             self.u0 = np.asarray(flat(hub))
             settled = take_leaves(one.settle(hub, memory), self.space.kept)
             self.m0 = np.tile(np.asarray(flat(settled)), (problem.agents, 1))
-        if self.settles and not isinstance(self.participation, Everyone):
+        if self.settles and not self.timing.everyone:
             raise FedpointError(
-                f"{type(algorithm).card.title} completes memories with the merged model: a forecast needs everyone"
+                f"{self.algorithm.card.title} completes memories with the merged model: a forecast needs everyone"
             )
 
     @cached_property
     def moments(self) -> Moments:
-        return self.participation.moments(self.problem.weights)
+        return self.timing.moments(self.problem.weights)
 
     @property
     def agents(self) -> int:
@@ -113,7 +105,7 @@ class Setting:
 
     @cached_property
     def settles(self) -> bool:
-        return type(self.algorithm).settle.__qualname__ != "Defaults.settle"
+        return owner_of(type(self.algorithm), "settle") is not Algorithm
 
     def _alike(self) -> bool:
         return bool(self.problem.linear and not self.own_kind and not self.scheduled and self.algorithm.alike())
@@ -121,8 +113,7 @@ class Setting:
     @cached_property
     def scheduled(self) -> bool:
         """Steps change from round to round."""
-        values = (getattr(self.algorithm, f.name) for f in dataclasses.fields(self.algorithm))
-        if any(hasattr(v, "value") and hasattr(v, "_leaves") for v in values):
+        if self.algorithm.scheduled():
             return True
         if not self.own_kind:
             return False
@@ -142,7 +133,7 @@ class Setting:
             if any((a != b).any() for a, b in zip(said[0], other, strict=True)):
                 raise FedpointError(
                     f"{type(algorithm).__name__}: its hub draws random numbers (say), and does not tell which: "
-                    "give it a method `chances` as Scaffnew has"
+                    "give it the methods `outcomes` and `given`, as Scaffnew has"
                 )
 
     @cached_property
@@ -160,7 +151,7 @@ class Setting:
         """The expected round is affine, and so is the hub's merge: then it is exactly the mean of the random round."""
         if not self.straight:
             return False
-        if isinstance(self.participation, Everyone):
+        if self.timing.everyone and not self.timing.abandons:
             return True
         with jax.enable_x64(True):
             message = template(self.space, self.oracle, self.numbers)[0]

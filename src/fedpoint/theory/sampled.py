@@ -20,7 +20,8 @@ from fedpoint.core.random import Key
 from fedpoint.engine.layout import choose
 from fedpoint.engine.precompute import Ahead
 from fedpoint.engine.round import one_round
-from fedpoint.engine.state import AGENTS, HUB, SCHEDULE, Inputs, State, start_worlds
+from fedpoint.engine.session import cast
+from fedpoint.engine.state import AGENTS, HUB, SCHEDULE, Inputs, RunState, start_worlds
 from fedpoint.theory.expected_round import start_at
 from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.operator import Setting
@@ -70,18 +71,24 @@ def _floor(R: np.ndarray, J: np.ndarray, q: np.ndarray) -> tuple[float, float]:
 def _rounds(setting: Setting, x: np.ndarray, rounds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Jacobians and steps of drawn rounds at x."""
     with jax.enable_x64(True):
-        model = setting.start
-        layout = choose(
-            setting.oracle, setting.algorithm, setting.problem, setting.participation, model, setting.exact, 1
-        )
+        layout = choose(setting.bound, 1)
         layout = dataclasses.replace(layout, samples=None, mapped=False, fetch=False, kernel=False)
         keys = tuple(Key.of(seed, 0, purpose) for purpose in (AGENTS, SCHEDULE, HUB))
-        algorithm = jax.tree.map(jnp.asarray, setting.algorithm)
+        algorithm, b = cast(setting.algorithm, float), setting.bound
+        inputs = Inputs(
+            algorithm,
+            setting.timing,
+            setting.numbers.own,
+            setting.numbers.common,
+            setting.numbers.p,
+            cast(b.channel, float),
+            cast(b.gather, float),
+        )
         J, q = _drawn(
             layout,
             setting.space,
             setting.numbers._replace(algorithm=algorithm),
-            jax.device_put(setting.participation),
+            jax.device_put(inputs),
             jnp.asarray(x),
             keys,
             jnp.arange(rounds),
@@ -90,13 +97,12 @@ def _rounds(setting: Setting, x: np.ndarray, rounds: int, seed: int) -> tuple[np
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _drawn(layout, space, numbers, participation, x, keys, rounds):
-    agents, schedule, hub_key = keys
+def _drawn(layout, space, numbers, inputs, x, keys, rounds):
+    agents, schedule, _ = keys
     algorithm = numbers.algorithm
-    inputs = Inputs(algorithm, participation, numbers.own, numbers.common, numbers.p)
 
     def one(round):
-        tick = participation.tick(schedule.fold(round), numbers.p, round)
+        tick = inputs.timing.at(schedule, numbers.p, round)
         # A world that goes on is found somewhere: rounds are drawn as if far apart.
         found = agents.fold(round, FOUND)
         worlds = jax.tree.map(lambda a: a[0], start_worlds(layout, inputs, ((found.low[None], found.high[None]),)))
@@ -105,8 +111,8 @@ def _drawn(layout, space, numbers, participation, x, keys, rounds):
             hub, m = start_at(numbers, x, 0)
             memory = jax.vmap(lambda m: memory_of(space, algorithm, hub, numbers.model, m))(m)
             # The draws are the round's; the algorithm's clock stands still.
-            begun = State(hub, memory, (), (), worlds)
-            state = one_round(layout, inputs, begun, tick, Ahead(), agents, hub_key.fold(round).row(), round)
+            begun = RunState(hub, memory, (), (), worlds)
+            state = one_round(layout, inputs, begun, (tick, tick), Ahead(), keys, round)
             settled = jax.vmap(
                 lambda k: flat(take_leaves(algorithm.settle(state.hub, k), space.kept)), axis_size=m.shape[0]
             )(state.memory)

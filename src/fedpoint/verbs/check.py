@@ -14,11 +14,12 @@ import numpy as np
 from fedpoint.algorithms import FedAvg
 from fedpoint.core.algorithm import find
 from fedpoint.core.errors import FedpointError
+from fedpoint.experiment.experiment import Experiment
 from fedpoint.results.verdict import EXACT, THRESHOLD, Check, Verdict
 from fedpoint.theory.steady import NoLimit
 from fedpoint.theory.tails import relative_variance, settled_variance
 from fedpoint.timing.participation import Uniform
-from fedpoint.verbs.forecast import forecast
+from fedpoint.verbs.forecast import prepare
 from fedpoint.verbs.network_check import check_network
 
 LINEARISED = 0.15  # of the floor, and of its root: what a linearised forecast may be off without being wrong
@@ -46,15 +47,18 @@ def check(run: Any, claims: Any = None) -> Verdict:
         raise FedpointError(f"check needs a run (fp.run or fp.load), got {type(run).__name__}")
     if int(run.rounds[-1]) < 1:
         raise FedpointError("the run has no rounds yet: there is nothing to check")
-    algorithm = run.algorithm if claims is None else claimed(claims, run.algorithm)
-    if run.network is not None:
-        return check_network(run, algorithm)
-    if getattr(run.session.given, "timetable", False):
+    experiment = run.session.bound.experiment
+    start = jax.tree.map(lambda a: a[0, 0], run.history)
+    algorithm = experiment.algorithm if claims is None else claimed(claims, experiment.algorithm)
+    experiment = experiment.replace(algorithm=algorithm, start=start, repeats=1)
+    if experiment.network is not None:
+        return check_network(run, experiment)
+    if experiment.timing.on_clock:
         raise FedpointError(
-            f"{type(run.session.given).__name__} is worked out on a clock, event by event: there is no forecast to "
+            f"{type(experiment.timing).__name__} is worked out on a clock, event by event: there is no forecast to "
             "check the run against"
         )
-    return _Examination(run, algorithm).verdict()
+    return _Examination(run, experiment).verdict()
 
 
 def claimed(claims: Any, algorithm: Any) -> Any:
@@ -77,20 +81,17 @@ def claimed(claims: Any, algorithm: Any) -> Any:
 class _Examination:
     """A run beside its forecast."""
 
-    def __init__(self, run: Any, algorithm: Any):
+    def __init__(self, run: Any, experiment: Experiment):
         self.run, self.problem = run, run.problem
-        session = run.session
         leaves = [np.asarray(a, float) for a in jax.tree.leaves(run.history)]
         self.models = np.concatenate([a.reshape(*a.shape[:2], -1) for a in leaves], axis=2)
         self.rounds = np.asarray(run.rounds)
         self.repeats = len(self.models)
-        start = jax.tree.map(lambda a: a[0, 0], run.history)
         around = None
         if self.problem.convex is None:
             around = jax.tree.map(lambda a: a[:, -1].mean(0), run.history)
-        self.exact = session.exact
-        self.f = forecast(algorithm, self.problem, session.timing, start=start, exact=session.exact, around=around)
-        self.title = type(algorithm).card.title
+        self.f = prepare(experiment, around)
+        self.title = experiment.algorithm.card.title
 
     @cached_property
     def affine(self) -> bool:
@@ -423,7 +424,7 @@ class _Examination:
 
 
 def _limit_of(algorithm: Any, problem: Any, participation: Any = None) -> np.ndarray:
-    f = forecast(algorithm, problem, participation, exact=True)
+    f = prepare(Experiment(algorithm, problem, participation=participation, exact=True))
     return f.setting.flatten(f.limit)
 
 

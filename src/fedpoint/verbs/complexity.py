@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpoint.algorithms import FedLSA, ScaffLSA, Scaffnew
 from fedpoint.core.errors import FedpointError
+from fedpoint.experiment.experiment import Experiment
 from fedpoint.problems.base import Problem
 from fedpoint.problems.linear_system import LinearFields
 from fedpoint.theory.planning import LONGEST, Trial, attempt, best_step
@@ -165,7 +166,7 @@ def _search(
         for H in sorted(choices):
 
             def evaluate(step: float, make=make, H=H, limit=fewest) -> Trial:
-                f = prepare(make(step, H), problem, start=start, coarse=True)
+                f = prepare(Experiment(make(step, H), problem, start=start), coarse=True)
                 return attempt(f, step, target, limit)
 
             try:

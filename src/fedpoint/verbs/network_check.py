@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedpoint.experiment.experiment import Experiment
 from fedpoint.results.network_forecast import NetworkForecast
 from fedpoint.results.verdict import EXACT, THRESHOLD, Check, Verdict
 from fedpoint.verbs.network_forecast import network_forecast
@@ -17,11 +18,10 @@ FEW = 4  # repeats, from which a mean has a standard error worth the name
 SETTLED = 1e-3  # of the start: what the mean has forgotten where the tail begins
 
 
-def check_network(run: Any, algorithm: Any) -> Verdict:
+def check_network(run: Any, experiment: Experiment) -> Verdict:
     """The verdict on a run on a network; see `fp.check`."""
-    session = run.session
-    start = jax.tree.map(lambda a: a[0, 0], run.history)
-    f = network_forecast(algorithm, run.problem, run.network, session.given, start, session.exact)
+    algorithm = experiment.algorithm
+    f = network_forecast(experiment)
     checks = [_path(run, f), _certain(run, f), _floor(run, f)]
     made = [c for c in checks if c.ok is not None]
     wrong = [c for c in made if not c.ok]
