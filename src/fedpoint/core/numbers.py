@@ -1,14 +1,15 @@
-"""Which numbers can stand in a JSON document? Finite ones; null stands for the others."""
+"""Which numbers are shown? Finite ones, to a few digits, and of many only some; null stands for what JSON has not."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import SupportsFloat
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
-def finite(value: Any) -> float | None:
+def finite(value: SupportsFloat | None) -> float | None:
     """The number, or None where there is none, or none that JSON has.
 
     >>> [finite(v) for v in (1, np.float32(0.5), float("nan"), float("inf"), None)]
@@ -17,10 +18,19 @@ def finite(value: Any) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def rounded(values: Any, digits: int = 5) -> list[float | None]:
+def rounded(values: ArrayLike, digits: int = 5) -> list[float | None]:
     """Numbers to as many digits as can be seen in a picture, one after the other.
 
     >>> rounded([[1 / 3, np.inf]])
     [0.33333, None]
     """
     return [finite(float(f"{v:.{digits}g}")) for v in np.asarray(values, float).ravel().tolist()]
+
+
+def evenly(count: int, most: int) -> np.ndarray:
+    """At most `most` of the numbers 0 .. count - 1, evenly spaced, both ends among them.
+
+    >>> evenly(11, 3), evenly(2, 5), evenly(0, 3)
+    (array([ 0,  5, 10]), array([0, 1]), array([], dtype=int64))
+    """
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))

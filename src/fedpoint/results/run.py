@@ -362,6 +362,11 @@ class Run(RunBase):
 
         export_model(path, flatten(take_repeat(self.model, repeat)), self.manifest(repeat))
 
+    @property
+    def title(self) -> str:
+        """What it is called where it is shown."""
+        return f"{self.algorithm.card.title} on {type(self.problem).__name__}, {self.problem.agents:,} agents"
+
     def __repr__(self) -> str:
         card = self.algorithm.card
         last = ""

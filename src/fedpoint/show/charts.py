@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fedpoint.core.numbers import rounded
-from fedpoint.show import svg
+from fedpoint.core.numbers import evenly, rounded
+from fedpoint.show import plots, svg
 from fedpoint.show.facts import Facts
 from fedpoint.show.from_data import Part
 from fedpoint.show.markup import Html, number, table, tag
@@ -27,21 +27,40 @@ WAYS = {
 }  # the x axes
 
 
-def chart(title: str, y: str, lines: list[dict[str, Any]], log: bool = True, note: str = "") -> Html:
+Numbers = list[float | None]  # of a page: null where there is none
+
+
+class ChartLine(TypedDict):
+    """A line of a chart as curves.js draws it: a curve, or a level."""
+
+    name: str
+    colour: int | str  # a number of the palette, "ink" or "pale"
+    xs: NotRequired[list[list[float]]]  # the places of its points, by every way of looking at them (`WAYS`)
+    x: NotRequired[list[float]]  # or by one way alone
+    y: NotRequired[Numbers]
+    low: NotRequired[Numbers]
+    high: NotRequired[Numbers]
+    level: NotRequired[float]
+    dash: NotRequired[str]
+    quiet: NotRequired[bool]  # without a label
+
+
+def chart(title: str, y: str, lines: list[ChartLine], log: bool = True, note: str = "") -> Html:
     """A figure: drawn by the script; without it, a picture and the numbers are there all the same."""
     # Virtual time, the last way, only where all runs are on a clock: beside others it would compare nothing.
     common = min((len(line["xs"]) for line in lines if "xs" in line), default=1)
     axes = [{"name": name, "label": AXES[way]} for way, name in list(WAYS.items())[:common]]
     # Lines often lie over the same places: these are written once.
-    places: list[Any] = []
+    places: list[list[list[float]]] = []
     written = []
     for line in lines:
+        rest = {name: value for name, value in line.items() if name != "xs"}
         if "xs" in line:
             here = line["xs"][:common]
             if here not in places:
                 places.append(here)
-            line = {k: v for k, v in line.items() if k != "xs"} | {"at": places.index(here)}
-        written.append(line)
+            rest["at"] = places.index(here)
+        written.append(rest)
     data = {"title": title, "y": {"label": y, "log": log}, "note": note, "axes": axes, "xs": places, "lines": written}
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     bands = sum("low" in line for line in lines) <= BANDS
@@ -56,7 +75,7 @@ def chart(title: str, y: str, lines: list[dict[str, Any]], log: bool = True, not
     )
 
 
-def _drawn(line: dict[str, Any], band: bool) -> svg.Line:
+def _drawn(line: ChartLine, band: bool) -> svg.Line:
     return svg.Line(
         "" if line.get("quiet") else line["name"],
         line["xs"][0] if "xs" in line else (),
@@ -69,7 +88,7 @@ def _drawn(line: dict[str, Any], band: bool) -> svg.Line:
     )
 
 
-def _numbers(lines: list[dict[str, Any]]) -> Html | None:
+def _numbers(lines: list[ChartLine]) -> Html | None:
     """A few rows of what is drawn, for who cannot see it."""
     curves = [line for line in lines if "xs" in line]
     longest = max(curves, key=lambda line: len(line["y"]), default=None)
@@ -77,46 +96,42 @@ def _numbers(lines: list[dict[str, Any]]) -> Html | None:
         return None
     x = longest["xs"][0]
     rows = []
-    for i in _some(len(x), 12).tolist():
+    for i in evenly(len(x), 12).tolist():
         near = [int(np.abs(np.asarray(line["xs"][0]) - x[i]).argmin()) for line in curves]
         rows.append([number(x[i]), *(number(line["y"][j]) for line, j in zip(curves, near, strict=True))])
     shown = table(["round", *(line["name"] for line in curves)], rows)
     return tag("details", tag("summary", "Numbers"), tag("div", shown, class_="wide"))
 
 
-def _some(count: int, most: int) -> np.ndarray:
-    """At most so many of the numbers 0 .. count - 1, the ends among them."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
-
-
-def curve(facts: Facts, values: np.ndarray, rounds: np.ndarray, name: str) -> dict[str, Any]:
+def curve(facts: Facts, values: np.ndarray, rounds: np.ndarray, name: str) -> ChartLine:
     """The mean over repeats and its band, thinned to what can be seen."""
     some = _thinned(facts, rounds)
     shown = values[:, some]
-    line: dict[str, Any] = {
+    line: ChartLine = {
         "name": name,
         "xs": _places(facts, rounds[some]),
-        "y": _plain(shown.mean(0)),
+        "y": _short(shown.mean(0)),
         "colour": facts.colour % 7,
         "dash": "solid" if facts.colour < 7 else "dashed",
     }
     if len(values) > 1:
         low, high = np.percentile(shown, BAND, axis=0)
-        line["low"], line["high"] = _plain(low), _plain(high)
+        line["low"], line["high"] = _short(low), _short(high)
     return line
 
 
 def _thinned(facts: Facts, rounds: np.ndarray) -> np.ndarray:
-    return _some(len(rounds), min(MOST_POINTS, POINTS // facts.among))
+    return evenly(len(rounds), min(MOST_POINTS, POINTS // facts.among))
 
 
-def _places(facts: Facts, rounds: np.ndarray) -> list[list[float | None]]:
+def _places(facts: Facts, rounds: np.ndarray) -> list[list[float]]:
     """Where these recorded rounds lie, by every way of looking at them."""
     at = np.searchsorted(facts.run.rounds, rounds)
-    return [_plain(facts.across[way][at]) for way in WAYS if way in facts.across]
+    found = [_short(facts.across[way][at]) for way in WAYS if way in facts.across]
+    return [[x for x in places if x is not None] for places in found]  # all are finite
 
 
-def expected(facts: Facts, colour: int | str, quiet: bool = False) -> list[dict[str, Any]]:
+def expected(facts: Facts, colour: int | str, quiet: bool = False) -> list[ChartLine]:
     """The forecast's curve beside a run's error, at the same rounds."""
     part = facts.forecast
     if "curve" not in part or facts.run.error is None:
@@ -127,7 +142,8 @@ def expected(facts: Facts, colour: int | str, quiet: bool = False) -> list[dict[
     between = np.exp(np.interp(rounds, known[:, 0], np.log(np.maximum(known[:, 1], 1e-300))))
     values = np.where(rounds <= known[-1, 0], between, np.nan)  # one that diverges ends where it has done so
     name = f"{facts.label}, {forecast_name(part)}" if quiet else forecast_name(part)
-    line = {"name": name, "xs": _places(facts, rounds), "y": _plain(values), "colour": colour, "dash": "dashed"}
+    line: ChartLine = {"name": name, "xs": _places(facts, rounds), "y": _short(values), "colour": colour}
+    line["dash"] = "dashed"
     return [{**line, "quiet": True} if quiet else line]
 
 
@@ -136,16 +152,12 @@ def forecast_name(part: Part) -> str:
     return f"forecast, {part['proviso']}" if part["proviso"] else "forecast"
 
 
-def levels(part: Part) -> list[dict[str, Any]]:
+def levels(part: Part) -> list[ChartLine]:
     """Where the error ends by its forecast: floor and bias."""
-    found: list[dict[str, Any]] = []
     if part.get("diverges"):
-        return found
-    for name, key, colour in (("floor", "floor", 1), ("bias²", "bias2", 2)):
-        value = part.get(key)
-        if value and math.isfinite(value):
-            found.append({"name": f"{name} {number(value, 2)}", "level": value, "colour": colour})
-    return found
+        return []
+    found = plots.levels(part.get("floor"), part.get("bias2"))
+    return [{"name": f"{name} {number(value, 2)}", "level": value, "colour": colour} for name, value, colour in found]
 
 
 def held_out(facts: Sequence[Facts], name: str) -> Html:
@@ -162,7 +174,7 @@ def repeats(facts: Sequence[Facts]) -> str:
     return f"mean of {told} repeats; the band holds {BAND[1] - BAND[0]} % of them"
 
 
-def _plain(values: Any) -> list[float | None]:
+def _short(values: ArrayLike) -> Numbers:
     """As short as it can be written."""
     return [int(v) if v is not None and v.is_integer() and abs(v) < 1e15 else v for v in rounded(values)]
 

@@ -3,23 +3,24 @@ no script, everything escaped; so that it reads on light and on dark, and after 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import evenly
 from fedpoint.metrics.means import mean_and_error
 from fedpoint.results.comparison import COLUMNS, Comparison
 from fedpoint.show import svg
-from fedpoint.show.markup import Html, number, size, tag, with_error
-from fedpoint.show.plots import AXES, BAND, WHAT
+from fedpoint.show.markup import Cell, Html, number, size, tag, with_error
+from fedpoint.show.plots import AXES, BAND, WHAT, expected, levels, settling_rounds
 
 if TYPE_CHECKING:
     from fedpoint.results.certificate import Certificate
     from fedpoint.results.forecast import Forecast
-    from fedpoint.results.network_forecast import NetworkForecast
     from fedpoint.results.plan import Plan
+    from fedpoint.results.run import Run
     from fedpoint.results.verdict import Verdict
 
 LEFT = "text-align:left"
@@ -27,26 +28,29 @@ MARKS = {True: "✓", False: "✗", None: "–"}
 ROUNDS = 400  # of a forecast's picture, at most: it is drawn whenever a cell shows it
 
 
-def run_html(run: Any) -> str:
+def run_html(run: Run) -> str:
     """Final numbers, and the curve: of the error, or of a loss that has been computed already (it may cost a pass over
     all data per record)."""
-    cost, loss = run.cost, run._loss if hasattr(run, "_loss") else run.loss
-    rows: list[tuple[str, Any]] = [("rounds", f"{int(run.rounds[-1]):,}")]
+    cost, error, (known, loss) = run.cost, run.error, run.known_loss()
+    rows: list[tuple[str, Cell]] = [("rounds", f"{int(run.rounds[-1]):,}")]
     if len(run.used) > 1:
         rows.append(("repeats", len(run.used)))
-    for what, values in (("error", run.error), ("loss", loss)):
-        if values is not None:
-            rows.append((what, _final(values)))
+    if error is not None:
+        rows.append(("error", _final(error)))
+    if len(known) and known[-1] == run.rounds[-1]:
+        rows.append(("loss", _final(loss)))
     rows += [(f"held-out {name.removeprefix('held-out ')}", _final(v)) for name, v in run.evaluation.items()]
     rows.append(("sent", size(cost.bytes_down + cost.bytes_up)))
     rows.append(("evaluations", number(cost.evaluations)))
-    what = "error" if run.error is not None else "loss"
-    values = run.error if run.error is not None else loss
-    picture = None if values is None else _curves([_line(run.rounds, values, "", 0)], what)
-    return _block(_title_of(run), _pairs(rows), picture)
+    picture = None
+    if error is not None:
+        picture = _curves([_line(run.rounds, error, "", 0)], "error")
+    elif len(known) > 1:
+        picture = _curves([_line(known, loss, "", 0)], "loss")
+    return _block(run.title, _pairs(rows), picture)
 
 
-def forecast_html(forecast: Forecast | NetworkForecast) -> str:
+def forecast_html(forecast: Forecast) -> str:
     """Its text as a table, and the expected curve with floor and bias where there is one."""
     title, *lines = forecast.text().split("\n")
     return _block(title, _pairs([_parted(line) for line in lines]), _expected(forecast))
@@ -61,15 +65,13 @@ def verdict_html(verdict: Verdict) -> str:
 def comparison_html(comparison: Comparison) -> str:
     """The table of `str(comparison)`, and the curves."""
     rows = [[_cell(row, key) for key, _ in COLUMNS] for row in comparison.table()]
-    what = "loss" if any(run.error is None for run in comparison.runs) else "error"
-    picture = None
-    if what == "error" or all(run.has_loss for run in comparison.runs):
-        pairs = zip(comparison.runs, comparison.labels, strict=True)
-        lines = [
-            _line(run.rounds, run.error if what == "error" else run.loss, label, i)
-            for i, (run, label) in enumerate(pairs)
-        ]
-        picture = _curves(lines, what)
+    runs, picture = comparison.runs, None
+    values, what = [run.error for run in runs if run.error is not None], "error"
+    if len(values) < len(runs):
+        values, what = [run.loss for run in runs if run.has_loss], "loss"
+    if len(values) == len(runs):
+        rows_of = zip(runs, values, comparison.labels, strict=True)
+        picture = _curves([_line(run.rounds, own, label, i) for i, (run, own, label) in enumerate(rows_of)], what)
     return _block("", _table([heading for _, heading in COLUMNS], rows), picture)
 
 
@@ -77,7 +79,7 @@ def plan_html(plan: Plan) -> str:
     """The ranked choices, what is excluded and why, and the notes."""
     from fedpoint.results import plan_table
 
-    parts: list[Any] = []
+    parts: list[Html] = []
     if plan.choices:
         parts.append(_table(plan_table._heading(plan), [plan_table._row(plan, c) for c in plan.choices]))
     else:
@@ -102,17 +104,17 @@ def certificate_html(certificate: Certificate) -> str:
 # What they are made of
 
 
-def _block(title: str, *parts: Any) -> str:
+def _block(title: str, *parts: Html | None) -> str:
     return str(tag("div", tag("p", tag("strong", title)) if title else None, *parts, class_="fedpoint"))
 
 
-def _table(heading: Sequence[str], rows: Sequence[Sequence[Any]]) -> Html:
+def _table(heading: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Html:
     head = tag("tr", *(tag("th", cell, scope="col", style=LEFT) for cell in heading))
     body = [tag("tr", *(tag("td", cell, style=LEFT) for cell in row)) for row in rows]
     return tag("table", tag("thead", head), tag("tbody", *body))
 
 
-def _pairs(rows: Sequence[tuple[str, Any]]) -> Html:
+def _pairs(rows: Sequence[tuple[str, Cell]]) -> Html:
     body = [tag("tr", tag("th", name, scope="row", style=LEFT), tag("td", value, style=LEFT)) for name, value in rows]
     return tag("table", tag("tbody", *body))
 
@@ -129,27 +131,22 @@ def _parted(line: str) -> tuple[str, str]:
     return line[2:14].strip(), line[14:].strip()
 
 
-def _title_of(run: Any) -> str:
-    if hasattr(run, "config"):  # read from a folder, which may hold somebody's own class
-        name, problem = run.config["algorithm"]["name"], run.config["problem"]["class"]
-        return f"{name} on {problem}, {run.stored.path.name}" + ("" if run.finished else " (not finished)")
-    return f"{type(run.algorithm).card.title} on {type(run.problem).__name__}, {run.problem.agents:,} agents"
-
-
 def _final(values: np.ndarray) -> str:
     return with_error(*mean_and_error(np.asarray(values, float)[:, -1]))
 
 
-def _cell(row: dict[str, Any], key: str) -> str:
-    value = row[key]
+def _cell(row: Mapping[str, Cell], key: str) -> str:
+    value, spread = row[key], row.get(f"{key}_se")
     if isinstance(value, str):
         return value
-    return with_error(value, row.get(f"{key}_se")) if key in ("error", "loss") else number(value and round(value))
+    if key in ("error", "loss"):
+        return with_error(value, spread if isinstance(spread, float) else None)
+    return number(value and round(value))
 
 
 def _line(rounds: np.ndarray, values: np.ndarray, name: str, colour: int) -> svg.Line:
     values = np.asarray(values, float)
-    some = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), svg.POINTS)).round().astype(int))
+    some = evenly(len(rounds), svg.POINTS)
     shown, at = values[:, some], np.asarray(rounds)[some].tolist()
     if len(values) == 1:
         return svg.Line(name, at, shown[0].tolist(), colour=colour)
@@ -162,24 +159,15 @@ def _curves(lines: list[svg.Line], what: str) -> Html:
     return svg.curves(lines, AXES["rounds"], WHAT[what], log=min(values, default=0) >= 0, height=260)
 
 
-def _expected(forecast: Forecast | NetworkForecast) -> Html | None:
-    rate = forecast.rate
-    rounds = 100
-    if rate is not None and 0 < rate < 1:
-        rounds = int(np.clip(np.ceil(8 / -np.log(max(rate, 1e-3))), 20, ROUNDS))
+def _expected(forecast: Forecast) -> Html | None:
     try:
-        with np.errstate(all="ignore"):
-            curve = np.asarray(forecast.curve(rounds))
+        at, curve = expected(forecast, settling_rounds(forecast, ROUNDS), svg.POINTS)
     except FedpointError:  # the notes of the text say why
         return None
-    some = np.unique(np.linspace(0, rounds, svg.POINTS).round().astype(int))
-    near = [float(v) if np.isfinite(v) and v <= 1e30 * (1 + curve[0]) else None for v in curve[some]]
     name = f"forecast, {forecast.proviso}" if forecast.proviso else "forecast"
-    lines = [svg.Line(name, some.tolist(), near, colour=0)]
-    floor, bias2 = forecast.floor, forecast.bias2
-    if floor and np.isfinite(floor) and not forecast.diverges:
-        lines.append(svg.Line(f"floor {number(floor, 2)}", level=float(floor), colour=1, dash="dotted"))
-    if bias2:
-        lines.append(svg.Line(f"bias² {number(bias2, 2)}", level=float(bias2), colour=2, dash="dotted"))
+    lines = [svg.Line(name, at.tolist(), curve.tolist(), colour=0)]
+    for level in levels(forecast.floor, forecast.bias2):
+        text = f"{level.name} {number(level.value, 2)}"
+        lines.append(svg.Line(text, level=level.value, colour=level.colour, dash="dotted"))
     what = WHAT["error"] if forecast.measure == "error" else "loss above its minimum"
     return svg.curves(lines, AXES["rounds"], what, height=260)

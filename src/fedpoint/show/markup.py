@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 VOID = {"meta", "link", "br", "hr", "col", "input"}
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -15,7 +15,10 @@ class Html(str):
     """Text that is HTML already."""
 
 
-def escape(value: Any) -> Html:
+Cell: TypeAlias = str | float | None  # what an element holds, and what its attributes are
+
+
+def escape(value: Cell) -> Html:
     """Any value as HTML: `Html` stays, None is nothing, all else is text.
 
     >>> escape("<b> & 'c'")
@@ -26,11 +29,11 @@ def escape(value: Any) -> Html:
     return Html("" if value is None else html.escape(str(value)))
 
 
-def join(parts: Iterable[Any]) -> Html:
+def join(parts: Iterable[Cell]) -> Html:
     return Html("".join(escape(part) for part in parts))
 
 
-def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
+def tag(name: str, /, *children: Cell, **attributes: Cell) -> Html:
     """An element. Attributes: `class_` is class, `_` is a hyphen, True stands alone, None and False are left out.
 
     >>> tag("p", "a < b", tag("br"), class_="note", hidden=True)
@@ -46,7 +49,9 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
     return Html(opened if name in VOID else f"{opened}{join(children)}</{name}>")
 
 
-def table(heading: Sequence[Any], rows: Iterable[Sequence[Any]], caption: str | None = None, **attributes: Any) -> Html:
+def table(
+    heading: Sequence[Cell], rows: Iterable[Sequence[Cell]], caption: str | None = None, **attributes: Cell
+) -> Html:
     """A table whose first column names its rows; the other cells are right-aligned by the style sheet."""
     head = tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in heading))) if heading else None
     body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows]

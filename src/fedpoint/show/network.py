@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,13 +14,24 @@ from fedpoint.graphs.network import Network
 from fedpoint.show.plots import COLOURS, INK, PALE, check_path, new_figure, save
 
 if TYPE_CHECKING:
+    import networkx as nx
     from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
 
 MAP = "viridis"  # ordered and readable for colour-blind eyes
 EDGE = "#9A9A9A"
 NAMED = 50  # nodes up to which their names are written beside them
 MOST = 3000  # nodes that a spring layout places in reasonable time
+
+
+class Dots(TypedDict):
+    """How the dots of nodes are drawn."""
+
+    s: float
+    zorder: float
+    edgecolors: str
+    linewidths: float
 
 
 def picture(
@@ -38,8 +50,7 @@ def picture(
     figure = new_figure(7.0, float(np.clip(6.2 * high / wide, 3.4, 6.2)) + (0.3 if title else 0.0))
     ax = figure.add_subplot()
     drawn = draw_network(ax, network, color, places, title=title, size=_size(places))
-    if drawn is not None:
-        colour_bar(figure, drawn, ax, label)
+    colour_bar(figure, drawn, ax, label)
     if path is not None:
         save(figure, path)
     return figure
@@ -54,7 +65,7 @@ def draw_network(
     limits: tuple[float, float] | None = None,
     names: bool | None = None,
     size: float | None = None,
-) -> Any:
+) -> PathCollection | None:
     """Draw onto axes; returns what a colour bar needs, or None where colours are no numbers.
 
     Args:
@@ -74,18 +85,18 @@ def draw_network(
             LineCollection(list(ends), linewidths=np.maximum(scale * thick, 0.2), colors=EDGE, alpha=alpha, zorder=1)
         )
     size = size or _size(places)
-    style: dict[str, Any] = {"s": size, "zorder": 2, "edgecolors": "white", "linewidths": 0.25 * np.sqrt(size) ** 0.5}
+    dots: Dots = {"s": size, "zorder": 2, "edgecolors": "white", "linewidths": 0.25 * size**0.25}
     drawn = None
     values = _colours(color, network)
     if values is None:
-        ax.scatter(*places.T, color=COLOURS[0], **style)
+        ax.scatter(*places.T, color=COLOURS[0], **dots)
     elif values.dtype.kind in "OUS":
-        _groups(ax, places, values, style)
+        _groups(ax, places, values, dots)
     else:
         finite = values[np.isfinite(values)]
         low, high = limits or ((finite.min(), finite.max()) if len(finite) else (0.0, 1.0))
         drawn = ax.scatter(
-            places[:, 0], places[:, 1], c=values, cmap=MAP, vmin=low, vmax=high, plotnonfinite=False, **style
+            places[:, 0], places[:, 1], c=values, cmap=MAP, vmin=low, vmax=high, plotnonfinite=False, **dots
         )
     if network.nodes <= NAMED if names is None else names:
         _write_names(ax, network, places, size)
@@ -141,7 +152,7 @@ def _size(places: np.ndarray) -> float:
     return float(np.clip((0.75 * points) ** 2, 16, 170))
 
 
-def _springs(graph: Any, nodes: list[int]) -> np.ndarray:
+def _springs(graph: nx.Graph, nodes: list[int]) -> np.ndarray:
     """Kamada and Kawai's for few nodes, where it is clearest; Fruchterman and Reingold's for many."""
     import networkx as nx
 
@@ -177,7 +188,7 @@ def _colours(color: ArrayLike | None, network: Network) -> np.ndarray | None:
     return values.astype(str) if values.dtype.kind in "OUS" else values.astype(float)
 
 
-def _groups(ax: Axes, places: np.ndarray, words: np.ndarray, style: dict[str, Any]) -> None:
+def _groups(ax: Axes, places: np.ndarray, words: np.ndarray, dots: Dots) -> None:
     """A colour and a form per word, with a key."""
     forms = "osD^vP*X"
     known = list(dict.fromkeys(words))
@@ -186,7 +197,7 @@ def _groups(ax: Axes, places: np.ndarray, words: np.ndarray, style: dict[str, An
     for i, word in enumerate(known):
         some = words == word
         colour, form = COLOURS[i % len(COLOURS)], forms[i // len(COLOURS)]
-        ax.scatter(*places[some].T, color=colour, marker=form, label=word, **style)
+        ax.scatter(*places[some].T, color=colour, marker=form, label=word, **dots)
     ax.legend(frameon=False, fontsize=9, labelcolor=INK, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=1.0)
 
 
@@ -210,9 +221,20 @@ def _write_names(ax: Axes, network: Network, places: np.ndarray, size: float) ->
         )
 
 
-def colour_bar(figure: Figure, drawn: Any, axes: Any, label: str = "", **options: Any) -> None:
-    """A thin bar with its name, without a frame."""
-    bar = figure.colorbar(drawn, ax=axes, **{"shrink": 0.7, "aspect": 28, "pad": 0.02, **options})
+def colour_bar(
+    figure: Figure,
+    drawn: PathCollection | None,
+    axes: Axes | Sequence[Axes],
+    label: str = "",
+    shrink: float = 0.7,
+    aspect: float = 28,
+    pad: float = 0.02,
+    extend: str = "neither",
+) -> None:
+    """A thin bar with its name, without a frame; none where colours are no numbers."""
+    if drawn is None:
+        return
+    bar = figure.colorbar(drawn, ax=axes, shrink=shrink, aspect=aspect, pad=pad, extend=extend)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=9, labelcolor=INK, color=PALE, length=2)
     bar.set_label(label, color=INK, fontsize=10)

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,16 +21,19 @@ from fedpoint.results.citations import bibtex, of_run
 from fedpoint.show.charts import chart, curve, expected, held_out, loggable, repeats
 from fedpoint.show.facts import Facts, compared, facts_of, loaded, parts_of, status
 from fedpoint.show.from_data import Part
-from fedpoint.show.markup import Html, escape, join, number, size, table, tag, with_error
+from fedpoint.show.markup import Cell, Html, escape, join, number, size, table, tag, with_error
 from fedpoint.show.plots import WHAT
 from fedpoint.show.sections import run_section
 from fedpoint.store import disk
 from fedpoint.verbs.load import LoadedRun
 
 NAME = "report.html"
+Source: TypeAlias = str | Path | LoadedRun  # the folder of a run or of a comparison, or a run that was read from one
 
 
-def write(runs: Sequence[Any], out: str | Path | None = None, title: str | None = None, patience: float = 60.0) -> Path:
+def write(
+    runs: Sequence[Source], out: str | Path | None = None, title: str | None = None, patience: float = 60.0
+) -> Path:
     """Write the report of runs, several on one page.
 
     Args:
@@ -63,7 +66,7 @@ def composed(
     return page(facts, title)
 
 
-def _default_place(runs: Sequence[Any]) -> Path:
+def _default_place(runs: Sequence[Source]) -> Path:
     if len(runs) > 1:
         return Path(NAME)
     return (runs[0].stored.path if isinstance(runs[0], LoadedRun) else Path(runs[0])) / NAME
@@ -174,7 +177,7 @@ def _comparison(facts: Sequence[Facts]) -> Html:
 
 def _ranking(facts: Sequence[Facts]) -> Html:
     """One row a run; a column only where somebody has it."""
-    columns: list[tuple[str, list[Any]]] = [("rounds", [number(int(f.run.rounds[-1])) for f in facts])]
+    columns: list[tuple[str, Sequence[Cell]]] = [("rounds", [number(int(f.run.rounds[-1])) for f in facts])]
     if any("verdict" in f.forecast for f in facts):
         columns.append(("as forecast", [_mark(f) for f in facts]))
     known = [what for what in ("error", "loss") if any(f.measure(what) is not None for f in facts)]

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.numbers import evenly
 from fedpoint.results.labels import labels_of, short
 from fedpoint.store import disk
-
-if TYPE_CHECKING:
-    from fedpoint.results.forecast import Forecast
-    from fedpoint.results.network_forecast import NetworkForecast
-    from fedpoint.results.plan import Plan
 
 if TYPE_CHECKING:  # matplotlib is loaded when something is drawn, not before
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fedpoint.results.forecast import Forecast
+    from fedpoint.results.plan import Plan
+    from fedpoint.results.run import Run
+
 FORMATS = ("png", "svg", "pdf")
 # Okabe and Ito's colours, told apart by colour-blind readers too, less the ones that are pale on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B65A94", "#8A6D00", "#3A94C8", "#4D4D4D")
-STROKES = ("-", (0, (5, 1.5)), (0, (1.5, 1)))  # when the colours are used up
+Stroke: TypeAlias = str | tuple[float, tuple[float, ...]]  # as matplotlib's linestyle
+DASHED: Stroke = (0, (5, 1.5))
+DOTTED: Stroke = (0, (1.5, 1))
+STROKES: tuple[Stroke, ...] = ("-", DASHED, DOTTED)  # when the colours are used up
 INK, PALE = "#222222", "#767676"
 POINTS = 1500  # of a line: more cannot be seen, and makes vector files large
 BAND = (10, 90)  # percent of the repeats
@@ -50,11 +53,11 @@ class Line(NamedTuple):
     y: np.ndarray
     label: str
     colour: str
-    stroke: Any = "-"
+    stroke: Stroke = "-"
 
 
 def curves(
-    runs: Sequence[Any],
+    runs: Sequence[Run],
     path: str | Path | None = None,
     what: str = "error",
     labels: Sequence[str] | None = None,
@@ -103,57 +106,78 @@ def curves(
 
 
 def forecast_curve(
-    forecast: Forecast | NetworkForecast,
+    forecast: Forecast,
     path: str | Path | None = None,
     rounds: int | None = None,
-    run: Any = None,
+    run: Run | None = None,
     title: str | None = None,
 ) -> Figure:
     """The expected error, with lines at the floor and at the bias, and a run on the same axis where given."""
     if path is not None:
         check_path(path)
     if rounds is None:
-        rounds = int(run.rounds[-1]) if run is not None else _long_enough(forecast)
+        rounds = int(run.rounds[-1]) if run is not None else settling_rounds(forecast)
     figure, ax = one_axes(width=7.6)
-    expected = np.asarray(forecast.curve(rounds))
-    near = expected <= 1e30 * (1 + expected[0])  # a curve that diverges is drawn until it has done so
-    chosen = np.unique(np.linspace(0, int(np.flatnonzero(near)[-1]), min(rounds + 1, POINTS)).round().astype(int))
-    lines = []
-    if run is not None:
-        values, at = _values(run, forecast.measure)
-        keep = at <= rounds
-        values, at = values[:, keep], at[keep]
-        some = np.unique(np.linspace(0, len(at) - 1, min(len(at), POINTS)).round().astype(int))
-        if forecast.measure == "loss":
-            values = values - float(run.problem.objective(np.asarray(run.problem.solution())[None])[0])
-        if len(values) > 1:
-            low, high = np.percentile(values[:, some], BAND, axis=0)
-            ax.fill_between(at[some], low, high, color=COLOURS[0], alpha=0.15, linewidth=0)
-            _say_repeats(ax, [len(values)])
-        lines.append(Line(at[some], values[:, some].mean(0), "run", COLOURS[0]))
+    lines = [] if run is None else [_beside(ax, forecast, run, rounds)]
     name = f"forecast, {forecast.proviso}" if forecast.proviso else "forecast"
-    lines.append(Line(chosen, expected[chosen], name, INK, (0, (5, 1.5))))
+    lines.append(Line(*expected(forecast, rounds, POINTS), name, INK, DASHED))
     ends = np.array([0, rounds])
-    floor, bias = forecast.floor, forecast.bias2
-    if floor is not None and np.isfinite(floor) and floor > 0:
-        lines.append(Line(ends, np.full(2, floor), f"floor {floor:.2g}", COLOURS[1], (0, (1.5, 1))))
-    if bias > 0:
-        lines.append(Line(ends, np.full(2, bias), f"bias² {bias:.2g}", COLOURS[2], (0, (1.5, 1))))
+    for level in levels(forecast.floor, forecast.bias2):
+        text = f"{level.name} {level.value:.2g}"
+        lines.append(Line(ends, np.full(2, level.value), text, COLOURS[level.colour], DOTTED))
     draw(ax, lines)
     what = WHAT["error"] if forecast.measure == "error" else "loss above its minimum"
-    style(ax, AXES["rounds"], what, title or type(forecast.algorithm).card.title)
+    style(ax, AXES["rounds"], what, title or forecast.algorithm.card.title)
     end_labels(ax, lines)
     if path is not None:
         save(figure, path)
     return figure
 
 
-def _long_enough(forecast: Forecast | NetworkForecast) -> int:
+def _beside(ax: Axes, forecast: Forecast, run: Run, rounds: int) -> Line:
+    """A run's curve of what is forecast, with its band drawn."""
+    values, at = _values(run, forecast.measure)
+    values, at = values[:, at <= rounds], at[at <= rounds]
+    some = evenly(len(at), POINTS)
+    values, at = values[:, some], at[some]
+    if forecast.measure == "loss":
+        values = values - float(run.problem.objective(np.asarray(run.problem.solution())[None])[0])
+    if len(values) > 1:
+        low, high = np.percentile(values, BAND, axis=0)
+        ax.fill_between(at, low, high, color=COLOURS[0], alpha=0.15, linewidth=0)
+        _say_repeats(ax, [len(values)])
+    return Line(at, values.mean(0), "run", COLOURS[0])
+
+
+def expected(forecast: Forecast, rounds: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """At most so many rounds, and the expected curve at them; one that diverges ends where it has done so."""
+    with np.errstate(all="ignore"):
+        curve = np.asarray(forecast.curve(rounds))
+        near = np.flatnonzero(curve <= 1e30 * (1 + curve[0]))
+    at = evenly(int(near[-1]) + 1, most)
+    return at, curve[at]
+
+
+class Level(NamedTuple):
+    """Where an error ends by its forecast; colour: a number of the palette."""
+
+    name: str
+    value: float
+    colour: int
+
+
+def levels(floor: float | None, bias2: float | None) -> list[Level]:
+    """Floor and squared bias, those that a log axis has a place for."""
+    known = (("floor", floor, 1), ("bias²", bias2, 2))
+    return [Level(name, value, i) for name, value, i in known if value is not None and 0 < value < np.inf]
+
+
+def settling_rounds(forecast: Forecast, most: int = 20_000) -> int:
     """Rounds after which the expected error has settled, or a few hundred."""
     rate = forecast.rate
     if rate is None or not 0 < rate < 1 or forecast.diverges:
         return 200
-    return int(np.clip(np.ceil(8 / -np.log(max(rate, 1e-3))), 20, 20_000))
+    return int(np.clip(np.ceil(8 / -np.log(max(rate, 1e-3))), 20, most))
 
 
 def _say_repeats(ax: Axes, repeats: list[int]) -> None:
@@ -163,12 +187,12 @@ def _say_repeats(ax: Axes, repeats: list[int]) -> None:
         ax.text(1, 1, text, transform=ax.transAxes, ha="right", va="bottom", fontsize=8, color=PALE)
 
 
-def _points(run: Any, what: str, x: str) -> tuple[np.ndarray, np.ndarray]:
+def _points(run: Run, what: str, x: str) -> tuple[np.ndarray, np.ndarray]:
     """Where the points of a run lie across, (n,), and its values, (repeats, n)."""
     if x not in AXES:
         raise FedpointError(f"unknown x {x!r}: {nearest(str(x), AXES)}")
     values, rounds = _values(run, what)
-    chosen = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), POINTS)).round().astype(int))
+    chosen = evenly(len(rounds), POINTS)
     rounds, values = rounds[chosen], values[:, chosen]
     if x == "rounds":
         return rounds, values
@@ -185,7 +209,7 @@ def _points(run: Any, what: str, x: str) -> tuple[np.ndarray, np.ndarray]:
     return floats * (message.width if x == "bytes" else 1), values
 
 
-def _values(run: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+def _values(run: Run, what: str) -> tuple[np.ndarray, np.ndarray]:
     """(repeats, n) and the rounds they belong to."""
     if what not in WHAT:
         held_out = {f"held-out {name}": values for name, values in run.evaluation.items()}
@@ -323,8 +347,9 @@ def save(figure: Figure, path: str | Path, dpi: int = 160) -> None:
 
     ending = check_path(path)
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]
-    steady: dict[Any, Any] = {"svg.hashsalt": "fedpoint", "pdf.fonttype": 42}  # 42: text stays text, as journals ask
-    with matplotlib.rc_context(steady), disk.atomic(Path(path)) as file:
+    # Type 42: text stays text, as journals ask.
+    steady = matplotlib.rc_context({"svg.hashsalt": "fedpoint", "pdf.fonttype": 42})
+    with steady, disk.atomic(Path(path)) as file:
         figure.savefig(file, format=ending, dpi=dpi, metadata=metadata)
 
 

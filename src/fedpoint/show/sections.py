@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from fedpoint.core.types import Plain
 from fedpoint.results.labels import short
 from fedpoint.show import svg
 from fedpoint.show.charts import chart, curve, expected, held_out, levels, loggable, repeats
 from fedpoint.show.facts import Facts, compared, status
-from fedpoint.show.markup import Html, join, number, size, table, tag, with_error
+from fedpoint.show.markup import Cell, Html, join, number, size, table, tag, with_error
 from fedpoint.show.plots import WHAT
 
 LONGEST_CONFIG = 20_000  # characters that are shown
@@ -217,7 +217,7 @@ def _configuration(facts: Facts) -> Html:
             if version not in versions.setdefault(name, []):
                 versions[name].append(version)  # a run may be gone on with by another version
     who = "schedule" if "network" in config else "participation"
-    rows: list[list[Any]] = [
+    rows: list[list[Cell]] = [
         ["algorithm", _table_of(config["algorithm"])],
         [who, _table_of(config["participation"])],
         ["problem", f"{problem['class']}, {problem['agents']:,} agents"],
@@ -244,7 +244,7 @@ def _configuration(facts: Facts) -> Html:
     )
 
 
-def _table_of(values: Any) -> str:
+def _table_of(values: Plain) -> str:
     """A description in plain types as words: the name, then its fields."""
     if not isinstance(values, dict):
         return short(values) if not isinstance(values, list) else f"[{', '.join(map(_table_of, values[:6]))}]"

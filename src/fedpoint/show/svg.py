@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.numbers import evenly
 from fedpoint.show.markup import Html, join, number, tag
 from fedpoint.show.plots import spread
 
@@ -17,7 +18,7 @@ from fedpoint.show.plots import spread
 COLOURS = ("#2f87c4", "#cf6a1e", "#1f9272", "#b8659a", "#94801f", "#8672d8", "#7d838c")
 VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
 DASHES = {"solid": None, "dashed": "7 5", "dotted": "1.5 4.5"}
-Scale = Callable[[Any], float]  # from a number of an axis to its place
+Scale = Callable[[float], float]  # from a number of an axis to its place
 POINTS = 150  # of a line: a small picture shows no more
 NAMED = 50  # nodes up to which their names are written
 TITLED = 300  # nodes up to which each says its value when pointed at
@@ -44,7 +45,7 @@ def curves(
     """The same picture as curves.js draws, without its read-out."""
     values = [v for line in lines for v in _heights(line)]
     log = log and any(_usable(v, True) for v in values)
-    usable = [float(v) for v in values if v is not None and _usable(v, log)] or [1.0]
+    usable = [float(v) for v in values if _usable(v, log)] or [1.0]
     low, high = min(usable), max(usable)
     if log:
         room = (high / low) ** 0.05 if high > low else 1.1
@@ -66,9 +67,8 @@ def curves(
 
     grid = []
     for at, text in ticks(low, high, log, 6):
-        level = f"{sy(at):.1f}"
-        ends_at = {"x1": left, "x2": f"{right:.1f}", "y1": level, "y2": level}
-        grid.append(tag("line", **ends_at, stroke="currentColor", stroke_opacity=0.15))
+        y1 = f"{sy(at):.1f}"
+        grid.append(tag("line", x1=left, x2=f"{right:.1f}", y1=y1, y2=y1, stroke="currentColor", stroke_opacity=0.15))
         grid.append(_text(text, left - 8, sy(at) + 4, "end"))
     for at, text in ticks(left_end, right_end, False, max(2, int((right - left) / 90))):
         grid.append(_text(text, sx(at), bottom + 18, "middle"))
@@ -78,14 +78,14 @@ def curves(
     drawn += [_path(line, sx, sy, log, left, right) for line in lines]
     ends = []
     for line in lines:
-        last = next((v for v in reversed(_heights(line)) if v is not None and _usable(v, log)), low)
+        last = next((v for v in reversed(_heights(line)) if _usable(v, log)), low)
         ends.append((bottom - sy(last)) / (bottom - top))
     places = spread(ends, [16 / (bottom - top)] * len(lines)) if lines else []
     for line, place in zip(lines, places, strict=True):
         y = bottom - place * (bottom - top)
         if line.name:
-            sample = {"d": f"M{right + 6:.1f} {y:.1f}h12", "stroke": _paint(line.colour), "stroke_width": 2}
-            drawn.append(tag("path", **sample, stroke_dasharray=DASHES[line.dash]))
+            sample, dash = f"M{right + 6:.1f} {y:.1f}h12", DASHES[line.dash]
+            drawn.append(tag("path", d=sample, stroke=_paint(line.colour), stroke_width=2, stroke_dasharray=dash))
             drawn.append(_text(line.name, right + 23, y + 4, "start", opacity=1.0))
     label = f"{ylabel} over {xlabel}: {', '.join(line.name for line in lines)}"
     return _svg(width, height, label, [*grid, *drawn])
@@ -150,8 +150,8 @@ def network(
         elif numbers is not None:
             shade = "none"
         hint = tag("title", said) if len(places) <= TITLED else None
-        ring = {"stroke": "#8b93a0", "stroke_width": 1}
-        drawn.append(tag("circle", hint, cx=f"{x:.1f}", cy=f"{y:.1f}", r=f"{radius:.1f}", fill=shade, **ring))
+        at_x, at_y, r = f"{x:.1f}", f"{y:.1f}", f"{radius:.1f}"
+        drawn.append(tag("circle", hint, cx=at_x, cy=at_y, r=r, fill=shade, stroke="#8b93a0", stroke_width=1))
     if len(places) <= NAMED:
         drawn += [_text(name, x, y + radius + 12, "middle", 11) for name, (x, y) in zip(names, at, strict=True)]
     told = f"Network of {len(places)} nodes and {len(edges)} edges"
@@ -196,7 +196,7 @@ def _scale(width: int, height: float, low: float, high: float, label: str) -> li
 def columns(values: Sequence[float], label: str, width: int = 640, height: int = 130) -> Html:
     """Many values from the greatest to the least, as one area."""
     ordered = np.sort(np.asarray(values, float))[::-1]
-    some = ordered[np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), 400)).round().astype(int))]
+    some = ordered[evenly(len(ordered), 400)]
     high, low = max(float(some.max()), 0.0), min(float(some.min()), 0.0)
     left, right, top, bottom = 56.0, width - 6.0, 22.0, height - 24.0
 
@@ -250,16 +250,24 @@ def _svg(width: int, height: int, label: str, parts: Sequence[Html]) -> Html:
 
 
 def _text(text: str, x: float, y: float, anchor: str, size: int = 12, opacity: float = 0.8) -> Html:
-    where: dict[str, Any] = {"x": f"{x:.1f}", "y": f"{y:.1f}", "text_anchor": anchor}
-    face: dict[str, Any] = {"font_size": size, "font_family": "system-ui, sans-serif", "fill": "currentColor"}
-    return tag("text", text, **where, **face, fill_opacity=None if opacity == 1 else opacity)
+    return tag(
+        "text",
+        text,
+        x=f"{x:.1f}",
+        y=f"{y:.1f}",
+        text_anchor=anchor,
+        font_size=size,
+        font_family="system-ui, sans-serif",
+        fill="currentColor",
+        fill_opacity=None if opacity == 1 else opacity,
+    )
 
 
 def _paint(colour: int | str) -> str:
     return COLOURS[colour % len(COLOURS)] if isinstance(colour, int) else "currentColor"
 
 
-def _usable(value: float | None, log: bool) -> bool:
+def _usable(value: float | None, log: bool) -> TypeGuard[float]:
     return value is not None and math.isfinite(value) and (value > 0 or not log)
 
 
@@ -269,15 +277,11 @@ def _heights(line: Line) -> list[float | None]:
     return [*(line.low or ()), *(line.high or ()), *line.y]
 
 
-def _thin(count: int) -> list[int]:
-    return np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(int)).tolist() if count else []
-
-
 def _path(line: Line, sx: Scale, sy: Scale, log: bool, left: float, right: float) -> Html:
     pen, d = False, ""
     if line.level is not None:
         d = f"M{left:.1f} {sy(line.level):.1f}H{right:.1f}" if _usable(line.level, log) else ""
-    for i in _thin(len(line.x)):
+    for i in evenly(len(line.x), POINTS):
         y = line.y[i]
         if _usable(y, log):
             d += f"{'L' if pen else 'M'}{sx(line.x[i]):.1f} {sy(y):.1f}"
@@ -291,7 +295,7 @@ def _path(line: Line, sx: Scale, sy: Scale, log: bool, left: float, right: float
 def _band(line: Line, sx: Scale, sy: Scale, log: bool, bottom: float) -> Html:
     over, under = [], []
     assert line.low is not None and line.high is not None
-    for i in _thin(len(line.x)):
+    for i in evenly(len(line.x), POINTS):
         low, high = line.low[i], line.high[i]
         if _usable(high, log):
             over.append(f"{sx(line.x[i]):.1f} {sy(high):.1f}")

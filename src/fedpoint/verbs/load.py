@@ -211,6 +211,11 @@ class LoadedRun(Run):
             why = "none was evaluated while it ran (losses_every=): give fp.load(folder, problem=...)"
         raise FedpointError(f"the run in {self.stored.path} has no loss: {why}")
 
+    @property
+    def title(self) -> str:
+        name, problem = self.config["algorithm"]["name"], self.config["problem"]["class"]
+        return f"{name} on {problem}, {self.stored.path.name}" + ("" if self.finished else " (not finished)")
+
     def absent(self) -> dict[str, str]:
         """What cannot be shown without the data, and why."""
         found = {}

@@ -15,7 +15,7 @@ from fedpoint.engine.session import Callback
 from fedpoint.experiment.experiment import HISTORY_BYTES, Experiment
 from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.problems.any_model import AnyModel
-from fedpoint.results.run import RunBase, Stop
+from fedpoint.results.run import Run, RunBase, Stop
 
 Evaluate = tuple | Callable[[list[Any]], dict[str, float]]  # held-out data, or a function of the nodes' models
 
@@ -164,6 +164,11 @@ class LoopRun(RunBase):
     @property
     def _measure(self) -> str:
         return "loss"
+
+    title = Run.title
+
+    def known_loss(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.rounds, self.loss
 
     def __repr__(self) -> str:
         loss = f"loss {self.loss[:, -1].mean():.3g}"
