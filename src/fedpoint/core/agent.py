@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from fedpoint.core.errors import FedpointError, UnknownName
+from fedpoint.core.errors import Misused, UnknownName
 from fedpoint.core.random import Row, Stream
 from fedpoint.core.steps import Stragglers
 from fedpoint.core.vector import unwrap, wrap
@@ -120,7 +120,7 @@ def descend(agent: Agent, start: Any, steps: Any, advance: Callable[[Any, Any], 
         right = False
     if not right:
         given = ", ".join(type(value).__name__ for value in (agent, start, steps, advance))
-        raise FedpointError(
+        raise Misused(
             "fp.descend takes (agent, start, steps, advance): the agent, where its steps start, how many, and a "
             f"function (y, e) -> y; got ({given})"
         )

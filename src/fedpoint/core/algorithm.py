@@ -65,6 +65,11 @@ class Card:
         """It runs on networks only."""
         return self.cls is not None and self.cls.at_agents
 
+    @property
+    def participation(self) -> tuple[str, ...] | None:
+        """The names of the schemes under which it is valid; None: all."""
+        return ("Everyone",) if self.restriction else None
+
 
 CATALOGUE: dict[str, Card] = {}  # by name; complete once `fedpoint.algorithms` is imported
 
@@ -150,7 +155,7 @@ class Algorithm(Record):
     ...         return w - self.step * inbox.mean
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [2.0]])
     >>> fp.run(SignDescent(step=0.25), quad, rounds=3).model
-    array([[0.]])
+    array([[0.125]])
     """
 
     card: ClassVar[Card]

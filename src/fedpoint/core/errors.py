@@ -20,7 +20,11 @@ class Diverged(FedpointError):
         self.round = round
 
 
-class UnknownName(FedpointError, AttributeError):
+class Misused(FedpointError):
+    """Something of fedpoint's that a user's code called wrongly: whoever called that code knows where, and adds it."""
+
+
+class UnknownName(Misused, AttributeError):
     """An attribute that does not exist; the message names those that do."""
 
     def __init__(self, owner: str, name: str, known: Iterable[str], meant: Mapping[str, str] | None = None):

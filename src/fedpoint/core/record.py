@@ -100,7 +100,8 @@ class Record:
         return all(np.array_equal(mine, getattr(other, name)) for name, mine in values_of(self).items())
 
     def __hash__(self) -> int:
-        return hash((type(self), jax.tree.structure(self)))
+        children, structure = _flatten(self)  # jax's own hash of a tree leaves out what its nodes hold
+        return hash((type(self), structure, *(child for child in children if isinstance(child, Record))))
 
     def replace(self, **changes: Any) -> Self:
         """The same with other values in these fields, checked as a new one is."""

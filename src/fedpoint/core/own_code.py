@@ -1,0 +1,119 @@
+"""Whose mistake was it, and where? Calls of a user's own code, with one message: place, what was expected, what came."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpoint.core.errors import FedpointError, Misused
+from fedpoint.core.types import Tree
+from fedpoint.core.vector import unwrap_all
+
+LIBRARIES = frozenset({"fedpoint", "jax", "jaxlib", "numpy", "scipy", "optax"}) | sys.stdlib_module_names
+CONVERTED = (
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+
+@contextmanager
+def calling(where: str) -> Iterator[None]:
+    """What a user's code raises meanwhile becomes one `FedpointError` that says where; fedpoint's own errors pass.
+
+    >>> with calling("Mine.local"):
+    ...     [1.0][2]
+    Traceback (most recent call last):
+    fedpoint.core.errors.FedpointError: Mine.local raised IndexError: list index out of range
+    """
+    try:
+        yield
+    except Misused as error:
+        raise FedpointError(f"{where}: {error}{_line(error)}") from error
+    except FedpointError:
+        raise
+    except jax.errors.TracerBoolConversionError as error:
+        raise FedpointError(
+            f"{where} asks with a Python if, while, and, or or not for the value of an array that is only traced: use "
+            f"jnp.where(condition, a, b) or jax.lax.cond{_line(error)}"
+        ) from error
+    except CONVERTED as error:
+        raise FedpointError(
+            f"{where} asks for the value of an array that is only traced, by float(), int(), an index or a NumPy "
+            f"function: use jax.numpy, and keep it an array{_line(error)}"
+        ) from error
+    except Exception as error:
+        said = (str(error).splitlines() or [""])[0]
+        raise FedpointError(f"{where} raised {type(error).__name__}: {said}{_line(error)}") from error
+
+
+def _line(error: BaseException) -> str:
+    """The user's line that raised it, where there is one."""
+    for frame, number in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if frame.f_globals.get("__name__", "").split(".")[0] not in LIBRARIES:
+            name = frame.f_code.co_filename
+            source = linecache.getline(name, number).strip()
+            return f" ({Path(name).name}, line {number}{f': {source}' if source else ''})"
+    return ""
+
+
+def several(where: str, came: Tree, names: Sequence[str]) -> Sequence[Tree]:
+    """The results of a user's function, of which there must be so many."""
+    if isinstance(came, tuple | list) and len(came) == len(names):
+        return came
+    count = f"{len(came)} results: " if isinstance(came, tuple | list) else ""
+    raise FedpointError(f"{where} must return {len(names)} results, {' and '.join(names)}; got {count}{layout(came)}")
+
+
+def check_arrays(where: str, what: str, came: Tree) -> None:
+    """Refuse a tree that holds anything but numbers and arrays."""
+    for leaf in jax.tree.leaves(came):
+        if not is_array(leaf):
+            raise FedpointError(f"{where} must return {what} as a tree of arrays; got {layout(came)}")
+
+
+def check_like(where: str, what: str, came: Tree, like: Tree) -> None:
+    """Refuse a tree that is not built as another, with the same shapes and types of numbers."""
+    check_arrays(where, what, came)
+    built = [jax.tree.structure(tree) for tree in (came, like)]
+    if built[0] != built[1] or list(map(_kind, jax.tree.leaves(came))) != list(map(_kind, jax.tree.leaves(like))):
+        raise FedpointError(f"{where} must return {what} as {layout(like)}; got {layout(came)}")
+
+
+def is_array(leaf: object) -> bool:
+    return isinstance(leaf, bool | int | float | complex | np.ndarray | np.generic | jax.Array)
+
+
+def _kind(leaf: Tree) -> tuple[tuple[int, ...], np.dtype]:
+    return np.shape(leaf), np.dtype(jnp.result_type(leaf))
+
+
+class _Word(str):
+    """Printed without quotation marks."""
+
+    __repr__ = str.__str__
+
+
+def layout(tree: Tree) -> str:
+    """How a tree is built, in a line.
+
+    >>> print(layout({"w": np.zeros((2, 3), np.float32), "rounds": np.int32(0)}), layout(((), len)))
+    {'rounds': int32[], 'w': float32[2,3]} ((), builtin_function_or_method)
+    """
+
+    def word(leaf: object) -> _Word:
+        if leaf is None or not is_array(leaf):
+            return _Word("None" if leaf is None else type(leaf).__name__)
+        shape, dtype = _kind(leaf)
+        return _Word(f"{dtype}[{','.join(map(str, shape))}]")
+
+    return repr(jax.tree.map(word, unwrap_all(tree), is_leaf=lambda a: a is None))
