@@ -335,7 +335,7 @@ class Forecast:
     @cached_property
     def closed(self) -> dict[str, Any]:
         """Closed forms that apply here, by name: fixed_point, rate, floor, ..."""
-        return closed_forms(self.algorithm, self.problem, self.timing, self.exact_fields)
+        return closed_forms(self.setting.bound.experiment.algorithm, self.problem, self.timing, self.exact_fields)
 
     @cached_property
     def bounds(self) -> Sequence[Bound]:

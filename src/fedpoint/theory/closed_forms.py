@@ -33,8 +33,7 @@ def closed_forms(
     scheme = as_participation(participation)
     if not forms or algorithm.invalid_under(scheme):
         return {}
-    algorithm = bind_algorithm(algorithm, problem)
-    scheme = scheme.bind(Context(problem, algorithm, exact=exact))
+    scheme = scheme.bind(Context(problem, bind_algorithm(algorithm, problem), exact=exact))
     moments = scheme.moments(problem.weights)
     if moments.sampled or not np.allclose(moments.mean, problem.weights, rtol=1e-9, atol=0):
         return {}  # another mean than with everyone: a plain mean of unequal agents, or a trace
