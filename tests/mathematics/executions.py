@@ -66,6 +66,7 @@ class Agent:
 
     def __init__(self, k, round):
         self.k, self.round, self.share, self.evaluations, self.asked = k, round, WORLD.p[k], 0, []
+        self._step = 0  # of `loop`
 
     def field(self, w, e=0):
         self.evaluations += 1

@@ -64,7 +64,7 @@ def fedavg(make, run, who):
 
 def fedavg_schedule(make, run):
     expected = plain.fedavg(WORLD, ticks("all"), START, run.steps, lambda k, t: 3.0 / (8.0 + t) / run.steps[k])
-    follows(run(make(step=fp.steps.InverseTime(3.0, 8.0), local_steps=run.steps)), expected)
+    follows(run(make(step=fp.steps.InverseTime(3.0, 8.0), local_steps=run.steps, normalise=True)), expected)
 
 
 # Lecture 003: steps on F_k(y) + (pull/2)|y - x|^2, or its minimiser (H + pull)^-1 (H c + pull x).

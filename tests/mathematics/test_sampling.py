@@ -159,7 +159,7 @@ class OneSample(fp.FedAvg):
 
 def averaged_variance(algorithm, E, batch=2):
     """z-scores of the variance of an agent's averaged field against (1/m)(1 - 1/m)/(batch E) for each row's chance."""
-    run = fp.run(algorithm(1.0, E), visits([6, 6], batch, "iid"), rounds=1, repeats=4000, seed=8)
+    run = fp.run(algorithm(1.0, E, normalise=True), visits([6, 6], batch, "iid"), rounds=1, repeats=4000, seed=8)
     return max(
         np.abs(z_scores((rows - 1 / 6) ** 2, (1 / 6) * (5 / 6) / (batch * E))).max()
         for rows in seen(-run.model, [6, 6])
