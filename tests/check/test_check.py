@@ -47,7 +47,7 @@ QUICK = ("fedavg, two", "scaffold, two")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in RIGHT])
 def test_right_runs_pass(name):
     algorithm, who = RIGHT[name]
-    verdict = fp.check(fp.run(algorithm, stream(), ROUNDS, who, seed=5, repeats=REPEATS))
+    verdict = fp.check(fp.run(algorithm, stream(), ROUNDS, participation=who, seed=5, repeats=REPEATS))
     assert verdict and verdict.passed, verdict
     found = by_name(verdict)
     assert found["path"].ok and all(c.ok is not False for c in verdict.checks)
@@ -66,7 +66,7 @@ def test_other_seeds_pass(name):
     algorithm, who = RIGHT[name]
     wrong = []
     for seed in range(100, 120):
-        verdict = fp.check(fp.run(algorithm, stream(), ROUNDS, who, seed=seed, repeats=REPEATS))
+        verdict = fp.check(fp.run(algorithm, stream(), ROUNDS, participation=who, seed=seed, repeats=REPEATS))
         if not verdict:
             wrong.append((seed, str(verdict)))
     assert len(wrong) <= 1, wrong
@@ -90,11 +90,13 @@ def _of(name, rounds=ROUNDS, problem=None):
 def test_runs_without_noise(name, exact):
     """Quadratics without noise are as exact as exact fields; path, limit and rate are compared to rounding."""
     algorithm, who = RIGHT[name]
-    verdict = fp.check(fp.run(algorithm, quadratic(0.0), 400, who, exact=exact))
+    verdict = fp.check(fp.run(algorithm, quadratic(0.0), 400, participation=who, exact=exact))
     found = by_name(verdict)
     assert verdict and found["path"].ok and found["limit"].ok and found["rate"].ok, verdict
     assert "floor" not in found
-    wrong = fp.check(fp.run(algorithm, quadratic(0.0), 400, who, exact=exact), claims=fp.FedAvg(0.25, 3, False))
+    wrong = fp.check(
+        fp.run(algorithm, quadratic(0.0), 400, participation=who, exact=exact), claims=fp.FedAvg(0.25, 3, False)
+    )
     assert not wrong, wrong
 
 

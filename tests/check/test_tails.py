@@ -46,7 +46,7 @@ def test_a_low_mean_of_heavy_tails_is_no_contradiction():
     problem = fp.problems.LinearStream(centers, 0.1, covariance, weights=[0.5, 0.2, 0.3])
     low = 0
     for seed in range(20):
-        run = fp.run(fp.GradientExchange(0.3), problem, 200, 1, seed=seed, repeats=8)
+        run = fp.run(fp.GradientExchange(0.3), problem, 200, participation=1, seed=seed, repeats=8)
         verdict = fp.check(run)
         (floor,) = (c for c in verdict.checks if c.name == "floor")
         assert verdict and "rare large errors" in floor.words, verdict

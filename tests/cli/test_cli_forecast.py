@@ -40,7 +40,7 @@ def strict(text):
 def forecast_of(path, number=0):
     experiment = read(path)
     member = experiment.members[number]
-    return fp.forecast(member.algorithm, experiment.problem, member.participation)
+    return fp.forecast(member.algorithm, experiment.problem, participation=member.participation)
 
 
 def test_the_text_is_the_librarys(cli, toml):

@@ -57,7 +57,7 @@ def test_floors_of_federated_lms(variance, count, replace):
     M, K, E, mu, v = worlds.D, worlds.K, 3, 0.1, 0.2
     problem = fp.problems.LinearStream(worlds.CENTERS, noise=v, covariance=variance)
     scheme = fp.ByWeight(count) if replace else fp.Uniform(count)
-    f = fp.forecast(fp.FedAvg(mu, E, normalise=False), problem, scheme)
+    f = fp.forecast(fp.FedAvg(mu, E, normalise=False), problem, participation=scheme)
     a, r = 1 - mu * variance, 1 - 2 * mu * variance + mu**2 * (M + 2) * variance**2
     noise = mu**2 * M * variance * v * (1 - r**E) / (1 - r)
     spread = ((worlds.CENTERS - worlds.CENTERS.mean(0)) ** 2).sum(1).mean()
@@ -104,7 +104,7 @@ SCHEMES = {
 
 @pytest.mark.parametrize("who", SCHEMES)
 def test_scaffold_ends_at_w_star_whoever_answers(who):
-    f = fp.forecast(worlds.CATALOGUE["scaffold"], worlds.stream(), SCHEMES[who], start=worlds.START)
+    f = fp.forecast(worlds.CATALOGUE["scaffold"], worlds.stream(), participation=SCHEMES[who], start=worlds.START)
     assert f.bias == 0.0
     np.testing.assert_allclose(f.limit, worlds.stream().solution(), rtol=0, atol=1e-10)
     assert f.rate < 1
@@ -112,7 +112,7 @@ def test_scaffold_ends_at_w_star_whoever_answers(who):
 
 def test_scaffnew_needs_everyone():
     with pytest.raises(fp.FedpointError, match="Everyone"):
-        fp.forecast(worlds.CATALOGUE["scaffnew"], worlds.quadratic(), 2)
+        fp.forecast(worlds.CATALOGUE["scaffnew"], worlds.quadratic(), participation=2)
 
 
 C0 = np.array([0.3, -0.2])
@@ -181,9 +181,11 @@ def test_the_curve_without_noise_is_the_run():
 
 def test_partial_participation_slows_the_mean_of_scaffold_only():
     """A rate with memories depends on who is heard; without memories it is everyone's, by linearity."""
-    everyone, few = (fp.forecast(worlds.CATALOGUE["scaffold"], worlds.stream(), who) for who in (None, 2))
+    everyone, few = (fp.forecast(worlds.CATALOGUE["scaffold"], worlds.stream(), participation=who) for who in (None, 2))
     assert few.rate > everyone.rate + 1e-6
-    everyone, few = (fp.forecast(worlds.CATALOGUE["fedavg, own steps"], worlds.stream(), who) for who in (None, 2))
+    everyone, few = (
+        fp.forecast(worlds.CATALOGUE["fedavg, own steps"], worlds.stream(), participation=who) for who in (None, 2)
+    )
     assert few.rate == pytest.approx(everyone.rate, rel=1e-12)
 
 
@@ -191,7 +193,7 @@ def test_abandoned_rounds_slow_the_mean():
     """With chance 0.4 of a merge M becomes 0.6 I + 0.4 M."""
     algorithm = worlds.CATALOGUE["fedavg, own steps"]
     scheme = fp.Answering(fp.Uniform(1), probability=0.4)
-    f, g = (fp.forecast(algorithm, worlds.stream(), who) for who in (scheme, None))
+    f, g = (fp.forecast(algorithm, worlds.stream(), participation=who) for who in (scheme, None))
     matrix = g.setting.matrix(g.limit)
     assert f.rate == pytest.approx(np.abs(np.linalg.eigvals(0.6 * np.eye(2) + 0.4 * matrix)).max(), rel=1e-10)
     np.testing.assert_allclose(f.limit, g.limit, rtol=0, atol=1e-12)
@@ -200,7 +202,7 @@ def test_abandoned_rounds_slow_the_mean():
 def test_other_numbers_do_not_compile_again():
     """Steps and counts are traced: structure is the same."""
     one, two = (
-        Setting(fp.FedAvg(step, steps, normalise=False), worlds.quadratic(), None, worlds.START, False)
+        Setting(fp.Experiment(fp.FedAvg(step, steps, normalise=False), worlds.quadratic(), start=worlds.START).bind())
         for step, steps in ((0.1, 3), (0.2, 4))
     )
     assert one.space == two.space and one.oracle == two.oracle

@@ -25,7 +25,7 @@ def even(steps):
 def setting_of(algorithm, scheme, problem=None):
     """Moments of all schemes get as many factors, those that are not there with scale 0: one program serves all."""
     problem = every.problem() if problem is None else problem
-    setting = Setting(algorithm, problem, scheme, problem.start(), False)
+    setting = Setting(fp.Experiment(algorithm, problem, participation=scheme).bind())
     m = setting.moments
     more = 6 - len(m.scale)
     assert more >= 0
@@ -199,7 +199,9 @@ def test_dropped_noise_is_seen():
     """With exact fields the rows' noise is missing."""
     scheme, outcomes = every.WHO["uniform"]
     problem = every.problem()
-    setting = Setting(fp.FedAvg(STEP, 2, normalise=False), problem, scheme, problem.start(), True)
+    setting = Setting(
+        fp.Experiment(fp.FedAvg(STEP, 2, normalise=False), problem, participation=scheme, exact=True).bind()
+    )
     assert off(setting, every.fedavg(STEP), outcomes, even(2)) > 1e-2
 
 
@@ -207,7 +209,7 @@ def test_the_floor_is_the_fixed_point_of_the_enumerated_operator():
     """vec(S) = M vec(S): the stationary moments from the enumerated operator's matrix, against `forecast`."""
     scheme, outcomes = every.WHO["importance"]
     algorithm = fp.FedAvg(STEP, 2, normalise=False)
-    f = fp.forecast(algorithm, every.problem(), scheme)
+    f = fp.forecast(algorithm, every.problem(), participation=scheme)
     x, n = f.limit, every.D + 1
     M = np.stack(
         [

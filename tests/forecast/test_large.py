@@ -56,7 +56,7 @@ def test_scaffold_with_two_thousand_unknowns():
 def test_a_hundred_agents(count):
     problem = fp.problems.LinearStream.sample(agents=100, dim=20, spread=0.1, noise=0.01, seed=1)
     models = problem.local_solutions()
-    f = fp.forecast(fp.FedAvg(0.02, 5, normalise=False), problem, count)
+    f = fp.forecast(fp.FedAvg(0.02, 5, normalise=False), problem, participation=count)
     spread = ((models - models.mean(0)) ** 2).sum(1).mean()
     M, mu, E, v = 20, 0.02, 5, 0.01
     a, r = 1 - mu, 1 - 2 * mu + mu**2 * (M + 2)
@@ -72,8 +72,8 @@ def test_scaffold_of_a_hundred_agents():
     """2,040 numbers: the floor against a run (settled after 400 rounds), 24 repeats, five standard errors."""
     problem = fp.problems.LinearStream.sample(agents=100, dim=20, spread=0.1, noise=0.01, seed=1)
     algorithm = fp.Scaffold(0.02, 5)
-    f = fp.forecast(algorithm, problem, 10)
+    f = fp.forecast(algorithm, problem, participation=10)
     assert f.bias == 0.0 and f.rate < 1
-    run = fp.run(algorithm, problem, 1200, 10, seed=3, repeats=24)
+    run = fp.run(algorithm, problem, 1200, participation=10, seed=3, repeats=24)
     tail = run.error[:, 600:].mean(1)
     assert abs(tail.mean() - f.curve(1200)[600:].mean()) < 5 * tail.std(ddof=1) / math.sqrt(24)

@@ -108,9 +108,9 @@ def test_curve_and_floor(method, who, steps, spread, kind):
     # Near w* where fields are linearised, and where rows are chosen by their gradients at w*.
     near = kind in ("logistic", "by norm")
     start = problem.solution() + (np.array([0.4, -0.3]) if near else np.array([2.0, -1.5]))
-    f = fp.forecast(algorithm, problem, SCHEMES[who], start=start)
+    f = fp.forecast(algorithm, problem, participation=SCHEMES[who], start=start)
     assert not f.diverges and f.standard_error is None
-    run = fp.run(algorithm, problem, 2 * settling(f), SCHEMES[who], start=start, seed=17, repeats=REPEATS)
+    run = fp.run(algorithm, problem, 2 * settling(f), participation=SCHEMES[who], start=start, seed=17, repeats=REPEATS)
     z, seen, expected = compare(f, run, LINEARISED if kind == "logistic" else 0.0)
     assert z.max() < Z, f"z = {z.round(1)}, seen {seen}, forecast {expected}"
     # The curve ends at the floor, as fast as the slower of the two rates tells (up to the factor before it).
@@ -123,10 +123,13 @@ def test_a_wrong_forecast_is_seen():
     """The same comparison with everyone's floor, or with one local step more, must fail."""
     algorithm, problem = ALGORITHMS["fedavg"](3), PROBLEMS["quadratic"](spread=1.0)
     start = problem.solution() + np.array([2.0, -1.5])
-    run = fp.run(algorithm, problem, ROUNDS, fp.Uniform(2), start=start, seed=17, repeats=REPEATS)
-    assert compare(fp.forecast(algorithm, problem, fp.Uniform(2), start=start), run)[0].max() < Z
-    assert compare(fp.forecast(algorithm, problem, fp.Uniform(3), start=start), run)[0].max() > 2 * Z
-    assert compare(fp.forecast(ALGORITHMS["fedavg"](4), problem, fp.Uniform(2), start=start), run)[0].max() > 2 * Z
+    run = fp.run(algorithm, problem, ROUNDS, participation=fp.Uniform(2), start=start, seed=17, repeats=REPEATS)
+    assert compare(fp.forecast(algorithm, problem, participation=fp.Uniform(2), start=start), run)[0].max() < Z
+    assert compare(fp.forecast(algorithm, problem, participation=fp.Uniform(3), start=start), run)[0].max() > 2 * Z
+    assert (
+        compare(fp.forecast(ALGORITHMS["fedavg"](4), problem, participation=fp.Uniform(2), start=start), run)[0].max()
+        > 2 * Z
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,10 +141,10 @@ def test_the_curve_of_decaying_steps(step):
     """Only a curve; linearised anew around the mean, so exact on affine fields."""
     problem = worlds.stream()
     algorithm = fp.FedAvg(step, 2, normalise=False)
-    f = fp.forecast(algorithm, problem, fp.Uniform(2), start=worlds.START)
+    f = fp.forecast(algorithm, problem, participation=fp.Uniform(2), start=worlds.START)
     assert f.limit is None and f.rate is None and f.rate_ms is None and f.floor is None and not f.diverges
     assert "only the curve" in " ".join(f.notes) and "only curve(rounds)" in f.text()
-    run = fp.run(algorithm, problem, ROUNDS, fp.Uniform(2), start=worlds.START, seed=3, repeats=REPEATS)
+    run = fp.run(algorithm, problem, ROUNDS, participation=fp.Uniform(2), start=worlds.START, seed=3, repeats=REPEATS)
     z, seen, expected = compare(f, run)
     assert z.max() < Z, (z, seen, expected)
 
@@ -150,8 +153,8 @@ def test_the_loss_above_its_minimum():
     """measure="loss": E f(w) - f*, exact on quadratic losses."""
     problem = worlds.quadratic()
     algorithm = ALGORITHMS["fedavg"](3)
-    f = fp.forecast(algorithm, problem, fp.Uniform(2), start=worlds.START, measure="loss")
-    run = fp.run(algorithm, problem, ROUNDS, fp.Uniform(2), start=worlds.START, seed=3, repeats=REPEATS)
+    f = fp.forecast(algorithm, problem, participation=fp.Uniform(2), start=worlds.START, measure="loss")
+    run = fp.run(algorithm, problem, ROUNDS, participation=fp.Uniform(2), start=worlds.START, seed=3, repeats=REPEATS)
     seen = np.stack([problem.objective(m) for m in run.history]) - problem.objective(problem.solution()[None])
     curve = f.curve(ROUNDS)
     at = [1, 2, 5, 20, ROUNDS]

@@ -64,22 +64,22 @@ class Slows(Mine):
 
 def floor_of(algorithm, problem, who=None):
     """Mean error over the tail and its standard error, from independent repeats."""
-    run = fp.run(algorithm, problem, ROUNDS, who, seed=9, repeats=REPEATS)
+    run = fp.run(algorithm, problem, ROUNDS, participation=who, seed=9, repeats=REPEATS)
     tail = run.error[:, ROUNDS - TAIL :].mean(1)
     return tail.mean(), tail.std(ddof=1) / math.sqrt(REPEATS)
 
 
 def test_the_sampled_floor_is_the_exact_one_and_the_runs():
     problem = worlds.stream()
-    exact = fp.forecast(fp.FedAvg(0.15, 3, normalise=False), problem, 2)
-    f = fp.forecast(Mine(0.15), problem, 2)
+    exact = fp.forecast(fp.FedAvg(0.15, 3, normalise=False), problem, participation=2)
+    f = fp.forecast(Mine(0.15), problem, participation=2)
     assert f.closed == {} and f.standard_error > 0 and exact.standard_error is None
     np.testing.assert_allclose(f.limit, exact.limit, rtol=0, atol=1e-12)
     assert f.rate == pytest.approx(exact.rate, rel=1e-12)
     assert abs(f.variance - exact.variance) < 4 * f.standard_error < 0.5 * exact.variance
     assert f.rate_ms == pytest.approx(exact.rate_ms, rel=0.1)
     assert any("standard error" in note for note in f.notes) and "+-" in f.text()
-    told = fp.forecast(Mine(0.15), problem, 2, floor="exact")
+    told = fp.forecast(Mine(0.15), problem, participation=2, floor="exact")
     assert told.variance == pytest.approx(exact.variance, rel=1e-9)
     seen, se = floor_of(Mine(0.15), problem, 2)
     assert abs(seen - f.floor) < 4 * math.hypot(se, f.standard_error)
@@ -93,8 +93,8 @@ def test_the_sampled_floor_is_the_exact_one_and_the_runs():
 def test_the_standard_error_is_honest():
     """Over 12 seeds the sampled variances spread as they say: their chi-square over 12 lies in [0.2, 2.5]."""
     problem = worlds.stream()
-    exact = fp.forecast(fp.FedAvg(0.15, 3, normalise=False), problem, 2).variance
-    found = [fp.forecast(Mine(0.15), problem, 2, seed=seed) for seed in range(12)]
+    exact = fp.forecast(fp.FedAvg(0.15, 3, normalise=False), problem, participation=2).variance
+    found = [fp.forecast(Mine(0.15), problem, participation=2, seed=seed) for seed in range(12)]
     z = np.array([(f.variance - exact) / f.standard_error for f in found])
     assert 0.2 < (z**2).mean() < 2.5, z
 
@@ -102,8 +102,8 @@ def test_the_standard_error_is_honest():
 @pytest.mark.slow
 def test_memories_of_ones_own():
     problem = worlds.quadratic()
-    f = fp.forecast(Remembers(0.2), problem, 2)
-    told = fp.forecast(Remembers(0.2), problem, 2, floor="exact")
+    f = fp.forecast(Remembers(0.2), problem, participation=2)
+    told = fp.forecast(Remembers(0.2), problem, participation=2, floor="exact")
     assert abs(f.variance - told.variance) < 4 * f.standard_error
     seen, se = floor_of(Remembers(0.2), problem, 2)
     assert abs(seen - f.floor) < 4 * math.hypot(se, f.standard_error)
@@ -134,7 +134,7 @@ def test_shuffled_rows_are_sampled():
     """Rows without replacement within a round depend on each other."""
     problem = worlds.squares("shuffle")
     algorithm = fp.FedAvg(0.1, 2, normalise=False)
-    f = fp.forecast(algorithm, problem, 2)
+    f = fp.forecast(algorithm, problem, participation=2)
     assert f.standard_error is not None
     seen, se = floor_of(algorithm, problem, 2)
     assert abs(seen - f.floor) < 4 * math.hypot(se, f.standard_error)

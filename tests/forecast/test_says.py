@@ -43,7 +43,7 @@ def test_diverges_in_the_mean():
 def test_diverges_in_the_mean_square_only():
     """LMS with s = 1, M = 2, L = 1 of 3: lambda = 1 - 2 mu + 4 mu^2 crosses 1 at mu = 1/2, the mean's limit is 2."""
     problem = fp.problems.LinearStream(worlds.CENTERS, noise=0.2)
-    below, above = (fp.forecast(fp.GradientExchange(mu), problem, 1) for mu in (0.49, 0.51))
+    below, above = (fp.forecast(fp.GradientExchange(mu), problem, participation=1) for mu in (0.49, 0.51))
     for f, mu in ((below, 0.49), (above, 0.51)):
         assert f.rate == pytest.approx(1 - mu, rel=1e-9) and f.rate_ms == pytest.approx(1 - 2 * mu + 4 * mu**2)
     assert not below.diverges and math.isfinite(below.floor)
@@ -62,7 +62,7 @@ def test_diverges_in_the_mean_square_only():
 @pytest.mark.slow
 def test_a_run_far_above_the_limit_of_the_mean_square_diverges():
     problem = fp.problems.LinearStream(worlds.CENTERS, noise=0.2)
-    f = fp.forecast(fp.GradientExchange(1.7), problem, 1)
+    f = fp.forecast(fp.GradientExchange(1.7), problem, participation=1)
     assert f.rate < 1 < f.rate_ms
     with pytest.raises(Diverged):
         fp.run(fp.GradientExchange(1.7), problem, rounds=2000, participation=1)
@@ -82,7 +82,7 @@ def test_never_because_of_the_variance_and_a_number_that_runs_confirm():
     """The mean error of 400 repeats crosses the target where the forecast says: at t - 1 above, at t below."""
     problem = worlds.stream(spread=0.0)
     algorithm = fp.FedAvg(0.05, 2, normalise=False)
-    f = fp.forecast(algorithm, problem, fp.Uniform(2), start=worlds.START)
+    f = fp.forecast(algorithm, problem, participation=fp.Uniform(2), start=worlds.START)
     assert f.bias == 0.0
     reached = f.rounds_to(0.5 * f.floor)
     assert math.isinf(reached) and "variance" in reached.reason and "bias^2 0 " in reached.reason
@@ -92,7 +92,9 @@ def test_never_because_of_the_variance_and_a_number_that_runs_confirm():
     assert 3 < t < 100 and t.reason == "" and str(t) == str(int(t))
     curve = f.curve(int(t))
     assert curve[-1] <= target < curve[-2]
-    error = fp.run(algorithm, problem, int(t), fp.Uniform(2), start=worlds.START, repeats=REPEATS, seed=4).error
+    error = fp.run(
+        algorithm, problem, int(t), participation=fp.Uniform(2), start=worlds.START, repeats=REPEATS, seed=4
+    ).error
     z = (error.mean(0) - curve)[-2:] / (error.std(0, ddof=1) / np.sqrt(REPEATS))[-2:]
     assert np.abs(z).max() < 5
     assert f.rounds_to(1e6) == 0
@@ -165,7 +167,7 @@ def test_a_large_state_says_so():
 def test_exact_fields_leave_the_luck_of_the_draw():
     """One step of exact fields, one of three agents: the variance of a random affine map, by hand."""
     mu, problem = 0.2, worlds.quadratic()
-    f = fp.forecast(fp.GradientExchange(mu), problem, 1, exact=True)
+    f = fp.forecast(fp.GradientExchange(mu), problem, participation=1, exact=True)
     w = problem.solution()
     J = [np.eye(2) - 3 * mu * p * h for p, h in zip(worlds.P, worlds.H, strict=True)]
     q = [-3 * mu * p * h @ (w - c) for p, h, c in zip(worlds.P, worlds.H, worlds.CENTERS, strict=True)]
@@ -258,7 +260,7 @@ def test_mistakes_in_the_call():
     with pytest.raises(fp.FedpointError, match="algorithm"):
         fp.forecast("fedavg", problem)
     with pytest.raises(fp.FedpointError, match="4 participants"):
-        fp.forecast(fp.FedAvg(0.1), problem, 4)
+        fp.forecast(fp.FedAvg(0.1), problem, participation=4)
 
 
 def test_assumptions_name_the_agent_in_the_way():

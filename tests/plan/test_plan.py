@@ -95,7 +95,7 @@ def test_costs_are_those_of_the_run(streamed):
 def test_rounds_and_error_are_those_of_the_forecast(streamed):
     """The search looks at single rounds; the forecast draws the whole curve."""
     for c in streamed.choices:
-        f = fp.forecast(c.algorithm, streamed.problem, c.participation)
+        f = fp.forecast(c.algorithm, streamed.problem, participation=c.participation)
         curve = f.curve(c.rounds)
         assert curve[-1] == pytest.approx(c.error, rel=1e-3)
         assert curve[-1] <= streamed.target < curve[-2]
@@ -107,7 +107,7 @@ def test_the_step_is_near_the_best():
     problem, target = stream(), 0.02
     made = fp.plan(problem, target, methods=["gradient_exchange"], participation=[2])
     rounds = [
-        fp.forecast(fp.GradientExchange(step=s), problem, 2).rounds_to(target)
+        fp.forecast(fp.GradientExchange(step=s), problem, participation=2).rounds_to(target)
         for s in made.best.step * np.geomspace(0.5, 2, 13)
     ]
     assert made.best.rounds <= 1.05 * min(rounds) + 1
@@ -201,8 +201,8 @@ def test_a_floor_that_takes_too_many_rounds_to_lower():
     slow, ahead, high, level = numbers(r"with step # \(E = 1\) .* within # rounds, with # it settles at #", reason)
     assert reason.startswith("steps short enough for its floor need too many rounds")
     assert level > target and slow < high
-    assert fp.forecast(fp.GradientExchange(high), quadratic(), 1).floor == pytest.approx(level, rel=0.06)
-    late = fp.forecast(fp.GradientExchange(slow), quadratic(), 1)
+    assert fp.forecast(fp.GradientExchange(high), quadratic(), participation=1).floor == pytest.approx(level, rel=0.06)
+    late = fp.forecast(fp.GradientExchange(slow), quadratic(), participation=1)
     assert late.rate**ahead > 1e-8  # the mean alone is not there
 
 

@@ -132,7 +132,7 @@ class Setting:
         for other in said[1:]:
             if any((a != b).any() for a, b in zip(said[0], other, strict=True)):
                 raise FedpointError(
-                    f"{type(algorithm).__name__}: its hub draws random numbers (say), and does not tell which: "
+                    f"{type(algorithm).__name__}: its hub draws random numbers (say), and does not tell their chances: "
                     "give it the methods `outcomes` and `given`, as Scaffnew has"
                 )
 

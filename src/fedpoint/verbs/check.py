@@ -14,6 +14,7 @@ import numpy as np
 from fedpoint.algorithms import FedAvg
 from fedpoint.core.algorithm import find
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.record import values_of
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.results.verdict import EXACT, THRESHOLD, Check, Verdict
 from fedpoint.theory.steady import NoLimit
@@ -68,7 +69,7 @@ def claimed(claims: Any, algorithm: Any) -> Any:
     cls = find(claims).cls
     assert cls is not None
     names = {f.name: f for f in dataclasses.fields(cls)}
-    given = {name: getattr(algorithm, name) for name in names if hasattr(algorithm, name)}
+    given = {name: value for name, value in values_of(algorithm).items() if name in names}
     missing = [n for n, f in names.items() if n not in given and f.default is dataclasses.MISSING]
     if missing:
         raise FedpointError(
