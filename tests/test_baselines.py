@@ -9,29 +9,28 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.problems import LeastSquares, Logistic
+from fedpoint.problems.penalised import LogisticTask, RidgeTask
 from fedpoint.verbs.baselines import fit as baselines_fit
-from fedpoint.verbs.baselines.fit import Family, Rows, fedavg, minimise
+from fedpoint.verbs.baselines.fit import alone, coupled, fedavg, pooled
 
 RNG = np.random.default_rng(0)
 COUNTS = np.array([12, 30, 21])
 AGENT = np.repeat([0, 1, 2], COUNTS)
 
 
-def linear_rows() -> tuple[Rows, LeastSquares]:
+def linear_rows() -> tuple[RidgeTask, LeastSquares]:
     X = np.column_stack([np.ones(len(AGENT)), RNG.normal(size=(len(AGENT), 2)) * (1 + AGENT[:, None])])
     y = X @ [1.0, 2.0, 3.0] + AGENT * X[:, 1] + RNG.normal(size=len(AGENT))
-    rows = Rows(X, y[:, None], COUNTS, Family("regression"), np.zeros(1))
-    return rows, LeastSquares(X, y, groups=AGENT, mean=True)
+    return RidgeTask(X, y, np.zeros(3), groups=AGENT), LeastSquares(X, y, groups=AGENT, mean=True)
 
 
-def class_rows(classes: int, ridge: float) -> tuple[Rows, Logistic]:
+def class_rows(classes: int, ridge: float) -> tuple[LogisticTask, Logistic]:
     X = np.column_stack([np.ones(len(AGENT)), RNG.normal(size=(len(AGENT), 2)) + 0.5 * AGENT[:, None]])
     label = np.argmax(X @ RNG.normal(size=(3, classes)) + RNG.gumbel(size=(len(X), classes)), axis=1)
     assert len(set(label)) == classes
-    target = label[:, None].astype(float) if classes == 2 else np.eye(classes)[label]
-    family = Family("binary") if classes == 2 else Family("softmax", classes)
-    rows = Rows(X, target, COUNTS, family, np.zeros(family.outputs))
-    return rows, Logistic(X, label, groups=AGENT, ridge=ridge, intercept=False)
+    return LogisticTask(X, label, np.full(3, ridge), groups=AGENT), Logistic(
+        X, label, groups=AGENT, ridge=ridge, intercept=False
+    )
 
 
 # By hand
@@ -97,10 +96,10 @@ def test_log_loss_by_hand():
 
 def test_linear_fits_are_those_of_the_library():
     rows, task = linear_rows()
-    np.testing.assert_allclose(minimise(rows, 0.0), task.local_solutions(), rtol=1e-9)
-    np.testing.assert_allclose(minimise(rows.together(), 0.0)[0], task.solution(), rtol=1e-9)
+    np.testing.assert_allclose(coupled(rows, alone(3), 0.0), task.local_solutions(), rtol=1e-9)
+    np.testing.assert_allclose(pooled(rows), task.solution(), rtol=1e-9)
     net = fp.Network.ring(3)
-    np.testing.assert_allclose(minimise(rows, 0.0, net, 0.7), fp.gtv.solve(task, net, 0.7), rtol=1e-9)
+    np.testing.assert_allclose(coupled(rows, net, 0.7), fp.gtv.solve(task, net, 0.7), rtol=1e-9)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -113,13 +112,13 @@ def test_fits_of_classes_are_those_of_the_library(classes, monkeypatch):
         return np.asarray(models).reshape(len(models), -1)
 
     local = flat(task.local_solutions())
-    coupled = flat(fp.gtv.solve(task, net, 0.7)) if classes == 3 else None  # it compiles
+    together = flat(fp.gtv.solve(task, net, 0.7)) if classes == 3 else None  # it compiles
     for _ in range(2):  # with Hessians, then without
-        np.testing.assert_allclose(minimise(rows, ridge), local, atol=1e-9)
-        np.testing.assert_allclose(minimise(rows.together(), ridge)[0], flat(task.solution()[None])[0], atol=1e-9)
-        if coupled is None:
-            coupled = minimise(rows, ridge, net, 0.7)
-        np.testing.assert_allclose(minimise(rows, ridge, net, 0.7), coupled, atol=1e-9)
+        np.testing.assert_allclose(coupled(rows, alone(3), 0.0), local, atol=1e-9)
+        np.testing.assert_allclose(pooled(rows), flat(task.solution()[None])[0], atol=1e-9)
+        if together is None:
+            together = coupled(rows, net, 0.7)
+        np.testing.assert_allclose(coupled(rows, net, 0.7), together, atol=1e-9)
         monkeypatch.setattr(baselines_fit, "DENSE", 0)
 
 
@@ -128,12 +127,12 @@ def test_runs_end_where_the_fits_are(kind):
     """SCAFFOLD at the pooled model, FedAvg at its fixed point: so neither needs to be run."""
     ridge = 0.0 if kind == "linear" else 0.1
     rows, task = linear_rows() if kind == "linear" else class_rows(2, ridge)
-    pooled = minimise(rows.together(), ridge)[0]
-    step = 1 / (rows.smoothness + ridge)
-    there = fedavg(rows, ridge, None, 5, pooled)
-    assert np.linalg.norm(there - pooled) > 1e-3
+    one = pooled(rows)
+    step = 1 / rows.smoothness()[1].max()
+    there = fedavg(rows, None, 5, one)
+    assert np.linalg.norm(there - one) > 1e-3
     average = fp.FedAvg(step=step, local_steps=5, normalise=False)
-    for method, end in ((average, there), (fp.Scaffold(step=step, local_steps=5), pooled)):
+    for method, end in ((average, there), (fp.Scaffold(step=step, local_steps=5), one)):
         run = fp.run(method, task, rounds=1500, record_every=1500)
         np.testing.assert_allclose(run.model[0], end, atol=1e-8)
 
@@ -141,7 +140,7 @@ def test_runs_end_where_the_fits_are(kind):
 def test_a_step_that_is_too_large_is_refused():
     rows, _ = linear_rows()
     with pytest.raises(fp.FedpointError, match="FedAvg does not settle with step 10"):
-        fedavg(rows, 0.0, 10.0, 2, np.zeros(3))
+        fedavg(rows, 10.0, 2, np.zeros(3))
 
 
 # Who wins

@@ -11,7 +11,7 @@ import fedpoint as fp
 QUAD = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]], noise=0.1)
 METHODS = [
     fp.FedAvg(step=0.2, local_steps=5, normalise=True),
-    fp.FedAvg(step=0.2, local_steps=1),
+    fp.FedAvg(step=0.2, local_steps=1, normalise=True),
     fp.Scaffold(step=0.2, local_steps=5),
 ]
 

@@ -43,7 +43,8 @@ class RidgeOracle(LeastSquaresOracle):
 
 @dataclass(frozen=True)
 class PenalisedOracle(LogisticOracle):
-    """`extra` is the ridge of each column, and for softmax how strongly the sum over classes is held at zero.
+    """`extra` is the ridge of each column, for softmax how strongly the sum over classes is held at zero, and the model
+    that has no penalty.
 
     Adding one vector to the weights of all classes changes no probability, so without a ridge nothing decides it, and
     with a small one it settles slowly. Gradients leave the sum where it starts, at zero, and with a ridge it ends
@@ -51,7 +52,8 @@ class PenalisedOracle(LogisticOracle):
     """
 
     def penalty(self, w, extra):
-        ridge, held = extra
+        ridge, held, center = extra
+        w = w - center
         if self.classes == 2:
             return 0.5 * jnp.sum(ridge * w * w)
         return 0.5 * jnp.sum(ridge * w * w) + 0.5 * jnp.sum(held * w.sum(0) ** 2)
@@ -70,6 +72,22 @@ class Penalised(RowsProblem):
     @abstractmethod
     def fields_at(self, W: np.ndarray) -> np.ndarray:
         """(K, ...): each agent's field at its own model."""
+
+    @abstractmethod
+    def losses_at(self, W: np.ndarray) -> np.ndarray:
+        """(K,): each agent's loss at its own model."""
+
+    @abstractmethod
+    def slopes_at(self, W: np.ndarray) -> np.ndarray:
+        """The same as `fields_at`, for agents whose numbers of rows differ: nothing is padded."""
+
+    @abstractmethod
+    def hessians_at(self, W: np.ndarray) -> np.ndarray:
+        """(K, D, D): the Hessian of each agent's loss, of the flattened model."""
+
+    @abstractmethod
+    def products_at(self, W: np.ndarray, U: np.ndarray) -> np.ndarray:
+        """(K, ...): these Hessians times each agent's vector, without writing them down."""
 
     @abstractmethod
     def smoothness(self) -> tuple[float, np.ndarray]:
@@ -129,6 +147,15 @@ class RidgeTask(Penalised, LeastSquares):
         """(K, d): each agent's field at its own model."""
         return np.matmul(self._all_hessians, W[:, :, None])[:, :, 0] - self.g
 
+    def slopes_at(self, W: np.ndarray) -> np.ndarray:
+        return self.fields_at(W)
+
+    def hessians_at(self, W: np.ndarray) -> np.ndarray:
+        return self._all_hessians
+
+    def products_at(self, W: np.ndarray, U: np.ndarray) -> np.ndarray:
+        return np.matmul(self._all_hessians, U[:, :, None])[:, :, 0]
+
     @cached_property
     def _all_hessians(self) -> np.ndarray:
         return self._hessians()
@@ -141,8 +168,11 @@ class RidgeTask(Penalised, LeastSquares):
         return np.concatenate([(a @ w - y) ** 2 for a, y in zip(self._A, self._b, strict=True)])
 
     def losses(self, w: Any) -> np.ndarray:
-        own = np.array([((a @ w - y) ** 2).mean() for a, y in zip(self._A, self._b, strict=True)])
-        return (0.5 if self.half else 1.0) * own + 0.5 * float(self.ridge @ (w * w))
+        return self.losses_at(np.broadcast_to(w, self.g.shape))
+
+    def losses_at(self, W: np.ndarray) -> np.ndarray:
+        own = np.array([((a @ w - y) ** 2).mean() for a, y, w in zip(self._A, self._b, W, strict=True)])
+        return (0.5 if self.half else 1.0) * own + 0.5 * (W * W) @ self.ridge
 
     @property
     def work(self) -> int:
@@ -179,6 +209,8 @@ class RidgeTask(Penalised, LeastSquares):
 class LogisticTask(Penalised, Logistic):
     """Logistic regression, softmax for more than two classes, with a ridge for each column.
 
+    classes: all there are; default: those that occur in y. center: the model that has no penalty; default 0.
+
     >>> task = LogisticTask(np.array([[0.0, 1.0], [1.0, 1.0]]), ["no", "yes"], ridge=[1.0, 0.0])
     >>> task.solution().round(6)
     array([ 0.23531 , -0.117655])
@@ -186,13 +218,14 @@ class LogisticTask(Penalised, Logistic):
 
     ridge: Any  # (d,)
 
-    def __init__(self, X, y, ridge, groups=None, batch: int | None = None):
-        super().__init__(X, y, groups, ridge=0.0, batch=batch)
+    def __init__(self, X, y, ridge, groups=None, batch: int | None = None, classes=None, center=0.0):
+        super().__init__(X, y, groups, ridge=0.0, batch=batch, classes=classes)
         self.ridge = np.asarray(ridge, dtype=float)
-        classes = len(self.classes)  # an eigenvalue of `held` is at most the columns' own curvature: steps stay stable
-        self.held = np.zeros(len(self.ridge)) if classes == 2 else 0.5 * self.row_weights() @ self.X**2 / classes
+        count = len(self.classes)  # an eigenvalue of `held` is at most the columns' own curvature: steps stay stable
+        self.held = np.zeros(len(self.ridge)) if count == 2 else 0.5 * self.row_weights() @ self.X**2 / count
+        self.center = np.broadcast_to(np.asarray(center, dtype=float), self.start().shape)
         self.oracle = _as(PenalisedOracle, self.oracle)
-        self.common = self.common._replace(extra=(self.ridge, self.held))
+        self.common = self.common._replace(extra=(self.ridge, self.held, self.center))
 
     @property
     def two(self) -> bool:
@@ -205,11 +238,13 @@ class LogisticTask(Penalised, Logistic):
 
     def _penalties(self, w: np.ndarray) -> np.ndarray:
         """Of models (..., d) or (..., C, d)."""
+        w = w - self.center
         if self.two:
             return 0.5 * (w * w) @ self.ridge
         return 0.5 * (w * w).sum(-2) @ self.ridge + 0.5 * w.sum(-2) ** 2 @ self.held
 
     def _penalty_slope(self, w: np.ndarray) -> np.ndarray:
+        w = w - self.center
         if self.two:
             return self.ridge * w
         return self.ridge * w + (self.held * w.sum(-2))[..., None, :]
@@ -220,13 +255,16 @@ class LogisticTask(Penalised, Logistic):
 
     def _row_losses(self, models: np.ndarray) -> np.ndarray:
         """(n, m) of models with a leading axis."""
-        sign = 2.0 * self.label - 1.0
+        scores = self.X @ models.T if self.two else np.tensordot(self.X, models, axes=(1, 2))  # (n, m) or (n, m, C)
+        return self._losses_of(scores)
+
+    def _losses_of(self, scores: np.ndarray) -> np.ndarray:
+        label = self.label
         if self.two:
-            return np.logaddexp(0.0, -sign[:, None] * (self.X @ models.T))
-        logits = np.tensordot(self.X, models, axes=(1, 2))  # (n, m, C)
-        top = logits.max(-1)
-        own = np.take_along_axis(logits, self.label[:, None, None], axis=2)[:, :, 0]
-        return top + np.log(np.exp(logits - top[..., None]).sum(-1)) - own
+            return np.logaddexp(0.0, (1.0 - 2.0 * label)[:, None] * scores)
+        top = scores.max(-1)
+        own = np.take_along_axis(scores, label[:, None, None], axis=2)[:, :, 0]
+        return top + np.log(np.exp(scores - top[..., None]).sum(-1)) - own
 
     def objective(self, models: Any) -> np.ndarray:
         models = np.asarray(models, dtype=float)
@@ -234,10 +272,15 @@ class LogisticTask(Penalised, Logistic):
         parts = [self.row_weights() @ self._row_losses(models[i : i + some]) for i in range(0, len(models), some)]
         return np.concatenate(parts) + self._penalties(models)
 
+    def losses_at(self, W: np.ndarray) -> np.ndarray:
+        return self._own_means(self._losses_of(self._scores_at(W)[:, None])[:, 0]) + self._penalties(W)
+
     def losses(self, w: Any) -> np.ndarray:
         w = np.asarray(w, dtype=float)
-        own = np.add.reduceat(self.row_losses(w), self.own.offset) / self.counts
-        return own + self._penalties(w)
+        return self._own_means(self.row_losses(w)) + self._penalties(w)
+
+    def _own_means(self, rows: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(rows, self.own.offset) / self.counts
 
     @cached_property
     def _padded(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -283,11 +326,10 @@ class LogisticTask(Penalised, Logistic):
         """None: without a penalty on the intercept an agent with one class has none."""
 
     def _newton(self) -> np.ndarray | None:
-        weight = self.row_weights()
         w = self.start().astype(float)
         value = float(self.objective(w[None])[0])
         for _ in range(NEWTON):
-            slope, H = self._derivatives(w, weight)
+            slope, H = self._derivatives(w)
             try:
                 step = np.linalg.solve(H, -slope).reshape(w.shape)
             except np.linalg.LinAlgError:
@@ -304,34 +346,69 @@ class LogisticTask(Penalised, Logistic):
                 return w
         return None
 
-    def _derivatives(self, w: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _derivatives(self, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The gradient and the Hessian of the objective, flattened."""
-        X, ridge = self.X, self.ridge
+        scores, weight = self.X @ w.T, self.row_weights()
+        slope = (self._gaps(scores).T * weight) @ self.X + self._penalty_slope(w)
+        return slope.ravel(), self._curved(self.X, scores, weight) + self._penalty_hessian
+
+    def _gaps(self, scores: np.ndarray) -> np.ndarray:
+        """The derivative of every row's loss in its scores."""
         if self.two:
-            sign = 2.0 * self.label - 1.0
-            t = np.tanh(0.5 * (X @ w))
-            slope = (-0.5 * weight * (sign - t)) @ X + ridge * w
-            return slope, (X * (0.25 * weight * (1 - t * t))[:, None]).T @ X + np.diag(ridge)
-        p, classes = _softmax(X @ w.T), len(self.classes)
-        gap = p - np.eye(classes)[self.label]
-        slope = (weight[:, None] * gap).T @ X + self._penalty_slope(w)
-        d = len(ridge)
-        H = np.zeros((classes, d, classes, d))
-        for a in range(classes):
-            for b in range(a, classes):
-                curve = weight * (p[:, a] * ((a == b) - p[:, b]))
-                H[a, :, b, :] = H[b, :, a, :] = (X * curve[:, None]).T @ X
-        for j in range(d):
-            H[:, j, :, j] += ridge[j] * np.eye(classes) + self.held[j]
-        return slope.ravel(), H.reshape(d * classes, d * classes)
+            return -0.5 * (2.0 * self.label - 1.0 - np.tanh(0.5 * scores))
+        return _softmax(scores) - np.eye(len(self.classes))[self.label]
+
+    def _curved(self, X: np.ndarray, scores: np.ndarray, weight: np.ndarray | float) -> np.ndarray:
+        """(D, D): the Hessian of the weighted losses of rows with these scores."""
+        if self.two:
+            t = np.tanh(0.5 * scores)
+            return (X * (0.25 * weight * (1 - t * t))[:, None]).T @ X
+        p, (n, d), C = _softmax(scores), X.shape, len(self.classes)
+        H = np.empty((C, d, C, d))
+        for a in range(C):
+            curve = (weight * p[:, a])[:, None] * (np.eye(C)[a] - p)
+            H[a] = (X.T @ (curve[:, :, None] * X[:, None, :]).reshape(n, -1)).reshape(d, C, d)
+        return H.reshape(C * d, C * d)
+
+    @cached_property
+    def _penalty_hessian(self) -> np.ndarray:
+        C = 1 if self.two else len(self.classes)
+        return np.kron(np.eye(C), np.diag(self.ridge)) + np.kron(np.ones((C, C)), np.diag(self.held))
+
+    @cached_property
+    def _agents_rows(self) -> list[np.ndarray]:
+        return self.split_rows(self.X)
+
+    def _scores_at(self, W: np.ndarray) -> np.ndarray:
+        """(n,) or (n, C): of every row with its own agent's model."""
+        return np.concatenate([X @ w.T for X, w in zip(self._agents_rows, W, strict=True)])
+
+    def _means(self, values: np.ndarray) -> np.ndarray:
+        """(K, ...): means over each agent's rows of a row's values times the row."""
+        parts = zip(self.split_rows(values), self._agents_rows, strict=True)
+        return np.stack([(v.T @ X) / len(X) for v, X in parts])
+
+    def slopes_at(self, W: np.ndarray) -> np.ndarray:
+        return self._means(self._gaps(self._scores_at(W))) + self._penalty_slope(W)
+
+    def hessians_at(self, W: np.ndarray) -> np.ndarray:
+        parts = zip(self._agents_rows, self.split_rows(self._scores_at(W)), strict=True)
+        return np.stack([self._curved(X, scores, 1.0 / len(X)) for X, scores in parts]) + self._penalty_hessian
+
+    def products_at(self, W: np.ndarray, U: np.ndarray) -> np.ndarray:
+        scores, u = self._scores_at(W), self._scores_at(U)
+        if self.two:
+            t = np.tanh(0.5 * scores)
+            return self._means(0.25 * (1 - t * t) * u) + self.ridge * U
+        p = _softmax(scores)
+        held = (self.held * U.sum(1))[:, None, :]
+        return self._means(p * (u - (p * u).sum(1, keepdims=True))) + self.ridge * U + held
 
     def _newton_krylov(self) -> np.ndarray | None:
         """For models whose Hessian is too large, by products with it."""
         with jax.enable_x64(True):
             rows = jax.tree.map(lambda a: a.astype(float), self.all_rows())
-            w, size = _minimise(
-                self.oracle, rows, self.row_weights(), (self.ridge, self.held), self.start().astype(float)
-            )
+            w, size = _minimise(self.oracle, rows, self.row_weights(), self.common.extra, self.start().astype(float))
         return np.asarray(w) if float(size) < 1e-9 else None
 
     def constants(self) -> Constants:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TypedDict, Unpack
 
 import numpy as np
+from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
-from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.graphs.network import Network
 from fedpoint.results.baselines import Baselines
 from fedpoint.verbs.baselines.fit import DENSE
-from fedpoint.verbs.baselines.rows import Table, check_whole, splits
+from fedpoint.verbs.baselines.rows import Inner, Mask, Splits, Table
 from fedpoint.verbs.baselines.search import Search
 
 METHODS = ("local", "pooled", "SCAFFOLD", "FedAvg", "coupled")
@@ -21,25 +23,95 @@ RIDGE = {"regression": 1e-6, "classification": 0.01}
 RIDGES = np.logspace(-6, 1, 8)  # "tuned" chooses from these
 
 
+class Options(TypedDict, total=False):
+    """The arguments of `fp.baselines` beside the table and the network."""
+
+    seeds: int | Iterable[int]
+    held_out: float
+    split: Mask | None
+    validation: Mask | None
+    time: ArrayLike | None
+    folds: int
+    methods: Sequence[str] | None
+    task: str | None
+    weight: str
+    ridge: float | str | ArrayLike | None
+    couplings: ArrayLike | None
+    neighbours: int
+    local_steps: int
+    step: float | None
+
+
+@dataclass(frozen=True)
+class Settings(Splits):
+    """The options with their defaults, checked."""
+
+    methods: Sequence[str] | None = None
+    task: str | None = None
+    weight: str = "agents"
+    ridge: float | str | ArrayLike | None = None
+    couplings: ArrayLike | None = None
+    neighbours: int = 5
+    local_steps: int = 10
+    step: float | None = None
+
+    @classmethod
+    def of_options(cls, options: Options) -> Settings:
+        known = [f.name for f in fields(cls)]
+        for name in options:
+            if name not in known:
+                raise FedpointError(f"baselines has no {name!r}: {nearest(name, known)}")
+        return cls(**options)
+
+    def __post_init__(self) -> None:
+        if self.weight not in ("agents", "rows"):
+            raise FedpointError(f"unknown weight {self.weight!r}: {nearest(str(self.weight), ('agents', 'rows'))}")
+        check_count("local_steps", self.local_steps, 1)
+        check_count("neighbours", self.neighbours, 1)
+        if self.step is not None and not self.step > 0:
+            raise FedpointError(f"step must be above 0, got {self.step}")
+
+    def search(self, network: Network | None, table: Table) -> Search:
+        counts = table.counts.astype(float)
+        return Search(
+            network,
+            self.neighbours,
+            self._ridges("classification" if table.classes else "regression"),
+            None if self.couplings is None else _grid("couplings", self.couplings),
+            counts if self.weight == "rows" else np.ones(len(counts)),
+            self.local_steps,
+            self.step,
+        )
+
+    def _ridges(self, kind: str) -> np.ndarray:
+        if isinstance(self.ridge, str):
+            if self.ridge != "tuned":
+                raise FedpointError(f'ridge: a number, numbers to choose from, or "tuned"; got {self.ridge!r}')
+            return RIDGES
+        return _grid("ridge", RIDGE[kind] if self.ridge is None else self.ridge, above=True)
+
+    def wanted(self, table: Table) -> list[str]:
+        """The methods to compare."""
+        if self.methods is None:
+            return [m for m in METHODS if m != "FedAvg" or table.size <= DENSE]
+        asked = [str(m) for m in ([self.methods] if isinstance(self.methods, str) else self.methods)]
+        known = {m.lower(): m for m in METHODS}
+        for method in asked:
+            if method.lower() not in known:
+                raise FedpointError(f"unknown method {method!r}: {nearest(method, METHODS)}")
+        wanted = [m for m in METHODS if m.lower() in {name.lower() for name in asked}]
+        if not wanted:
+            raise FedpointError(f"methods: give some of {', '.join(METHODS)}")
+        if "FedAvg" in wanted and table.size > DENSE:
+            raise FedpointError(
+                f"the fixed point of FedAvg is found for models of at most {DENSE} numbers, these have {table.size}: "
+                "use fp.run"
+            )
+        return wanted
+
+
 def baselines(
-    X: Any,
-    y: Any,
-    groups: Any,
-    network: Network | None = None,
-    seeds: int | Iterable[int] = 5,
-    held_out: float = 0.3,
-    split: Any = None,
-    validation: Any = None,
-    time: Any = None,
-    folds: int = 3,
-    methods: Sequence[str] | None = None,
-    task: str | None = None,
-    weight: str = "agents",
-    ridge: float | str | Sequence[float] | np.ndarray | None = None,
-    couplings: Sequence[float] | np.ndarray | None = None,
-    neighbours: int = 5,
-    local_steps: int = 10,
-    step: float | None = None,
+    X: ArrayLike, y: ArrayLike, groups: ArrayLike, network: Network | None = None, **options: Unpack[Options]
 ) -> Baselines:
     """Local models, one pooled model, federated ones and models coupled over a graph: held-out error of each agent.
 
@@ -89,107 +161,53 @@ def baselines(
     >>> found.difference("local", "pooled").clear, found.error("local")[0] < 0.02
     (True, True)
     """
-    table = Table(X, y, groups, task)
-    wanted = _methods(methods, table)
-    net = None if network is None else _network(network).aligned(table.names)
-    if weight not in ("agents", "rows"):
-        raise FedpointError(f"unknown weight {weight!r}: {nearest(str(weight), ('agents', 'rows'))}")
-    check_whole("folds", folds, 2)
-    check_whole("local_steps", local_steps, 1)
-    check_whole("neighbours", neighbours, 1)
-    if step is not None and not step > 0:
-        raise FedpointError(f"step must be above 0, got {step}")
-    plan = splits(table, seeds, held_out, split, validation, time, folds)
-    kind = "regression" if table.family.kind == "regression" else "classification"
-    counts = table.counts.astype(float)
-    search = Search(
-        net,
-        neighbours,
-        _ridges(ridge, kind),
-        None if couplings is None else _grid("couplings", couplings),
-        counts if weight == "rows" else np.ones(len(counts)),
-        local_steps,
-        step,
-    )
-    errors: dict[str, list[np.ndarray]] = {m: [] for m in wanted}
-    right: dict[str, list[np.ndarray]] = {m: [] for m in wanted}
-    chosen: dict[str, list[dict[str, float]]] = {m: [] for m in wanted}
+    settings = Settings.of_options(options)
+    table = Table(X, y, groups, settings.task)
+    wanted = settings.wanted(table)
+    if network is not None:
+        if not isinstance(network, Network):
+            raise FedpointError(f"network must be an fp.Network, got {type(network).__name__}")
+        network = network.aligned(table.names)
+    splits = settings.of(table)
+    search = settings.search(network, table)
     # Many small products: threads would wait for each other longer than they work.
     with threadpool_limits(1, user_api="blas"):
-        for test, inner in plan:
-            _one_split(table, search, test, inner, errors, right, chosen)
-    how = "given rows" if split is not None else f"{held_out:g} of each agent's rows"
-    how = f"the last {how}" if time is not None else how
-    how += f", {len(plan)} splits" if len(plan) > 1 else ""
+        found = [_one_split(table, search, wanted, *split) for split in splits]
+    by_method = {m: [split[m] for split in found] for m in wanted}
     return Baselines(
-        {m: np.array(e) for m, e in errors.items()},
-        {} if table.family.kind == "regression" else {m: np.array(a) for m, a in right.items()},
-        chosen,
-        search.weights,
-        table.names,
-        kind,
-        f"{len(table.names)} agents" + (" by their rows" if weight == "rows" else ""),
-        how,
+        errors={m: np.array([f.errors for f in each]) for m, each in by_method.items()},
+        accuracies={m: np.array([f.right for f in each]) for m, each in by_method.items()} if table.classes else {},
+        chosen={m: [f.chosen for f in each] for m, each in by_method.items()},
+        weights=search.weights,
+        names=table.names,
+        kind="classification" if table.classes else "regression",
+        weighed=f"{len(table.names)} agents" + (" by their rows" if settings.weight == "rows" else ""),
+        how=settings.describe(len(splits)),
     )
 
 
-def _one_split(
-    table: Table,
-    search: Search,
-    test: np.ndarray,
-    inner: list[tuple[np.ndarray, np.ndarray]],
-    errors: dict[str, list[np.ndarray]],
-    right: dict[str, list[np.ndarray]],
-    chosen: dict[str, list[dict[str, float]]],
-) -> None:
+@dataclass(frozen=True)
+class Tested:
+    """One method on one split."""
+
+    errors: np.ndarray  # (K,)
+    right: np.ndarray  # (K,) accuracies
+    chosen: dict[str, float]
+
+
+def _one_split(table: Table, search: Search, methods: list[str], test: np.ndarray, inner: Inner) -> dict[str, Tested]:
     """Choose, fit and test every method on one split."""
     whole = table.case(~test, test)
     cases = [table.case(fit, check) for fit, check in inner]
-    found: dict[str, tuple[np.ndarray, dict[str, float]]] = {}
-    for method in errors:
-        same = "pooled" if method == "SCAFFOLD" else method
-        if same not in found:
-            best = search.choose(same, cases)
-            found[same] = search.fit(same, whole, best), best
-        models, best = found[same]
-        errors[method].append(whole.errors(models))
-        right[method].append(whole.accuracies(models))
-        chosen[method].append(best)
+    found: dict[str, Tested] = {}
+    for method in {"pooled" if m == "SCAFFOLD" else m: None for m in methods}:
+        best = search.choose(method, cases)
+        models = search.fit(method, whole, best)
+        found[method] = Tested(whole.errors(models), whole.accuracies(models), best)
+    return found | ({"SCAFFOLD": found["pooled"]} if "SCAFFOLD" in methods else {})
 
 
-def _methods(methods: Sequence[str] | None, table: Table) -> list[str]:
-    size = (table.X.shape[1] + 1) * table.family.outputs
-    if methods is None:
-        return [m for m in METHODS if m != "FedAvg" or size <= DENSE]
-    if isinstance(methods, str):
-        methods = [methods]
-    known = {m.lower(): m for m in METHODS}
-    for method in methods:
-        if str(method).lower() not in known:
-            raise FedpointError(f"unknown method {method!r}: {nearest(str(method), METHODS)}")
-    wanted = [m for m in METHODS if m.lower() in {str(n).lower() for n in methods}]
-    if not wanted:
-        raise FedpointError(f"methods: give some of {', '.join(METHODS)}")
-    if "FedAvg" in wanted and size > DENSE:
-        raise FedpointError(
-            f"the fixed point of FedAvg is found for models of at most {DENSE} numbers, these have {size}: use fp.run"
-        )
-    return wanted
-
-
-def _network(network: Any) -> Network:
-    if not isinstance(network, Network):
-        raise FedpointError(f"network must be an fp.Network, got {type(network).__name__}")
-    return network
-
-
-def _ridges(given: Any, kind: str) -> np.ndarray:
-    if isinstance(given, str) and given != "tuned":
-        raise FedpointError(f'ridge: a number, numbers to choose from, or "tuned"; got {given!r}')
-    return _grid("ridge", RIDGE[kind] if given is None else RIDGES if isinstance(given, str) else given, above=True)
-
-
-def _grid(name: str, values: Any, above: bool = False) -> np.ndarray:
+def _grid(name: str, values: ArrayLike, above: bool = False) -> np.ndarray:
     try:
         grid = np.sort(np.atleast_1d(np.asarray(values, dtype=float)))
     except (TypeError, ValueError):

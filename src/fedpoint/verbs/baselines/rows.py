@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import log_softmax
 
-from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.problems.base import by_agent, check_finite
-from fedpoint.verbs.baselines.fit import Family, Rows
+from fedpoint.problems.penalised import LogisticTask, Penalised, RidgeTask
 
 CLASSES = 20  # whole numbers of at most so many values are classes
 
+Mask = ArrayLike | Callable[[int], ArrayLike]  # rows, or a function of the seed that returns them
+Inner = list[tuple[np.ndarray, np.ndarray]]  # pairs (fit, check) of masks
+
 
 class Table:
-    """The rows, sorted by agent, and what is predicted."""
+    """The rows, sorted by agent, and what is predicted: numbers, or labels 0, 1, ... of so many `classes`."""
 
-    def __init__(self, X: Any, y: Any, groups: Any, task: str | None):
+    def __init__(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike, task: str | None):
         X, y = np.asarray(X), np.asarray(y)
         if X.ndim != 2 or y.shape != (len(X),):
             raise FedpointError(f"X of shape {X.shape} and y of shape {y.shape}: give (rows, columns) and (rows,)")
@@ -38,7 +43,12 @@ class Table:
             raise FedpointError(f"all rows belong to {self.names[0]}: there are no agents to compare")
         self.X = X[self.order].astype(float)
         self.agent = np.repeat(np.arange(len(self.counts)), self.counts)
-        self.family, self.target = _target(y[self.order], task)
+        self.classes, self.target = _target(y[self.order], task)
+
+    @property
+    def size(self) -> int:
+        """Numbers of a model."""
+        return (self.X.shape[1] + 1) * (self.classes if self.classes > 2 else 1)
 
     def case(self, fit: np.ndarray, check: np.ndarray) -> Case:
         """Rows to fit and to check, both as masks in sorted order."""
@@ -46,96 +56,127 @@ class Table:
         if len(lacking):
             more = f" and {len(lacking) - 1} more agents" if len(lacking) > 1 else ""
             raise FedpointError(f"no rows are left to fit for agent {self.names[lacking[0]]}{more}: hold out fewer")
-        X, target = self.X[fit], self.target[fit]
-        shift, spread = X.mean(0), X.std(0)
+        shift, spread = self.X[fit].mean(0), self.X[fit].std(0)
         spread[spread <= 1e-12 * np.abs(shift)] = 1.0  # a constant column: it becomes zero
         scaled = np.column_stack([np.ones(len(self.X)), (self.X - shift) / spread])
-        rows = Rows(
-            scaled[fit],
-            target,
-            np.bincount(self.agent[fit], minlength=len(self.names)),
-            self.family,
-            self._offset(target),
-        )
-        return Case(rows, scaled[check], self.target[check], self.agent[check])
+        target = self.target if self.classes else self.target - self.target[fit].mean()
+        fitted, tested = (Rows(scaled[some], target[some], self.agent[some]) for some in (fit, check))
+        return Case(fitted, tested, self.classes, len(self.names))
 
-    def _offset(self, target: np.ndarray) -> np.ndarray:
-        mean = target.mean(0)
-        if self.family.kind == "regression":
-            return mean
-        n, C = len(target), max(2, self.family.outputs)
-        share = (n * mean + 0.5) / (n + 0.5 * C)  # a class that is not among these rows is rare, not impossible
-        return np.log(share) if self.family.kind == "softmax" else np.log(share / (1 - share))
+
+@dataclass(frozen=True)
+class Rows:
+    X: np.ndarray  # the first column is the constant
+    target: np.ndarray
+    agent: np.ndarray
 
 
 @dataclass(frozen=True)
 class Case:
     """Rows that are fitted, and others of the same agents to test the models on."""
 
-    rows: Rows
-    X: np.ndarray
-    target: np.ndarray
-    agent: np.ndarray
+    fitted: Rows
+    tested: Rows
+    classes: int  # 0 for numbers
+    agents: int
+
+    def task(self, ridge: float) -> Penalised:
+        """Its loss has no ridge where everybody is predicted the mean, or the frequencies."""
+        X, target, agent = self.fitted.X, self.fitted.target, self.fitted.agent
+        each = np.full(X.shape[1], ridge)
+        if not self.classes:
+            return RidgeTask(X, target, each, groups=agent)
+        return LogisticTask(X, target, each, agent, classes=range(self.classes), center=self._frequencies())
+
+    def _frequencies(self) -> np.ndarray:
+        n, C = len(self.fitted.target), self.classes
+        often = np.bincount(self.fitted.target, minlength=C)
+        share = np.log((often + 0.5) / (n + 0.5 * C))  # a class that is not among these rows is rare, not impossible
+        constant = share[:, None] if C > 2 else share[1:] - share[:1]
+        return np.concatenate([constant, np.zeros((*constant.shape[:-1], self.fitted.X.shape[1] - 1))], axis=-1)
+
+    @property
+    def curvature(self) -> np.ndarray:
+        """(K,): the mean eigenvalue of each agent's Hessian at most, without the ridge."""
+        steepest = {0: 1.0, 2: 0.25}.get(self.classes, 0.5)
+        return steepest * _per_agent(self.fitted.agent, (self.fitted.X**2).mean(1), self.agents)
 
     def _scores(self, models: np.ndarray) -> np.ndarray:
-        W = models.reshape(len(models), -1, self.X.shape[1])
-        return np.einsum("np,ncp->nc", self.X, W[self.agent]) + self.rows.offset
-
-    def _per_agent(self, values: np.ndarray) -> np.ndarray:
-        K = len(self.rows.counts)
-        with np.errstate(invalid="ignore"):
-            return np.bincount(self.agent, values, K) / np.bincount(self.agent, minlength=K)
+        """(n, outputs): of the rows to test on, with their own agents' models (K, D)."""
+        W = models.reshape(len(models), -1, self.tested.X.shape[1])
+        scores = np.einsum("np,ncp->nc", self.tested.X, W[self.tested.agent])
+        return np.column_stack([np.zeros(len(scores)), scores]) if self.classes == 2 else scores
 
     def errors(self, models: np.ndarray) -> np.ndarray:
         """(K,): the mean squared error or log loss of each agent's test rows; nan where it has none."""
-        family = self.rows.family
-        losses = family.losses(self._scores(models), self.target)
-        return self._per_agent(2 * losses if family.kind == "regression" else losses)
+        scores, target = self._scores(models), self.tested.target
+        if not self.classes:
+            return _per_agent(self.tested.agent, (scores[:, 0] - target) ** 2, self.agents)
+        losses = -log_softmax(scores, axis=1)[np.arange(len(target)), target]
+        return _per_agent(self.tested.agent, losses, self.agents)
 
     def accuracies(self, models: np.ndarray) -> np.ndarray:
-        scores = self._scores(models)
-        if self.rows.family.outputs > 1:
-            right = scores.argmax(1) == self.target.argmax(1)
+        right = self._scores(models).argmax(1) == self.tested.target
+        return _per_agent(self.tested.agent, right.astype(float), self.agents)
+
+
+def _per_agent(agent: np.ndarray, values: np.ndarray, agents: int) -> np.ndarray:
+    """(K,): means; nan where an agent has no row."""
+    with np.errstate(invalid="ignore"):
+        return np.bincount(agent, values, agents) / np.bincount(agent, minlength=agents)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Which rows are tested on, and which choose: see `fp.baselines`."""
+
+    seeds: int | Iterable[int] = 5
+    held_out: float = 0.3
+    split: Mask | None = None
+    validation: Mask | None = None
+    time: ArrayLike | None = None
+    folds: int = 3
+
+    def of(self, table: Table) -> list[tuple[np.ndarray, Inner]]:
+        """For every seed the rows to test on, and pairs (fit, check) within the others; masks in sorted order."""
+        seeds = self._seeds()
+        if not 0 < self.held_out < 1:
+            raise FedpointError(f"held_out: a share of rows between 0 and 1, got {self.held_out!r}")
+        check_count("folds", self.folds, 2)
+        if self.time is not None:
+            if self.split is not None or self.validation is not None:
+                raise FedpointError("time says which rows are held out: give it, or split and validation")
+            return [_in_time(table, np.asarray(self.time), self.held_out)]
+        return [self._one(table, seed) for seed in seeds]
+
+    def _seeds(self) -> list[int]:
+        if isinstance(self.seeds, int | np.integer):
+            check_count("seeds", self.seeds, 1)
+            seeds = list(range(int(self.seeds)))
         else:
-            right = (scores[:, 0] > 0) == (self.target[:, 0] > 0.5)
-        return self._per_agent(right.astype(float))
+            seeds = list(self.seeds)
+        if not seeds:
+            raise FedpointError("seeds: give at least one")
+        return seeds[:1] if self.split is not None and not callable(self.split) else seeds  # always the same rows
 
-
-def splits(
-    table: Table, seeds: Any, held_out: Any, split: Any, validation: Any, time: Any, folds: int
-) -> list[tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]]:
-    """For every seed the rows to test on, and pairs (fit, check) within the others; masks in sorted order."""
-    if isinstance(seeds, int | np.integer):
-        check_whole("seeds", seeds, 1)
-        seeds = range(int(seeds))
-    seeds = list(seeds)
-    if not seeds:
-        raise FedpointError("seeds: give at least one")
-    if not 0 < held_out < 1:
-        raise FedpointError(f"held_out: a share of rows between 0 and 1, got {held_out!r}")
-    if time is not None:
-        if split is not None or validation is not None:
-            raise FedpointError("time says which rows are held out: give it, or split and validation")
-        return [_in_time(table, np.asarray(time), held_out)]
-    if split is not None and not callable(split):
-        seeds = seeds[:1]  # always the same rows
-    plan = []
-    for seed in seeds:
+    def _one(self, table: Table, seed: int) -> tuple[np.ndarray, Inner]:
         rng = np.random.default_rng(seed)
-        test = _drawn(table, rng, held_out) if split is None else _mask("split", split, seed, table)
-        fit = ~test
-        if validation is None:
-            inner = _folds(table, fit, folds, rng)
-        else:
-            check = _mask("validation", validation, seed, table)
-            if (check & test).any():
-                raise FedpointError("validation: rows that are tested on must not choose: the masks overlap")
-            inner = [(fit & ~check, check)]
-        plan.append((test, inner))
-    return plan
+        test = _drawn(table, rng, self.held_out) if self.split is None else _mask("split", self.split, seed, table)
+        if self.validation is None:
+            return test, _folds(table, ~test, self.folds, rng)
+        check = _mask("validation", self.validation, seed, table)
+        if (check & test).any():
+            raise FedpointError("validation: rows that are tested on must not choose: the masks overlap")
+        return test, [(~test & ~check, check)]
+
+    def describe(self, count: int) -> str:
+        """How rows were held out, in `count` splits."""
+        how = "given rows" if self.split is not None else f"{self.held_out:g} of each agent's rows"
+        how = f"the last {how}" if self.time is not None else how
+        return how + (f", {count} splits" if count > 1 else "")
 
 
-def _in_time(table: Table, time: np.ndarray, share: float) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+def _in_time(table: Table, time: np.ndarray, share: float) -> tuple[np.ndarray, Inner]:
     """Each agent's last rows, and the last of those before them."""
     if time.shape != table.agent.shape:
         raise FedpointError(f"time: one for each of the {len(table.agent)} rows; got shape {time.shape}")
@@ -171,7 +212,7 @@ def _drawn(table: Table, rng: np.random.Generator, share: float) -> np.ndarray:
     return test
 
 
-def _folds(table: Table, fit: np.ndarray, folds: int, rng: np.random.Generator) -> list:
+def _folds(table: Table, fit: np.ndarray, folds: int, rng: np.random.Generator) -> Inner:
     fold = np.full(len(table.X), -1)
     for k in range(len(table.names)):
         rows = np.flatnonzero(fit & (table.agent == k))
@@ -184,7 +225,7 @@ def _folds(table: Table, fit: np.ndarray, folds: int, rng: np.random.Generator) 
     return pairs
 
 
-def _mask(name: str, given: Any, seed: int, table: Table) -> np.ndarray:
+def _mask(name: str, given: Mask, seed: int, table: Table) -> np.ndarray:
     found = np.asarray(given(seed) if callable(given) else given)
     if found.dtype != bool or found.shape != table.agent.shape:
         raise FedpointError(
@@ -196,8 +237,8 @@ def _mask(name: str, given: Any, seed: int, table: Table) -> np.ndarray:
     return found[table.order]
 
 
-def _target(y: np.ndarray, task: str | None) -> tuple[Family, np.ndarray]:
-    """What is predicted, and the targets (n, outputs)."""
+def _target(y: np.ndarray, task: str | None) -> tuple[int, np.ndarray]:
+    """How many classes (0: numbers), and the numbers or labels (n,)."""
     if task not in (None, "regression", "classification"):
         raise FedpointError(f"unknown task {task!r}: {nearest(str(task), ('regression', 'classification'))}")
     if y.dtype == object and all(isinstance(value, Real) for value in y):
@@ -215,16 +256,9 @@ def _target(y: np.ndarray, task: str | None) -> tuple[Family, np.ndarray]:
     if task == "regression":
         if not number and y.dtype != bool:
             raise FedpointError(f"y holds {y.dtype}, not numbers: there is no regression")
-        return Family("regression"), y.astype(float)[:, None]
+        return 0, y.astype(float)
     if len(classes) < 2:
         raise FedpointError(f"y holds one class only ({classes[0]!r}): there is nothing to tell apart")
     if len(classes) > len(y) / 2:
         raise FedpointError(f"y holds {len(classes)} classes in {len(y)} rows: are they names, not classes?")
-    if len(classes) == 2:
-        return Family("binary"), label.astype(float)[:, None]
-    return Family("softmax", len(classes)), np.eye(len(classes))[label]
-
-
-def check_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise FedpointError(f"{name} must be a whole number, at least {least}; got {value!r}")
+    return len(classes), label

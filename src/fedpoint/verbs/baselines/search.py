@@ -9,7 +9,7 @@ import numpy as np
 from fedpoint.core.errors import FedpointError
 from fedpoint.graphs.network import Network
 from fedpoint.results.baselines import interval, mean_of
-from fedpoint.verbs.baselines.fit import fedavg, minimise
+from fedpoint.verbs.baselines.fit import alone, coupled, fedavg, pooled
 from fedpoint.verbs.baselines.rows import Case
 
 DECADES, COUPLINGS = 6.0, 13  # around the one where an agent's rows and its neighbours pull alike
@@ -68,25 +68,24 @@ class Search:
         start: np.ndarray | None = None,
     ) -> np.ndarray:
         """(K, D): every agent's model."""
-        rows, ridge, coupling = case.rows, setting["ridge"], setting.get("coupling", 0.0)
+        task = case.task(setting["ridge"])
         if method == "local":
-            return minimise(rows, ridge, start=start)
+            return coupled(task, alone(case.agents), 0.0, start)
         if method == "coupled":
-            return minimise(rows, ridge, self.net(case) if net is None else net, coupling, start)
-        one = minimise(rows.together(), ridge, start=None if start is None else start[:1])[0]
+            return coupled(task, net or self.net(case), setting["coupling"], start)
+        one = pooled(task)
         if method == "FedAvg":
-            one = fedavg(rows, ridge, self.step, self.local_steps, one)
-        return np.repeat(one[None], len(rows.counts), axis=0)
+            one = fedavg(task, self.step, self.local_steps, one)
+        return np.repeat(one[None], case.agents, axis=0)
 
     def net(self, case: Case) -> Network:
         """The network, or one of agents whose gradients at the pooled model are alike."""
-        if self.network is not None:
-            return self.network
-        rows = case.rows
-        ridge = float(self.ridges[len(self.ridges) // 2])
-        one = minimise(rows.together(), ridge)
-        gradients = rows.gradients(np.repeat(one, len(rows.counts), axis=0))
-        return Network.knn(gradients, min(self.neighbours, len(rows.counts) - 1))
+        return self.network or self._alike(case)
+
+    def _alike(self, case: Case) -> Network:
+        task = case.task(float(self.ridges[len(self.ridges) // 2]))
+        gradients = task.fields(pooled(task).reshape(task.start().shape))
+        return Network.knn(gradients.reshape(case.agents, -1), min(self.neighbours, case.agents - 1))
 
     def _couplings(self, case: Case, net: Network | None) -> np.ndarray:
         if self.couplings is not None:
@@ -95,4 +94,4 @@ class Search:
         if not len(net.edges):
             raise FedpointError("the network has no edge: there is nothing to couple")
         degree = np.median(net.degrees[net.degrees > 0])
-        return np.median(case.rows.curvature) / (2 * degree) * np.logspace(-DECADES / 2, DECADES / 2, COUPLINGS)
+        return np.median(case.curvature) / (2 * degree) * np.logspace(-DECADES / 2, DECADES / 2, COUPLINGS)
