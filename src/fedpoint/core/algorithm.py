@@ -13,7 +13,7 @@ import numpy as np
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
-from fedpoint.core.record import PerAgent, Record, values_of, with_leaves
+from fedpoint.core.record import PerAgent, Record, owner_of, untouched, values_of, with_leaves
 from fedpoint.core.steps import Epochs, StepSchedule, most_steps
 
 if TYPE_CHECKING:  # asked, not known: these lie above
@@ -132,10 +132,6 @@ class Outcomes(NamedTuple):
     probabilities: np.ndarray
 
 
-# What a subclass may replace without touching the update. Fields and new names it may have anyway.
-NEUTRAL = frozenset({"card", "check", "replace", "forms", "exact_moments", "citation"})
-
-
 class Algorithm(Record):
     """A method: subclass it, name its hyper-parameters as fields, and write `init`, `local` and `combine`.
 
@@ -179,7 +175,7 @@ class Algorithm(Record):
             cls.card = dataclasses.replace(own, cls=cls)
             if cls.catalogued:
                 CATALOGUE[own.name] = cls.card
-        elif not untouched(cls, "card"):  # a method of its own, with the restrictions of what it is made of
+        elif not untouched(cls, "card", Algorithm):  # a method of its own, with the restrictions of what it is made of
             snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
             summary = "" if own_doc is None else own_doc.split("\n")[0]
             inherited = cls.card.restriction if owner_of(cls, "card") is not None else ""
@@ -319,29 +315,11 @@ class Algorithm(Record):
 
     def closed_forms(self) -> Mapping[str, Callable]:
         """Those that hold: none where a subclass has changed what they were derived from."""
-        return self.forms() if untouched(type(self), "forms") else {}
+        return self.forms() if untouched(type(self), "forms", Algorithm) else {}
 
     def own_kind(self) -> bool:
         """Nothing is known of how it uses its samples: it is somebody's own, or has changed an update."""
-        return not (self.exact_moments and untouched(type(self), "exact_moments"))
-
-
-def owner_of(cls: type, name: str) -> type | None:
-    """The class that a class has an attribute from."""
-    return next((c for c in cls.__mro__ if name in vars(c)), None)
-
-
-def untouched(cls: type, trait: str) -> bool:
-    """Whether no class below the one that declares a trait replaces anything that this one has."""
-    owner = owner_of(cls, trait)
-    if owner is None or owner is Algorithm:
-        return False
-    fields = {f.name for f in dataclasses.fields(cls)}
-    for below in cls.__mro__[: cls.__mro__.index(owner)]:
-        own = {name for name in vars(below) if not name.startswith("__")} - fields - NEUTRAL - set(vars(Record))
-        if any(owner_of(owner, name) is not None for name in own):
-            return False
-    return True
+        return not (self.exact_moments and untouched(type(self), "exact_moments", Algorithm))
 
 
 def samples_per_round(algorithm: Algorithm) -> int | None:

@@ -1,4 +1,4 @@
-"""Whose mistake was it, and where? Calls of a user's own code, with one message: place, what was expected, what came."""
+"""Whose mistake was it, and where? A user's own code is called with one message for what it gets wrong."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def check_like(where: str, what: str, came: Tree, like: Tree) -> None:
     check_arrays(where, what, came)
     built = [jax.tree.structure(tree) for tree in (came, like)]
     if built[0] != built[1] or list(map(_kind, jax.tree.leaves(came))) != list(map(_kind, jax.tree.leaves(like))):
-        raise FedpointError(f"{where} must return {what} as {layout(like)}; got {layout(came)}")
+        raise FedpointError(f"{where} must return {what}, {layout(like)}; got {layout(came)}")
 
 
 def is_array(leaf: object) -> bool:

@@ -169,3 +169,25 @@ def with_leaves(one: Any, values: Mapping[str, Any]) -> Any:
     leaves = (*one._leaves, *(name for name in values if name not in one._leaves))
     static = tuple((name, value) for name, value in values_of(one).items() if name not in leaves)
     return _unflatten(type(one), (leaves, static), [values.get(name, getattr(one, name)) for name in leaves])
+
+
+# What a subclass may replace without changing what its base does. Fields and new names it may have anyway.
+NEUTRAL = frozenset({"card", "check", "replace", "forms", "exact_moments", "citation"})
+
+
+def owner_of(cls: type, name: str) -> type | None:
+    """The class that a class has an attribute from."""
+    return next((c for c in cls.__mro__ if name in vars(c)), None)
+
+
+def untouched(cls: type, trait: str, abstract: type) -> bool:
+    """Whether a class below the abstract one declares a trait, and none below that replaces anything it has."""
+    owner = owner_of(cls, trait)
+    if owner is None or owner is abstract:
+        return False
+    fields = {f.name for f in dataclasses.fields(cls)}
+    for below in cls.__mro__[: cls.__mro__.index(owner)]:
+        own = {name for name in vars(below) if not name.startswith("__")} - fields - NEUTRAL - set(vars(Record))
+        if any(owner_of(owner, name) is not None for name in own):
+            return False
+    return True

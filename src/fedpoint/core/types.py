@@ -16,5 +16,5 @@ Message: TypeAlias = Tree  # what an agent sends
 Data: TypeAlias = Tree  # rows, samples, or what is prepared of them
 
 Number: TypeAlias = float | int | np.ndarray | Array  # one number, or an array of them; it may be traced
-Plain: TypeAlias = "None | bool | int | float | str | list[Plain] | dict[str, Plain]"  # what TOML and JSON hold
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"  # what TOML and JSON hold
 Function: TypeAlias = Callable[..., Tree]

@@ -16,7 +16,7 @@ from fedpoint.core.algorithm import Algorithm, samples_per_round
 from fedpoint.core.random import NO_LUCK, Row, Stream
 from fedpoint.core.steps import most_steps
 from fedpoint.core.vector import wrap
-from fedpoint.engine.metric import Metrics
+from fedpoint.experiment.metric import Metrics
 from fedpoint.graphs.topology import Topology
 from fedpoint.problems.base import Mine, Oracle, Problem
 

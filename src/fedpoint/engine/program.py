@@ -20,7 +20,7 @@ from fedpoint.core.random import Key
 from fedpoint.core.vector import take, write
 from fedpoint.engine.cpu.kernel import apart, in_one_kernel
 from fedpoint.engine.layout import Layout
-from fedpoint.engine.metric import measure
+from fedpoint.experiment.metric import measure
 from fedpoint.engine.precompute import draw_ahead
 from fedpoint.engine.round import one_round
 from fedpoint.engine.state import Inputs, Records, RunState, trial

@@ -18,7 +18,7 @@ from fedpoint.core.garbage import paused_collection
 from fedpoint.core.vector import unwrap, unwrap_all, wrap
 from fedpoint.engine.cpu import cache
 from fedpoint.engine.layout import Layout, choose, enough_samples
-from fedpoint.engine.metric import measure
+from fedpoint.experiment.metric import measure
 from fedpoint.engine.program import go_on, message_of
 from fedpoint.engine.state import Inputs, Records, RunState, seeds_of, start_state, start_worlds
 from fedpoint.experiment.bound import Bound

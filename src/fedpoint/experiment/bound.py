@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpoint.channel import Channel, Gather
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
+from fedpoint.core.own_code import calling
 from fedpoint.graphs.topology import Graph, Star, Topology
 from fedpoint.graphs.wiring import Wires, wire
 from fedpoint.problems.base import Oracle, Problem
@@ -41,7 +42,8 @@ class Bound:
         """Good for so many rounds."""
         e = self.experiment
         context = Context(e.problem, self.algorithm, e.network, self.exact, e.seed, e.repeats, rounds)
-        timing = e.timing.bind(context)
+        with calling(f"{type(e.timing).__name__}.bind"):
+            timing = e.timing.bind(context)
         if e.network is None:
             topology: Topology = Star(timing.depth(rounds) if timing.late else 0, timing.rebase)
             return replace(self, timing=timing, topology=topology, rounds=rounds)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NotRequired, Self, TypedDict
+from typing import TYPE_CHECKING, NotRequired, Self, TypedDict, Unpack
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ from fedpoint.channel import Channel, Gather, WeightedSums
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.memory_limits import check_room
+from fedpoint.core.types import Model, Plain, Tree
 from fedpoint.core.vector import wrap
 from fedpoint.experiment.bound import Bound
 from fedpoint.experiment.checks import (
@@ -27,6 +28,8 @@ from fedpoint.experiment.checks import (
     check_timing,
     check_valid,
 )
+from fedpoint.experiment.metric import Metric
+from fedpoint.experiment.rehearsal import rehearse
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
 from fedpoint.timing.base import Timing
@@ -40,8 +43,6 @@ HISTORY_BYTES = 1 << 28  # recorded models of a whole run, from which records ar
 LARGE_MODEL = 4096  # floats, from which one agent's work fills the vector units by itself
 WORK = 3  # models' sizes that an agent at work takes: its model, its message, what it drew
 
-Metric = Callable[[Any], Any]  # of a `Snapshot`: round, model, hub and memory
-
 
 class Options(TypedDict):
     """The arguments of an experiment beside method and problem; the verbs take them too."""
@@ -51,13 +52,20 @@ class Options(TypedDict):
     schedule: NotRequired[Schedule | Participation | None]
     channel: NotRequired[Channel | None]
     gather: NotRequired[Gather | None]
-    share: NotRequired[Any]
-    start: NotRequired[Any]
+    share: NotRequired[str | Sequence[str] | None]
+    start: NotRequired[Model | None]
     exact: NotRequired[bool]
     seed: NotRequired[int]
     repeats: NotRequired[int]
     record_every: NotRequired[int | None]
     metrics: NotRequired[Mapping[str, Metric]]
+
+
+class Parts(Options):
+    """All arguments of an experiment."""
+
+    algorithm: NotRequired[Algorithm]
+    problem: NotRequired[Problem]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +101,8 @@ class Experiment:
     schedule: Schedule | Participation | None = None
     channel: Channel = field(default=None)  # type: ignore[assignment]
     gather: Gather = field(default=None)  # type: ignore[assignment]
-    share: Any = None
-    start: Any = None
+    share: str | Sequence[str] | None = None
+    start: Model | None = None
     exact: bool = False
     seed: int = 0
     repeats: int = 1
@@ -129,13 +137,13 @@ class Experiment:
         self._check_gather()
         nodes = None if self.network is None else self.problem.agents
         self._set(start_model=jax.tree.map(np.asarray, check_start(self.problem, self.start, nodes)))
-        self.timing.slots(self.problem.agents)
+        rehearse(self.bind())
         self.check_repeats(self.repeats)
 
     timing: Timing = field(init=False, repr=False)
-    start_model: Any = field(init=False, repr=False, default=None)
+    start_model: Model = field(init=False, repr=False, default=None)
 
-    def _set(self, **values: Any) -> None:
+    def _set(self, **values: Tree) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -200,11 +208,11 @@ class Experiment:
     def _bound(self) -> Bound:
         return Bound.of(self)
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Tree]:
         """As they were given, by name."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: Tree) -> Self:
         """The same experiment but for these arguments."""
         known = [f.name for f in dataclasses.fields(self) if f.init]
         for name in changes:
@@ -212,8 +220,35 @@ class Experiment:
                 raise FedpointError(f"an experiment has no {name!r}: {nearest(name, known)}")
         return type(self)(**{**self.arguments(), **changes})
 
+    def describe(self) -> dict[str, Plain]:
+        """The experiment in plain types, for TOML or JSON: `from_dict` builds it again.
 
-def _personal(algorithm: Algorithm, share: Any) -> Algorithm:
+        Code is told by module and name, large data by shapes and SHA-256. What cannot be built again is listed under
+        `not_rebuildable`, with the reason.
+        """
+        from fedpoint.experiment.describe import describe_experiment  # knows all timings
+
+        return describe_experiment(self)
+
+    @classmethod
+    def from_dict(cls, description: Mapping[str, Plain], allow: Sequence[str] = (), **given: Unpack[Parts]) -> Self:
+        """The experiment that was described.
+
+        allow: modules of your own whose classes and functions it may name. Importing a module runs its code, so no
+            other is imported; classes of modules that are imported already are found without.
+        given: parts in the place of the described ones, for instance the problem where its data were not written down.
+
+        >>> import fedpoint as fp
+        >>> e = fp.Experiment(fp.FedAvg(step=0.1), fp.problems.Quadratic(1.0, [[0.0], [2.0]]), participation=1)
+        >>> fp.Experiment.from_dict(e.describe()).participation
+        Uniform(count=1, plain=False)
+        """
+        from fedpoint.experiment.describe import rebuild_experiment
+
+        return rebuild_experiment(cls, description, allow, given)
+
+
+def _personal(algorithm: Algorithm, share: str | Sequence[str]) -> Algorithm:
     """The method that shares only these parts of a model."""
     names = [share] if isinstance(share, str) else share
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
@@ -221,5 +256,5 @@ def _personal(algorithm: Algorithm, share: Any) -> Algorithm:
     return algorithm if isinstance(algorithm, Personal) else Personal(algorithm, shared=tuple(names))
 
 
-def _numbers(tree: Any) -> int:
+def _numbers(tree: Tree) -> int:
     return sum(math.prod(np.shape(a)) for a in jax.tree.leaves(tree))

@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.random import Key
-from fedpoint.core.record import floats
+from fedpoint.core.record import floats, untouched
 from fedpoint.core.vector import take
 from fedpoint.timing.base import Context, Tick, Timing
 
@@ -66,8 +66,17 @@ class Participation(Timing):
         return _completed(self.tick(key, p, round), p)
 
     def moments(self, p: np.ndarray) -> Moments:
-        """Moments of (v, s), for forecasts: estimated from drawn rounds where a scheme does not know better."""
-        return sampled_moments(self, p)
+        """Moments of (v, s), for forecasts: estimated from drawn rounds where they are not known."""
+        known = self.known_moments(p) if self.knows_moments() else None
+        return sampled_moments(self, p) if known is None else known
+
+    def known_moments(self, p: np.ndarray) -> Moments | None:
+        """The exact ones, where a scheme has a formula for them."""
+        return None
+
+    def knows_moments(self) -> bool:
+        """Whether that formula holds: no subclass has changed what it was derived from."""
+        return untouched(type(self), "known_moments", Participation)
 
 
 def _completed(tick: Tick, p: Array) -> Tick:
@@ -104,7 +113,7 @@ class Everyone(Participation):
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
         return Tick(None, jnp.ones(p.shape, bool), p, p)
 
-    def moments(self, p: np.ndarray) -> Moments:
+    def known_moments(self, p: np.ndarray) -> Moments:
         return _subset_moments(p, {len(p): 1.0}, False)
 
 
@@ -132,7 +141,7 @@ class Uniform(Participation):
         weight = jnp.full(self.count, 1.0 / self.count) if self.plain else share * (p.shape[0] / self.count)
         return Tick(agents, jnp.ones(self.count, bool), weight, share)
 
-    def moments(self, p: np.ndarray) -> Moments:
+    def known_moments(self, p: np.ndarray) -> Moments:
         return _subset_moments(p, {self.count: 1.0}, self.plain)
 
 
@@ -152,7 +161,7 @@ class ByWeight(Participation):
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
         return _with_replacement(key, p, p, self.count)
 
-    def moments(self, p: np.ndarray) -> Moments:
+    def known_moments(self, p: np.ndarray) -> Moments:
         return _replacement_moments(p, p, self.count)
 
 
@@ -188,7 +197,7 @@ class Importance(Participation):
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
         return _with_replacement(key, p, self.probabilities, self.count)
 
-    def moments(self, p: np.ndarray) -> Moments:
+    def known_moments(self, p: np.ndarray) -> Moments:
         return _replacement_moments(p, np.asarray(self.probabilities), self.count)
 
 
@@ -302,11 +311,11 @@ class Answering(Participation):
             merged >= self.minimum,
         )
 
-    def moments(self, p: np.ndarray) -> Moments:
-        """Exact where those who answer are a uniform subset of a random size: it is then as if so many were asked."""
-        uniform = isinstance(self.scheme, Everyone | Uniform)
+    def known_moments(self, p: np.ndarray) -> Moments | None:
+        """Where those who answer are a uniform subset of a random size: it is as if so many were asked."""
+        uniform = isinstance(self.scheme, Everyone | Uniform) and self.scheme.knows_moments()
         if self.trace is not None or np.ndim(self.probability) or not uniform:
-            return sampled_moments(self, p)
+            return None
         asked, a = self.scheme.slots(len(p)), float(self.probability)
         chance = np.array([math.comb(asked, r) * a**r * (1 - a) ** (asked - r) for r in range(asked + 1)])
         merged: dict[int, float] = {}

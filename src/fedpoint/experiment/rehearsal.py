@@ -1,0 +1,247 @@
+"""Does what a user brought fit the round? One round is traced on shapes: nothing is computed or compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedpoint.channel.base import Channel, Hub
+from fedpoint.channel.gather import Gather
+from fedpoint.core.agent import Agent
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.own_code import calling, check_arrays, check_like, layout, several
+from fedpoint.core.precision import double
+from fedpoint.core.random import NO_LUCK, Key, Row, Stream
+from fedpoint.core.record import Record, one_agent, values_of
+from fedpoint.core.types import Data, Message, Model, Number, State, Tree
+from fedpoint.core.vector import take, wrap
+from fedpoint.experiment.metric import Metrics, measure
+from fedpoint.problems.base import Mine, Oracle
+from fedpoint.timing.base import Tick, Timing
+from fedpoint.timing.participation import Participation
+
+if TYPE_CHECKING:
+    from fedpoint.experiment.bound import Bound
+
+DRAWN = 64  # rounds of which the agents are looked at, where a scheme's moments are not known
+Kind = TypeVar("Kind", bound=Record)
+
+
+class Cast(NamedTuple):
+    """Who takes part in a rehearsal: records with numbers."""
+
+    algorithm: Algorithm
+    timing: Timing
+    channel: Channel
+    gather: Gather
+
+
+@double
+def rehearse(bound: Bound) -> None:
+    """One `FedpointError` where code that a user brought does not fit the round."""
+    e, problem = bound.experiment, bound.problem
+    for timing in nested(bound.timing, Timing):
+        places(timing, problem.agents)
+    model = wrap(bound.topology.one(bound.start))
+    dtype = jnp.result_type(*jax.tree.leaves(model))
+    cast = _in_precision(Cast(bound.algorithm, bound.timing, bound.channel, bound.gather), dtype)
+    metrics = tuple(sorted(e.metrics.items()))
+    at = Stream(NO_LUCK, np.int32(0), np.int32(0))
+    _round.eval_shape(bound.oracle, metrics, cast, problem.own, problem.common, problem.weights, model, at)
+    for timing in nested(bound.timing, Timing):
+        _look(timing, problem.weights)
+
+
+def nested(record: Kind, kind: type[Kind]) -> Iterator[Kind]:
+    """The records of a kind that one is made of, the innermost first."""
+    for value in values_of(record).values():
+        if isinstance(value, kind):
+            yield from nested(value, kind)
+    yield record
+
+
+def _in_precision(cast: Cast, dtype: np.dtype) -> Cast:
+    """Shapes, with real numbers in the model's precision as the engine has them."""
+
+    def shape(a: Number) -> jax.ShapeDtypeStruct:
+        own = np.asarray(a).dtype
+        return jax.ShapeDtypeStruct(np.shape(a), dtype if np.issubdtype(own, np.floating) else own)
+
+    return cast._replace(**{name: jax.tree.map(shape, getattr(cast, name)) for name in cast._fields})
+
+
+@partial(jax.jit, static_argnums=(0, 1))  # traced once for all experiments of its kind
+def _round(
+    oracle: Oracle, metrics: Metrics, cast: Cast, own: Data, common: Data, p: Array, model: Model, at: Stream
+) -> None:
+    mine = Mine(take(own, 0), common)
+    for method in nested(cast.algorithm, Algorithm):
+        agent = Agent(oracle, mine, at, None, None, True, p[0])
+        said = _method(one_agent(method, 0), model, agent, at.row())
+    if not cast.timing.per_repeat:
+        for timing in nested(cast.timing, Timing):
+            _tick(timing, p, at)
+    _channel(cast.channel, cast.algorithm, said)
+    _gather(cast.gather, said.message)
+    memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(p), *jnp.shape(a))), said.memory)
+    measure(metrics, cast.algorithm.read(said.hub, said.memory), said.hub, memory, at.round)
+
+
+class Said(NamedTuple):
+    """What a round has shown of a method, and who said it."""
+
+    hub: State
+    memory: State
+    message: Message
+    agent: Agent
+
+
+def _method(method: Algorithm, model: Model, agent: Agent, luck: Row) -> Said:
+    """init, say, local, combine, settle and read of a method, each checked."""
+    name = type(method).__name__
+
+    def call(function: Callable[..., Tree], *arguments: Tree) -> Tree:
+        with calling(f"{name}.{function.__name__}"):
+            return function(*arguments)
+
+    parts = "the hub's state", "an agent's memory"
+    hub, memory = begun = several(f"{name}.init", call(method.init, model), parts)
+    for part, value in zip(parts, begun, strict=True):
+        check_arrays(f"{name}.init", part, value)
+    if method.at_agents:  # hubs hold what they hear of the neighbours
+        hello = call(method.hello, model)
+        check_arrays(f"{name}.hello", "what neighbours know at first", hello)
+        hub = call(method.combine, hub, inbox_like(hello))
+    answer = call(method.local, call(method.say, hub, luck), memory, agent)
+    message, kept = several(f"{name}.local", answer, ("a message", "the agent's memory"))
+    check_arrays(f"{name}.local", "a message", message)
+    if not jax.tree.leaves(message):
+        raise FedpointError(f"{name}.local must return a message that holds an array; got {layout(message)}")
+    check_like(f"{name}.local", "the agent's memory as init made it", kept, memory)
+    combined = call(method.combine, hub, inbox_like(message))
+    check_like(f"{name}.combine", "the hub's state as it was", combined, hub)
+    check_like(f"{name}.settle", "the agent's memory as init made it", call(method.settle, hub, kept), memory)
+    check_like(f"{name}.read", "a model", call(method.read, hub, kept), model)
+    return Said(hub, memory, message, agent)
+
+
+def inbox_like(message: Message) -> Inbox:
+    """An inbox of such messages."""
+    one = jnp.ones((), jnp.result_type(*jax.tree.leaves(message)))
+    return Inbox(message, message, one, one)
+
+
+def places(timing: Timing, agents: int) -> int:
+    """How many places a round has."""
+    where = f"{type(timing).__name__}.slots"
+    with calling(where):
+        count = timing.slots(agents)
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise FedpointError(
+            f"{where} must return a whole number of at least 1: how many work in a round; got {count!r}"
+        )
+    return int(count)
+
+
+def _tick(timing: Timing, p: Array, at: Stream) -> None:
+    """Who works in a round, as arrays of the right shapes."""
+    where, agents = f"{type(timing).__name__}.tick", len(p)
+    with calling(where):
+        tick = timing.tick(timing.key_of(at.key, at.round), p, at.round)
+    if not isinstance(tick, Tick):
+        raise FedpointError(f"{where} must return an fp.Tick, such as fp.Tick.of(agents, weight); got {layout(tick)}")
+    count = agents if tick.agents is None else timing.slots(agents)
+    row, one = (count,), ()
+    expected = {
+        "agents": (row, "iu", "whole numbers"),
+        "heard": (row, "b", "truth values"),
+        "weight": (row, "f", "numbers"),
+        "share": (row, "f", "numbers"),
+        "asked": (one, "iu", "one whole number"),
+        "merge": (one, "b", "one truth value"),
+        "age": (row, "iu", "whole numbers"),
+    }
+    for name, (shape, kinds, words) in expected.items():
+        value = tick._asdict()[name]
+        if value is None and (name not in ("heard", "weight") or (name == "weight" and timing.on_network)):
+            continue
+        if np.shape(value) != shape or value is None or jnp.result_type(value).kind not in kinds:
+            what = f"{words} for the {count} places that slots() promises" if shape else words
+            raise FedpointError(f"{where}: {name} must be {what}; got {layout(value)}")
+
+
+def _look(timing: Timing, p: np.ndarray) -> None:
+    """Refuse a scheme of unknown moments that names agents who do not exist, or one of them twice."""
+    if not isinstance(timing, Participation) or timing.per_repeat or timing.knows_moments():
+        return
+    where = f"{type(timing).__name__}.tick"
+    shares = jnp.asarray(p)
+    ticks = jax.jit(jax.vmap(lambda r: timing.at(Key.of(0), shares, r)))(jnp.arange(DRAWN))
+    if ticks.agents is None:
+        return
+    for round, (agents, heard) in enumerate(zip(np.asarray(ticks.agents), np.asarray(ticks.heard), strict=True)):
+        named = agents[heard]
+        if ((agents < 0) | (agents >= len(p))).any():
+            raise FedpointError(
+                f"{where}: agents must be numbers from 0 to {len(p) - 1}; got {agents} in round {round}"
+            )
+        if len(set(named.tolist())) < len(named):
+            raise FedpointError(
+                f"{where}: agents that are heard must all be different; got {named} in round {round}. Give one of them "
+                "the whole weight, and heard=False to the others"
+            )
+
+
+def _channel(channel: Channel, method: Algorithm, said: Said) -> None:
+    """init, encode, decode, owed and release of a channel, each checked."""
+    if channel.plain():
+        return
+    name, message = type(channel).__name__, said.message
+
+    def call(function: Callable[..., Tree], *arguments: Tree) -> Tree:
+        with calling(f"{name}.{function.__name__}"):
+            return function(*arguments)
+
+    memory = call(channel.init, message)
+    check_arrays(f"{name}.init", "what the channel keeps at an agent", memory)
+    sent = call(channel.encode, message, memory, said.agent)
+    code, kept = several(f"{name}.encode", sent, ("what is sent", "what the channel keeps"))
+    check_like(f"{name}.encode", "what the channel keeps as init made it", kept, memory)
+    check_like(f"{name}.decode", "a message", call(channel.decode, code, message), message)
+    owed = call(channel.owed, memory, message)
+    if owed is not None:
+        check_like(f"{name}.owed", "a message", owed, message)
+    inbox = inbox_like(message)
+    released = call(channel.release, inbox, Hub(NO_LUCK.row(), jnp.int32(0), jnp.float64(1)))
+    check_like(f"{name}.release", "an inbox", released, inbox)
+    for function in (channel.bits, channel.omega):
+        number = call(function, message)
+        if isinstance(number, bool) or not isinstance(number, int | float | np.number):
+            raise FedpointError(f"{name}.{function.__name__} must return a number; got {layout(number)}")
+    if not channel.lossless:
+        with calling(f"{type(method).__name__}.acknowledge"):
+            known = one_agent(method, 0).acknowledge(said.memory, message, message)
+        check_like(f"{type(method).__name__}.acknowledge", "the agent's memory as init made it", known, said.memory)
+
+
+def _gather(gather: Gather, message: Message) -> None:
+    """location and inbox of a gather, each checked."""
+    if gather.conserves:
+        return
+    name, heard = type(gather).__name__, jnp.ones(2)
+    messages = jax.tree.map(lambda a: jnp.broadcast_to(a, (2, *jnp.shape(a))), message)
+    for leaf, one in zip(jax.tree.leaves(messages), jax.tree.leaves(message), strict=True):
+        with calling(f"{name}.location"):
+            middle = gather.location(leaf, heard / 2)
+        check_like(f"{name}.location", "the middle of messages", middle, one)
+    with calling(f"{name}.inbox"):
+        inbox = gather.inbox(messages, heard, heard)
+    check_like(f"{name}.inbox", "an inbox", inbox, inbox_like(message))
