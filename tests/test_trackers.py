@@ -72,7 +72,7 @@ def test_the_end_is_told_once_whatever_it_is():
 
 
 def test_runs_that_only_call_back_are_followed_too():
-    from fedpoint.engine.session import Progress
+    from fedpoint.engine.base import Progress
 
     notes = Notes()
     for round in (1, 2):

@@ -80,7 +80,7 @@ def test_runs_repeat_to_the_bit(clustered):
     assert len(set(states)) == len(states)
     # Models are not arrays: they are fitted again, from the labels they heard and their random states.
     models = a.models
-    a.session.restore(a.session.save())
+    a.session.restore(a.session.save(), a.session.round)
     assert (a.session.said == a.history[:, -1].reshape(2, -1)).all()
     assert all((m.predict(points) == n.predict(points)).all() for m, n in zip(models, a.session.models[0], strict=True))
     longer, whole = b.extend(4), relax(task, net, rounds=4, seed=4)

@@ -6,23 +6,26 @@ kept, none is ever saved, and each is a function of the labels it was fitted to 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.precision import double
 from fedpoint.core.random import Key
+from fedpoint.core.types import Data, Model, State, Tree
+from fedpoint.engine.base import Engine, Enough, Measure, measured
 from fedpoint.engine.exchange import Exchange
-from fedpoint.engine.program import Message
-from fedpoint.engine.session import Progress
-from fedpoint.engine.state import SCHEDULE
-from fedpoint.experiment import Experiment
+from fedpoint.engine.state import SCHEDULE, Message, Records, RunState
+from fedpoint.experiment.experiment import HISTORY_BYTES, Experiment
 from fedpoint.graphs.network import Network
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.timing.base import Context, Timing
@@ -53,9 +56,9 @@ def ticker(schedule: Timing, network: Network, seed: int, aged: bool) -> Callabl
         own = jax.tree.map(lambda a: jnp.asarray(a[repeat]), schedule) if schedule.per_repeat else schedule
         return own, Key.of(seed, repeat, SCHEDULE)
 
+    @double
     def drawn(repeat: int, tick: int) -> Working:
-        with jax.enable_x64(True):
-            who, heard, old = map(np.asarray, _draw(*of(repeat), tick, arcs.first, arcs.says, width, aged))
+        who, heard, old = map(np.asarray, _draw(*of(repeat), tick, arcs.first, arcs.says, width, aged))
         active, age = np.zeros(K, bool), fresh.copy()
         active[who[heard]] = True
         if aged:
@@ -66,7 +69,9 @@ def ticker(schedule: Timing, network: Network, seed: int, aged: bool) -> Callabl
 
 
 @partial(jax.jit, static_argnums=(5, 6))
-def _draw(schedule: Timing, key: Key, tick: Any, first: Any, says: Any, width: int, aged: bool) -> tuple[Any, Any, Any]:
+def _draw(
+    schedule: Timing, key: Key, tick: Array, first: Array, says: Array, width: int, aged: bool
+) -> tuple[Array, Array, Array | tuple]:
     """Nodes in their places, which of these work, and the ages of what each hears."""
     turn = schedule.tick(key, jnp.ones(len(first) - 1), tick)
     who = jnp.arange(len(first) - 1) if turn.agents is None else turn.agents
@@ -98,128 +103,207 @@ class Mail:
         )
 
 
-class Loop:
-    """A run in progress. `advance` goes on; everything is a function of the seed and the inputs.
+class AnyModelSession(Engine):
+    """FedRelax at work on models that only fit and predict.
 
     said: what all nodes say, (repeats, flat). heard: the labels each node's model was fitted to, in the same order.
-    fitted: the round in which it was, 0 for alone. Version k of what is said is the one before tick k, round k.
+    fitted_in: the round in which it was, 0 for alone. Version k of what is said is the one before tick k, round k.
     """
 
-    def __init__(self, experiment: Experiment):
-        self.experiment, self.algorithm, self.network = experiment, experiment.algorithm, experiment.network
-        self.problem: AnyModel = experiment.problem
-        self.seed, self.repeats = experiment.seed, experiment.repeats
-        problem, network, repeats = self.problem, self.network, self.repeats
-        self.exchange = Exchange(problem, network, float(self.algorithm.coupling))
-        self.timing = experiment.timing
+    def __init__(self, experiment: Experiment, rounds: int) -> None:
+        problem, network = experiment.problem, experiment.network
+        if not isinstance(problem, AnyModel) or network is None:
+            raise FedpointError("this engine is for fp.problems.AnyModel on a network")
+        self.task, self.graph, repeats, K = problem, network, experiment.repeats, problem.agents
+        self.exchange = Exchange(problem, network, float(experiment.algorithm.coupling))
+        self.said = np.zeros((repeats, *self.exchange.shape))
+        every = experiment.record_every or max(1, math.ceil(self.said.nbytes * (rounds + 1) / HISTORY_BYTES))
+        super().__init__(experiment, every)
+        self._timing = experiment.timing
         self.tick = ticker(Synchronous(), network, self.seed, False)
         self.depth, self.ready = 1, 0  # messages of a node that may be heard; timetables are good for so many rounds
-        self.round, self.seconds = 0, 0.0
-        K = problem.agents
-        self.said = np.zeros((repeats, *self.exchange.shape))
-        self.heard, self.fitted = np.zeros_like(self.said), np.zeros((repeats, K), int)
-        self.models: list[list[Any]] = [[None] * K for _ in range(repeats)]
-        self.losses = np.zeros((repeats, K))
+        self.heard, self.fitted_in = np.zeros_like(self.said), np.zeros((repeats, K), int)
+        self.models: list[list[Tree]] = [[None] * K for _ in range(repeats)]
+        self.local_losses = np.zeros((repeats, K))
         self.used = np.zeros((repeats, 3), np.int64)  # messages, numbers in them, fits
-        each = self.exchange.numbers.sum() // max(len(network.arcs.says), 1)
-        self.message = Message(
-            0, int(each), 8, 8.0 * int(each), None, None
-        )  # with sets by edge a mean; `LoopRun.floats` is exact
+        self.answered = np.full((repeats, K), -1)  # the latest version that a node has fitted to all of
         self.mail = Mail(repeats, K)
+        self._measure: Measure | None = None
         for r in range(repeats):
             self._work(r, np.ones(K, bool))
 
+    @property
+    def timing(self) -> Timing:
+        return self._timing
+
+    @property
+    def message(self) -> Message:
+        """With points by edge, messages differ: of a mean size."""
+        messages, numbers, _ = self.used.sum(0)
+        up = float(numbers / messages) if messages else 0.0
+        return Message(0, up, 8, 8 * up)
+
+    def explain(self) -> str:
+        return "nodes one after the other in Python"
+
     def prepare(self, rounds: int) -> None:
-        """A timetable up to a round, and how many versions of what was said it needs."""
         if rounds > self.ready:
             self.ready = power_of_two(rounds)
-            context = Context(network=self.network, seed=self.seed, repeats=self.repeats, rounds=self.ready)
-            self.timing = self.experiment.timing.bind(context)
+            context = Context(network=self.graph, seed=self.seed, repeats=self.repeats, rounds=self.ready)
+            self._timing = self.experiment.timing.bind(context)
             self.depth = max(self.depth, int(self.timing.depth(self.ready)))
-            self.tick = ticker(self.timing, self.network, self.seed, self.depth > 1)
+            self.tick = ticker(self.timing, self.graph, self.seed, self.depth > 1)
 
-    def times(self, rounds: np.ndarray) -> np.ndarray:
-        """(repeats, n): virtual seconds at the end of these rounds; a round is one where there is no clock."""
-        clock = self.timing.times()
-        if clock is None:
-            return np.broadcast_to(rounds.astype(float), (self.repeats, len(rounds)))
-        return np.concatenate([np.zeros((len(clock), 1)), clock], axis=1)[:, rounds]
-
+    @double
     def _states(self, repeat: int, round: int) -> np.ndarray:
         """(K,): random states of models fitted in a round."""
-        if not self.problem.draws:
-            return np.zeros(self.problem.agents, int)
-        with jax.enable_x64(True):
-            words = Key.of(self.seed, repeat, MODELS).fold(round).row().words((self.problem.agents,))[0]
+        if not self.task.draws:
+            return np.zeros(self.task.agents, int)
+        words = Key.of(self.seed, repeat, MODELS).fold(round).row().words((self.task.agents,))[0]
         return np.asarray(words).astype(int) >> 1
 
-    def refit(self, repeat: int, i: int) -> Any:
+    def refit(self, repeat: int, i: int) -> Tree:
         """A node's model again, from the labels it heard and the round in which it was fitted."""
-        round = int(self.fitted[repeat, i])
+        round = int(self.fitted_in[repeat, i])
         return self._fit(repeat, i, int(self._states(repeat, round)[i]))
 
-    def _fit(self, r: int, i: int, state: int) -> Any:
-        if self.fitted[r, i] == 0 or self.exchange.neighbours[i] == 0:
-            return self.problem.fit(i, state)
+    def _fit(self, r: int, i: int, state: int) -> Tree:
+        if self.fitted_in[r, i] == 0 or self.exchange.neighbours[i] == 0:
+            return self.task.fit(i, state)
         exchange = self.exchange
-        return self.problem.fit(i, state, exchange.points[i], self.heard[r, exchange.own(i)], exchange.weights(i))
+        return self.task.fit(i, state, exchange.points[i], self.heard[r, exchange.own(i)], exchange.weights(i))
 
     def _work(self, r: int, active: np.ndarray) -> None:
         """Fit the active nodes to what they have heard, and send what they say."""
         states, exchange = self._states(r, self.round), self.exchange
         for i in map(int, np.flatnonzero(active)):
-            self.fitted[r, i] = self.round
+            self.fitted_in[r, i] = self.round
             model = self.models[r][i] = self._fit(r, i, int(states[i]))
             if len(exchange.points[i]):
-                self.said[r, exchange.own(i)] = self.problem.say(i, model, exchange.points[i])
-            self.losses[r, i] = self.problem.local_loss(i, model)
+                self.said[r, exchange.own(i)] = self.task.say(i, model, exchange.points[i])
+            self.local_losses[r, i] = self.task.local_loss(i, model)
             self.mail.post(r, i, self.round, self.said[r, exchange.own(i)].copy(), self.depth)
         count = exchange.neighbours[active].sum(), exchange.numbers[active].sum(), active.sum()
         self.used[r] += np.array(count, np.int64)
 
-    def step(self) -> np.ndarray:
-        """One tick. Returns (repeats, K): the oldest version that each node heard, -1 for those that did not work."""
+    # How it goes on.
+
+    def _step(self) -> None:
+        """One tick."""
         k, self.said = self.round, self.said.copy()  # records keep the array as it was
         self.round += 1
-        oldest = np.full((self.repeats, self.problem.agents), -1)
         for r in range(self.repeats):
             active, age = self.tick(r, k)
             for i in map(int, np.flatnonzero(active)):
                 arcs = self.exchange.arcs_of(i)
                 versions = k - age[i, : len(arcs)]
-                oldest[r, i] = versions.min(initial=k)
+                self.answered[r, i] = max(self.answered[r, i], versions.min(initial=k))
                 if len(arcs):
                     known = [self.mail.look(r, j, v) for j, v in zip(self.exchange.says[arcs], versions, strict=True)]
                     self.heard[r, self.exchange.own(i)] = self.exchange.labels(i, known)
             self._work(r, active)
-        return oldest
 
-    def advance(
-        self,
-        rounds: int,
-        stop: Callable[[int, np.ndarray, None], bool] | float | None = None,
-        callbacks: Iterable[Callable[[Progress], Any]] = (),
-        keep: Callable[[], None] = lambda: None,
-    ) -> int:
-        """Go on to round `rounds`; `keep` is called after every round. Returns the round reached."""
-        callbacks = [callbacks] if callable(callbacks) else list(callbacks)
-        enough = None if stop is None else _stopper(stop, self)
-        self.prepare(rounds)
-        begun, since = time.perf_counter(), self.round
-        while self.round < rounds:
-            before = time.perf_counter()
-            oldest = self.step()
-            self.seconds += time.perf_counter() - before
-            keep()
-            if callbacks:
-                spent = time.perf_counter() - begun
-                rate = (self.round - since) / max(spent, 1e-9)
-                progress = Progress(self.round, rounds, spent, rate, self.exchange.shaped(self.said), None)
-                for callback in callbacks:
-                    callback(progress)
-            if enough is not None and enough(oldest):
-                break
-        return self.round
+    def segment(self, rounds: int) -> tuple[np.ndarray, Records]:
+        begun = time.perf_counter()
+        self._step()
+        self.seconds += time.perf_counter() - begun
+        if self.round % self.every:
+            return np.zeros(0, int), jax.tree.map(lambda a: a[:, :0], self._record())
+        return np.array([self.round]), self.now()
+
+    def next_size(self, size: int, took: float) -> int:
+        """Fits take their time: progress is told after every round."""
+        return 1
+
+    def mark(self) -> RunState | None:
+        """Segments are single rounds: nobody returns."""
+        return None
+
+    def back(self, round: int, mark: RunState | None) -> None:
+        raise FedpointError("models that are no arrays cannot return to an earlier round")
+
+    def _small_change(self, tolerance: float, last: Model) -> Enough:
+        """Whether predictions change little on average, from one time that every node has answered to all that was said
+        to the next; synchronously from round to round."""
+        reference, since = self.said, self.round
+
+        def enough(round: int, model: Model, error: np.ndarray | None) -> bool:
+            nonlocal reference, since
+            if (self.answered < since).any():
+                return False
+            change = float(((self.said - reference) ** 2).mean()) if self.said.size else 0.0
+            reference, since = self.said, self.round
+            return change <= tolerance
+
+        return enough
+
+    # What can be asked.
+
+    def model(self) -> Model:
+        """What nodes predict on the shared points."""
+        return self.exchange.shaped(self.said)
+
+    def _record(self) -> Records:
+        messages, _, fits = self.used.T
+        used = np.stack([np.zeros_like(messages), messages, fits], axis=-1)
+        metrics = {"local_losses": self.local_losses[:, None].copy(), "variation": self._variation()[:, None]}
+        return Records(self.model()[:, None], used[:, None], metrics)
+
+    def _variation(self) -> np.ndarray:
+        return self.exchange.variation(self.said)
+
+    def now(self) -> Records:
+        self._look()
+        return self._record()
+
+    def memories(self) -> State:
+        raise FedpointError("models that only fit and predict keep no memories: run.models has the fitted ones")
+
+    def whole(self) -> RunState:
+        raise FedpointError("models that only fit and predict have no state in arrays: run.models has the fitted ones")
+
+    def losses(self, records: Records) -> np.ndarray:
+        """sum_i (1/m_i) sum_r |y_r - h_i(x_r)|^2 + alpha variation."""
+        return records.metrics["local_losses"].sum(-1) + self.exchange.coupling * records.metrics["variation"]
+
+    def agent_losses(self, models: Model, metrics: Mapping[str, np.ndarray]) -> np.ndarray:
+        return metrics["local_losses"]
+
+    def variation(self, models: Model, metrics: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        return metrics["variation"]
+
+    def measure(self, data: Data) -> Measure:
+        """Of the list of a repeat's models, by the model of each row's node; without groups by the mean over nodes."""
+        if callable(data):
+            return data
+        X, y, *groups = data
+        return lambda models: self.task.measure(self.say(models, X, groups[0] if groups else None), y)
+
+    def watch(self, measure: Measure) -> None:
+        self._measure = measure
+        self._look()
+
+    def _look(self) -> None:
+        """Measure the current models, where somebody wants it."""
+        if self._measure is not None:
+            self.watched[self.round] = [measured(self._measure, models) for models in self.models]
+
+    def fitted(self) -> list[list[Tree]]:
+        return [list(models) for models in self.models]
+
+    def say(self, models: list[Tree], X: Data, groups: Data) -> np.ndarray:
+        """What each row's own node says of it; without groups the mean over nodes."""
+        task, X = self.task, self.task.check_rows(X)
+        if groups is None:
+            return np.mean([task.say(k, model, X) for k, model in enumerate(models)], axis=0)
+        groups = np.asarray(groups)
+        if groups.shape != (len(X),):
+            raise FedpointError(f"groups has shape {groups.shape}, but there are {len(X)} rows: one node's name a row")
+        said = np.zeros((len(X),) if task.classes is None else (len(X), len(task.classes)))
+        for name in np.unique(groups):
+            k, rows = task.node(name.item() if isinstance(name, np.generic) else name), groups == name
+            said[rows] = task.say(k, models[k], X[rows])
+        return said
 
     # Durable form: arrays. Models are fitted again.
 
@@ -228,21 +312,21 @@ class Loop:
         return {
             "said": self.said,
             "heard": self.heard,
-            "fitted": self.fitted,
-            "losses": self.losses,
+            "fitted": self.fitted_in,
+            "losses": self.local_losses,
             "used": self.used,
-            "round": np.array(self.round),
+            "answered": self.answered,
             "kept": np.array([len(box) for box in boxes]),
             "versions": np.array([version for box in boxes for version, _ in box]),
             "messages": np.concatenate([said for box in boxes for _, said in box]),
         }
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        if arrays["heard"].shape != self.heard.shape or arrays["fitted"].shape != self.fitted.shape:
+    def restore(self, arrays: Mapping[str, np.ndarray], round: int) -> None:
+        if arrays["heard"].shape != self.heard.shape or arrays["fitted"].shape != self.fitted_in.shape:
             raise FedpointError("the saved state does not fit this run: it has other nodes or shared points")
-        self.said, self.heard, self.fitted = (np.array(arrays[name]) for name in ("said", "heard", "fitted"))
-        self.losses, self.used = np.array(arrays["losses"]), np.array(arrays["used"])
-        self.round = int(arrays["round"])
+        self.said, self.heard, self.fitted_in = (np.array(arrays[name]) for name in ("said", "heard", "fitted"))
+        self.local_losses, self.used = np.array(arrays["losses"]), np.array(arrays["used"])
+        self.answered, self.round = np.array(arrays["answered"]), round
         kept, versions, messages = iter(arrays["kept"]), iter(arrays["versions"]), np.array(arrays["messages"])
         sizes, place = np.diff(self.exchange.first), 0
         for boxes in self.mail.box:
@@ -251,25 +335,4 @@ class Loop:
                 for _ in range(next(kept)):
                     box.append((int(next(versions)), messages[place : place + sizes[i]]))
                     place += int(sizes[i])
-        self.models = [[self.refit(r, i) for i in range(self.problem.agents)] for r in range(self.repeats)]
-
-
-def _stopper(stop: Any, loop: Loop) -> Callable[[np.ndarray], bool]:
-    """stop= as a function of how old was what the nodes heard in the last tick."""
-    if callable(stop):
-        return lambda oldest: bool(stop(loop.round, loop.exchange.shaped(loop.said), None))
-    if isinstance(stop, bool) or not (isinstance(stop, int | float) and stop > 0):
-        raise FedpointError(f"stop must be a tolerance above 0 or a function, got {stop!r}")
-    reference, since, answered = loop.said, loop.round, np.zeros((loop.repeats, loop.problem.agents), bool)
-
-    def enough(oldest: np.ndarray) -> bool:
-        """Small change counts only when every node has answered to what was said since the last look."""
-        nonlocal reference, since, answered
-        answered = answered | (oldest >= since)
-        if not answered.all():
-            return False
-        change = float(((loop.said - reference) ** 2).mean()) if loop.said.size else 0.0
-        reference, since, answered = loop.said, loop.round, np.zeros_like(answered)
-        return change <= stop
-
-    return enough
+        self.models = [[self.refit(r, i) for i in range(self.task.agents)] for r in range(self.repeats)]

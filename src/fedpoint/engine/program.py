@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,10 @@ from fedpoint.core.random import Key
 from fedpoint.core.vector import take, write
 from fedpoint.engine.cpu.kernel import apart, in_one_kernel
 from fedpoint.engine.layout import Layout
-from fedpoint.experiment.metric import measure
 from fedpoint.engine.precompute import draw_ahead
 from fedpoint.engine.round import one_round
-from fedpoint.engine.state import Inputs, Records, RunState, trial
+from fedpoint.engine.state import Inputs, Message, Records, RunState, trial
+from fedpoint.experiment.metric import measure
 
 
 def _segment(
@@ -150,18 +150,6 @@ def go_on(
     """All repeats `rounds` rounds on from round `first`. The state is donated."""
     numbers = (np.int32(n) for n in (first, rounds, every))
     return PROGRAMS[layout.threads](layout, swept, inputs, state, seeds, *numbers)
-
-
-class Message(NamedTuple):
-    """What a round moves: numbers in one message down and up, bytes of a number down and of a message up, and (models
-    sent, answers, field evaluations) of a round where they are always the same, else None."""
-
-    down: int
-    up: int
-    width: int
-    up_bytes: float
-    used: tuple[int, int, int] | None
-    evaluations: int | None  # of fields by one agent in a round, where tracing tells
 
 
 def message_of(model: Any, layout: Layout, inputs: Inputs) -> Message:

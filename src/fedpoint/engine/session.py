@@ -1,12 +1,11 @@
-"""A run in progress: segments of rounds, records, stopping, divergence, checkpoints."""
+"""How are all agents simulated in one process? Segments of rounds, records, divergence, checkpoints."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,103 +14,80 @@ import numpy as np
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.core.garbage import paused_collection
+from fedpoint.core.precision import double
+from fedpoint.core.types import Data, Model, State, Tree
 from fedpoint.core.vector import unwrap, unwrap_all, wrap
+from fedpoint.engine.base import Engine, Measure
 from fedpoint.engine.cpu import cache
 from fedpoint.engine.layout import Layout, choose, enough_samples
-from fedpoint.experiment.metric import measure
 from fedpoint.engine.program import go_on, message_of
-from fedpoint.engine.state import Inputs, Records, RunState, seeds_of, start_state, start_worlds
+from fedpoint.engine.state import Inputs, Message, Records, RunState, seeds_of, start_state, start_worlds
 from fedpoint.experiment.bound import Bound
+from fedpoint.experiment.metric import measure
 from fedpoint.graphs.topology import Topology
+from fedpoint.metrics.held_out import HeldOut
 from fedpoint.problems.base import Problem
 from fedpoint.timing.base import Timing
 from fedpoint.timing.mail import deepen, power_of_two
 
-if TYPE_CHECKING:
-    from fedpoint.graphs.network import Network
-
-PATIENCE = 0.25  # seconds of work between looks at stopping, progress and checkpoints
 TOO_FAR = 1e15  # times the start: a model this large has diverged
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What a callback gets after each segment. `model` and `error` lead with the repeat axis."""
-
-    round: int
-    rounds: int
-    seconds: float
-    rate: float  # rounds a second
-    model: Any
-    error: np.ndarray | None
-
-
-Callback = Callable[[Progress], Any]
-
-
-def cast(tree: Any, dtype: Any) -> Any:
+def cast(tree: Tree, dtype: np.typing.DTypeLike) -> Tree:
     """Floats of a tree in the model's precision; whole numbers as they are."""
-    return jax.tree.map(
-        lambda a: np.asarray(a, dtype) if np.issubdtype(np.asarray(a).dtype, np.floating) else np.asarray(a),
-        tree,
-    )
+
+    def one(a: Tree) -> np.ndarray:
+        a = np.asarray(a)
+        return a.astype(dtype, copy=False) if np.issubdtype(a.dtype, np.floating) else a
+
+    return jax.tree.map(one, tree)
 
 
 @partial(jax.jit, static_argnames=("layout", "counted"))
-def _start_compiled(layout: Layout, inputs: Inputs, models: Any, counted: bool) -> RunState:
+def _start_compiled(layout: Layout, inputs: Inputs, models: Model, counted: bool) -> RunState:
     return start_state(layout, inputs, models, counted)
 
 
-class Session:
-    """The algorithm at work on the problem. `advance(n)` goes on; everything is a function of seed and inputs."""
+class Session(Engine):
+    """The algorithm at work on the problem, all agents in this process.
 
-    sums: str | None = None  # how messages are added, where that is not left to the compiler
-    stated: dict[str, Any] | None = None  # what a folder states about the problem, where somebody has read all of it
+    swept: the algorithm with the numbers of every point of a sweep, on a leading axis.
+    """
 
-    def __init__(self, bound: Bound, every: int, swept: Algorithm | None = None):
+    @double
+    def __init__(self, bound: Bound, every: int, swept: Algorithm | None = None) -> None:
+        super().__init__(bound.experiment, every)
         cache.enable()
-        e = bound.experiment
-        self.bound, self.every, self.swept = bound, every, swept is not None
-        self.round, self.ready = 0, 0  # the round reached; timetables are good for so many
-        self.seconds = 0.0
-        self.first = (0, 0.0)  # rounds and seconds of the first segment, which compiles
-        self.lanes = e.repeats if swept is None else len(jax.tree.leaves(swept)[0])
+        self.bound, self.swept = bound, swept is not None
+        self.ready = 0  # timetables are good for so many rounds
+        repeats = self.experiment.repeats
+        self.lanes = repeats if swept is None else len(jax.tree.leaves(swept)[0])
         dtype = np.result_type(*jax.tree.leaves(bound.start))
-        with jax.enable_x64(True):
-            self.layout = choose(bound, self.lanes)
-            traced = cast(bound.algorithm if swept is None else swept, dtype)
-            inputs = Inputs(
-                traced,
-                self._timetables(),
-                self.problem.own_for(bound.algorithm),
-                self.problem.common,
-                self.problem.weights,
-                cast(bound.channel, dtype),
-                cast(bound.gather, dtype),
-                bound.wires,
-            )
-            # A sweep has the same draws at every point: differences are the hyper-parameter's.
-            self.seeds = jax.tree.map(lambda a: np.tile(a, self.lanes // e.repeats), seeds_of(e.seed, e.repeats))
-            one = traced if swept is None else jax.tree.map(lambda a: a[0], traced)
-            node = bound.topology.one(bound.start)
-            self.message = message_of(wrap(node), self.layout, inputs._replace(algorithm=one))
-            self.layout = enough_samples(self.layout, one, self.message.evaluations)
-            self.layout = replace(self.layout, metrics=tuple(sorted(e.metrics.items())))
-            self._begin(inputs)
+        layout = choose(bound, self.lanes)
+        traced = cast(bound.algorithm if swept is None else swept, dtype)
+        inputs = Inputs(
+            traced,
+            self._timetables(),
+            self.problem.own_for(bound.algorithm),
+            self.problem.common,
+            self.problem.weights,
+            cast(bound.channel, dtype),
+            cast(bound.gather, dtype),
+            bound.wires,
+        )
+        # A sweep has the same draws at every point: differences are the hyper-parameter's.
+        self.seeds = jax.tree.map(lambda a: np.tile(a, self.lanes // repeats), seeds_of(self.seed, repeats))
+        one = traced if swept is None else jax.tree.map(lambda a: a[0], traced)
+        self._message = message_of(wrap(bound.topology.one(bound.start)), layout, inputs._replace(algorithm=one))
+        layout = enough_samples(layout, one, self.message.evaluations)
+        self.layout = replace(layout, metrics=tuple(sorted(self.experiment.metrics.items())))
+        self._begin(inputs)
 
     # What it works on.
 
     @property
     def algorithm(self) -> Algorithm:
         return self.bound.algorithm
-
-    @property
-    def problem(self) -> Problem:
-        return self.bound.problem
-
-    @property
-    def network(self) -> Network | None:
-        return self.bound.network
 
     @property
     def timing(self) -> Timing:
@@ -122,20 +98,23 @@ class Session:
         return self.layout.topology
 
     @property
-    def start(self) -> Any:
-        return self.bound.start
-
-    @property
-    def seed(self) -> int:
-        return self.bound.experiment.seed
-
-    @property
     def exact(self) -> bool:
         return self.bound.exact
 
     @property
     def repeats(self) -> int:
         return self.lanes
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        return self.problem.weights if self.topology.by_node else None
+
+    @property
+    def message(self) -> Message:
+        return self._message
+
+    def explain(self) -> str:
+        return self.layout.explain()
 
     def _begin(self, inputs: Inputs) -> None:
         """Put everything where it is worked on: numbers and the state before the first round."""
@@ -158,10 +137,9 @@ class Session:
 
     def _timetables(self) -> Timing:
         """The timing as the program gets it."""
-        return self.timing.tiled(self.lanes // self.bound.experiment.repeats) if self.swept else self.timing
+        return self.timing.tiled(self.lanes // self.experiment.repeats) if self.swept else self.timing
 
     def prepare(self, rounds: int) -> None:
-        """Timetables and room for late messages up to a round."""
         if rounds <= self.ready:
             return
         self.ready = power_of_two(rounds)
@@ -169,37 +147,20 @@ class Session:
         self._retime()
         self._deepen(self.bound.topology.depth)
 
+    @double
     def _retime(self) -> None:
         """Give the program its new timetables."""
-        with jax.enable_x64(True):
-            self.inputs = self.inputs._replace(timing=jax.device_put(self._timetables()))
+        self.inputs = self.inputs._replace(timing=jax.device_put(self._timetables()))
 
+    @double
     def _deepen(self, depth: int) -> None:
         """Room for so many messages of each sender."""
         self.layout = replace(self.layout, topology=self.topology.deepened(power_of_two(depth)))
-        with jax.enable_x64(True):
-            mail = deepen(self.state.mail, self.topology.depth)
-        self.state = self.state._replace(mail=mail)
+        self.state = self.state._replace(mail=deepen(self.state.mail, self.topology.depth))
 
-    def times(self, rounds: np.ndarray) -> np.ndarray:
-        """(repeats, n): virtual seconds at the end of these rounds; a round is one where there is no clock."""
-        self.prepare(int(rounds.max(initial=0)))
-        clock = self.timing.times()
-        if clock is None:
-            return np.broadcast_to(rounds.astype(float), (self.repeats, len(rounds)))
-        table = np.concatenate([np.zeros((len(clock), 1)), clock], axis=1)
-        return np.tile(table[:, rounds], (self.lanes // len(clock), 1))
+    # How it goes on.
 
-    @cached_property
-    def solution(self) -> Any:
-        return self.bound.solution
-
-    def used(self, rounds: np.ndarray, records: Any) -> np.ndarray:
-        """(repeats, n, 3): models sent, answers and field evaluations up to the recorded rounds."""
-        if self.message.used is None:
-            return np.asarray(records)
-        return np.broadcast_to(np.outer(rounds, self.message.used), (self.repeats, len(rounds), 3))
-
+    @double
     def _call(self, rounds: int) -> Records:
         """Go on by so many rounds; the records that fall into them, on the host."""
         first, last = self.round, self.round + rounds
@@ -213,123 +174,88 @@ class Session:
         # A view would keep the room for all records of a segment, which is mostly empty.
         return kept if count == self.layout.capacity else jax.tree.map(np.copy, kept)
 
-    def advance(
-        self,
-        rounds: int,
-        stop: Callable[[int, Any, np.ndarray | None], bool] | None = None,
-        callbacks: Callback | Iterable[Callback] = (),
-        keep: Callable[[np.ndarray, Records], None] = lambda rounds, records: None,
-    ) -> int:
-        """Go on to round `rounds`, handing records to `keep` segment by segment. Returns the round reached."""
-        callbacks = [callbacks] if callable(callbacks) else list(callbacks)
-        self.prepare(rounds)
-        begun, since, size, stopped = time.perf_counter(), self.round, 1, False
-        while self.round < rounds and not stopped:
-            first, busy = self.round, self.seconds
-            # The state is donated, so a copy to return to: only when stopping may have to.
-            before = self.mark() if stop is not None else None
-            at, records = self._go(min(size, rounds - first))
-            size = self._next_size(size, self.seconds - busy)
-            errors = self.errors(records.model) if stop is not None or callbacks else None
-            if stop is not None:
-                enough = _first_enough(stop, at, records, errors)
-                stopped = enough is not None
-                if enough is not None and enough < self.round:  # go there again, to the same bits
-                    self.back(first, before)
-                    at, records = self._go(enough - first)
-                    errors = self.errors(records.model)
-            keep(at, records)
-            if callbacks:
-                spent = time.perf_counter() - begun
-                rate = (self.round - since) / max(spent, 1e-9)
-                progress = Progress(self.round, rounds, spent, rate, self.model(), _column(errors, -1))
-                for callback in callbacks:
-                    callback(progress)
-        return self.round
-
-    def mark(self) -> Any:
-        """A place to return to."""
+    def mark(self) -> RunState | None:
         return jax.tree.map(jnp.copy, self.state)
 
-    def back(self, round: int, mark: Any) -> None:
+    def back(self, round: int, mark: RunState | None) -> None:
+        assert mark is not None
         self.round, self.state = round, mark
 
-    def _go(self, rounds: int) -> tuple[np.ndarray, Records]:
-        """A segment of at most so many rounds: the recorded rounds in it and their records, checked to be finite."""
+    def segment(self, rounds: int) -> tuple[np.ndarray, Records]:
         first, begun = self.round, time.perf_counter()
         most = self.layout.capacity * self.every - first % self.every  # a begun window takes a place too
-        with jax.enable_x64(True):
-            records = self._call(min(rounds, most))
+        records = self._call(min(rounds, most))
         took = time.perf_counter() - begun
         self.seconds += took
         if self.first[0] == 0:
             self.first = (self.round - first, took)
         at = (np.arange(first // self.every, self.round // self.every) + 1) * self.every
         self._check_finite(at, records)
-        return at, records._replace(used=self.used(at, records.used))
+        return at, records._replace(used=self._used(at, records.used))
 
-    def _next_size(self, size: int, took: float) -> int:
-        """Segments of about the patience; the first one compiles and says nothing about the rounds."""
-        if took < PATIENCE or self.round == self.first[0]:
-            return size * 8
-        return max(1, size // 2) if took > 4 * PATIENCE else size
+    def _used(self, rounds: np.ndarray, counted: Tree) -> np.ndarray:
+        """(repeats, n, 3): models sent, answers and field evaluations up to these rounds."""
+        if self.message.used is None:
+            return np.asarray(counted)
+        return np.broadcast_to(np.outer(rounds, self.message.used), (self.repeats, len(rounds), 3))
 
-    def model(self) -> Any:
-        """The current model, one per repeat: the global one, or on a network one for each node."""
-        with jax.enable_x64(True):
-            read = jax.vmap(self.topology.per_hub(self.algorithm.read))(self.state.hub, self.state.memory)
+    # What can be asked.
+
+    @double
+    def model(self) -> Model:
+        read = jax.vmap(self.topology.per_hub(self.algorithm.read))(self.state.hub, self.state.memory)
         return jax.tree.map(np.asarray, unwrap(read))
 
-    def metrics(self) -> dict[str, np.ndarray]:
+    def now(self) -> Records:
+        used = np.zeros((self.repeats, 1, 3), np.int64)
+        if self.round:
+            counted = self.message.used is None
+            used = self._used(np.array([self.round]), np.asarray(self.whole().used)[:, None] if counted else ())
+        model, metrics = jax.tree.map(lambda a: a[:, None], (self.model(), self._metrics()))
+        return Records(model, used, metrics)
+
+    @double
+    def _metrics(self) -> dict[str, np.ndarray]:
         """The metrics of the current state, (repeats, ...)."""
         if not self.layout.metrics:
             return {}
         state, read = self.whole(), self.topology.per_hub(self.algorithm.read)
 
-        def one(hub: Any, memory: Any) -> dict[str, jax.Array]:
+        def one(hub: State, memory: State) -> dict[str, jax.Array]:
             return measure(self.layout.metrics, read(hub, memory), hub, memory, self.round)
 
-        with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(state.hub, state.memory))
+        return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(state.hub, state.memory))
+
+    @cached_property
+    def solution(self) -> Model | None:  # type: ignore[override]
+        return self.bound.solution
 
     @property
     def knows_solution(self) -> bool:
-        """Whether errors cost next to nothing: the solution was asked for before, or a formula gives it."""
+        """It was asked for before, or a formula gives it."""
         return "solution" in vars(self) or (self.problem.solved and not self.algorithm.at_agents)
 
-    @property
-    def speed(self) -> float:
-        """Rounds a second; compilation, which is in the first segment, counts only when there was no other."""
-        rounds, seconds = self.first
-        if self.round > rounds and self.seconds > seconds:
-            return (self.round - rounds) / (self.seconds - seconds)
-        return self.round / max(self.seconds, 1e-9)
-
-    def memories(self) -> Any:
-        """What agents keep, (repeats, agents, ...), completed by what they would hear next."""
+    def memories(self) -> State:
         return jax.tree.map(np.asarray, unwrap_all(self.settled()))
 
-    def settled(self) -> Any:
-        """The same as the algorithm holds it."""
-        state = self.whole()
-        with jax.enable_x64(True):
+    @double
+    def settled(self) -> State:
+        """The memories as the algorithm holds them."""
 
-            def settled(algorithm: Algorithm, hub: Any, memory: Any) -> Any:
-                return self.topology.settled(algorithm, hub, memory, self.problem.agents)
+        def settled(algorithm: Algorithm, hub: State, memory: State) -> State:
+            return self.topology.settled(algorithm, hub, memory, self.problem.agents)
 
-            axes = (0 if self.swept else None, 0, 0)
-            return jax.vmap(settled, in_axes=axes)(self.traced(), state.hub, state.memory)
+        state, axes = self.whole(), (0 if self.swept else None, 0, 0)
+        return jax.vmap(settled, in_axes=axes)(self.traced(), state.hub, state.memory)
 
     def whole(self) -> RunState:
-        """The state, of all agents."""
         return self.state
 
     def traced(self) -> Algorithm:
         """The algorithm with its numbers as the program has them."""
         return self.inputs.algorithm
 
-    def errors(self, models: Any) -> np.ndarray | None:
-        """Squared distance to the solution, over all but the two leading axes; on a network a mean over the nodes."""
+    def errors(self, models: Model) -> np.ndarray | None:
         if self.solution is None:
             return None
         total = 0.0
@@ -338,6 +264,27 @@ class Session:
             gap = a.astype(np.float64) - np.asarray(b)
             total = total + (gap**2).sum(axis=tuple(range(2, a.ndim))) / nodes
         return np.asarray(total)
+
+    def losses(self, records: Records) -> np.ndarray:
+        return objective(self.problem, self.topology.by_node, records.model)
+
+    def agent_losses(self, models: Model, metrics: Mapping[str, np.ndarray]) -> np.ndarray:
+        if self.topology.by_node:
+            return self.problem.own_losses(models)
+        each = [jax.tree.map(lambda a, r=r: a[r], models) for r in range(self.repeats)]
+        return np.stack([self.problem.losses(model) for model in each])
+
+    def variation(self, models: Model, metrics: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """Sum over edges of A_ij |w_i - w_j|^2."""
+        if self.network is None:
+            return None
+        i, j = self.network.edges.T
+        leaves = jax.tree.leaves(models)
+        gaps = [((a[:, :, i] - a[:, :, j]) ** 2).sum(axis=tuple(range(3, a.ndim))) for a in leaves]
+        return np.asarray(sum(gap @ self.network.weights for gap in gaps))
+
+    def measure(self, data: Data) -> Measure:
+        return data if callable(data) else HeldOut(self.problem, data, own=self.topology.by_node)
 
     @cached_property
     def _largest_start(self) -> float:
@@ -358,7 +305,7 @@ class Session:
 
     def _divergence(self, round: int) -> str:
         text = f"{self.algorithm.card.title} diverged: the model left the finite numbers by round {round}"
-        step = self.bound.experiment.algorithm.step
+        step = self.experiment.algorithm.step
         if isinstance(step, float):
             text += f" with step {step:g}"
         return text + self.algorithm.advice(self.problem, self.network, self.exact)
@@ -368,36 +315,33 @@ class Session:
     def save(self) -> dict[str, np.ndarray]:
         return flatten(self.state)
 
-    def restore(self, arrays: dict[str, np.ndarray], round: int) -> None:
+    def restore(self, arrays: Mapping[str, np.ndarray], round: int) -> None:
         if ".mail.stamp" in arrays:  # there may be room for more messages than a run needs at its start
             self._deepen(arrays[".mail.stamp"].shape[-1])
         self.state = unflatten(self.state, arrays)
         self.round = round
 
 
-def _largest(model: Any) -> float:
+def objective(problem: Problem, own: bool, models: Model) -> np.ndarray:
+    """(repeats, n): sum_k p_k f_k at recorded models; own: each agent at its own. A pass over all data."""
+    lead = jax.tree.leaves(models)[0].shape[:2]
+    flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), models)
+    found = problem.own_losses(flat) @ problem.weights if own else problem.objective(flat)
+    return np.asarray(found).reshape(lead)
+
+
+def _largest(model: Model) -> float:
     return max(float(np.abs(a).max(initial=0)) for a in jax.tree.leaves(model))
 
 
-def _first_enough(stop: Callable, at: np.ndarray, records: Records, errors: np.ndarray | None) -> int | None:
-    """The first recorded round at which `stop` says so."""
-    for i, r in enumerate(at):
-        if stop(int(r), jax.tree.map(lambda a, i=i: a[:, i], records.model), _column(errors, i)):
-            return int(r)
-    return None
-
-
-def _column(errors: np.ndarray | None, i: int) -> np.ndarray | None:
-    return None if errors is None or not errors.shape[1] else errors[:, i]
-
-
-def flatten(tree: Any) -> dict[str, np.ndarray]:
+def flatten(tree: Tree) -> dict[str, np.ndarray]:
     """A pytree of arrays as a flat dictionary, by path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path) or "model": np.asarray(leaf) for path, leaf in leaves}
 
 
-def unflatten(like: Any, arrays: dict[str, np.ndarray]) -> Any:
+@double
+def unflatten(like: Tree, arrays: Mapping[str, np.ndarray]) -> Tree:
     """The pytree again, shaped `like` another; refused where names or shapes differ."""
     leaves, tree = jax.tree_util.tree_flatten_with_path(like)
     found = []
@@ -406,5 +350,4 @@ def unflatten(like: Any, arrays: dict[str, np.ndarray]) -> Any:
         if name not in arrays or arrays[name].shape != np.shape(leaf):
             raise FedpointError(f"saved state does not fit this run: {name} is missing or has another shape")
         found.append(arrays[name])
-    with jax.enable_x64(True):
-        return jax.tree.map(jnp.asarray, jax.tree.unflatten(tree, found))
+    return jax.tree.map(jnp.asarray, jax.tree.unflatten(tree, found))

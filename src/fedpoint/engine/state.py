@@ -47,6 +47,18 @@ def seeds_of(seed: int, repeats: int) -> tuple:
     return tuple(tuple(Key.of(seed, repeat, purpose)) for purpose in (AGENTS, SCHEDULE, HUB))
 
 
+class Message(NamedTuple):
+    """What a round moves: numbers in one message down and up, bytes of a number down and of a message up, and (models
+    sent, answers, field evaluations) of a round where they are always the same, else None."""
+
+    down: float
+    up: float
+    width: int
+    up_bytes: float
+    used: tuple[int, int, int] | None = None
+    evaluations: int | None = None  # of fields by one agent in a round, where tracing tells
+
+
 class RunState(NamedTuple):
     """All that the next round needs, and what was used so far (models sent, answers, field evaluations).
 

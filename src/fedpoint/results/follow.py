@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fedpoint.engine.session import Callback
+from fedpoint.engine.base import Callback
 from fedpoint.store.records import RoundRecords
 
 if TYPE_CHECKING:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -21,7 +20,9 @@ import numpy as np
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import finite
-from fedpoint.engine.session import Callback, Session, flatten
+from fedpoint.core.types import Data, Model, Plain, State, Tree
+from fedpoint.engine.base import Callback, Engine, Stop, measured
+from fedpoint.engine.session import flatten, objective
 from fedpoint.engine.state import Records
 from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.metrics.held_out import HeldOut
@@ -38,78 +39,6 @@ if TYPE_CHECKING:  # matplotlib, and scipy, which runs with a fusion center can 
 
 EVALUATIONS = 200  # at most so many recorded rounds are evaluated on held-out data
 
-Stop = float | Callable[[int, Any, np.ndarray | None], bool]
-
-
-class RunBase(ABC):
-    """What all runs have, whatever their models are. Everything leads with the repeat axis.
-
-    rounds: (n,) the recorded rounds, from 0 on. used: (repeats, n, 3), models sent, answers and field evaluations.
-    evaluation: held-out metrics by name, (repeats, m), at `evaluated_rounds`.
-    """
-
-    evaluation: dict[str, np.ndarray]
-    evaluated_rounds: np.ndarray
-
-    @property
-    @abstractmethod
-    def rounds(self) -> np.ndarray: ...
-
-    @property
-    @abstractmethod
-    def used(self) -> np.ndarray: ...
-
-    @property
-    @abstractmethod
-    def error(self) -> np.ndarray | None:
-        """(repeats, n): squared distance to the solution, None where it is not known."""
-
-    @property
-    @abstractmethod
-    def has_loss(self) -> bool: ...
-
-    @property
-    @abstractmethod
-    def loss(self) -> np.ndarray:
-        """(repeats, n): the objective."""
-
-    @property
-    @abstractmethod
-    def time(self) -> np.ndarray:
-        """(repeats, n): virtual seconds at the recorded rounds; a round is a second where there is no clock."""
-
-    @property
-    @abstractmethod
-    def cost(self) -> Cost:
-        """Messages, numbers, bytes and field evaluations; a mean over repeats."""
-
-    @property
-    @abstractmethod
-    def fairness(self) -> list[Fairness]:
-        """Fairness of each repeat's end over the agents."""
-
-    def _check_longer(self, rounds: int, reached: int) -> None:
-        if rounds <= reached:
-            raise FedpointError(f"the run has {reached} rounds already: extend it to more")
-
-    def plot(
-        self, path: str | None = None, what: str | None = None, x: str = "rounds", title: str | None = None
-    ) -> Figure:
-        """Draw the curves (default: of the error, where it can be known); saved when `path` is given."""
-        from fedpoint.show.plots import curves
-
-        return curves([self], path=path, what=what or self._measure, x=x, title=title)
-
-    @property
-    def _measure(self) -> str:
-        """What is drawn where nothing else is asked for."""
-        return "error"
-
-    def _repr_html_(self) -> str:
-        from fedpoint.show.html import run_html
-
-        return run_html(self)
-
 
 @dataclass(frozen=True)
 class RunInfo:
@@ -123,41 +52,45 @@ class RunInfo:
     weights: np.ndarray | None  # p_k, where agents are the nodes of a network
     engine: str  # what the engine chose
     speed: float  # rounds a second
+    fitted: Sequence[list[Tree]] = ()  # the final models of each repeat's nodes, where these are no arrays
 
     @classmethod
-    def of(cls, session: Session) -> RunInfo:
-        problem, message = session.problem, session.message
+    def of(cls, session: Engine) -> RunInfo:
+        message = session.message
         return cls(
             session.seed,
             session.repeats,
             session.every,
-            problem.agents,
+            session.problem.agents,
             (message.down, message.up, message.width, message.up_bytes),
-            None if session.network is None else problem.weights,
-            session.layout.explain(),
+            session.weights,
+            session.explain(),
             session.speed,
+            session.fitted(),
         )
 
 
-class Run(RunBase):
+class Run:
     """The result of a run. Everything leads with the repeat axis.
 
-    rounds: (n,) the recorded rounds, from 0 on. history: the global models at them, (repeats, n, ...).
-    error: (repeats, n) squared distance to the solution, None where it is not known. loss: (repeats, n) the
-    objective sum_k p_k f_k. Both are computed when first asked for. metrics: by name, (repeats, n, ...).
+    rounds: (n,) the recorded rounds, from 0 on. history: the global models at them, (repeats, n, ...); of models that
+    are no arrays what they predict on the shared points. used: (repeats, n, 3), models sent, answers and field
+    evaluations. error: (repeats, n) squared distance to the solution, None where it is not known. loss: (repeats, n)
+    the objective sum_k p_k f_k. Both are computed when first asked for. metrics: by name, (repeats, n, ...).
+    evaluation: held-out metrics by name, (repeats, m), at `evaluated_rounds`.
     """
 
     def __init__(
         self,
         records: RoundRecords,
         info: RunInfo,
-        session: Session | None = None,
+        session: Engine | None = None,
         folder: Store | None = None,
         measures: Measures = Measures(),  # noqa: B008 - frozen
     ):
         self.records, self.info, self.folder, self.measures = records, info, folder, measures
         self._session = session
-        self.evaluation = {}
+        self.evaluation: dict[str, np.ndarray] = {}
         self.evaluated_rounds = np.zeros(0, int)
         self.held_out: dict[str, np.ndarray] = {}  # of the final model: (repeats, agents), nan where there is no row
         self.final_loss: np.ndarray | None = None  # (repeats,), where it was evaluated
@@ -166,13 +99,13 @@ class Run(RunBase):
     # What was run.
 
     @property
-    def session(self) -> Session:
+    def session(self) -> Engine:
         """The engine's side of it, from which the run can go on."""
         if self._session is None:
             self._session = self._make_session()
         return self._session
 
-    def _make_session(self) -> Session:
+    def _make_session(self) -> Engine:
         raise FedpointError("this run cannot go on")
 
     @property
@@ -217,7 +150,7 @@ class Run(RunBase):
         return self.records.rounds
 
     @property
-    def history(self) -> Any:
+    def history(self) -> Model:
         return self.records.model
 
     @property
@@ -238,7 +171,7 @@ class Run(RunBase):
 
     @property
     def has_loss(self) -> bool:
-        return self.problem.has_loss
+        return self.records.loss is not None or self.problem.has_loss
 
     @property
     def loss(self) -> np.ndarray:
@@ -247,7 +180,7 @@ class Run(RunBase):
             complete = known is not None and not np.isnan(known).any()
             # All at once where one is missing: the same bits, however many were evaluated while the run went on.
             if known is None or not complete:
-                known = losses(self.problem, self.network, self.history)
+                known = objective(self.problem, self.info.weights is not None, self.history)
             self._loss = known
         return self._loss
 
@@ -262,52 +195,59 @@ class Run(RunBase):
         return self.rounds[there], found[:, there]
 
     @property
-    def last(self) -> Any:
+    def last(self) -> Model:
         """What was recorded last, of each repeat."""
         return self.records.last  # not the session's, which goes on when the run is extended
 
     @property
-    def model(self) -> Any:
+    def model(self) -> Model:
         """The final global model of each repeat; on a network the nodes' mean, weighted by p_k."""
         return self.last if self.info.weights is None else mean_model(self.last, self.info.weights)
 
     @property
-    def models(self) -> Any:
-        """The final model of each agent, (repeats, agents, ...): with a fusion center all hold the global one."""
+    def models(self) -> Tree:
+        """The final model of each agent, (repeats, agents, ...): with a fusion center all hold the global one.
+
+        Of models that are no arrays a list, those of the first repeat; `repeat_models` has all.
+        """
+        if self.info.fitted:
+            return self.info.fitted[0]
         if self.info.weights is not None:
             return self.last
         K = self.info.agents
         return jax.tree.map(lambda a: np.broadcast_to(a[:, None], (len(a), K, *a.shape[1:])), self.last)
 
+    @property
+    def repeat_models(self) -> Sequence[list[Tree]]:
+        """The final models of each repeat's nodes, where these are no arrays."""
+        return self.info.fitted
+
     @cached_property
     def variation(self) -> np.ndarray | None:
-        """(repeats, n): sum over edges of A_ij |w_i - w_j|^2 at the recorded rounds; None without a network."""
-        if self.network is None:
-            return None
-        i, j = self.network.edges.T
-        leaves = jax.tree.leaves(self.history)
-        gaps = [((a[:, :, i] - a[:, :, j]) ** 2).sum(axis=tuple(range(3, a.ndim))) for a in leaves]
-        return np.asarray(sum(gap @ self.network.weights for gap in gaps))
+        """(repeats, n): sum over edges of A_ij |w_i - w_j|^2 at the recorded rounds, or, of models that are no arrays,
+        of A_ij (1/m') sum_x |h_i(x) - h_j(x)|^2 over shared points; None without a network."""
+        return self.session.variation(self.history, self.metrics)
 
     @property
     def time(self) -> np.ndarray:
+        """(repeats, n): virtual seconds at the recorded rounds; a round is a second where there is no clock."""
         return self.session.times(self.rounds)
 
     @property
-    def memories(self) -> Any:
+    def memories(self) -> State:
         """What agents keep between rounds, (repeats, agents, ...)."""
         return self.session.memories()
 
     @property
     def cost(self) -> Cost:
+        """Messages, numbers, bytes and field evaluations; a mean over repeats."""
         return Cost.of(int(self.rounds[-1]), self.used[:, -1].mean(0), self.info.message)
 
     @property
     def fairness(self) -> list[Fairness]:
         """Fairness of each repeat's final model over the agents."""
-        if self.info.weights is not None:
-            return [fairness(losses) for losses in self.problem.own_losses(self.models)]
-        return [fairness(self.problem.losses(take_repeat(self.model, r))) for r in range(self.repeats)]
+        last = {name: values[:, -1] for name, values in self.metrics.items()}
+        return [fairness(losses) for losses in self.session.agent_losses(self.last, last)]
 
     # What can be done with it.
 
@@ -316,37 +256,84 @@ class Run(RunBase):
         rounds: int,
         stop: Stop | None = None,
         callbacks: Callback | Iterable[Callback | Following] = (),
-        evaluate: Any = None,
+        evaluate: Data = None,
     ) -> Run:
         """The same run, gone on to `rounds` rounds in all: the bits of a run that was that long from the start."""
-        self._check_longer(rounds, self.session.round)
+        reached = self.session.round
+        if rounds <= reached:
+            raise FedpointError(f"the run has {reached} rounds already: extend it to more")
+        if int(self.rounds[-1]) != reached:
+            raise FedpointError("this run was extended before: extend the longer one")
         return drive(self, rounds, stop, callbacks, evaluate)
 
-    def evaluate(self, data: Any) -> None:
+    def final(self, repeat: int = 0) -> Model:
+        """One repeat's final model: the global one, or those of all nodes."""
+        return self.info.fitted[repeat] if self.info.fitted else take_repeat(self.last, repeat)
+
+    def evaluate(self, X: Data, y: Data, groups: Data = None, repeat: int = 0) -> dict[str, float]:
+        """Metrics of the final model on held-out rows; groups: the names of the agents whose they are."""
+        return self.session.measure((X, y) if groups is None else (X, y, groups))(self.final(repeat))
+
+    def predict(self, X: Data, groups: Data = None, repeat: int = 0) -> np.ndarray:
+        """Predictions by the fitted model of each row's node, whose names (or numbers) `groups` has.
+
+        Without groups it is not known whose rows these are, and all nodes are asked: the mean of their predictions, or
+        the class of the highest mean probability. A warning says so.
+        """
+        said = self.session.say(self.final(repeat), X, groups)
+        if groups is None:
+            warnings.warn("no groups are given: predictions are the mean over all nodes' models", stacklevel=2)
+        return self.problem.labels(said)
+
+    def predict_proba(self, X: Data, groups: Data = None, repeat: int = 0) -> np.ndarray:
+        """(n, classes): the same as probabilities, in the order of `problem.classes`."""
+        said = self.session.say(self.final(repeat), X, groups)
+        if said.ndim == 1:
+            raise FedpointError("the models are regressors: they have no probabilities")
+        return said
+
+    def plot(
+        self, path: str | None = None, what: str | None = None, x: str = "rounds", title: str | None = None
+    ) -> Figure:
+        """Draw the curves (default: the error, or the loss of models that are no arrays); saved when `path` is given."""
+        from fedpoint.show.plots import curves
+
+        return curves([self], path=path, what=what or ("loss" if self.info.fitted else "error"), x=x, title=title)
+
+    def _repr_html_(self) -> str:
+        from fedpoint.show.html import run_html
+
+        return run_html(self)
+
+    def held_out_at_records(self, data: Data) -> None:
         """Held-out metrics at (at most 200 of) the recorded rounds, into `evaluation`."""
+        measure = self.session.measure(data)
+        if self.info.fitted:
+            at = np.array([round for round in self.rounds if round in self.session.watched], int)
+            rows = [[self.session.watched[round][r] for round in at] for r in range(self.repeats)]
+            self.evaluated_rounds, self.evaluation = at, _by_name(rows)
+            return
         n = len(self.rounds)
         chosen = np.unique(np.linspace(0, n - 1, min(n, EVALUATIONS)).round().astype(int))
-        measure = data if callable(data) else HeldOut(self.problem, data, own=self.network is not None)
-        rows = [
-            [measure(jax.tree.map(lambda a, r=r, i=i: a[r, i], self.history)) for i in chosen]
-            for r in range(self.repeats)
-        ]
-        if not isinstance(rows[0][0], dict):
-            raise FedpointError(f"evaluate= must return a dictionary of numbers, got {rows[0][0]!r}")
+        at_records = [[take_record(self.history, r, i) for i in chosen] for r in range(self.repeats)]
         self.evaluated_rounds = self.rounds[chosen]
-        self.evaluation = {name: np.array([[float(m[name]) for m in row] for row in rows]) for name in rows[0][0]}
+        self.evaluation = _by_name([[measured(measure, model) for model in models] for models in at_records])
         if isinstance(measure, HeldOut) and measure.agent is not None:
-            each: list[Any] = [measure.agents(take_repeat(self.last, r)) for r in range(self.repeats)]
+            each = [measure.agents(self.final(r)) or {} for r in range(self.repeats)]
             self.held_out = {name: np.stack([found[name] for found in each]) for name in each[0]}
 
-    def description(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def description(self) -> tuple[dict[str, Plain], dict[str, Plain]]:
         """The algorithm in plain types, and how rows of data become predictions."""
+        if self.info.fitted:
+            raise FedpointError(
+                "models that only fit and predict are no arrays: save run.models with their own library"
+            )
         from fedpoint.store.describe import describe_algorithm  # loads all methods
         from fedpoint.store.export import use_of
 
         return describe_algorithm(self.algorithm), use_of(self.problem, take_repeat(self.model, 0))
 
-    def manifest(self, repeat: int = 0) -> dict[str, Any]:
+    def manifest(self, repeat: int = 0) -> dict[str, Plain]:
         """What a program must know to use the model."""
         from fedpoint.store.statement import versions
 
@@ -380,25 +367,23 @@ def export(run: Run, path: str | Path, repeat: int = 0) -> None:
     run.export(path, repeat)
 
 
-def objective_of(problem: Problem, network: Network | None, models: Any) -> np.ndarray:
-    """(n,): sum_k p_k f_k at each of n models, on a network each agent's at its own."""
-    return problem.objective(models) if network is None else problem.own_losses(models) @ problem.weights
-
-
-def losses(problem: Problem, network: Network | None, models: Any) -> np.ndarray:
-    """(repeats, n): the objective at recorded models. A pass over all data for each."""
-    lead = jax.tree.leaves(models)[0].shape[:2]
-    flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), models)
-    return np.asarray(objective_of(problem, network, flat)).reshape(lead)
-
-
-def mean_model(models: Any, weights: np.ndarray) -> Any:
+def mean_model(models: Model, weights: np.ndarray) -> Model:
     """sum_k p_k w_k over the second axis."""
     return jax.tree.map(lambda a: np.tensordot(a, weights.astype(a.dtype), axes=(1, 0)), models)
 
 
-def take_repeat(model: Any, repeat: int) -> Any:
+def take_repeat(model: Model, repeat: int) -> Model:
     return jax.tree.map(lambda a: a[repeat], model)
+
+
+def take_record(history: Model, repeat: int, i: int) -> Model:
+    return jax.tree.map(lambda a: a[repeat, i], history)
+
+
+def _by_name(rows: list[list[dict[str, float]]]) -> dict[str, np.ndarray]:
+    """(repeats, m) of each name, of dictionaries by repeat and record."""
+    names = rows[0][0] if rows and rows[0] else ()
+    return {name: np.array([[found[name] for found in row] for row in rows]) for name in names}
 
 
 # How it is made.
@@ -406,50 +391,41 @@ def take_repeat(model: Any, repeat: int) -> Any:
 
 @dataclass(frozen=True)
 class Recorder:
-    """Records of a session, with what is evaluated beside them."""
+    """Records of a run, with what is evaluated beside them."""
 
-    session: Session
+    session: Engine
     measures: Measures
 
     def take(self, rounds: np.ndarray, records: Records) -> RoundRecords:
         """The records of a segment."""
-        model, metrics = records.model, dict(records.metrics or {})
-        error = self.session.errors(model) if self.measures.errors else None
-        return RoundRecords(rounds, model, records.used, metrics, error, self._losses(rounds, model))
+        return self._with(rounds, records, self._losses(rounds, records))
 
     def now(self) -> RoundRecords:
-        """A record of the current state."""
-        session = self.session
-        model = jax.tree.map(lambda a: a[:, None], session.model())
-        at = np.array([session.round])
-        counted = session.message.used is None and session.round > 0
-        used = np.zeros((session.repeats, 1, 3), np.int64)
-        if session.round:
-            used = session.used(at, np.asarray(session.whole().used)[:, None] if counted else ())
-        metrics = {name: values[:, None] for name, values in session.metrics().items()}
-        error = session.errors(model) if self.measures.errors else None
-        loss = None if self.measures.losses_every is None else self._loss(model, 0)[:, None]
-        return RoundRecords(at, model, used, metrics, error, loss)
+        """A record of the current state, with its loss where some are evaluated."""
+        records, at = self.session.now(), np.array([self.session.round])
+        loss = None if self.measures.losses_every is None else self.session.losses(records)
+        return self._with(at, records, loss)
+
+    def _with(self, rounds: np.ndarray, records: Records, loss: np.ndarray | None) -> RoundRecords:
+        error = self.session.errors(records.model) if self.measures.errors else None
+        return RoundRecords(rounds, records.model, records.used, dict(records.metrics or {}), error, loss)
 
     def off_grid(self) -> RoundRecords | None:
         """A record of the current state, where it would not be one."""
         return self.now() if self.session.round % self.session.every else None
 
-    def _losses(self, rounds: np.ndarray, models: Any) -> np.ndarray | None:
+    def _losses(self, rounds: np.ndarray, records: Records) -> np.ndarray | None:
         """(repeats, n), nan where passed over. One record at a time: the same bits however records are cut."""
         if self.measures.losses_every is None:
             return None
         found = np.full((self.session.repeats, len(rounds)), np.nan)
         for i in np.flatnonzero(rounds % self.measures.losses_every == 0):
-            found[:, i] = self._loss(models, int(i))
+            one = jax.tree.map(lambda a, i=i: a[:, i : i + 1], records)
+            found[:, i] = self.session.losses(one)[:, 0]
         return found
 
-    def _loss(self, models: Any, i: int) -> np.ndarray:
-        problem, network = self.session.problem, self.session.network
-        return losses(problem, network, jax.tree.map(lambda a: a[:, i : i + 1], models))[:, 0]
 
-
-def begin(session: Session, measures: Measures = Measures()) -> Run:  # noqa: B008 - frozen
+def begin(session: Engine, measures: Measures = Measures()) -> Run:  # noqa: B008 - frozen
     """The run before its first round: it records the start."""
     return Run(Recorder(session, measures).now(), RunInfo.of(session), session, measures=measures)
 
@@ -459,19 +435,21 @@ def drive(
     rounds: int,
     stop: Stop | None = None,
     callbacks: Callback | Iterable[Callback | Following] = (),
-    evaluate: Any = None,
+    evaluate: Data = None,
 ) -> Run:
     """Go on with a run, in its folder where it has one, followed by those among the callbacks who do."""
     given = [callbacks] if callable(callbacks) else list(callbacks)
     with contextlib.ExitStack() as stack:
         if begun.folder is not None:
             stack.enter_context(begun.folder.writing(begun.session, rounds))
+        if evaluate is not None:
+            begun.session.watch(begun.session.measure(evaluate))
         followers = stack.enter_context(following(begun, rounds, given))
         others = [callback for callback in given if not isinstance(callback, Following)]
         records = _advance(begun, rounds, stop, others, followers)
         done = Run(records, RunInfo.of(begun.session), begun.session, begun.folder, begun.measures)
         if evaluate is not None:
-            done.evaluate(evaluate)
+            done.held_out_at_records(evaluate)
         if done.folder is not None:
             summary = summarise(done)
             done.folder.finish(done.session, take_repeat(done.model, 0), done.manifest(), summary)
@@ -498,22 +476,21 @@ def _advance(
         for follower in followers:
             follower.keep(part)
 
-    session.advance(rounds, None if stop is None else stopper(stop, before.model), callbacks, keep)
+    session.advance(rounds, None if stop is None else session.stopper(stop, before.model), callbacks, keep)
     last = recorder.off_grid()
     if folder is not None:
         folder.commit(session, last)
     return join(parts if last is None else [*parts, last])  # the end is always recorded
 
 
-def summarise(run: Run) -> dict[str, Any]:
+def summarise(run: Run) -> dict[str, object]:
     """What a folder says of the end of a run: the final error where the solution is known, and the final loss."""
     session = run.session
     if session.problem.has_loss and session.sums is None:  # no process of several has all data
-        last = jax.tree.map(lambda a: a[:, -1:], run.history)
-        known = run.records.loss
-        run.final_loss = losses(run.problem, run.network, last)[:, 0] if known is None else known[:, -1]
-        if np.isnan(run.final_loss).any():
-            run.final_loss = losses(run.problem, run.network, last)[:, 0]
+        known = None if run.records.loss is None else run.records.loss[:, -1]
+        if known is None or np.isnan(known).any():
+            known = session.losses(Records(jax.tree.map(lambda a: a[:, -1:], run.history), ()))[:, 0]
+        run.final_loss = known
     error = run.error if run.measures.errors else None
     final = {"error": None if error is None else error[:, -1], "loss": run.final_loss}
     agents = {  # None: nothing of this agent is held out
@@ -530,22 +507,3 @@ def summarise(run: Run) -> dict[str, Any]:
         "evaluation": {name: values.tolist() for name, values in run.evaluation.items()},
         **({"held_out": {"agents": [str(name) for name in run.problem.names], **agents}} if agents else {}),
     }
-
-
-def stopper(stop: Stop, history: Any) -> Callable[[int, Any, np.ndarray | None], bool]:
-    """stop= as a function of (round, model, error), for a run that has recorded `history`."""
-    if callable(stop):
-        return stop
-    if isinstance(stop, bool) or not (isinstance(stop, int | float) and 0 < stop < math.inf):
-        raise FedpointError(f"stop must be a tolerance above 0 or a function, got {stop!r}")
-    last = [jax.tree.map(lambda a: a[:, -1], history)]
-
-    def enough(round: int, model: Any, error: np.ndarray | None) -> bool:
-        if error is not None:
-            return bool(error.mean() <= stop)
-        leaves = zip(jax.tree.leaves(model), jax.tree.leaves(last[0]), strict=True)
-        change = sum(((a - b) ** 2).sum() / len(a) for a, b in leaves)
-        last[0] = model
-        return bool(change <= stop)
-
-    return enough

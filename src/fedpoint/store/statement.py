@@ -6,63 +6,32 @@ content, from which everything is built again.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
-from fedpoint.channel import Channel, WeightedSums
-from fedpoint.core.describe import describe, fingerprint, plain
+from fedpoint.core.describe import fingerprint, named
 from fedpoint.core.errors import FedpointError
-from fedpoint.engine.session import Session
-from fedpoint.problems.base import Problem
-from fedpoint.store.describe import describe_algorithm, describe_network, describe_timing
-from fedpoint.store.records import named
+from fedpoint.core.types import Plain
+from fedpoint.engine.base import Engine
+from fedpoint.experiment.describe import describe_experiment
 
 
-def statement(session: Session) -> dict[str, Any]:
-    """What the folder of a run states about it, in plain types; algorithm and participation as they were given."""
+def statement(session: Engine) -> dict[str, Plain]:
+    """What the folder of a run states about it: the experiment, without the data, and how the run was begun."""
     asked = session.bound.experiment
+    found = describe_experiment(asked, data=False, facts=session.stated)
     return {
-        "seed": session.seed,
-        "repeats": session.repeats,
+        **found,
         "record_every": session.every,
-        "exact": session.exact,
-        "algorithm": describe_algorithm(asked.algorithm),
-        "participation": describe_timing(asked.timing),
-        "network": None if session.network is None else describe_network(session.network),
         "sums": session.sums,
-        "channel": None if type(asked.channel) is Channel else describe(asked.channel),
-        "gather": None if type(asked.gather) is WeightedSums else describe(asked.gather),
-        "metrics": {name: plain(function)["python"] for name, function in session.layout.metrics} or None,
-        "problem": {
-            **(session.stated or state_problem(session.problem)),
-            "start_sha256": fingerprint(named("start", session.start)),
-        },
+        "start_sha256": fingerprint(named("start", session.start)),
     }
 
 
-def state_problem(problem: Problem) -> dict[str, Any]:
-    """What a folder states about a problem. This reads all its data."""
-    oracle = problem.oracle
-    arrays = {n: a for part in ("own", "common", "weights") for n, a in named(part, getattr(problem, part)).items()}
-    return {
-        "class": type(problem).__name__,
-        "agents": problem.agents,
-        "oracle": {f.name: plain(getattr(oracle, f.name)) for f in _fields(oracle)},
-        "shapes": {name: list(np.shape(array)) for name, array in arrays.items()},
-        "sha256": fingerprint(arrays),
-    }
-
-
-def _fields(oracle: Any) -> tuple:
-    return dataclasses.fields(oracle) if dataclasses.is_dataclass(oracle) else ()
-
-
-def check_same(stored: Mapping[str, Any], now: Mapping[str, Any], where: Path) -> None:
+def check_same(stored: Plain, now: Plain, where: Path) -> None:
     """Refuse to continue a run with anything but what it was begun with."""
     differ = list(_differences(stored, now))
     if not differ:
@@ -73,7 +42,7 @@ def check_same(stored: Mapping[str, Any], now: Mapping[str, Any], where: Path) -
     raise FedpointError(f"{where} holds another run: {shown}. Give what it was begun with, or start a new run.")
 
 
-def _differences(stored: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+def _differences(stored: Plain, now: Plain, key: str = "") -> Iterator[tuple[str, Plain, Plain]]:
     if isinstance(stored, Mapping) and isinstance(now, Mapping):
         for name in dict.fromkeys([*stored, *now]):
             yield from _differences(stored.get(name), now.get(name), f"{key}.{name}" if key else name)
@@ -81,12 +50,12 @@ def _differences(stored: Any, now: Any, key: str = "") -> Iterator[tuple[str, An
         yield key, stored, now
 
 
-def _brief(value: Any) -> str:
+def _brief(value: Plain) -> str:
     text = "not given" if value is None else str(value)
     return text if len(text) <= 32 else text[:12] + "..."
 
 
-def without_none(tree: Any) -> Any:
+def without_none(tree: Plain) -> Plain:
     """Without None, as the folder's TOML has none."""
     if isinstance(tree, Mapping):
         return {key: without_none(item) for key, item in tree.items() if item is not None}

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 
 from fedpoint.core.errors import Diverged, FedpointError
-from fedpoint.engine.session import Session, flatten
+from fedpoint.engine.base import Engine
+from fedpoint.engine.session import flatten
 from fedpoint.store.export import layout_of, use_of
 from fedpoint.store.folder import RunFolder, export_model
 from fedpoint.store.records import Measures, Place, RoundRecords
@@ -26,25 +27,24 @@ SHARE = 0.1  # of the time that goes into commits, at most
 MODEL = "model.npz"  # in the folder of a finished run: the first repeat's model, for `fedpoint predict`
 
 
-def create(place: Place, session: Session, records: RoundRecords, rounds: int, measures: Measures) -> Store:
+def create(place: Place, session: Engine, records: RoundRecords, rounds: int, measures: Measures) -> Store:
     """Make the folder of a run that is about to begin, and put its start into it."""
     config = {"rounds": rounds, **statement(session)}
     if place.experiment:
         config["experiment"] = dict(place.experiment)
-    down, up, width, up_bytes = session.message[:4]
     first = jax.tree.map(lambda a: a[0], records.last)
-    one = first if session.network is None else jax.tree.map(lambda a: a[0], first)
+    one = first if session.weights is None else jax.tree.map(lambda a: a[0], first)
     meta = {
         "versions": versions(),
-        "engine": session.layout.explain(),
-        "message": {"down": down, "up": up, "width": width, "up_bytes": up_bytes},
+        "engine": session.explain(),
+        "message": {name: session.message._asdict()[name] for name in ("down", "up", "width", "up_bytes")},
         "model": layout_of(first),
         "use": use_of(session.problem, one),
         "has_loss": session.problem.has_loss,
         "measures": {"errors": measures.errors, "losses_every": measures.losses_every},
     }
-    if session.network is not None:
-        meta["weights"] = session.problem.weights.tolist()  # of the nodes, for their mean model
+    if session.weights is not None:
+        meta["weights"] = session.weights.tolist()  # of the nodes, for their mean model
     handle = RunFolder.create(place.path, config, meta=meta)
     try:
         return Store(handle.path, handle=handle).start(session, records)
@@ -62,14 +62,14 @@ class Store:
         self._interrupt = _Interrupt()
         self._last, self._took = time.monotonic(), 0.0  # the last commit: when, and how long it took
 
-    def start(self, session: Session, records: RoundRecords) -> Store:
+    def start(self, session: Engine, records: RoundRecords) -> Store:
         """Commit the start, from which a run killed at once is resumed."""
         self._note(records)
         self.commit(session, None)
         return self
 
     @contextlib.contextmanager
-    def writing(self, session: Session, rounds: int) -> Iterator[None]:
+    def writing(self, session: Engine, rounds: int) -> Iterator[None]:
         """Hold the folder while a run goes on to `rounds`, and say in its events how that ended."""
         self._open(session)
         try:
@@ -89,7 +89,7 @@ class Store:
         finally:
             self._close()
 
-    def _open(self, session: Session) -> None:
+    def _open(self, session: Engine) -> None:
         if self._handle is None:
             self._handle = RunFolder.open(self.path, write=True)
             point = self._handle.latest()
@@ -122,7 +122,7 @@ class Store:
         """Whether it is time for a commit; an interrupt waits for one."""
         return self._interrupt.asked or time.monotonic() - self._last >= max(PERIOD, self._took / SHARE)
 
-    def keep(self, session: Session, records: RoundRecords, last: RoundRecords | None) -> None:
+    def keep(self, session: Engine, records: RoundRecords, last: RoundRecords | None) -> None:
         """Take the records of a segment; on disk now and then, and before an interrupt takes effect.
 
         last: what a record of the current round is, where a commit is due and the round is off the grid of records.
@@ -140,7 +140,7 @@ class Store:
             rows = {name: np.moveaxis(a, 0, 1) for name, a in records.arrays().items()}
             self._rows.append({"round": records.rounds} | rows)
 
-    def commit(self, session: Session, last: RoundRecords | None) -> None:
+    def commit(self, session: Engine, last: RoundRecords | None) -> None:
         """Put records and state on disk, both or neither."""
         if self.round == session.round:
             return
@@ -155,7 +155,7 @@ class Store:
         self._rows, self.round, self._last = [], session.round, time.monotonic()
         self._took = self._last - begun
 
-    def finish(self, session: Session, model: Any, manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+    def finish(self, session: Engine, model: Any, manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
         """The end: the first repeat's model, and the summary."""
         export_model(self.path / MODEL, flatten(model), manifest)
         self._open_handle.finish(summary)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
-from fedpoint.engine.session import Session
+from fedpoint.core.numbers import evenly
+from fedpoint.engine.base import Engine
+from fedpoint.engine.state import Records
 from fedpoint.results.follow import Follower
-from fedpoint.results.run import Run, losses
+from fedpoint.results.run import Run
 from fedpoint.store.records import RoundRecords
 from fedpoint.store.statement import statement, versions
 
 if TYPE_CHECKING:
-    from fedpoint.trackers.base import Tracker
+    from fedpoint.trackers.base import Table, Tracker
 
 FINISHED = "finished"
 POINTS = 100  # that are logged of a segment of rounds, at most
@@ -26,10 +28,10 @@ class TrackerFollower(Follower):
 
     def __init__(self, tracker: Tracker):
         self.tracker = tracker
-        self.session: Session | None = None  # of a run that was started, and whose end was not yet told
+        self.session: Engine | None = None  # of a run that was started, and whose end was not yet told
 
     def start(self, begun: Run, rounds: int) -> None:
-        self.tracker.start({"rounds": rounds, **statement(begun.session), "versions": versions()})
+        self.tracker.start({"rounds": rounds, **statement(begun.session), "versions": {**versions()}})
         self.session = begun.session
 
     def keep(self, records: RoundRecords) -> None:
@@ -37,7 +39,7 @@ class TrackerFollower(Follower):
         if self.session is None or not len(records):
             return
         rounds, session = records.rounds, self.session
-        some = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), POINTS)).round().astype(int))
+        some = evenly(len(rounds), POINTS)
         shown = jax.tree.map(lambda a: a[:, some], records.model)
         errors, message = session.errors(shown), session.message
         spent = np.asarray(records.used, float)[:, some].mean(0)
@@ -51,14 +53,14 @@ class TrackerFollower(Follower):
             if errors is not None:
                 measured["error"] = errors[:, i].mean()
             elif i == len(some) - 1 and session.problem.has_loss:  # a pass over all data: once a segment
-                last = jax.tree.map(lambda a: np.asarray(a)[:, -1:], shown)
-                measured["loss"] = losses(session.problem, session.network, last).mean()
+                last, metrics = jax.tree.map(lambda a: np.asarray(a)[:, -1:], (shown, records.metrics))
+                measured["loss"] = session.losses(Records(last, (), metrics)).mean()
             for name, values in records.metrics.items():
                 if values.ndim == 2:
                     measured[name] = values[:, some[i]].mean()
             self._log(int(at), measured)
 
-    def _log(self, round: int, measured: dict[str, Any]) -> None:
+    def _log(self, round: int, measured: dict[str, float]) -> None:
         self.tracker.log(round, {name: float(value) for name, value in measured.items()})
 
     def finish(self, run: Run) -> None:
@@ -77,6 +79,6 @@ class TrackerFollower(Follower):
         word = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
         self._end({"status": word, "rounds": int(self.session.round)})
 
-    def _end(self, summary: dict[str, Any]) -> None:
+    def _end(self, summary: Table) -> None:
         self.session = None  # told once
         self.tracker.finish(summary)

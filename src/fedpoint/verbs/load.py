@@ -21,14 +21,15 @@ from fedpoint.core.describe import Unreadable
 from fedpoint.core.errors import FedpointError, Recovered
 from fedpoint.core.vector import unwrap_all, wrap
 from fedpoint.engine.cluster.session import ClusterSession, Group
-from fedpoint.engine.session import Callback, Session, unflatten
+from fedpoint.engine.base import Callback, Stop
+from fedpoint.engine.session import Session, unflatten
 from fedpoint.engine.state import RunState
 from fedpoint.experiment.checks import as_given
 from fedpoint.experiment.experiment import Experiment, Metric
 from fedpoint.graphs.topology import Star
 from fedpoint.problems.base import Problem
 from fedpoint.results.follow import Following
-from fedpoint.results.run import Recorder, Run, RunInfo, Stop, drive, stopper, take_repeat
+from fedpoint.results.run import Recorder, Run, RunInfo, drive, take_repeat
 from fedpoint.store.checks import check_records, check_run
 from fedpoint.store.describe import rebuild_algorithm, rebuild_channel, rebuild_network, rebuild_timing
 from fedpoint.store.export import nested
@@ -393,7 +394,7 @@ class LoadedRun(Run):
             return False
         before = jax.tree.map(lambda a: a[:, :-1], self.history)
         error = None if self.error is None else self.error[:, -1]
-        return bool(stopper(stop, before)(int(self.rounds[-1]), self.model, error))
+        return bool(self.session.stopper(stop, before)(int(self.rounds[-1]), self.model, error))
 
     def __repr__(self) -> str:
         name = self.config["algorithm"]["name"]

@@ -12,13 +12,14 @@ import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError, check_count
-from fedpoint.engine.session import Callback, Session
+from fedpoint.engine.base import Callback, Stop
+from fedpoint.engine.session import Session
 from fedpoint.experiment import checks
 from fedpoint.experiment.experiment import HISTORY_BYTES, Experiment, Options
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
 from fedpoint.results.follow import Following
-from fedpoint.results.run import Run, Stop, begin, drive
+from fedpoint.results.run import Run, begin, drive
 from fedpoint.store.records import Measures, Place
 
 if TYPE_CHECKING:
@@ -76,19 +77,17 @@ def run(
     if losses_every is not None:
         check_count("losses_every", losses_every, 1)
     experiment = as_experiment(algorithm, problem, options)
+    given = [callbacks] if callable(callbacks) else list(callbacks)
     if isinstance(experiment.problem, AnyModel):
-        from fedpoint.verbs.run_any import run_any
+        _check_any_model(experiment, folder=folder, losses_every=losses_every, processes=processes)
+        from fedpoint.engine.any_model import AnyModelSession
 
-        _check_any_model({"folder": folder, "losses_every": losses_every, "metrics": experiment.metrics or None})
-        if processes is not None:
-            raise FedpointError(
-                "models that are no arrays cannot be shared out between processes: leave out processes="
-            )
-        done: Any = run_any(experiment, rounds).go_on(rounds, stop, callbacks, evaluate)
-        return done
+        # Models are gone after their round: their losses are recorded with what they say.
+        return drive(
+            begin(AnyModelSession(experiment, rounds), Measures(losses_every=1)), rounds, stop, given, evaluate
+        )
     if losses_every is not None and not experiment.problem.has_loss:
         raise FedpointError("losses_every= needs a problem with losses: the field of this one is not a gradient")
-    given = [callbacks] if callable(callbacks) else list(callbacks)
     if processes is not None:
         from fedpoint.verbs.processes.run_on import Goal, run_on
 
@@ -105,8 +104,8 @@ def run(
     return drive(begun, rounds, stop, given, evaluate)
 
 
-def _check_any_model(given: dict[str, Any]) -> None:
-    for name, value in given.items():
+def _check_any_model(experiment: Experiment, **given: object) -> None:
+    for name, value in {**given, "metrics": experiment.metrics or None}.items():
         if value is not None:
             raise FedpointError(f"{name}= is not for models that only fit and predict: leave it out")
 

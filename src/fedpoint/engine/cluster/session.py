@@ -19,8 +19,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK
 from fedpoint.core.record import PerAgent, split_per_agent
+from fedpoint.core.types import Model
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.engine.cluster.blocks import AXIS, Blocks, GraphInBlocks, StarInBlocks
 from fedpoint.engine.layout import CHUNK_BYTES, CHUNK_ROUNDS, THREAD_BYTES, Layout
@@ -190,10 +192,10 @@ class ClusterSession(Session):
         self.group.tell({"do": what, **rest})
         return self._do(what, **rest)
 
+    @double
     def _do(self, what: str, **rest: Any) -> Any:
         self.group.beat(f"{what} at round {self.round}")
-        with jax.enable_x64(True):
-            done = getattr(self, f"_all_{what}")(**rest)
+        done = getattr(self, f"_all_{what}")(**rest)
         self.group.beat(f"done with {what} at round {self.round}")
         return done
 
@@ -249,13 +251,13 @@ class ClusterSession(Session):
         memory, world, wire = (self._joined(tree) for tree in (state.memory, state.world, state.wire))
         return RunState(hub, memory, mail, used, world, wire)
 
-    def mark(self) -> Any:
+    def mark(self) -> RunState | None:
         return self._together("mark")
 
     def _all_mark(self) -> None:
         self.marked = jax.tree.map(jnp.copy, self.state)
 
-    def back(self, round: int, mark: Any) -> None:
+    def back(self, round: int, mark: RunState | None) -> None:
         self._together("back", round=round)
 
     def _all_back(self, round: int) -> None:
@@ -277,10 +279,10 @@ class ClusterSession(Session):
         super()._deepen(depth)
         self.state = self.group.put(self.state)
 
-    def model(self) -> Any:
-        with jax.enable_x64(True):
-            state = self.whole() if self.topology.by_node else self.group.mine(self.state)
-            read = jax.vmap(self.topology.per_hub(self.algorithm.read))(state.hub, state.memory)
+    @double
+    def model(self) -> Model:
+        state = self.whole() if self.topology.by_node else self.group.mine(self.state)
+        read = jax.vmap(self.topology.per_hub(self.algorithm.read))(state.hub, state.memory)
         return jax.tree.map(np.asarray, unwrap(read))
 
     def traced(self) -> Any:

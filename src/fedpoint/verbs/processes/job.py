@@ -32,10 +32,9 @@ from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.store.disk import os_errors
 
 if TYPE_CHECKING:  # a new process first sees to its place, and then loads JAX
+    from fedpoint.engine.base import Progress, Stop
     from fedpoint.engine.cluster.session import ClusterSession, Group, Known
-    from fedpoint.engine.session import Progress
     from fedpoint.experiment.experiment import Experiment
-    from fedpoint.results.run import Stop
     from fedpoint.store.records import Place
 
 MAPPED = 1 << 12  # bytes of an array, from which it goes through the file

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.engine.base import Callback, Progress
 from fedpoint.engine.cluster.session import Known
-from fedpoint.engine.session import Callback, Progress
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.results.follow import Following
 from fedpoint.store.folder import RunFolder
