@@ -328,6 +328,9 @@ class Slow(Playground):
     def __init__(self):
         self.gate, self.seen = threading.Event(), []
 
+    def experiments(self, values):
+        return {}
+
     def forecast(self, values):
         return {}
 

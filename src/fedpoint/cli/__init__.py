@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any
+from typing import Any, ParamSpec, TextIO, TypeVar
 
 import click
 
@@ -20,28 +20,30 @@ from fedpoint.interrupts import loading
 
 # What `fedpoint --help` says of each: the files themselves are not loaded for it.
 COMMANDS = {
-    "run": "Run what a TOML file describes: one run, or a comparison.",
-    "resume": "Go on with a run that was interrupted, or make it longer.",
-    "forecast": "Where the runs of a TOML file end, how fast and how noisy: no run.",
+    "run": "Run the experiments of a TOML file: one, or a comparison.",
+    "resume": "Continue a run that was interrupted, or make it longer.",
+    "forecast": "Predict where the runs of a TOML file converge, how fast and how noisily, without running them.",
     "check": "Compare a run with its forecast.",
-    "certify": "Which method an algorithm in a Python file is, and which mistake was made in it.",
-    "plan": "What to choose for a target, at the least cost: from forecasts.",
-    "federate": "A study over real sites that keep their data.",
-    "report": "What came of runs, on one HTML page.",
-    "lab": "The experiments of lecture 000, beside the exact prediction.",
-    "ui": "A page in the browser: runs as they go on, and a playground.",
-    "algorithms": "The table of algorithms, or one of them in full.",
-    "predict": "Use an exported model on a CSV file.",
-    "cite": "BibTeX of the methods, of a file or of a run.",
+    "certify": "Find out which method a Python file implements, and which mistake it makes.",
+    "plan": "Choose the method and settings that reach a target at the least cost.",
+    "federate": "Run a study over real sites that keep their data.",
+    "report": "Write an HTML report of one or more runs.",
+    "lab": "Run the lectures' experiments beside their exact predictions.",
+    "ui": "Open a page in the browser: live runs, and a playground with sliders.",
+    "algorithms": "List the algorithms, or describe one in full.",
+    "predict": "Apply an exported model to a CSV file.",
+    "cite": "Print BibTeX of the methods of a file or a run.",
 }
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 WITHOUT_JAX = ("predict", "ui")  # these begin without it
 
 
-def _loaded(work: Callable) -> Callable:
+def _loaded(work: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """The work of a command, with JAX loaded before it: from then on Ctrl-C is an exception like others."""
 
     @wraps(work)
-    def after(*arguments: Any, **options: Any) -> Any:
+    def after(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
         with loading(), paused_collection():
             import jax  # noqa: F401
         return work(*arguments, **options)
@@ -53,11 +55,18 @@ def _loaded(work: Callable) -> Callable:
 def _notes() -> Iterator[None]:
     """What was recovered is said in a line, where Python would print a warning with its line of code."""
 
-    def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         if issubclass(category, Recovered):
             click.echo(f"Note: {message}", err=True)
         else:
-            usual(message, category, *rest, **more)
+            usual(message, category, filename, lineno, file, line)
 
     with warnings.catch_warnings():
         usual, warnings.showwarning = warnings.showwarning, show
@@ -84,7 +93,9 @@ class Main(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}: {nearest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fedpoint.cli import options
+
+if TYPE_CHECKING:
+    from fedpoint.core.algorithm import Card
+    from fedpoint.core.types import Plain
 
 
 @click.command()
@@ -26,20 +30,20 @@ def algorithms(name: str | None, as_json: bool, markdown: bool) -> None:
 
         click.echo(algorithms_markdown())
     elif as_json:
-        click.echo(json.dumps([_plain(card) for card in cards], indent=2, ensure_ascii=False, default=str))
+        click.echo(json.dumps([_row(card) for card in cards], indent=2, ensure_ascii=False, default=str))
     elif name:
         _one(cards[0])
     else:
         _table(cards)
 
 
-def _parameters(card: Any) -> dict[str, Any]:
+def _parameters(card: Card) -> dict[str, Plain]:
     """Defaults by name; "required" where there is none."""
-    missing = dataclasses.MISSING
-    return {f.name: "required" if f.default is missing else f.default for f in dataclasses.fields(card.cls)}
+    fields = dataclasses.fields(card.cls) if card.cls is not None else ()
+    return {f.name: "required" if f.default is dataclasses.MISSING else f.default for f in fields}
 
 
-def _plain(card: Any) -> dict[str, Any]:
+def _row(card: Card) -> dict[str, Plain]:
     return {
         "name": card.name,
         "title": card.title,
@@ -48,12 +52,12 @@ def _plain(card: Any) -> dict[str, Any]:
         "fails": card.fails,
         "lecture": card.lecture,
         "parameters": _parameters(card),
-        "participation": list(card.participation) if card.participation else "any",
+        "participation": [*card.participation] if card.participation else "any",
         "references": [reference.text() for reference in card.references],
     }
 
 
-def _table(cards: list[Any]) -> None:
+def _table(cards: list[Card]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -72,7 +76,7 @@ def _table(cards: list[Any]) -> None:
     click.echo("fedpoint algorithms NAME describes one; fedpoint cite NAME prints its references.")
 
 
-def _one(card: Any) -> None:
+def _one(card: Card) -> None:
     from fedpoint.algorithms.catalogue import find_maker
 
     click.echo(f"{card.title}: {card.summary}\n")

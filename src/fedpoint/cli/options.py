@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -18,7 +17,7 @@ def figure(what: str = "Where the picture goes: png, svg or pdf by its ending.")
     return click.option("--figure", type=click.Path(path_type=Path), callback=_drawable, help=what)
 
 
-def _drawable(context: click.Context, option: click.Parameter, path: Path | None) -> Any:
+def _drawable(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
     from fedpoint.show.plots import check_path
 
     if path is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedpoint.core.errors import FedpointError
+
+if TYPE_CHECKING:
+    from fedpoint.verbs.processes.supervisor import Processes
 
 OPTIONS = (
     click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Share agents out between N processes."),
@@ -58,7 +61,7 @@ def _processes(
     bind: str,
     watchdog: float,
     patience: float,
-) -> Any:
+) -> Processes | None:
     hosts = {"--coordinator": coordinator, "--process": process, "--of": of}
     missing = [name for name, value in hosts.items() if value is None]
     if 0 < len(missing) < 3:

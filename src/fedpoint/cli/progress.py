@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
 from fedpoint.verbs.watch import Watch
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedpoint.engine.base import Callback, Progress
 
 SECONDS = 3.0  # between two lines
 
@@ -18,10 +23,10 @@ class Lines(Watch):
     """For logs: plain lines, few."""
 
     @contextlib.contextmanager
-    def following(self, label: str, rounds: int) -> Iterator[list[Callable[[Any], None]]]:
+    def following(self, label: str, rounds: int) -> Iterator[list[Callback]]:
         last, pace = time.monotonic(), Pace()
 
-        def say(progress: Any) -> None:
+        def say(progress: Progress) -> None:
             nonlocal last
             details = pace.details(progress)
             if time.monotonic() - last >= SECONDS and progress.round < rounds:
@@ -34,18 +39,19 @@ class Lines(Watch):
 class Bar(Watch):
     """For people."""
 
-    def __init__(self, console: Any):
+    def __init__(self, console: Console):
         self.console = console
 
     @contextlib.contextmanager
-    def following(self, label: str, rounds: int) -> Iterator[list[Callable[[Any], None]]]:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    def following(self, label: str, rounds: int) -> Iterator[list[Callback]]:
+        from rich import progress as rich_progress
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[details]}"))
-        with Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True) as bar:
+        with rich_progress.Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True) as bar:
             task, pace = bar.add_task(label, total=rounds, details="compiling"), Pace()
 
-            def show(progress: Any) -> None:
+            def show(progress: Progress) -> None:
                 details = pace.details(progress).removeprefix(", ")
                 bar.update(task, completed=progress.round, details=details)
 
@@ -58,7 +64,7 @@ class Pace:
     def __init__(self) -> None:
         self.start: tuple[float, int] | None = None
 
-    def details(self, progress: Any) -> str:
+    def details(self, progress: Progress) -> str:
         now, text = time.monotonic(), ""
         if self.start is None:
             self.start = now, progress.round

@@ -14,15 +14,22 @@ import click
     default="runs",
     show_default=True,
     type=click.Path(path_type=Path),
-    help="The folder whose runs are shown; it need not be there yet.",
+    help="Folder whose runs are shown; it need not exist yet.",
 )
-@click.option("--port", default=8642, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Elsewhere than here, a token is asked for.")
+@click.option(
+    "--port", default=8642, show_default=True, type=click.IntRange(0, 65535), help="Port to bind; 0 takes any free one."
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to bind; anything but loopback requires an access token.",
+)
 def ui(runs: Path, port: int, host: str) -> None:
-    """Show runs, live while they go on, and a playground: sliders that rerun the lectures' labs, beside the forecast.
+    """Serve a page with runs, live while they are in progress, and a playground whose sliders rerun the lectures' labs.
 
-    The page is for this machine alone, unless --host says otherwise: it then has a random token in its address, which
-    is printed. Ctrl-C ends it. Needs the extra `ui`.
+    The page is for this machine alone unless --host says otherwise; its address then carries a random token. Ctrl-C
+    stops the server. Needs the extra `ui`.
     """
     from fedpoint.core.errors import FedpointError
 

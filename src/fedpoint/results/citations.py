@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from fedpoint import __version__
 from fedpoint.algorithms.catalogue import card_of, makers
 from fedpoint.algorithms.references import LI_CONVERGENCE, RIZK
 from fedpoint.core.algorithm import Reference
+from fedpoint.core.types import Plain
 from fedpoint.store.folder import RunFolder
 
 SCHEMES = {"ByWeight": LI_CONVERGENCE, "Importance": RIZK}
@@ -32,10 +32,10 @@ def of_run(folder: Path) -> list[Reference]:
     return [*(of_method(name) if name in makers() else ()), *of_scheme(config["participation"])]
 
 
-def of_scheme(description: Mapping[str, Any]) -> list[Reference]:
+def of_scheme(description: Mapping[str, Plain]) -> list[Reference]:
     """The publications behind a participation, and behind one that it is around."""
-    own = [SCHEMES[description["class"]]] if description["class"] in SCHEMES else []
-    return [*own, *(of_scheme(description["scheme"]) if "scheme" in description else [])]
+    own, inner = SCHEMES.get(str(description["class"])), description.get("scheme")
+    return [*([] if own is None else [own]), *(of_scheme(inner) if isinstance(inner, dict) else [])]
 
 
 def _fedpoint() -> str:

@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.record import values_of
 
-def labels_of(algorithms: Sequence[Any], notes: Sequence[str] = ()) -> list[str]:
+
+def labels_of(algorithms: Sequence[Algorithm], notes: Sequence[str] = ()) -> list[str]:
     """One label each, all different: the title, and the fields in which methods of the same kind differ.
 
     notes: one for each, such as its participation, added when they are not all the same.
@@ -40,11 +43,11 @@ def slug(label: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") or "run"
 
 
-def _label(algorithm: Any, same_kind: list[Any]) -> str:
-    fields = [f.name for f in dataclasses.fields(algorithm)]
-    texts = {name: {short(getattr(a, name)) for a in same_kind} for name in fields}
-    parts = [f"{name}={short(getattr(algorithm, name))}" for name in fields if len(texts[name]) > 1]
-    return ", ".join([type(algorithm).card.title, *parts])
+def _label(algorithm: Algorithm, same_kind: list[Algorithm]) -> str:
+    each = [values_of(a) for a in same_kind]
+    own = {name: short(value) for name, value in values_of(algorithm).items()}
+    differ = [name for name in own if len({short(values[name]) for values in each}) > 1]
+    return ", ".join([algorithm.card.title, *(f"{name}={own[name]}" for name in differ)])
 
 
 def short(value: Any) -> str:
@@ -58,7 +61,7 @@ def short(value: Any) -> str:
         ends = (array.min(), array.max()) if array.dtype.kind in "iuf" else ()
         return f"{ends[0]:g}..{ends[1]:g}" if ends else f"{array.size} values"
     if dataclasses.is_dataclass(value):
-        given = [(getattr(value, f.name), f.default) for f in dataclasses.fields(value)]
-        inside = [short(v) for v, default in given if short(v) != short(default)]
+        given = [(short(vars(value)[f.name]), short(f.default)) for f in dataclasses.fields(value)]
+        inside = [text for text, default in given if text != default]
         return f"{type(value).__name__}({', '.join(inside)})"
     return type(value).__name__

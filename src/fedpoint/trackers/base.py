@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, final
+from types import ModuleType
+from typing import TypeAlias, final
 
 from fedpoint.core.errors import FedpointError
-from fedpoint.engine.session import Progress
+from fedpoint.core.types import Plain
+from fedpoint.engine.base import Progress
 from fedpoint.results.follow import Following
 from fedpoint.trackers.follow import FINISHED, TrackerFollower
+
+Table: TypeAlias = Mapping[str, Plain]  # what a tracker is told: plain types by name
 
 
 class Tracker(Following):
@@ -35,7 +39,7 @@ class Tracker(Following):
     _going = False  # whether a run that only calls back (models that fit and predict) has been started
 
     @abstractmethod
-    def start(self, statement: Mapping[str, Any]) -> None:
+    def start(self, statement: Table) -> None:
         """What is about to be run, in plain types: rounds, seed, algorithm, participation, problem, versions, ..."""
 
     @abstractmethod
@@ -43,7 +47,7 @@ class Tracker(Following):
         """Means over repeats at a recorded round."""
 
     @abstractmethod
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    def finish(self, summary: Table) -> None:
         """How it ended: status ("finished", or what went wrong) and the final numbers."""
 
     @final
@@ -65,7 +69,7 @@ class Tracker(Following):
             self.finish({"status": FINISHED, "rounds": progress.round})
 
 
-def package(module: str, install: str, name: str) -> Any:
+def package(module: str, install: str, name: str) -> ModuleType:
     """The module, or one clear message."""
     try:
         return importlib.import_module(module)
@@ -75,12 +79,12 @@ def package(module: str, install: str, name: str) -> Any:
         raise FedpointError(f"{name} is not installed; install it with: pip install {install}") from None
 
 
-def name_of(statement: Mapping[str, Any]) -> str:
+def name_of(statement: Table) -> str:
     """What to call a run: its algorithm."""
-    return str(statement.get("algorithm", {}).get("name", "run"))
+    return str(flat(statement).get("algorithm.name", "run"))
 
 
-def flat(tree: Any, key: str = "") -> dict[str, Any]:
+def flat(tree: Plain | Table, key: str = "") -> dict[str, bool | int | float | str]:
     """Nested tables as one, with dotted names; lists as text; without None.
 
     >>> flat({"algorithm": {"name": "fedavg", "step": 0.1}, "network": None, "seed": 0})

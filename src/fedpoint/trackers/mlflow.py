@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from fedpoint.trackers.base import FINISHED, Tracker, flat, name_of, package
+from fedpoint.trackers.base import FINISHED, Table, Tracker, flat, name_of, package
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
 
 LONGEST = 500  # characters of a parameter: older servers take no more
 BATCH = 500  # metrics sent at once
@@ -21,11 +25,11 @@ class MLflow(Tracker):
 
     def __init__(self, experiment: str = "fedpoint", uri: str | None = None, name: str | None = None):
         self.experiment, self.uri, self.name = experiment, uri, name
-        self._client: Any = None
+        self._client: MlflowClient | None = None
         self._run = ""
-        self._waiting: list[Any] = []
+        self._waiting: list[Metric] = []
 
-    def start(self, statement: Mapping[str, Any]) -> None:
+    def start(self, statement: Table) -> None:
         mlflow = package("mlflow", "mlflow-skinny", "MLflow")
         self._client = mlflow.MlflowClient(tracking_uri=self.uri)
         known = self._client.get_experiment_by_name(self.experiment)
@@ -44,11 +48,12 @@ class MLflow(Tracker):
             self._send()
 
     def _send(self) -> None:
+        assert self._client is not None  # start comes first
         for first in range(0, len(self._waiting), BATCH):
             self._client.log_batch(self._run, metrics=self._waiting[first : first + BATCH])
         self._waiting = []
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    def finish(self, summary: Table) -> None:
         if self._client is None:
             return
         self._send()

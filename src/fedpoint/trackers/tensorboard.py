@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from fedpoint.trackers.base import Tracker, name_of, package
+from fedpoint.trackers.base import Table, Tracker, name_of, package
+
+if TYPE_CHECKING:
+    from tensorboard.summary import Writer
 
 
 class TensorBoard(Tracker):
@@ -19,9 +22,9 @@ class TensorBoard(Tracker):
 
     def __init__(self, folder: str | Path, name: str | None = None):
         self.folder, self.name = Path(folder), name
-        self._writer: Any = None
+        self._writer: Writer | None = None
 
-    def start(self, statement: Mapping[str, Any]) -> None:
+    def start(self, statement: Table) -> None:
         summary = package("tensorboard.summary", "tensorboard", "TensorBoard")
         name = self.name or name_of(statement)
         path, number = self.folder / name, 1
@@ -33,10 +36,11 @@ class TensorBoard(Tracker):
         self._writer = summary.Writer(str(path))
 
     def log(self, round: int, metrics: Mapping[str, float]) -> None:
+        assert self._writer is not None  # start comes first
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step=round)
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    def finish(self, summary: Table) -> None:
         if self._writer is not None:
             self._writer.close()
         self._writer = None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedpoint.trackers.base import FINISHED, Tracker, flat, name_of, package
+from fedpoint.trackers.base import FINISHED, Table, Tracker, flat, name_of, package
+
+if TYPE_CHECKING:
+    from wandb import Run
 
 
 class WandB(Tracker):
@@ -25,9 +28,9 @@ class WandB(Tracker):
         **options: Any,
     ):
         self.project, self.name, self.mode, self.folder, self.options = project, name, mode, folder, options
-        self._run: Any = None
+        self._run: Run | None = None
 
-    def start(self, statement: Mapping[str, Any]) -> None:
+    def start(self, statement: Table) -> None:
         wandb = package("wandb", "wandb", "Weights & Biases")
         self._run = wandb.init(
             project=self.project,
@@ -43,9 +46,10 @@ class WandB(Tracker):
         self._run.define_metric("*", step_metric="round")
 
     def log(self, round: int, metrics: Mapping[str, float]) -> None:
+        assert self._run is not None  # start comes first
         self._run.log({"round": round, **metrics})
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    def finish(self, summary: Table) -> None:
         if self._run is None:
             return
         self._run.summary.update(flat(summary))

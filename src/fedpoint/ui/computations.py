@@ -9,9 +9,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeVar
 
-from fedpoint.ui.playground import Playground
+from fedpoint.ui.playground import Picture, Playground, Values
+
+Result = TypeVar("Result")
 
 WORKERS = 2  # simulations at a time
 WAITING = 16  # computations asked for and not done
@@ -35,7 +37,7 @@ class Computations:
         # Forecasts have their own thread, so that they never wait for a simulation.
         self._pools = {"forecast": ThreadPoolExecutor(1), "simulate": ThreadPoolExecutor(WORKERS)}
         self._newest: OrderedDict[tuple[str, str], int] = OrderedDict()
-        self._asked: dict[asyncio.Future, tuple[tuple[str, str], int]] = {}  # not answered yet
+        self._asked: dict[asyncio.Future[Picture], tuple[tuple[str, str], int]] = {}  # not answered yet
         self._closed = threading.Event()
         self._calm = threading.Condition()  # and how many computations are under way
         self._working = 0
@@ -45,7 +47,7 @@ class Computations:
         """Compile in the background; `compilation` says how far that is."""
         self._pools["simulate"].submit(self._counted, self._warm)
 
-    def _counted(self, work: Callable[[], Any]) -> Any:
+    def _counted(self, work: Callable[[], Result]) -> Result:
         with self._calm:
             self._working += 1
         try:
@@ -81,14 +83,14 @@ class Computations:
     def is_newest(self, reader: str, name: str, number: int) -> bool:
         return number >= self._newest.get((reader, name), 0)
 
-    async def compute(self, what: str, reader: str, name: str, number: int, values: dict[str, Any]) -> Any:
+    async def compute(self, what: str, reader: str, name: str, number: int, values: Values) -> Picture:
         """ "forecast" or "simulate", with how long it took; `Superseded` when it is not wanted any more."""
         if len(self._asked) >= WAITING:
             raise Busy
         playground = self.playgrounds[name]
         function = playground.forecast if what == "forecast" else playground.simulate
 
-        def work() -> Any:
+        def work() -> Picture:
             if self._closed.is_set() or not self.is_newest(reader, name, number):
                 raise Superseded
             begun = time.perf_counter()

@@ -17,6 +17,7 @@ import numpy as np
 
 ROUNDS, REPEATS, AGENTS = 60, 20, 8
 FILE = "examples.csv"
+WHAT = ("run", "forecast", "floor", "bias2")
 TASK = f"""import numpy as np
 import fedpoint as fp
 
@@ -59,7 +60,7 @@ def computed(name: str) -> dict[str, np.ndarray]:
 
     method = eval(CALLS[name], {"fp": fp})
     made: dict[str, Any] = {}
-    exec(code(name, type(method).card.network), made)
+    exec(code(name, method.card.network), made)
     run, f = made["run"], made["f"]
     ends = {"floor": np.array([f.floor]), "bias2": np.array([f.bias2])}
     return {"run": run.error.mean(0), "forecast": np.asarray(f.curve(ROUNDS)), **ends}

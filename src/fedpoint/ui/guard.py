@@ -5,7 +5,8 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _sender(send: Send) -> Send:
     return answer
 
 
-async def _plain(answer: Send, status: int, text: str, headers: Any = ()) -> None:
+async def _plain(answer: Send, status: int, text: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
     body = f"{text}\n".encode()
     kind = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     await answer({"type": "http.response.start", "status": status, "headers": [*kind, *headers]})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from fedpoint.algorithms import FedLSA, ScaffLSA
-from fedpoint.core.algorithm import CATALOGUE
+from fedpoint.core.algorithm import CATALOGUE, Card
 from fedpoint.ui import examples
 from fedpoint.ui.mathml import formula, text
 
@@ -15,10 +15,44 @@ DISPLAYED = re.compile(r"\$\$(.+?)\$\$", re.S)
 FIRST = ("fedavg", "fedprox", "scaffold")  # shown at first
 
 
+class Example(TypedDict):
+    """A method's curves on the common problem, and the call that makes it."""
+
+    call: str
+    run: list[float]
+    forecast: list[float]
+    floor: list[float]
+    bias2: list[float]
+
+
+class Parameter(TypedDict):
+    name: str
+    what: str
+
+
+class Lesson(TypedDict):
+    """What the page says of a method."""
+
+    name: str
+    title: str
+    summary: str
+    limit: str
+    where: str
+    network: bool
+    lecture: str
+    restriction: str
+    formulas: list[str]
+    words: list[str]
+    parameters: list[Parameter]
+    references: list[str]
+    first: bool
+    example: NotRequired[Example | None]
+
+
 @cache
-def lessons() -> list[dict[str, Any]]:
+def lessons() -> list[Lesson]:
     """Every method of the catalogue, with what it is on linear systems where it has a name of its own there."""
-    found = [_lesson(card, card.cls.__doc__ or "") for card in CATALOGUE.values()]
+    found = [_lesson(card, (card.cls and card.cls.__doc__) or "") for card in CATALOGUE.values()]
     for name, title, parent, maker in (
         ("fedlsa", "FedLSA", "fedavg", FedLSA),
         ("scafflsa", "SCAFFLSA", "scaffnew", ScaffLSA),
@@ -32,15 +66,15 @@ def lessons() -> list[dict[str, Any]]:
     return [{**lesson, "example": _example(lesson["name"])} for lesson in found]
 
 
-def _example(name: str) -> dict[str, Any] | None:
+def _example(name: str) -> Example | None:
     """Its curves on the common problem; None for somebody's own method."""
     if name not in examples.CALLS:
         return None
-    curves = {what: values.tolist() for what, values in examples.kept()[name].items()}
-    return {"call": examples.CALLS[name], **curves}
+    run, forecast, floor, bias2 = (examples.kept()[name][what].tolist() for what in examples.WHAT)
+    return {"call": examples.CALLS[name], "run": run, "forecast": forecast, "floor": floor, "bias2": bias2}
 
 
-def _lesson(card: Any, doc: str) -> dict[str, Any]:
+def _lesson(card: Card, doc: str) -> Lesson:
     before = re.split(r"\n\s*(?:Args:|>>>|References:)", doc)[0]
     return {
         "name": card.name,

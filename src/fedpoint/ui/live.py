@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.precision import double
 from fedpoint.core.random import Key
-from fedpoint.core.record import with_leaves
+from fedpoint.core.record import values_of, with_leaves
+from fedpoint.core.types import Number
 from fedpoint.core.vector import unwrap
 from fedpoint.engine.program import go_on
 from fedpoint.engine.session import Session, cast
+from fedpoint.experiment import Experiment
 from fedpoint.timing.participation import Participation, Tick
 
 
@@ -26,13 +27,13 @@ class SomeOf(Participation):
     are a uniform subset, so that the law is that of `Uniform`; the agents drawn are not the same.
     """
 
-    count: Any
+    count: Number
     most: int
 
     def slots(self, agents: int) -> int:
         return self.most
 
-    def tick(self, key: Key, p: Array, round: Any) -> Tick:
+    def tick(self, key: Key, p: Array, round: Array) -> Tick:
         agents = key.row().subset(self.most, p.shape[0])
         heard = jnp.arange(self.most) < self.count
         share = jnp.where(heard, p[agents], 0.0)
@@ -41,31 +42,33 @@ class SomeOf(Participation):
 
 
 class Live:
-    """Runs of one length on problems of one shape. The first `run` compiles, later ones exchange numbers.
+    """Runs of one length of experiments that differ in their numbers alone: the first compiles, the others do not.
 
-    local_steps: whether the number of local steps is exchanged too; the session's is then the largest.
+    like: one of them, with the most local steps of all.
     """
 
-    def __init__(self, session: Session, rounds: int, local_steps: bool = False):
-        session.prepare(rounds)
-        self.session, self.rounds, self._steps = session, rounds, local_steps
-        self._layout = replace(session.layout, capacity=rounds)
-        self._fresh = session.state
+    def __init__(self, like: Experiment, rounds: int):
+        self.session, self.rounds = Session(like.bind(), 1), rounds
+        self.session.prepare(rounds)
+        self._layout = replace(self.session.layout, capacity=rounds)
+        self._fresh = self.session.state
 
-    def run(self, algorithm: Algorithm, problem: Any = None, participation: Participation | None = None) -> np.ndarray:
-        """(repeats, rounds + 1, ...): the models, from the start on, with these numbers."""
+    @double
+    def run(self, experiment: Experiment) -> np.ndarray:
+        """(repeats, rounds + 1, ...): the models, from the start on."""
         session = self.session
-        if self._steps:
+        bound = experiment.bind().for_rounds(session.ready + 1)
+        algorithm, start = bound.algorithm, np.asarray(bound.start)
+        if "local_steps" in values_of(algorithm):
             algorithm = with_leaves(algorithm, {"local_steps": np.int32(algorithm.local_steps)})
-        start = jax.tree.leaves(session.start)[0]
-        with jax.enable_x64(True):
-            inputs = session.inputs._replace(algorithm=jax.device_put(cast(algorithm, start.dtype)))
-            if problem is not None:
-                inputs = inputs._replace(own=problem.own, common=problem.common)
-            if participation is not None:
-                inputs = inputs._replace(timing=participation)
-            state = jax.tree.map(jnp.copy, self._fresh)  # it is donated
-            _, records = go_on(self._layout, session.swept, inputs, state, session.seeds, 0, self.rounds, 1)
-            models = np.asarray(unwrap(records.model))
+        inputs = session.inputs._replace(
+            algorithm=jax.device_put(cast(algorithm, start.dtype)),
+            timing=bound.timing,
+            own=bound.problem.own_for(bound.algorithm),
+            common=bound.problem.common,
+        )
+        state = jax.tree.map(jnp.copy, self._fresh)  # it is donated
+        _, records = go_on(self._layout, session.swept, inputs, state, session.seeds, 0, self.rounds, 1)
+        models = np.asarray(unwrap(records.model))
         first = np.broadcast_to(start, (len(models), 1, *start.shape))
         return np.concatenate([first, models], axis=1)

@@ -7,9 +7,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
-from fedpoint.show.charts import forecast_name, levels
+from fedpoint.show.charts import ChartLine, forecast_name, levels
 from fedpoint.show.facts import compared, readable
 from fedpoint.show.from_data import Part, ask
 from fedpoint.show.page import composed
@@ -19,6 +19,19 @@ from fedpoint.ui.runs import Runs
 PATIENCE = 60.0  # seconds for one run
 WAITING = 8  # runs asked for and not done
 KEPT = 64  # runs whose parts are kept
+
+
+class Said(TypedDict):
+    """A sentence about a run, and whether it is good news; None: neither."""
+
+    says: str
+    good: bool | None
+
+
+class Expectation(Said):
+    """What goes beside a run: lines for the chart of its error, and a sentence."""
+
+    lines: list[ChartLine]
 
 
 class Outlook:
@@ -31,7 +44,7 @@ class Outlook:
         self._made: OrderedDict[tuple, asyncio.Task] = OrderedDict()
 
     async def parts(self, name: str) -> dict[str, Part]:
-        """See `report.from_data`. Made again when a run has ended, or has gone on since; not while it goes on."""
+        """See `show.from_data`. Made again when a run has ended, or has gone on since; not while it goes on."""
         path, key = await asyncio.to_thread(self._key, name)
         if key not in self._made:
             if sum(not task.done() for task in self._made.values()) >= WAITING:
@@ -52,15 +65,15 @@ class Outlook:
             await asyncio.to_thread(readable, path)  # whatever has no rounds yet is refused, with the reason
             return (await asyncio.to_thread(ask, [path], self.patience, self._stop))[0]
 
-    async def of(self, name: str) -> dict[str, Any]:
-        """Lines for the chart of the error, and a sentence."""
+    async def of(self, name: str) -> Expectation:
+        """What must happen, and whether it did."""
         part = (await self.parts(name))["forecast"]
         if "missing" in part:
             return {"lines": [], "says": f"No forecast: {part['missing']}", "good": None}
-        lines: list[dict[str, Any]] = levels(part)
+        lines = levels(part)
         if "curve" in part:
-            curve = {"name": forecast_name(part), "x": part["at"], "y": part["curve"]}
-            lines.insert(0, {**curve, "colour": "ink", "dash": "dashed"})
+            curve: ChartLine = {"name": forecast_name(part), "x": part["at"], "y": part["curve"], "colour": "ink"}
+            lines.insert(0, {**curve, "dash": "dashed"})
         return {"lines": lines, **_verdict(part)}
 
     async def report(self, names: Sequence[str]) -> str:
@@ -74,7 +87,7 @@ class Outlook:
         self._stop.set()
 
 
-def _verdict(part: Part) -> dict[str, Any]:
+def _verdict(part: Part) -> Said:
     verdict = part.get("verdict")
     if part["diverges"]:
         return {"says": f"It must diverge: {part['reason']}.", "good": False}

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar, NotRequired, TypedDict
 
-import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.algorithms import FedAvg, FedLSA, FedRelax, ScaffLSA
 from fedpoint.closed.lsa import lsa_bias
 from fedpoint.core.errors import FedpointError
-from fedpoint.engine.session import Session
 from fedpoint.experiment import Experiment
 from fedpoint.graphs import gtv
 from fedpoint.graphs.network import Network
 from fedpoint.problems import TD, LinearStream, Quadratic, garnet
 from fedpoint.problems.mdp import alias_table
+from fedpoint.problems.td import World
+from fedpoint.show.charts import ChartLine, Numbers
 from fedpoint.theory import lms_floor, lms_msd
 from fedpoint.theory.networks import iteration_matrix
 from fedpoint.ui.live import Live, SomeOf
@@ -72,8 +73,30 @@ def _whole(*values: int) -> tuple[float, ...]:
 Values = dict[str, float]  # of the sliders
 
 
+class Nodes(TypedDict):
+    """A network for the page: where its nodes are, and what each has measured, should find and will find."""
+
+    edges: list[list[int]]
+    places: list[list[float]]
+    own: Numbers
+    truth: Numbers
+    end: Numbers
+
+
+class Picture(TypedDict):
+    """What the page draws and says."""
+
+    lines: list[ChartLine]
+    says: NotRequired[str]
+    note: NotRequired[str]
+    network: NotRequired[Nodes]
+    against: NotRequired[list[ChartLine]]  # a second chart: the sliders' first value across
+    history: NotRequired[list[list[float]]]  # of the nodes, round by round
+    seconds: NotRequired[float]  # that it took
+
+
 class Playground(ABC):
-    """An experiment with sliders. `forecast` is quick and needs no run; `simulate` runs it."""
+    """Experiments with sliders. `forecast` is quick and needs no run; `simulate` runs them."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -91,12 +114,26 @@ class Playground(ABC):
         return {control.name: control.read(given.get(control.name)) for control in self.controls}
 
     @abstractmethod
-    def forecast(self, values: Values) -> dict[str, Any]:
-        """What must happen: lines for a chart, sentences, and what else the page draws."""
+    def experiments(self, values: Values) -> dict[str, Experiment]:
+        """What the sliders describe, by the name of the method."""
 
     @abstractmethod
-    def simulate(self, values: Values) -> dict[str, Any]:
+    def forecast(self, values: Values) -> Picture:
+        """What must happen."""
+
+    @abstractmethod
+    def simulate(self, values: Values) -> Picture:
         """What happens."""
+
+    @cached_property
+    def lives(self) -> dict[str, Live]:
+        """A program for each method, for all positions of the sliders."""
+        largest = {c.name: c.values[-1] if c.name == "local_steps" else c.start for c in self.controls}
+        return {title: Live(experiment, self.rounds) for title, experiment in self.experiments(largest).items()}
+
+    def run(self, values: Values) -> dict[str, np.ndarray]:
+        """The models by method, (repeats, rounds + 1, ...)."""
+        return {title: self.lives[title].run(experiment) for title, experiment in self.experiments(values).items()}
 
     def warm(self) -> None:
         """Compile."""
@@ -105,14 +142,16 @@ class Playground(ABC):
         self.simulate(start)
 
 
-def line(name: str, curve: ArrayLike, x: Any = None, **more: Any) -> dict[str, Any]:
+def line(
+    name: str, curve: ArrayLike, x: ArrayLike | None = None, colour: int | str = 0, dash: str = "solid"
+) -> ChartLine:
     """A curve for the page; null where it has left the picture."""
     curve = np.asarray(curve)
-    x = np.arange(len(curve)) if x is None else x
-    return {"name": name, "x": _short(x), "y": _short(curve), **more}
+    places = np.arange(len(curve)) if x is None else np.asarray(x, float)
+    return {"name": name, "x": places.tolist(), "y": _short(curve), "colour": colour, "dash": dash}
 
 
-def _short(values: ArrayLike) -> list[float | None]:
+def _short(values: ArrayLike) -> Numbers:
     return [float(f"{v:.{DIGITS}g}") if abs(v) < LARGEST else None for v in np.asarray(values, float).tolist()]
 
 
@@ -146,48 +185,38 @@ class Averaging(Playground):
     def problem(self, values: Values) -> LinearStream:
         return LinearStream.sample(self.agents, self.dim, values["heterogeneity"], values["noise"], seed=0)
 
-    @staticmethod
-    def setting(values: Values) -> dict[str, Any]:
-        return {"normalise": True, **{name: values[name] for name in ("step", "local_steps", "participants")}}
-
-    @cached_property
-    def live(self) -> Live:
-        start = {control.name: control.start for control in self.controls}
-        problem, most = self.problem(start), int(self.controls[1].values[-1])
-        algorithm, scheme = (
-            FedAvg(step=start["step"], local_steps=most, normalise=True),
-            SomeOf(np.array(1), self.agents),
-        )
-        asked = Experiment(algorithm, problem, participation=scheme, seed=self.seed, repeats=self.repeats)
-        session = Session(asked.bind(), 1)
-        return Live(session, self.rounds, local_steps=True)
+    def experiments(self, values: Values) -> dict[str, Experiment]:
+        method = FedAvg(step=values["step"], local_steps=int(values["local_steps"]), normalise=True)
+        scheme = SomeOf(np.array(values["participants"]), self.agents)
+        problem = self.problem(values)
+        return {
+            "FedAvg": Experiment(method, problem, participation=scheme, seed=self.seed, repeats=self.repeats),
+        }
 
     def models(self, values: Values) -> np.ndarray:
-        algorithm = FedAvg(step=values["step"], local_steps=int(values["local_steps"]), normalise=True)
-        scheme = SomeOf(np.array(values["participants"]), self.agents)
-        return self.live.run(algorithm, self.problem(values), scheme)
+        return self.run(values)["FedAvg"]
 
-    def forecast(self, values: Values) -> dict[str, Any]:
-        problem, setting = self.problem(values), self.setting(values)
-        curve, floor = lms_msd(problem, rounds=self.rounds, **setting), lms_floor(problem, **setting)
+    def forecast(self, values: Values) -> Picture:
+        problem, step = self.problem(values), values["step"]
+        work = int(values["local_steps"]), int(values["participants"])
+        curve = lms_msd(problem, step, *work, rounds=self.rounds, normalise=True)
+        floor = lms_floor(problem, step, *work, normalise=True)
         lines = [line("forecast", curve, colour="ink", dash="dashed")]
-        if math.isfinite(floor):
-            lines.append({"name": "floor", "level": floor, "colour": "pale"})
-            alone = lms_floor(problem, values["step"], 1, self.agents)
-            says = f"It settles at {_number(floor)}"
-            if (values["local_steps"], values["participants"]) != (1, self.agents):
-                says += f", {floor / alone:.3g} times the floor of everyone taking one step of the same length a round"
-            says += "."
-        else:
-            says = "The step is too long: the expected error grows without bound."
-        return {"lines": lines, "says": says}
+        if not math.isfinite(floor):
+            return {"lines": lines, "says": "The step is too long: the expected error grows without bound."}
+        lines.append({"name": "floor", "level": floor, "colour": "pale"})
+        says = f"It settles at {_number(floor)}"
+        if work != (1, self.agents):
+            alone = lms_floor(problem, step, 1, self.agents)
+            says += f", {floor / alone:.3g} times the floor of everyone taking one step of the same length a round"
+        return {"lines": lines, "says": f"{says}."}
 
-    def simulate(self, values: Values) -> dict[str, Any]:
+    def simulate(self, values: Values) -> Picture:
         with np.errstate(all="ignore"):
             error = ((self.models(values) - self.problem(values).solution()) ** 2).sum(-1)
-            mean, low, high = error.mean(0), error.min(0), error.max(0)
-        band = {"low": _short(low), "high": _short(high)}
-        return {"lines": [line("simulation", mean, colour=0, **band)], "note": f"mean and range of {self.repeats} runs"}
+            curve = line("simulation", error.mean(0))
+            curve["low"], curve["high"] = _short(error.min(0)), _short(error.max(0))
+        return {"lines": [curve], "note": f"mean and range of {self.repeats} runs"}
 
 
 class Coupling(Playground):
@@ -249,20 +278,15 @@ class Coupling(Playground):
         values, axes = self.modes
         return ((own @ axes) / (1 + couplings[:, None] * values)) @ axes.T
 
-    @cached_property
-    def live(self) -> Live:
-        start = {control.name: control.start for control in self.controls}
-        problem = self.problem(start)
-        asked = Experiment(
-            FedRelax(coupling=1.0), problem, network=self.network, start=np.zeros((problem.agents, 1)), exact=True
-        )
-        session = Session(asked.bind(), 1)
-        return Live(session, self.rounds)
+    def experiments(self, values: Values) -> dict[str, Experiment]:
+        method, problem = FedRelax(coupling=values["coupling"]), self.problem(values)
+        start = np.zeros((problem.agents, 1))
+        return {"FedRelax": Experiment(method, problem, network=self.network, start=start, exact=True)}
 
     def models(self, values: Values) -> np.ndarray:
-        return self.live.run(FedRelax(coupling=values["coupling"]), self.problem(values))[0, :, :, 0]
+        return self.run(values)["FedRelax"][0, :, :, 0]
 
-    def forecast(self, values: Values) -> dict[str, Any]:
+    def forecast(self, values: Values) -> Picture:
         problem, network, truth = self.problem(values), self.network, self.truth(values)
         coupling, own = values["coupling"], problem.own.center[:, 0]
         end = gtv.solve(problem, network, coupling)[:, 0]
@@ -296,12 +320,12 @@ class Coupling(Playground):
             ],
         }
 
-    def simulate(self, values: Values) -> dict[str, Any]:
+    def simulate(self, values: Values) -> Picture:
         models = self.models(values)
         end = gtv.solve(self.problem(values), self.network, values["coupling"])[:, 0]
         error = ((models - end) ** 2).mean(1)
         history = [[float(f"{v:.4g}") for v in row] for row in models.tolist()]
-        return {"lines": [line("simulation", error, colour=0)], "history": history, "note": "FedRelax, exact fields"}
+        return {"lines": [line("simulation", error)], "history": history, "note": "FedRelax, exact fields"}
 
 
 def _places(places: np.ndarray) -> list[list[float]]:
@@ -364,35 +388,25 @@ class LocalSteps(Playground):
     def problem(self, values: Values) -> TD:
         return self._garnet(round(values["heterogeneity"], 2))
 
-    def padded(self, problem: TD) -> Any:
+    def padded(self, problem: TD) -> World:
         """The agents' worlds with impossible outcomes up to one width, so that one program fits all."""
         own = problem.own
         room = ((0, 0), (0, self._width - own.chance.shape[1]))
-        wide = {name: np.pad(getattr(own, name), room) for name in ("state", "after", "reward", "chance")}
-        tables = [alias_table(chance) for chance in wide["chance"]]
-        cut, other = (np.stack(part) for part in zip(*tables, strict=True))
-        return own._replace(**wide, cut=cut, other=other)
+        state, after, reward, chance = (np.pad(part, room) for part in (own.state, own.after, own.reward, own.chance))
+        cut, other = (np.stack(part) for part in zip(*map(alias_table, chance), strict=True))
+        return own._replace(state=state, after=after, reward=reward, chance=chance, cut=cut, other=other)
 
-    @cached_property
-    def lives(self) -> dict[str, Live]:
-        start = {control.name: control.start for control in self.controls}
-        problem, most = self.problem(start), int(self.controls[0].values[-1])
-        found = {}
-        for title, make in (("FedLSA", FedLSA), ("SCAFFLSA", ScaffLSA)):
-            algorithm = make(step=start["step"], local_steps=most)
-            session = Session(Experiment(algorithm, problem, seed=self.seed, repeats=self.repeats).bind(), 1)
-            with jax.enable_x64(True):
-                session.inputs = session.inputs._replace(own=jax.device_put(self.padded(problem)))
-            found[title] = Live(session, self.rounds, local_steps=True)
-        return found
+    def experiments(self, values: Values) -> dict[str, Experiment]:
+        problem = copy.copy(self.problem(values))
+        problem.own = self.padded(problem)
+        step, steps = values["step"], int(values["local_steps"])
+        methods = {"FedLSA": FedLSA(step, steps), "SCAFFLSA": ScaffLSA(step, steps)}
+        return {
+            title: Experiment(method, problem, seed=self.seed, repeats=self.repeats)
+            for title, method in methods.items()
+        }
 
-    def models(self, values: Values) -> dict[str, np.ndarray]:
-        problem, setting = self.problem(values), {"step": values["step"], "local_steps": int(values["local_steps"])}
-        world = _Numbers(self.padded(problem), problem.common)
-        makers: dict[str, Any] = {"FedLSA": FedLSA, "SCAFFLSA": ScaffLSA}
-        return {title: live.run(makers[title](**setting), world) for title, live in self.lives.items()}
-
-    def forecast(self, values: Values) -> dict[str, Any]:
+    def forecast(self, values: Values) -> Picture:
         problem, step, steps = self.problem(values), values["step"], int(values["local_steps"])
         outcomes, first = outcomes_of(problem), problem.start() - problem.solution()
         curves = [
@@ -414,20 +428,12 @@ class LocalSteps(Playground):
             lines.append({"name": "FedLSA's bias²", "level": bias, "colour": "pale"})
         return {"lines": lines, "says": says}
 
-    def simulate(self, values: Values) -> dict[str, Any]:
-        star, lines = self.problem(values).solution(), []
-        for i, (title, models) in enumerate(self.models(values).items()):
+    def simulate(self, values: Values) -> Picture:
+        solution, lines = self.problem(values).solution(), []
+        for i, (title, models) in enumerate(self.run(values).items()):
             with np.errstate(all="ignore"):
-                lines.append(line(title, ((models - star) ** 2).sum(-1).mean(0), colour=i))
+                lines.append(line(title, ((models - solution) ** 2).sum(-1).mean(0), colour=i))
         return {"lines": lines, "note": f"mean of {self.repeats} runs"}
-
-
-@dataclass(frozen=True)
-class _Numbers:
-    """What a run reads of a problem."""
-
-    own: Any
-    common: Any
 
 
 def playgrounds() -> dict[str, Playground]:

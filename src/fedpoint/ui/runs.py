@@ -11,12 +11,13 @@ import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.numbers import rounded
+from fedpoint.core.numbers import evenly, rounded
+from fedpoint.show.charts import Numbers
 from fedpoint.store import disk
 from fedpoint.store.folder import RunFolder
 
@@ -24,6 +25,54 @@ DEPTH = 3  # folders below the given one in which runs are looked for
 MOST = 500  # runs that are listed
 POINTS = 600  # of a curve on the page
 KEPT = 4096  # record files whose curves are kept in memory
+
+
+class Unreadable(TypedDict):
+    """A run whose folder says nothing that can be read."""
+
+    name: str
+    title: str
+    state: str
+    message: str
+
+
+class Brief(TypedDict):
+    """What a run is, how far it is and how it stands."""
+
+    name: str
+    title: str
+    algorithm: str
+    problem: str
+    agents: int | None
+    rounds: int | None
+    repeats: int | None
+    seed: int | None
+    network: bool
+    reached: int | None
+    state: str
+
+
+class Spread(TypedDict):
+    """Over repeats, at the recorded rounds."""
+
+    mean: Numbers
+    low: Numbers
+    high: Numbers
+
+
+class Curves(Brief):
+    """The same with its curves."""
+
+    x: list[int]
+    error: NotRequired[Spread]
+    loss: NotRequired[Spread]
+
+
+class RecordFile(TypedDict):
+    """A file of records, as a checkpoint names it."""
+
+    file: str
+    sha256: str
 
 
 class Runs:
@@ -65,9 +114,9 @@ class Runs:
             raise FedpointError(f"there is no run {name[:80]!r} here")
         return self.root / name
 
-    def list(self) -> list[dict[str, Any]]:
+    def list(self) -> list[Brief | Unreadable]:
         """Every run in a line."""
-        found = []
+        found: list[Brief | Unreadable] = []
         for name in self.names():
             try:
                 found.append(self.brief(name))
@@ -75,8 +124,8 @@ class Runs:
                 found.append({"name": name, "title": name, "state": "unreadable", "message": str(error)})
         return found
 
-    def brief(self, name: str) -> dict[str, Any]:
-        """What a run is, how far it is and how it stands."""
+    def brief(self, name: str) -> Brief:
+        """What is known of a run without its records."""
         path = self.root / name
         try:
             config = disk.read_toml((path / "config.toml").read_text("utf-8"))
@@ -120,19 +169,17 @@ class Runs:
             return last
         return "running" if last in ("created", "started", "progress") and _alive(path) else "stopped"
 
-    def curves(self, name: str) -> dict[str, Any]:
+    def curves(self, name: str) -> Curves:
         """Brief, with the means and ranges over repeats of error and loss at (at most 600 of) the recorded rounds."""
         path = self.folder(name)
-        brief = self.brief(name)
-        records = self._records(path)
-        n = len(records["round"])
-        some = np.unique(np.linspace(0, n - 1, min(n, POINTS)).round().astype(int)) if n else np.zeros(0, int)
-        brief["x"] = records["round"][some].tolist()
-        for measure in ("error", "loss"):
-            if measure in records:
-                values = records[measure][some]
-                brief[measure] = {key: rounded(values[:, i], 6) for i, key in enumerate(("mean", "low", "high"))}
-        return brief
+        brief, records = self.brief(name), self._records(path)
+        some = evenly(len(records["round"]), POINTS)
+        found: Curves = {**brief, "x": records["round"][some].tolist()}
+        if "error" in records:
+            found["error"] = _spread(records["error"][some])
+        if "loss" in records:
+            found["loss"] = _spread(records["loss"][some])
+        return found
 
     def _records(self, path: Path) -> dict[str, np.ndarray]:
         """Rounds (n,), and mean, least and greatest over repeats (n, 3) of what was measured."""
@@ -147,7 +194,7 @@ class Runs:
             return {key: np.concatenate([part[key] for part in parts]) for key in names} or {"round": np.zeros(0, int)}
         return {"round": np.zeros(0, int)}
 
-    def _part(self, path: Path, entry: dict[str, Any]) -> dict[str, np.ndarray]:
+    def _part(self, path: Path, entry: RecordFile) -> dict[str, np.ndarray]:
         key = (str(path), entry["sha256"])
         with self._lock:
             if key in self._files:
@@ -164,6 +211,11 @@ class Runs:
             while len(self._files) > KEPT:
                 self._files.popitem(last=False)
         return part
+
+
+def _spread(values: np.ndarray) -> Spread:
+    mean, low, high = (rounded(column, 6) for column in values.T)
+    return {"mean": mean, "low": low, "high": high}
 
 
 def _alive(path: Path) -> bool:

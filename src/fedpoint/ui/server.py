@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import json
 import logging
@@ -14,7 +15,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
 import h11
 import uvicorn
@@ -34,7 +36,7 @@ from fedpoint.ui.lessons import lessons, lines
 from fedpoint.ui.mathml import formula
 from fedpoint.ui.outlook import Outlook
 from fedpoint.ui.playground import Playground, playgrounds
-from fedpoint.ui.runs import Runs
+from fedpoint.ui.runs import Curves, Runs
 
 TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -47,6 +49,9 @@ LONGEST = 600.0  # seconds of one stream; the page then asks again
 STREAMS = 16  # open at a time
 HEAD = 10.0  # seconds in which a request has to arrive
 BEAT = 15.0  # seconds after which a silent stream says that it is there
+
+Result = TypeVar("Result")
+Event: TypeAlias = tuple[str, Any]  # of a stream: its name, and what JSON can write; without a name: look again later
 
 
 class Page:
@@ -72,14 +77,16 @@ class Page:
         ]
 
         @contextlib.asynccontextmanager
-        async def life(app: Any) -> AsyncIterator[None]:
+        async def life(app: Starlette) -> AsyncIterator[None]:
             if warm:
                 self.computations.warm()
             yield
             self.end()
 
-        mistakes: Any = {HTTPException: _refused, FedpointError: _mistake, Exception: _failed}
-        inside = Starlette(routes=routes, lifespan=life, exception_handlers=mistakes)
+        inside = Starlette(routes=routes, lifespan=life)
+        inside.add_exception_handler(HTTPException, _refused)
+        inside.add_exception_handler(FedpointError, _mistake)
+        inside.add_exception_handler(Exception, _failed)
         inside.router.redirect_slashes = False
         self.app = Guard(inside, host, token)
 
@@ -89,7 +96,7 @@ class Page:
         self.outlook.close()
 
     @staticmethod
-    def _static(name: str) -> Callable[[Request], Any]:
+    def _static(name: str) -> Callable[[Request], Awaitable[Response]]:
         content, kind = static_files()[name], TYPES[Path(name).suffix]
 
         async def give(request: Request) -> Response:
@@ -110,8 +117,8 @@ class Page:
     async def _compilation(self, request: Request) -> Response:
         """A stream: how far compilation is, until it is done."""
 
-        async def events() -> AsyncIterator[tuple[str, Any]]:
-            last: Any = None
+        async def events() -> AsyncIterator[Event]:
+            last = None
             while True:
                 now = dict(self.computations.compilation)
                 if now != last:
@@ -170,7 +177,7 @@ class Page:
             raise HTTPException(400, "Which run? Give name=.")
         return name
 
-    def _curves(self, name: str) -> dict[str, Any]:
+    def _curves(self, name: str) -> Curves:
         try:
             return self.runs.curves(name)
         except FedpointError as error:
@@ -184,8 +191,8 @@ class Page:
         except FedpointError as error:
             raise HTTPException(404, str(error)) from None
 
-        async def events() -> AsyncIterator[tuple[str, Any]]:
-            last: Any = None
+        async def events() -> AsyncIterator[Event]:
+            last = None
             while True:
                 now = await asyncio.to_thread(lambda: (self.runs.reached(path), self.runs.state(path)))
                 if now != last:
@@ -212,7 +219,7 @@ class Page:
         headers = {"content-security-policy": f"{policy()}; frame-ancestors 'none'"}
         return Response(text, media_type="text/html; charset=utf-8", headers=headers)
 
-    async def _computed(self, work: Awaitable[Any]) -> Any:
+    async def _computed(self, work: Awaitable[Result]) -> Result:
         try:
             return await work
         except FedpointError as error:
@@ -220,8 +227,8 @@ class Page:
         except Busy:
             raise HTTPException(503, "Several runs are being computed: try again in a minute.") from None
 
-    def _stream(self, events: AsyncIterator[tuple[str, Any]]) -> Response:
-        """Server-sent events; an empty name means: look again later."""
+    def _stream(self, events: AsyncIterator[Event]) -> Response:
+        """Server-sent events."""
         if self._streams >= STREAMS:
             raise HTTPException(503, f"More than {STREAMS} streams are open: close a page.")
 
@@ -243,7 +250,7 @@ class Page:
                     if self.stop.is_set() or time.monotonic() - begun > LONGEST:
                         return
             except (HTTPException, FedpointError) as error:
-                message = getattr(error, "detail", str(error))
+                message = error.detail if isinstance(error, HTTPException) else str(error)
                 yield f"event: problem\ndata: {json.dumps({'message': message})}\n\n"
             finally:
                 self._streams -= 1
@@ -259,24 +266,25 @@ def static_files() -> dict[str, bytes]:
     return found | {name: (curves / name).read_bytes() for name in ("curves.js", "curves.css")}
 
 
-def _described(playground: Playground) -> dict[str, Any]:
+class Described(TypedDict):
+    """A playground for the page."""
+
+    name: str
+    title: str
+    about: str
+    formulas: list[str]
+    rounds: int
+    controls: list[dict[str, str | float | tuple[float, ...]]]
+
+
+def _described(playground: Playground) -> Described:
     return {
         "name": playground.name,
         "title": playground.title,
         "about": playground.about,
         "formulas": [formula(part) for part in lines(playground.formula)],
         "rounds": playground.rounds,
-        "controls": [
-            {
-                "name": c.name,
-                "label": c.label,
-                "symbol": c.symbol,
-                "help": c.help,
-                "values": c.values,
-                "start": c.start,
-            }
-            for c in playground.controls
-        ],
+        "controls": [dataclasses.asdict(control) for control in playground.controls],
     }
 
 
@@ -297,27 +305,28 @@ def _why(error: Exception, what: str) -> dict[str, str]:
     if isinstance(error, TimeoutError):
         return {"kind": "error", "message": "This took too long: try again."}
     logging.getLogger(__name__).error("%s", what, exc_info=error)
-    return {"kind": "error", "message": "This went wrong; the terminal says how."}
+    return {"kind": "error", "message": "The computation failed; see the terminal for details."}
 
 
-async def _refused(request: Request, error: Any) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
     return PlainTextResponse(f"{error.detail}\n", error.status_code)
 
 
-async def _mistake(request: Request, error: Any) -> Response:
+async def _mistake(request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{error}\n", 400)
 
 
-async def _failed(request: Request, error: Any) -> Response:
-    return PlainTextResponse("Something went wrong here; the terminal of `fedpoint ui` says what.\n", 500)
+async def _failed(request: Request, error: Exception) -> Response:
+    return PlainTextResponse("The request failed; see the terminal of `fedpoint ui` for details.\n", 500)
 
 
 class _Impatient(H11Protocol):
     """Closes a connection on which no whole request comes in time: uvicorn would wait for ever."""
 
-    _timer: Any = None
+    _timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._watch()
 
@@ -347,7 +356,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.page = page
 
-    def handle_exit(self, sig: int, frame: Any) -> None:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.page.end()
         super().handle_exit(sig, frame)
 
@@ -372,9 +381,9 @@ def serve(
     runs: Path,
     host: str = "127.0.0.1",
     port: int = 8642,
-    tell: Callable[[str], Any] = print,
+    tell: Callable[[str], None] = print,
     warm: bool = True,
-    started: Callable[[_Server], Any] = lambda server: None,
+    started: Callable[[_Server], None] = lambda server: None,
 ) -> bool:
     """Serve the page until Ctrl-C. Whether all computations have ended by then: one that compiles does so later."""
     if runs.exists() and not runs.is_dir():

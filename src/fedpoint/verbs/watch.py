@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+
+from fedpoint.engine.base import Callback
 
 
 class Watch:
     """Follows runs. `following` gives the callbacks for one of them."""
 
     @contextlib.contextmanager
-    def following(self, label: str, rounds: int) -> Iterator[list[Callable[[Any], None]]]:
+    def following(self, label: str, rounds: int) -> Iterator[list[Callback]]:
         yield []
