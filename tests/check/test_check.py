@@ -73,13 +73,14 @@ def test_other_seeds_pass(name):
 
 
 def test_one_repeat_is_enough_for_limit_and_floor():
-    verdict = fp.check(fp.run(*_of("fedavg, two"), seed=5, repeats=1))
+    verdict = fp.check(fp.run(**_of("fedavg, two"), seed=5, repeats=1))
     assert verdict and by_name(verdict)["limit"].ok and by_name(verdict)["path"].ok is None
 
 
 def _of(name, rounds=ROUNDS, problem=None):
     algorithm, who = RIGHT[name]
-    return algorithm, stream() if problem is None else problem, rounds, who
+    made = fp.Experiment(algorithm, stream() if problem is None else problem, participation=who)
+    return {"algorithm": made, "rounds": rounds}
 
 
 # Without noise.
@@ -214,7 +215,7 @@ def test_what_is_no_run():
 
 
 def test_a_run_from_its_folder(tmp_path):
-    run = fp.run(*_of("fedavg, two"), seed=5, repeats=REPEATS, folder=tmp_path / "run")
+    run = fp.run(**_of("fedavg, two"), seed=5, repeats=REPEATS, folder=tmp_path / "run")
     one, two = fp.check(run), fp.check(fp.load(tmp_path / "run", problem=stream()))
     assert one and two
     assert [(c.name, c.ok) for c in one.checks] == [(c.name, c.ok) for c in two.checks]

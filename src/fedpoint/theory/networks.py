@@ -21,6 +21,7 @@ import numpy as np
 from fedpoint.core.errors import FedpointError
 from fedpoint.graphs import gtv
 from fedpoint.graphs.gtv.curvature import DENSE, dense_matrix, hessian, largest_eigenvalue, settled
+from fedpoint.graphs.gtv.curvature import step_limit as step_limit  # offered as `fp.theory.step_limit`
 from fedpoint.graphs.gtv.nodes import check
 from fedpoint.graphs.gtv.system import Coupled
 from fedpoint.graphs.network import Network
