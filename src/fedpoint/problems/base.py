@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.made import Made
+from fedpoint.core.precision import double
+from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.steps import most_steps
+from fedpoint.core.types import Data, Model, Number, Plain, Tree
+
+if TYPE_CHECKING:
+    from fedpoint.core.algorithm import Algorithm
+
+Numbers: TypeAlias = np.ndarray | Array  # NumPy's where a problem holds them, of all agents; JAX's in a round, of one
 
 
 class Mine(NamedTuple):
     """What one agent holds: its own slice of the agents' arrays, and the arrays that all share."""
 
-    own: Any
-    common: Any
+    own: Data
+    common: Data
 
 
 class Oracle:
@@ -35,15 +45,15 @@ class Oracle:
     known_noise = False  # `covariance` and `scatter` describe the samples; False: they are the base's zeros
     independent = True  # samples of different steps of a round are independent; False: for instance an order of rows
 
-    def plan(self, mine: Mine, key: Any) -> Any:
+    def plan(self, mine: Mine, key: Key | Stream) -> Data:
         """What is drawn once a round, for instance an order of the rows."""
         return ()
 
-    def plan_shape(self, mine: Mine, key: Any) -> Any:
+    def plan_shape(self, mine: Mine, key: Key | Stream) -> Data:
         """Shapes of a plan: by tracing, where an oracle does not know them."""
         return jax.eval_shape(self.plan, mine, key)
 
-    def draw(self, mine: Mine, plan: Any, row: Any, e: Any) -> Any:
+    def draw(self, mine: Mine, plan: Data, row: Row, e: Number) -> Data:
         """The e-th sample of a round."""
         return ()
 
@@ -52,45 +62,45 @@ class Oracle:
     gram = False  # full fields cost the same for every agent, however many rows it has
     moves = False  # samples come from a world that goes on between rounds: `begin`, `walk`, `moved` instead of `plan`
 
-    def begin(self, mine: Mine, key: Any) -> Any:
+    def begin(self, mine: Mine, key: Key | Stream) -> Data:
         """Where an agent's world is before the first round."""
         return ()
 
-    def walk(self, mine: Mine, key: Any, world: Any) -> Any:
+    def walk(self, mine: Mine, key: Key | Stream, world: Data) -> Data:
         """What `plan` is to a world that goes on: what may be seen in a round that begins here."""
         return self.plan(mine, key)
 
-    def moved(self, plan: Any, samples: Any) -> Any:
+    def moved(self, plan: Data, samples: Data) -> Data:
         """Where the world is after so many samples of a plan."""
         return ()
 
-    def fetch(self, common: Any, z: Any) -> Any:
+    def fetch(self, common: Data, z: Data) -> Data:
         """What a sample names, where `fetches` says that it names something in the shared arrays."""
         return z
 
-    def field(self, mine: Mine, w: Any, z: Any) -> Any:
+    def field(self, mine: Mine, w: Model, z: Data) -> Model:
         """g(w; z)."""
         raise FedpointError(f"{type(self).__name__} has no field")
 
-    def mean_field(self, mine: Mine, w: Any) -> Any:
+    def mean_field(self, mine: Mine, w: Model) -> Model:
         """g_k(w) = E g(w; z)."""
         return jax.grad(lambda v: self.loss(mine, v))(w)
 
-    def loss(self, mine: Mine, w: Any) -> Array:
+    def loss(self, mine: Mine, w: Model) -> Array:
         raise FedpointError(f"{type(self).__name__} has no loss: its field is not a gradient")
 
-    def prox(self, mine: Mine, center: Any, weight: Any) -> Any:
+    def prox(self, mine: Mine, center: Model, weight: Number) -> Model:
         """argmin_v loss(v) + weight |v - center|^2."""
         return newton(lambda v: self.mean_field(mine, v), center, weight)
 
-    def covariance(self, mine: Mine, w: Any) -> Array:
+    def covariance(self, mine: Mine, w: Model) -> Array:
         """(d, d): the covariance of one sampled field g(w; z), in the order of `ravel_pytree`.
 
         Zeros here, which is right for an oracle that draws nothing; `known_noise` says whether to believe them.
         """
         return no_noise(w)
 
-    def scatter(self, mine: Mine, w: Any, P: Array) -> Array:
+    def scatter(self, mine: Mine, w: Model, P: Array) -> Array:
         """(d, d): E[(A(z) - A) P (A(z) - A)'], A(z) = dg(w; z)/dw with mean A, for a symmetric P.
 
         How much noise a deviation of covariance P adds to the field, because its slope is sampled too.
@@ -98,7 +108,7 @@ class Oracle:
         return no_noise(w)
 
 
-def no_noise(w: Any) -> Array:
+def no_noise(w: Model) -> Array:
     """(d, d) zeros."""
     d = sum(np.size(a) for a in jax.tree.leaves(w))
     return jnp.zeros((d, d))
@@ -107,17 +117,19 @@ def no_noise(w: Any) -> Array:
 DENSE = 256  # numbers of a model, up to which the derivative of a prox solves a dense system
 
 
-def newton(gradient, center, weight, tolerance: float = 1e-13, most: int = 50):
+def newton(
+    gradient: Callable[[Model], Model], center: Model, weight: Number, tolerance: float = 1e-13, most: int = 50
+) -> Model:
     """Newton's method with conjugate gradients for gradient(v) + 2 weight (v - center) = 0, halving where needed.
 
     Its derivative (forward mode) is that of the solution, by the implicit function theorem, not that of the iterations.
     """
     origin, unravel = ravel_pytree(center)
 
-    def equation(v):
+    def equation(v: Array) -> Array:
         return ravel_pytree(gradient(unravel(v)))[0] + 2 * weight * (v - origin)
 
-    def slope(linear, right):
+    def slope(linear: Callable[[Array], Array], right: Array) -> Array:
         if right.size > DENSE:
             return jax.scipy.sparse.linalg.cg(linear, right, tol=1e-14, maxiter=10 * right.size)[0]
         return jnp.linalg.solve(jax.vmap(linear, out_axes=1)(jnp.eye(right.size, dtype=right.dtype)), right)
@@ -125,13 +137,16 @@ def newton(gradient, center, weight, tolerance: float = 1e-13, most: int = 50):
     return unravel(lax.custom_root(equation, origin, lambda f, v: _newton(f, v, tolerance, most), slope))
 
 
-def _newton(residual, origin, tolerance, most):
-    def improve(state):
+Improving: TypeAlias = tuple[Array, Array, Number, Array]  # a point, what is left there, steps so far, and no way on
+
+
+def _newton(residual: Callable[[Array], Array], origin: Array, tolerance: float, most: int) -> Array:
+    def improve(state: Improving) -> Improving:
         v, r, i, _ = state
         step, _ = jax.scipy.sparse.linalg.cg(lambda d: jax.jvp(residual, (v,), (d,))[1], -r, tol=1e-14, maxiter=200)
         size = jnp.linalg.norm(r)
 
-        def shorter(s):
+        def shorter(s: Array) -> Array:
             return (s > 1e-4) & ~(jnp.linalg.norm(residual(v + s * step)) < (1 - 1e-4 * s) * size)
 
         s = lax.while_loop(shorter, lambda s: s / 2, jnp.ones((), v.dtype))
@@ -140,11 +155,11 @@ def _newton(residual, origin, tolerance, most):
         stuck = ~(jnp.linalg.norm(left) < size)
         return jnp.where(stuck, v, better), jnp.where(stuck, r, left), i + 1, stuck
 
-    def unfinished(state):
+    def unfinished(state: Improving) -> Array:
         v, r, i, stuck = state
         return (i < most) & ~stuck & (jnp.linalg.norm(r) > tolerance * (1 + jnp.linalg.norm(v)))
 
-    start = (origin, residual(origin), 0, jnp.asarray(False))
+    start: Improving = (origin, residual(origin), 0, jnp.asarray(False))
     return lax.while_loop(unfinished, improve, start)[0]
 
 
@@ -167,19 +182,20 @@ class Constants:
     gamma: float | None = None
 
 
-class Problem:
+class Problem(Made):
     """K agents with weights p_k. Subclasses set `oracle`, `own` (arrays of K rows), `common`, `weights`, `names`.
 
     Numbers are NumPy arrays; the engine moves them to the device.
     """
 
     oracle: Oracle
-    own: Any
-    common: Any
+    own: Data
+    common: Data
     weights: np.ndarray
     names: list[str]
     batch: int | None = None
     linear = False  # every field is affine in w
+    source: Mapping[str, Plain] | None = None  # the table of a file that makes it again
 
     @property
     def convex(self) -> bool | None:
@@ -199,35 +215,35 @@ class Problem:
     def agents(self) -> int:
         return len(self.weights)
 
-    def evaluate(self, w: Any, X: Any, y: Any) -> dict[str, float]:
+    def evaluate(self, w: Model, X: ArrayLike, y: ArrayLike) -> dict[str, float]:
         """Metrics of a model on held-out rows: their means."""
         return {name: float(values.mean()) for name, values in self.row_metrics(w, X, y).items()}
 
-    def row_metrics(self, w: Any, X: Any, y: Any) -> dict[str, np.ndarray]:
+    def row_metrics(self, w: Model, X: ArrayLike, y: ArrayLike) -> dict[str, np.ndarray]:
         """The same of every row, (n,) each; the last is the loss."""
         raise FedpointError(
             f"{type(self).__name__} has no metrics of its own for held-out data: give evaluate= a function of the model"
         )
 
-    def prepare(self, algorithm: Any) -> Oracle:
+    def prepare(self, algorithm: Algorithm) -> Oracle:
         """The oracle for an algorithm whose local steps are known."""
         return self.oracle
 
-    def own_for(self, algorithm: Any) -> Any:
+    def own_for(self, algorithm: Algorithm) -> Data:
         """`own`, with what is worth computing once for this algorithm."""
         return self.own
 
-    def part(self, own: Any, bounds: np.ndarray, process: int) -> tuple[Any, Any]:
+    def part(self, own: Data, bounds: np.ndarray, process: int) -> tuple[Data, Data]:
         """What the agents bounds[process] to bounds[process + 1] hold of `own`, and what all share without what is
         only of use to the others; what is shared has the same shapes on all processes."""
         begin, end = bounds[process : process + 2]
         return jax.tree.map(lambda a: a[begin:end], own), self.common
 
-    def start(self) -> Any:
+    def start(self) -> Model:
         """The model a run starts from when none is given."""
         raise FedpointError(f"{type(self).__name__} does not say where a run starts: give start=")
 
-    def solution(self) -> Any:
+    def solution(self) -> Model | None:
         """w*, or None where it is not known."""
         return None
 
@@ -236,7 +252,7 @@ class Problem:
         """Whether `solution` costs little: a formula gives it, or it was found before."""
         return True
 
-    def local_solutions(self) -> Any:
+    def local_solutions(self) -> Model | None:
         """w_k* of every agent, or None."""
         return None
 
@@ -250,7 +266,7 @@ class Problem:
             return None
         return np.array([2.0 / s if s > 0 else np.inf for s in np.asarray(smooth, dtype=float)])
 
-    def noise(self, w: Any) -> np.ndarray:
+    def noise(self, w: Model) -> np.ndarray:
         """(K,): the trace of the covariance of one sampled field at w."""
         return np.zeros(self.agents)
 
@@ -258,7 +274,7 @@ class Problem:
         """(K,): how many rows each agent stores, or None for a stream."""
         return None
 
-    def sampling_probabilities(self, algorithm: Any, exact: bool = False) -> np.ndarray:
+    def sampling_probabilities(self, algorithm: Algorithm, exact: bool = False) -> np.ndarray:
         """The variance-optimal q_k, proportional to p_k sqrt(noise_k / E_k + |g_k(w*)|^2); no noise in exact fields."""
         w = self.solution()
         if w is None:
@@ -274,53 +290,53 @@ class Problem:
             return self.weights.copy()
         return np.maximum(q, 1e-3 * q.max()) / np.maximum(q, 1e-3 * q.max()).sum()
 
-    def fields(self, w: Any) -> np.ndarray:
+    @double
+    def fields(self, w: Model) -> np.ndarray:
         """(K, d): the exact field of every agent at w, flattened."""
-        with jax.enable_x64(True):
-            return np.asarray(_fields(self.oracle, self.own, self.common, w))
+        return np.asarray(_fields(self.oracle, self.own, self.common, w))
 
-    def losses(self, w: Any) -> np.ndarray:
+    @double
+    def losses(self, w: Model) -> np.ndarray:
         """(K,): the exact loss of every agent at w."""
-        with jax.enable_x64(True):
-            return np.asarray(_losses(self.oracle, self.own, self.common, w))
+        return np.asarray(_losses(self.oracle, self.own, self.common, w))
 
-    def objective(self, models: Any) -> np.ndarray:
+    @double
+    def objective(self, models: Model) -> np.ndarray:
         """(n,): sum_k p_k f_k at each of n models (leading axis)."""
-        with jax.enable_x64(True):
-            return np.asarray(_objective(self.oracle, self.own, self.common, self.weights, models))
+        return np.asarray(_objective(self.oracle, self.own, self.common, self.weights, models))
 
-    def own_losses(self, models: Any) -> np.ndarray:
+    @double
+    def own_losses(self, models: Model) -> np.ndarray:
         """(n, K): the exact loss of every agent at its own model, for n times K models (n, K, ...)."""
-        with jax.enable_x64(True):
-            return np.asarray(_own_losses(self.oracle, self.own, self.common, models))
+        return np.asarray(_own_losses(self.oracle, self.own, self.common, models))
 
 
-def per_agent(function, own):
+def per_agent(function: Callable[[Data], Tree], own: Data) -> Tree:
     """function(own_k) for every agent: batched when small, mapped when agents' own work is ragged inside."""
     return lax.map(function, own, batch_size=256)
 
 
 @partial(jax.jit, static_argnums=0)
-def _fields(oracle, own, common, w):
+def _fields(oracle: Oracle, own: Data, common: Data, w: Model) -> Array:
     return per_agent(lambda o: ravel_pytree(oracle.mean_field(Mine(o, common), w))[0], own)
 
 
 @partial(jax.jit, static_argnums=0)
-def _losses(oracle, own, common, w):
+def _losses(oracle: Oracle, own: Data, common: Data, w: Model) -> Array:
     return per_agent(lambda o: oracle.loss(Mine(o, common), w), own)
 
 
 @partial(jax.jit, static_argnums=0)
-def _objective(oracle, own, common, weights, models):
+def _objective(oracle: Oracle, own: Data, common: Data, weights: Array, models: Model) -> Array:
     return lax.map(lambda w: weights @ per_agent(lambda o: oracle.loss(Mine(o, common), w), own), models)
 
 
 @partial(jax.jit, static_argnums=0)
-def _own_losses(oracle, own, common, models):
+def _own_losses(oracle: Oracle, own: Data, common: Data, models: Model) -> Array:
     return lax.map(lambda w: per_agent(lambda a: oracle.loss(Mine(a[0], common), a[1]), (own, w)), models)
 
 
-def numbers(name: str, values: Any) -> np.ndarray:
+def numbers(name: str, values: ArrayLike) -> np.ndarray:
     """An array of floats, or a clear word about why it is none."""
     try:
         return np.asarray(values, dtype=float)
@@ -342,7 +358,7 @@ def check_finite(name: str, array: np.ndarray, agent: str | None = None) -> None
         raise FedpointError(f"{name} is {value} at {where or 'its only value'}{more}: remove or impute it")
 
 
-def check_weights(weights: Any, agents: int, default: np.ndarray | None = None) -> np.ndarray:
+def check_weights(weights: ArrayLike | None, agents: int, default: np.ndarray | None = None) -> np.ndarray:
     """Weights as p_k that sum to one."""
     if weights is None:
         weights = np.full(agents, 1.0) if default is None else default
@@ -354,7 +370,7 @@ def check_weights(weights: Any, agents: int, default: np.ndarray | None = None) 
     return weights / weights.sum()
 
 
-def check_held_out(X: Any, y: Any, columns: int) -> tuple[np.ndarray, np.ndarray]:
+def check_held_out(X: ArrayLike, y: ArrayLike, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """Held-out rows, checked against the model."""
     X, y = np.asarray(X), np.asarray(y)
     if X.ndim != 2 or X.shape[1] != columns or y.shape != (len(X),):
@@ -365,7 +381,7 @@ def check_held_out(X: Any, y: Any, columns: int) -> tuple[np.ndarray, np.ndarray
     return X, y
 
 
-def squared_error(w: Any, X: Any, y: Any) -> dict[str, np.ndarray]:
+def squared_error(w: Model, X: ArrayLike, y: ArrayLike) -> dict[str, np.ndarray]:
     """Squared errors of a linear model."""
     X, y = check_held_out(X, y, len(w))
     return {"mse": (X @ w - y) ** 2}
@@ -376,7 +392,7 @@ def check_agents(count: int) -> None:
         raise FedpointError("there is no agent: give at least one")
 
 
-def by_agent(groups: Sequence | np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def by_agent(groups: ArrayLike, rows: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Order of rows by agent, rows per agent, and the agents' names in sorted order."""
     groups = np.asarray(groups)
     if groups.shape != (rows,):

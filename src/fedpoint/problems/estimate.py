@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.flatten_util import ravel_pytree
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.precision import double
 from fedpoint.core.random import Key
-from fedpoint.problems.base import Constants, Mine, Problem
+from fedpoint.core.types import Data, Model
+from fedpoint.problems.base import Constants, Mine, Oracle, Problem
 from fedpoint.problems.linear_system import symmetric
 
 RESAMPLES = 200
@@ -28,11 +32,11 @@ LARGEST = 64  # numbers of a model whose slopes are sampled
 class Estimate(NamedTuple):
     """A value, and an interval that holds the truth with the stated confidence. Arrays (K,) for constants of agents."""
 
-    value: Any
-    low: Any
-    high: Any
+    value: np.ndarray | float
+    low: np.ndarray | float
+    high: np.ndarray | float
 
-    def holds(self, truth: Any) -> Any:
+    def holds(self, truth: ArrayLike) -> np.ndarray:
         return (self.low <= np.asarray(truth)) & (np.asarray(truth) <= self.high)
 
 
@@ -67,10 +71,10 @@ class Estimates:
         return Constants(
             nu=float(self.nu.value),
             delta=float(self.delta.value),
-            nu_k=self.nu_k.value,
-            delta_k=self.delta_k.value,
-            beta2_k=self.beta2_k.value,
-            sigma2_k=None if self.sigma2_k is None else self.sigma2_k.value,
+            nu_k=np.asarray(self.nu_k.value),
+            delta_k=np.asarray(self.delta_k.value),
+            beta2_k=np.asarray(self.beta2_k.value),
+            sigma2_k=None if self.sigma2_k is None else np.asarray(self.sigma2_k.value),
             heterogeneity=None if self.heterogeneity is None else float(self.heterogeneity.value),
         )
 
@@ -104,7 +108,7 @@ class Statistics(NamedTuple):
 
 
 def estimate_constants(
-    problem: Problem, draws: int = 1000, seed: int = 0, at: Any = None, confidence: float = 0.95
+    problem: Problem, draws: int = 1000, seed: int = 0, at: Model = None, confidence: float = 0.95
 ) -> Estimates:
     """Estimate the lectures' constants of a problem from sampled fields, drawn at the agents only.
 
@@ -134,12 +138,13 @@ def estimate_constants(
     return _combine(problem, sent, draws, confidence)
 
 
-def _at_agent(problem, k: int, point, draws: int, seed: int, confidence: float, rng) -> Statistics:
+def _at_agent(
+    problem: Problem, k: int, point: Model, draws: int, seed: int, confidence: float, rng: np.random.Generator
+) -> Statistics:
     """The work of one agent: draws, and statistics of them."""
     own = jax.tree.map(lambda a: a[k], problem.own)
-    with jax.enable_x64(True):
-        fields, slopes = _sampled(problem.oracle, own, problem.common, point, Key.of(seed, 0, k), draws)
-    fields, slopes = np.asarray(fields), np.asarray(slopes)
+    drawn = double(_sampled)(problem.oracle, own, problem.common, point, Key.of(seed, 0, k), draws)
+    fields, slopes = (np.asarray(a) for a in drawn)
     flat = np.concatenate([np.ravel(np.asarray(a, float)) for a in jax.tree.leaves(point)])
     offsets = slopes @ flat - fields
     d = len(flat)
@@ -162,16 +167,16 @@ def _at_agent(problem, k: int, point, draws: int, seed: int, confidence: float, 
 
 
 @partial(jax.jit, static_argnums=(0, 5))
-def _sampled(oracle, own, common, point, key, draws):
+def _sampled(oracle: Oracle, own: Data, common: Data, point: Model, key: Key, draws: int) -> tuple[Array, Array]:
     """(draws, d) fields and (draws, d, d) slopes at the point, one fresh sample each."""
     mine = Mine(own, common)
     flat, unravel = ravel_pytree(jax.tree.map(lambda a: jnp.asarray(a, float), point))
 
-    def one(i):
+    def one(i: Array) -> tuple[Array, Array]:
         round_key = key.fold(i)
         z = oracle.draw(mine, oracle.plan(mine, round_key), round_key.row(0), 0)
 
-        def field(v):
+        def field(v: Array) -> Array:
             return ravel_pytree(oracle.field(mine, unravel(v), z))[0]
 
         return field(flat), jax.jacfwd(field)(flat)
@@ -179,7 +184,7 @@ def _sampled(oracle, own, common, point, key, draws):
     return jax.lax.map(one, jnp.arange(draws), batch_size=256)
 
 
-def _combine(problem, sent: list[Statistics], draws: int, confidence: float) -> Estimates:
+def _combine(problem: Problem, sent: list[Statistics], draws: int, confidence: float) -> Estimates:
     """The work of the hub."""
     p = problem.weights
     A, b = np.stack([s.slope for s in sent]), np.stack([s.offset for s in sent])
@@ -190,7 +195,7 @@ def _combine(problem, sent: list[Statistics], draws: int, confidence: float) -> 
     widths = np.array([_quantile(_norms(As[:, k] - A[k]), confidence) for k in range(len(p))])
     whole = np.linalg.eigvalsh(symmetric(total))
     beta2 = np.stack([s.beta2 for s in sent])
-    noises: list[Any] = [s.sigma2 for s in sent if s.sigma2 is not None]
+    noises = [s.sigma2 for s in sent if s.sigma2 is not None]
     sigma2 = Estimate(*np.stack(noises).T) if len(noises) == len(sent) else None
     return Estimates(
         nu=Estimate(float(whole[0]), float(whole[0] - width), float(whole[0] + width)),
@@ -207,8 +212,10 @@ def _combine(problem, sent: list[Statistics], draws: int, confidence: float) -> 
     )
 
 
-def _heterogeneity(p, A, b, As, bs, confidence: float) -> Estimate | None:
-    def spread(A, b):
+def _heterogeneity(
+    p: np.ndarray, A: np.ndarray, b: np.ndarray, As: np.ndarray, bs: np.ndarray, confidence: float
+) -> Estimate | None:
+    def spread(A: np.ndarray, b: np.ndarray) -> float | None:
         w, own = _solve(np.tensordot(p, A, 1), p @ b), [_solve(*one) for one in zip(A, b, strict=True)]
         each = [v for v in own if v is not None]
         if w is None or len(each) < len(own):

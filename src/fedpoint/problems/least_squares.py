@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Data, Model, Number
 from fedpoint.problems.base import (
     Constants,
     Mine,
+    Numbers,
     by_agent,
     check_agents,
     check_finite,
@@ -24,19 +28,25 @@ from fedpoint.problems.base import (
 from fedpoint.problems.quadratic import linear_constants, quadratic_values, solve_or_none
 from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling, row_noise
 
+if TYPE_CHECKING:
+    from fedpoint.core.algorithm import Algorithm
+
+AgentArrays: TypeAlias = Sequence[ArrayLike] | np.ndarray  # one array for each agent, or the rows of all
 GRAM_BYTES = 1 << 28  # full fields use A_k'A_k while all of them fit here, else the rows
 
 
 class Normal(NamedTuple):
     """Where one agent's rows are, and its normal equations."""
 
-    offset: Any
-    count: Any
-    agent: Any
-    H: Any  # (d, d), or () when too large
-    g: Any
-    constant: Any
-    spectrum: Any = ()  # eigenvalues and axes of H, where many proximal problems are to be solved
+    offset: Numbers
+    count: Data
+    agent: Numbers
+    H: Numbers | tuple[()]  # (d, d), or () when too large
+    g: Numbers
+    constant: Numbers
+    spectrum: (
+        tuple[Numbers, Numbers] | tuple[()]
+    ) = ()  # eigenvalues and axes of H, where many proximal problems are to be solved
 
 
 @dataclass(frozen=True)
@@ -44,31 +54,31 @@ class LeastSquaresOracle(RowsOracle):
     gram: bool = True
     half: bool = True
 
-    def weighted_loss(self, w, rows, weight, extra):
+    def weighted_loss(self, w: Model, rows: Data, weight: Array, extra: Data) -> Array:
         A, b = rows
         return (0.5 if self.half else 1.0) * weight @ (A @ w - b) ** 2
 
-    def weighted_gradient(self, w, rows, weight, extra):
+    def weighted_gradient(self, w: Model, rows: Data, weight: Array, extra: Data) -> Model:
         A, b = rows
         factor = 1.0 if self.half else 2.0
         if len(b) == 1:  # one row: no product of matrices
             return (factor * weight[0] * (jnp.sum(A[0] * w) - b[0])) * A[0]
         return factor * ((weight * (A @ w - b)) @ A)
 
-    def sandwich(self, w, rows, weight, P, extra):
+    def sandwich(self, w: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
         A, _ = rows
         factor = 1.0 if self.half else 4.0
         return factor * (A * (weight * ((A @ P) * A).sum(1))[:, None]).T @ A
 
-    def mean_field(self, mine: Mine, w):
+    def mean_field(self, mine: Mine, w: Model) -> Model:
         return mine.own.H @ w - mine.own.g if self.gram else super().mean_field(mine, w)
 
-    def loss(self, mine: Mine, w):
+    def loss(self, mine: Mine, w: Model) -> Array:
         if not self.gram:
             return super().loss(mine, w)
         return 0.5 * w @ (mine.own.H @ w) - mine.own.g @ w + mine.own.constant
 
-    def prox(self, mine: Mine, center, weight):
+    def prox(self, mine: Mine, center: Model, weight: Number) -> Model:
         if not self.gram:
             return super().prox(mine, center, weight)
         right = mine.own.g + 2 * weight * center
@@ -98,11 +108,11 @@ class LeastSquares(RowsProblem):
 
     def __init__(
         self,
-        A: Sequence | np.ndarray,
-        b: Sequence | np.ndarray,
-        weights=None,
+        A: AgentArrays,
+        b: AgentArrays,
+        weights: ArrayLike | None = None,
         mean: bool = False,
-        groups=None,
+        groups: ArrayLike | None = None,
         half: bool = True,
         batch: int | None = None,
         sampling: str = "iid",
@@ -125,7 +135,8 @@ class LeastSquares(RowsProblem):
         self.H = np.stack([f * (a.T @ a) for f, a in zip(factor, A_k, strict=True)]) if gram else None
         self._factor = factor
         span = self.own
-        self.own = Normal(span.offset, span.count, span.agent, self.H if gram else (), self.g, self.constant)
+        H = () if self.H is None else self.H
+        self.own = Normal(span.offset, span.count, span.agent, H, self.g, self.constant)
         if sampling == "importance":
             w = self.solution()
             w = self.start() if w is None else w
@@ -147,7 +158,7 @@ class LeastSquares(RowsProblem):
     def _spectrum(self) -> tuple[np.ndarray, np.ndarray]:
         return tuple(np.linalg.eigh(self.H))  # type: ignore[arg-type, return-value]
 
-    def own_for(self, algorithm: Any) -> Any:
+    def own_for(self, algorithm: Algorithm) -> Data:
         """With the spectrum of every H, where the method solves a proximal problem every round."""
         if not algorithm.proximal or self.H is None:
             return self.own
@@ -189,10 +200,10 @@ class LeastSquares(RowsProblem):
         """The least-norm solution of each agent."""
         return np.stack([np.linalg.lstsq(a, y, rcond=None)[0] for a, y in zip(self._A, self._b, strict=True)])
 
-    def row_metrics(self, w, X, y) -> dict[str, np.ndarray]:
+    def row_metrics(self, w: Model, X: ArrayLike, y: ArrayLike) -> dict[str, np.ndarray]:
         return squared_error(w, X, y)
 
-    def objective(self, models) -> np.ndarray:
+    def objective(self, models: Model) -> np.ndarray:
         return quadratic_values(np.asarray(models), *self._aggregate())
 
     def _row_gradients(self, k: int, w: np.ndarray) -> np.ndarray:
@@ -200,7 +211,7 @@ class LeastSquares(RowsProblem):
         a, y = (part[self.own.offset[k] :][: self.counts[k]] for part in self.all_rows())
         return len(a) * self._factor[k] * (a @ w - y)[:, None] * a
 
-    def noise(self, w) -> np.ndarray:
+    def noise(self, w: Model) -> np.ndarray:
         return np.array([self._noise_of(k, self._row_gradients(k, w)) for k in range(self.agents)])
 
     def constants(self) -> Constants:
@@ -220,17 +231,21 @@ class LeastSquares(RowsProblem):
         return linear_constants(self, H, local, beta2, sigma2, f_local)
 
 
-def split_agents(X, y, groups) -> tuple[list[np.ndarray], list[np.ndarray], list[str]]:
+def split_agents(
+    X: AgentArrays, y: AgentArrays, groups: ArrayLike | None
+) -> tuple[list[np.ndarray], list[np.ndarray], list[str]]:
     """Per-agent arrays, checked, from lists or from flat arrays with groups."""
-    if groups is not None:
-        X, y = np.asarray(X), np.asarray(y)
-        if X.ndim != 2 or len(X) != len(y):
-            raise FedpointError(f"data of shape {X.shape} and targets of shape {y.shape} do not go together")
-        order, counts, names = by_agent(groups, len(X))
-        cuts = np.cumsum(counts)[:-1]
-        X, y = np.split(X[order], cuts), np.split(y[order], cuts)
-    else:
-        names = [str(k) for k in range(len(X))]
+    if groups is None:
+        return _checked(X, y, [str(k) for k in range(len(X))])
+    rows, targets = np.asarray(X), np.asarray(y)
+    if rows.ndim != 2 or len(rows) != len(targets):
+        raise FedpointError(f"data of shape {rows.shape} and targets of shape {targets.shape} do not go together")
+    order, counts, names = by_agent(groups, len(rows))
+    cuts = np.cumsum(counts)[:-1]
+    return _checked(np.split(rows[order], cuts), np.split(targets[order], cuts), names)
+
+
+def _checked(X: AgentArrays, y: AgentArrays, names: list[str]) -> tuple[list[np.ndarray], list[np.ndarray], list[str]]:
     if len(X) != len(y):
         raise FedpointError(f"data of {len(X)} agents, but targets of {len(y)}")
     check_agents(len(X))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.random import Row
+from fedpoint.core.types import Data, Model, Number
 from fedpoint.problems.base import (
     Constants,
     Mine,
+    Numbers,
     Oracle,
     Problem,
     check_agents,
@@ -26,16 +31,16 @@ from fedpoint.problems.quadratic import linear_constants, quadratic_values, solv
 class Source(NamedTuple):
     """One agent's data source: model, standard deviation of v, and a square root of the regressors' covariance."""
 
-    model: Any
-    deviation: Any
-    root: Any  # a number for isotropic regressors, else (d, d)
+    model: Numbers
+    deviation: Numbers
+    root: Numbers  # a number for isotropic regressors, else (d, d)
 
 
 @dataclass(frozen=True)
 class StreamOracle(Oracle):
     known_noise = True
 
-    def draw(self, mine: Mine, plan, row, e):
+    def draw(self, mine: Mine, plan: Data, row: Row, e: Number) -> Data:
         model, deviation, root = mine.own
         d = model.shape[0]
         # h and v are drawn apart, at indices 0..d-1 and d: one array would be computed twice to be cut in two.
@@ -43,40 +48,40 @@ class StreamOracle(Oracle):
         h = root * h if root.ndim == 0 else root @ h
         return h.astype(model.dtype), (deviation * row.normal(first=d)).astype(model.dtype)
 
-    def field(self, mine: Mine, w, z):
+    def field(self, mine: Mine, w: Model, z: Data) -> Model:
         h, v = z
         return h * (h @ (w - mine.own.model) - v)
 
-    def mean_field(self, mine: Mine, w):
+    def mean_field(self, mine: Mine, w: Model) -> Model:
         return self._times_covariance(mine, w - mine.own.model)
 
-    def loss(self, mine: Mine, w):
+    def loss(self, mine: Mine, w: Model) -> Array:
         x = w - mine.own.model
         return 0.5 * (x @ self._times_covariance(mine, x) + mine.own.deviation**2)
 
-    def prox(self, mine: Mine, center, weight):
+    def prox(self, mine: Mine, center: Model, weight: Number) -> Model:
         model, _, root = mine.own
         if root.ndim == 0:
             return (root**2 * model + 2 * weight * center) / (root**2 + 2 * weight)
         R = root @ root.T
         return jnp.linalg.solve(R + 2 * weight * jnp.eye(R.shape[0]), R @ model + 2 * weight * center)
 
-    def covariance(self, mine: Mine, w):
+    def covariance(self, mine: Mine, w: Model) -> Array:
         """R x x'R + (x'R x) R + noise R, x = w - w_k: Gaussian fourth moments."""
         x, R = w - mine.own.model, self._covariance(mine)
         Rx = R @ x
         return jnp.outer(Rx, Rx) + (x @ Rx + mine.own.deviation**2) * R
 
-    def scatter(self, mine: Mine, w, P):
+    def scatter(self, mine: Mine, w: Model, P: Array) -> Array:
         """R P R + tr(R P) R."""
         R = self._covariance(mine)
         return R @ P @ R + jnp.vdot(R, P) * R
 
-    def _covariance(self, mine: Mine):
+    def _covariance(self, mine: Mine) -> Array:
         root = mine.own.root
         return root**2 * jnp.eye(mine.own.model.shape[0]) if root.ndim == 0 else root @ root.T
 
-    def _times_covariance(self, mine: Mine, x):
+    def _times_covariance(self, mine: Mine, x: Array) -> Array:
         root = mine.own.root
         return root**2 * x if root.ndim == 0 else root @ (root.T @ x)
 
@@ -91,7 +96,9 @@ class LinearStream(Problem):
         weights: p_k, default 1/K.
     """
 
-    def __init__(self, models, noise: Any = 0.01, covariance: Any = 1.0, weights=None):
+    def __init__(
+        self, models: ArrayLike, noise: ArrayLike = 0.01, covariance: ArrayLike = 1.0, weights: ArrayLike | None = None
+    ):
         w = numbers("models", models)
         if w.ndim != 2:
             raise FedpointError(f"models must be (agents, dimension), got shape {w.shape}")
@@ -127,7 +134,7 @@ class LinearStream(Problem):
         spread: float = 0.1,
         noise: float = 0.01,
         seed: int = 0,
-        variance=1.0,
+        variance: ArrayLike = 1.0,
     ) -> LinearStream:
         """Lecture 000, lab 1: w_k ~ N(1, spread I), h ~ N(0, variance I), v ~ N(0, noise); all three are variances."""
         check_agents(agents)
@@ -166,7 +173,7 @@ class LinearStream(Problem):
     def local_solutions(self) -> np.ndarray:
         return self.own.model
 
-    def noise(self, w) -> np.ndarray:
+    def noise(self, w: Model) -> np.ndarray:
         """E|s|^2 = x'(tr(R) R + R^2)x + tr(R) noise, x = w - w_k: Gaussian fourth moments."""
         R, x = self.covariances(), np.asarray(w) - self.own.model
         trace = np.trace(R, axis1=1, axis2=2)
@@ -182,10 +189,10 @@ class LinearStream(Problem):
             self, R, self.own.model, beta2=trace * top + top**2, sigma2=trace * noise, f_local=0.5 * noise
         )
 
-    def row_metrics(self, w, X, y) -> dict[str, np.ndarray]:
+    def row_metrics(self, w: Model, X: ArrayLike, y: ArrayLike) -> dict[str, np.ndarray]:
         return squared_error(w, X, y)
 
-    def objective(self, models) -> np.ndarray:
+    def objective(self, models: Model) -> np.ndarray:
         models, (w, s, root) = np.asarray(models), self.own
         if root.ndim == 1:
             scale = self.weights * root**2

@@ -6,17 +6,22 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.random import Key
+from fedpoint.core.precision import double
+from fedpoint.core.random import Key, Row
+from fedpoint.core.types import Data, Model, Number
 from fedpoint.problems.base import (
     Constants,
     Mine,
+    Numbers,
     Oracle,
     Problem,
     check_agents,
@@ -28,6 +33,7 @@ from fedpoint.problems.base import (
 from fedpoint.problems.quadratic import solve_or_none
 
 DRAWS = 4096  # of a user's sampler, from which its noise is estimated
+Sampler: TypeAlias = Callable[[Data, Row], tuple[Array, Array]]
 TINY = 1e-12  # of |A|: eigenvalues below it are zero
 
 
@@ -40,31 +46,31 @@ class Noise:
         A: a variance of every entry, or a covariance (d^2, d^2) of A's entries row after row, or (K, d^2, d^2).
     """
 
-    b: Any = 0.0
-    A: Any = 0.0
+    b: ArrayLike = 0.0
+    A: ArrayLike = 0.0
 
 
 class System(NamedTuple):
     """One agent's system, and what its samples are made of."""
 
-    A: Any  # (d, d)
-    b: Any  # (d,)
-    root_A: Any  # (): a deviation of every entry; (d, d, m): a factor of the covariance; nothing for a sampler
-    root_b: Any  # the same, () or (d, m)
-    data: Any  # the sampler's own
+    A: Numbers  # (d, d)
+    b: Numbers  # (d,)
+    root_A: Numbers  # (): a deviation of every entry; (d, d, m): a factor of the covariance; nothing for a sampler
+    root_b: Numbers  # the same, () or (d, m)
+    data: Data  # the sampler's own
 
 
 @dataclass(frozen=True)
 class SystemOracle(Oracle):
     noise_A: str  # "none", "entries", "factor" or "sampler"
     noise_b: str
-    sampler: Callable | None = None
+    sampler: Sampler | None = None
 
     @property
     def known_noise(self) -> bool:  # type: ignore[override]
         return self.sampler is None
 
-    def draw(self, mine: Mine, plan, row, e):
+    def draw(self, mine: Mine, plan: Data, row: Row, e: Number) -> Data:
         own = mine.own
         if self.sampler is not None:
             A, b = self.sampler(own.data, row)
@@ -75,7 +81,7 @@ class SystemOracle(Oracle):
             _normal(self.noise_b, own.root_b, row, (d,), d * d, own.b.dtype),
         )
 
-    def field(self, mine: Mine, w, z):
+    def field(self, mine: Mine, w: Model, z: Data) -> Model:
         A, b = z
         if self.sampler is not None:
             return A @ w - b
@@ -84,20 +90,20 @@ class SystemOracle(Oracle):
             exact = exact + A @ w
         return exact if self.noise_b == "none" else exact - b
 
-    def mean_field(self, mine: Mine, w):
+    def mean_field(self, mine: Mine, w: Model) -> Model:
         return mine.own.A @ w - mine.own.b
 
-    def prox(self, mine: Mine, center, weight):
+    def prox(self, mine: Mine, center: Model, weight: Number) -> Model:
         return resolvent(mine, center, weight)
 
-    def covariance(self, mine: Mine, w):
+    def covariance(self, mine: Mine, w: Model) -> Array:
         """Cov(A(z) w) + Cov(b(z))."""
         root, C = mine.own.root_b, self.scatter(mine, w, jnp.outer(w, w))
         if self.noise_b == "entries":
             return C + root**2 * jnp.eye(len(C))
         return C + root @ root.T if self.noise_b == "factor" else C
 
-    def scatter(self, mine: Mine, w, P):
+    def scatter(self, mine: Mine, w: Model, P: Array) -> Array:
         root, d = mine.own.root_A, mine.own.b.shape[0]
         if self.noise_A == "entries":
             return root**2 * jnp.trace(P) * jnp.eye(d)
@@ -106,7 +112,7 @@ class SystemOracle(Oracle):
         return jnp.zeros((d, d))
 
 
-def _normal(kind: str, root, row, shape, first: int, dtype):
+def _normal(kind: str, root: Array, row: Row, shape: tuple[int, ...], first: int, dtype: np.dtype) -> Data:
     if kind == "none":
         return ()
     if kind == "entries":
@@ -114,7 +120,7 @@ def _normal(kind: str, root, row, shape, first: int, dtype):
     return (root @ row.normal(root.shape[-1:], first)).astype(dtype)
 
 
-def resolvent(mine: Mine, center, weight):
+def resolvent(mine: Mine, center: Model, weight: Number) -> Model:
     """v with A v - b + 2 weight (v - center) = 0: what a prox is to a field that is no gradient."""
     eye = jnp.eye(center.shape[0], dtype=center.dtype)
     return jnp.linalg.solve(mine.own.A + 2 * weight * eye, mine.own.b + 2 * weight * center)
@@ -152,7 +158,7 @@ class Stability:
         """The longest step with which every agent contracts as a_k says."""
         return float(self.step_k.min())
 
-    def problems(self, step: Any = None) -> list[str]:
+    def problems(self, step: ArrayLike | None = None) -> list[str]:
         """What is in the way: agents that are not stable, or not with this step; each with its name and limit."""
         found = [f"agent {self.names[k]} is unstable for every step" for k in np.flatnonzero(~self.stable)]
         if step is not None:
@@ -163,7 +169,7 @@ class Stability:
             ]
         return found
 
-    def require(self, step: Any = None) -> None:
+    def require(self, step: ArrayLike | None = None) -> None:
         """Refuse what `problems` finds."""
         found = self.problems(step)
         if found:
@@ -207,14 +213,14 @@ class LinearFields(Problem):
         """(K, d): A_k^-1 b_k; the least-norm solution where A_k is singular."""
         return np.stack([np.linalg.lstsq(A, b, rcond=None)[0] for A, b in zip(self.A, self.b, strict=True)])
 
-    def noise(self, w) -> np.ndarray:
+    @double
+    def noise(self, w: Model) -> np.ndarray:
         """(K,): the trace of the covariance of one sampled field at w, or at each agent's own w (K, d).
 
         Exact for covariances and chains; over 4,096 draws for a sampler.
         """
-        with jax.enable_x64(True):
-            at = np.broadcast_to(np.asarray(w, dtype=float), self.b.shape)
-            return np.asarray(noise_traces(self.oracle, self.own, self.common, at))
+        at = np.broadcast_to(np.asarray(w, dtype=float), self.b.shape)
+        return np.asarray(noise_traces(self.oracle, self.own, self.common, at))
 
     @abstractmethod
     def slope_noise(self) -> np.ndarray | None:
@@ -269,10 +275,10 @@ class LinearFields(Problem):
             heterogeneity=None if w is None else float(self.weights @ ((local - w) ** 2).sum(axis=1)),
         )
 
-    def objective(self, models) -> np.ndarray:
+    def objective(self, models: Model) -> np.ndarray:
         raise FedpointError(f"{type(self).__name__} has no loss: its field is not a gradient. Ask for the error")
 
-    def losses(self, w) -> np.ndarray:
+    def losses(self, w: Model) -> np.ndarray:
         return self.objective(w)
 
 
@@ -315,7 +321,14 @@ class LinearSystem(LinearFields):
     (array([1., 1.]), 1.0, array([1.]))
     """
 
-    def __init__(self, A, b, noise: Any = None, weights=None, data: Any = None):
+    def __init__(
+        self,
+        A: ArrayLike,
+        b: ArrayLike,
+        noise: ArrayLike | Noise | Sampler | None = None,
+        weights: ArrayLike | None = None,
+        data: Data = None,
+    ):
         A, b = numbers("A", A), numbers("b", b)
         if b.ndim != 2 or A.ndim != 3 or A.shape != (*b.shape, b.shape[-1]):
             raise FedpointError(
@@ -348,11 +361,11 @@ class LinearSystem(LinearFields):
         self.oracle = SystemOracle(kind_A, kind_b)
         self.own = System(A, b, root_A, root_b, ())
 
-    def _check_sampler(self, sampler: Callable) -> None:
+    @double
+    def _check_sampler(self, sampler: Sampler) -> None:
         d = self.b.shape[1]
-        with jax.enable_x64(True):
-            one = jax.tree.map(lambda a: jnp.asarray(a[0]), self.own.data)
-            found = jax.eval_shape(lambda: sampler(one, Key.of(0).row()))
+        one = jax.tree.map(lambda a: jnp.asarray(a[0]), self.own.data)
+        found = jax.eval_shape(lambda: sampler(one, Key.of(0).row()))
         shapes = [tuple(np.shape(a)) for a in found] if isinstance(found, tuple) else found
         if shapes != [(d, d), (d,)]:
             raise FedpointError(f"the sampler must return (A, b) of shapes {(d, d)} and {(d,)}, got {shapes}")
@@ -368,10 +381,10 @@ class LinearSystem(LinearFields):
 
 
 @partial(jax.jit, static_argnums=0)
-def noise_traces(oracle, own, common, at):
+def noise_traces(oracle: Oracle, own: Data, common: Data, at: Array) -> Array:
     """(K,): the trace of the covariance of a sampled field of each agent, at its row of `at`."""
 
-    def one(part):
+    def one(part: Data) -> Array:
         own, w, k = part
         mine = Mine(own, common)
         if oracle.known_noise:
@@ -383,7 +396,7 @@ def noise_traces(oracle, own, common, at):
     return per_agent(one, (own, at, jnp.arange(len(at))))
 
 
-def _roots(name: str, given: Any, K: int, size: int) -> tuple[str, np.ndarray]:
+def _roots(name: str, given: ArrayLike, K: int, size: int) -> tuple[str, np.ndarray]:
     """How a noise is drawn: by a deviation (K,), or by a factor (K, size, m) of its covariance."""
     C = numbers(f"noise of {name}", given)
     check_finite(f"noise of {name}", C)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Unpack, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike, DTypeLike
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.operations import products, softmax
+from fedpoint.core.precision import double
+from fedpoint.core.types import Data, Model, Number
 from fedpoint.problems.base import (
     Constants,
     by_agent,
@@ -23,7 +27,7 @@ from fedpoint.problems.base import (
     newton,
     numbers,
 )
-from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling, row_noise
+from fedpoint.problems.rows import RowOptions, RowsOracle, RowsProblem, row_noise, row_options
 
 
 @dataclass(frozen=True)
@@ -32,24 +36,24 @@ class LogisticOracle(RowsOracle):
 
     classes: int = 2
 
-    def weighted_loss(self, w, rows, weight, extra):
+    def weighted_loss(self, w: Model, rows: Data, weight: Array, extra: Data) -> Array:
         h, y = rows
         if self.classes == 2:
             return weight @ jax.nn.softplus(-y[:, 0] * (h @ w))
         logits = h @ w.T
         return weight @ (jax.nn.logsumexp(logits, axis=1) - (logits * y).sum(1))
 
-    def weighted_gradient(self, w, rows, weight, extra):
+    def weighted_gradient(self, w: Model, rows: Data, weight: Array, extra: Data) -> Model:
         h, y = rows
         if self.classes == 2:
             gamma = y[:, 0]
             return (-weight * gamma * jax.nn.sigmoid(-gamma * (h @ w))) @ h
         return ((softmax(products(w, h)) - y.T) * weight) @ h
 
-    def penalty(self, w, extra):
+    def penalty(self, w: Model, extra: Data) -> Array:
         return 0.5 * extra * jnp.sum(w * w)
 
-    def sandwich(self, w, rows, weight, P, extra):
+    def sandwich(self, w: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
         h, _ = rows
         if self.classes == 2:
             s = jax.nn.sigmoid(h @ w)
@@ -70,28 +74,26 @@ class Logistic(RowsProblem):
         X: (n, d) rows of all agents. y: labels +-1 or 0/1, or any classes.
         groups: whose row it is (n,). Without it there is one agent.
         ridge: rho, on every coefficient, the intercept too: then every agent alone has a minimum.
-        weights: p_k, default n_k/n.
         intercept: append a column of ones.
-        batch, sampling: rows a step ("iid", "shuffle", "importance"); None is the full gradient.
         classes: all there are, sorted; by default those that occur in y.
+        options: weights, p_k, default n_k/n; batch and sampling, rows a step ("iid", "shuffle", "importance"), where
+            None is the full gradient.
 
     A model is (d,), or (classes, d) for softmax.
     """
 
     def __init__(
         self,
-        X,
-        y,
-        groups=None,
+        X: ArrayLike,
+        y: ArrayLike,
+        groups: ArrayLike | None = None,
         ridge: float = 0.01,
-        weights=None,
         intercept: bool = False,
-        batch: int | None = None,
-        sampling: str = "iid",
-        dtype=np.float64,
-        classes=None,
+        dtype: DTypeLike = np.float64,
+        classes: ArrayLike | None = None,
+        **options: Unpack[RowOptions],
     ):
-        check_sampling(batch, sampling)
+        weights, batch, sampling = row_options(**options)
         X, y = X if isinstance(X, np.ndarray) else numbers("X", X), np.asarray(y)
         if X.ndim != 2 or y.shape != (len(X),):
             raise FedpointError(f"X of shape {X.shape} and y of shape {y.shape}; give (rows, columns) and (rows,)")
@@ -110,9 +112,9 @@ class Logistic(RowsProblem):
         if classes is not None and not np.isin(y, self.classes).all():
             raise FedpointError("y holds labels that are not among the classes")
         order, counts, self.names = by_agent(np.zeros(len(X), int) if groups is None else groups, len(X))
-        X = X[order].astype(dtype)
+        h = X[order].astype(dtype)
         if intercept:
-            X = np.column_stack([X, np.ones(len(X), dtype)])
+            h = np.column_stack([h, np.ones(len(h), dtype)])
         label = np.searchsorted(self.classes, y[order])
         two = len(self.classes) == 2
         target = (2.0 * label - 1.0)[:, None] if two else np.eye(len(self.classes))[label]
@@ -123,7 +125,7 @@ class Logistic(RowsProblem):
         oracle = LogisticOracle(
             batch, sampling, largest, equal=bool((counts == largest).all()), classes=len(self.classes)
         )
-        self.set_rows((X, target.astype(dtype)), counts, np.asarray(ridge, dtype), oracle)
+        self.set_rows((h, target.astype(dtype)), counts, np.asarray(ridge, dtype), oracle)
         self._solution: np.ndarray | str | None = "unknown"
         if sampling == "importance":
             w = self.solution()
@@ -154,12 +156,12 @@ class Logistic(RowsProblem):
         """(n,): each row's weight p_k / n_k in the aggregate."""
         return np.repeat(self.weights / self.counts, self.counts)
 
-    def objective(self, models) -> np.ndarray:
+    @double
+    def objective(self, models: Model) -> np.ndarray:
         """In one pass over the rows of all agents: no agent is padded."""
-        with jax.enable_x64(True):
-            return np.asarray(_objective(self.oracle, self.all_rows(), self.row_weights(), self.ridge, models))
+        return np.asarray(_objective(self.oracle, self.all_rows(), self.row_weights(), self.ridge, models))
 
-    def row_metrics(self, w, X, y) -> dict[str, np.ndarray]:
+    def row_metrics(self, w: Model, X: ArrayLike, y: ArrayLike) -> dict[str, np.ndarray]:
         """Accuracy and log loss (without the ridge)."""
         X, y = check_held_out(X, y, self.X.shape[1] - self.intercept)
         unknown = set(np.unique(y)) - set(self.classes)
@@ -173,15 +175,15 @@ class Logistic(RowsProblem):
         log_loss = top + np.log(np.exp(logits - top[:, None]).sum(1)) - logits[np.arange(len(X)), label]
         return {"accuracy": (logits.argmax(1) == label).astype(float), "log_loss": log_loss}
 
+    @double
     def solution(self) -> np.ndarray | None:
         """w* by Newton's method, or None where the minimum is not attained (separable classes without ridge)."""
         if isinstance(self._solution, str):
-            with jax.enable_x64(True):
-                rows = jax.tree.map(lambda a: a.astype(float), self.all_rows())
-                at = (self.oracle, rows, self.row_weights(), self.ridge)
-                w, size = (np.asarray(a) for a in _minimise(*at, self.start().astype(float)))
-                # Without a ridge, loss and gradient may vanish only at infinity: w then grows with the accuracy.
-                rough = w if self.ridge else np.asarray(_minimise(*at, self.start().astype(float), 1e-6)[0])
+            rows = jax.tree.map(lambda a: a.astype(float), self.all_rows())
+            at = (self.oracle, rows, self.row_weights(), self.ridge)
+            w, size = (np.asarray(a) for a in _minimise(*at, self.start().astype(float)))
+            # Without a ridge, loss and gradient may vanish only at infinity: w then grows with the accuracy.
+            rough = w if self.ridge else np.asarray(_minimise(*at, self.start().astype(float), 1e-6)[0])
             self._solution = w if size < 1e-9 and np.linalg.norm(w - rough) <= 0.1 * np.linalg.norm(w) else None
         return self._solution
 
@@ -189,24 +191,24 @@ class Logistic(RowsProblem):
     def solved(self) -> bool:
         return not isinstance(self._solution, str)
 
+    @double
     def local_solutions(self) -> np.ndarray | None:
         """w_k* of each agent; None without a ridge, where an agent with one class has none."""
         if self.ridge == 0:
             return None
         found = []
-        with jax.enable_x64(True):
-            h, y = (a.astype(float) for a in self.all_rows())
-            for offset, count in zip(self.own.offset, self.counts, strict=True):
-                # Padded to one shape, so that all agents share one compilation.
-                rows = tuple(np.zeros((self.oracle.largest, a.shape[1])) for a in (h, y))
-                for part, a in zip(rows, (h, y), strict=True):
-                    part[:count] = a[offset : offset + count]
-                weight = np.where(np.arange(self.oracle.largest) < count, 1.0 / count, 0.0)
-                start = self.start().astype(float)
-                found.append(np.asarray(_minimise(self.oracle, rows, weight, self.ridge, start)[0]))
+        h, y = (a.astype(float) for a in self.all_rows())
+        for offset, count in zip(self.own.offset, self.counts, strict=True):
+            # Padded to one shape, so that all agents share one compilation.
+            rows = tuple(np.zeros((self.oracle.largest, a.shape[1])) for a in (h, y))
+            for part, a in zip(rows, (h, y), strict=True):
+                part[:count] = a[offset : offset + count]
+            weight = np.where(np.arange(self.oracle.largest) < count, 1.0 / count, 0.0)
+            start = self.start().astype(float)
+            found.append(np.asarray(_minimise(self.oracle, rows, weight, self.ridge, start)[0]))
         return np.stack(found)
 
-    def row_gradients(self, w) -> np.ndarray:
+    def row_gradients(self, w: np.ndarray) -> np.ndarray:
         """(n, ...): the gradient of every row's loss, without the penalty, which is not sampled."""
         h = self.X
         if len(self.classes) == 2:
@@ -218,7 +220,7 @@ class Logistic(RowsProblem):
         p[np.arange(len(h)), self.label] -= 1.0
         return p[:, :, None] * h[:, None, :]
 
-    def noise(self, w) -> np.ndarray:
+    def noise(self, w: Model) -> np.ndarray:
         return np.array([self._noise_of(k, g) for k, g in enumerate(self._by_agent(self.row_gradients(np.asarray(w))))])
 
     def _by_agent(self, rows: np.ndarray) -> list[np.ndarray]:
@@ -269,17 +271,19 @@ class Logistic(RowsProblem):
         return float(self.losses(w)[k])
 
 
-def _penalised(oracle, w, rows, weight, ridge):
+def _penalised(oracle: LogisticOracle, w: Model, rows: Data, weight: Array, ridge: Number) -> Array:
     return oracle.weighted_loss(w, rows, weight, ridge) + oracle.penalty(w, ridge)
 
 
 @partial(jax.jit, static_argnums=0)
-def _objective(oracle, rows, weight, ridge, models):
+def _objective(oracle: LogisticOracle, rows: Data, weight: Array, ridge: Number, models: Model) -> Array:
     return jax.lax.map(lambda w: _penalised(oracle, w, rows, weight.astype(w.dtype), ridge), models)
 
 
 @partial(jax.jit, static_argnums=0)
-def _minimise(oracle, rows, weight, ridge, start, tolerance=1e-13):
+def _minimise(
+    oracle: LogisticOracle, rows: Data, weight: Array, ridge: Number, start: Array, tolerance: float = 1e-13
+) -> tuple[Array, Array]:
     gradient = jax.grad(lambda w: _penalised(oracle, w, rows, weight, ridge))
     w = newton(gradient, start, 0.0, tolerance)
     return w, jnp.linalg.norm(gradient(w))

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.flatten_util import ravel_pytree
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.precision import double
+from fedpoint.core.types import Data, Model
 from fedpoint.problems.base import by_agent, check_agents, check_finite, check_weights
-from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling
+from fedpoint.problems.rows import RowOptions, RowsOracle, RowsProblem, row_options
 
 
 @dataclass(frozen=True)
@@ -22,14 +26,14 @@ class LossOracle(RowsOracle):
     function: Callable = lambda params, batch: 0.0
     by_row: bool = False  # the function returns one loss a row, else their mean
 
-    def weighted_loss(self, w, rows, weight, extra):
+    def weighted_loss(self, w: Model, rows: Data, weight: Array, extra: Data) -> Array:
         if self.by_row:
             return weight @ self.function(w, rows)
         # A mean over rows is taken apart by giving it one row at a time; XLA batches it again.
         single = jax.vmap(lambda row: self.function(w, jax.tree.map(lambda a: a[None], row)))(rows)
         return weight @ single
 
-    def weighted_gradient(self, w, rows, weight, extra):
+    def weighted_gradient(self, w: Model, rows: Data, weight: Array, extra: Data) -> Model:
         if self.sampling == "iid" and self.batch is not None and not self.by_row and weight.shape == (self.batch,):
             # Full batches of equal weights: the loss as it is.
             scale = weight.sum()
@@ -46,25 +50,23 @@ class Loss(RowsProblem):
         params: any pytree of arrays: where a run starts.
         data: a pytree of arrays with one row per sample.
         groups: whose row it is. Without it there is one agent.
-        batch, sampling: rows a step ("iid", "shuffle"); None is the full gradient.
-        weights: p_k, default n_k/n.
         solution: w*, where it is known.
         convex: your word that the loss is convex in the parameters; None where you cannot say.
+        options: weights, p_k, default n_k/n; batch and sampling, rows a step ("iid", "shuffle"), where None is the full
+            gradient.
     """
 
     def __init__(
         self,
         loss: Callable,
-        params: Any,
-        data: Any,
-        groups=None,
-        batch: int | None = None,
-        sampling: str = "iid",
-        weights=None,
-        solution: Any = None,
+        params: Model,
+        data: Data,
+        groups: ArrayLike | None = None,
+        solution: Model | None = None,
         convex: bool | None = None,
+        **options: Unpack[RowOptions],
     ):
-        check_sampling(batch, sampling)
+        weights, batch, sampling = row_options(**options)
         if sampling == "importance":
             raise FedpointError('sampling="importance" needs gradients of rows: use it with LeastSquares or Logistic')
         leaves = jax.tree.leaves(data)
@@ -84,12 +86,11 @@ class Loss(RowsProblem):
         self.weights = check_weights(weights, len(counts), default=counts.astype(float))
         self.batch, self._given, self._convex = batch, solution, convex
         largest = int(counts.max())
-        with jax.enable_x64(True):
-            two = jax.tree.map(lambda a: a[:1].repeat(2, 0), data)
-            try:
-                shape = jax.eval_shape(loss, self.params, two).shape
-            except Exception as error:
-                raise FedpointError(f"loss(params, batch) fails on two rows of the data: {error}") from error
+        two = jax.tree.map(lambda a: a[:1].repeat(2, 0), data)
+        try:
+            shape = double(jax.eval_shape)(loss, self.params, two).shape
+        except Exception as error:
+            raise FedpointError(f"loss(params, batch) fails on two rows of the data: {error}") from error
         if shape not in ((), (2,)):
             raise FedpointError(f"loss(params, batch) must return a number or one number a row, got shape {shape}")
         oracle = LossOracle(
@@ -101,31 +102,31 @@ class Loss(RowsProblem):
     def convex(self) -> bool | None:
         return self._convex
 
-    def start(self) -> Any:
+    def start(self) -> Model:
         return self.params
 
-    def solution(self) -> Any:
+    def solution(self) -> Model | None:
         return self._given
 
-    def noise(self, w) -> np.ndarray:
+    @double
+    def noise(self, w: Model) -> np.ndarray:
         if self.batch is None:
             return np.zeros(self.agents)
-        with jax.enable_x64(True):
-            rows = np.asarray(_row_gradients(self.oracle, self.all_rows(), w))
+        rows = np.asarray(_row_gradients(self.oracle, self.all_rows(), w))
         return np.array([self._noise_of(k, g) for k, g in enumerate(np.split(rows, np.cumsum(self.counts)[:-1]))])
 
-    def objective(self, models) -> np.ndarray:
-        with jax.enable_x64(True):
-            weight = np.repeat(self.weights / self.counts, self.counts)
-            return np.asarray(_objective(self.oracle, self.all_rows(), weight, models))
+    @double
+    def objective(self, models: Model) -> np.ndarray:
+        weight = np.repeat(self.weights / self.counts, self.counts)
+        return np.asarray(_objective(self.oracle, self.all_rows(), weight, models))
 
 
 @partial(jax.jit, static_argnums=0)
-def _row_gradients(oracle, rows, w):
+def _row_gradients(oracle: LossOracle, rows: Data, w: Model) -> Array:
     """(n, d): the gradient of every row's loss, flattened."""
 
-    def one(row):
-        def loss(v):
+    def one(row: Data) -> Array:
+        def loss(v: Model) -> Array:
             value = oracle.function(v, jax.tree.map(lambda a: a[None], row))
             return value[0] if oracle.by_row else value
 
@@ -135,6 +136,6 @@ def _row_gradients(oracle, rows, w):
 
 
 @partial(jax.jit, static_argnums=0)
-def _objective(oracle, rows, weight, models):
+def _objective(oracle: LossOracle, rows: Data, weight: Array, models: Model) -> Array:
     dtype = jnp.result_type(*jax.tree.leaves(models))
     return jax.lax.map(lambda w: oracle.weighted_loss(w, rows, weight.astype(dtype), ()), models)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.made import Made
 from fedpoint.problems.base import check_finite, numbers
 
 SUM = 1e-8  # how far from one the sum of probabilities may be
 
 
-class MDP:
+class MDP(Made):
     """States, actions, transitions and rewards.
 
     Args:
@@ -26,7 +28,7 @@ class MDP:
     <MDP: 2 states, 1 action>
     """
 
-    def __init__(self, P, R, terminal: Any = None, initial: Any = None):
+    def __init__(self, P: ArrayLike, R: ArrayLike, terminal: ArrayLike | None = None, initial: ArrayLike | None = None):
         P = numbers("P", P)
         if P.ndim != 3 or P.shape[0] != P.shape[2] or 0 in P.shape:
             raise FedpointError(f"P must be (states, actions, states), got shape {P.shape}")
@@ -77,7 +79,7 @@ def _distributions(name: str, P: np.ndarray) -> np.ndarray:
     return P / total[..., None]
 
 
-def as_policy(policy: Any, states: int, actions: int) -> np.ndarray:
+def as_policy(policy: ArrayLike | None, states: int, actions: int) -> np.ndarray:
     """(S, A) probabilities: uniform by default, or one action per state."""
     if policy is None:
         return np.full((states, actions), 1.0 / actions)

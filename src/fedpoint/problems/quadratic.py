@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError, check_number
-from fedpoint.problems.base import Constants, Mine, Oracle, Problem, check_agents, check_finite, check_weights, numbers
+from fedpoint.core.random import Row
+from fedpoint.core.types import Data, Model, Number
+from fedpoint.problems.base import (
+    Constants,
+    Mine,
+    Numbers,
+    Oracle,
+    Problem,
+    check_agents,
+    check_finite,
+    check_weights,
+    numbers,
+)
 
 
 class Bowl(NamedTuple):
     """One agent's quadratic."""
 
-    H: Any
-    center: Any
+    H: Numbers
+    center: Numbers
 
 
 @dataclass(frozen=True)
@@ -24,26 +38,26 @@ class QuadraticOracle(Oracle):
     noisy: bool
     known_noise = True
 
-    def draw(self, mine: Mine, plan, row, e):
+    def draw(self, mine: Mine, plan: Data, row: Row, e: Number) -> Data:
         return jnp.sqrt(mine.common) * row.normal(mine.own.center.shape) if self.noisy else ()
 
-    def field(self, mine: Mine, w, z):
+    def field(self, mine: Mine, w: Model, z: Data) -> Model:
         exact = self.mean_field(mine, w)
         return exact + z.astype(w.dtype) if self.noisy else exact
 
-    def mean_field(self, mine: Mine, w):
+    def mean_field(self, mine: Mine, w: Model) -> Model:
         return mine.own.H @ (w - mine.own.center)
 
-    def loss(self, mine: Mine, w):
+    def loss(self, mine: Mine, w: Model) -> Array:
         x = w - mine.own.center
         return 0.5 * x @ (mine.own.H @ x)
 
-    def prox(self, mine: Mine, center, weight):
+    def prox(self, mine: Mine, center: Model, weight: Number) -> Model:
         H, c = mine.own
         eye = jnp.eye(H.shape[0], dtype=H.dtype)
         return jnp.linalg.solve(H + 2 * weight * eye, H @ c + 2 * weight * center)
 
-    def covariance(self, mine: Mine, w):
+    def covariance(self, mine: Mine, w: Model) -> Array:
         return mine.common * jnp.eye(mine.own.center.shape[0])
 
 
@@ -60,20 +74,22 @@ class Quadratic(Problem):
     array([0.75])
     """
 
-    def __init__(self, H, centers, noise: float = 0.0, weights=None):
+    def __init__(self, H: ArrayLike, centers: ArrayLike, noise: float = 0.0, weights: ArrayLike | None = None):
         c = numbers("centers", centers)
         if c.ndim != 2:
             raise FedpointError(f"centers must be (agents, dimension), got shape {c.shape}")
         check_agents(len(c))
         check_finite("centers", c)
-        H = numbers("H", H)
-        check_finite("H", H)
+        given = numbers("H", H)
+        check_finite("H", given)
         K, d = c.shape
-        if H.ndim <= 1:
-            H = np.multiply.outer(H, np.eye(d))
-        if H.shape not in ((d, d), (K, d, d)):
-            raise FedpointError(f"H has shape {H.shape}; for {K} agents in dimension {d} give {(K, d, d)} or {(d, d)}")
-        H = np.ascontiguousarray(np.broadcast_to(H, (K, d, d)))
+        if given.ndim <= 1:
+            given = np.asarray(np.multiply.outer(given, np.eye(d)))
+        if given.shape not in ((d, d), (K, d, d)):
+            raise FedpointError(
+                f"H has shape {given.shape}; for {K} agents in dimension {d} give {(K, d, d)} or {(d, d)}"
+            )
+        H = np.ascontiguousarray(np.broadcast_to(given, (K, d, d)))
         if not np.allclose(H, np.swapaxes(H, 1, 2), rtol=1e-10, atol=1e-12):
             raise FedpointError("H must be symmetric: a field that is no gradient is a linear system, not a quadratic")
         noise = check_number("noise is a variance and", noise)
@@ -105,7 +121,7 @@ class Quadratic(Problem):
     def local_solutions(self) -> np.ndarray:
         return self.own.center
 
-    def noise(self, w) -> np.ndarray:
+    def noise(self, w: Model) -> np.ndarray:
         return np.full(self.agents, self.common * self.own.center.shape[1])
 
     def constants(self) -> Constants:
@@ -118,7 +134,7 @@ class Quadratic(Problem):
             f_local=np.zeros(self.agents),
         )
 
-    def objective(self, models) -> np.ndarray:
+    def objective(self, models: Model) -> np.ndarray:
         H, c = self.own
         return quadratic_values(
             np.asarray(models),
@@ -145,7 +161,14 @@ def quadratic_values(models: np.ndarray, H: np.ndarray, g: np.ndarray, constant:
     return 0.5 * np.einsum("ni,ni->n", x @ H, x) + (constant - 0.5 * g @ w)
 
 
-def linear_constants(problem: Problem, H, local, beta2, sigma2, f_local) -> Constants:
+def linear_constants(
+    problem: Problem,
+    H: np.ndarray,
+    local: np.ndarray | None,
+    beta2: np.ndarray,
+    sigma2: np.ndarray,
+    f_local: np.ndarray,
+) -> Constants:
     """Constants of a problem whose agents have Hessians H_k (K, d, d) and minimisers `local` (K, d) or None."""
     total = np.linalg.eigvalsh(np.tensordot(problem.weights, H, 1))
     each = np.linalg.eigvalsh(H)

@@ -10,19 +10,24 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError, nearest
-from fedpoint.core.random import Key, Stream
+from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.steps import most_steps
+from fedpoint.core.types import Data, Model, Number, Tree
 from fedpoint.core.vector import take, zeros
-from fedpoint.problems.base import Mine, Oracle, Problem, no_noise
+from fedpoint.problems.base import Mine, Numbers, Oracle, Problem, no_noise
+
+if TYPE_CHECKING:
+    from fedpoint.core.algorithm import Algorithm
 
 SAMPLINGS = ("iid", "shuffle", "importance")
 NARROW = 64  # numbers of a batch, up to which its rows are drawn ahead themselves
@@ -32,24 +37,24 @@ BLOCK = 256  # rows a block: long enough to vectorise, short enough to waste lit
 class Span(NamedTuple):
     """Where one agent's rows are."""
 
-    offset: Any
-    count: Any
-    agent: Any
+    offset: Numbers
+    count: Data  # named as a method of tuples, which no other type may be
+    agent: Numbers
 
 
 class Table(NamedTuple):
     """All agents' rows, followed by a block of padding so that no slice runs out; and what else is shared."""
 
-    rows: Any
-    chance: Any  # cumulative probabilities for importance sampling, else ()
-    extra: Any  # numbers that the loss needs, for instance the ridge
+    rows: Data
+    chance: Numbers | tuple[()]  # cumulative probabilities for importance sampling, else ()
+    extra: Data  # numbers that the loss needs, for instance the ridge
 
 
 class Batch(NamedTuple):
     """Rows and their weights in a mean (or sum) over the agent's rows; no weights when all are the same."""
 
     at: Array
-    weight: Any
+    weight: Array | tuple[()]
 
 
 @dataclass(frozen=True)
@@ -68,28 +73,28 @@ class RowsOracle(Oracle):
 
     # What a subclass provides.
 
-    def weighted_loss(self, w: Any, rows: Any, weight: Array, extra: Any) -> Array:
+    def weighted_loss(self, w: Model, rows: Data, weight: Array, extra: Data) -> Array:
         """sum_j weight_j loss(w; row_j), for rows of the table."""
         raise FedpointError(f"{type(self).__name__} does not say what a row's loss is")
 
-    def weighted_gradient(self, w: Any, rows: Any, weight: Array, extra: Any) -> Any:
+    def weighted_gradient(self, w: Model, rows: Data, weight: Array, extra: Data) -> Model:
         return jax.grad(lambda v: self.weighted_loss(v, rows, weight, extra))(w)
 
-    def sandwich(self, w: Any, rows: Any, weight: Array, P: Array, extra: Any) -> Array:
+    def sandwich(self, w: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
         """(d, d): sum_j weight_j H_j P H_j with H_j the Hessian of row j: by Hessian-vector products, row by row."""
         flat, unravel = ravel_pytree(w)
 
-        def gradient(v, row):
+        def gradient(v: Array, row: Data) -> Array:
             one = jax.tree.map(lambda a: a[None], row)
             return ravel_pytree(self.weighted_gradient(unravel(v), one, jnp.ones(1, flat.dtype), extra))[0]
 
-        def add(total, row):
+        def add(total: Tree, row: tuple[Data, Array]) -> Tree:
             H = jax.jacfwd(gradient)(flat, row[0]).astype(P.dtype)
             return total + jnp.where(row[1] == 0, 0.0, row[1] * (H @ P @ H)), None  # padding may have no Hessian
 
         return lax.scan(add, jnp.zeros_like(P), (rows, weight))[0]
 
-    def penalty(self, w: Any, extra: Any) -> Any:
+    def penalty(self, w: Model, extra: Data) -> Array | None:
         """The part of the loss that does not depend on rows; a function of w, or None."""
         return None
 
@@ -103,7 +108,7 @@ class RowsOracle(Oracle):
     def _ordered(self) -> bool:
         return self.batch is not None and self.sampling == "shuffle" and self.largest > self.batch
 
-    def plan(self, mine: Mine, key: Key | Stream) -> Any:
+    def plan(self, mine: Mine, key: Key | Stream) -> Data:
         """(epochs, places): the agent's rows in the order of their use; -1 where there are no more."""
         if not self._ordered:
             return ()
@@ -127,10 +132,10 @@ class RowsOracle(Oracle):
         batch = self.batch or 1
         return -(-self.largest // batch) * batch
 
-    def plan_shape(self, mine: Mine, key: Any) -> Any:
+    def plan_shape(self, mine: Mine, key: Key | Stream) -> Data:
         return jax.ShapeDtypeStruct((self.epochs, self._whole), jnp.int32) if self._ordered else ()
 
-    def draw(self, mine: Mine, plan: Any, row: Any, e: Any) -> Any:
+    def draw(self, mine: Mine, plan: Data, row: Row, e: Number) -> Data:
         if self.batch is None:
             return ()
         offset, count = mine.own[:2]
@@ -162,13 +167,13 @@ class RowsOracle(Oracle):
     def fetches(self) -> bool:  # type: ignore[override]
         return self.narrow and self.sampling == "iid"
 
-    def fetch(self, common: Table, z: Batch) -> Any:
+    def fetch(self, common: Table, z: Batch) -> Data:
         flat = take(common.rows, z.at.reshape(-1))  # one axis: XLA would lay out several in another order, and copy
         return jax.tree.map(lambda a: a.reshape(*z.at.shape, *a.shape[1:]), flat)
 
     # Fields.
 
-    def field(self, mine: Mine, w: Any, z: Any) -> Any:
+    def field(self, mine: Mine, w: Model, z: Data) -> Model:
         if self.batch is None:
             return self.mean_field(mine, w)
         dtype = jax.tree.leaves(w)[0].dtype
@@ -181,12 +186,12 @@ class RowsOracle(Oracle):
         gradient = self.weighted_gradient(w, rows, weight, mine.common.extra)
         return self._with_penalty(gradient, w, mine.common.extra)
 
-    def mean_field(self, mine: Mine, w: Any) -> Any:
+    def mean_field(self, mine: Mine, w: Model) -> Model:
         extra = mine.common.extra
         gradient = self._over_rows(mine, w, lambda rows, weight: self.weighted_gradient(w, rows, weight, extra))
         return self._with_penalty(gradient, w, extra)
 
-    def loss(self, mine: Mine, w: Any) -> Array:
+    def loss(self, mine: Mine, w: Model) -> Array:
         extra = mine.common.extra
         value = self._over_rows(mine, w, lambda rows, weight: self.weighted_loss(w, rows, weight, extra))
         penalty = self.penalty(w, extra)
@@ -200,17 +205,17 @@ class RowsOracle(Oracle):
     def independent(self) -> bool:  # type: ignore[override]
         return not self._ordered
 
-    def covariance(self, mine: Mine, w: Any) -> Array:
+    def covariance(self, mine: Mine, w: Model) -> Array:
         if self.batch is None:
             return no_noise(w)
         extra, one = mine.common.extra, jnp.ones(1, jax.tree.leaves(w)[0].dtype)
         mean = ravel_pytree(self._over_rows(mine, w, lambda rows, v: self.weighted_gradient(w, rows, v, extra)))[0]
 
-        def gradient(row):
+        def gradient(row: Data) -> Array:
             single = jax.tree.map(lambda a: a[None], row)
             return ravel_pytree(self.weighted_gradient(w, single, one, extra))[0]
 
-        def spread(rows, at, inside):
+        def spread(rows: Data, at: Array, inside: Array) -> Array:
             chance, scale = self._chance(mine, at)
             terms = (scale / chance)[:, None] * jax.vmap(gradient)(rows)
             gap = jnp.where(inside[:, None], terms - mean, 0.0)
@@ -218,16 +223,16 @@ class RowsOracle(Oracle):
 
         return self._kept(mine) * self._over_blocks(mine, spread)
 
-    def scatter(self, mine: Mine, w: Any, P: Array) -> Array:
+    def scatter(self, mine: Mine, w: Model, P: Array) -> Array:
         if self.batch is None:
             return no_noise(w)
         extra, (flat, unravel) = mine.common.extra, ravel_pytree(w)
 
-        def mean(v):
+        def mean(v: Array) -> Array:
             u = unravel(v)
             return ravel_pytree(self._over_rows(mine, u, lambda rows, a: self.weighted_gradient(u, rows, a, extra)))[0]
 
-        def second(rows, at, inside):
+        def second(rows: Data, at: Array, inside: Array) -> Array:
             chance, scale = self._chance(mine, at)
             return self.sandwich(w, rows, jnp.where(inside, scale**2 / chance, 0.0), P, extra)
 
@@ -256,22 +261,22 @@ class RowsOracle(Oracle):
 
     # Sums over an agent's rows.
 
-    def _with_penalty(self, gradient: Any, w: Any, extra: Any) -> Any:
+    def _with_penalty(self, gradient: Model, w: Model, extra: Data) -> Model:
         if self.penalty(w, extra) is None:
             return gradient
         return jax.tree.map(jnp.add, gradient, jax.grad(lambda v: self.penalty(v, extra))(w))
 
-    def _over_rows(self, mine: Mine, w: Any, function: Callable[[Any, Array], Any]) -> Any:
+    def _over_rows(self, mine: Mine, w: Model, function: Callable[[Data, Array], Tree]) -> Tree:
         """sum of function(block of rows, weights) over all rows of the agent."""
         dtype = jax.tree.leaves(w)[0].dtype
         each = 1.0 / mine.own[1] if self.mean else jnp.ones(())
         return self._over_blocks(mine, lambda rows, at, inside: function(rows, (inside * each).astype(dtype)))
 
-    def _over_blocks(self, mine: Mine, function: Callable[[Any, Array, Array], Any]) -> Any:
+    def _over_blocks(self, mine: Mine, function: Callable[[Data, Array, Array], Tree]) -> Tree:
         """sum of function(block of rows, their places in the table, whether they are the agent's) over all its rows."""
         offset, count = mine.own[:2]
 
-        def block(start, size):
+        def block(start: Number, size: int) -> Tree:
             rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, offset + start, size), mine.common.rows)
             place = start + jnp.arange(size)
             return function(rows, offset + place, place < count)
@@ -280,7 +285,7 @@ class RowsOracle(Oracle):
             return block(0, self.largest)
         zero = zeros(jax.eval_shape(lambda: block(jnp.int32(0), BLOCK)))
 
-        def add(i, total):
+        def add(i: Number, total: Tree) -> Tree:
             return jax.tree.map(jnp.add, total, block(i * BLOCK, BLOCK))
 
         return lax.fori_loop(0, (count + BLOCK - 1) // BLOCK, add, zero)
@@ -295,7 +300,7 @@ class RowsProblem(Problem):
     def local_rows(self) -> np.ndarray:
         return self.counts
 
-    def set_rows(self, rows: Any, counts: np.ndarray, extra: Any, oracle: RowsOracle) -> None:
+    def set_rows(self, rows: Data, counts: np.ndarray, extra: Data, oracle: RowsOracle) -> None:
         """Lay the rows (ordered by agent, as the loss wants them) into the table, with padding for the last block."""
         width = sum(int(np.prod(a.shape[1:])) for a in jax.tree.leaves(rows))
         narrow = oracle.batch is not None and oracle.batch * width <= NARROW
@@ -319,7 +324,7 @@ class RowsProblem(Problem):
         chance[self.own.offset + self.counts - 1] = np.arange(1, len(self.counts) + 1)
         self.common = self.common._replace(chance=chance)
 
-    def part(self, own: Any, bounds: np.ndarray, process: int) -> tuple[Any, Any]:
+    def part(self, own: Data, bounds: np.ndarray, process: int) -> tuple[Data, Data]:
         ends = np.concatenate([[0], np.cumsum(self.counts)])[bounds]
         size = int(np.diff(ends).max())
         begin, end = ends[process : process + 2]
@@ -332,7 +337,7 @@ class RowsProblem(Problem):
         own, _ = super().part(own, bounds, process)
         return own._replace(offset=own.offset - np.int32(begin)), self.common._replace(rows=rows, chance=chance)
 
-    def all_rows(self) -> Any:
+    def all_rows(self) -> Data:
         """The rows of all agents, without padding."""
         n = int(self.counts.sum())
         return jax.tree.map(lambda a: a[:n], self.common.rows)
@@ -388,7 +393,7 @@ class RowsProblem(Problem):
             return np.full(self.agents, batch)
         return np.where(self.counts % batch > 0, self.counts % batch, np.minimum(batch, self.counts))
 
-    def prepare(self, algorithm: Any) -> RowsOracle:
+    def prepare(self, algorithm: Algorithm) -> RowsOracle:
         """The oracle for an algorithm: how many orders of the rows a round may need."""
         oracle = self.oracle
         if oracle.batch is None or oracle.sampling != "shuffle":
@@ -398,7 +403,8 @@ class RowsProblem(Problem):
                 f"{type(algorithm).__name__} draws its number of local steps in the run, so rows cannot be shuffled "
                 'ahead: use sampling="iid"'
             )
-        steps = algorithm.samples(np.broadcast_to(most_steps(algorithm.local_steps), self.counts.shape))
+        each = np.broadcast_to(most_steps(algorithm.local_steps), self.counts.shape)
+        steps = np.array([algorithm.samples(int(count)) for count in each])
         batches = -(-self.counts // oracle.batch)
         # An agent whose rows fit into one batch needs no order.
         need = -(-steps[batches > 1] // batches[batches > 1])
@@ -415,7 +421,23 @@ def row_noise(gradients: np.ndarray, chance: np.ndarray) -> float:
     return float(((gradients**2).sum(1) / (m * m * chance)).sum() - (gradients.mean(0) ** 2).sum())
 
 
-def check_sampling(batch: Any, sampling: str) -> None:
+class RowOptions(TypedDict):
+    """Arguments that all problems with stored rows have."""
+
+    weights: NotRequired[ArrayLike | None]
+    batch: NotRequired[int | None]
+    sampling: NotRequired[str]
+
+
+def row_options(
+    weights: ArrayLike | None = None, batch: int | None = None, sampling: str = "iid"
+) -> tuple[ArrayLike | None, int | None, str]:
+    """Their values, checked, and their defaults."""
+    check_sampling(batch, sampling)
+    return weights, batch, sampling
+
+
+def check_sampling(batch: int | None, sampling: str) -> None:
     if sampling not in SAMPLINGS:
         raise FedpointError(f"unknown sampling {sampling!r}: {nearest(sampling, SAMPLINGS)}")
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int | np.integer) or batch < 1):

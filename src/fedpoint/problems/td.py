@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
+from numpy.typing import ArrayLike
 
 from fedpoint.core.algorithm import samples_per_round
 from fedpoint.core.errors import FedpointError, nearest
-from fedpoint.problems.base import Mine, Oracle, check_agents, check_finite, check_weights, numbers
+from fedpoint.core.random import Key, Row, Stream
+from fedpoint.core.types import Data, Model, Number
+from fedpoint.problems.base import Mine, Numbers, Oracle, check_agents, check_finite, check_weights, numbers
 from fedpoint.problems.linear_system import LinearFields, resolvent
 from fedpoint.problems.mdp import MDP, Chain, alias_table, as_policy, chain_of, garnet_mdp
+
+if TYPE_CHECKING:
+    from fedpoint.core.algorithm import Algorithm
 
 SAMPLING = ("iid", "trajectory")
 START_ROW = 0xFFFFFFE0  # of the numbers that say where a trajectory starts
@@ -25,36 +31,36 @@ START_ROW = 0xFFFFFFE0  # of the numbers that say where a trajectory starts
 class World(NamedTuple):
     """One agent's outcomes (n,), with the probability of each, and its mean field."""
 
-    A: Any
-    b: Any
-    state: Any
-    after: Any  # the state, or S at the end of an episode
-    reward: Any
-    chance: Any  # joint, state and outcome
-    cut: Any  # alias tables for draws of (state, outcome)
-    other: Any
-    steps: Any  # () or `Steps`, for trajectories
+    A: Numbers
+    b: Numbers
+    state: Numbers
+    after: Numbers  # the state, or S at the end of an episode
+    reward: Numbers
+    chance: Numbers  # joint, state and outcome
+    cut: Numbers  # alias tables for draws of (state, outcome)
+    other: Numbers
+    steps: Steps | tuple[()]  # () or `Steps`, for trajectories
 
 
 class Steps(NamedTuple):
     """How a chain moves: cumulative probabilities."""
 
-    first: Any  # (S,) of the stationary distribution
-    again: Any  # (S,) of the initial distribution
-    edges: Any  # (S, m) of a state's outcomes
-    index: Any  # (S, m) which those are
+    first: Numbers  # (S,) of the stationary distribution
+    again: Numbers  # (S,) of the initial distribution
+    edges: Numbers  # (S, m) of a state's outcomes
+    index: Data  # (S, m) which those are
 
 
 class Walked(NamedTuple):
     """A stretch of a trajectory."""
 
-    outcomes: Any  # (steps,)
-    states: Any  # (steps + 1,), the first one where it began
+    outcomes: Numbers  # (steps,)
+    states: Numbers  # (steps + 1,), the first one where it began
 
 
 class Shared(NamedTuple):
-    features: Any  # (S + 1, d), the last row zero: the end of an episode
-    gamma: Any
+    features: Numbers  # (S + 1, d), the last row zero: the end of an episode
+    gamma: Number
 
 
 @dataclass(frozen=True)
@@ -77,20 +83,20 @@ class TDOracle(Oracle):
     def moves(self) -> bool:  # type: ignore[override]
         return self.sampling == "trajectory"
 
-    def plan(self, mine: Mine, key: Any) -> Any:
+    def plan(self, mine: Mine, key: Key | Stream) -> Data:
         """A stretch of a trajectory by itself, from a stationary start."""
         return self.walk(mine, key, self.begin(mine, key)) if self.moves else ()
 
-    def begin(self, mine: Mine, key: Any) -> Any:
+    def begin(self, mine: Mine, key: Key | Stream) -> Data:
         """A state drawn from the stationary distribution."""
         return _pick(mine.own.steps.first, key.row(START_ROW).uniform())
 
-    def walk(self, mine: Mine, key: Any, world: Any) -> Any:
+    def walk(self, mine: Mine, key: Key | Stream, world: Data) -> Data:
         """The agent's trajectory from the state it is in: (steps,) outcomes, and (steps + 1,) states."""
         steps = mine.own.steps
         S = steps.first.shape[0]
 
-        def move(s, e):
+        def move(s: Array, e: Number) -> tuple[Array, tuple[Array, Array]]:
             row = key.row(e)
             outcome = steps.index[s, _pick(steps.edges[s], row.uniform())]
             after = mine.own.after[outcome]
@@ -100,43 +106,43 @@ class TDOracle(Oracle):
         outcomes, states = lax.scan(move, world, jnp.arange(self.steps))[1]
         return Walked(outcomes, jnp.concatenate([world[None], states]))
 
-    def moved(self, plan: Any, samples: Any) -> Any:
+    def moved(self, plan: Data, samples: Data) -> Data:
         return plan.states[samples]
 
-    def draw(self, mine: Mine, plan, row, e):
+    def draw(self, mine: Mine, plan: Data, row: Row, e: Number) -> Data:
         if self.sampling == "trajectory":
             return plan.outcomes[e]
         cut = mine.own.cut
         i = row.integers(cut.shape[0])
         return jnp.where(row.uniform(first=1) < cut[i], i, mine.own.other[i])
 
-    def field(self, mine: Mine, w, z):
+    def field(self, mine: Mine, w: Model, z: Data) -> Model:
         left, right = self._features(mine, z)
         return left * (right @ w - mine.own.reward[z])
 
-    def mean_field(self, mine: Mine, w):
+    def mean_field(self, mine: Mine, w: Model) -> Model:
         return mine.own.A @ w - mine.own.b
 
-    def prox(self, mine: Mine, center, weight):
+    def prox(self, mine: Mine, center: Model, weight: Number) -> Model:
         return resolvent(mine, center, weight)
 
-    def _features(self, mine: Mine, z):
+    def _features(self, mine: Mine, z: Data) -> tuple[Array, Array]:
         phi, gamma = mine.common
         left = phi[mine.own.state[z]]
         return left, left - gamma * phi[mine.own.after[z]]
 
-    def covariance(self, mine: Mine, w):
+    def covariance(self, mine: Mine, w: Model) -> Array:
         left, right = self._features(mine, jnp.arange(mine.own.state.shape[0]))
         gaps = left * (right @ w - mine.own.reward)[:, None] - self.mean_field(mine, w)
         return (gaps * mine.own.chance[:, None]).T @ gaps
 
-    def scatter(self, mine: Mine, w, P):
+    def scatter(self, mine: Mine, w: Model, P: Array) -> Array:
         left, right = self._features(mine, jnp.arange(mine.own.state.shape[0]))
         heights = mine.own.chance * ((right @ P) * right).sum(1)
         return (left * heights[:, None]).T @ left - mine.own.A @ P @ mine.own.A.T
 
 
-def _pick(edges, u):
+def _pick(edges: Array, u: Array) -> Array:
     """The place of u among cumulative probabilities."""
     return jnp.minimum((edges <= u).sum(), edges.shape[0] - 1).astype(jnp.int32)
 
@@ -166,14 +172,16 @@ class TD(LinearFields):
     (array([0.5, 1.5]), array([0.5, 1.5]))
     """
 
+    oracle: TDOracle
+
     def __init__(
         self,
         mdps: Sequence[MDP],
-        features,
+        features: ArrayLike,
         gamma: float,
-        policy: Any = None,
+        policy: ArrayLike | None = None,
         sampling: str = "iid",
-        weights=None,
+        weights: ArrayLike | None = None,
         names: Sequence[str] | None = None,
     ):
         mdps = [mdps] if isinstance(mdps, MDP) else list(mdps)
@@ -213,13 +221,13 @@ class TD(LinearFields):
         """The agents' outcomes, with impossible ones behind where others have more."""
         n = max(len(c.outcomes.state) for c in self.chains)
 
-        def rows(pick):
+        def rows(pick: Callable[[Chain], np.ndarray]) -> np.ndarray:
             found = [np.asarray(pick(c)) for c in self.chains]
             return np.stack([np.pad(a, (0, n - len(a))) for a in found])
 
         chance = rows(lambda c: c.stationary[c.outcomes.state] * c.outcomes.chance)
         tables = [alias_table(q) for q in chance]
-        steps: Any = ()
+        steps: Steps | tuple[()] = ()
         if trajectory:
             each = [_steps(c) for c in self.chains]
             m = max(s.edges.shape[1] for s in each)
@@ -243,9 +251,9 @@ class TD(LinearFields):
             steps,
         )
 
-    def prepare(self, algorithm: Any) -> TDOracle:
+    def prepare(self, algorithm: Algorithm) -> TDOracle:
         """The oracle for an algorithm: how long a trajectory a round may need."""
-        oracle: Any = self.oracle
+        oracle = self.oracle
         if oracle.sampling == "iid":
             return oracle
         steps = samples_per_round(algorithm)
@@ -268,7 +276,7 @@ class TD(LinearFields):
 
     # Value functions.
 
-    def values(self, w) -> np.ndarray:
+    def values(self, w: Model) -> np.ndarray:
         """(S,): the value of every state by a model (d,); (K, S) by one model per agent (K, d)."""
         return np.asarray(w) @ self.features.T
 
@@ -281,11 +289,11 @@ class TD(LinearFields):
         eye = np.eye(len(self.features))
         return np.stack([np.linalg.solve(eye - self.gamma * c.moves, c.reward) for c in self.chains])
 
-    def value_error(self, w) -> np.ndarray:
+    def value_error(self, w: Model) -> np.ndarray:
         """(K,): E (phi(s)'w - V_k(s))^2 under each agent's stationary distribution; w as in `values`."""
         return (self.stationary * (self.values(w) - self.true_values()) ** 2).sum(axis=1)
 
-    def value_metrics(self, w) -> dict[str, float]:
+    def value_metrics(self, w: Model) -> dict[str, float]:
         """The mean of `value_error` over agents and the worst, to be given as evaluate= of `fp.run`."""
         error = self.value_error(w)
         return {"value error": float(self.weights @ error), "worst value error": float(error.max())}
@@ -317,9 +325,9 @@ def garnet(
     agents: int = 100,
     heterogeneity: float = 0.0,
     gamma: float = 0.95,
-    policy: Any = None,
+    policy: ArrayLike | None = None,
     sampling: str = "iid",
-    weights=None,
+    weights: ArrayLike | None = None,
     seed: int = 0,
 ) -> TD:
     """TD on Garnet problems: random MDPs, alike up to `heterogeneity`.
