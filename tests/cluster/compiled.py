@@ -33,7 +33,7 @@ def collectives(algorithm, participation, fast):
     with jax.enable_x64(True):
         here = ClusterSession(bound, 1, Both(0, 2), fast)
         numbers = (np.int32(n) for n in (0, 4, 1))
-        lowered = PROGRAMS[here.layout.threads].lower(
+        lowered = PROGRAMS[here.layout.tuning.compiled].lower(
             here.group.mesh, here.layout, here.inputs, here.state, here.seeds, *numbers
         )
         text = lowered.compile().as_text()

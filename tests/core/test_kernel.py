@@ -208,4 +208,4 @@ def test_a_kernel_of_many_rounds_copies_no_large_memories():
         return Session(fp.Experiment(method, problem, participation=3).bind(), 1).layout
 
     few, many = of(20), of(20_000)
-    assert few.kernel and few.whole and many.kernel and not many.whole
+    assert few.tuning.kernel and few.whole and many.tuning.kernel and not many.whole

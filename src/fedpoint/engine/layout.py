@@ -16,6 +16,7 @@ from fedpoint.core.algorithm import Algorithm, samples_per_round
 from fedpoint.core.random import NO_LUCK, Row, Stream
 from fedpoint.core.steps import most_steps
 from fedpoint.core.vector import wrap
+from fedpoint.engine.cpu.tuning import PLAIN, Tuning
 from fedpoint.experiment.metric import Metrics
 from fedpoint.graphs.topology import Topology
 from fedpoint.problems.base import Mine, Oracle, Problem
@@ -30,8 +31,6 @@ FETCH_BYTES = 512  # of an agent's own arrays: rows far apart in memory are fetc
 SEGMENT_BYTES = 1 << 22  # recorded models of one call
 SEGMENT_RECORDS = 4096
 RAGGED = 1.5  # largest over mean work of an agent, from which padding costs more than mapping
-THREAD_BYTES = 1 << 18  # of a round's arrays or a chunk's draws, from which threads gain more than waking them costs
-COPIED_BYTES = 1 << 20  # of all agents' memories, which a kernel of many rounds copies once
 LARGE_MODEL = 4096  # floats, from which one agent's work fills the vector units by itself
 
 
@@ -48,17 +47,15 @@ class Layout:
     mapped: bool  # agents (and repeats) one after the other, else batched
     fetch: bool  # agents' own arrays are fetched ahead too
     capacity: int  # records of a segment
-    threads: bool  # single operations are shared out between threads
-    kernel: bool  # agents one after the other, small, are one kernel
-    light: bool  # what all agents remember is so little that a kernel may copy it
     topology: Topology
+    tuning: Tuning = PLAIN  # how the compiler is helped
     blocks: Any = None  # of agents, where they are shared out between processes (engine/cluster/session.py)
     metrics: Metrics = ()  # recorded beside the model
 
     @property
     def whole(self) -> bool:
         """A chunk's rounds are one kernel, not only the agents of a round."""
-        return self.kernel and self.light and not self.topology.depth and not self.metrics
+        return self.tuning.kernel and self.tuning.light and not self.topology.depth and not self.metrics
 
     def explain(self) -> str:
         agents = "one after the other (no padding)" if self.mapped else "batched"
@@ -111,9 +108,10 @@ def choose(bound: Bound, lanes: int) -> Layout:
     drawn = per_agent if mapped else per_round * chunk
     if topology.by_node:
         at_once = max(at_once, bytes_ * agents * lanes)
-    threads = max(at_once, drawn) > THREAD_BYTES
-    kernel = mapped and not threads and floats <= LARGE_MODEL and jax.default_backend() == "cpu"
-    light = kernel and agents * _bytes(jax.eval_shape(lambda w: algorithm.init(wrap(w))[1], model)) <= COPIED_BYTES
+
+    def remembered() -> int:
+        return agents * _bytes(jax.eval_shape(lambda w: algorithm.init(wrap(w))[1], model))
+
     return Layout(
         oracle=oracle,
         agents=agents,
@@ -124,10 +122,8 @@ def choose(bound: Bound, lanes: int) -> Layout:
         mapped=mapped,
         fetch=fetch,
         capacity=capacity,
-        threads=threads,
-        kernel=kernel,
-        light=light,
         topology=topology,
+        tuning=Tuning.choose(mapped and floats <= LARGE_MODEL, max(at_once, drawn), remembered),
     )
 
 

@@ -10,8 +10,7 @@ from jax import Array, lax
 
 from fedpoint.core.random import Key, Stream
 from fedpoint.core.vector import take
-from fedpoint.engine.cpu.fusing import separate
-from fedpoint.engine.cpu.kernel import apart
+from fedpoint.engine.cluster.fence import separate
 from fedpoint.engine.layout import Layout, draw_samples, over_agents
 from fedpoint.engine.state import Inputs
 from fedpoint.problems.base import Mine
@@ -75,9 +74,9 @@ def draw_ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Arr
 
         return each(one, keys, plans)
 
-    keys = apart(once, jax.vmap(lambda r: jax.vmap(lambda e: key.fold(r, e))(steps)), rounds)
+    keys = layout.tuning.apart(once, jax.vmap(lambda r: jax.vmap(lambda e: key.fold(r, e))(steps)), rounds)
     if oracle.fetches:
-        return Ahead(fetched, plans, oracle.fetch(common, apart(once, draw, plans, keys)))
+        return Ahead(fetched, plans, oracle.fetch(common, layout.tuning.apart(once, draw, plans, keys)))
     return Ahead(fetched, plans, draw(plans, keys))
 
 
@@ -87,7 +86,7 @@ def draw_here(layout: Layout, inputs: Inputs, agents: Array, own: Any, key: Key,
     if layout.samples is None or layout.topology.late or oracle.moves:
         return NOTHING_AHEAD
     once = jnp.minimum(inputs.part.count, 1)
-    keys = apart(once, jax.vmap(lambda e: key.fold(round, e)), jnp.arange(layout.samples))
+    keys = layout.tuning.apart(once, jax.vmap(lambda e: key.fold(round, e)), jnp.arange(layout.samples))
 
     def draw(agents, own):
         def one(agent, own):

@@ -18,7 +18,8 @@ from jax import Array, lax
 
 from fedpoint.core.random import Key
 from fedpoint.core.vector import take, write
-from fedpoint.engine.cpu.kernel import apart, in_one_kernel
+from fedpoint.engine.cpu.kernel import in_one_kernel
+from fedpoint.engine.cpu.tuning import like_rows, programs
 from fedpoint.engine.layout import Layout
 from fedpoint.engine.precompute import draw_ahead
 from fedpoint.engine.round import one_round
@@ -46,7 +47,7 @@ def _segment(
 
     def draw(rounds):
         """Who works in each of these rounds."""
-        folded = apart(once, jax.vmap(lambda r: timing.key_of(schedule, r)), rounds)
+        folded = layout.tuning.apart(once, jax.vmap(lambda r: timing.key_of(schedule, r)), rounds)
         return jax.vmap(lambda k, r: timing.completed(k, inputs.p, r))(folded, rounds)
 
     def run_chunk(c, carry):
@@ -58,8 +59,7 @@ def _segment(
         else:
             turns = ticks = timing.at(schedule, inputs.p, base)
         ahead = draw_ahead(layout, inputs, ticks, key, in_chunk, once)
-        # Without axes of length one, which XLA would lay out in another order than the loop's, and copy.
-        dense = jax.tree.map(lambda a: a.reshape(chunk, *(n for n in a.shape[1:] if n > 1)), ahead)
+        dense = layout.tuning.dense(ahead)
 
         def place(i):
             """Every round writes into its window's place; the window's last round remains."""
@@ -69,7 +69,7 @@ def _segment(
             def body(i, carry):
                 state, records = carry
                 round = base + i
-                now = jax.tree.map(lambda d, a: d.reshape(a.shape[1:]), take(dense, i), ahead)
+                now = like_rows(take(dense, i), ahead)
                 tick, after = (take(turns, i + n) if timing.drawn else turns for n in (0, topology.lookahead))
                 state = one_round(layout, inputs, state, (tick, after), now, keys, round)
                 return state, write(records, record(state, round + 1), place(i))
@@ -122,26 +122,7 @@ def all_lanes(
     return jax.vmap(lane, in_axes=tuple(0 if axis else None for axis in batched))(*arguments)
 
 
-# XLA's passes that are left out, by `layout.threads`. Sums of more than 32 terms would be made in two stages, which
-# takes longer; one thread is not woken for work that is done before it comes; products of small matrices are faster of
-# matrices that lie as they are read, and written out rather than given to a library.
-SMALL = ("cpu-parallel-task-assigner", "transpose-folding", "dot-library-rewriter")
-WITHOUT = {
-    threads: {
-        "xla_disable_hlo_passes": ",".join(("tree_reduction_rewriter", *(() if threads else SMALL))),
-        "xla_cpu_multi_thread_eigen": threads,
-    }
-    for threads in (True, False)
-}
-PROGRAMS = {
-    threads: jax.jit(
-        all_lanes,
-        static_argnames=("layout", "swept"),
-        donate_argnames=("state",),
-        compiler_options=options,
-    )
-    for threads, options in WITHOUT.items()
-}
+PROGRAMS = programs(all_lanes, static=("layout", "swept"), donated="state")
 
 
 def go_on(
@@ -149,7 +130,7 @@ def go_on(
 ) -> tuple[RunState, Records]:
     """All repeats `rounds` rounds on from round `first`. The state is donated."""
     numbers = (np.int32(n) for n in (first, rounds, every))
-    return PROGRAMS[layout.threads](layout, swept, inputs, state, seeds, *numbers)
+    return PROGRAMS[layout.tuning.compiled](layout, swept, inputs, state, seeds, *numbers)
 
 
 def message_of(model: Any, layout: Layout, inputs: Inputs) -> Message:

@@ -17,7 +17,7 @@ from fedpoint.core.inbox import hear_one, nothing_heard
 from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.record import split_per_agent
 from fedpoint.core.vector import take, where, write
-from fedpoint.engine.cpu.fusing import separate
+from fedpoint.engine.cluster.fence import separate
 from fedpoint.engine.cpu.kernel import in_one_kernel, traced
 from fedpoint.engine.layout import Layout, over_agents
 from fedpoint.engine.precompute import NOTHING_AHEAD, Ahead, draw_here
@@ -80,7 +80,7 @@ class Round(NamedTuple):
         """What everybody holds, with what is new at the agents that were heard; sure: all of them were."""
         if who is None:
             return new if sure else jax.vmap(where)(heard, new, everybody)
-        if self.layout.whole:  # which holds no scatter
+        if self.layout.whole:  # a kernel holds no scatter
 
             def commit(i, everybody):
                 k, answered, mine = take((who, heard, new), i)
@@ -143,7 +143,7 @@ class Round(NamedTuple):
             ahead = draw_here(layout, inputs, agents, own, key, round)
         arguments = (agents, own, kept, tuned, ahead, share, each, world, heard.when, last, base)
         run: Callable = work
-        if layout.kernel and not layout.whole:
+        if layout.tuning.kernel and not layout.whole:
             run = partial(in_one_kernel, jnp.minimum(round + 1, 1), work)
         messages, new, spent, world = self.fenced(run, inputs.algorithm, channel, heard.common, arguments)
         if layout.oracle.moves and not layout.exact and works is not None:  # who does not work stays where it is

@@ -295,7 +295,7 @@ class Run:
     def plot(
         self, path: str | None = None, what: str | None = None, x: str = "rounds", title: str | None = None
     ) -> Figure:
-        """Draw the curves (default: the error, or the loss of models that are no arrays); saved when `path` is given."""
+        """Draw the curves (default: the error; of models that are no arrays the loss), into `path` where given."""
         from fedpoint.show.plots import curves
 
         return curves([self], path=path, what=what or ("loss" if self.info.fitted else "error"), x=x, title=title)
@@ -328,10 +328,10 @@ class Run:
             raise FedpointError(
                 "models that only fit and predict are no arrays: save run.models with their own library"
             )
-        from fedpoint.store.describe import describe_algorithm  # loads all methods
+        from fedpoint.core.describe import describe_record
         from fedpoint.store.export import use_of
 
-        return describe_algorithm(self.algorithm), use_of(self.problem, take_repeat(self.model, 0))
+        return describe_record(self.algorithm), use_of(self.problem, take_repeat(self.model, 0))
 
     def manifest(self, repeat: int = 0) -> dict[str, Plain]:
         """What a program must know to use the model."""

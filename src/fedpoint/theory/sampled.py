@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from fedpoint.core.random import Key
+from fedpoint.engine.cpu.tuning import PLAIN
 from fedpoint.engine.layout import choose
 from fedpoint.engine.precompute import Ahead
 from fedpoint.engine.round import one_round
@@ -72,7 +73,7 @@ def _rounds(setting: Setting, x: np.ndarray, rounds: int, seed: int) -> tuple[np
     """Jacobians and steps of drawn rounds at x."""
     with jax.enable_x64(True):
         layout = choose(setting.bound, 1)
-        layout = dataclasses.replace(layout, samples=None, mapped=False, fetch=False, kernel=False)
+        layout = dataclasses.replace(layout, samples=None, mapped=False, fetch=False, tuning=PLAIN)
         keys = tuple(Key.of(seed, 0, purpose) for purpose in (AGENTS, SCHEDULE, HUB))
         algorithm, b = cast(setting.algorithm, float), setting.bound
         inputs = Inputs(

@@ -25,8 +25,9 @@ from fedpoint.core.record import PerAgent, split_per_agent
 from fedpoint.core.types import Model
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.engine.cluster.blocks import AXIS, Blocks, GraphInBlocks, StarInBlocks
-from fedpoint.engine.layout import CHUNK_BYTES, CHUNK_ROUNDS, THREAD_BYTES, Layout
-from fedpoint.engine.program import WITHOUT, all_lanes
+from fedpoint.engine.cpu.tuning import programs
+from fedpoint.engine.layout import CHUNK_BYTES, CHUNK_ROUNDS, Layout
+from fedpoint.engine.program import all_lanes
 from fedpoint.engine.round import Round
 from fedpoint.engine.session import Session, flatten
 from fedpoint.engine.state import Inputs, Records, RunState, start_state, start_worlds
@@ -114,10 +115,7 @@ def _program(mesh: Mesh, layout: Any, inputs: Any, state: Any, seeds: Any, first
     return shared(inputs, state, seeds, first, rounds, every)
 
 
-PROGRAMS = {
-    threads: jax.jit(_program, static_argnames=("mesh", "layout"), donate_argnames=("state",), compiler_options=options)
-    for threads, options in WITHOUT.items()
-}
+PROGRAMS = programs(_program, static=("mesh", "layout"), donated="state")
 
 
 class ClusterSession(Session):
@@ -141,9 +139,9 @@ class ClusterSession(Session):
         bytes_ = sum(a.nbytes for a in jax.tree.leaves(self.start)) // self.topology.models(self.problem.agents)
         at_once = blocks.chunk * bytes_ * max(layout.samples or 1, 2)
         samples = layout.samples if at_once <= CHUNK_BYTES else None
-        layout = replace(layout, agents=blocks.room, chunk=chunk, blocks=blocks, fetch=False, kernel=False)
+        layout = replace(layout, agents=blocks.room, chunk=chunk, blocks=blocks, fetch=False)
         layout = replace(layout, topology=in_blocks(layout.topology, blocks))
-        self.layout = replace(layout, samples=samples, threads=at_once > THREAD_BYTES)
+        self.layout = replace(layout, samples=samples, tuning=layout.tuning.without_kernel(at_once))
         self.begin, self.end = (int(b) for b in blocks.bounds[process : process + 2])
         own, common = self.problem.part(inputs.own, blocks.bounds, process)
         self.halo: Halo | None = None
@@ -211,7 +209,7 @@ class ClusterSession(Session):
     def _all_go(self, rounds: int) -> Records:
         first, last = self.round, self.round + rounds
         numbers = (np.int32(n) for n in (first, rounds, self.every))
-        go = PROGRAMS[self.layout.threads]
+        go = PROGRAMS[self.layout.tuning.compiled]
         self.state, records = go(self.group.mesh, self.layout, self.inputs, self.state, self.seeds, *numbers)
         count = last // self.every - first // self.every
         jax.block_until_ready(self.state)

@@ -1,1 +1,1 @@
-"""Everything that knows XLA's compiler for CPUs."""
+"""Everything that knows XLA's compiler for CPUs, behind one switch (`tuning.py`)."""
