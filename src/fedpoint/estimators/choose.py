@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 
+from fedpoint.algorithms import FedNova, FedProx
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.steps import most_steps
+from fedpoint.core.steps import Epochs, Stragglers, most_steps
 from fedpoint.problems.penalised import Penalised
 from fedpoint.problems.rows import RowsProblem
 from fedpoint.results.plan import Plan
-from fedpoint.timing.participation import Everyone, Participation
+from fedpoint.timing.participation import Everyone, Participation, as_participation
 from fedpoint.verbs.plan import plan
 from fedpoint.verbs.plan.search import Method, method_of
 
 PLANNED_STEPS = (4, 16)  # beside gradient exchange, which takes one
 # Numbers of all memories, up to which forecasts of a noisy SCAFFOLD are quick: with affine fields, and with others.
 LARGE = {True: 1000, False: 100}
+
+LocalSteps: TypeAlias = int | Sequence[int] | np.ndarray | Epochs | Stragglers
 
 
 class PlanNotice(UserWarning):
@@ -34,20 +38,20 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    algorithm: Any,
+    algorithm: Algorithm | str,
     task: RowsProblem,
     step: float | str,
-    local_steps: Any,
+    local_steps: LocalSteps,
     rounds: int,
     target: float,
     participation: Participation | int | None,
-):
+) -> Chosen:
     """The algorithm object and the number of rounds."""
     if isinstance(algorithm, str) and algorithm == "auto":
         return planned(task, step, local_steps, rounds, target, participation)
     if isinstance(algorithm, Algorithm):
-        if type(algorithm).card.network:
-            raise FedpointError(f"{type(algorithm).card.title} runs on a network: take NetworkRegressor or -Classifier")
+        if algorithm.at_agents:
+            raise FedpointError(f"{algorithm.card.title} runs on a network: take NetworkRegressor or -Classifier")
         return Chosen(algorithm, rounds, None)
     if not isinstance(algorithm, str):
         raise FedpointError(
@@ -57,22 +61,25 @@ def choose(
 
 
 def by_name(
-    name: str, task: RowsProblem, step: float | str, local_steps: Any, participation: Participation | int | None = None
-) -> Any:
+    name: str,
+    task: RowsProblem,
+    step: float | str,
+    local_steps: LocalSteps,
+    participation: Participation | int | None = None,
+) -> Algorithm:
     """An algorithm of the catalogue with its step chosen."""
     method = method_of(name)
     probe = _make(method, 1e-3, local_steps)
-    if type(probe).card.network:
+    if probe.at_agents:
         raise FedpointError(f"{method.title} runs on a network: take NetworkRegressor or NetworkClassifier")
     if isinstance(step, str):
         if step != "auto":
             raise FedpointError(f'step must be a number or "auto", got {step!r}')
-        everyone = participation is None or isinstance(participation, Everyone)
-        step = stable_step(probe, task) * (1.0 if everyone else 0.5)
+        step = stable_step(probe, task) * (1.0 if as_participation(participation).everyone else 0.5)
     return _make(method, step, local_steps)
 
 
-def _make(method: Method, step: float | str, local_steps: Any) -> Algorithm:
+def _make(method: Method, step: float | str, local_steps: LocalSteps) -> Algorithm:
     return method.make(step=step, local_steps=local_steps) if method.local else method.make(step=step)
 
 
@@ -90,12 +97,12 @@ def stable_step(algorithm: Algorithm, task: RowsProblem) -> float:
     whole, each = task.smoothness()
     bound = bind_algorithm(algorithm, task)
     steps = most_steps(bound.local_steps)
-    one = bound.local_steps is not None and bool((steps == 1).all()) and not getattr(algorithm, "pull", 0.0)
-    smooth = whole if one else float(each.max()) + float(getattr(algorithm, "pull", 0.0))
+    pull = algorithm.pull if isinstance(algorithm, FedNova | FedProx) else 0.0
+    one = bound.local_steps is not None and bool((steps == 1).all()) and not pull
+    smooth = whole if one else float(each.max()) + pull
     if not smooth > 0:
         smooth = 1.0  # only zeros: any step will do
-    times = float(np.min(steps)) if getattr(algorithm, "normalise", False) else 1.0
-    return times / smooth
+    return float(np.min(algorithm.work_of_a_step())) / smooth
 
 
 def sharpness(task: RowsProblem, iterations: int = 20) -> float:
@@ -118,7 +125,7 @@ def sharpness(task: RowsProblem, iterations: int = 20) -> float:
 def planned(
     task: RowsProblem,
     step: float | str,
-    local_steps: Any,
+    local_steps: LocalSteps,
     rounds: int,
     target: float,
     participation: Participation | int | None,
@@ -136,7 +143,7 @@ def planned(
         if not away > 0:
             return Chosen(by_name("gradient_exchange", task, step, local_steps, participation), rounds, None)
         methods = ["gradient_exchange", "fedavg"]
-        silent = task.batch is None and (participation is None or isinstance(participation, Everyone))
+        silent = task.batch is None and as_participation(participation).everyone
         if silent or (task.agents + 1) * np.size(solution) <= LARGE[bool(task.linear)]:
             methods.append("scaffold")
         made = plan(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -13,21 +13,26 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged, FedpointError, check_count
+from fedpoint.core.types import Model
 from fedpoint.data.preprocess import check_groups, federated_moments
 from fedpoint.estimators import small
-from fedpoint.estimators.choose import Chosen, choose
+from fedpoint.estimators.choose import LocalSteps, choose
 from fedpoint.estimators.history import History
 from fedpoint.estimators.neural import forward, layers, neural_task
 from fedpoint.estimators.table import Coordinates, Table, read_fit, read_rows
 from fedpoint.metrics import Fairness, fairness
 from fedpoint.problems.penalised import LogisticTask, Penalised, RidgeTask
 from fedpoint.problems.rows import RowsProblem
+from fedpoint.results.forecast import Forecast
 from fedpoint.timing.participation import Participation
 from fedpoint.verbs.forecast import forecast
 from fedpoint.verbs.run import run
 
 HALVINGS = 20
+
+RandomState: TypeAlias = int | np.random.RandomState | None
 
 
 class Settled:
@@ -39,7 +44,7 @@ class Settled:
         self.tol, self.said = tol, False
         self.before: np.ndarray | None = None
 
-    def __call__(self, model: Any) -> bool:
+    def __call__(self, model: Model) -> bool:
         now = np.concatenate([np.ravel(a) for a in jax.tree.leaves(model)])
         before, self.before = self.before, now
         if not self.tol or before is None:
@@ -48,7 +53,7 @@ class Settled:
         return self.said
 
 
-def seed_of(random_state: Any) -> int:
+def seed_of(random_state: RandomState) -> int:
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
@@ -57,8 +62,8 @@ def seed_of(random_state: Any) -> int:
 class Federated(BaseEstimator):
     """What both estimators do: read the table, run the rounds, tell what happened."""
 
-    algorithm: Any
-    local_steps: Any
+    algorithm: Algorithm | str
+    local_steps: LocalSteps
     rounds: int
     step: float | str
     fit_intercept: bool
@@ -69,8 +74,8 @@ class Federated(BaseEstimator):
     batch: int | None
     tol: float | None
     target: float
-    categorical: Any
-    random_state: Any
+    categorical: str | Sequence[str] | None
+    random_state: RandomState
 
     def _prepare(
         self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None, labels: bool, penalty: float
@@ -88,11 +93,9 @@ class Federated(BaseEstimator):
         self._coordinates = Coordinates.of(numbers, names, bool(self.scale), shorten, intercept, ridge)
         return numbers, target, names
 
-    def _train(self, task: RowsProblem) -> Any:
+    def _train(self, task: RowsProblem) -> Model:
         """Run the rounds; the final model."""
-        chosen: Chosen = choose(
-            self.algorithm, task, self.step, self.local_steps, self.rounds, self.target, self.participation
-        )
+        chosen = choose(self.algorithm, task, self.step, self.local_steps, self.rounds, self.target, self.participation)
         self.plan_ = chosen.plan
         algorithm, halved = chosen.algorithm, 0
         own = isinstance(self.algorithm, str) and isinstance(self.step, str)  # the step is ours to shorten
@@ -111,18 +114,18 @@ class Federated(BaseEstimator):
         self.n_iter_ = self.n_rounds_ = int(rounds[-1])
         self.converged_ = settled.said
         self.model_ = jax.tree.map(lambda a: a[-1], models)
-        self._forecast: Any = "not asked"
+        self._forecast: Forecast | str | None = "not asked"
         self.forecast_reason_ = ""
         return self.model_
 
     def _go(
-        self, algorithm: Any, task: RowsProblem, rounds: int, settled: Callable[[Any], bool]
-    ) -> tuple[np.ndarray, Any]:
+        self, algorithm: Algorithm, task: RowsProblem, rounds: int, settled: Callable[[Model], bool]
+    ) -> tuple[np.ndarray, Model]:
         settled(task.start())
         if isinstance(task, Penalised) and small.suits(algorithm, task, rounds, self.participation):
             return small.walk(algorithm, task, rounds, settled)
 
-        def stop(round: int, model: Any, error: Any) -> bool:
+        def stop(round: int, model: Model, error: np.ndarray | None) -> bool:
             return settled(jax.tree.map(lambda a: a[0], model))
 
         with task.unseen() if isinstance(task, Penalised) else contextlib.nullcontext():
@@ -148,19 +151,22 @@ class Federated(BaseEstimator):
         return fairness(self.agent_losses_)
 
     @property
-    def forecast_(self) -> Any:
+    def forecast_(self) -> Forecast | None:
         """What `fp.forecast` says of this fit; None where it is refused, and then `forecast_reason_` says why."""
         check_is_fitted(self)
         if isinstance(self._forecast, str):
-            self._forecast = None
-            if self.problem_ is None:
-                self.forecast_reason_ = "the model was saved, and a saved model holds no rows: fit it again"
-                return None
-            try:
-                self._forecast = forecast(self.algorithm_, self.problem_, participation=self.participation)
-            except FedpointError as error:
-                self.forecast_reason_ = str(error)
+            self._forecast = self._made()
         return self._forecast
+
+    def _made(self) -> Forecast | None:
+        if self.problem_ is None:
+            self.forecast_reason_ = "the model was saved, and a saved model holds no rows: fit it again"
+            return None
+        try:
+            return forecast(self.algorithm_, self.problem_, participation=self.participation)
+        except FedpointError as error:
+            self.forecast_reason_ = str(error)
+            return None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the rows: a saved model holds no data."""
@@ -221,8 +227,8 @@ class FederatedRegressor(RegressorMixin, Federated):
 
     def __init__(
         self,
-        algorithm: Any = "scaffold",
-        local_steps: Any = 10,
+        algorithm: Algorithm | str = "scaffold",
+        local_steps: LocalSteps = 10,
         rounds: int = 200,
         *,
         alpha: float = 1.0,
@@ -235,8 +241,8 @@ class FederatedRegressor(RegressorMixin, Federated):
         batch: int | None = None,
         tol: float | None = 1e-8,
         target: float = 1e-4,
-        categorical: Any = "auto",
-        random_state: Any = None,
+        categorical: str | Sequence[str] | None = "auto",
+        random_state: RandomState = None,
     ):
         self.algorithm = algorithm
         self.local_steps = local_steps
@@ -314,8 +320,8 @@ class FederatedClassifier(ClassifierMixin, Federated):
 
     def __init__(
         self,
-        algorithm: Any = "scaffold",
-        local_steps: Any = 10,
+        algorithm: Algorithm | str = "scaffold",
+        local_steps: LocalSteps = 10,
         rounds: int = 200,
         *,
         C: float = 1.0,
@@ -328,8 +334,8 @@ class FederatedClassifier(ClassifierMixin, Federated):
         batch: int | None = None,
         tol: float | None = 1e-8,
         target: float = 1e-4,
-        categorical: Any = "auto",
-        random_state: Any = None,
+        categorical: str | Sequence[str] | None = "auto",
+        random_state: RandomState = None,
     ):
         self.algorithm = algorithm
         self.local_steps = local_steps
@@ -408,13 +414,13 @@ def check_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return classes, label.ravel()
 
 
-def check_penalty(name: str, value: Any) -> float:
+def check_penalty(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
         raise FedpointError(f"{name} must be a number, at least 0; got {value!r}")
     return float(value)
 
 
-def inverse_penalty(C: Any) -> float:
+def inverse_penalty(C: float) -> float:
     if isinstance(C, bool) or not isinstance(C, int | float | np.number) or not C > 0:
         raise FedpointError(f"C must be a number above 0, or np.inf for no penalty; got {C!r}")
     return 1.0 / float(C)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedpoint.core.types import Model
 from fedpoint.problems.base import Problem
 
 
@@ -18,7 +19,7 @@ class History:
     coordinates in which rounds are run; None where that is not known. Both are computed when first asked for.
     """
 
-    def __init__(self, problem: Problem, rounds: np.ndarray, models: Any):
+    def __init__(self, problem: Problem, rounds: np.ndarray, models: Model):
         self._problem, self.rounds, self.models = problem, rounds, models
 
     @cached_property

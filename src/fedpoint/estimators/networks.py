@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
+import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -13,7 +15,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedpoint.core.errors import FedpointError, check_count
 from fedpoint.data.preprocess import check_groups
-from fedpoint.estimators.federated import check_classes, check_penalty, inverse_penalty, probabilities, seed_of
+from fedpoint.estimators.federated import (
+    RandomState,
+    check_classes,
+    check_penalty,
+    inverse_penalty,
+    probabilities,
+    seed_of,
+)
 from fedpoint.estimators.table import Coordinates, Table, read_fit, read_rows
 from fedpoint.graphs import gtv
 from fedpoint.graphs.gtv.minimum import AT_INFINITY
@@ -31,14 +40,14 @@ class MeanModelWarning(UserWarning):
 class Networked(BaseEstimator):
     """What both estimators do: couple the agents, choose how strongly, find each row its model."""
 
-    network: Network | None
+    network: Network | nx.Graph | None
     coupling: float | str
     neighbours: int
     fit_intercept: bool
     scale: bool
     folds: int
-    categorical: Any
-    random_state: Any
+    categorical: str | Sequence[str] | None
+    random_state: RandomState
 
     def _prepare(
         self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None, labels: bool
@@ -80,7 +89,7 @@ class Networked(BaseEstimator):
             check_count("neighbours", self.neighbours, 1)
             k = min(self.neighbours, task.agents - 1)
             return Network([], [], task.names) if k == 0 else Network.similarity(task, k=k)
-        if hasattr(given, "is_directed"):
+        if isinstance(given, nx.Graph):
             given = Network.from_networkx(given)
         if not isinstance(given, Network):
             raise FedpointError(f"network must be an fp.Network, a networkx graph or None, got {type(given).__name__}")
@@ -179,7 +188,7 @@ class NetworkRegressor(RegressorMixin, Networked):
 
     def __init__(
         self,
-        network: Network | None = None,
+        network: Network | nx.Graph | None = None,
         coupling: float | str = "auto",
         *,
         alpha: float = 1.0,
@@ -187,8 +196,8 @@ class NetworkRegressor(RegressorMixin, Networked):
         fit_intercept: bool = True,
         scale: bool = True,
         folds: int = 5,
-        categorical: Any = "auto",
-        random_state: Any = 0,
+        categorical: str | Sequence[str] | None = "auto",
+        random_state: RandomState = 0,
     ):
         self.network = network
         self.coupling = coupling
@@ -245,7 +254,7 @@ class NetworkClassifier(ClassifierMixin, Networked):
 
     def __init__(
         self,
-        network: Network | None = None,
+        network: Network | nx.Graph | None = None,
         coupling: float | str = "auto",
         *,
         C: float = 1.0,
@@ -253,8 +262,8 @@ class NetworkClassifier(ClassifierMixin, Networked):
         fit_intercept: bool = True,
         scale: bool = True,
         folds: int = 5,
-        categorical: Any = "auto",
-        random_state: Any = 0,
+        categorical: str | Sequence[str] | None = "auto",
+        random_state: RandomState = 0,
     ):
         self.network = network
         self.coupling = coupling

@@ -6,16 +6,18 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Data, Model
 from fedpoint.problems import Loss
-from fedpoint.problems.rows import RowsProblem
+from fedpoint.problems.rows import RowsOracle, RowsProblem
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class NetworkLoss:
 
     classes: int = 0
 
-    def __call__(self, params: Any, rows: Any) -> Any:
+    def __call__(self, params: Model, rows: Data) -> Array:
         x, y, ridge = rows
         out = forward(params, x, jnp)
         penalty = 0.5 * ridge * sum(jnp.sum(W * W) for W, _ in params)
@@ -33,7 +35,7 @@ class NetworkLoss:
         return jax.nn.logsumexp(out, axis=1) - jnp.take_along_axis(out, y[:, None], axis=1)[:, 0] + penalty
 
 
-def forward(params: Any, x: Any, np: Any = np) -> Any:
+def forward(params: Model, x: Data, np: ModuleType = np) -> Data:
     """max(0, x W + b) through the layers, the last one without the maximum."""
     for W, b in params[:-1]:
         x = np.maximum(x @ W + b, 0)
@@ -41,8 +43,8 @@ def forward(params: Any, x: Any, np: Any = np) -> Any:
     return x @ W + b
 
 
-def layers(hidden: Any) -> tuple[int, ...]:
-    sizes = (hidden,) if isinstance(hidden, int | np.integer) and not isinstance(hidden, bool) else tuple(hidden)
+def layers(hidden: Sequence[int] | int | None) -> tuple[int, ...]:
+    sizes: Sequence[int] = () if hidden is None else [hidden] if isinstance(hidden, int | np.integer) else list(hidden)
     if not sizes or any(isinstance(h, bool) or not isinstance(h, int | np.integer) or h < 1 for h in sizes):
         raise FedpointError(f"hidden must be widths of layers such as (64,), got {hidden!r}")
     return tuple(int(h) for h in sizes)
@@ -70,15 +72,15 @@ def neural_task(
     return Loss(NetworkLoss(classes), params, rows, groups=groups, batch=batch)
 
 
-def curvature_along(task: RowsProblem, direction: Any) -> Any:
+def curvature_along(task: RowsProblem, direction: Model) -> Model:
     """The aggregate's Hessian at the start times a direction."""
     weight = np.repeat(task.weights / task.counts, task.counts)
     return jax.tree.map(np.asarray, _product(task.oracle, task.all_rows(), weight, task.start(), direction))
 
 
 @partial(jax.jit, static_argnums=0)
-def _product(oracle, rows, weight, w, direction):
-    def slope(v):
+def _product(oracle: RowsOracle, rows: Data, weight: Array, w: Model, direction: Model) -> Model:
+    def slope(v: Model) -> Model:
         return jax.grad(lambda u: oracle.weighted_loss(u, rows, weight.astype(jnp.float32), ()))(v)
 
     return jax.jvp(slope, (w,), (direction,))[1]

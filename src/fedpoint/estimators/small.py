@@ -7,7 +7,6 @@ that in NumPy. An algorithm is arithmetic on models, so its own `local` and `com
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +16,7 @@ from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.types import Model, Number, State
 from fedpoint.engine.session import TOO_FAR
 from fedpoint.problems.penalised import Penalised
 from fedpoint.timing.participation import Participation
@@ -31,13 +31,13 @@ class Everyone(Agent):
     def __init__(self, fields: Callable[[np.ndarray], np.ndarray], round: int):
         self._fields, self.round, self.evaluations = fields, round, 0
 
-    def field(self, w: Any, e: Any = 0) -> Any:
+    def field(self, w: Model, e: Number = 0) -> Model:
         return self._fields(w)
 
-    def steps(self, local_steps: Any) -> Any:
+    def steps(self, local_steps: int) -> int:
         return local_steps
 
-    def loop(self, start: Any, steps: Any, advance: Callable[[Any, Any], Any]) -> Any:
+    def loop(self, start: State, steps: int, advance: Callable[[State, int], State]) -> State:
         y = start
         for e in range(steps):
             y = advance(y, e)
@@ -60,7 +60,7 @@ def suits(algorithm: Algorithm, task: Penalised, rounds: int, participation: Par
 
 
 def walk(
-    algorithm: Algorithm, task: Penalised, rounds: int, enough: Callable[[Any], bool]
+    algorithm: Algorithm, task: Penalised, rounds: int, enough: Callable[[Model], bool]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The rounds and the global model at each, from the start on; `enough(model)` ends it.
 
@@ -94,6 +94,6 @@ def walk(
     return np.arange(len(models)), np.stack(models)
 
 
-def _spread(a: Any, agents: int) -> Any:
+def _spread(a: State, agents: int) -> State:
     """What goes down, once for every agent; counts stay as they are."""
     return np.broadcast_to(a, (agents, *a.shape)) if isinstance(a, np.ndarray) and a.ndim else a

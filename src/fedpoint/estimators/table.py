@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
@@ -14,8 +17,22 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.data.preprocess import FederatedEncoder, Moments, check_cells, check_groups, federated_moments, is_missing
 
 
-def is_frame(X: Any) -> bool:
-    return hasattr(X, "iloc") and hasattr(X, "columns")
+@runtime_checkable
+class Frame(Protocol):
+    """What is asked of a data frame, pandas' or one like it."""
+
+    iloc: Any
+    columns: Any
+    dtypes: Any
+
+    def __getitem__(self, key: Any) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+    def astype(self, dtype: Any) -> Frame: ...
+
+
+Cells: TypeAlias = ArrayLike | Frame
 
 
 @dataclass(frozen=True)
@@ -26,67 +43,88 @@ class Table:
     categorical: tuple[str, ...]  # columns of a data frame that are encoded
     names: np.ndarray | None  # of the columns that come out
 
-    def numbers(self, X: Any) -> np.ndarray:
+    def numbers(self, X: Cells) -> np.ndarray:
         """(n, d): a table that `validate_data` has seen."""
-        if not is_frame(X) or self.encoder is None:
+        if not isinstance(X, Frame) or self.encoder is None:
             return plain_numbers(X)
         numeric = [name for name in X.columns if name not in self.categorical]
         left = plain_numbers(X[numeric]) if numeric else np.zeros((len(X), 0))
         return np.concatenate([left, self.encoder.transform(X[list(self.categorical)])], axis=1)
 
 
-def read_fit(estimator: Any, X: Any, y: Any, groups: Any, labels: bool, categorical: Any) -> tuple:
+def read_fit(
+    estimator: BaseEstimator,
+    X: Cells,
+    y: ArrayLike,
+    groups: ArrayLike | None,
+    labels: bool,
+    categorical: str | Sequence[str] | None,
+) -> tuple[Table, np.ndarray, np.ndarray]:
     """The table, its numbers (n, d), and y; names and numbers of columns are noted on the estimator."""
-    if is_frame(X) and not X.columns.is_unique:
+    if isinstance(X, Frame) and not X.columns.is_unique:
         raise FedpointError(f"the table has two columns {X.columns[X.columns.duplicated()][0]!r}: rename one")
-    categorical = categorical_columns(X, categorical) if is_frame(X) else ()
-    if y is not None:
-        given = np.asarray(y)
-        if given.dtype.kind == "f":
-            check_cells(given, what="y")
-    if categorical:
-        validate_data(estimator, X, y, skip_check_array=True)
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(X, y)
-        groups = None if groups is None else check_groups(groups, len(X))
-        encoder = FederatedEncoder(handle_unknown="ignore").fit(X[list(categorical)], groups=groups)
-        numeric = [name for name in X.columns if name not in categorical]
-        names = np.array([*numeric, *encoder.get_feature_names_out()], dtype=object)
-        table = Table(encoder, categorical, names)
-        numbers = table.numbers(X)
+    if np.asarray(y).dtype.kind == "f":
+        check_cells(np.asarray(y), what="y")
+    encoded = categorical_columns(X, categorical) if isinstance(X, Frame) else ()
+    if isinstance(X, Frame) and encoded:
+        table, numbers, target = _with_categories(estimator, X, y, groups, encoded)
     else:
-        numbers, y = validate_data(
+        numbers, given = validate_data(
             estimator, plain_frame(X), y, dtype=np.float64, ensure_all_finite=False, y_numeric=not labels
         )
-        check_cells(numbers, getattr(estimator, "feature_names_in_", None))
-        table = Table(None, (), getattr(estimator, "feature_names_in_", None))
-        y = column_or_1d(y, warn=True)
-    if labels:
-        if y.dtype == object and any(missing := [is_missing(label) for label in y.tolist()]):
-            raise FedpointError(f"Input y contains no label at row {missing.index(True)}: remove the row")
-        check_classification_targets(y)
-    else:
-        try:
-            y = np.asarray(y, dtype=float)
-        except (TypeError, ValueError):
-            raise FedpointError("y must be numbers; for words take a classifier") from None
-        check_cells(y, what="y")
-    return table, numbers, y
+        check_cells(numbers, columns_of(estimator))
+        table, target = Table(None, (), columns_of(estimator)), column_or_1d(given, warn=True)
+    return table, numbers, _labels(target) if labels else _target(target)
 
 
-def read_rows(estimator: Any, table: Table, X: Any) -> np.ndarray:
+def _with_categories(
+    estimator: BaseEstimator, X: Frame, y: ArrayLike, groups: ArrayLike | None, encoded: tuple[str, ...]
+) -> tuple[Table, np.ndarray, np.ndarray]:
+    validate_data(estimator, X, y, skip_check_array=True)
+    target = column_or_1d(y, warn=True)
+    check_consistent_length(X, target)
+    agents = None if groups is None else check_groups(groups, len(X))
+    encoder = FederatedEncoder(handle_unknown="ignore").fit(X[list(encoded)], groups=agents)
+    numeric = [name for name in X.columns if name not in encoded]
+    names = np.array([*numeric, *encoder.get_feature_names_out()], dtype=object)
+    table = Table(encoder, encoded, names)
+    return table, table.numbers(X), target
+
+
+def _labels(y: np.ndarray) -> np.ndarray:
+    if y.dtype == object and any(missing := [is_missing(label) for label in y.tolist()]):
+        raise FedpointError(f"Input y contains no label at row {missing.index(True)}: remove the row")
+    check_classification_targets(y)
+    return y
+
+
+def _target(y: np.ndarray) -> np.ndarray:
+    try:
+        numbers = np.asarray(y, dtype=float)
+    except (TypeError, ValueError):
+        raise FedpointError("y must be numbers; for words take a classifier") from None
+    check_cells(numbers, what="y")
+    return numbers
+
+
+def read_rows(estimator: BaseEstimator, table: Table, X: Cells) -> np.ndarray:
     """(n, d) numbers of the rows to predict."""
     if table.encoder is not None:
-        if not is_frame(X):
+        if not isinstance(X, Frame):
             raise FedpointError("the model was fitted to a data frame with categories: give one with the same columns")
         validate_data(estimator, X, reset=False, skip_check_array=True)
         return table.numbers(X)
-    X = validate_data(estimator, plain_frame(X), reset=False, dtype=np.float64, ensure_all_finite=False)
-    check_cells(X, getattr(estimator, "feature_names_in_", None))
-    return X
+    numbers = validate_data(estimator, plain_frame(X), reset=False, dtype=np.float64, ensure_all_finite=False)
+    check_cells(numbers, columns_of(estimator))
+    return numbers
 
 
-def categorical_columns(X: Any, asked: Any) -> tuple[str, ...]:
+def columns_of(estimator: BaseEstimator) -> np.ndarray | None:
+    """The names of the columns that scikit-learn noted in fit; None where they have none."""
+    return vars(estimator).get("feature_names_in_")
+
+
+def categorical_columns(X: Frame, asked: str | Sequence[str] | None) -> tuple[str, ...]:
     """Columns of a data frame to encode: those asked for, or all that are not numbers."""
     if asked is not None and not (isinstance(asked, str) and asked == "auto"):
         chosen = [asked] if isinstance(asked, str) else list(asked)
@@ -98,24 +136,23 @@ def categorical_columns(X: Any, asked: Any) -> tuple[str, ...]:
         return ()
     found = []
     for name, dtype in X.dtypes.items():
-        kind = getattr(dtype, "kind", "O")
-        if kind in "mM":
+        if dtype.kind in "mM":
             raise FedpointError(f"column {name} holds times: make numbers or categories of them")
         own = not isinstance(dtype, np.dtype)  # pandas' categories and strings
-        if kind == "O" and (own or any(isinstance(value, str) for value in X[name].tolist())):
+        if dtype.kind == "O" and (own or any(isinstance(value, str) for value in X[name].tolist())):
             found.append(name)
     return tuple(found)
 
 
-def plain_frame(X: Any) -> Any:
+def plain_frame(X: Cells) -> Cells:
     """A frame whose nullable numbers are floats, with NaN where there is none; anything else as it is."""
-    if not is_frame(X) or not any(not isinstance(dtype, np.dtype) for dtype in X.dtypes):
+    if not isinstance(X, Frame) or not any(not isinstance(dtype, np.dtype) for dtype in X.dtypes):
         return X
     return X.astype(dict.fromkeys(X.columns, float))
 
 
-def plain_numbers(X: Any) -> np.ndarray:
-    names = list(X.columns) if is_frame(X) else None
+def plain_numbers(X: Cells) -> np.ndarray:
+    names = list(X.columns) if isinstance(X, Frame) else None
     numbers = check_array(plain_frame(X), dtype=np.float64, ensure_all_finite=False)
     check_cells(numbers, names)
     return numbers
@@ -135,7 +172,7 @@ class Coordinates:
 
     @classmethod
     def of(
-        cls, X: np.ndarray, groups: Any, scale: bool, shorten: bool, intercept: bool, ridge: float = 0.0
+        cls, X: np.ndarray, groups: ArrayLike, scale: bool, shorten: bool, intercept: bool, ridge: float = 0.0
     ) -> Coordinates:
         """ridge: a coefficient's penalty in units of the loss's curvature. Where z is only a way, each of its numbers
         then has curvature 1, data and penalty together: a narrow column does not shorten everyone's steps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
 
@@ -27,7 +28,7 @@ class Fairness:
     best: float
 
 
-def fairness(losses) -> Fairness:
+def fairness(losses: ArrayLike) -> Fairness:
     """Fairness of a model over agents, from their losses (K,).
 
     >>> fairness([1.0, 1.0, 1.0]).jain

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Data, Model
 from fedpoint.metrics.fairness import fairness
+
+if TYPE_CHECKING:
+    from fedpoint.problems.base import Problem
 
 WORST = "worst_tenth"  # the mean loss of the tenth of the agents that is served worst
 
@@ -20,7 +24,7 @@ class HeldOut:
     the models in turn.
     """
 
-    def __init__(self, problem: Any, data: Any, own: bool):
+    def __init__(self, problem: Problem, data: Data, own: bool):
         if not isinstance(data, tuple | list) or len(data) not in (2, 3):
             raise FedpointError("evaluate= takes held-out data (X, y) or (X, y, groups), or a function of the model")
         self.problem, self.own = problem, own
@@ -37,7 +41,7 @@ class HeldOut:
             raise FedpointError(f"held-out rows of {unknown[0]}, who is no agent of the problem")
         return np.array([place[str(name)] for name in names], int)[at]
 
-    def _rows(self, model: Any) -> dict[str, np.ndarray]:
+    def _rows(self, model: Model) -> dict[str, np.ndarray]:
         """Metrics of every row, (n,); with own models and rows of nobody the mean over the agents."""
         if not self.own:
             return self.problem.row_metrics(model, self.X, self.y)
@@ -60,11 +64,11 @@ class HeldOut:
         with np.errstate(invalid="ignore"):
             return {name: np.bincount(self.agent, values, K) / count for name, values in rows.items()}
 
-    def agents(self, model: Any) -> dict[str, np.ndarray] | None:
+    def agents(self, model: Model) -> dict[str, np.ndarray] | None:
         """(K,) of every metric, nan for agents without held-out rows; None where nobody's rows are known."""
         return None if self.agent is None else self._by_agent(self._rows(model))
 
-    def __call__(self, model: Any) -> dict[str, float]:
+    def __call__(self, model: Model) -> dict[str, float]:
         """Means over all rows; with groups, the loss of the tenth of the agents that is served worst as well."""
         rows = self._rows(model)
         found = {name: float(values.mean()) for name, values in rows.items()}

@@ -62,6 +62,7 @@ class PenalisedOracle(LogisticOracle):
 class Penalised(RowsProblem):
     """What a fit asks of its problem. While a run goes on nobody needs w*, and a fit does not wait for it: `unseen`."""
 
+    ridge: Any  # (d,) of each column
     blind = False
 
     @property
@@ -215,8 +216,6 @@ class LogisticTask(Penalised, Logistic):
     >>> task.solution().round(6)
     array([ 0.23531 , -0.117655])
     """
-
-    ridge: Any  # (d,)
 
     def __init__(self, X, y, ridge, groups=None, batch: int | None = None, classes=None, center=0.0):
         super().__init__(X, y, groups, ridge=0.0, batch=batch, classes=classes)

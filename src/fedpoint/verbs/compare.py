@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Unpack
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged, FedpointError
+from fedpoint.engine.base import Stop
 from fedpoint.experiment.experiment import Experiment, Options
 from fedpoint.problems.base import Problem
 from fedpoint.results.comparison import Comparison
 from fedpoint.results.labels import labels_of, short, slug
-from fedpoint.engine.base import Stop
 from fedpoint.verbs.run import run
 
 if TYPE_CHECKING:
