@@ -50,7 +50,7 @@ def every_method():
         numbers, more = METHODS[name]
         algorithm = {"name": name, **numbers}
         made[name] = content(algorithm, **more)
-        if card_of(name).participation is None:
+        if not card_of(name).restriction:
             exact = {"exact": True} if "network" in more else {}  # on a network late answers need exact fields
             late = {"asynchronous": {} if exact else {"staleness": {"polynomial": 0.5}}}
             made[f"{name}, late"] = content(algorithm, rounds=9, **{**more, **exact, **late})

@@ -16,17 +16,18 @@ import numpy as np
 
 from fedpoint import __version__
 from fedpoint.core.errors import Diverged, FedpointError
-from fedpoint.data.tables import Feature
+from fedpoint.core.types import Message
 from fedpoint.engine.cpu import cache
-from fedpoint.federation import late, preparation, validate, wire
+from fedpoint.federation import preparation, validate, wire
 from fedpoint.federation.engine import Arrival, Engine, Stopped, Waiting
+from fedpoint.federation.late import Late
 from fedpoint.federation.ledger import Ledger
-from fedpoint.federation.shapes import arrays_of, shapes_of
-from fedpoint.federation.site import NEVER, own_method
-from fedpoint.federation.state import Graph, Star
-from fedpoint.federation.study import Outline, Study
+from fedpoint.federation.preparation import OwnSetup, Setup
+from fedpoint.federation.shapes import arrays_of
+from fedpoint.federation.site import NEVER
+from fedpoint.federation.state import Center
+from fedpoint.federation.study import SiteTable, Study
 from fedpoint.problems.base import check_weights
-from fedpoint.verbs.run import choose_every
 
 FATAL = ("version", "study", "data", "memory", "statement")  # what no waiting mends
 SEGMENT = 0.5  # seconds between looks at whether to stop
@@ -45,14 +46,15 @@ class Hub:
         stop: Callable[[], bool] = lambda: False,
     ):
         cache.enable()
-        self.study, self.engine, self.ledger, self.tell, self.stop = study, engine, ledger, tell, stop
+        self.study, self.terms, self.engine, self.ledger = study, study.terms, engine, ledger
+        self.tell, self.stop = tell, stop
         self.sites: list[str] = study.sites
         self.round = 0
         self.merged = dict.fromkeys(self.sites, NEVER)  # the last round merged from each site
         self.refused: Counter[str] = Counter()  # "site reason": how often
         self.silent: set[str] = set()
         self.in_vain = 0  # rounds abandoned in a row
-        self.setup: dict[str, Any] | None = None
+        self.setup: Setup | None = None
         self.bytes = [0, 0]  # down, up, of this round
         self._expected: dict[str, dict[str, Any]] = {}  # the header of each site's order
         if ledger.begun is not None:
@@ -69,65 +71,60 @@ class Hub:
         """What all sites together say of their data: rows, categories, moments."""
         if self.setup is not None:
             return
-        study, table = self.study, self.study.table
-
-        def check_columns(packet: wire.Packet) -> None:
-            if table is not None:
-                validate.columns(packet, table)
-
-        first = self.ask_all("columns", {}, check_columns)
-        if table is None:
-            problem = study.generated()
-            rows = problem.local_rows()
-            self.setup = {"weights": problem.weights.tolist(), "rows": None if rows is None else rows.tolist()}
-            self.setup |= {"notes": [], "recipe": [], "classes": None}
-        else:
-            said = [first[site] for site in self.sites]
-            recipe, classes, notes = preparation.first_recipe(table, said)
-            width = sum(len(feature.names) for feature in recipe)
-
-            def check(packet: wire.Packet) -> None:
-                validate.moments([packet.arrays.get(p) for p in preparation.PARTS], packet.header.get("count"), width)
-
-            second = self.ask_all("moments", {"recipe": [vars(f) for f in recipe]}, check)
-            said_again = [second[site] for site in self.sites]
-            rows = [packet.header["rows"] for packet in said]
-            for site, count, packet in zip(self.sites, rows, said_again, strict=True):
-                if packet.header["count"] != count:
-                    raise FedpointError(f"{site} speaks of {count} rows, and then of {packet.header['count']}")
-            recipe, more = preparation.last_recipe(table, recipe, said_again)
-            weights = check_weights(table.weights, len(rows), default=np.array(rows, float))
-            self.setup = {"weights": weights.tolist(), "rows": rows, "notes": notes + more, "classes": classes}
-            self.setup["recipe"] = [vars(f) for f in recipe]
+        self.setup = self._generated() if self.study.table is None else self._tabulated(self.study.table)
         self._settle_in()
-        self.ledger.record(0, self.model_arrays())
+        self.ledger.record(0, arrays_of(self.state.model()))
         self._save()
+
+    def _generated(self) -> Setup:
+        """Of a trial: everybody makes the data."""
+        self.ask_all("columns", {}, lambda packet: None)
+        problem = self.study.generated()
+        rows = problem.local_rows()
+        counts = None if rows is None else rows.tolist()
+        return Setup(weights=problem.weights.tolist(), rows=counts, notes=[], recipe=[], classes=None)
+
+    def _tabulated(self, table: SiteTable) -> Setup:
+        """In two questions to every site: rows and categories, then moments."""
+        first = self.ask_all("columns", {}, lambda packet: validate.columns(packet, table))
+        said = [first[site] for site in self.sites]
+        recipe, classes, notes = preparation.first_recipe(table, said)
+        width = sum(len(feature.names) for feature in recipe)
+
+        def check(packet: wire.Packet) -> None:
+            validate.moments([packet.arrays.get(p) for p in preparation.PARTS], packet.header.get("count"), width)
+
+        second = self.ask_all("moments", {"recipe": [vars(f) for f in recipe]}, check)
+        said_again = [second[site] for site in self.sites]
+        rows: list[int] = [packet.header["rows"] for packet in said]
+        for site, count, packet in zip(self.sites, rows, said_again, strict=True):
+            if packet.header["count"] != count:
+                raise FedpointError(f"{site} speaks of {count} rows, and then of {packet.header['count']}")
+        recipe, more = preparation.last_recipe(table, recipe, said_again)
+        weights = check_weights(table.weights, len(rows), default=np.array(rows, float))
+        written = [vars(f) for f in recipe]
+        return Setup(weights=weights.tolist(), rows=rows, notes=notes + more, recipe=written, classes=classes)
 
     def _settle_in(self) -> None:
         """All that follows from the study and what sites said of their data."""
         study, setup = self.study, self.setup
         assert setup is not None
-        batch = study.problem.get("batch")
-        rows = None if setup["rows"] is None else np.array(setup["rows"])
-        self.outline = Outline(self.sites, setup["weights"], rows, batch)
         table = study.table
         if table is None:
             start = study.generated().start()
         else:
-            recipe = [Feature(**feature) for feature in setup["recipe"]]
-            start = preparation.start_of(table, recipe, setup["classes"])
-        self.state: Any = (Star if study.network is None else Graph)(study, self.outline, start)
-        self.own = [self._own(k) for k in range(len(self.sites))]
-        dtype = np.result_type(*jax.tree.leaves(start))
-        self.shapes = shapes_of(own_method(study, 0, None, dtype), start, study.network is not None)
-        held = 1 if study.network is None else len(self.sites)
-        self.every = choose_every(study.record_every, study.rounds, held, start)
+            start = preparation.start_of(table, preparation.features(setup["recipe"]), setup["classes"])
+        self.outline = study.outline(start, setup["weights"], setup["rows"])
+        experiment = study.experiment(self.outline)
+        late = study.terms.asynchronous
+        self.state = Center(experiment.bind(), models=late is not None and late.models)
+        self.own = [self._own(setup, k) for k in range(len(self.sites))]
+        self.every = experiment.every(study.rounds)
 
-    def _own(self, k: int) -> dict[str, Any]:
+    def _own(self, setup: Setup, k: int) -> OwnSetup:
         """What a site needs to know besides the study."""
-        setup: Any = self.setup
-        own = {"index": k, "share": float(self.outline.weights[k])}
-        return own | {key: setup[key] for key in ("recipe", "classes")}
+        share = float(self.outline.weights[k])
+        return OwnSetup(index=k, share=share, recipe=setup["recipe"], classes=setup["classes"])
 
     # Asking.
 
@@ -139,7 +136,7 @@ class Hub:
         self._expected[site] = header
         order = wire.encode(header, arrays)
         self.bytes[0] += len(order)
-        self.engine.send(site, order, max(self.study.deadline, deadline))
+        self.engine.send(site, order, max(self.terms.deadline, deadline))
 
     def packet(self, arrival: Arrival) -> wire.Packet:
         """What arrived, as the answer to what this site was asked last."""
@@ -172,7 +169,7 @@ class Hub:
     ) -> dict[str, wire.Packet]:
         """The answers of all sites to one question, asked again where none comes and it is needed."""
         found: dict[str, wire.Packet] = {}
-        for _ in range(self.study.patience if needed else 1):
+        for _ in range(self.terms.patience if needed else 1):
             missing = [site for site in self.sites if site not in found]
             if not missing:
                 break
@@ -180,7 +177,7 @@ class Hub:
                 own = {"setup": self.own[self.sites.index(site)]} if self.setup is not None else {}
                 self.order(site, kind, self.round, {**more, **own}, None if arrays is None else arrays[site], FIRST)
             self.tell({"waiting": kind, "for": missing})
-            longest = max(self.study.deadline, FIRST) if needed else self.study.deadline
+            longest = max(self.terms.deadline, FIRST) if needed else self.terms.deadline
             waiting, until = set(missing), self.engine.now() + longest
             while waiting and (arrival := self.receive(until)) is not None:
                 try:
@@ -201,7 +198,7 @@ class Hub:
                     found[arrival.site] = packet
         missing = [site for site in self.sites if site not in found]
         if missing and needed:
-            raise Waiting(f"no answer to {kind!r} from {', '.join(missing)} in {self.study.patience} attempts")
+            raise Waiting(f"no answer to {kind!r} from {', '.join(missing)} in {self.terms.patience} attempts")
         return found
 
     def note(self, site: str, reason: str) -> None:
@@ -213,8 +210,8 @@ class Hub:
         """From where the ledger stands to the last round."""
         self.prepare()
         self._warm_up()
-        if self.study.asynchronous is not None:
-            late.run(self)
+        if self.terms.asynchronous is not None:
+            Late(self, self.terms.asynchronous).run()
         while self.round < self.study.rounds:
             self._round()
         self.finish()
@@ -222,7 +219,7 @@ class Hub:
     def _warm_up(self) -> None:
         """Sites compile before the first deadline runs. Who is not there is not waited for, if enough others are."""
         waiting = set(self.sites)
-        until = self.engine.now() + max(self.study.deadline, FIRST)
+        until = self.engine.now() + max(self.terms.deadline, FIRST)
         for k, site in enumerate(self.sites):
             self.order(site, "ready", self.round, {"setup": self.own[k]}, deadline=FIRST)
         self.tell({"waiting": "ready", "for": sorted(waiting)})
@@ -235,8 +232,17 @@ class Hub:
                     continue
             waiting.discard(arrival.site)
             if len(self.sites) - len(waiting) >= self.study.least:
-                until = min(until, self.engine.now() + self.study.deadline)
+                until = min(until, self.engine.now() + self.terms.deadline)
         self.silent |= waiting
+
+    def message(self, k: int, packet: wire.Packet) -> Message:
+        """What an agent says in its answer, looked at and decoded."""
+        share, cap, plain = float(self.outline.weights[k]), self.terms.norm_cap, self.state.inputs.channel.plain()
+        arrays = validate.message(packet, self.state.shapes.code, share, cap if plain else None)
+        message = self.state.decoded(k, arrays)
+        if not plain:  # what is sent may be longer, or no vector at all
+            validate.norm(message, cap)
+        return message
 
     def _collect(self, asked: list[int], until: float) -> tuple[dict[int, Any], dict[str, str], float]:
         """The good answers by agent, why others were refused, and the seconds of the slowest site."""
@@ -254,8 +260,7 @@ class Hub:
                 if site not in waiting:
                     raise validate.Invalid("twice")
                 k = self.sites.index(site)
-                like, share = self.shapes.message, float(self.outline.weights[k])
-                good[k] = validate.message(packet, like, share, self.study.norm_cap)
+                good[k] = self.message(k, packet)
                 slowest = max(slowest, _seconds(packet))
                 self.silent.discard(site)
                 waiting.discard(site)
@@ -274,32 +279,22 @@ class Hub:
 
     def _round(self) -> None:
         begun, self.bytes = time.perf_counter(), [0, 0]
-        star = isinstance(self.state, Star)
-        said = self.state.say(self.round)
-        if star:
-            tick = self.state.ask(self.round)
-            asked = sorted({int(k) for k, heard in zip(tick.agents, tick.heard, strict=True) if heard})
-            down = [arrays_of(said)] * len(self.sites)
-        else:
-            asked, whole = list(range(len(self.sites))), arrays_of(said)
-            down = [{name: a[k] for name, a in whole.items()} for k in asked]
+        tick = self.state.ask(self.round)
+        asked = self.state.agents_of(tick)
         for k in asked:
-            self.order(self.sites[k], "work", self.round, {"setup": self.own[k]}, down[k])
+            self.order(self.sites[k], "work", self.round, {"setup": self.own[k]}, self.state.tell(k, self.round))
         sent = time.perf_counter()
-        good, bad, slowest = self._collect(asked, self.engine.now() + self.study.deadline)
+        good, bad, slowest = self._collect(asked, self.engine.now() + self.terms.deadline)
         came = time.perf_counter()
         merges = len(good) >= min(self.study.least, len(asked))
         if merges:
-            if star:
-                self.state.merge(tick, self.shapes.message, good)
-            else:
-                self.state.merge(self.shapes.message, good, self.state.heard, said)
+            self.state.merge(self.round, tick, good)
             for k in good:
                 self.merged[self.sites[k]] = self.round
         self.in_vain = 0 if merges else self.in_vain + 1
         event = {"merged": merges, "answered": [self.sites[k] for k in sorted(good)], "refused": bad}
         self.end(event, {"down": sent - begun, "wait": came - sent, "site": slowest}, begun)
-        if self.in_vain >= self.study.patience:
+        if self.in_vain >= self.terms.patience:
             raise Waiting(
                 f"{self.in_vain} rounds in a row had fewer than {self.study.least} good answers "
                 f"(last: {', '.join(f'{s}: {r}' for s, r in bad.items()) or 'none refused'}); the model of round "
@@ -313,7 +308,7 @@ class Hub:
         if not all(np.isfinite(a).all() for a in jax.tree.leaves(model)):
             raise Diverged(f"the model left the finite numbers in round {number}: take a smaller step", number)
         if self.round % self.every == 0 or self.round == self.study.rounds:
-            self.ledger.record(self.round, self.model_arrays(model))
+            self.ledger.record(self.round, arrays_of(model))
         seconds["all"] = time.perf_counter() - begun
         down, up = self.bytes
         event |= {"round": number, "down": down, "up": up, "seconds": {k: round(v, 6) for k, v in seconds.items()}}
@@ -325,18 +320,11 @@ class Hub:
 
     def finish(self) -> None:
         """Sites hear what was merged last, and say how good the model is for them."""
-        model = self.state.model()
-        if self.study.network is None:
-            arrays = dict.fromkeys(self.sites, arrays_of(model))
-        else:
-            parts = arrays_of(model)
-            arrays = {site: {n: a[k] for n, a in parts.items()} for k, site in enumerate(self.sites)}
+        model, topology = self.state.model(), self.state.topology
+        arrays = {site: arrays_of(topology.at(k, model)) for k, site in enumerate(self.sites)}
         found = self.ask_all("measure", {}, validate.measures, arrays, needed=False)
         self.measures = {site: validate.measures(packet) for site, packet in found.items()}
         self._save({"measures": self.measures})
-
-    def model_arrays(self, model: Any = None) -> dict[str, np.ndarray]:
-        return arrays_of(self.state.model() if model is None else model)
 
     def _save(self, more: Mapping[str, Any] | None = None) -> None:
         about = {"merged": self.merged, "refused": dict(self.refused), "setup": self.setup, **(more or {})}

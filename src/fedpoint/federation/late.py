@@ -6,44 +6,39 @@ Who was merged is asked again; how old an answer was is noted, so that a simulat
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from fedpoint.core.types import Message
 from fedpoint.federation import validate
 from fedpoint.federation.engine import Arrival, Waiting
-from fedpoint.federation.shapes import arrays_of
-from fedpoint.federation.state import Star
+from fedpoint.federation.study import Asynchronous
+
+if TYPE_CHECKING:
+    from fedpoint.federation.hub import Hub
 
 AGAIN = 1.0  # seconds before a site that was refused is asked again
 
 
-class _Late:
+class Late:
     """The asynchronous rounds of a hub."""
 
-    def __init__(self, hub: Any):
-        self.hub, self.study, self.how = hub, hub.study, hub.study.late()
-        self.star = isinstance(hub.state, Star)
+    def __init__(self, hub: Hub, how: Asynchronous):
+        self.hub, self.how, self.terms = hub, how, hub.terms
         self.versions: dict[str, int] = {}  # the round in which a site was asked
-        self.told: dict[str, Any] = {}  # what it heard then
         self.until: dict[str, float] = {}  # when its answer is due; who is not here has answered
         self.resting: set[str] = set()  # refused a moment ago
-        self.here: list[tuple[int, dict[str, np.ndarray]]] = []  # good answers that are not merged yet
+        self.here: dict[int, Message] = {}  # good answers that are not merged yet
         self.refused: dict[str, str] = {}
         self.last = hub.engine.now()
         self.begun = 0.0  # of the round at hand
 
     def ask(self, site: str) -> None:
         hub, k = self.hub, self.hub.sites.index(site)
-        said = hub.state.say(hub.round)
-        if not self.star:
-            said = jax.tree.map(lambda a: a[k], said)
-        self.told[site] = said if self.star else (said, jax.tree.map(lambda a: a[k], hub.state.heard))
-        self.versions[site], self.until[site] = hub.round, hub.engine.now() + self.study.deadline
+        self.versions[site], self.until[site] = hub.round, hub.engine.now() + self.terms.deadline
         self.resting.discard(site)
-        hub.order(site, "work", hub.round, {"setup": hub.own[k]}, arrays_of(said))
+        hub.order(site, "work", hub.round, {"setup": hub.own[k]}, hub.state.tell(k, hub.round))
 
     def refuse(self, site: str, reason: str) -> None:
         self.hub.note(site, reason)
@@ -60,7 +55,7 @@ class _Late:
                 if site not in self.resting:
                     self.refuse(site, "deadline")
                 self.ask(site)
-        if now - self.last > self.study.patience * self.study.deadline:
+        if now - self.last > self.terms.patience * self.terms.deadline:
             raise Waiting(
                 f"no good answer for {now - self.last:.0f} seconds; the model of round {self.hub.round} is kept; "
                 "run the study again when sites are back"
@@ -73,58 +68,38 @@ class _Late:
             if site not in self.until or site in self.resting:
                 raise validate.Invalid("twice")
             k = self.hub.sites.index(site)
-            share = float(self.hub.outline.weights[k])
-            message = validate.message(packet, self.hub.shapes.message, share, self.study.norm_cap)
+            self.here[k] = self.hub.message(k, packet)
         except validate.Invalid as error:
             self.refuse(site, error.reason)
             if error.reason not in validate.STALE and site in self.until:
-                self.until[site] = now + min(AGAIN, self.study.deadline)
+                self.until[site] = now + min(AGAIN, self.terms.deadline)
                 self.resting.add(site)
         else:
             del self.until[site]
-            self.here.append((k, message))
             self.last = now
 
     def merge(self) -> list[str]:
         """What is here; returns the sites it is from."""
-        hub, like = self.hub, self.hub.shapes.message
-        agents = [k for k, _ in self.here]
+        hub, agents = self.hub, list(self.here)
         names = [hub.sites[k] for k in agents]
         ages = np.array([hub.round - self.versions[name] for name in names])
-        if self.star:
-            weights = self.how.mixing * self.study.staleness().weight(ages) * hub.outline.weights[agents]
-            answers = [(k, message, self.told[hub.sites[k]]) for k, message in self.here]
-            now = hub.state.say(hub.round)
-            hub.state.merge_late(like, answers, weights * (len(hub.sites) / self.how.buffer), now)
-        else:
-            self.merge_node(*self.here[0])
+        p = hub.outline.weights
+        weight = self.how.mixing * self.how.weight().weight(ages) * p[agents] * (len(p) / len(agents))
+        hub.state.merge_late(hub.round, self.here, weight)
         for name in names:
             hub.merged[name] = self.versions[name]
         event = {"merged": True, "answered": names, "ages": ages.tolist(), "refused": self.refused}
-        self.here, self.refused = [], {}
+        self.here, self.refused = {}, {}
         hub.end(event, {}, self.begun)
         return names
-
-    def merge_node(self, k: int, message: dict[str, np.ndarray]) -> None:
-        """On a network a tick is one node's update, from what its hub was when it was asked."""
-        hub = self.hub
-        said, own = self.told[hub.sites[k]]
-        with jax.enable_x64(True):
-            heard = jax.tree.map(lambda all_, one: all_.at[k].set(one), hub.state.heard, own)
-            every = jax.tree.map(lambda one: jnp.broadcast_to(one, (len(hub.sites), *jnp.shape(one))), said)
-        hub.state.merge(hub.shapes.message, {k: message}, heard, every)
 
     def run(self) -> None:
         hub = self.hub
         asked = list(hub.sites)
-        while hub.round < self.study.rounds:
+        while hub.round < hub.study.rounds:
             hub.bytes, self.begun = [0, 0], time.perf_counter()
             for site in asked:
                 self.ask(site)
             while len(self.here) < self.how.buffer:
                 self.wait()
             asked = self.merge()
-
-
-def run(hub: Any) -> None:
-    _Late(hub).run()

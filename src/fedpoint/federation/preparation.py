@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -20,6 +20,32 @@ from fedpoint.federation.study import SiteTable
 from fedpoint.federation.wire import Packet
 
 PARTS = ("mean", "rest", "square")
+
+
+class Recipe(TypedDict):
+    """How columns are written, as it travels and is kept; and the classes of the target."""
+
+    recipe: list[dict[str, Any]]
+    classes: list[int] | list[str] | None
+
+
+class Setup(Recipe):
+    """What all sites together say of their data."""
+
+    weights: list[float]
+    rows: list[int] | None
+    notes: list[str]
+
+
+class OwnSetup(Recipe):
+    """What a site needs to know of it."""
+
+    index: int
+    share: float
+
+
+def features(recipe: Sequence[Mapping[str, Any]]) -> list[Feature]:
+    return [Feature(**feature) for feature in recipe]
 
 
 # At a site.

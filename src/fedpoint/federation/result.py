@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+import jax
 import numpy as np
 
+from fedpoint.channel import Channel, Gather
+from fedpoint.core.describe import describe_record
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Model, Tree
+from fedpoint.experiment import Experiment
+from fedpoint.federation.preparation import Setup, features
 from fedpoint.federation.shapes import tree_of
 from fedpoint.federation.study import Study, read
-from fedpoint.store.describe import describe_algorithm
+from fedpoint.graphs.network import Network
 from fedpoint.store.disk import read_lines, read_npz
 from fedpoint.store.folder import export_model
 from fedpoint.store.statement import versions
-from fedpoint.timing.participation import Answering
+from fedpoint.timing.participation import Answering, Participation, as_participation
+from fedpoint.timing.schedule import Schedule, Synchronous
 from fedpoint.timing.trace import Recorded
 from fedpoint.timing.turns import Replay
+
+
+class Replayed(TypedDict):
+    """Arguments of `fp.run`."""
+
+    rounds: int
+    exact: bool
+    seed: int
+    channel: Channel
+    gather: Gather
+    network: NotRequired[Network]
+    participation: NotRequired[Participation]
+    schedule: NotRequired[Schedule | Participation]
 
 
 class Federated:
@@ -34,7 +55,8 @@ class Federated:
             raise FedpointError(f"{self.folder} holds no study that has begun")
         self.study: Study = read(self.folder / "study.toml")
         _, about = read_npz(self.folder / "hub.npz", "hub")
-        self.round, self.setup = about["round"], about["setup"]
+        self.round: int = about["round"]
+        self.setup: Setup = about["setup"]
         self.refused: Counter[str] = Counter(about["refused"])
         self.measures: dict[str, dict[str, float]] = about.get("measures", {})
 
@@ -47,16 +69,14 @@ class Federated:
         return np.array(sorted(int(path.stem) for path in (self.folder / "models").glob("[0-9]*.npz")))
 
     @cached_property
-    def history(self) -> Any:
+    def history(self) -> Tree:
         files = [self.folder / "models" / f"{number}.npz" for number in self.rounds]
         models = [read_npz(path, "model-of-round")[0] for path in files]
         stacked = {name: np.stack([model[name] for model in models]) for name in models[0]}
         return stacked["model"] if list(stacked) == ["model"] else tree_of(self.study.generated().start(), stacked)
 
     @property
-    def model(self) -> Any:
-        import jax
-
+    def model(self) -> Model:
         return jax.tree.map(lambda a: a[-1], self.history)
 
     @property
@@ -69,65 +89,75 @@ class Federated:
         losses = [self.measures.get(site, {}).get("loss") for site in self.study.sites]
         return None if None in losses else float(self.weights @ np.array(losses, float))
 
-    def replay(self, names: list[str] | None = None) -> dict[str, Any]:
+    @cached_property
+    def experiment(self) -> Experiment:
+        """What was run, on what the hub knew of the data."""
+        return self.study.experiment(self.study.outline(np.zeros(1), self.setup["weights"], self.setup["rows"]))
+
+    def replay(self, names: list[str] | None = None) -> Replayed:
         """What `fp.run` must be given to see the same again: who answered when. `names`: of the simulation's agents."""
-        study, names = self.study, names or self.study.sites
-        called = dict(zip(study.sites, names, strict=True))
-        shared = {"exact": study.exact, "seed": study.seed, "rounds": self.round}
-        if study.network is None and study.asynchronous is not None:
-            late: Any = study.late()
+        e, called = self.experiment, dict(zip(self.study.sites, names or self.study.sites, strict=True))
+        shared = Replayed(rounds=self.round, exact=e.exact, seed=e.seed, channel=e.channel, gather=e.gather)
+        if e.network is not None:
+            return {**shared, "network": e.network, "schedule": self._turns(e.network, called)}
+        late = self.study.terms.asynchronous
+        if late is not None:
             pairs = [zip(event["answered"], event["ages"], strict=True) for event in self.events]
             rows = tuple(tuple((called[site], age) for site, age in some) for some in pairs)
-            return shared | {"schedule": Recorded(rows, study.staleness(), late.mixing, late.models)}
-        if study.network is None:
-            came = np.array([[s in e["answered"] and e["merged"] for s in study.sites] for e in self.events], np.uint8)
-            scheme = study.scheme()
-            if all(e["merged"] and not set(e["refused"].values()) - {"twice", "round"} for e in self.events):
-                return shared | {"participation": scheme}
-            if study.problem.get("sampling") == "trajectory":
-                raise FedpointError(
-                    "some answers got lost: here a trajectory then goes on from the last one that was merged, "
-                    "in simulation from the lost one, so that this study cannot be replayed"
-                )
-            return shared | {"participation": Answering(scheme, trace=came)}  # nobody came to an abandoned round
-        graph = study.graph()
-        shared["network"] = graph
-        if study.asynchronous is None and all(len(e["answered"]) == len(names) for e in self.events):
-            return shared
-        around = {site: [graph.names[j] for j in graph.arcs.says[a:b]] for site, a, b in _spans(graph)}
+            return {**shared, "schedule": Recorded(rows, late.weight(), late.mixing, late.models)}
+        return {**shared, "participation": self._answers(as_participation(e.participation))}
+
+    def _answers(self, scheme: Participation) -> Participation:
+        """Who was asked and answered; nobody came to an abandoned round."""
+        if all(e["merged"] and not set(e["refused"].values()) - {"twice", "round"} for e in self.events):
+            return scheme
+        if self.study.problem.get("sampling") == "trajectory":
+            raise FedpointError(
+                "some answers got lost: here a trajectory then goes on from the last one that was merged, "
+                "in simulation from the lost one, so that this study cannot be replayed"
+            )
+        came = [[site in e["answered"] and e["merged"] for site in self.study.sites] for e in self.events]
+        return Answering(scheme, trace=np.array(came, np.uint8))
+
+    def _turns(self, network: Network, called: Mapping[str, str]) -> Schedule:
+        """Which nodes worked when, and how old was what they had heard."""
+        sites = self.study.sites
+        if self.study.terms.asynchronous is None and all(len(e["answered"]) == len(sites) for e in self.events):
+            return Synchronous()
+        arcs = network.arcs
+        spans = zip(network.names, arcs.first[:-1], arcs.first[1:], strict=True)
+        around = {site: [network.names[j] for j in arcs.says[a:b]] for site, a, b in spans}
         events = [
             (event["round"], called[site], called[other], age)
             for event in self.events
             if event["merged"]
-            for site, age in zip(event["answered"], event.get("ages", [0] * len(names)), strict=False)
+            for site, age in zip(event["answered"], event.get("ages", [0] * len(sites)), strict=False)
             for other in around[site]
         ]
-        return shared | {"schedule": Replay(tuple(events))}
+        return Replay(tuple(events))
 
     def export(self, path: str | Path) -> None:
         """The model for `fedpoint predict`."""
         table = self.study.table
-        if table is None or self.study.network is not None:
+        if table is None or self.study.network:
             raise FedpointError("only the one model of a table can be exported")
         width = int(np.shape(self.model)[0]) - table.intercept
-        use = {"problem": "LeastSquares" if table.model == "linear" else "Logistic", "classes": self.setup["classes"]}
-        use |= {"intercept": table.intercept, "features": width, "columns": self._columns()}
-        about = {"algorithm": describe_algorithm(self.study.method()), **use, "rounds": self.round}
-        export_model(
-            path, {"model": self.model}, {**about, "seed": self.study.seed, "versions": versions(), "repeat": 0}
-        )
-
-    def _columns(self) -> list[dict[str, Any]]:
-        from fedpoint.data.tables import Feature
-
-        return [Feature(**feature).plain() for feature in self.setup["recipe"]]
+        about = {
+            "algorithm": describe_record(self.study.method()),
+            "problem": "LeastSquares" if table.model == "linear" else "Logistic",
+            "classes": self.setup["classes"],
+            "intercept": table.intercept,
+            "features": width,
+            "columns": [feature.plain() for feature in features(self.setup["recipe"])],
+            "rounds": self.round,
+            "seed": self.experiment.seed,
+            "versions": versions(),
+            "repeat": 0,
+        }
+        export_model(path, {"model": self.model}, about)
 
     def __repr__(self) -> str:
-        title = type(self.study.method()).card.title
+        title = self.study.method().card.title
         loss = "" if self.loss is None else f", loss {self.loss:.4g}"
         study = self.study
         return f"<{study.name}: {title}, round {self.round} of {study.rounds}, {len(study.sites)} sites{loss}>"
-
-
-def _spans(graph: Any) -> Any:
-    return zip(graph.names, graph.arcs.first[:-1], graph.arcs.first[1:], strict=True)

@@ -18,24 +18,28 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from fedpoint import __version__
-from fedpoint.core.algorithm import per_agent_fields
+from fedpoint.channel import Channel
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.precision import double
 from fedpoint.core.random import Key, Stream
-from fedpoint.core.record import with_leaves
-from fedpoint.core.steps import Epochs
+from fedpoint.core.record import one_agent
+from fedpoint.core.types import Data, Model, State, Tree
 from fedpoint.core.vector import wrap
 from fedpoint.data.column import Column
-from fedpoint.data.tables import Feature, read_own
+from fedpoint.data.tables import read_own
 from fedpoint.engine.cpu import cache
-from fedpoint.engine.round import agent_round
-from fedpoint.engine.session import cast
+from fedpoint.engine.round import agent_round, encoded
 from fedpoint.engine.state import AGENTS
 from fedpoint.federation import preparation, wire
-from fedpoint.federation.shapes import Shapes, arrays_of, misfit, named, shapes_of, tree_of
+from fedpoint.federation.shapes import Arrays, arrays_of, blank, elsewhere, misfit, named, shapes_of, tree_of
 from fedpoint.federation.study import Study
-from fedpoint.problems.base import Mine
+from fedpoint.graphs.topology import Topology
+from fedpoint.problems.base import Mine, Oracle
+from fedpoint.problems.logistic import Logistic
 from fedpoint.store.disk import append_line, canonical, read_npz, write_npz
 
 log = logging.getLogger(__name__)
@@ -51,108 +55,116 @@ class Refused(FedpointError):
         self.reason = reason
 
 
-@partial(jax.jit, static_argnames=("oracle", "exact"))
-def _work(oracle, exact, algorithm, own, common, heard, memory, world, share, key, round, index):
-    stream = Stream(Key(*key), round, index)
-    message, memory, _, world = agent_round(
-        oracle, exact, algorithm, Mine(own, common), stream, heard, memory, share, world
+class Kept(NamedTuple):
+    """What an agent remembers, and the round in which it came about."""
+
+    round: int
+    memory: State  # the method's
+    wire: State  # the channel's
+    world: Data  # where its world is, where that goes on between rounds
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return arrays_of(tuple(self[1:]))
+
+
+class Own(NamedTuple):
+    """The numbers of one agent: traced."""
+
+    algorithm: Algorithm
+    channel: Channel
+    mine: Mine
+    share: float
+    key: Key
+    agent: np.int32  # its number
+
+
+class Structure(NamedTuple):
+    """What is compiled in."""
+
+    oracle: Oracle
+    exact: bool
+    topology: Topology
+
+
+@partial(jax.jit, static_argnames="structure")
+def _work(
+    structure: Structure, own: Own, heard: Tree, memories: tuple[State, State, Data], round: Array
+) -> tuple[Tree, tuple[State, State, Data]]:
+    """What is sent, and what is kept."""
+    oracle, exact, topology = structure
+    memory, wire, world = memories
+    sends_difference = topology.by_node and not own.channel.lossless
+    said, last = heard if sends_difference else (heard, None)
+    stream = Stream(own.key, round, own.agent)
+    message, memory, agent, world = agent_round(
+        oracle, exact, own.algorithm, own.mine, stream, said, memory, own.share, world
     )
-    return message, memory, world
+    base = own.algorithm.base(said) if topology.by_node and not own.algorithm.at_agents else None
+    code, (memory, wire) = encoded(own.algorithm, own.channel, message, (memory, wire), agent, base, last)
+    return code, (memory, wire, world)
 
 
-@partial(jax.jit, static_argnames=("oracle",))
-def _begin(oracle, own, common, key, index):
-    return oracle.begin(Mine(own, common), Stream(Key(*key), jnp.int32(-1), index))
+@partial(jax.jit, static_argnames="oracle")
+def _begin(oracle: Oracle, own: Own) -> Data:
+    return oracle.begin(own.mine, Stream(own.key, jnp.int32(-1), own.agent))
 
 
-@partial(jax.jit, static_argnames=("oracle",))
-def _loss(oracle, own, common, w):
-    return oracle.loss(Mine(own, common), w)
-
-
-def own_method(study: Study, index: int, rows: int | None, dtype: Any) -> Any:
-    """The study's algorithm with the numbers of one site: nobody else has a say in them."""
-    algorithm, own = study.method(), dict[str, Any]()
-    for name in per_agent_fields(algorithm):
-        value = getattr(algorithm, name)
-        if isinstance(value, Epochs):
-            batch = study.problem.get("batch")
-            own[name] = np.int32(value.count * (1 if batch is None or rows is None else -(-rows // batch)))
-        elif np.ndim(value) == 1:
-            own[name] = np.asarray(value[index], np.int32 if name == "local_steps" else dtype)
-    return cast(with_leaves(algorithm, **own) if own else algorithm, dtype)
+@partial(jax.jit, static_argnames="oracle")
+def _loss(oracle: Oracle, mine: Mine, w: Model) -> Array:
+    return oracle.loss(mine, w)
 
 
 class Holding:
     """One site's part of the problem, ready to work."""
 
-    def __init__(self, study: Study, setup: Mapping[str, Any], columns: Mapping[str, Column] | None):
-        self.index, self.share, table = int(setup["index"]), float(setup["share"]), study.table
+    @double
+    def __init__(self, study: Study, setup: preparation.OwnSetup, columns: Mapping[str, Column] | None):
+        index, table = int(setup["index"]), study.table
         if table is None:
-            problem, at = study.generated(), self.index
+            self.problem, at = study.generated(), index
         else:
-            recipe = [Feature(**feature) for feature in setup["recipe"]]
-            problem, at = preparation.problem_of(table, columns or {}, recipe, setup["classes"]), 0
-        self.problem, self.at = problem, at
-        model = problem.start()
-        dtype = np.result_type(*jax.tree.leaves(model))
-        with jax.enable_x64(True):
-            rows = problem.local_rows()
-            self.algorithm = own_method(study, self.index, None if rows is None else int(rows[at]), dtype)
-            self.exact = study.exact or self.algorithm.full
-            self.oracle = problem.prepare(self.algorithm)
-            self.own = jax.device_put(jax.tree.map(lambda a: np.asarray(a)[at], problem.own_for(self.algorithm)))
-            self.common = jax.device_put(problem.common)
-            self.key = tuple(Key.of(study.seed, 0, AGENTS))
-            self.shapes: Shapes = shapes_of(self.algorithm, model, study.network is not None)
-            self.start = jax.tree.map(jnp.asarray, self.algorithm.init(wrap(jax.tree.map(jnp.asarray, model)))[1])
-            self.world: Any = ()
-            if self.oracle.moves and not self.exact:
-                self.world = _begin(self.oracle, self.own, self.common, self.key, jnp.int32(self.index))
-        self.remembers = bool(jax.tree.leaves((self.start, self.world)))
+            recipe = preparation.features(setup["recipe"])
+            self.problem, at = preparation.problem_of(table, columns or {}, recipe, setup["classes"]), 0
+        rows = self.problem.local_rows()
+        bound = study.experiment(
+            study.outline(self.problem.start(), rows=None if rows is None else int(rows[at]))
+        ).bind()
+        inputs = elsewhere(bound)[1]
+        algorithm = one_agent(inputs.algorithm, index)
+        model = wrap(jax.tree.map(jnp.asarray, bound.topology.at(index, bound.start)))
+        own = jax.tree.map(lambda a: np.asarray(a)[at], self.problem.own_for(algorithm))
+        key, share = Key.of(bound.experiment.seed, 0, AGENTS), float(setup["share"])
+        mine = Mine(*jax.device_put((own, self.problem.common)))
+        self.structure = Structure(self.problem.prepare(algorithm), bound.exact, bound.topology)
+        self.own = Own(algorithm, inputs.channel, mine, share, key, np.int32(index))
+        self.shapes = shapes_of(bound)
+        wire = inputs.channel.init(jax.tree.map(jnp.asarray, blank(self.shapes.message)))
+        moves = self.structure.oracle.moves and not bound.exact
+        world = _begin(self.structure.oracle, self.own) if moves else ()
+        self.start = Kept(NEVER, *jax.tree.map(jnp.asarray, (algorithm.init(model)[1], wire, world)))
+        self.remembers = bool(jax.tree.leaves(self.start[1:]))
 
-    def work(self, heard: Mapping[str, np.ndarray], kept: Kept, round: int) -> tuple[dict[str, np.ndarray], Kept]:
-        with jax.enable_x64(True):
-            message, memory, world = _work(
-                self.oracle,
-                self.exact,
-                self.algorithm,
-                self.own,
-                self.common,
-                tree_of(self.shapes.heard, heard),
-                kept.memory,
-                kept.world,
-                self.share,
-                self.key,
-                jnp.int32(round),
-                jnp.int32(self.index),
-            )
-            return arrays_of(message), Kept(round, *jax.tree.map(np.asarray, (memory, world)))
+    @double
+    def work(self, heard: Arrays, kept: Kept, round: int) -> tuple[dict[str, np.ndarray], Kept]:
+        told = tree_of(self.shapes.heard, heard)
+        code, memories = _work(self.structure, self.own, told, kept[1:], jnp.int32(round))
+        return arrays_of(code), Kept(round, *jax.tree.map(np.asarray, memories))
 
     def silence(self) -> dict[str, np.ndarray]:
         """Something to hear that says nothing."""
-        return {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in named(self.shapes.heard).items()}
+        return arrays_of(blank(self.shapes.heard))
 
-    def measure(self, model: Any) -> dict[str, float]:
+    @double
+    def measure(self, model: Model) -> dict[str, float]:
         """The loss of a model here, and for classes the share of rows that it gets right."""
         found = {}
         if self.problem.has_loss:
-            with jax.enable_x64(True):
-                found["loss"] = float(_loss(self.oracle, self.own, self.common, jax.tree.map(jnp.asarray, model)))
-        label = getattr(self.problem, "label", None)
-        if label is not None and self.problem.agents == 1:
-            scores = self.problem.X @ np.asarray(model).T
+            found["loss"] = float(_loss(self.structure.oracle, self.own.mine, jax.tree.map(jnp.asarray, model)))
+        if isinstance(self.problem, Logistic) and self.problem.agents == 1:
+            label, scores = self.problem.label, self.problem.X @ np.asarray(model).T
             right = (scores > 0) == (label == 1) if scores.ndim == 1 else scores.argmax(1) == label
             found["accuracy"] = float(right.mean())
         return found
-
-
-class Kept(NamedTuple):
-    """What an agent remembers, and the round in which it came about."""
-
-    round: int
-    memory: Any
-    world: Any
 
 
 class Site:
@@ -221,7 +233,7 @@ class Site:
                     return {"rows": 0}, {}
                 return preparation.columns_of(self.study.table, self.columns)
             case "moments":
-                recipe = [Feature(**feature) for feature in header["recipe"]]
+                recipe = preparation.features(header["recipe"])
                 count, arrays = preparation.moments_of(self.columns, recipe)
                 return {"count": count}, arrays
             case "ready":
@@ -248,7 +260,7 @@ class Site:
         message, pending = held.work(packet.arrays, kept, header["round"])
         took = round(time.perf_counter() - begun, 6)
         self._remember(held, header["run"], kept, pending)  # before the answer leaves
-        return {"weight": held.share, "seconds": took}, message
+        return {"weight": held.own.share, "seconds": took}, message
 
     @cached_property
     def columns(self) -> dict[str, Column]:
@@ -257,7 +269,7 @@ class Site:
         assert self.data is not None
         return read_own(self.data, table.target, table.features, table.categorical, table.missing, table.separator)
 
-    def _holding(self, setup: Mapping[str, Any]) -> Holding:
+    def _holding(self, setup: preparation.OwnSetup) -> Holding:
         key = canonical(setup)
         if self._held is None or self._held[0] != key:
             if self.study.sites[int(setup["index"])] != self.name:
@@ -271,7 +283,7 @@ class Site:
     def _settled(self, held: Holding, run: str, merged: int) -> Kept:
         """The memory that the hub has merged; a pending one is taken over or dropped."""
         if not held.remembers:
-            return Kept(merged, held.start, held.world)
+            return held.start._replace(round=merged)
         if run not in self._memories:
             self._memories = {run: self._recalled(held, run)}
         kept, pending = self._memories[run]
@@ -286,29 +298,23 @@ class Site:
 
     def _recalled(self, held: Holding, run: str) -> tuple[Kept, Kept | None]:
         if not self._file(run).exists():
-            return Kept(NEVER, held.start, held.world), None
+            return held.start, None
         arrays, about = read_npz(self._file(run), "memory")
-        found: list[Kept | None] = []
-        for which in ("kept", "pending"):
-            if about.get(which) is None:
-                found.append(None)
-                continue
-            like = (held.start, held.world)
-            own = {name: arrays[f"{which}{name}"] for name in named(like)}
-            found.append(Kept(about[which], *tree_of(like, own)))
-        assert found[0] is not None
-        return found[0], found[1]
+
+        def found(which: str) -> Kept:
+            like = tuple(held.start[1:])
+            return Kept(about[which], *tree_of(like, {name: arrays[f"{which}{name}"] for name in named(like)}))
+
+        return found("kept"), None if about["pending"] is None else found("pending")
 
     def _remember(self, held: Holding, run: str, kept: Kept, pending: Kept | None) -> None:
         """On disk before the answer leaves: a site that is killed takes part again as if nothing had been."""
         if not held.remembers:
             return
         self._memories = {run: (kept, pending)}
-        arrays = {f"kept{name}": value for name, value in arrays_of((kept.memory, kept.world)).items()}
-        about: dict[str, Any] = {"study": self.study.fingerprint, "kept": kept.round, "pending": None}
-        if pending is not None:
-            arrays |= {f"pending{name}": value for name, value in arrays_of((pending.memory, pending.world)).items()}
-            about["pending"] = pending.round
+        both = {"kept": kept} if pending is None else {"kept": kept, "pending": pending}
+        arrays = {f"{which}{name}": a for which, one in both.items() for name, a in one.arrays().items()}
+        about = {"study": self.study.fingerprint, "pending": None, **{which: one.round for which, one in both.items()}}
         new = not self._file(run).exists()
         write_npz(self._file(run), "memory", arrays, about)
         if new:

@@ -1,201 +1,206 @@
-"""What does the hub of a study hold, and what does an answer change? With a fusion center, and on a network.
+"""What does the hub of a study hold, and what does an answer change?
 
-The functions are those of the simulation (`gather`, `combine`, `say`, the network's wires); only the agents' work is
-elsewhere. Answers that are missing count as in `fp.Answering`: those that came stand for all that were asked.
+The round is the simulation's (`say`, `speak` and `listen` of its topology); only the agents' work is done elsewhere.
+Answers that are missing count as in `fp.Answering`: those that came stand for all that were asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from fedpoint.core.inbox import gather
+from fedpoint.channel import Channel
+from fedpoint.core.precision import double
 from fedpoint.core.random import Key
-from fedpoint.core.vector import unwrap, where, wrap
-from fedpoint.engine.session import bind_algorithm, cast
-from fedpoint.engine.state import HUB, SCHEDULE, base_of, start_network
-from fedpoint.federation.shapes import arrays_of, named, tree_of
-from fedpoint.federation.study import Outline, Study
-from fedpoint.graphs.wiring import hear, inbox_of, newest, rebased, wire
-from fedpoint.timing.mail import Mail
+from fedpoint.core.types import Message, Model, State, Tree
+from fedpoint.core.vector import unwrap, wrap
+from fedpoint.engine.layout import Layout
+from fedpoint.engine.round import Done, Round, decoded
+from fedpoint.engine.state import AGENTS, HUB, SCHEDULE, Inputs, RunState
+from fedpoint.experiment.bound import Bound
+from fedpoint.federation.shapes import Arrays, arrays_of, blank, elsewhere, shapes_of, tree_of
+from fedpoint.graphs.topology import Begun, Said, Star
+from fedpoint.timing.base import Tick, Timing
 
-Arrays = Mapping[str, np.ndarray]
+Keys = tuple[Key, Key, Key]
+
+
+@dataclass(frozen=True)
+class Remembered(Star):
+    """A hub that remembers what each agent of a tick was told: answers come when they come."""
+
+    def words(self, at: Round, state: RunState, tick: Tick, said: State) -> Said:
+        return Said(each=state.mail)
+
+
+class Answered(Round):
+    """A round whose agents have worked already."""
+
+    messages: Message
+
+    def work(self, *_: object, **__: object) -> Done:
+        return Done(self.messages, ((), ()), 0, ())
+
+
+@partial(jax.jit, static_argnames="layout")
+def _begin(layout: Layout, inputs: Inputs, models: Model) -> Begun:
+    return layout.topology.begin(inputs.algorithm, models, inputs.wires, layout.agents)
 
 
 @jax.jit
-def _tick(scheme, p, low, high, round):
-    return scheme.tick(Key(low, high).fold(round), p, round)
+def _tick(timing: Timing, key: Key, p: Array, round: Array) -> Tick:
+    return timing.at(key, p, round)
+
+
+@partial(jax.jit, static_argnames="layout")
+def _say(layout: Layout, inputs: Inputs, hub: State, keys: Keys, round: Array) -> State:
+    return jax.tree.map(jnp.asarray, layout.topology.say(Round(layout, inputs, keys, round), hub, None))
+
+
+@partial(jax.jit, static_argnames="layout")
+def _merge(
+    layout: Layout, inputs: Inputs, state: RunState, tick: Tick, messages: Message, keys: Keys, round: Array
+) -> tuple[RunState, RunState]:
+    """Before hubs have heard these messages, and after."""
+    at, everyone = Answered(layout, inputs, keys, round), Tick(None, jnp.ones(layout.agents, bool))
+    at.messages = messages
+    state, sent, _ = layout.topology.speak(at, state, tick, None)
+    return state, layout.topology.listen(at, state, sent, tick, everyone)
+
+
+@partial(jax.jit, static_argnames="layout")
+def _read(layout: Layout, inputs: Inputs, state: RunState) -> Model:
+    """What nodes say is their model, where they have one of their own."""
+    read = layout.topology.per_hub(inputs.algorithm.read)
+    return read(state.hub, state.mail.value if layout.topology.by_node else ())
 
 
 @jax.jit
-def _say(algorithm, hub, low, high, round):
-    return jax.tree.map(jnp.asarray, algorithm.say(hub, Key(low, high).fold(round).row()))
+def _decode(channel: Channel, code: Tree, like: Message, last: Message | None) -> Message:
+    return decoded(channel, code, like, last)
 
 
-@jax.jit
-def _combine(algorithm, hub, messages, weights, shares):
-    return algorithm.combine(hub, gather(messages, weights, shares))
+def _host(tree: Tree) -> Tree:
+    return jax.tree.map(np.asarray, tree)
 
 
-@jax.jit
-def _rebase(algorithm, message, then, now):
-    return jax.tree.map(lambda m, x, w: m + x - w, message, algorithm.base(then), algorithm.base(now))
+class Center:
+    """All hubs of a study: one, or one for every node, which then hears what its neighbours said and nobody else.
 
+    models: late answers are merged as models, not as changes.
+    """
 
-class Asked(NamedTuple):
-    """One round of a star: agents by place (a repeated one counts at its first), with weights and shares."""
+    @double
+    def __init__(self, bound: Bound, models: bool = False):
+        self.remembers = models
+        self.p, self.timing = bound.problem.weights, jax.device_put(bound.timing)
+        layout, inputs = elsewhere(bound)
+        self.layout = replace(layout, topology=Remembered(rebase=True)) if models else layout
+        self.inputs = jax.device_put(inputs)
+        self.shapes, self.topology, self.agents = shapes_of(bound), self.layout.topology, bound.problem.agents
+        seed = bound.experiment.seed
+        self.keys: Keys = (Key.of(seed, 0, AGENTS), Key.of(seed, 0, SCHEDULE), Key.of(seed, 0, HUB))
+        begun = _begin(self.layout, self.inputs, wrap(jax.tree.map(jnp.asarray, bound.start)))
+        self.state = RunState(begun.hub, (), begun.mail, ())
+        self.found: State = begun.hub  # a node's hub as its last merged answer found it
+        self.told: dict[int, Tree] = {}  # to each agent: a node's hub then, or what the one hub said
+        self._said: tuple[int, State] = (-1, ())
 
-    agents: np.ndarray
-    weight: np.ndarray
-    share: np.ndarray
-    heard: np.ndarray
+    @double
+    def ask(self, round: int) -> Tick:
+        """Who is asked in a round."""
+        return _host(_tick(self.timing, self.keys[1], self.p, jnp.int32(round)))
 
+    def agents_of(self, tick: Tick) -> list[int]:
+        """Those who are asked in a tick, each once."""
+        return sorted({int(k) for k, asked in zip(self._places(tick), tick.heard, strict=True) if asked})
 
-class Star:
-    """A fusion center."""
+    @double
+    def tell(self, agent: int, round: int) -> dict[str, np.ndarray]:
+        """What an agent hears that is asked now."""
+        if self._said[0] != round:
+            said = _host(_say(self.layout, self.inputs, self.state.hub, self.keys, jnp.int32(round)))
+            self._said = round, said
+        said = self.topology.at(agent, self._said[1])
+        self.told[agent] = self.topology.at(agent, _host(self.state.hub)) if self.topology.by_node else said
+        last = self._last(agent)
+        return arrays_of(said if last is None else (said, last))
 
-    def __init__(self, study: Study, outline: Outline, start: Any):
-        self.study, self.p = study, outline.weights
-        dtype = np.result_type(*jax.tree.leaves(start))
-        with jax.enable_x64(True):
-            self.algorithm: Any = jax.device_put(cast(bind_algorithm(study.method(), outline), dtype))
-            self.hub = jax.tree.map(jnp.asarray, self.algorithm.init(wrap(jax.tree.map(jnp.asarray, start)))[0])
-            self.keys = {purpose: tuple(Key.of(study.seed, 0, purpose)) for purpose in (SCHEDULE, HUB)}
-            self.scheme = study.scheme().bind(outline, self.algorithm, study.exact)
+    def _last(self, agent: int) -> Message | None:
+        """What neighbours know of a node, where it sends the difference to that."""
+        if not self.topology.by_node or self.inputs.channel.lossless:
+            return None
+        return self.topology.at(agent, _host(self.state.mail.value))
 
-    def ask(self, round: int) -> Asked:
-        with jax.enable_x64(True):
-            tick = _tick(self.scheme, self.p, *self.keys[SCHEDULE], jnp.int32(round))
-        agents = np.arange(len(self.p)) if tick.agents is None else np.asarray(tick.agents)
-        return Asked(agents, *(np.asarray(a) for a in (tick.weight, tick.share, tick.heard)))
+    @double
+    def decoded(self, agent: int, arrays: Arrays) -> Message:
+        """The message of an agent, from what it sent."""
+        code = tree_of(self.shapes.code, arrays)
+        if self.inputs.channel.plain():
+            return code
+        return _host(_decode(self.inputs.channel, code, blank(self.shapes.message), self._last(agent)))
 
-    def say(self, round: int) -> Any:
-        with jax.enable_x64(True):
-            return _say(self.algorithm, self.hub, *self.keys[HUB], jnp.int32(round))
+    def merge(self, round: int, tick: Tick, answers: Mapping[int, Message]) -> None:
+        """What came of those who were asked stands for all."""
+        places = self._places(tick)
+        came = tick.heard & np.isin(places, list(answers))
+        scale = tick.heard.sum() / max(int(came.sum()), 1)
+        # On a network there are no weights but those of the edges: None, a tree without leaves.
+        weight, share = jax.tree.map(lambda a: np.where(came, a, 0.0), (tick.weight, tick.share))
+        weight = jax.tree.map(lambda a: a * scale, weight)
+        self._merge(round, tick._replace(heard=came, weight=weight, share=share), answers)
 
-    def merge(self, asked: Asked, like: Any, answers: Mapping[int, Arrays]) -> None:
-        """The answers of a round, by agent."""
-        came = asked.heard & np.isin(asked.agents, list(answers))
-        scale = asked.heard.sum() / max(int(came.sum()), 1)
-        weights, shares = (np.where(came, a, 0.0) for a in (asked.weight * scale, asked.share))
-        rows = [answers[int(k)] if c else None for k, c in zip(asked.agents, came, strict=True)]
-        self._update(like, rows, weights, shares)
+    @double
+    def merge_late(self, round: int, answers: Mapping[int, Message], weight: np.ndarray) -> None:
+        """All that is there, with these weights."""
+        agents = np.array(list(answers))
+        heard, share = np.ones(len(agents), bool), self.p[agents]
+        self._merge(round, Tick(*map(jnp.asarray, (agents, heard, weight, share))), answers)
 
-    def merge_late(self, like: Any, answers: list[tuple[int, Arrays, Any]], weights: np.ndarray, now: Any) -> None:
-        """Answers to older versions: (agent, message, what it had heard)."""
-        rows: list[Arrays | None] = [message for _, message, _ in answers]
-        late = self.study.late()
-        if late is not None and late.models:
-            with jax.enable_x64(True):
-                moved = [_rebase(self.algorithm, tree_of(like, m), then, now) for _, m, then in answers]
-            rows = [arrays_of(message) for message in moved]
-        self._update(like, rows, weights, self.p[[agent for agent, _, _ in answers]])
+    @double
+    def _merge(self, round: int, tick: Tick, answers: Mapping[int, Message]) -> None:
+        """The messages of all who are heard in a tick, by agent."""
+        places, nothing = self._places(tick).tolist(), blank(self.shapes.message)
+        heard = {k for k, came in zip(places, tick.heard, strict=True) if came}
+        messages = _stacked([answers[k] if k in heard else nothing for k in places])
+        began = self.state
+        if self.topology.by_node:
+            found = [self.topology.at(k, _host(self.found)) for k in range(self.agents)]
+            began = began._replace(hub=_stacked([self.told[k] if k in heard else hub for k, hub in enumerate(found)]))
+        elif self.remembers:
+            began = began._replace(mail=_stacked([self.told[k] for k in places]))
+        spoken, state = _merge(self.layout, self.inputs, began, tick, messages, self.keys, jnp.int32(round))
+        self.found, self.state = spoken.hub, state._replace(mail=state.mail if self.topology.by_node else ())
 
-    def _update(self, like: Any, rows: list[Arrays | None], weights: np.ndarray, shares: np.ndarray) -> None:
-        blank = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in named(like).items()}
-        stacked = {name: np.stack([(row or blank)[name] for row in rows]) for name in blank}
-        with jax.enable_x64(True):
-            self.hub = _combine(self.algorithm, self.hub, tree_of(like, stacked), weights, shares)
+    def _places(self, tick: Tick) -> np.ndarray:
+        return np.arange(self.agents) if tick.agents is None else np.asarray(tick.agents)
 
-    def model(self) -> Any:
-        with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, unwrap(self.algorithm.read(self.hub, ())))
+    @double
+    def model(self) -> Model:
+        """The model; on a network one for each node."""
+        return _host(unwrap(_read(self.layout, self.inputs, self.state)))
+
+    def _durable(self) -> Tree:
+        return (self.found, self.state.mail, self.state.hub) if self.topology.by_node else self.state.hub
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return arrays_of(self.hub)
+        return arrays_of(self._durable())
 
+    @double
     def restore(self, arrays: Arrays) -> None:
-        with jax.enable_x64(True):
-            self.hub = jax.tree.map(jnp.asarray, tree_of(self.hub, arrays))
+        found = jax.tree.map(jnp.asarray, tree_of(self._durable(), arrays))
+        if self.topology.by_node:
+            self.found, mail, hub = found
+            self.state = self.state._replace(hub=hub, mail=mail)
+        else:
+            self.state = self.state._replace(hub=found)
 
 
-@partial(jax.jit, static_argnames=("wiring",))
-def _start_graph(algorithm, models, wiring, wires):
-    return start_network(algorithm, models, wiring, wires, False)
-
-
-@partial(jax.jit, static_argnames=("wiring",))
-def _hear(algorithm, wiring, wires, hub, mail):
-    """The hubs of all nodes, once they have heard what is in the mail."""
-    total = hear(wiring, wires, mail, None, None, 0)
-    if algorithm.hello is None:
-        inbox = rebased(total, newest(mail, 0), wires.mass, base_of(algorithm, hub))
-    else:
-        inbox = inbox_of(total, wires.mass)
-    return jax.vmap(algorithm.combine)(hub, inbox)
-
-
-@jax.jit
-def _say_all(algorithm, hub, low, high, round):
-    rows = Key(low, high).fold(round)
-    nodes = jnp.arange(jax.tree.leaves(hub)[0].shape[0], dtype=jnp.int32)
-    return jax.vmap(lambda h, node: jax.tree.map(jnp.asarray, algorithm.say(h, rows.row(node))))(hub, nodes)
-
-
-@jax.jit
-def _post(algorithm, state, heard, said, messages, came):
-    """The nodes that answered have worked: their hubs are what they had heard, and they said something new."""
-    hub, mail = state
-    if algorithm.hello is None:
-        messages = jax.tree.map(lambda m, x: m + x, messages, jax.vmap(algorithm.base)(said))
-    return jax.vmap(where)(came, heard, hub), Mail((), jax.vmap(where)(came, messages, mail.value))
-
-
-@jax.jit
-def _read_all(algorithm, hub, memory):
-    return jax.vmap(algorithm.read)(hub, memory)
-
-
-class Graph:
-    """A hub for every node, all kept here: sites hear what their neighbours said, and nobody else."""
-
-    def __init__(self, study: Study, outline: Outline, start: Any):
-        self.study, self.p = study, outline.weights
-        dtype = np.result_type(*jax.tree.leaves(start))
-        with jax.enable_x64(True):
-            self.algorithm: Any = jax.device_put(cast(bind_algorithm(study.method(), outline), dtype))
-            self.wiring, self.wires = wire(study.graph(), 1)
-            models = jax.tree.map(lambda a: jnp.broadcast_to(a, (outline.agents, *np.shape(a))), wrap(start))
-            state = _start_graph(self.algorithm, models, self.wiring, self.wires)
-            self.hub, self.mail = state.hub, state.mail
-            self.key = tuple(Key.of(study.seed, 0, HUB))
-        self.heard = self.hub  # what each node's hub will be when it works next
-
-    def say(self, round: int) -> Any:
-        """What every node hears, (nodes, ...)."""
-        with jax.enable_x64(True):
-            return _say_all(self.algorithm, self.heard, *self.key, jnp.int32(round))
-
-    def merge(self, like: Any, answers: Mapping[int, Arrays], heard: Any, said: Any) -> None:
-        """Messages by node, from what each had heard."""
-        nodes = len(self.p)
-        stacked = {}
-        for name, leaf in named(like).items():
-            blank = np.zeros(leaf.shape, leaf.dtype)
-            stacked[name] = np.stack([answers[k][name] if k in answers else blank for k in range(nodes)])
-        came = np.isin(np.arange(nodes), list(answers))
-        with jax.enable_x64(True):
-            self.hub, self.mail = _post(
-                self.algorithm, (self.hub, self.mail), heard, said, tree_of(like, stacked), came
-            )
-            self.heard = _hear(self.algorithm, self.wiring, self.wires, self.hub, self.mail)
-
-    def model(self) -> Any:
-        """A model for each node. What nodes say is their model, where they have one of their own."""
-        memory = self.mail.value
-        with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, unwrap(_read_all(self.algorithm, self.heard, memory)))
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return arrays_of((self.hub, self.mail.value, self.heard))
-
-    def restore(self, arrays: Arrays) -> None:
-        with jax.enable_x64(True):
-            found = jax.tree.map(jnp.asarray, tree_of((self.hub, self.mail.value, self.heard), arrays))
-        self.hub, self.heard = found[0], found[2]
-        self.mail = Mail((), found[1])
+def _stacked(rows: list[Tree]) -> Tree:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)

@@ -26,7 +26,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,16 +39,20 @@ from fedpoint.config import methods, networks, schedules, schemes
 from fedpoint.config.data import TableFile
 from fedpoint.config.experiment import read_toml
 from fedpoint.config.kinds import Count, Kind, Positive, Seed, Table, Variance
-from fedpoint.config.mistakes import Mistake, Mistakes, of_table
+from fedpoint.config.mistakes import Mistake, Mistakes
 from fedpoint.config.problems import KINDS, AnyKind
-from fedpoint.core.errors import FedpointError, nearest
-from fedpoint.engine.session import bind_algorithm, check_place, check_valid
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import MOST_ROUNDS, FedpointError, nearest
+from fedpoint.core.types import Model, Plain
+from fedpoint.experiment import Bound, Experiment
+from fedpoint.federation.outline import Outline
+from fedpoint.problems.base import Problem
 from fedpoint.store.disk import canonical
-from fedpoint.timing.participation import Answering, Importance
-from fedpoint.timing.schedule import Synchronous
-from fedpoint.timing.staleness import Constant
+from fedpoint.timing.participation import Answering, Importance, Uniform
+from fedpoint.timing.staleness import Staleness
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
+RowCounts = int | Sequence[int] | np.ndarray | None  # one for all, or each its own
 ADDRESS = re.compile(r"([A-Za-z0-9.-]+):(\d{1,5})")
 
 
@@ -103,48 +109,50 @@ class SiteTable(Kind):
         raise FedpointError("the rows of this problem are at the sites")
 
 
-class Content(Table):
-    """The keys of a study file. Algorithm, participation and network are validated by their own classes."""
-
-    name: Name
-    sites: Annotated[list[Name], AfterValidator(_distinct), Field(max_length=1000)]
-    server: Annotated[str, AfterValidator(_address)]
-    rounds: Annotated[int, Field(ge=1, le=2**31 - 1)]
-    problem: Any
-    algorithm: Any
-    seed: Seed = 0
-    exact: bool = False
-    deadline: Annotated[float, Field(gt=0, le=86_400)] = 60.0
-    quorum: Count | None = None
-    patience: Count = 3  # rounds in a row that may be abandoned
-    norm_cap: Positive | None = None
-    record_every: Count | None = None
-    participation: Any = None
-    network: Any = None
-    asynchronous: Any = None
+def _staleness(text: Plain) -> Plain:
+    try:
+        schedules.staleness_of(text)
+    except FedpointError as error:
+        raise ValueError(str(error)) from None
+    return text
 
 
 class Asynchronous(Table):
     """Answers are merged as they come: `fp.Arrivals` without its clock."""
 
     buffer: Count = 1
-    staleness: Any = "constant"
+    staleness: Annotated[Any, AfterValidator(_staleness)] = "constant"
     mixing: Annotated[float, Field(gt=0, le=1)] = 1.0
     models: bool = False
 
+    def weight(self) -> Staleness:
+        return schedules.staleness_of(self.staleness)
 
-class Outline:
-    """What a hub knows of a problem: names, weights and counts, never data."""
 
-    def __init__(self, names: list[str], weights: Any, rows: Any = None, batch: int | None = None):
-        self.names, self.weights, self.rows, self.batch = names, np.asarray(weights, float), rows, batch
+class Terms(Table):
+    """What a study says beside its experiment: who takes part, where they meet, and how long is waited for whom."""
 
-    @property
-    def agents(self) -> int:
-        return len(self.names)
+    name: Name
+    sites: Annotated[list[Name], AfterValidator(_distinct), Field(max_length=1000)]
+    server: Annotated[str, AfterValidator(_address)]
+    deadline: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    quorum: Count | None = None
+    patience: Count = 3  # rounds in a row that may be abandoned
+    norm_cap: Positive | None = None
+    asynchronous: Asynchronous | None = None
 
-    def local_rows(self) -> Any:
-        return self.rows
+
+class Content(Terms):
+    """The keys of a study file: its terms, and those of an experiment. These are validated by their own classes."""
+
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
+    problem: Any
+    algorithm: Any
+    seed: Seed = 0
+    exact: bool = False
+    record_every: Count | None = None
+    participation: Any = None
+    network: Any = None
 
 
 @dataclass(frozen=True)
@@ -153,51 +161,69 @@ class Study:
 
     content: dict[str, Any]
 
-    def __getattr__(self, name: str) -> Any:
-        content = object.__getattribute__(self, "content")
-        if name in Content.model_fields:
-            return content.get(name)
-        raise AttributeError(name)
+    @cached_property
+    def terms(self) -> Terms:
+        return Terms.model_validate({name: self.content[name] for name in Terms.model_fields if name in self.content})
+
+    @property
+    def name(self) -> str:
+        return self.terms.name
+
+    @property
+    def sites(self) -> list[str]:
+        return self.terms.sites
+
+    @property
+    def rounds(self) -> int:
+        return self.content["rounds"]
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        return self.content["problem"]
+
+    @property
+    def network(self) -> Plain:
+        return self.content.get("network")
 
     @property
     def table(self) -> SiteTable | None:
         """The columns of the sites' files; None where the problem is generated."""
-        if self.problem["kind"] != "table":
-            return None
-        return SiteTable.model_validate(self.problem)
+        return SiteTable.model_validate(self.problem) if self.problem["kind"] == "table" else None
 
-    def generated(self) -> Any:
+    def generated(self) -> Problem:
         return TypeAdapter(AnyKind).validate_python(self.problem).build()[0]
 
-    def method(self) -> Any:
-        return methods.build(self.algorithm)
+    def method(self) -> Algorithm:
+        return methods.build(self.content["algorithm"])
 
-    def scheme(self) -> Any:
-        return schemes.scheme_of(self.participation)
+    def outline(self, start: Model, weights: Sequence[float] | None = None, rows: RowCounts = None) -> Outline:
+        """What is known of the sites' data."""
+        counts = None if rows is None else np.broadcast_to(rows, len(self.sites))
+        return Outline(self.sites, start, weights, counts, self.problem.get("batch"))
 
-    def graph(self) -> Any:
-        """The network, its nodes the sites in their order; None with a fusion center."""
-        if self.network is None:
-            return None
-        return networks.network_of(self.network, None, Outline(self.sites, np.ones(len(self.sites))))
+    def experiment(self, problem: Problem) -> Experiment:
+        """What is run: on an outline at the hub, or on the problem itself by a simulation."""
+        network = networks.network_of(self.network, None, problem)
+        scheme = self.content.get("participation")
+        return Experiment(
+            self.method(),
+            problem,
+            participation=None if scheme is None else schemes.scheme_of(scheme),
+            network=network,
+            exact=self.content["exact"],
+            seed=self.content["seed"],
+            record_every=self.content.get("record_every"),
+        )
 
-    def late(self) -> Asynchronous | None:
-        return None if self.asynchronous is None else Asynchronous.model_validate(self.asynchronous)
-
-    def staleness(self) -> Any:
-        late = self.late()
-        return Constant() if late is None else schedules.staleness_of(late.staleness)
+    @cached_property
+    def least(self) -> int:
+        """Good answers that a round needs."""
+        return self.terms.quorum or self.experiment(self.outline(np.zeros(1))).timing.slots(len(self.sites))
 
     @property
     def fingerprint(self) -> str:
         """Of all that a site consents to."""
         return hashlib.sha256(canonical(self.content)).hexdigest()
-
-    @property
-    def least(self) -> int:
-        """Good answers that a round needs."""
-        asked = len(self.sites) if self.network is not None else self.scheme().slots(len(self.sites))
-        return asked if self.quorum is None else self.quorum
 
 
 def read(path: str | Path) -> Study:
@@ -215,13 +241,13 @@ def parse(content: dict[str, Any], source: str = "study", text: str = "", base: 
         wrong.append(Mistake(("algorithm",), "one study runs one algorithm: give one value a key"))
     wrong += _participation(content.get("participation"), base)
     wrong += networks.mistakes(content.get("network"), ("network",), base)
-    if content.get("asynchronous") is not None:
-        wrong += _asynchronous(content["asynchronous"])
-    if checked is not None and not wrong:
-        wrong += _misfits(checked, tables[0], base)
     if wrong or checked is None:
         raise Mistakes(source, wrong, text)
-    return Study(_whole(checked, tables[0], base))
+    study = Study(_whole(checked, tables[0], base))
+    wrong = _misfits(study)
+    if wrong:
+        raise Mistakes(source, wrong, text)
+    return study
 
 
 def _keys(content: dict[str, Any]) -> tuple[Content | None, list[Mistake]]:
@@ -235,6 +261,7 @@ def _mistake(error: Any, where: tuple, kind: type[Table]) -> Mistake:
     """One of pydantic's errors in our words."""
     path = (*where, *error["loc"])
     if error["type"] == "extra_forbidden":
+        kind = Asynchronous if path[0] == "asynchronous" else kind
         return Mistake(path, f"unknown key; {nearest(str(path[-1]), kind.model_fields)}", error["input"])
     if error["type"] == "missing":
         return Mistake(path, "is missing")
@@ -273,77 +300,61 @@ def _participation(text: Any, base: Path | None) -> list[Mistake]:
     return wrong
 
 
-def _asynchronous(text: Any) -> list[Mistake]:
-    try:
-        late = Asynchronous.model_validate(text)
-    except ValidationError as error:
-        return [_mistake(e, ("asynchronous",), Asynchronous) for e in error.errors(include_url=False)]
-    return of_table(late.staleness, ("asynchronous", "staleness"), lambda t: list(t), schedules.staleness_of)
-
-
-def _misfits(checked: Content, table: dict[str, Any], base: Path | None) -> list[Mistake]:
+def _misfits(study: Study) -> list[Mistake]:
     """What is right by itself and wrong together."""
-    wrong: list[Mistake] = []
-
-    def attempt(path: tuple, function: Any, *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except FedpointError as error:
-            wrong.append(Mistake(path, str(error)))
-
-    count, rows = len(checked.sites), None
-    names, batch = sorted(checked.sites), checked.problem.get("batch")
-    if checked.problem["kind"] == "table":
+    count, table, terms = len(study.sites), study.table, study.terms
+    rows, start = None, np.zeros(1)
+    if table is not None:
         rows = np.ones(count, int)
-        weights = checked.problem.get("weights")
-        if weights is not None and len(weights) != count:
-            wrong.append(Mistake(("problem", "weights"), f"{len(weights)} weights for {count} sites"))
+        if table.weights is not None and len(table.weights) != count:
+            return [Mistake(("problem", "weights"), f"{len(table.weights)} weights for {count} sites")]
     else:
-        made = attempt(("problem",), lambda: TypeAdapter(AnyKind).validate_python(checked.problem).build()[0])
-        if made is not None and made.agents != count:
-            wrong.append(Mistake(("problem",), f"has {made.agents} agents, but there are {count} sites"))
-        rows = None if made is None else made.local_rows()
-    outline = Outline(names, np.ones(count) / count, rows, batch)
-    network = attempt(("network",), networks.network_of, checked.network, base, outline)
-    algorithm = methods.build(table)
-    attempt(("algorithm",), bind_algorithm, algorithm, outline)
-    attempt(("algorithm",), check_place, algorithm, network)
-    scheme = Synchronous() if checked.network is not None else schemes.scheme_of(checked.participation, base)
-    attempt(("algorithm",), check_valid, algorithm, scheme)
-    slots = attempt(("participation",), scheme.slots, count) or count
-    late = None if checked.asynchronous is None else Asynchronous.model_validate(checked.asynchronous)
-    if checked.quorum is not None and checked.quorum > slots:
-        wrong.append(Mistake(("quorum",), f"only {slots} sites are asked in a round", checked.quorum))
-    card = type(algorithm).card
-    if card.participation == ("Everyone",) and (late is not None or (checked.quorum or slots) < count):
+        try:
+            made = study.generated()
+        except FedpointError as error:
+            return [Mistake(("problem",), str(error))]
+        if made.agents != count:
+            return [Mistake(("problem",), f"has {made.agents} agents, but there are {count} sites")]
+        rows, start = made.local_rows(), made.start()
+    try:
+        bound = study.experiment(study.outline(start, rows=rows)).bind()
+    except FedpointError as error:
+        return [Mistake((_about(error),), str(error))]
+    wrong, slots = [], bound.timing.slots(count)
+    if terms.quorum is not None and terms.quorum > slots:
+        wrong.append(Mistake(("quorum",), f"only {slots} sites are asked in a round", terms.quorum))
+    if bound.algorithm.invalid_under(Uniform(1)) and (terms.asynchronous or (terms.quorum or slots) < count):
+        card = bound.algorithm.card
         said = f"{card.title} needs everybody: {card.restriction}"
-        wrong.append(Mistake(("quorum",) if late is None else ("asynchronous",), said))
-    if checked.network is not None and checked.participation is not None:
-        wrong.append(Mistake(("participation",), "on a network every site works: leave it out"))
-    return wrong + ([] if late is None else _late_misfits(checked, late, algorithm, count))
+        wrong.append(Mistake(("asynchronous",) if terms.asynchronous else ("quorum",), said))
+    return wrong + ([] if terms.asynchronous is None else _late_misfits(study, bound, terms.asynchronous))
 
 
-def _late_misfits(checked: Content, late: Asynchronous, algorithm: Any, count: int) -> list[Mistake]:
-    wrong, where = [], ("asynchronous",)
-    if checked.participation is not None:
+def _late_misfits(study: Study, bound: Bound, late: Asynchronous) -> list[Mistake]:
+    wrong, where, algorithm = [], ("asynchronous",), bound.algorithm
+    title = algorithm.card.title
+    if study.content.get("participation") is not None:
         wrong.append(Mistake(("participation",), "answers are merged as they come, from all: leave it out"))
-    if late.buffer > count:
-        wrong.append(Mistake((*where, "buffer"), f"never fills with {count} sites", late.buffer))
-    if late.models and algorithm.base is None:
-        wrong.append(Mistake((*where, "models"), f"{type(algorithm).card.title} sends no changes of one model"))
-    if checked.network is not None:
+    if late.buffer > len(study.sites):
+        wrong.append(Mistake((*where, "buffer"), f"never fills with {len(study.sites)} sites", late.buffer))
+    if late.models and not algorithm.sends_changes():
+        wrong.append(Mistake((*where, "models"), f"{title} sends no changes of one model"))
+    if bound.topology.by_node:
         if late != Asynchronous():
             wrong.append(Mistake(where, "on a network a tick is one node's update: give asynchronous = {}"))
-        if algorithm.hello is None:
-            title = type(algorithm).card.title
+        if not algorithm.at_agents:
             wrong.append(Mistake(("algorithm",), f"{title} keeps step on a network: leave out asynchronous"))
-        elif not (checked.exact or algorithm.full or algorithm.proximal):
+        elif not (bound.exact or algorithm.proximal):
             wrong.append(
                 Mistake(where, "on a network only with exact fields, which do not depend on when: exact = true")
             )
-        if hasattr(getattr(algorithm, "step", None), "_leaves"):
+        if algorithm.scheduled():
             wrong.append(Mistake(where, "on a network only with steps that do not depend on when: give a number"))
     return wrong
+
+
+def _about(error: FedpointError) -> str:
+    return "participation" if "participa" in str(error) else "algorithm"
 
 
 def _whole(checked: Content, table: dict[str, Any], base: Path | None) -> dict[str, Any]:
@@ -355,11 +366,11 @@ def _whole(checked: Content, table: dict[str, Any], base: Path | None) -> dict[s
     else:
         whole["problem"] = TypeAdapter(AnyKind).validate_python(checked.problem).content()
     if isinstance(checked.network, dict) and "file" in checked.network:
-        outline = Outline(whole["sites"], np.ones(len(checked.sites)))
+        outline = Outline(whole["sites"], np.zeros(1))
         graph: Any = networks.network_of(checked.network, base, outline)
         pairs = [[graph.names[i], graph.names[j]] for i, j in graph.edges.tolist()]
         whole["network"] = {"edges": pairs, "weights": graph.weights.tolist()}
     return whole
 
 
-__all__ = ["Asynchronous", "Outline", "SiteTable", "Study", "parse", "read"]
+__all__ = ["Asynchronous", "SiteTable", "Study", "Terms", "parse", "read"]

@@ -11,7 +11,6 @@ from fedpoint.algorithms.catalogue import title_of
 from fedpoint.data.tables import Feature, read_own
 from fedpoint.federation import preparation, wire
 from fedpoint.federation.shapes import named, shapes_of
-from fedpoint.federation.site import own_method
 from fedpoint.federation.study import Study
 
 OFTEN = {"columns": "once", "moments": "once", "ready": "at every start", "measure": "once, at the end"}
@@ -37,7 +36,7 @@ def _kind_of_message(kind: str, said: dict[str, Any], arrays: dict[str, Any], of
 def terms(study: Study, data: str | Path | None = None) -> dict[str, Any]:
     """The study in plain types, and every kind of message that leaves a site. With the site's file, in its own numbers;
     categories that only other sites have may add columns."""
-    table, leaves = study.table, []
+    table, algorithm, leaves = study.table, study.content["algorithm"], []
     rows = None
     if table is None:
         start = study.generated().start()
@@ -57,22 +56,21 @@ def terms(study: Study, data: str | Path | None = None) -> dict[str, Any]:
                 )
             )
         start = preparation.start_of(table, recipe, classes)
-    algorithm = own_method(study, 0, rows, np.result_type(*[np.asarray(a) for a in named(start).values()]))
-    shapes = shapes_of(algorithm, start, study.network is not None)
+    shapes = shapes_of(study.experiment(study.outline(start, rows=rows or 1)).bind())
     leaves.append(_kind_of_message("ready", {}, {}, OFTEN["ready"]))
     often = f"in up to {study.rounds} rounds"
-    leaves.append(_kind_of_message("work", {"weight": 0.1, "seconds": 0.1}, _shaped(shapes.message), often))
+    leaves.append(_kind_of_message("work", {"weight": 0.1, "seconds": 0.1}, _shaped(shapes.code), often))
     leaves.append(_kind_of_message("measure", {"measures": {"loss": 0.1, "accuracy": 0.1}}, {}, OFTEN["measure"]))
     return {
         "study": study.name,
         "fingerprint": study.fingerprint,
-        "server": study.server,
+        "server": study.terms.server,
         "sites": study.sites,
-        "algorithm": {"title": title_of(study.algorithm["name"]), **study.algorithm},
+        "algorithm": {"title": title_of(algorithm["name"]), **algorithm},
         "problem": study.problem,
         "rounds": study.rounds,
         "rows": rows,
-        "stays": sorted({"rows": None, **_shaped(shapes.memory)}),
+        "stays": sorted({"rows": None, **_shaped(shapes.kept)}),
         "leaves": leaves,
     }
 

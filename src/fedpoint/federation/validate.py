@@ -22,9 +22,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedpoint import __version__
+from fedpoint.core.types import Message
 from fedpoint.federation import wire
 from fedpoint.federation.preparation import PARTS
 from fedpoint.federation.shapes import misfit
@@ -73,15 +75,17 @@ def message(packet: wire.Packet, like: Any, share: float, norm_cap: float | None
     weight = packet.header.get("weight")
     if type(weight) is not float or weight != share:
         raise Invalid("weight")
-    square = 0.0
-    for array in packet.arrays.values():
-        if not np.isfinite(array).all():
-            raise Invalid("finite")
-        if norm_cap is not None:
-            square += float((array.astype(float) ** 2).sum())
-    if norm_cap is not None and not np.sqrt(square) <= norm_cap:
-        raise Invalid("norm")
+    if not all(np.isfinite(array).all() for array in packet.arrays.values()):
+        raise Invalid("finite")
+    norm(packet.arrays, norm_cap)
     return packet.arrays
+
+
+def norm(message: Message, cap: float | None) -> None:
+    """Refuse what is longer than the study allows."""
+    square = sum(float((np.asarray(leaf, float) ** 2).sum()) for leaf in jax.tree.leaves(message))
+    if cap is not None and not np.sqrt(square) <= cap:
+        raise Invalid("norm")
 
 
 def _count(value: Any) -> bool:

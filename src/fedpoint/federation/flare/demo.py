@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.config import methods
 from fedpoint.core.errors import FedpointError
 from fedpoint.data.tables import read_table
 from fedpoint.federation.flare.kits import Kit, needs_flare, provision
@@ -83,7 +82,7 @@ def simulated(made: Federated, files: list[Path]) -> Any:
     table: Any = made.study.table
     read = read_table([str(f) for f in files], table.target, model=table.model, features=table.features)
     problem = read.problem(table.model, table.ridge, table.batch, table.sampling, None, table.intercept)
-    return run(methods.build(made.study.algorithm), problem, **made.replay())
+    return run(made.study.method(), problem, **made.replay())
 
 
 def play(rounds: int, port: int, keep: Path | None, show: Callable[[Study], Any]) -> dict[str, Any]:

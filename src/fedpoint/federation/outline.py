@@ -1,0 +1,51 @@
+"""What is known of a problem whose data are elsewhere? Names, weights, how many rows; never the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedpoint.core.types import Model, Number
+from fedpoint.problems.base import Mine, Oracle, Problem
+
+
+@dataclass(frozen=True)
+class _Blank(Oracle):
+    """An agent without data: all its answers are of the model's shape."""
+
+    def mean_field(self, mine: Mine, w: Model) -> Model:
+        return w
+
+    def loss(self, mine: Mine, w: Model) -> Array:
+        return jnp.zeros(())
+
+    def prox(self, mine: Mine, center: Model, weight: Number) -> Model:
+        return center
+
+
+class Outline(Problem):
+    """A problem as its hub knows it. An experiment on it is checked and bound as any other; only sites can run it."""
+
+    oracle = _Blank()
+    own = common = ()
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        start: Model,
+        weights: Sequence[float] | None = None,
+        rows: np.ndarray | None = None,
+        batch: int | None = None,
+    ):
+        self.names, self.batch, self._start, self._rows = list(names), batch, start, rows
+        self.weights = np.full(len(names), 1 / len(names)) if weights is None else np.asarray(weights, float)
+
+    def start(self) -> Model:
+        return self._start
+
+    def local_rows(self) -> np.ndarray | None:
+        return self._rows
