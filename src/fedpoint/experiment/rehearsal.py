@@ -178,13 +178,16 @@ def _tick(timing: Timing, p: Array, at: Stream) -> None:
             raise FedpointError(f"{where}: {name} must be {what}; got {layout(value)}")
 
 
+@jax.jit  # compiled once for all schemes of its kind
+def _some_ticks(timing: Timing, p: Array) -> Tick:
+    return jax.vmap(lambda round: timing.at(Key.of(0), p, round))(jnp.arange(DRAWN))
+
+
 def _look(timing: Timing, p: np.ndarray) -> None:
     """Refuse a scheme of unknown moments that names agents who do not exist, or one of them twice."""
     if not isinstance(timing, Participation) or timing.per_repeat or timing.knows_moments():
         return
-    where = f"{type(timing).__name__}.tick"
-    shares = jnp.asarray(p)
-    ticks = jax.jit(jax.vmap(lambda r: timing.at(Key.of(0), shares, r)))(jnp.arange(DRAWN))
+    where, ticks = f"{type(timing).__name__}.tick", _some_ticks(timing, p)
     if ticks.agents is None:
         return
     for round, (agents, heard) in enumerate(zip(np.asarray(ticks.agents), np.asarray(ticks.heard), strict=True)):

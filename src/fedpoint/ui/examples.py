@@ -26,7 +26,7 @@ task = fp.problems.Quadratic(np.linspace(0.2, 2.0, {AGENTS}), centers, noise=0.0
 """
 NETWORK = f"fp.Network.ring({AGENTS})"
 CALLS = {
-    "fedavg": "fp.FedAvg(step=0.05, local_steps=10, normalise=False)",
+    "fedavg": "fp.FedAvg(step=0.05, local_steps=10)",
     "fedgd": "fp.FedGD(step=0.1, coupling=0.5)",
     "fedlsa": "fp.FedLSA(step=0.05, local_steps=10)",
     "fednova": "fp.FedNova(step=0.05, local_steps=[4, 8, 12, 16] * 2)",

@@ -17,7 +17,7 @@ from fedpoint.core.vector import unwrap
 from fedpoint.engine.program import go_on
 from fedpoint.engine.session import Session, cast
 from fedpoint.experiment import Experiment
-from fedpoint.timing.participation import Participation, Tick
+from fedpoint.timing.participation import Moments, Participation, Tick, Uniform
 
 
 class SomeOf(Participation):
@@ -39,6 +39,9 @@ class SomeOf(Participation):
         share = jnp.where(heard, p[agents], 0.0)
         weight = share * (p.shape[0] / self.count)
         return Tick(agents, heard, weight, share, jnp.asarray(self.count, jnp.int32), jnp.asarray(True))
+
+    def known_moments(self, p: np.ndarray) -> Moments:
+        return Uniform(int(self.count)).known_moments(p)
 
 
 class Live:
