@@ -11,6 +11,7 @@ from fedpoint.core import operations
 from fedpoint.core.random import threefry
 from fedpoint.engine import layout
 from fedpoint.engine.cpu import kernel
+from fedpoint.engine.cpu.tuning import SWITCH
 from fedpoint.engine.session import Session
 
 x = np.random.default_rng(0).uniform(0.1, 0.9, (5, 7))
@@ -62,6 +63,12 @@ OTHERS = {
     "transpose": lambda: jnp.transpose(x),
     "while": lambda: lax.while_loop(lambda v: v[0, 0] < 3, lambda v: v * 1.5, jnp.asarray(x)),
 }
+
+
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch):
+    """These are tests of the kernels themselves, whatever the environment says."""
+    monkeypatch.setenv(SWITCH, "1")
 
 
 def one_of_each():

@@ -1,6 +1,10 @@
-"""Where compiled programs are kept, so that the second start does not compile again."""
+"""Where are compiled programs kept, so that the second start does not compile again? In a folder that is ours alone."""
+
+from __future__ import annotations
 
 import os
+import stat
+import warnings
 from functools import cache
 from pathlib import Path
 
@@ -9,7 +13,7 @@ import jax
 
 @cache
 def folder() -> Path | None:
-    """fedpoint's own folder for them; None if FEDPOINT_CACHE is "off", nothing can be written there, or others can."""
+    """fedpoint's own folder for them; None if FEDPOINT_CACHE is "off", it cannot be written, or others can write it."""
     choice = os.environ.get("FEDPOINT_CACHE", "")
     if choice == "off":
         return None
@@ -17,17 +21,35 @@ def folder() -> Path | None:
     found = Path(choice) if choice else base / "fedpoint" / "jax"
     try:
         found.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return found if os.access(found, os.W_OK) and _ours(found) else None
+        found = found.resolve()
+        why = _not_ours(found)
+        writable = os.access(found, os.W_OK)
     except OSError:
         return None  # a read-only home: compile every time
+    if why is not None:
+        warnings.warn(
+            f"compiled programs in {found} are not used, since {why}: anybody's program could be run from there. Give "
+            "FEDPOINT_CACHE a folder of your own (mode 0700), or off",
+            stacklevel=2,
+        )
+        return None
+    return found if writable else None
 
 
-def _ours(folder: Path) -> bool:
-    """Whether nobody else can put a program there for us to run: it is ours, and only we may write."""
+def _not_ours(folder: Path) -> str | None:
+    """How somebody else could put a program there for us to run; None where nobody could."""
     if not hasattr(os, "getuid"):  # Windows: a profile is its user's own
-        return True
-    status = folder.stat()
-    return status.st_uid == os.getuid() and not status.st_mode & 0o022
+        return None
+    for path in (folder, *folder.parents):
+        status = path.stat()
+        own = status.st_uid == os.getuid()
+        if not own and (path == folder or status.st_uid != 0):
+            return f"{path} belongs to another user"
+        shared = stat.S_IWGRP | stat.S_IWOTH if path == folder else stat.S_IWOTH
+        # In a folder such as /tmp, with the sticky bit, nobody can rename what is not theirs.
+        if status.st_mode & shared and (path == folder or not status.st_mode & stat.S_ISVTX):
+            return f"others can write to {path}"
+    return None
 
 
 def enable() -> None:
