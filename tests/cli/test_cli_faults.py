@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpoint.engine import session
+from fedpoint.engine import base
 from fedpoint.store import disk
 from fedpoint.store import writer as store
 from fedpoint.store.folder import RunFolder
@@ -29,7 +29,7 @@ ROUNDS = 17  # in segments of 1, 8, 4, 2, 1, 1 without patience, and a commit af
 def hurry(monkeypatch):
     monkeypatch.setattr(store, "PERIOD", 0.0)
     monkeypatch.setattr(store, "SHARE", float("inf"), raising=False)
-    monkeypatch.setattr(session, "PATIENCE", 0.0)
+    monkeypatch.setattr(base, "PATIENCE", 0.0)
 
 
 @pytest.fixture

@@ -216,7 +216,7 @@ k = 1
         ({"name": "FedAvg", "step": {"per_agent": [1, 2, 3, 4]}}, fp.FedAvg(step=[1, 2, 3, 4])),
         (
             {"name": "fedavg", "step": {"inverse_time": {"scale": 2, "offset": 8.0}}, "local_steps": 3},
-            fp.FedAvg(step=fp.steps.InverseTime(2, 8.0), local_steps=3, normalise=True),
+            fp.FedAvg(step=fp.steps.InverseTime(2, 8.0), local_steps=3),
         ),
         (
             {"name": "fedavg", "step": {"lecture004": {"strong": 0.5, "smooth": 2.0, "local_steps": 3}}},

@@ -12,7 +12,7 @@ import fedpoint as fp
 from fedpoint.cli.progress import Watch
 from fedpoint.config import read
 from fedpoint.config.runner import perform
-from fedpoint.engine import session
+from fedpoint.engine import base
 from fedpoint.store import writer as store
 from fedpoint.store.folder import RunFolder
 
@@ -74,7 +74,7 @@ def press_ctrl_c_at(monkeypatch, round, label):
             return _given([press])
 
     done = []
-    monkeypatch.setattr(session, "PATIENCE", 0.0)
+    monkeypatch.setattr(base, "PATIENCE", 0.0)
     monkeypatch.setattr(progress, "watch", lambda quiet: Pressing())
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.cli import progress
-from fedpoint.engine import session
+from fedpoint.engine import base, session
 
 ONE = """
     rounds = 40
@@ -110,7 +110,7 @@ def test_unexpected_errors_keep_their_traceback(cli, toml, monkeypatch):
 
 def test_progress_lines(cli, toml, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS", 0.0)
-    monkeypatch.setattr(session, "PATIENCE", 0.0)  # short segments
+    monkeypatch.setattr(base, "PATIENCE", 0.0)  # short segments
     result = cli("run", toml(ONE), "--rounds", 200, "--no-figure")
     lines = [line for line in result.stderr.splitlines() if line.startswith("FedAvg: round ")]
     assert "of 200" in lines[0] and "rounds/s" in lines[-1] and "error" in lines[-1]

@@ -11,7 +11,7 @@ from fedpoint.config import networks
 from fedpoint.config.mistakes import Mistakes
 from fedpoint.config.text import absolute
 from fedpoint.core.describe import Unreadable
-from fedpoint.store.describe import describe_network, rebuild_network
+from fedpoint.experiment.describe import describe_network, rebuild_network
 
 SIX = fp.problems.LeastSquares(
     [[[1.0]]] * 6, [[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]]

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import fedpoint as fp
-from fedpoint.engine import session
+from fedpoint.engine import base
 from fedpoint.engine.state import Records
 from fedpoint.results.run import Recorder
 from fedpoint.store import writer as store
@@ -50,7 +50,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def segments(monkeypatch):
     """Short segments, and a commit after each."""
-    monkeypatch.setattr(session, "PATIENCE", 0.0)
+    monkeypatch.setattr(base, "PATIENCE", 0.0)
     monkeypatch.setattr(store, "PERIOD", 0.0)
 
 
@@ -177,7 +177,7 @@ def test_a_run_killed_again_and_again_ends_with_the_same_bits(tmp_path, segments
 
 
 def test_records_between_commits_are_recomputed(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "PATIENCE", 0.0)
+    monkeypatch.setattr(base, "PATIENCE", 0.0)
     monkeypatch.setattr(store, "PERIOD", 1e9)  # nothing but the start is on disk
     with pytest.raises(Killed):
         fp.run(scaffold(), quadratic(), rounds=50, folder=tmp_path / "r", callbacks=[kill_at(30)], **OPTIONS)
@@ -323,9 +323,9 @@ def test_participation_is_rebuilt(tmp_path, scheme):
     ids=lambda a: type(a).__name__,
 )
 def test_algorithms_are_described_and_rebuilt(algorithm):
-    from fedpoint.store.describe import describe_algorithm, rebuild_algorithm
+    from fedpoint.core.describe import describe_record, rebuild
 
-    assert rebuild_algorithm(json.loads(json.dumps(describe_algorithm(algorithm)))) == algorithm
+    assert rebuild(json.loads(json.dumps(describe_record(algorithm)))) == algorithm
 
 
 # Models.

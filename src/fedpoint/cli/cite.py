@@ -25,7 +25,7 @@ def _references(name: str) -> list[Reference]:
     from fedpoint.config import read
     from fedpoint.results.citations import of_method, of_run, of_scheme
     from fedpoint.store.comparison import COMPARISON
-    from fedpoint.store.describe import describe_timing
+    from fedpoint.core.describe import describe_record
 
     path = Path(name)
     if path.is_dir() and not (path / COMPARISON).exists():
@@ -35,5 +35,5 @@ def _references(name: str) -> list[Reference]:
     found: list[Reference] = []
     for member in read(path / COMPARISON if path.is_dir() else path).members:
         found += of_method(member.content["algorithm"]["name"])
-        found += of_scheme(describe_timing(member.participation or member.schedule))
+        found += of_scheme(describe_record(member.participation or member.schedule))
     return found

@@ -32,7 +32,7 @@ def forecast(file: Path, target: float | None, with_bounds: bool, figure: Path |
             f = make(
                 member.algorithm,
                 experiment.problem,
-                member.participation,
+                participation=member.participation,
                 exact=content["exact"],
                 network=experiment.network,
                 schedule=member.schedule,

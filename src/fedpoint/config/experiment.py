@@ -286,3 +286,21 @@ def _members(content: dict[str, Any], key: str) -> list[Member]:
         own |= {"algorithm": table} | ({} if choice is None else {key: choice})
         members.append(Member(label, algorithm, content=own, **{key: scheme}))
     return members
+
+
+def experiment_of(content: Mapping[str, Any], problem: Problem | None = None) -> Any:
+    """The one experiment of a table."""
+    from fedpoint.experiment.experiment import Experiment as Asked
+
+    made = parse(content, "experiment")
+    member = made.members[0]
+    numbers = {key: made.content[key] for key in ("exact", "seed", "repeats")}
+    return Asked(
+        member.algorithm,
+        problem or made.problem,
+        participation=member.participation,
+        network=made.network,
+        schedule=member.schedule,
+        record_every=made.content.get("record_every"),
+        **numbers,
+    )

@@ -1,7 +1,7 @@
 """How is an experiment written in plain types, and read back? The schema of files, folders, studies and labs.
 
     problem = {class = "Quadratic", agents = 2, sha256 = "...", given = {...}}   as it was made, where that is little
-    problem = {kind = "table", file = "loans.csv", ...}                          or as a file says it (`fedpoint.config`)
+    problem = {kind = "table", file = "loans.csv", ...}                          or as a file says it
     algorithm = {name = "fedavg", step = 0.1, ...}
     participation, schedule, channel, gather = {class = "Uniform", count = 10}
     network = {class = "Network", names = [...], edges = [...], weights = [...]}
@@ -32,6 +32,7 @@ from fedpoint.core.describe import (
     describe_record,
     find_class,
     fingerprint,
+    named,
     rebuild,
     unreadable,
     word_of,
@@ -49,7 +50,9 @@ if TYPE_CHECKING:
     from fedpoint.experiment.experiment import Experiment
     from fedpoint.graphs.network import Network
 
-KINDS = "fedpoint.config.problems"  # where problems of files are made: found by its name, as all code in descriptions is
+KINDS = (
+    "fedpoint.config.problems"  # where problems of files are made: found by its name, as all code in descriptions is
+)
 MISSING = "not_rebuildable"
 
 
@@ -115,12 +118,6 @@ def facts_of(problem: Problem) -> dict[str, Plain]:
     }
 
 
-def named(prefix: str, tree: Tree) -> dict[str, np.ndarray]:
-    """The arrays of a tree, by path."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
-
-
 def describe_problem(problem: Problem | AnyModel, data: bool = True, facts: Table | None = None) -> dict[str, Plain]:
     """A problem: what identifies it, and, with `data`, what makes it again where that is known."""
     if isinstance(problem, AnyModel):
@@ -152,11 +149,12 @@ def rebuild_experiment(kind: type[Experiment], table: Table, allow: Allow, given
     for key in table:
         if key not in (*known, MISSING):
             raise FedpointError(f"a description of an experiment has no {key!r}: {nearest(key, known)}")
-    parts = {
-        key: given[key] if key in given else rebuild_part(key, item, allow)
-        for key, item in {**table, **dict.fromkeys(given)}.items()
-        if key != MISSING
-    }
+    parts = dict(given)
+    for key in (key for key in table if key not in (*given, MISSING)):
+        try:
+            parts[key] = rebuild_part(key, table[key], allow)
+        except Unreadable as error:
+            raise Unreadable(f"{key}: {error}; give Experiment.from_dict(..., {key}=...)") from None
     for key in ("algorithm", "problem"):
         if key not in parts:
             raise FedpointError(f"a description of an experiment needs its {key}")
@@ -164,17 +162,14 @@ def rebuild_experiment(kind: type[Experiment], table: Table, allow: Allow, given
 
 
 def rebuild_part(key: str, text: Plain, allow: Allow = ()) -> Tree:
-    """One argument of an experiment; where it is only named, the message says how to give it."""
-    try:
-        if key == "problem":
-            return rebuild_problem(text, allow)
-        if key == "network":
-            return rebuild_network(text)
-        if key == "metrics" and isinstance(text, Mapping):
-            return {name: rebuild(function, allow) for name, function in text.items()}
-        return rebuild(text, allow)
-    except Unreadable as error:
-        raise Unreadable(f"{key}: {error}; give {key}=...") from None
+    """One argument of an experiment; `Unreadable` where it is only named."""
+    if key == "problem":
+        return rebuild_problem(text, allow)
+    if key == "network":
+        return rebuild_network(text)
+    if key == "metrics" and isinstance(text, Mapping):
+        return {name: rebuild(function, allow) for name, function in text.items()}
+    return rebuild(text, allow)
 
 
 def rebuild_problem(table: Plain, allow: Allow = ()) -> Problem:

@@ -29,7 +29,7 @@ def of_run(folder: Path) -> list[Reference]:
     """The publications behind the run in a folder; none for the user's own algorithm."""
     config = RunFolder.open(folder).config
     name = (config.get("experiment") or config)["algorithm"]["name"]  # a file may name a preset
-    return [*(of_method(name) if name in makers() else ()), *of_scheme(config["participation"])]
+    return [*(of_method(name) if name in makers() else ()), *of_scheme(config.get("participation", {}))]
 
 
 def of_scheme(description: Mapping[str, Plain]) -> list[Reference]:

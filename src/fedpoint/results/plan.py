@@ -8,19 +8,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.errors import check_count
+from fedpoint.core.describe import describe_record
+from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.numbers import finite
+from fedpoint.core.types import Plain
+from fedpoint.engine.base import Callback
+from fedpoint.experiment import Experiment
 from fedpoint.metrics import Cost
-from fedpoint.problems.base import Problem
 from fedpoint.results.forecast import Forecast
 from fedpoint.results.labels import short
-from fedpoint.results.plan_table import MEASURES, table
-from fedpoint.store.describe import describe_algorithm, describe_timing
+from fedpoint.results.plan_table import MEASURES, MINIMISE, table
 from fedpoint.theory.planning_cost import Prices, Use
 from fedpoint.timing.participation import Participation
 
@@ -91,11 +93,11 @@ class Choice:
     def label(self) -> str:
         return f"{self.title}, step {self.step:.3g}, E = {self.local_steps}, {short(self.participation)}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Plain]:
         return {
             "method": self.title,
-            "algorithm": describe_algorithm(self.algorithm),
-            "participation": describe_timing(self.participation),
+            "algorithm": describe_record(self.algorithm),
+            "participation": describe_record(self.participation),
             "rounds": self.rounds,
             "error": self.error,
             "cost": self.cost,
@@ -140,7 +142,7 @@ class Measured:
         """Whether the mean is at most the target, as far as its standard error can tell (three of them)."""
         return bool(self.mean <= self.target + 3 * self.standard_error)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Plain]:
         return {
             "method": self.choice.title,
             "rounds": self.choice.rounds,
@@ -153,7 +155,6 @@ class Measured:
         }
 
 
-Callback = Callable[[Any], None]
 Measure = Callable[[Choice, int, int, Sequence[Callback]], Measured]  # by repeats, seed and callbacks of `fp.run`
 
 
@@ -168,16 +169,32 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Options:
-    """What was asked for, apart from the target."""
+class Goal:
+    """What a plan is for; see `fp.plan`."""
 
-    measure: str
-    minimise: str
-    prices: Prices | None
-    start: Any
-    exact: bool
-    seed: int
+    target: float
+    budget: float | None = None
     rounds: int | None = None  # at most
+    measure: str = "error"
+    minimise: str = "communication"
+    prices: Prices | None = None
+
+    def __post_init__(self) -> None:
+        _above_zero("target", self.target)
+        if self.budget is not None:
+            _above_zero("budget", self.budget)
+        if self.rounds is not None:
+            check_count("rounds", self.rounds, 1)
+        if self.measure not in MEASURES:
+            raise FedpointError(f"unknown measure {self.measure!r}: {nearest(str(self.measure), MEASURES)}")
+        if self.minimise not in MINIMISE:
+            raise FedpointError(f"unknown minimise {self.minimise!r}: {nearest(str(self.minimise), MINIMISE)}")
+        if self.prices is not None and not isinstance(self.prices, Prices):
+            raise FedpointError(f"prices must be fp.Prices(per_float=..., ...), got {self.prices!r}")
+        if self.minimise == "time" and self.prices is None:
+            raise FedpointError(
+                'minimise="time" needs prices: fp.Prices(per_float=..., per_message=..., per_gradient=...)'
+            )
 
     def cost(self, use: Use) -> float:
         """What is minimised, of one round."""
@@ -185,6 +202,11 @@ class Options:
             assert self.prices is not None
             return self.prices.of(use)
         return use.evaluations if self.minimise == "computation" else use.floats_down + use.floats_up
+
+
+def _above_zero(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < math.inf:
+        raise FedpointError(f"{name} must be a number above 0, got {value!r}")
 
 
 class Plan:
@@ -198,9 +220,10 @@ class Plan:
     and how much is not promised.
     """
 
-    def __init__(self, problem: Problem, target: float, budget: float | None, options: Options, measure: Measure):
-        self.problem, self.target, self.budget, self._options = problem, target, budget, options
-        self.measure, self.minimise = options.measure, options.minimise
+    def __init__(self, experiment: Experiment, goal: Goal, measure: Measure):
+        self.experiment, self.problem = experiment, experiment.problem  # all that was not to be chosen
+        self.target, self.budget = float(goal.target), goal.budget
+        self.measure, self.minimise = goal.measure, goal.minimise
         self._measure = measure  # runs a choice
         self.choices: list[Choice] = []
         self.excluded: list[Excluded] = []
@@ -233,7 +256,7 @@ class Plan:
         """Run the first choices, and show the mean over repeats beside the forecast. Also kept as `measured`."""
         check_count("top", top, 1)
         check_count("repeats", repeats, 2)
-        seed = self._options.seed if seed is None else seed
+        seed = self.experiment.seed if seed is None else seed
         given = list(callbacks)
         self.measured = [self._measure(c, repeats, seed, given) for c in self.choices[:top]]
         return self.measured
@@ -244,7 +267,7 @@ class Plan:
         """The ranked choices, those excluded with the reason, what was measured."""
         return table(self)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Plain]:
         """Plain types, for programs."""
         return {
             "target": self.target,

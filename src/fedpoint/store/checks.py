@@ -41,9 +41,11 @@ class _Config(_Stated):
     record_every: Count
     exact: StrictBool
     algorithm: _Method
-    participation: Table
     problem: _Problem
+    participation: Table | None = None
+    schedule: Table | None = None
     network: Table | None = None
+    metrics: Table | None = None
     experiment: Table | None = None
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedpoint.core.describe import named
+
 
 @dataclass(frozen=True)
 class Place:
@@ -110,9 +112,3 @@ def join(parts: Sequence[RoundRecords]) -> RoundRecords:
         known([part.error for part in parts]),
         known([part.loss for part in parts]),
     )
-
-
-def named(prefix: str, tree: Any) -> dict[str, np.ndarray]:
-    """The arrays of a tree, by path."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}

@@ -21,7 +21,7 @@ from fedpoint.experiment.describe import describe_experiment
 
 def statement(session: Engine) -> dict[str, Plain]:
     """What the folder of a run states about it: the experiment, without the data, and how the run was begun."""
-    asked = session.bound.experiment
+    asked = session.experiment
     found = describe_experiment(asked, data=False, facts=session.stated)
     return {
         **found,

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 import jax
 import numpy as np
 
-from fedpoint.channel import Channel, Gather
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.describe import Unreadable
+from fedpoint.core.describe import Table, Unreadable
 from fedpoint.core.errors import FedpointError, Recovered
+from fedpoint.core.types import Data, Model, Plain, Tree
 from fedpoint.core.vector import unwrap_all, wrap
+from fedpoint.engine.base import Callback, Engine, Stop
 from fedpoint.engine.cluster.session import ClusterSession, Group
-from fedpoint.engine.base import Callback, Stop
 from fedpoint.engine.session import Session, unflatten
 from fedpoint.engine.state import RunState
-from fedpoint.experiment.checks import as_given
-from fedpoint.experiment.experiment import Experiment, Metric
+from fedpoint.experiment.describe import rebuild_part
+from fedpoint.experiment.experiment import Experiment, Parts
 from fedpoint.graphs.topology import Star
 from fedpoint.problems.base import Problem
 from fedpoint.results.follow import Following
 from fedpoint.results.run import Recorder, Run, RunInfo, drive, take_repeat
 from fedpoint.store.checks import check_records, check_run
-from fedpoint.store.describe import rebuild_algorithm, rebuild_channel, rebuild_network, rebuild_timing
 from fedpoint.store.export import nested
 from fedpoint.store.folder import Checkpoint, RunFolder
 from fedpoint.store.records import Measures, Place, RoundRecords
@@ -44,64 +41,40 @@ if TYPE_CHECKING:
     from fedpoint.verbs.processes.supervisor import Processes
 
 NO_LOSS = "its field is not a gradient"
+TIMING = ("participation", "schedule")
+# What a comparison of a run with its folder passes over: the start is told by its fingerprint.
+PASSED_OVER = ("start", "not_rebuildable")
 
-
-class Builder(ABC):
-    """Who builds the parts of a run again from the content of the file that it comes from."""
-
-    @abstractmethod
-    def algorithm(self, content: Mapping[str, Any]) -> Algorithm: ...
-
-    @abstractmethod
-    def timing(self, content: Mapping[str, Any]) -> Timing: ...
-
-    @abstractmethod
-    def network(self, content: Mapping[str, Any], problem: Problem) -> Network: ...
-
-    @abstractmethod
-    def problem(self, content: Mapping[str, Any], folder: Path) -> Problem: ...
-
-
-class More(TypedDict):
-    """What else can be given to `load`."""
-
-    metrics: NotRequired[Mapping[str, Metric] | None]
-    channel: NotRequired[Channel | None]
-    gather: NotRequired[Gather | None]
-    builder: NotRequired[Builder | None]
+Reader: TypeAlias = Callable[[Table, Problem | None], Experiment]  # of the table of a file, with its problem if known
 
 
 @dataclass(frozen=True)
-class Given:
-    """Parts of a run that are given, not built from what its folder says."""
+class Origin:
+    """From what the parts of a run are built: what is given, what its folder describes, the file it comes from."""
 
-    problem: Problem | None = None
-    algorithm: Algorithm | None = None
-    participation: Timing | None = None
-    network: Network | None = None
-    metrics: Mapping[str, Metric] | None = None
-    channel: Channel | None = None
-    gather: Gather | None = None
-    builder: Builder | None = None
+    given: Mapping[str, Tree] = field(default_factory=dict)  # arguments of an experiment
+    allow: Sequence[str] = ()  # modules that may be imported
+    reader: Reader | None = None
 
 
 def load(
     folder: str | Path,
     problem: Problem | None = None,
-    algorithm: Algorithm | None = None,
-    participation: Timing | None = None,
-    network: Network | None = None,
-    **more: Unpack[More],
+    *,
+    allow: Sequence[str] = (),
+    reader: Reader | None = None,
+    **given: Unpack[Parts],
 ) -> LoadedRun:
     """A run read back from its folder.
 
     Rounds, models, metrics, memories, costs and evaluation come from the disk, and errors and losses where they were
     evaluated while it ran; otherwise they are computed when asked for, from the problem. A run from a TOML file builds
     its problem again; otherwise give the problem, which must be the one the run was begun with. The same to go on
-    (`extend`). Give algorithm, participation (or schedule), network, metrics, channel or gather too where the folder
-    can only name them: your own class or function, an optax object, a large graph.
+    (`extend`). Give algorithm, participation, schedule, network, metrics, channel or gather too where the folder can
+    only name them: an optax object, a large graph, your own class or function, unless its module is in `allow`.
     """
-    run = LoadedRun(RunFolder.open(folder), Given(problem, algorithm, participation, network, **more))
+    parts = {name: part for name, part in {"problem": problem, **given}.items() if part is not None}
+    run = LoadedRun(RunFolder.open(folder), Origin(parts, allow, reader))
     if run.skipped:
         last = f"the one before it serves, of round {run._point.round}"
         warnings.warn(f"{' | '.join(run.skipped)}; {last}", Recovered, stacklevel=2)
@@ -113,13 +86,10 @@ def load(
 class LoadedRun(Run):
     """A run on disk. Its session, which needs the data, is made when something asks for it."""
 
-    def __init__(self, folder: RunFolder, given: Given, make: Callable[[Experiment], Session] | None = None):
+    def __init__(self, folder: RunFolder, origin: Origin, make: Callable[[Experiment], Engine] | None = None):
         summary = folder.summary
         check_run(folder.path, folder.config, folder.meta, summary)
-        self.stored, self.config, self.given, self._make = folder, folder.config, given, make
-        parts: dict[str, object] = {"problem": given.problem, "algorithm": given.algorithm}
-        parts |= {"participation": given.participation, "network": given.network}
-        vars(self).update({name: part for name, part in parts.items() if part is not None})
+        self.stored, self.config, self.origin, self._make = folder, folder.config, origin, make
         self._point = folder.latest() or self._restart()
         self.skipped = self._point.skipped  # why newer checkpoints were passed over
         measures = Measures.of(folder.meta, self._point.records)
@@ -160,7 +130,7 @@ class LoadedRun(Run):
         model = nested(layout, self._leaves)
         return RoundRecords(rounds, model, arrays["used"], metrics, arrays.get("error"), arrays.get("loss"))
 
-    def _info(self, summary: Mapping[str, Any]) -> RunInfo:
+    def _info(self, summary: Table) -> RunInfo:
         config, meta, point = self.config, self.stored.meta, self._point
         sizes, whole = meta["message"], point.round / max(float(point.state["seconds"]), 1e-9)
         return RunInfo(
@@ -174,7 +144,7 @@ class LoadedRun(Run):
             summary.get("rounds_per_second", whole),
         )
 
-    def shaped_as(self, start: Any) -> None:
+    def shaped_as(self, start: Model) -> None:
         """Give the models the structure of this one, which the folder can only tell as dictionaries and lists."""
         model = jax.tree.unflatten(jax.tree.structure(start), self._leaves)
         self.records = dataclasses.replace(self.records, model=model)
@@ -184,7 +154,7 @@ class LoadedRun(Run):
     @property
     def has_data(self) -> bool:
         """Whether the problem was given, or can be built again."""
-        return "problem" in vars(self) or (self.given.builder is not None and "experiment" in self.config)
+        return "problem" in self.origin.given or self._from_file
 
     @cached_property
     def error(self) -> np.ndarray | None:
@@ -227,7 +197,7 @@ class LoadedRun(Run):
         return found
 
     @property
-    def memories(self) -> Any:
+    def memories(self) -> Tree:
         if self.info.weights is not None:
             return self.session.memories()
         algorithm, model = self.algorithm, wrap(take_repeat(self.model, 0))
@@ -240,63 +210,60 @@ class LoadedRun(Run):
             settled = jax.vmap(lambda hub, memory: Star().settled(algorithm, hub, memory, self.info.agents))
             return jax.tree.map(np.asarray, unwrap_all(settled(state.hub, state.memory)))
 
-    def description(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def description(self) -> tuple[dict[str, Plain], dict[str, Plain]]:
         return self.config["algorithm"], self.stored.meta["use"]
 
     # What is built again, or was given.
 
-    @property
-    def _content(self) -> Mapping[str, Any] | None:
-        """The content of the file that the run comes from, where somebody can build from it."""
-        return None if self.given.builder is None else self.config.get("experiment")
+    def _part(self, *names: str) -> Tree:
+        """An argument of the experiment, by the first of its names that the run has; None where it has none."""
+        for name in (name for name in names if name in self.origin.given):
+            return self.origin.given[name]
+        for name in (name for name in names if name in self.config):
+            try:
+                return rebuild_part(name, self.config[name], self.origin.allow)
+            except Unreadable as error:
+                if self._from_file:
+                    return self._file.arguments()[name]
+                raise FedpointError(f"{self.stored.path}: {error}; give fp.load(folder, {name}=...)") from None
+        return None
 
     @property
-    def _builder(self) -> Builder:
-        if self.given.builder is None:
-            raise FedpointError(f"nobody builds the run in {self.stored.path} again: use fp.load")
-        return self.given.builder
+    def _from_file(self) -> bool:
+        return self.origin.reader is not None and "experiment" in self.config
+
+    @cached_property
+    def _file(self) -> Experiment:
+        """What the file says that the run comes from."""
+        if self.origin.reader is None:
+            raise FedpointError(f"nobody reads the file that the run in {self.stored.path} comes from: use fp.load")
+        return self.origin.reader(self.config["experiment"], self.origin.given.get("problem"))
 
     @cached_property
     def algorithm(self) -> Algorithm:
-        with self._hint("algorithm"):
-            if self._content is not None:
-                return self._builder.algorithm(self._content)
-            return rebuild_algorithm(self.config["algorithm"])
+        return self._part("algorithm")
 
     @cached_property
     def participation(self) -> Timing:
-        with self._hint("participation"):
-            if self._content is not None:
-                return self._builder.timing(self._content)
-            return rebuild_timing(self.config["participation"])
+        return self._part(*TIMING)
 
     @cached_property
     def network(self) -> Network | None:
-        if "network" not in self.config:
-            return None
-        with self._hint("network"):
-            if self._content is not None:
-                return self._builder.network(self._content, self.problem)
-            return rebuild_network(self.config["network"])
+        return self._part("network")
 
     @cached_property
     def problem(self) -> Problem:
-        if self._content is None:
-            raise FedpointError(
-                f"the data of the run in {self.stored.path} are not in its folder: give fp.load(folder, problem=...)"
-            )
-        return self._builder.problem(self._content, self.stored.path)
-
-    @contextlib.contextmanager
-    def _hint(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except Unreadable as error:
-            raise FedpointError(f"{self.stored.path}: {error}; give fp.load(folder, {name}=...)") from None
+        if "problem" in self.origin.given:
+            return self.origin.given["problem"]
+        if self._from_file:
+            return self._file.problem
+        raise FedpointError(
+            f"the data of the run in {self.stored.path} are not in its folder: give fp.load(folder, problem=...)"
+        )
 
     # How it goes on.
 
-    def _make_session(self) -> Session:
+    def _make_session(self) -> Engine:
         """The run, ready to go on from the last commit."""
         session = self._new_session(self._start())
         session.restore({n.removeprefix("state"): a for n, a in self._point.state.items()}, self._point.round)
@@ -304,47 +271,51 @@ class LoadedRun(Run):
         self.shaped_as(session.start)
         return session
 
-    def _start(self) -> Any:
+    def _start(self) -> Model:
         """The model that the run was begun with."""
         leaves = [self._point.records[entry["name"]][0, 0] for entry in self.stored.meta["model"]]
         return jax.tree.unflatten(jax.tree.structure(self.problem.start()), leaves)
 
-    def experiment(self, start: Any) -> Experiment:
+    def experiment(self, start: Model | None) -> Experiment:
         """What the run was begun with, as far as it is stored or given."""
-        config, metrics = self.config, self.given.metrics or {}
-        missing = [name for name in config.get("metrics", {}) if name not in metrics]
-        if missing:
-            raise FedpointError(
-                f"the functions of the metrics {', '.join(missing)} are not in {self.stored.path}: give "
-                "fp.load(folder, metrics={...}) too"
-            )
-        with self._hint("channel"):
-            channel = self.given.channel or rebuild_channel(config.get("channel"))
-        with self._hint("gather"):
-            gather = self.given.gather or rebuild_channel(config.get("gather"))
+        config = self.config
+        start = self._part("start") if start is None else start
+        if self._from_file:
+            return self._file.replace(**self.origin.given, start=start, record_every=config["record_every"])
+        key = next((name for name in TIMING if name in config), "participation")
+        parts = {name: self._part(name) for name in ("network", "channel", "gather", "share")}
+        numbers = {name: config[name] for name in ("exact", "seed", "repeats", "record_every")}
         return Experiment(
             self.algorithm,
             self.problem,
-            network=self.network,
-            channel=channel,
-            gather=gather,
+            **{key: self.participation},
+            **parts,
+            **numbers,
             start=start,
-            exact=config["exact"],
-            seed=config["seed"],
-            repeats=config["repeats"],
-            record_every=config["record_every"],
-            metrics=metrics,
-            **as_given(self.participation),
+            metrics=self._metrics(),
         )
 
-    def _new_session(self, start: Any) -> Session:
+    def _metrics(self) -> Mapping[str, Tree]:
+        asked, given = self.config.get("metrics", {}), self.origin.given.get("metrics", {})
+        missing = [name for name in asked if name not in given]
+        if not missing:
+            return given
+        try:
+            return rebuild_part("metrics", asked, self.origin.allow)
+        except Unreadable:
+            raise FedpointError(
+                f"the functions of the metrics {', '.join(missing)} are not in {self.stored.path}: give "
+                "fp.load(folder, metrics={...}) too, or allow=[...] with their modules"
+            ) from None
+
+    def _new_session(self, start: Model | None) -> Engine:
         """Not advanced, and checked to be the stored run's."""
         session = (self._make or self._same_sums)(self.experiment(start))
-        now = without_none(statement(session))
-        check_same({key: self.config.get(key) for key in now}, now, self.stored.path)
+        now = {key: item for key, item in statement(session).items() if key not in PASSED_OVER and item is not None}
+        check_same({key: self.config.get(key) for key in now}, without_none(now), self.stored.path)
         return session
 
-    def _same_sums(self, experiment: Experiment) -> Session:
+    def _same_sums(self, experiment: Experiment) -> Engine:
         """A session in this process that adds messages as the stored run does."""
         bound, every = experiment.bind(), self.config["record_every"]
         if "sums" not in self.config:
@@ -356,7 +327,7 @@ class LoadedRun(Run):
         rounds: int,
         stop: Stop | None = None,
         callbacks: Callback | Iterable[Callback | Following] = (),
-        evaluate: Any = None,
+        evaluate: Data = None,
         processes: int | Processes | None = None,
     ) -> Run:
         """Go on in the same folder to `rounds` rounds in all: the bits of a run that never stopped."""
@@ -374,7 +345,7 @@ class LoadedRun(Run):
         rounds: int,
         stop: Stop | None,
         callbacks: Callback | Iterable[Callback | Following],
-        evaluate: Any,
+        evaluate: Data,
     ) -> Run:
         from fedpoint.verbs.processes.run_on import Goal, run_on
         from fedpoint.verbs.processes.supervisor import as_processes

@@ -331,7 +331,7 @@ def _drive(job: Job, group: Group, line: Line) -> None:
     from fedpoint.store.folder import RunFolder
     from fedpoint.store.records import Measures
     from fedpoint.store.writer import create
-    from fedpoint.verbs.load import Given, LoadedRun
+    from fedpoint.verbs.load import LoadedRun, Origin
 
     def tell(progress: Progress) -> None:
         arrays = {} if progress.error is None else {"error": progress.error}
@@ -342,9 +342,7 @@ def _drive(job: Job, group: Group, line: Line) -> None:
 
     asked, goal, path = job.experiment, job.goal, job.place.path
     if (path / "run.json").exists():
-        parts = (asked.problem, asked.algorithm, asked.timing, asked.network)
-        given = Given(*parts, channel=asked.channel, gather=asked.gather)
-        loaded = LoadedRun(RunFolder.open(path), given, partial(_session, job, group))
+        loaded = LoadedRun(RunFolder.open(path), Origin(asked.arguments()), partial(_session, job, group))
         if not loaded.finished or loaded.rounds[-1] < goal.rounds:
             loaded.extend(goal.rounds, goal.stop, [tell], goal.evaluate)
         return

@@ -14,12 +14,12 @@ import jax
 from fedpoint.core.errors import FedpointError
 from fedpoint.engine.base import Callback, Progress
 from fedpoint.engine.cluster.session import Known
+from fedpoint.experiment.describe import facts_of
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.results.follow import Following
 from fedpoint.store.folder import RunFolder
 from fedpoint.store.records import Place
-from fedpoint.store.statement import state_problem
-from fedpoint.verbs.load import Given, LoadedRun
+from fedpoint.verbs.load import LoadedRun, Origin
 from fedpoint.verbs.processes.job import Goal, Job, digest
 from fedpoint.verbs.processes.supervisor import Ended, Processes, as_processes, check_processes, supervise
 
@@ -47,7 +47,7 @@ def run_on(
     asked = experiment.replace(record_every=experiment.every(goal.rounds))  # without what was bound here
     numbers = (problem.agents, asked.seed, asked.repeats, asked.record_every, asked.exact, given.fast_reduce)
     same = digest(content, type(asked.algorithm).__name__, *numbers)
-    known = Known(state_problem(problem), bound.solution) if given.driver else None
+    known = Known(facts_of(problem), bound.solution) if given.driver else None
     # Built from a file, the problem is nobody else's.
     job = Job(asked, goal, place, given.fast_reduce, same, known, given_up=bool(content), models=bool(told))
 
@@ -65,7 +65,7 @@ def run_on(
         supervise(job, given, resume, tell)
         if not given.driver:
             return None
-        done = LoadedRun(RunFolder.open(place.path), Given(problem, asked.algorithm, asked.timing, asked.network))
+        done = LoadedRun(RunFolder.open(place.path), Origin(asked.arguments()))
         done.shaped_as(asked.start_model)
     except BaseException as error:
         if own_folder and not isinstance(error, Ended):  # which says how to go on from it
