@@ -153,9 +153,12 @@ METHODS = [
     (Grad, r"Grad\.local: agent has no 'grad': did you mean 'field'\? .*test_mistakes\.py, line \d+: return -self"),
     (Messages, r"Messages\.combine: inbox has no 'messages': did you mean 'mean'\? Known: mass, mean, total, weight"),
     (Order, r"Order\.local: fp\.descend takes \(agent, start, steps, advance\)"),
-    (If, r"If\.local asks with a Python if.*use jnp\.where.*jax\.lax\.cond \(test_mistakes\.py, line \d+: if g\.sum"),
-    (Float, r"Float\.local asks for the value of an array that is only traced, by float\(\).*line \d+: return -float"),
-    (WithNumPy, r"WithNumPy\.combine asks for the value of an array.*use jax\.numpy.*line \d+: return w \+ np\.clip"),
+    (If, r"If\.local uses a Python if.*use jnp\.where.*jax\.lax\.cond \(test_mistakes\.py, line \d+: if g\.sum"),
+    (
+        Float,
+        r"Float\.local needs the value of an array, .*: return -float",
+    ),
+    (WithNumPy, r"WithNumPy\.combine needs the value of an array.*use jax\.numpy.*line \d+: return w \+ np\.clip"),
     (Shapes, r"Shapes\.local raised TypeError: add got incompatible shapes.*line \d+: return agent\.field\(w\) \+"),
     (
         Fails,
@@ -306,7 +309,7 @@ SCHEMES = [
     ),
     (OneWeight, r"OneWeight\.tick: weight must be numbers for the 2 places that slots\(\) promises; got float64\[\]"),
     (NoWeight, r"NoWeight\.tick: weight must be numbers for the 2 places that slots\(\) promises; got None"),
-    (Odd, r"Odd\.tick asks with a Python if.*\(test_mistakes\.py, line \d+: return super"),
+    (Odd, r"Odd\.tick uses a Python if.*\(test_mistakes\.py, line \d+: return super"),
     (Outside, r"Outside\.tick: agents must be numbers from 0 to 2; got \[2 3\] in round 2"),
     (Twice, r"Twice\.tick: agents that are heard must all be different; got \[0 0\] in round 0"),
     (Silent, r"Silent does not say who works: write tick\(self, key, p, round\)"),
@@ -416,7 +419,7 @@ class NoInbox(fp.Gather):
 GATHERS = [
     (Flat, r"Flat\.location must return the middle of messages, float64\[2\]; got float64\[\]"),
     (Whole, r"Whole\.location must return the middle of messages, float64\[2\]; got float64\[\d,2\]"),
-    (Branch, r"Branch\.location asks with a Python if"),
+    (Branch, r"Branch\.location uses a Python if"),
     (NoInbox, r"NoInbox\.inbox must return an inbox, Inbox\(mean=float64\[2\].*; got float64\[2\]"),
 ]
 
@@ -433,8 +436,8 @@ METRICS = [
     (lambda s: "large", r"metric 'mine' must return a number or an array of numbers; got str"),
     (lambda s: (s.model, s.round), r"metric 'mine' must return a number .*; got \(float64\[2\], int32\[\]\)"),
     (lambda s: s.weights, r"metric 'mine' raised AttributeError: 'Snapshot' object has no attribute 'weights'"),
-    (lambda s: 1.0 if s.round > 2 else 0.0, r"metric 'mine' asks with a Python if"),
-    (lambda s: np.linalg.norm(s.model), r"metric 'mine' asks for the value of an array .* use jax\.numpy"),
+    (lambda s: 1.0 if s.round > 2 else 0.0, r"metric 'mine' uses a Python if"),
+    (lambda s: np.linalg.norm(s.model), r"metric 'mine' needs the value of an array.* use jax\.numpy"),
 ]
 
 
@@ -449,5 +452,5 @@ def test_a_mistake_in_a_schedule_of_steps_or_an_optimiser():
         def value(self, t):
             return 0.1 if t < 10 else 0.05
 
-    with pytest.raises(fp.FedpointError, match=r"FedAvg\.local asks with a Python if.*line \d+: return 0\.1 if t < 10"):
+    with pytest.raises(fp.FedpointError, match=r"FedAvg\.local uses a Python if.*line \d+: return 0\.1 if t < 10"):
         fp.run(fp.FedAvg(step=Halving()), bowls())

@@ -119,10 +119,10 @@ def descend(agent: Agent, start: Any, steps: Any, advance: Callable[[Any, Any], 
     except AttributeError:
         right = False
     if not right:
-        given = ", ".join(type(value).__name__ for value in (agent, start, steps, advance))
+        named = ("array" if isinstance(a, Array) else type(a).__name__ for a in (agent, start, steps, advance))
         raise Misused(
             "fp.descend takes (agent, start, steps, advance): the agent, where its steps start, how many, and a "
-            f"function (y, e) -> y; got ({given})"
+            f"function (y, e) -> y; got ({', '.join(named)})"
         )
     before = agent.evaluations
     y = agent.loop(start, steps, advance)

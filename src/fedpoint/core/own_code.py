@@ -43,13 +43,13 @@ def calling(where: str) -> Iterator[None]:
         raise
     except jax.errors.TracerBoolConversionError as error:
         raise FedpointError(
-            f"{where} asks with a Python if, while, and, or or not for the value of an array that is only traced: use "
-            f"jnp.where(condition, a, b) or jax.lax.cond{_line(error)}"
+            f"{where} uses a Python if, while, and, or, not on an array whose value is not known while it is traced: "
+            f"use jnp.where(condition, a, b) or jax.lax.cond{_line(error)}"
         ) from error
     except CONVERTED as error:
         raise FedpointError(
-            f"{where} asks for the value of an array that is only traced, by float(), int(), an index or a NumPy "
-            f"function: use jax.numpy, and keep it an array{_line(error)}"
+            f"{where} needs the value of an array, which is not known while it is traced, for float(), int(), an index "
+            f"or a NumPy function: use jax.numpy, and keep it an array{_line(error)}"
         ) from error
     except Exception as error:
         said = (str(error).splitlines() or [""])[0]
