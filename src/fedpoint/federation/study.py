@@ -218,7 +218,7 @@ class Study:
     @cached_property
     def least(self) -> int:
         """Good answers that a round needs."""
-        return self.terms.quorum or self.experiment(self.outline(np.zeros(1))).timing.slots(len(self.sites))
+        return self.terms.quorum or self.experiment(self.outline(np.zeros(1), rows=1)).timing.slots(len(self.sites))
 
     @property
     def fingerprint(self) -> str:
