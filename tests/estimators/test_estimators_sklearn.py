@@ -8,6 +8,7 @@ from sklearn.preprocessing import StandardScaler
 
 import fedpoint as fp
 from fedpoint.estimators import FederatedClassifier, FederatedRegressor, small
+from fedpoint.estimators.choose import stable_step
 from fedpoint.estimators.federated import Settled
 from fedpoint.problems.penalised import LogisticTask, RidgeTask
 
@@ -230,7 +231,9 @@ def test_steps_are_one_over_the_smoothness(rng):
         return FederatedRegressor(name, **options, **more).fit(X, y, groups=who).algorithm_.step
 
     assert step("scaffold") == pytest.approx(1 / each.max())
-    assert step("fedavg") == pytest.approx(10 / each.max())  # its steps are divided by their number
+    assert step("fedavg") == pytest.approx(1 / each.max())
+    divided = fp.FedAvg(step=1.0, local_steps=10, normalise=True)
+    assert stable_step(divided, plain) == pytest.approx(10 / each.max())  # its steps are divided by their number
     assert step("gradient_exchange") == step("scaffold", local_steps=1) == pytest.approx(1 / whole)
     assert step("fedprox") == pytest.approx(1 / (each.max() + 0.1))
     assert step("scaffold", step=0.01) == 0.01

@@ -240,7 +240,8 @@ def test_large_states_without_noise_are_followed():
     task = fp.problems.LeastSquares(list(X), list(y), mean=True)
     solution = task.solution()
     target = 1e-3 * float((solution**2).sum())
-    options = {"methods": ["fedavg"], "local_steps": [4], "participation": [fp.Everyone()]}
+    method = fp.FedAvg(step=1.0, normalise=True)
+    options = {"methods": [method], "local_steps": [4], "participation": [fp.Everyone()]}
     best = fp.plan(task, target=target, **options).best
     w, errors = np.zeros(64), []
     while len(errors) < best.rounds:
@@ -288,6 +289,43 @@ def test_it_can_be_read(streamed, tmp_path):
 def test_mistakes(options, message):
     with pytest.raises(fp.FedpointError, match=message):
         fp.plan(stream(), **options)
+
+
+def test_an_experiment_fixes_all_but_method_and_participants():
+    """Seed, start and exactness are the experiment's; its own method and participants do not matter."""
+    grid = {"methods": ["fedavg"], "local_steps": [2], "participation": [2]}
+    start = np.full(3, 4.0)
+    e = fp.Experiment(fp.Scaffold(step=0.1), stream(), participation=1, start=start, exact=True, seed=3)
+    made = fp.plan(e, target=0.02, **grid)
+    parts = fp.plan(stream(), target=0.02, start=start, exact=True, seed=3, **grid)
+    assert made.to_dict()["choices"] == parts.to_dict()["choices"]
+    assert made.experiment.seed == 3 and made.experiment.exact
+    assert fp.plan(e, target=0.02, exact=False, **grid).best.cost > made.best.cost
+
+
+def test_bytes_are_those_of_the_channel():
+    half = fp.channel.HalfPrecision()
+    made = fp.plan(homogeneous(), 0.01, methods=["gradient_exchange"], participation=[None], channel=half)
+    (m,) = made.verify(top=1, repeats=2)
+    assert m.choice.bytes == pytest.approx(m.cost.bytes_up + m.cost.bytes_down)
+    assert m.choice.bytes < 8 * m.choice.floats
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"network": fp.Network.ring(6).metropolis()}, "a plan is for a fusion center"),
+        ({"schedule": fp.Waiting(fp.Clock(1.0), count=2)}, "Waiting is worked out on a clock"),
+    ],
+)
+def test_experiments_that_are_not_planned(options, message):
+    with pytest.raises(fp.FedpointError, match=message):
+        fp.plan(fp.Experiment(fp.FedAvg(step=0.1), stream(), **options), target=0.1)
+
+
+def test_an_unknown_argument_is_told():
+    with pytest.raises(fp.FedpointError, match="did you mean 'minimise'"):
+        fp.plan(stream(), target=0.1, minimize="time")
 
 
 def test_prices_are_checked():

@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,16 +15,16 @@ from fedpoint.algorithms.catalogue import find_maker, makers, title_of
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.engine.session import Session
+from fedpoint.engine.state import Message
 from fedpoint.experiment import Experiment
-from fedpoint.experiment.checks import check_valid
-from fedpoint.problems.base import Problem
-from fedpoint.results.plan import MARGIN, Choice, Options
+from fedpoint.results.plan import MARGIN, Choice, Goal
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.planning import LARGE, LONGEST, Trial, attempt, best_step, exactly, walks
 from fedpoint.theory.planning_cost import Use
-from fedpoint.timing.base import Context
 from fedpoint.timing.participation import Answering, Participation
 from fedpoint.verbs.forecast import Forecast, prepare
+
+Given: TypeAlias = str | type[Algorithm] | Algorithm | Callable[..., Algorithm]  # how a method may be named
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Method:
         return self.make(step=step, local_steps=local_steps) if self.local else self.make(step=step)
 
 
-def method_of(given: Any) -> Method:
+def method_of(given: Given) -> Method:
     """A method by name, by class, or by an object whose other hyper-parameters are kept."""
     taken: set[str] = set()
     if isinstance(given, str):
@@ -53,7 +53,7 @@ def method_of(given: Any) -> Method:
     elif isinstance(given, type) and issubclass(given, Algorithm):
         make, title = given, given.card.title
     elif isinstance(given, Algorithm):
-        make, title = _same_but(given), type(given).card.title
+        make, title = given.replace, given.card.title
         taken = {f.name for f in dataclasses.fields(given)}
     elif callable(given) and "step" in inspect.signature(given).parameters:
         make, title = given, getattr(given, "__name__", "your own")
@@ -75,16 +75,7 @@ def method_of(given: Any) -> Method:
             if p.default is p.empty and n not in ("step", "local_steps") and p.kind is not p.VAR_KEYWORD
         ]
         raise FedpointError(f"{title} also needs {', '.join(others)}: give an object that has them") from None
-    return Method(title, make, local, bool(getattr(probe, "normalise", False)))
-
-
-def _same_but(algorithm: Algorithm) -> Callable[..., Algorithm]:
-    values = {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm)}
-
-    def make(**changes: Any) -> Algorithm:
-        return type(algorithm)(**{**values, **changes})
-
-    return make
+    return Method(title, make, local, per_round=bool(np.max(probe.work_of_a_step()) > 1))
 
 
 @dataclass(frozen=True)
@@ -101,31 +92,22 @@ class Failure:
 class Search:
     """The search for one plan."""
 
-    def __init__(self, problem: Problem, target: float, options: Options):
-        self.problem, self.target, self.options = problem, target, options
-        self.sizes: dict[str, list[tuple[int, int, int, float]]] = {}
+    def __init__(self, experiment: Experiment, goal: Goal):
+        self.experiment, self.goal, self.target = experiment, goal, float(goal.target)
+        self.messages: dict[str, list[Message]] = {}  # with one local step, and with two
         self.dear: dict[str, bool] = {}  # methods whose forecasts take long: fewer settings are looked at
         self.affine: dict[tuple[str, type[Participation]], bool] = {}  # asked once for each method and kind of schedule
         self.forecasts = 0
         self.curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-        constants = problem.constants()
+        constants = experiment.problem.constants()
         smooth = constants.delta if constants.delta_k is None else float(np.max(constants.delta_k))
         self.guess = 0.3 / smooth if smooth else 0.1
 
     def forecast(self, method: Method, step: float, E: int, scheme: Participation) -> Forecast:
-        o = self.options
         self.forecasts += 1
-        return prepare(
-            method(step, E),
-            self.problem,
-            scheme,
-            o.start,
-            o.exact,
-            measure=o.measure,
-            seed=o.seed,
-            coarse=True,
-            affine=self.affine.get((method.title, type(scheme))),
-        )
+        known = self.affine.get((method.title, type(scheme)))
+        asked = self.experiment.replace(algorithm=method(step, E), participation=scheme)
+        return prepare(asked, measure=self.goal.measure, coarse=True, affine=known)
 
     def aim(self, f: Forecast) -> float:
         """The target, or a little less where the forecast is not exact."""
@@ -135,19 +117,21 @@ class Search:
 
     def use(self, method: Method, algorithm: Algorithm, scheme: Participation, E: int) -> Use:
         """Of one round, from the shapes of messages and the moments of the schedule."""
-        if method.title not in self.sizes:
-            self.sizes[method.title] = [self.message(method(self.guess, n)) for n in (1, 2)]
-        (down, up, width, once), (_, _, _, twice) = self.sizes[method.title]
-        each = once + (E - 1) * (twice - once)
-        bound = scheme.bind(Context(self.problem, algorithm, exact=self.options.exact))
-        assert isinstance(bound, Participation)
-        moments = bound.moments(self.problem.weights)
+        if method.title not in self.messages:
+            self.messages[method.title] = [self.message(method(self.guess, n)) for n in (1, 2)]
+        once, twice = self.messages[method.title]
+        first, second = (self.evaluations(m, n) for n, m in enumerate((once, twice), 1))
+        weights = self.experiment.problem.weights
+        timing = self.experiment.replace(algorithm=algorithm, participation=scheme).bind().timing
+        assert isinstance(timing, Participation)
+        moments = timing.moments(weights)
         heard = moments.merge * float(moments.heard.sum())
         asked = heard
-        if isinstance(bound, Answering):
-            asked = float(bound.scheme.moments(self.problem.weights).heard.sum())
-        floats = asked * down, heard * up
-        return Use(asked, heard, *floats, width * sum(floats), heard * each)
+        if isinstance(timing, Answering):
+            asked = float(timing.scheme.moments(weights).heard.sum())
+        down, up = asked * once.down, heard * once.up
+        sent = once.width * down + once.up_bytes * heard
+        return Use(asked, heard, down, up, sent, heard * (first + (E - 1) * (second - first)))
 
     def telling(self, method: Method, failures: Sequence[Failure]) -> str:
         """The reason that says most; a floor with what it is made of."""
@@ -163,25 +147,27 @@ class Search:
             return most.text
         return f"{most.text}: bias^2 {f.bias2:.2g} + variance {f.variance:.2g}"
 
-    def message(self, algorithm: Algorithm) -> tuple[int, int, int, float]:
-        """Numbers down and up, bytes of each, and evaluations of a participant."""
+    def message(self, algorithm: Algorithm) -> Message:
+        """What a round of it moves, with everyone."""
         if algorithm.unbounded:
             raise FedpointError(
-                f"{type(algorithm).card.title} with a random number of local steps is not planned: name it "
-                f"{type(algorithm).card.name!r}, and a fixed number is chosen"
+                f"{algorithm.card.title} with a random number of local steps is not planned: name it "
+                f"{algorithm.card.name!r}, and a fixed number is chosen"
             )
-        asked = Experiment(algorithm, self.problem, start=self.options.start, exact=self.options.exact)
-        m, steps = Session(asked.bind(), 1).message, algorithm.local_steps
-        return m.down, m.up, m.width, float(steps) if m.used is None else m.used[2] / self.problem.agents
+        return Session(self.experiment.replace(algorithm=algorithm).bind(), 1).message
+
+    def evaluations(self, message: Message, steps: int) -> float:
+        """Of fields, by one participant."""
+        return float(steps) if message.used is None else message.used[2] / self.experiment.problem.agents
 
     def setting(
         self, method: Method, E: int, scheme: Participation, guess: float, most: float
     ) -> tuple[Choice | None, list[Trial]]:
         """The best step of one setting, if it costs less than `most`, and the steps that were tried."""
         use = self.use(method, method(guess, E), scheme, E)
-        cost = self.options.cost(use)
+        cost = self.goal.cost(use)
         limit = LONGEST if math.isinf(most) else max(0, min(LONGEST, math.ceil(most / cost) - 1))
-        limit = min(limit, self.options.rounds or LONGEST)
+        limit = min(limit, self.goal.rounds or LONGEST)
         if limit < 1:
             return None, [Trial(guess, math.inf, "slow")]
 
@@ -204,13 +190,13 @@ class Search:
 
     def choice(self, method: Method, E: int, scheme: Participation, trial: Trial, use: Use) -> Choice:
         algorithm, rounds = method(trial.step, E), int(trial.rounds)
-        prices = self.options.prices
+        prices = self.goal.prices
         return Choice(
             algorithm,
             scheme,
             rounds,
             trial.value,
-            rounds * self.options.cost(use),
+            rounds * self.goal.cost(use),
             use,
             None if prices is None else rounds * prices.of(use),
             self.forecast(method, trial.step, E, scheme),
@@ -243,7 +229,6 @@ class Search:
                     E = grid[i]
                     guess = self.guess if local is None else local[0] * min(1.0, local[1] / E)
                     try:
-                        check_valid(method(guess, E), scheme)
                         found, trials = self.setting(method, E, scheme, guess, best)
                     except FedpointError as error:
                         failures.append(Failure("refused", str(error)))
