@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-SUBMODULES = ("problems", "theory", "metrics", "gtv", "data")
+SUBMODULES = ("problems", "theory", "metrics", "gtv", "data", "channel", "steps", "staleness")
 
 
 def cards() -> list[Any]:
@@ -32,10 +32,9 @@ def cards() -> list[Any]:
 
 def algorithm_page(card: Any) -> str:
     """Formula, theory, when it fails, how it is called, references: all from the code."""
-    from fedpoint.theory.closed_forms import FORMS
+    from fedpoint.ui.examples import method
 
-    cls, module = card.cls, sys.modules[card.cls.__module__]
-    told = inspect.cleandoc(cls.__doc__ or "").split("References:")[0].rstrip()
+    told = inspect.cleandoc(card.cls.__doc__ or "").split("References:")[0].rstrip()
     text, _, example = told.partition(">>>")
     parts = [f"# {card.title}", f"{card.summary[0].upper()}{card.summary[1:]}.", _lists(text)]
     facts = [("Where it ends", card.limit), ("Not for", card.fails), ("Lecture", card.lecture)]
@@ -45,10 +44,10 @@ def algorithm_page(card: Any) -> str:
     parts.append("\n".join(["| | |", "|---|---|", *(f"| **{a}** | {b} |" for a, b in facts if b)]))
     if example:
         parts.append(f"```pycon\n>>>{example.rstrip()}\n```")
-    theory = [(name, getattr(module, name)) for name in FORMS if hasattr(module, name)]
+    theory = [(name, form.__doc__) for name, form in method(card.name).closed_forms().items() if form.__doc__]
     if theory:
         parts.append("## What theory says, in closed form")
-        parts += [f"**`{name}`** {inspect.cleandoc(f.__doc__ or '')}" for name, f in theory]
+        parts += [f"**`{name}`** {inspect.cleandoc(doc)}" for name, doc in theory]
     parts += ["## A picture", f"![A run beside its forecast]({card.name}.svg)", f"```python\n{picture_code(card)}```"]
     parts.append("## References")
     parts += [f"- {reference.text()}" for reference in card.references] or ["- The lectures."]
@@ -100,7 +99,12 @@ def api_page() -> str:
 
 
 def _own(module: Any) -> list[str]:
-    return [n for n, v in vars(module).items() if not n.startswith("_") and inspect.isfunction(v)]
+    """Functions, and classes that are made there."""
+
+    def own(value: Any) -> bool:
+        return inspect.isfunction(value) or (inspect.isclass(value) and value.__module__ == module.__name__)
+
+    return [name for name, value in vars(module).items() if not name.startswith("_") and own(value)]
 
 
 def _entry(prefix: str, name: str, value: Any) -> str:

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from fedpoint.core.algorithm import Algorithm
+
 ROUNDS, REPEATS, AGENTS = 60, 20, 8
 FILE = "examples.csv"
 WHAT = ("run", "forecast", "floor", "bias2")
@@ -54,13 +56,17 @@ def code(name: str, network: bool) -> str:
     )
 
 
-def computed(name: str) -> dict[str, np.ndarray]:
-    """The mean error of the runs and the forecast, (ROUNDS + 1,); floor and bias^2, (1,)."""
+def method(name: str) -> Algorithm:
+    """The method as it is called."""
     import fedpoint as fp
 
-    method = eval(CALLS[name], {"fp": fp})
+    return eval(CALLS[name], {"fp": fp})
+
+
+def computed(name: str) -> dict[str, np.ndarray]:
+    """The mean error of the runs and the forecast, (ROUNDS + 1,); floor and bias^2, (1,)."""
     made: dict[str, Any] = {}
-    exec(code(name, method.card.network), made)
+    exec(code(name, method(name).card.network), made)
     run, f = made["run"], made["f"]
     ends = {"floor": np.array([f.floor]), "bias2": np.array([f.bias2])}
     return {"run": run.error.mean(0), "forecast": np.asarray(f.curve(ROUNDS)), **ends}
