@@ -27,7 +27,7 @@ from fedpoint.engine.exchange import Exchange
 from fedpoint.engine.state import SCHEDULE, Message, Records, RunState
 from fedpoint.experiment.experiment import HISTORY_BYTES, Experiment
 from fedpoint.graphs.network import Network
-from fedpoint.problems.any_model import AnyModel
+from fedpoint.problems.any_model import AnyModel, Heard
 from fedpoint.timing.base import Context, Timing
 from fedpoint.timing.mail import power_of_two
 from fedpoint.timing.schedule import Synchronous
@@ -171,7 +171,8 @@ class AnyModelSession(Engine):
         if self.fitted_in[r, i] == 0 or self.exchange.neighbours[i] == 0:
             return self.task.fit(i, state)
         exchange = self.exchange
-        return self.task.fit(i, state, exchange.points[i], self.heard[r, exchange.own(i)], exchange.weights(i))
+        heard = Heard(exchange.points[i], self.heard[r, exchange.own(i)], exchange.weights(i))
+        return self.task.fit(i, state, heard)
 
     def _work(self, r: int, active: np.ndarray) -> None:
         """Fit the active nodes to what they have heard, and send what they say."""

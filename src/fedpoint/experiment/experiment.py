@@ -170,8 +170,8 @@ class Experiment:
     def _check_any_model(self) -> None:
         if self.algorithm.fits_any_model is False:
             raise FedpointError(
-                f"{self.algorithm.card.title} cannot run with models that only fit and predict: use "
-                "fp.FedRelax(coupling=...)"
+                f"AnyModel has no fields: {self.algorithm.card.title} cannot run with models that only fit and predict; "
+                "use fp.FedRelax(coupling=...)"
             )
         others = {"participation": self.participation, "start": self.start, "exact": self.exact or None}
         for name, value in others.items():

@@ -8,13 +8,43 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeGuard
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.problems.base import check_finite, numbers
-from fedpoint.problems.least_squares import split_agents
+from fedpoint.problems.least_squares import AgentArrays, split_agents
+
+
+class Predictor(Protocol):
+    """A model that is fitted to rows and predicts others, as scikit-learn's do."""
+
+    def fit(self, X: np.ndarray, y: np.ndarray, **weights: np.ndarray) -> Self: ...
+
+    def predict(self, X: np.ndarray) -> np.ndarray: ...
+
+
+class Classifier(Predictor, Protocol):
+    """One that also tells how likely each class is."""
+
+    classes_: np.ndarray
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray: ...
+
+
+class Heard(NamedTuple):
+    """What neighbours say: points (n, d), labels as numbers (n,) or probabilities (n, classes), and weights (n,)."""
+
+    points: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+
+
+Models: TypeAlias = Predictor | list[Predictor] | tuple[Predictor, ...] | Mapping[str, Predictor]
+Node: TypeAlias = str | int  # by name or number
+Shared: TypeAlias = ArrayLike | Mapping[tuple[Node, Node], ArrayLike]
 
 COPIES = 10  # of the heaviest row, where weights are imitated by repeating rows
 NOTHING = 1e-12  # of an own row's weight: a row that weighs less is left out
@@ -46,9 +76,16 @@ class AnyModel:
     made of the nearest rows that weigh as much as k own ones.
     """
 
-    def __init__(self, X, y, groups=None, models=None, shared=None, copies: int | None = None):
-        given = list(models.values()) if isinstance(models, Mapping) else models
-        self.classes = _classes(y, groups) if _classifies(given) else None
+    def __init__(
+        self,
+        X: AgentArrays,
+        y: AgentArrays,
+        groups: ArrayLike | None = None,
+        models: Models | None = None,
+        shared: Shared | None = None,
+        copies: int | None = None,
+    ):
+        self.classes = _classes(y, groups) if _classifies(_listed(models)) else None
         codes = y if self.classes is None else _coded(y, groups, self.classes)
         self.X, self.y, self.names = split_agents(X, codes, groups)
         self.models = self._checked_models(models)
@@ -63,12 +100,6 @@ class AnyModel:
     def agents(self) -> int:
         return len(self.names)
 
-    @property
-    def oracle(self) -> Any:
-        raise FedpointError(
-            "AnyModel has no fields, only models that are fitted: it runs with fp.FedRelax on a network"
-        )
-
     def local_rows(self) -> np.ndarray:
         return np.array([len(X) for X in self.X])
 
@@ -82,7 +113,7 @@ class AnyModel:
 
     # What is given, checked
 
-    def _checked_models(self, models: Any) -> list[Any]:
+    def _checked_models(self, models: Models | None) -> list[Predictor]:
         from fedpoint.problems import neighbours
 
         if isinstance(models, Mapping):
@@ -96,10 +127,11 @@ class AnyModel:
             if len(models) != self.agents:
                 raise FedpointError(f"{len(models)} models for {self.agents} nodes: give one each, or one for all")
         else:
-            models = [models] * self.agents
+            models = _listed(models) * self.agents
         kinds = {_classifies([model]) for model in models}
         if len(kinds) > 1:
             raise FedpointError("models are classifiers at some nodes and regressors at others: they cannot agree")
+        self._kinds = [type(model).__name__ for model in models]
         ready = [neighbours.weighted(model) for model in models]
         for name, model in zip(self.names, ready, strict=True):
             if weights_name(model) is None and neighbours.inside(model):
@@ -109,16 +141,15 @@ class AnyModel:
                 )
         return ready
 
-    def node(self, name: Any) -> int:
+    def node(self, name: Node) -> int:
         """The number of a node that is given by name or by number; where a number is a name too, it is the name."""
         if str(name) in self.names:
             return self.names.index(str(name))
-        whole = isinstance(name, int | np.integer) and not isinstance(name, bool)
-        if whole and 0 <= name < self.agents:
+        if isinstance(name, int | np.integer) and not isinstance(name, bool) and 0 <= name < self.agents:
             return int(name)
         raise FedpointError(f"there is no node {name}: the nodes are {', '.join(self.names[:8])}")
 
-    def _share(self, shared: Any) -> None:
+    def _share(self, shared: Shared | None) -> None:
         if shared is None:
             raise FedpointError(
                 "there are no shared points: give shared=points, at which neighbours compare predictions, or "
@@ -138,7 +169,7 @@ class AnyModel:
                 raise FedpointError(f"{where} has shared points twice: give them once")
             self.edge_points[i, j] = self._checked_points(f"shared points of {where}", points)
 
-    def _checked_points(self, what: str, points: Any) -> np.ndarray:
+    def _checked_points(self, what: str, points: ArrayLike) -> np.ndarray:
         points = numbers(what, points)
         if points.ndim != 2 or points.shape[1] != self.columns or not len(points):
             raise FedpointError(
@@ -147,7 +178,7 @@ class AnyModel:
         check_finite(what, points)
         return points
 
-    def check_rows(self, X: Any) -> np.ndarray:
+    def check_rows(self, X: ArrayLike) -> np.ndarray:
         """Rows to predict, checked."""
         X = numbers("X", X)
         if X.ndim != 2 or X.shape[1] != self.columns:
@@ -162,18 +193,19 @@ class AnyModel:
         """Whether some model has a random state of its own to be set."""
         return any(_states(model) for model in self.models)
 
-    def fit(self, k: int, state: int, points: Any = None, labels: Any = None, weights: Any = None) -> Any:
-        """The model of node k, fitted to its own rows (weight 1 each) and to points with the labels and weights given.
+    def fit(self, k: int, state: int, heard: Heard | None = None) -> Predictor:
+        """The model of node k, fitted to its own rows (weight 1 each) and to what it heard.
 
-        Labels are numbers (n,), or probabilities (n, classes). `state` is the random state, where the model has none.
+        `state` is the random state, where the model has none.
         """
         X, y, w = self.X[k], self.y[k], np.ones(len(self.y[k]))
-        if points is not None:
+        if heard is not None:
+            points, labels, weights = heard
             if self.classes is not None:  # a row for each class
                 C = len(self.classes)
-                weights = (np.asarray(weights)[:, None] * labels).ravel()
+                weights = (weights[:, None] * labels).ravel()
                 points, labels = np.repeat(points, C, axis=0), np.tile(np.arange(float(C)), len(points))
-            some = np.asarray(weights) > NOTHING
+            some = weights > NOTHING
             X, y = np.concatenate([X, points[some]]), np.concatenate([y, labels[some]])
             w = np.concatenate([w, weights[some]])
         target = y if self.classes is None else self.classes[y.astype(int)]
@@ -182,12 +214,9 @@ class AnyModel:
                 return _only_class(X, target)
             return _fit(_seeded(self.models[k], state), X, target, w, self.copies)
         except Exception as error:
-            raise FedpointError(f"node {self.names[k]}: {self._kind(k)} could not be fitted: {error}") from error
+            raise FedpointError(f"node {self.names[k]}: {self._kinds[k]} could not be fitted: {error}") from error
 
-    def _kind(self, k: int) -> str:
-        return type(getattr(self.models[k], "model", self.models[k])).__name__
-
-    def say(self, k: int, model: Any, X: np.ndarray) -> np.ndarray:
+    def say(self, k: int, model: Predictor, X: np.ndarray) -> np.ndarray:
         """What node k's model predicts: numbers (n,), or probabilities of all classes (n, classes)."""
         try:
             said = np.asarray(model.predict(X), float) if self.classes is None else self._probabilities(model, X)
@@ -195,15 +224,15 @@ class AnyModel:
         except FedpointError:
             raise
         except Exception as error:
-            raise FedpointError(f"node {self.names[k]}: {self._kind(k)} could not predict: {error}") from error
+            raise FedpointError(f"node {self.names[k]}: {self._kinds[k]} could not predict: {error}") from error
         if not np.isfinite(said).all():
-            raise FedpointError(f"node {self.names[k]}: {self._kind(k)} predicts NaN or inf")
+            raise FedpointError(f"node {self.names[k]}: {self._kinds[k]} predicts NaN or inf")
         return said
 
-    def _probabilities(self, model: Any, X: np.ndarray) -> np.ndarray:
+    def _probabilities(self, model: Predictor, X: np.ndarray) -> np.ndarray:
         """A model that has no probabilities is sure of its label."""
         assert self.classes is not None
-        if not hasattr(model, "predict_proba"):
+        if not _gives_probabilities(model):
             return (np.asarray(model.predict(X))[:, None] == self.classes[None, :]).astype(float)
         all_ = np.zeros((len(X), len(self.classes)))
         all_[:, np.searchsorted(self.classes, model.classes_)] = model.predict_proba(X)
@@ -213,7 +242,7 @@ class AnyModel:
         """Node k's own targets as models predict them: (m_k,), or indicators (m_k, classes)."""
         return self.y[k] if self.classes is None else np.eye(len(self.classes))[self.y[k].astype(int)]
 
-    def local_loss(self, k: int, model: Any) -> float:
+    def local_loss(self, k: int, model: Predictor) -> float:
         """(1/m_k) sum_r |y_r - h(x_r)|^2; of classifiers, that of the probabilities (Brier's score)."""
         return float(((self.targets(k) - self.say(k, model, self.X[k])) ** 2).sum() / len(self.y[k]))
 
@@ -221,7 +250,7 @@ class AnyModel:
         """Predictions as a user knows them: numbers, or the likeliest classes."""
         return said if self.classes is None else self.classes[said.argmax(1)]
 
-    def measure(self, said: np.ndarray, y: Any) -> dict[str, float]:
+    def measure(self, said: np.ndarray, y: ArrayLike) -> dict[str, float]:
         """Metrics of predictions on held-out rows: mse, or accuracy and Brier's score."""
         y = np.asarray(y)
         if y.shape != (len(said),):
@@ -236,25 +265,36 @@ class AnyModel:
         }
 
 
-def _classifies(models: Any) -> bool:
-    """Whether these models (or one) are classifiers; each is checked to be a model."""
-    from sklearn.base import is_classifier
+def _listed(models: Models | None) -> list[Predictor]:
+    """One model for each node, or one for all."""
+    if models is None:
+        raise FedpointError("there are no models: give models=, for instance DecisionTreeRegressor(max_depth=4)")
+    if isinstance(models, Mapping):
+        return list(models.values())
+    return list(models) if isinstance(models, list | tuple) else [models]
+
+
+def _classifies(models: list[Predictor]) -> bool:
+    """Whether one of these models is a classifier; each is checked to be a model."""
+    from sklearn.base import BaseEstimator, is_classifier
 
     found = False
-    for model in models if isinstance(models, list | tuple) else [models]:
-        if model is None:
-            raise FedpointError("there are no models: give models=, for instance DecisionTreeRegressor(max_depth=4)")
+    for model in models:
         if isinstance(model, type):
             raise FedpointError(f"models: {model.__name__} is a class: give an object, {model.__name__}()")
-        for method in ("fit", "predict"):  # of the class too: some models can predict only once they are fitted
-            if not any(callable(getattr(place, method, None)) for place in (model, type(model))):
+        for method in ("fit", "predict"):  # in `dir` also where a model can predict only once it is fitted
+            if method not in dir(model):
                 raise FedpointError(f"models: {type(model).__name__} has no {method}: give models with fit and predict")
-        tagged = hasattr(model, "__sklearn_tags__")
-        found |= is_classifier(model) if tagged else hasattr(model, "predict_proba")
+        found |= is_classifier(model) if isinstance(model, BaseEstimator) else _gives_probabilities(model)
     return found
 
 
-def _flat(y: Any, groups: Any) -> np.ndarray:
+def _gives_probabilities(model: Predictor) -> TypeGuard[Classifier]:
+    """Models of one class may differ in it: scikit-learn's hide the method where their parameters forbid it."""
+    return hasattr(model, "predict_proba")
+
+
+def _flat(y: AgentArrays, groups: ArrayLike | None) -> np.ndarray:
     """Targets of all nodes, one after the other."""
     parts = [np.asarray(y)] if groups is not None else [np.asarray(part) for part in y]
     if any(part.ndim != 1 for part in parts) or not parts:
@@ -262,7 +302,7 @@ def _flat(y: Any, groups: Any) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _classes(y: Any, groups: Any) -> np.ndarray:
+def _classes(y: AgentArrays, groups: ArrayLike | None) -> np.ndarray:
     flat = _flat(y, groups)
     if np.issubdtype(flat.dtype, np.number):
         check_finite("y", flat)
@@ -275,39 +315,43 @@ def _classes(y: Any, groups: Any) -> np.ndarray:
     return classes
 
 
-def _coded(y: Any, groups: Any, classes: np.ndarray) -> Any:
+def _coded(y: AgentArrays, groups: ArrayLike | None, classes: np.ndarray) -> AgentArrays:
     """Labels as the numbers of their classes."""
     if groups is not None:
         return np.searchsorted(classes, np.asarray(y)).astype(float)
     return [np.searchsorted(classes, np.asarray(part)).astype(float) for part in y]
 
 
-def weights_name(model: Any) -> str | None:
+def weights_name(model: Predictor) -> str | None:
     """How a model's fit calls the sample weights; None where it takes none. Pipelines hand them to their last step."""
     parameters = inspect.signature(model.fit).parameters
     if "sample_weight" in parameters:
         return "sample_weight"
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return None
-    if getattr(model, "steps", None):
-        step, last = model.steps[-1]
-        inner = weights_name(last) if hasattr(last, "fit") else None
+    inside = parameters_of(model, deep=False)
+    if inside.get("steps"):
+        step, last = inside["steps"][-1]
+        inner = None if isinstance(last, str) else weights_name(last)
         return None if inner is None else f"{step}__{inner}"
-    parts = [getattr(model, name, None) for name in ("estimator", "regressor", "final_estimator")]
-    parts += [part for _, part in getattr(model, "estimators", [])]  # of votes and stacks
-    names = {weights_name(part) for part in parts if hasattr(part, "fit")}
+    parts = [inside.get(name) for name in ("estimator", "regressor", "final_estimator")]
+    parts += [part for _, part in inside.get("estimators", [])]  # of votes and stacks
+    names = {weights_name(part) for part in parts if not (part is None or isinstance(part, str))}
     return "sample_weight" if names == {"sample_weight"} else None
 
 
-def _states(model: Any) -> list[str]:
+def parameters_of(model: Predictor, deep: bool) -> dict[str, Any]:
+    """A model's parameters by name, with those of the models in it; none where it does not tell."""
+    return model.get_params(deep=deep) if hasattr(model, "get_params") else {}
+
+
+def _states(model: Predictor) -> list[str]:
     """Names of the random states that are not given."""
-    if not hasattr(model, "get_params"):
-        return []
-    given = model.get_params(deep=True)
+    given = parameters_of(model, deep=True)
     return sorted(n for n, v in given.items() if (n == "random_state" or n.endswith("__random_state")) and v is None)
 
 
-def _seeded(model: Any, state: int) -> Any:
+def _seeded(model: Predictor, state: int) -> Predictor:
     """A copy that is not fitted, with its open random states set."""
     from sklearn.base import clone
 
@@ -316,7 +360,7 @@ def _seeded(model: Any, state: int) -> Any:
     return fresh.set_params(**dict.fromkeys(names, state)) if names else fresh
 
 
-def _fit(model: Any, X: np.ndarray, y: np.ndarray, weights: np.ndarray, copies: int) -> Any:
+def _fit(model: Predictor, X: np.ndarray, y: np.ndarray, weights: np.ndarray, copies: int) -> Predictor:
     """Fit with weights, or with as many copies of each row."""
     if (weights == 1).all():
         model.fit(X, y)
@@ -348,7 +392,7 @@ def copies_of(weights: np.ndarray, copies: int) -> np.ndarray:
     return np.diff(np.floor(total + 0.5 - 1e-9).astype(int))
 
 
-def _only_class(X: np.ndarray, y: np.ndarray) -> Any:
+def _only_class(X: np.ndarray, y: np.ndarray) -> Predictor:
     """A model that has seen one class only; many models refuse to be fitted to it."""
     from sklearn.dummy import DummyClassifier
 

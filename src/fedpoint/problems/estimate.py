@@ -81,7 +81,7 @@ class Estimates:
     def __str__(self) -> str:
         lines = [f"{self.draws} draws at each agent, {self.confidence:.0%} intervals"]
         for name in ("nu", "delta", "heterogeneity", "nu_k", "delta_k", "beta2_k", "sigma2_k"):
-            e = getattr(self, name)
+            e = vars(self)[name]
             if e is None:
                 lines.append(f"  {name:<14}not determined")
             elif np.ndim(e.value) == 0:
@@ -127,7 +127,7 @@ def estimate_constants(
         raise FedpointError(f"draws must be a whole number, at least 20; got {draws!r}")
     if not 0.5 <= confidence < 1:
         raise FedpointError(f"confidence must be at least 0.5 and below 1, got {confidence!r}")
-    if not hasattr(problem, "oracle"):
+    if not isinstance(problem, Problem):
         raise FedpointError(f"the problem must be one of fp.problems, or your own fp.problems.Problem; got {problem!r}")
     point = problem.start() if at is None else at
     d = sum(np.size(a) for a in jax.tree.leaves(point))

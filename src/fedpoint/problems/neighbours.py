@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+from sklearn.pipeline import Pipeline
+
+from fedpoint.problems.any_model import Predictor, parameters_of
 
 
 class _Weighted(BaseEstimator):
@@ -17,29 +21,29 @@ class _Weighted(BaseEstimator):
     rows with k as it was would make neighbourhoods smaller. With equal weights it is the model itself.
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: KNeighborsRegressor | KNeighborsClassifier):
         self.model = model
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         X, y = np.asarray(X, dtype=float), np.asarray(y)
         weight = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
         some = weight > 0
         self.model_ = clone(self.model).fit(X[some], y[some])
-        self.weight_: Any = None if (weight[some] == 1).all() else weight[some]
+        self.equal_, self.weight_ = bool((weight[some] == 1).all()), weight[some]
         self.rows_ = int(some.sum())
         self.values_ = self._values(y[some])
         return self
 
-    def _values(self, y):
+    def _values(self, y: np.ndarray) -> np.ndarray:
         return np.asarray(y, dtype=float)[:, None]
 
-    def _average(self, X):
+    def _average(self, X: ArrayLike) -> np.ndarray:
         """(n, columns of the values): the weighted mean over each row's neighbourhood."""
         distance, index, share = self._neighbourhood(X)
         near = share * self.weight_[index] * self._kernel(distance, share)
         return np.einsum("qn,qnc->qc", near / near.sum(1, keepdims=True), self.values_[index])
 
-    def _neighbourhood(self, X):
+    def _neighbourhood(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Distances and numbers of the rows nearby, and how much of each is in the neighbourhood."""
         k, count = float(self.model_.n_neighbors), min(2 * self.model_.n_neighbors, self.rows_)
         while True:
@@ -49,7 +53,7 @@ class _Weighted(BaseEstimator):
                 return distance, index, np.clip((k - before) / (after - before), 0.0, 1.0)
             count = min(2 * count, self.rows_)
 
-    def _kernel(self, distance, share):
+    def _kernel(self, distance: np.ndarray, share: np.ndarray) -> np.ndarray:
         """The model's own `weights`, by distance."""
         kind = self.model_.weights
         if callable(kind):
@@ -83,37 +87,37 @@ class WeightedNeighborsRegressor(RegressorMixin, _Weighted):
     array([3.])
     """
 
-    def predict(self, X):
-        return self.model_.predict(X) if self.weight_ is None else self._average(X)[:, 0]
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        return self.model_.predict(X) if self.equal_ else self._average(X)[:, 0]
 
 
 class WeightedNeighborsClassifier(ClassifierMixin, _Weighted):
     """`KNeighborsClassifier` with sample weights."""
 
-    def _values(self, y):
+    def _values(self, y: np.ndarray) -> np.ndarray:
         self.classes_ = self.model_.classes_
         return (y[:, None] == self.classes_[None, :]).astype(float)
 
-    def predict_proba(self, X):
-        return self.model_.predict_proba(X) if self.weight_ is None else self._average(X)
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        return self.model_.predict_proba(X) if self.equal_ else self._average(X)
 
-    def predict(self, X):
+    def predict(self, X: ArrayLike) -> np.ndarray:
         return self.classes_[self.predict_proba(X).argmax(1)]
 
 
-def weighted(model: Any) -> Any:
+def weighted(model: Predictor) -> Predictor:
     """Nearest neighbours with weights, also as the last step of a pipeline; every other model as it is."""
     if isinstance(model, KNeighborsRegressor):
         return WeightedNeighborsRegressor(model)
     if isinstance(model, KNeighborsClassifier):
         return WeightedNeighborsClassifier(model)
-    steps = getattr(model, "steps", None)
+    steps = model.steps if isinstance(model, Pipeline) else None
     if steps and (last := weighted(steps[-1][1])) is not steps[-1][1]:
         return clone(model).set_params(**{steps[-1][0]: last})
     return model
 
 
-def inside(model: Any) -> bool:
+def inside(model: Predictor) -> bool:
     """Whether there are plain nearest neighbours somewhere in a model of models."""
-    parts = model.get_params(deep=True).values() if hasattr(model, "get_params") else ()
+    parts = parameters_of(model, deep=True).values()
     return any(isinstance(p, KNeighborsRegressor | KNeighborsClassifier) for p in parts)

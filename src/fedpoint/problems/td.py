@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -178,7 +178,7 @@ class TD(LinearFields):
         self,
         mdps: Sequence[MDP],
         features: ArrayLike,
-        gamma: float,
+        gamma: float = 0.95,
         policy: ArrayLike | None = None,
         sampling: str = "iid",
         weights: ArrayLike | None = None,
@@ -317,6 +317,15 @@ def _closed(edges: np.ndarray) -> np.ndarray:
     return np.where(edges >= edges[-1], 2.0, edges)
 
 
+class EvaluationOptions(TypedDict):
+    """Arguments of `TD` that worlds made at random have too."""
+
+    gamma: NotRequired[float]
+    policy: NotRequired[ArrayLike | None]
+    sampling: NotRequired[str]
+    weights: NotRequired[ArrayLike | None]
+
+
 def garnet(
     states: int = 30,
     actions: int = 2,
@@ -324,17 +333,15 @@ def garnet(
     dim: int = 8,
     agents: int = 100,
     heterogeneity: float = 0.0,
-    gamma: float = 0.95,
-    policy: ArrayLike | None = None,
-    sampling: str = "iid",
-    weights: ArrayLike | None = None,
     seed: int = 0,
+    **options: Unpack[EvaluationOptions],
 ) -> TD:
     """TD on Garnet problems: random MDPs, alike up to `heterogeneity`.
 
     From every state and action `branching` states may follow, with probabilities cut at random; rewards are uniform
     in [0, 1]; features are random directions, phi(s) of length 1. Agent k has (1 - heterogeneity) times the common
-    transitions and rewards, and heterogeneity times its own: at 0 all are the same, at 1 nothing is common.
+    transitions and rewards, and heterogeneity times its own: at 0 all are the same, at 1 nothing is common. The options
+    are those of `TD`: gamma, policy, sampling, weights.
     """
     if min(states, actions, branching, dim, agents) < 1 or branching > states:
         raise FedpointError("garnet needs at least one state, action, branch, dimension and agent; branching <= states")
@@ -347,7 +354,7 @@ def garnet(
     for own in rng.spawn(agents):
         P_k, R_k = garnet_mdp(states, actions, branching, own) if heterogeneity > 0 else (P, R)
         mdps.append(MDP(P + heterogeneity * (P_k - P), R + heterogeneity * (R_k - R)))
-    return TD(mdps, features, gamma, policy, sampling, weights)
+    return TD(mdps, features, **options)
 
 
 def random_features(states: int, dim: int, rng: np.random.Generator) -> np.ndarray:

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
+from typing import Protocol, TypeAlias, Unpack
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.problems.mdp import MDP, as_policy, chain_of
-from fedpoint.problems.td import TD, random_features
+from fedpoint.problems.td import TD, EvaluationOptions, random_features
 
-Success = float | Sequence[float]
+Success: TypeAlias = float | Sequence[float]
+Features: TypeAlias = ArrayLike | None
+Outcome: TypeAlias = tuple[
+    float, int, float, bool
+]  # its chance, the state that is reached, the reward, whether it ends
+
+
+class World(Protocol):
+    """What is read of an environment of Gymnasium's toy text."""
+
+    P: dict[int, dict[int, list[Outcome]]]
+    initial_state_distrib: np.ndarray
+
+
+class ToyText(Protocol):
+    @property
+    def unwrapped(self) -> World: ...
 
 
 def frozen_lake(
@@ -19,12 +37,9 @@ def frozen_lake(
     size: int = 4,
     success: Success = (0.5, 0.9),
     maps: str = "random",
-    features: Any = None,
-    gamma: float = 0.95,
-    policy: Any = None,
-    sampling: str = "iid",
-    weights=None,
+    features: Features = None,
     seed: int = 0,
+    **options: Unpack[EvaluationOptions],
 ) -> TD:
     """TD on Gymnasium's FrozenLake.
 
@@ -34,8 +49,8 @@ def frozen_lake(
             per agent, or one per agent.
         maps: "random": a lake of its own for each agent; "same": one random lake for all.
         features: None for one per state that some agent visits, a number of random directions, or (S, d).
-        policy: as in `TD`; default: drawn at random from the seed, and shared. (Under the uniform policy slips would
-            change nothing.)
+        options: those of `TD`: gamma, policy, sampling, weights. The default policy is drawn at random
+            from the seed, and shared. (Under the uniform policy slips would change nothing.)
     """
     if maps not in ("random", "same"):
         raise FedpointError(f'maps must be "random" or "same", got {maps!r}')
@@ -48,47 +63,41 @@ def frozen_lake(
         mdp_of(module.FrozenLakeEnv(desc=lake, is_slippery=True, success_rate=float(p)))
         for lake, p in zip(lakes, chances, strict=True)
     ]
-    return _evaluation(mdps, features, gamma, policy, sampling, weights, rng)
+    return _evaluation(mdps, features, rng, options)
 
 
 def cliff_walking(
     agents: int = 10,
     success: Success = (0.5, 0.9),
-    features: Any = None,
-    gamma: float = 0.95,
-    policy: Any = None,
-    sampling: str = "iid",
-    weights=None,
+    features: Features = None,
     seed: int = 0,
+    **options: Unpack[EvaluationOptions],
 ) -> TD:
     """TD on Gymnasium's CliffWalking; where a step fails, any action happens. Arguments as in `frozen_lake`."""
-    env = _gymnasium("cliffwalking").CliffWalkingEnv()
-    return _slipping(env, agents, success, features, gamma, policy, sampling, weights, seed)
+    env, rng = _gymnasium("cliffwalking").CliffWalkingEnv(), np.random.default_rng(seed)
+    return _slipping(env, _successes(success, agents, rng), features, rng, options)
 
 
 def taxi(
     agents: int = 10,
     success: Success = (0.5, 0.9),
-    features: Any = 16,
-    gamma: float = 0.95,
-    policy: Any = None,
-    sampling: str = "iid",
-    weights=None,
+    features: Features = 16,
     seed: int = 0,
+    **options: Unpack[EvaluationOptions],
 ) -> TD:
     """TD on Gymnasium's Taxi; where a step fails, any action happens. Arguments as in `frozen_lake`."""
-    env = _gymnasium("taxi").TaxiEnv()
-    return _slipping(env, agents, success, features, gamma, policy, sampling, weights, seed)
+    env, rng = _gymnasium("taxi").TaxiEnv(), np.random.default_rng(seed)
+    return _slipping(env, _successes(success, agents, rng), features, rng, options)
 
 
-def _slipping(env, agents, success, features, gamma, policy, sampling, weights, seed) -> TD:
-    rng = np.random.default_rng(seed)
+def _slipping(
+    env: ToyText, chances: np.ndarray, features: Features, rng: np.random.Generator, options: EvaluationOptions
+) -> TD:
     mdp = mdp_of(env)
-    mdps = [slip(mdp, p) for p in _successes(success, agents, rng)]
-    return _evaluation(mdps, features, gamma, policy, sampling, weights, rng)
+    return _evaluation([slip(mdp, p) for p in chances], features, rng, options)
 
 
-def _gymnasium(name: str) -> Any:
+def _gymnasium(name: str) -> ModuleType:
     try:
         import importlib
 
@@ -97,7 +106,7 @@ def _gymnasium(name: str) -> Any:
         raise FedpointError(f"this needs Gymnasium: pip install 'fedpoint[rl]' ({error})") from None
 
 
-def mdp_of(env: Any) -> MDP:
+def mdp_of(env: ToyText) -> MDP:
     """The MDP of a toy-text environment, from its table `env.unwrapped.P` and its initial distribution."""
     table = env.unwrapped.P
     S, A = len(table), len(table[0])
@@ -144,12 +153,13 @@ def _successes(success: Success, agents: int, rng: np.random.Generator) -> np.nd
     return chances
 
 
-def _evaluation(mdps, features, gamma, policy, sampling, weights, rng) -> TD:
+def _evaluation(mdps: list[MDP], features: Features, rng: np.random.Generator, options: EvaluationOptions) -> TD:
     S, A = mdps[0].states, mdps[0].actions
-    policy = rng.dirichlet(np.ones(A), S) if policy is None else as_policy(policy, S, A)
+    given = options.get("policy")
+    policy = options["policy"] = rng.dirichlet(np.ones(A), S) if given is None else as_policy(given, S, A)
     if features is None:
         visited = np.any([chain_of(m, policy, str(k)).stationary > 0 for k, m in enumerate(mdps)], axis=0)
         features = np.eye(S)[:, visited]
     elif isinstance(features, int):
         features = random_features(S, features, rng)
-    return TD(mdps, features, gamma, policy, sampling, weights)
+    return TD(mdps, features, **options)
