@@ -12,18 +12,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.theory.krylov import Krylov
-from fedpoint.theory.moments import Second, _move
+from fedpoint.theory.moments import Moving, Second, Space, _move
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.steady import NoLimit, Steady
+
+if TYPE_CHECKING:
+    from fedpoint.problems.base import Oracle
+    from fedpoint.results.forecast import Forecast
 
 LONGEST = 1 << 20  # rounds that are looked ahead
 LONGEST_PATH = 1 << 14  # the same where every round of the mean path is computed
@@ -57,7 +61,7 @@ class Uncomputable(FedpointError):
     """No expected curve can be had here; the message says why."""
 
 
-def exactly(forecast: Any) -> bool:
+def exactly(forecast: Forecast) -> bool:
     """Second moments come from the operator; asked without looking for a limit."""
     return bool(forecast.noise_if_settled == "exact")
 
@@ -68,7 +72,7 @@ def exactly(forecast: Any) -> bool:
 class Powers:
     """<W, A^t S> at any t: a Krylov basis grown until the values at t = 1, 2, 4, ... stand still."""
 
-    def __init__(self, apply: Callable, S: np.ndarray, W: np.ndarray, accuracy: float):
+    def __init__(self, apply: Callable[[np.ndarray], np.ndarray], S: np.ndarray, W: np.ndarray, accuracy: float):
         self.space, last, before = Krylov(apply, S), None, 0.0
         while True:
             self.space.extend(self.space.steps + 10)
@@ -107,7 +111,7 @@ class Powers:
 class MeanPath:
     """|E w_t - w*|^2 as it is measured, computed as far as asked for."""
 
-    def __init__(self, forecast: Any):
+    def __init__(self, forecast: Forecast):
         self.forecast, self.x, self.values = forecast, forecast.origin, np.zeros(0)
 
     def at(self, t: int) -> float:
@@ -134,7 +138,7 @@ class Curve:
     longest: int
 
 
-def affine_curve(forecast: Any, accuracy: float) -> Curve:
+def affine_curve(forecast: Forecast, accuracy: float) -> Curve:
     """Where the round is affine: all from one basis, begun at the start; its powers end at the floor by themselves."""
     f, s = forecast, forecast.setting
     x = f.origin
@@ -150,7 +154,7 @@ def affine_curve(forecast: Any, accuracy: float) -> Curve:
     return Curve(powers.at, 0.0 if moving else end, LONGEST)
 
 
-def curve_of(forecast: Any, accuracy: float) -> Curve:
+def curve_of(forecast: Forecast, accuracy: float) -> Curve:
     """For settings whose floor is known; a `NoLimit` or an infinite floor where it diverges."""
     f = forecast
     s: Setting = f.setting
@@ -171,6 +175,7 @@ def curve_of(forecast: Any, accuracy: float) -> Curve:
         powers, end = Powers(steady.second, start, W, accuracy), float((W * start).sum())
         return Curve(lambda t: path.at(t) + end - powers.at(t), f.floor, LONGEST_PATH)
     rate, variance = f.rate_ms, f.variance
+    assert rate is not None and variance is not None  # the floor is known
     return Curve(lambda t: path.at(t) + variance * (1 - rate**t), f.floor, LONGEST_PATH)
 
 
@@ -196,8 +201,8 @@ def thinned(last: int) -> np.ndarray:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _walk(oracle, space, exact, moving, S, W):
-    def go(S, _):
+def _walk(oracle: Oracle, space: Space, exact: bool, moving: Moving, S: Array, W: Array) -> tuple[Array, Array]:
+    def go(S: Array, _: None) -> tuple[Array, Array]:
         S = _move(oracle, space, exact, moving, S)
         return S, jnp.vdot(W, S)
 
@@ -213,7 +218,7 @@ def longest_walk(setting: Setting) -> int:
     return LONGEST_WALK if setting.size > LARGE else LONGEST_PATH
 
 
-def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | None, np.ndarray]:
+def walk(forecast: Forecast, target: float, limit: int) -> tuple[float, str, float | None, np.ndarray]:
     """(rounds, why, level, values): the expected curve by moving second moments, as far as it can matter."""
     f, s = forecast, forecast.setting
     path = MeanPath(f)
@@ -231,6 +236,7 @@ def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | 
     limit, asked = min(limit, 3 * arrived + 2 * CHUNK), limit  # what takes much longer waits for its variance
     affine = s.problem.linear and s.affine
     x = f.origin if affine else f.state
+    assert x is not None and f.optimum is not None
     second = Second(s, x)
     gap = s.read(x) - f.optimum if affine else np.zeros_like(f.optimum)
     W = Steady(s, x, second, f.reading).weight(f.measured(gap))
@@ -258,16 +264,17 @@ def walk(forecast: Any, target: float, limit: int) -> tuple[float, str, float | 
     return math.inf, "slow" if limit == asked else "floor", found[-1], np.array(found)
 
 
-def unbiased(forecast: Any) -> bool:
+def unbiased(forecast: Forecast) -> bool:
     """Whether w* stays where it is: then no curve settles above it. Methods that remember are taken to be so."""
-    s = forecast.setting
-    if s.m0.size or s.u0.size != len(forecast.optimum):
+    s, w = forecast.setting, forecast.optimum
+    assert w is not None
+    if s.m0.size or s.u0.size != len(w):
         return True
-    moved = np.abs(s.step(forecast.optimum) - forecast.optimum).max()
-    return bool(moved <= 1e-9 * (1 + np.abs(forecast.optimum).max()))
+    moved = np.abs(s.step(w) - w).max()
+    return bool(moved <= 1e-9 * (1 + np.abs(w).max()))
 
 
-def follow(forecast: Any, target: float, limit: int) -> tuple[float, str, float | None, np.ndarray]:
+def follow(forecast: Forecast, target: float, limit: int) -> tuple[float, str, float | None, np.ndarray]:
     """(rounds, why, level, values) where nothing is random: the path itself is the curve.
 
     It is gone along until it is below the target, grows, or until its present pace does not bring it there within the
@@ -300,7 +307,7 @@ def follow(forecast: Any, target: float, limit: int) -> tuple[float, str, float 
 # One step, and the best one.
 
 
-def attempt(forecast: Any, step: float, target: float, limit: int) -> Trial:
+def attempt(forecast: Forecast, step: float, target: float, limit: int) -> Trial:
     """Does this step reach the target within the limit, and when?"""
     f, s = forecast, forecast.setting
     if s.adaptive or s.scheduled:
@@ -330,7 +337,9 @@ def attempt(forecast: Any, step: float, target: float, limit: int) -> Trial:
     return Trial(step, rounds, "", curve.floor, float(values[-1]), times, values)
 
 
-def best_step(evaluate: Callable[[float], Trial], guess: float, target: float, most: int = 12) -> tuple[Trial, list]:
+def best_step(
+    evaluate: Callable[[float], Trial], guess: float, target: float, most: int = 12
+) -> tuple[Trial, list[Trial]]:
     """The step that reaches the target in the fewest rounds, and all trials on the way; of equals, the one that gets
     furthest. `guess` is where to look first.
 

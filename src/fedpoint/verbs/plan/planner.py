@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypedDict, Unpack
 
 import jax
@@ -43,9 +43,9 @@ class FixedOptions(TypedDict, total=False):
     start: Model
     exact: bool
     seed: int
-    channel: Channel | None
-    gather: Gather | None
-    share: str | Iterable[str] | None
+    channel: Channel
+    gather: Gather
+    share: str | Sequence[str] | None
 
 
 class Options(GoalOptions, FixedOptions, total=False):
