@@ -7,11 +7,15 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from fedpoint.cli import options
+
+if TYPE_CHECKING:
+    from fedpoint.config.plans import Overrides
+    from fedpoint.results.plan import Progress
 
 SECONDS = 3.0  # between two lines of progress
 
@@ -32,18 +36,14 @@ SECONDS = 3.0  # between two lines of progress
 @options.quiet
 def plan(
     file: Path,
-    target: float | None,
-    budget: float | None,
-    minimise: str | None,
-    measure: str | None,
     verify: bool,
     top: int,
     repeats: int,
-    seed: int | None,
     figure: Path | None,
     no_figure: bool,
     as_json: bool,
     quiet: bool,
+    **instead: Unpack[Overrides],
 ) -> None:
     """Choose method, step, local steps, participation and rounds for the [problem] of FILE.toml and the target in
     its [plan], at the least cost: from forecasts, not from runs.
@@ -53,7 +53,7 @@ def plan(
     from fedpoint.config.plans import read_plan
     from fedpoint.verbs.plan import plan as make
 
-    asked = read_plan(file, target=target, budget=budget, minimise=minimise, measure=measure, seed=seed)
+    asked = read_plan(file, **instead)
     with following(quiet) as progress:
         made = make(asked.problem, **asked.arguments, progress=progress)
     if verify and made.choices:
@@ -72,7 +72,7 @@ def plan(
 
 
 @contextlib.contextmanager
-def following(quiet: bool) -> Iterator[Callable[[Any], None] | None]:
+def following(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
     """A bar on a terminal, a line now and then elsewhere, nothing when quiet; always on stderr."""
     if quiet:
         yield None
@@ -83,18 +83,19 @@ def following(quiet: bool) -> Iterator[Callable[[Any], None] | None]:
     if not console.is_terminal:
         yield lines()
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("planning")
         yield lambda p: bar.update(task, completed=p.done, total=p.total, description=p.method)
 
 
-def lines() -> Callable[[Any], None]:
+def lines() -> Callable[[Progress], None]:
     last = time.monotonic()
 
-    def say(p: Any) -> None:
+    def say(p: Progress) -> None:
         nonlocal last
         if time.monotonic() - last >= SECONDS and p.done < p.total:
             click.echo(f"{p.method}: {p.done} of {p.total} settings", err=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 from pydantic import Field, ValidationError
 
@@ -33,6 +33,16 @@ from fedpoint.theory.planning_cost import Prices
 
 Cost = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
+
+
+class Overrides(TypedDict, total=False):
+    """What the command line may say instead of the file; None: what the file says."""
+
+    target: float | None
+    budget: float | None
+    minimise: str | None
+    measure: str | None
+    seed: int | None
 
 
 class PriceTable(Table):
@@ -74,11 +84,11 @@ class Planned:
     arguments: dict[str, Any]
 
 
-def read_plan(path: str | Path, **overrides: Any) -> Planned:
-    """The plan of a TOML file. `overrides` (target, budget, minimise, measure, seed) replace what it says, if given."""
+def read_plan(path: str | Path, **instead: Unpack[Overrides]) -> Planned:
+    """The plan of a TOML file, with what is given instead."""
     path = Path(path)
     content, text = read_toml(path)
-    given = {key: value for key, value in overrides.items() if value is not None}
+    given = {key: value for key, value in instead.items() if value is not None}
     seed = {"seed": given.pop("seed")} if "seed" in given else {}
     table = content.get("plan", {})
     if isinstance(table, Mapping):
