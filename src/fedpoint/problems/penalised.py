@@ -11,19 +11,22 @@ What a fit needs of the agents is NumPy: nothing is compiled for tables of every
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
+from fedpoint.core.precision import double
+from fedpoint.core.types import Data, Model
 from fedpoint.problems.base import Constants
-from fedpoint.problems.least_squares import LeastSquares, LeastSquaresOracle
+from fedpoint.problems.least_squares import AgentArrays, LeastSquares, LeastSquaresOracle
 from fedpoint.problems.logistic import Logistic, LogisticOracle, _minimise
 from fedpoint.problems.quadratic import linear_constants
 from fedpoint.problems.rows import RowsProblem, row_noise
@@ -37,7 +40,7 @@ CHUNK = 1 << 24  # numbers that a pass over rows and models holds
 class RidgeOracle(LeastSquaresOracle):
     """`extra` is the ridge of each column."""
 
-    def penalty(self, w, extra):
+    def penalty(self, w: Model, extra: Data) -> Array:
         return 0.5 * jnp.sum(extra * w * w)
 
 
@@ -51,7 +54,7 @@ class PenalisedOracle(LogisticOracle):
     there: holding it changes no minimum and no path, but makes the first unique and forecasts of the second right.
     """
 
-    def penalty(self, w, extra):
+    def penalty(self, w: Model, extra: Data) -> Array:
         ridge, held, center = extra
         w = w - center
         if self.classes == 2:
@@ -62,7 +65,7 @@ class PenalisedOracle(LogisticOracle):
 class Penalised(RowsProblem):
     """What a fit asks of its problem. While a run goes on nobody needs w*, and a fit does not wait for it: `unseen`."""
 
-    ridge: Any  # (d,) of each column
+    ridge: Data  # (d,), of each column: where the base class has one number
     blind = False
 
     @property
@@ -114,10 +117,19 @@ class RidgeTask(Penalised, LeastSquares):
     array([1.])
     """
 
-    def __init__(self, A, b, ridge, weights=None, groups=None, half: bool = True, batch: int | None = None):
+    def __init__(
+        self,
+        A: AgentArrays,
+        b: AgentArrays,
+        ridge: ArrayLike,
+        weights: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        half: bool = True,
+        batch: int | None = None,
+    ):
         super().__init__(A, b, weights=weights, mean=True, groups=groups, half=half, batch=batch)
         self.ridge = np.asarray(ridge, dtype=float)
-        self.oracle = _as(RidgeOracle, self.oracle)
+        self.oracle = RidgeOracle(**vars(self.oracle))  # the same fields
         self.common = self.common._replace(extra=self.ridge)
         self.plain_H = self.H
         if self.H is not None:
@@ -161,14 +173,14 @@ class RidgeTask(Penalised, LeastSquares):
     def _all_hessians(self) -> np.ndarray:
         return self._hessians()
 
-    def fields(self, w: Any) -> np.ndarray:
+    def fields(self, w: Model) -> np.ndarray:
         return self.fields_at(np.broadcast_to(w, self.g.shape))
 
     def row_losses(self, w: np.ndarray) -> np.ndarray:
         """(n,): squared errors, without halves and penalties."""
         return np.concatenate([(a @ w - y) ** 2 for a, y in zip(self._A, self._b, strict=True)])
 
-    def losses(self, w: Any) -> np.ndarray:
+    def losses(self, w: Model) -> np.ndarray:
         return self.losses_at(np.broadcast_to(w, self.g.shape))
 
     def losses_at(self, W: np.ndarray) -> np.ndarray:
@@ -217,13 +229,22 @@ class LogisticTask(Penalised, Logistic):
     array([ 0.23531 , -0.117655])
     """
 
-    def __init__(self, X, y, ridge, groups=None, batch: int | None = None, classes=None, center=0.0):
+    def __init__(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        ridge: ArrayLike,
+        groups: ArrayLike | None = None,
+        batch: int | None = None,
+        classes: ArrayLike | None = None,
+        center: ArrayLike = 0.0,
+    ):
         super().__init__(X, y, groups, ridge=0.0, batch=batch, classes=classes)
         self.ridge = np.asarray(ridge, dtype=float)
         count = len(self.classes)  # an eigenvalue of `held` is at most the columns' own curvature: steps stay stable
         self.held = np.zeros(len(self.ridge)) if count == 2 else 0.5 * self.row_weights() @ self.X**2 / count
         self.center = np.broadcast_to(np.asarray(center, dtype=float), self.start().shape)
-        self.oracle = _as(PenalisedOracle, self.oracle)
+        self.oracle = PenalisedOracle(**vars(self.oracle))  # the same fields
         self.common = self.common._replace(extra=(self.ridge, self.held, self.center))
 
     @property
@@ -231,7 +252,7 @@ class LogisticTask(Penalised, Logistic):
         return len(self.classes) == 2
 
     def restricted(self, chosen: Sequence[np.ndarray]) -> LogisticTask:
-        part: Any = super().restricted(chosen)
+        part = cast(LogisticTask, super().restricted(chosen))
         part.__dict__.pop("_padded", None)
         return part
 
@@ -265,7 +286,7 @@ class LogisticTask(Penalised, Logistic):
         own = np.take_along_axis(scores, label[:, None, None], axis=2)[:, :, 0]
         return top + np.log(np.exp(scores - top[..., None]).sum(-1)) - own
 
-    def objective(self, models: Any) -> np.ndarray:
+    def objective(self, models: Model) -> np.ndarray:
         models = np.asarray(models, dtype=float)
         some = max(1, CHUNK // (len(self.X) * (1 if self.two else len(self.classes))))
         parts = [self.row_weights() @ self._row_losses(models[i : i + some]) for i in range(0, len(models), some)]
@@ -274,7 +295,7 @@ class LogisticTask(Penalised, Logistic):
     def losses_at(self, W: np.ndarray) -> np.ndarray:
         return self._own_means(self._losses_of(self._scores_at(W)[:, None])[:, 0]) + self._penalties(W)
 
-    def losses(self, w: Any) -> np.ndarray:
+    def losses(self, w: Model) -> np.ndarray:
         w = np.asarray(w, dtype=float)
         return self._own_means(self.row_losses(w)) + self._penalties(w)
 
@@ -302,7 +323,7 @@ class LogisticTask(Penalised, Logistic):
         gap = _softmax(np.matmul(X, W.transpose(0, 2, 1))) - target
         return np.matmul((gap * weight[:, :, None]).transpose(0, 2, 1), X) + self._penalty_slope(W)
 
-    def fields(self, w: Any) -> np.ndarray:
+    def fields(self, w: Model) -> np.ndarray:
         w = np.asarray(w, dtype=float)
         rows = self.row_gradients(w).reshape(len(self.X), -1)
         own = np.add.reduceat(rows, self.own.offset, axis=0) / self.counts[:, None]
@@ -403,11 +424,11 @@ class LogisticTask(Penalised, Logistic):
         held = (self.held * U.sum(1))[:, None, :]
         return self._means(p * (u - (p * u).sum(1, keepdims=True))) + self.ridge * U + held
 
+    @double
     def _newton_krylov(self) -> np.ndarray | None:
         """For models whose Hessian is too large, by products with it."""
-        with jax.enable_x64(True):
-            rows = jax.tree.map(lambda a: a.astype(float), self.all_rows())
-            w, size = _minimise(self.oracle, rows, self.row_weights(), self.common.extra, self.start().astype(float))
+        rows = jax.tree.map(lambda a: a.astype(float), self.all_rows())
+        w, size = _minimise(self.oracle, rows, self.row_weights(), self.common.extra, self.start().astype(float))
         return np.asarray(w) if float(size) < 1e-9 else None
 
     def constants(self) -> Constants:
@@ -451,8 +472,3 @@ def expected_smoothness(whole: np.ndarray, row: np.ndarray, rows: np.ndarray, ba
 def _softmax(logits: np.ndarray) -> np.ndarray:
     p = np.exp(logits - logits.max(-1, keepdims=True))
     return p / p.sum(-1, keepdims=True)
-
-
-def _as(kind: type, oracle: Any) -> Any:
-    """An oracle as another class with the same fields."""
-    return kind(**{f.name: getattr(oracle, f.name) for f in dataclasses.fields(oracle)})
