@@ -229,10 +229,10 @@ def _channel(channel: Channel, method: Algorithm, said: Said) -> None:
         number = call(function, message)
         if isinstance(number, bool) or not isinstance(number, int | float | np.number):
             raise FedpointError(f"{name}.{function.__name__} must return a number; got {layout(number)}")
-    if not channel.lossless:
-        with calling(f"{type(method).__name__}.acknowledge"):
-            known = one_agent(method, 0).acknowledge(said.memory, message, message)
-        check_like(f"{type(method).__name__}.acknowledge", "the agent's memory as init made it", known, said.memory)
+    where = f"{type(method).__name__}.acknowledge"
+    with calling(where):
+        known = one_agent(method, 0).acknowledge(said.memory, message, message)
+    check_like(where, "the agent's memory as init made it", known, said.memory)
 
 
 def _gather(gather: Gather, message: Message) -> None:
