@@ -42,7 +42,7 @@ def main(path: str = "credit.png") -> None:
     task = fp.problems.Logistic(X[~test], loans.y[~test], groups=loans.groups[~test], ridge=RIDGE, intercept=True)
     step = float(1 / task.constants().delta_k.max())
     algorithms = {
-        "FedAvg": fp.FedAvg(step=step, local_steps=LOCAL_STEPS, normalise=False),
+        "FedAvg": fp.FedAvg(step=step, local_steps=LOCAL_STEPS),
         "SCAFFOLD": fp.Scaffold(step=step, local_steps=LOCAL_STEPS),
     }
     runs = {name: fp.run(algorithm, task, rounds=ROUNDS) for name, algorithm in algorithms.items()}

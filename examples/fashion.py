@@ -73,8 +73,8 @@ def main(path: str = "fashion.png") -> None:
     # In one place, 10 agents' batches are one batch: as many steps, and as many gradients, as theirs.
     together = fp.problems.Loss(loss, start, rows, batch=BATCH * PARTICIPANTS)
     cases = {
-        "pooled SGD": (fp.FedAvg(step=STEP, local_steps=LOCAL_STEPS, normalise=False), together, None),
-        "FedAvg": (fp.FedAvg(step=STEP, local_steps=LOCAL_STEPS, normalise=False), spread_out, PARTICIPANTS),
+        "pooled SGD": (fp.FedAvg(step=STEP, local_steps=LOCAL_STEPS), together, None),
+        "FedAvg": (fp.FedAvg(step=STEP, local_steps=LOCAL_STEPS), spread_out, PARTICIPANTS),
         "SCAFFOLD": (fp.Scaffold(step=STEP, local_steps=LOCAL_STEPS), spread_out, PARTICIPANTS),
     }
     share = held / held.sum(1, keepdims=True)

@@ -185,7 +185,7 @@ def test_without_data_the_page_says_what_is_missing(facts, tmp_path, monkeypatch
 
 def test_the_bias_has_a_line(facts):
     part = {**facts[0].forecast, "bias2": 0.25}
-    lines = drawn.levels(part)
+    lines = drawn.level_lines(part)
     assert [line["level"] for line in lines] == [part["floor"], 0.25] and lines[1]["name"] == "bias² 0.25"
 
 

@@ -38,7 +38,7 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def shared(command: Callable) -> Callable:
+def process_options(command: Callable) -> Callable:
     """A command with these options, gathered into its argument `processes` (None: this process alone)."""
 
     def with_processes(**given: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fedpoint.cli import options
-from fedpoint.cli.processes import shared
+from fedpoint.cli.processes import process_options
 
 
 @click.command()
@@ -18,7 +18,7 @@ from fedpoint.cli.processes import shared
 @options.no_figure
 @options.as_json
 @options.quiet
-@shared
+@process_options
 def resume(
     folder: Path,
     rounds: int | None,
@@ -30,7 +30,7 @@ def resume(
 ) -> None:
     """Go on with the run (or comparison) in the folder RUN, to the bits of one that was never interrupted.
 
-    A finished run goes on to more rounds with --rounds. A run that was shared out between processes goes on with any
+    A finished run goes on to more rounds with --rounds. A run that was split over processes goes on with any
     number of them, to the same bits.
     """
     from fedpoint.cli.progress import watch

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fedpoint.cli import options
-from fedpoint.cli.processes import shared
+from fedpoint.cli.processes import process_options
 
 
 @click.command()
@@ -20,7 +20,7 @@ from fedpoint.cli.processes import shared
 @options.no_figure
 @options.as_json
 @options.quiet
-@shared
+@process_options
 def run(
     file: Path,
     folder: Path | None,
@@ -37,8 +37,8 @@ def run(
     Every run is a folder: interrupt it at any moment (Ctrl-C, or worse) and go on with `fedpoint resume FOLDER`,
     to the same numbers, bit for bit. A list of algorithms or of values makes a comparison.
 
-    With --processes the agents are shared out, and a process that is lost is replaced. On several hosts, start the same
-    command on each, with --coordinator, --process and --of: process 0 keeps the folder and shows what came out.
+    With --processes the agents are split over processes, and a lost process is replaced. On several hosts, start the
+    same command on each, with --coordinator, --process and --of; process 0 keeps the folder and prints the result.
     """
     from fedpoint.cli.progress import watch
     from fedpoint.cli.show import picture, report

@@ -131,7 +131,7 @@ def _places(facts: Facts, rounds: np.ndarray) -> list[list[float]]:
     return [[x for x in places if x is not None] for places in found]  # all are finite
 
 
-def expected(facts: Facts, colour: int | str, quiet: bool = False) -> list[ChartLine]:
+def forecast_line(facts: Facts, colour: int | str, quiet: bool = False) -> list[ChartLine]:
     """The forecast's curve beside a run's error, at the same rounds."""
     part = facts.forecast
     if "curve" not in part or facts.run.error is None:
@@ -152,7 +152,7 @@ def forecast_name(part: Part) -> str:
     return f"forecast, {part['proviso']}" if part["proviso"] else "forecast"
 
 
-def levels(part: Part) -> list[ChartLine]:
+def level_lines(part: Part) -> list[ChartLine]:
     """Where the error ends by its forecast: floor and bias."""
     if part.get("diverges"):
         return []

@@ -14,7 +14,7 @@ from fedpoint.metrics.means import mean_and_error
 from fedpoint.results.comparison import COLUMNS, Comparison
 from fedpoint.show import svg
 from fedpoint.show.markup import Cell, Html, number, size, tag, with_error
-from fedpoint.show.plots import AXES, BAND, WHAT, expected, levels, settling_rounds
+from fedpoint.show.plots import AXES, BAND, WHAT, expected_curve, levels, settling_rounds
 
 if TYPE_CHECKING:
     from fedpoint.results.certificate import Certificate
@@ -161,7 +161,7 @@ def _curves(lines: list[svg.Line], what: str) -> Html:
 
 def _expected(forecast: Forecast) -> Html | None:
     try:
-        at, curve = expected(forecast, settling_rounds(forecast, ROUNDS), svg.POINTS)
+        at, curve = expected_curve(forecast, settling_rounds(forecast, ROUNDS), svg.POINTS)
     except FedpointError:  # the notes of the text say why
         return None
     name = f"forecast, {forecast.proviso}" if forecast.proviso else "forecast"

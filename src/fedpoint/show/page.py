@@ -18,7 +18,7 @@ import numpy as np
 from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
 from fedpoint.results.citations import bibtex, of_run
-from fedpoint.show.charts import chart, curve, expected, held_out, loggable, repeats
+from fedpoint.show.charts import chart, curve, forecast_line, held_out, loggable, repeats
 from fedpoint.show.facts import Facts, compared, facts_of, loaded, parts_of, status
 from fedpoint.show.from_data import Part
 from fedpoint.show.markup import Cell, Html, escape, join, number, size, table, tag, with_error
@@ -52,11 +52,11 @@ def write(
         raise FedpointError(f"{path}: a report is an HTML file: give a name that ends in .html")
     if out is not None and not path.parent.is_dir():
         raise FedpointError(f"the folder {path.parent} does not exist: create it, or save {path.name} elsewhere")
-    disk.write_bytes(path, composed(found, parts_of(found, patience), title, name).encode())
+    disk.write_bytes(path, compose(found, parts_of(found, patience), title, name).encode())
     return path
 
 
-def composed(
+def compose(
     runs: Sequence[LoadedRun], parts: Sequence[dict[str, Part]], title: str | None = None, name: str | None = None
 ) -> str:
     """The page of runs and of what needed their data; name: of several together."""
@@ -164,7 +164,7 @@ def _comparison(facts: Sequence[Facts]) -> Html:
         lines = [curve(f, f.measure(what), np.asarray(f.run.rounds), f.label) for f in some]  # type: ignore[arg-type]
         note = repeats(some)
         if what == "error":
-            forecasts = [line for f in some for line in expected(f, f.colour % 7, quiet=True)]
+            forecasts = [line for f in some for line in forecast_line(f, f.colour % 7, quiet=True)]
             note = "; ".join(filter(None, ("dashed: forecast" if forecasts else "", note)))
             lines += forecasts
         charts.append(chart(WHAT[what].capitalize(), WHAT[what], lines, loggable(some, what), note))

@@ -118,9 +118,9 @@ def forecast_curve(
     if rounds is None:
         rounds = int(run.rounds[-1]) if run is not None else settling_rounds(forecast)
     figure, ax = one_axes(width=7.6)
-    lines = [] if run is None else [_beside(ax, forecast, run, rounds)]
+    lines = [] if run is None else [_run_line(ax, forecast, run, rounds)]
     name = f"forecast, {forecast.proviso}" if forecast.proviso else "forecast"
-    lines.append(Line(*expected(forecast, rounds, POINTS), name, INK, DASHED))
+    lines.append(Line(*expected_curve(forecast, rounds, POINTS), name, INK, DASHED))
     ends = np.array([0, rounds])
     for level in levels(forecast.floor, forecast.bias2):
         text = f"{level.name} {level.value:.2g}"
@@ -134,7 +134,7 @@ def forecast_curve(
     return figure
 
 
-def _beside(ax: Axes, forecast: Forecast, run: Run, rounds: int) -> Line:
+def _run_line(ax: Axes, forecast: Forecast, run: Run, rounds: int) -> Line:
     """A run's curve of what is forecast, with its band drawn."""
     values, at = _values(run, forecast.measure)
     values, at = values[:, at <= rounds], at[at <= rounds]
@@ -149,7 +149,7 @@ def _beside(ax: Axes, forecast: Forecast, run: Run, rounds: int) -> Line:
     return Line(at, values.mean(0), "run", COLOURS[0])
 
 
-def expected(forecast: Forecast, rounds: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+def expected_curve(forecast: Forecast, rounds: int, most: int) -> tuple[np.ndarray, np.ndarray]:
     """At most so many rounds, and the expected curve at them; one that diverges ends where it has done so."""
     with np.errstate(all="ignore"):
         curve = np.asarray(forecast.curve(rounds))

@@ -9,7 +9,7 @@ import numpy as np
 from fedpoint.core.types import Plain
 from fedpoint.results.labels import short
 from fedpoint.show import svg
-from fedpoint.show.charts import chart, curve, expected, held_out, levels, loggable, repeats
+from fedpoint.show.charts import chart, curve, forecast_line, held_out, level_lines, loggable, repeats
 from fedpoint.show.facts import Facts, compared, status
 from fedpoint.show.markup import Cell, Html, join, number, size, table, tag, with_error
 from fedpoint.show.plots import WHAT
@@ -97,7 +97,7 @@ def _charts(facts: Facts) -> list[Html]:
     run, charts = facts.run, []
     if run.error is not None:
         own = curve(facts, run.error, run.rounds, "run")
-        lines = [own, *expected(facts, "ink"), *levels(facts.forecast)]
+        lines = [own, *forecast_line(facts, "ink"), *level_lines(facts.forecast)]
         charts.append(chart("Error", WHAT["error"], lines, loggable([facts], "error"), repeats([facts])))
     if run.has_loss and not (facts.several and run.error is not None):
         own = curve(facts, run.loss, run.rounds, "run")

@@ -14,7 +14,7 @@ from fedpoint.engine.base import Progress
 from fedpoint.results.follow import Following
 from fedpoint.trackers.follow import FINISHED, TrackerFollower
 
-Table: TypeAlias = Mapping[str, Plain]  # what a tracker is told: plain types by name
+Description: TypeAlias = Mapping[str, Plain]  # what a tracker is told: plain types by name
 
 
 class Tracker(Following):
@@ -39,7 +39,7 @@ class Tracker(Following):
     _going = False  # whether a run that only calls back (models that fit and predict) has been started
 
     @abstractmethod
-    def start(self, statement: Table) -> None:
+    def start(self, statement: Description) -> None:
         """What is about to be run, in plain types: rounds, seed, algorithm, participation, problem, versions, ..."""
 
     @abstractmethod
@@ -47,7 +47,7 @@ class Tracker(Following):
         """Means over repeats at a recorded round."""
 
     @abstractmethod
-    def finish(self, summary: Table) -> None:
+    def finish(self, summary: Description) -> None:
         """How it ended: status ("finished", or what went wrong) and the final numbers."""
 
     @final
@@ -79,12 +79,12 @@ def package(module: str, install: str, name: str) -> ModuleType:
         raise FedpointError(f"{name} is not installed; install it with: pip install {install}") from None
 
 
-def name_of(statement: Table) -> str:
+def name_of(statement: Description) -> str:
     """What to call a run: its algorithm."""
     return str(flat(statement).get("algorithm.name", "run"))
 
 
-def flat(tree: Plain | Table, key: str = "") -> dict[str, bool | int | float | str]:
+def flat(tree: Plain | Description, key: str = "") -> dict[str, bool | int | float | str]:
     """Nested tables as one, with dotted names; lists as text; without None.
 
     >>> flat({"algorithm": {"name": "fedavg", "step": 0.1}, "network": None, "seed": 0})

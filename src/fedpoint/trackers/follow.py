@@ -17,7 +17,7 @@ from fedpoint.store.records import RoundRecords
 from fedpoint.store.statement import statement, versions
 
 if TYPE_CHECKING:
-    from fedpoint.trackers.base import Table, Tracker
+    from fedpoint.trackers.base import Description, Tracker
 
 FINISHED = "finished"
 POINTS = 100  # that are logged of a segment of rounds, at most
@@ -79,6 +79,6 @@ class TrackerFollower(Follower):
         word = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
         self._end({"status": word, "rounds": int(self.session.round)})
 
-    def _end(self, summary: Table) -> None:
+    def _end(self, summary: Description) -> None:
         self.session = None  # told once
         self.tracker.finish(summary)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fedpoint.trackers.base import FINISHED, Table, Tracker, flat, name_of, package
+from fedpoint.trackers.base import FINISHED, Description, Tracker, flat, name_of, package
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -29,7 +29,7 @@ class MLflow(Tracker):
         self._run = ""
         self._waiting: list[Metric] = []
 
-    def start(self, statement: Table) -> None:
+    def start(self, statement: Description) -> None:
         mlflow = package("mlflow", "mlflow-skinny", "MLflow")
         self._client = mlflow.MlflowClient(tracking_uri=self.uri)
         known = self._client.get_experiment_by_name(self.experiment)
@@ -53,7 +53,7 @@ class MLflow(Tracker):
             self._client.log_batch(self._run, metrics=self._waiting[first : first + BATCH])
         self._waiting = []
 
-    def finish(self, summary: Table) -> None:
+    def finish(self, summary: Description) -> None:
         if self._client is None:
             return
         self._send()

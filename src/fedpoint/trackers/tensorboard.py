@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpoint.trackers.base import Table, Tracker, name_of, package
+from fedpoint.trackers.base import Description, Tracker, name_of, package
 
 if TYPE_CHECKING:
     from tensorboard.summary import Writer
@@ -24,7 +24,7 @@ class TensorBoard(Tracker):
         self.folder, self.name = Path(folder), name
         self._writer: Writer | None = None
 
-    def start(self, statement: Table) -> None:
+    def start(self, statement: Description) -> None:
         summary = package("tensorboard.summary", "tensorboard", "TensorBoard")
         name = self.name or name_of(statement)
         path, number = self.folder / name, 1
@@ -40,7 +40,7 @@ class TensorBoard(Tracker):
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step=round)
 
-    def finish(self, summary: Table) -> None:
+    def finish(self, summary: Description) -> None:
         if self._writer is not None:
             self._writer.close()
         self._writer = None

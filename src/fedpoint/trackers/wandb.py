@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpoint.trackers.base import FINISHED, Table, Tracker, flat, name_of, package
+from fedpoint.trackers.base import FINISHED, Description, Tracker, flat, name_of, package
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -30,7 +30,7 @@ class WandB(Tracker):
         self.project, self.name, self.mode, self.folder, self.options = project, name, mode, folder, options
         self._run: Run | None = None
 
-    def start(self, statement: Table) -> None:
+    def start(self, statement: Description) -> None:
         wandb = package("wandb", "wandb", "Weights & Biases")
         self._run = wandb.init(
             project=self.project,
@@ -49,7 +49,7 @@ class WandB(Tracker):
         assert self._run is not None  # start comes first
         self._run.log({"round": round, **metrics})
 
-    def finish(self, summary: Table) -> None:
+    def finish(self, summary: Description) -> None:
         if self._run is None:
             return
         self._run.summary.update(flat(summary))

@@ -72,7 +72,7 @@ class Guard:
         answer = _sender(send)
         refused = self._refuse(scope, headers)
         if refused is not None:
-            await _plain(answer, *refused)
+            await _send_text(answer, *refused)
             return
         if self.token is not None and not self._known(headers):
             await self._ask(scope, answer)
@@ -121,9 +121,9 @@ class Guard:
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["path"] == "/" and self._same(given):
             cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-            await _plain(answer, 303, "", [(b"location", b"/"), (b"set-cookie", cookie.encode())])
+            await _send_text(answer, 303, "", [(b"location", b"/"), (b"set-cookie", cookie.encode())])
         else:
-            await _plain(answer, 401, "A token is needed: open the address that `fedpoint ui` printed.")
+            await _send_text(answer, 401, "A token is needed: open the address that `fedpoint ui` printed.")
 
 
 def _sender(send: Send) -> Send:
@@ -139,7 +139,7 @@ def _sender(send: Send) -> Send:
     return answer
 
 
-async def _plain(answer: Send, status: int, text: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+async def _send_text(answer: Send, status: int, text: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
     body = f"{text}\n".encode()
     kind = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     await answer({"type": "http.response.start", "status": status, "headers": [*kind, *headers]})

@@ -72,10 +72,10 @@ def text(source: str) -> str:
     'the step <math><mi>x</mi><mo>&lt;</mo><mi>y</mi></math> &amp; more'
     """
     parts = re.split(r"(?<!\$)\$([^$]+)\$(?!\$)", source)
-    return "".join(formula(part, block=False) if i % 2 else _plain(part) for i, part in enumerate(parts))
+    return "".join(formula(part, block=False) if i % 2 else _escaped(part) for i, part in enumerate(parts))
 
 
-def _plain(part: str) -> str:
+def _escaped(part: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(part))
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from fedpoint.show.charts import ChartLine, forecast_name, levels
+from fedpoint.show.charts import ChartLine, forecast_name, level_lines
 from fedpoint.show.facts import compared, readable
 from fedpoint.show.from_data import Part, ask
-from fedpoint.show.page import composed
+from fedpoint.show.page import compose
 from fedpoint.ui.computations import Busy
 from fedpoint.ui.runs import Runs
 
@@ -21,14 +21,14 @@ WAITING = 8  # runs asked for and not done
 KEPT = 64  # runs whose parts are kept
 
 
-class Said(TypedDict):
+class Sentence(TypedDict):
     """A sentence about a run, and whether it is good news; None: neither."""
 
     says: str
     good: bool | None
 
 
-class Expectation(Said):
+class Expectation(Sentence):
     """What goes beside a run: lines for the chart of its error, and a sentence."""
 
     lines: list[ChartLine]
@@ -70,7 +70,7 @@ class Outlook:
         part = (await self.parts(name))["forecast"]
         if "missing" in part:
             return {"lines": [], "says": f"No forecast: {part['missing']}", "good": None}
-        lines = levels(part)
+        lines = level_lines(part)
         if "curve" in part:
             curve: ChartLine = {"name": forecast_name(part), "x": part["at"], "y": part["curve"], "colour": "ink"}
             lines.insert(0, {**curve, "dash": "dashed"})
@@ -80,14 +80,14 @@ class Outlook:
         """The report of these runs, as `fedpoint report` writes it."""
         paths = [await asyncio.to_thread(self.runs.folder, name) for name in names]  # before any work
         parts = [await self.parts(name) for name in names]
-        return await asyncio.to_thread(lambda: composed([readable(path) for path in paths], parts))
+        return await asyncio.to_thread(lambda: compose([readable(path) for path in paths], parts))
 
     def close(self) -> None:
         """Ends what is under way, within a moment."""
         self._stop.set()
 
 
-def _verdict(part: Part) -> Said:
+def _verdict(part: Part) -> Sentence:
     verdict = part.get("verdict")
     if part["diverges"]:
         return {"says": f"It must diverge: {part['reason']}.", "good": False}

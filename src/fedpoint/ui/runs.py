@@ -27,7 +27,7 @@ POINTS = 600  # of a curve on the page
 KEPT = 4096  # record files whose curves are kept in memory
 
 
-class Unreadable(TypedDict):
+class UnreadableRun(TypedDict):
     """A run whose folder says nothing that can be read."""
 
     name: str
@@ -114,9 +114,9 @@ class Runs:
             raise FedpointError(f"there is no run {name[:80]!r} here")
         return self.root / name
 
-    def list(self) -> list[Brief | Unreadable]:
+    def list(self) -> list[Brief | UnreadableRun]:
         """Every run in a line."""
-        found: list[Brief | Unreadable] = []
+        found: list[Brief | UnreadableRun] = []
         for name in self.names():
             try:
                 found.append(self.brief(name))

@@ -154,7 +154,7 @@ class Page:
                     try:
                         found = {"kind": what, "values": values, **await work}
                     except Exception as error:  # the answer has begun, so that it has to end in its own form
-                        yield _line(_why(error, f"{what} of {name} with {values}"))
+                        yield _line(_failure(error, f"{what} of {name} with {values}"))
                         return
                     yield _line(found)
             finally:
@@ -296,7 +296,7 @@ def _line(content: Any) -> bytes:
     return json.dumps(content, allow_nan=False).encode() + b"\n"
 
 
-def _why(error: Exception, what: str) -> dict[str, str]:
+def _failure(error: Exception, what: str) -> dict[str, str]:
     """Why there is no answer, for the page."""
     if isinstance(error, Superseded):
         return {"kind": "superseded"}
@@ -321,7 +321,7 @@ async def _failed(request: Request, error: Exception) -> Response:
     return PlainTextResponse("The request failed; see the terminal of `fedpoint ui` for details.\n", 500)
 
 
-class _Impatient(H11Protocol):
+class _TimedProtocol(H11Protocol):
     """Closes a connection on which no whole request comes in time: uvicorn would wait for ever."""
 
     _timer: asyncio.TimerHandle | None = None
@@ -399,7 +399,7 @@ def serve(
         access_log=False,
         server_header=False,
         ws="none",
-        http=_Impatient,
+        http=_TimedProtocol,
         loop="asyncio",
         h11_max_incomplete_event_size=8192,  # of a request's head
         limit_concurrency=64,
