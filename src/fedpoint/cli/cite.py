@@ -23,9 +23,9 @@ def cite(names: tuple[str, ...]) -> None:
 def _references(name: str) -> list[Reference]:
     """The publications behind an algorithm, a file or a folder."""
     from fedpoint.config import read
+    from fedpoint.core.describe import describe_record
     from fedpoint.results.citations import of_method, of_run, of_scheme
     from fedpoint.store.comparison import COMPARISON
-    from fedpoint.core.describe import describe_record
 
     path = Path(name)
     if path.is_dir() and not (path / COMPARISON).exists():
