@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
+import jax
 import numpy as np
 import scipy.sparse as sparse
 
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.memory_limits import check_room
+from fedpoint.core.types import Model
+from fedpoint.problems.base import Problem
+from fedpoint.problems.rows import RowsProblem
 
 TREE = 15  # dimensions up to which a kd-tree finds neighbours faster than a look at all pairs, block after block
 DENSE = 256  # nodes up to which eigenvalues come from a dense matrix
@@ -104,16 +108,16 @@ def smallest_eigenvalues(laplacian: sparse.csr_matrix, count: int) -> np.ndarray
         from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
         first = np.random.default_rng(0).normal(size=nodes)  # so that the same graph gives the same bits
-        asked: dict[str, Any] = {"k": count, "v0": first, "return_eigenvectors": False}
+        smallest = partial(eigsh, k=count, v0=first, return_eigenvectors=False)
         try:  # random graphs: a wide gap, and factors that would be dense
-            values = np.sort(eigsh(laplacian, which="SA", maxiter=100, ncv=min(nodes, max(2 * count + 1, 40)), **asked))
+            values = np.sort(smallest(laplacian, which="SA", maxiter=100, ncv=min(nodes, max(2 * count + 1, 40))))
         except ArpackNoConvergence:  # rings and maps: a narrow gap, and sparse factors
             shift = -1e-6 * float(laplacian.diagonal().max())
-            values = np.sort(eigsh(laplacian.tocsc(), sigma=shift, which="LM", **asked))
+            values = np.sort(smallest(laplacian.tocsc(), sigma=shift, which="LM"))
     return np.concatenate([[0.0], np.maximum(values[1:], 0.0)])
 
 
-def features_of(problem: Any, by: str, at: Any = None) -> np.ndarray:
+def features_of(problem: Problem, by: str, at: Model | None = None) -> np.ndarray:
     """(K, n): what is compared between agents."""
     if by not in BY:
         raise FedpointError(f"network: unknown by {by!r}: {nearest(str(by), BY)}")
@@ -124,22 +128,22 @@ def features_of(problem: Any, by: str, at: Any = None) -> np.ndarray:
     return _statistics(problem) if by == "statistics" else _models(problem)
 
 
-def _gradients(problem: Any, at: Any) -> np.ndarray:
+def _gradients(problem: Problem, at: Model | None) -> np.ndarray:
     """g_k(w) at a common w; of sums over rows, the mean, so that large agents are not far from everyone."""
     if at is None:
         at = problem.solution()
     fields = problem.fields(problem.start() if at is None else at)
-    if getattr(problem, "counts", None) is not None and not problem.oracle.mean:
+    if isinstance(problem, RowsProblem) and not problem.oracle.mean:
         fields = fields / problem.counts[:, None]
     return fields
 
 
-def _statistics(problem: Any) -> np.ndarray:
+def _statistics(problem: Problem) -> np.ndarray:
     """Means over an agent's rows of (x, y) and of x y', each divided by the rows' standard deviation around them.
 
     So all have the same noise, and those in which agents differ count more.
     """
-    if not hasattr(problem, "all_rows"):
+    if not isinstance(problem, RowsProblem):
         raise FedpointError(
             f'network: by="statistics" needs agents that store rows; {type(problem).__name__} does not: '
             "give your own statistics to Network.knn(statistics, k)"
@@ -156,9 +160,7 @@ def _statistics(problem: Any) -> np.ndarray:
     return means / np.where(spread > 0, spread, 1.0)
 
 
-def _models(problem: Any) -> np.ndarray:
-    import jax
-
+def _models(problem: Problem) -> np.ndarray:
     found = problem.local_solutions()
     if found is None:
         raise FedpointError(

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sparse
+from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import connected_components
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.memory_limits import check_room
+from fedpoint.core.types import Model
 from fedpoint.graphs import generators as graphs
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from networkx import Graph
+
     from fedpoint.problems.base import Problem
 
+Names: TypeAlias = Sequence[Hashable]
+Edges: TypeAlias = np.ndarray | Iterable[Sequence[Hashable]]  # pairs of nodes, by number or name
 NAMED = 8  # nodes, components or mistakes that a message spells out
 
 
@@ -39,7 +47,7 @@ class Network:
 
     positions: np.ndarray | None = None  # (K, 2): where nodes lie in a picture, if they lie somewhere
 
-    def __init__(self, edges: Any, weights: Any, names: Sequence[Any]):
+    def __init__(self, edges: Edges, weights: ArrayLike, names: Names):
         self.names = [str(name) for name in names]
         self.edges = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
         self.weights = _as_weights(weights)
@@ -74,12 +82,12 @@ class Network:
         order = np.lexsort((pair[:, 1], pair[:, 0]))
         self.edges, self.weights = pair[order], self.weights[order]
 
-    def _name(self, i: Any) -> str:
+    def _name(self, i: int | np.integer) -> str:
         return self.names[int(i)]
 
     @classmethod
     def from_edges(
-        cls, edges: Any, weights: Any = None, nodes: int | None = None, names: Sequence[Any] | None = None
+        cls, edges: Edges, weights: ArrayLike | None = None, nodes: int | None = None, names: Names | None = None
     ) -> Network:
         """From pairs of nodes: numbers, or names. `weights` default to 1; `nodes` is how many there are, where the last
         ones may have no edge. An edge may be given in both directions, with the same weight."""
@@ -94,7 +102,7 @@ class Network:
         return cls(*_once(ends, weights, [str(n) for n in names]), names)
 
     @classmethod
-    def from_matrix(cls, A: Any, names: Sequence[Any] | None = None) -> Network:
+    def from_matrix(cls, A: ArrayLike | sparse.spmatrix, names: Names | None = None) -> Network:
         """From a symmetric matrix of weights (dense or sparse), zero where there is no edge."""
         A = sparse.coo_matrix(A)
         if A.shape[0] != A.shape[1]:
@@ -115,7 +123,7 @@ class Network:
         return cls(*_once(pairs, A.data[some], [str(n) for n in names]), names)
 
     @classmethod
-    def from_networkx(cls, graph: Any, weight: str = "weight") -> Network:
+    def from_networkx(cls, graph: Graph, weight: str = "weight") -> Network:
         """From a networkx graph; edges without the attribute `weight` weigh 1. Nodes keep their order and names."""
         if graph.is_directed():
             raise FedpointError("network: the graph is directed; weights must be symmetric: use graph.to_undirected()")
@@ -173,7 +181,7 @@ class Network:
 
     @classmethod
     def clusters(
-        cls, labels: Any, inside: float = 1.0, between: float = 0.0, degree: int | None = None, seed: int = 0
+        cls, labels: ArrayLike, inside: float = 1.0, between: float = 0.0, degree: int | None = None, seed: int = 0
     ) -> Network:
         """Nodes with the same label are joined, one label a node. Edges weigh 1.
 
@@ -200,7 +208,7 @@ class Network:
         return cls(ends, np.ones(len(ends)), range(len(labels)))
 
     @classmethod
-    def knn(cls, points: Any, k: int, names: Sequence[Any] | None = None, weight: str = "equal") -> Network:
+    def knn(cls, points: ArrayLike, k: int, names: Names | None = None, weight: str = "equal") -> Network:
         """Nodes are joined when one is among the k nearest of the other.
 
         Args:
@@ -223,7 +231,7 @@ class Network:
 
     @classmethod
     def similarity(
-        cls, problem: Any, k: int = 5, by: str = "gradients", weight: str = "equal", at: Any = None
+        cls, problem: Problem, k: int = 5, by: str = "gradients", weight: str = "equal", at: Model = None
     ) -> Network:
         """Graph learning: agents are joined to the k whose data look most like their own. Nodes have the agents' names.
 
@@ -342,33 +350,33 @@ class Network:
             return ""
         return f"the network is not connected, and its parts learn apart: {self._pieces()}"
 
-    def total_variation(self, models: Any) -> float:
+    def total_variation(self, models: Model) -> float:
         """sum over edges of A_ij |w_i - w_j|^2, models (K, ...)."""
         flat = np.asarray(models, dtype=float).reshape(self.nodes, -1)
         gaps = flat[self.edges[:, 0]] - flat[self.edges[:, 1]]
         return float(self.weights @ (gaps**2).sum(1))
 
-    def aligned(self, names: Sequence[Any]) -> Network:
+    def aligned(self, names: Names) -> Network:
         """The same graph with its nodes in the order of `names`, which are the agents' names in a problem.
 
         A network whose names are only numbers 0 to K-1 goes by position.
         """
-        names = [str(name) for name in names]
-        if names == self.names:
+        agents = [str(name) for name in names]
+        if agents == self.names:
             return self
-        number = {name: i for i, name in enumerate(names)}
-        if set(number) == set(self.names) and len(names) == self.nodes:
+        number = {name: i for i, name in enumerate(agents)}
+        if set(number) == set(self.names) and len(agents) == self.nodes:
             place = np.array([number[name] for name in self.names], dtype=np.int64)
-            return self._renamed(names, place)
+            return self._renamed(agents, place)
         if self.names == [str(i) for i in range(self.nodes)]:
-            if len(names) == self.nodes:
-                return self._renamed(names, np.arange(self.nodes))
-            raise FedpointError(f"network: {self.nodes} nodes, but the problem has {len(names)} agents: one node each")
+            if len(agents) == self.nodes:
+                return self._renamed(agents, np.arange(self.nodes))
+            raise FedpointError(f"network: {self.nodes} nodes, but the problem has {len(agents)} agents: one node each")
         wrong = [
             f"{what}: {', '.join(found[:5])}" + (f" and {len(found) - 5} more" if len(found) > 5 else "")
             for what, found in (
                 ("nodes without data", [n for n in self.names if n not in number]),
-                ("agents that are no node", [n for n in names if n not in set(self.names)]),
+                ("agents that are no node", [n for n in agents if n not in set(self.names)]),
             )
             if found
         ]
@@ -392,7 +400,7 @@ class Network:
         net.positions = self.positions
         return net
 
-    def minimum(self, problem: Problem, coupling: float) -> Any:
+    def minimum(self, problem: Problem, coupling: float) -> Model:
         """The models of all nodes that minimise sum_i L_i(w_i) + coupling sum over edges of A_ij |w_i - w_j|^2."""
         from fedpoint.graphs import gtv  # which solves on networks: it imports this module
 
@@ -406,12 +414,12 @@ class Network:
 
     def plot(
         self,
-        path: Any = None,
-        color: Any = None,
+        path: str | Path | None = None,
+        color: ArrayLike | None = None,
         label: str = "",
-        positions: Any = None,
+        positions: ArrayLike | None = None,
         title: str | None = None,
-    ) -> Any:
+    ) -> Figure:
         """A picture: nodes coloured by `color`, (K,) numbers (a parameter, an error) or words (clusters); edges as
         thick as their weights. Returns the matplotlib figure.
 
@@ -429,10 +437,10 @@ class Network:
         return f"<Network: {self.nodes} nodes, {len(self.edges)} edges{pieces}>"
 
 
-def _numbered(edges: Any, nodes: int | None, names: Sequence[Any] | None) -> tuple[np.ndarray, Sequence[Any]]:
+def _numbered(edges: Edges, nodes: int | None, names: Names | None) -> tuple[np.ndarray, Names]:
     """Pairs of node numbers, and the nodes' names."""
     if isinstance(edges, np.ndarray) and edges.dtype.kind in "iu" and edges.ndim == 2 and edges.shape[1] == 2:
-        pairs: Any = edges
+        pairs: Sequence[Sequence[Hashable]] | np.ndarray = edges
         whole = True
     else:
         try:
@@ -458,7 +466,7 @@ def _numbered(edges: Any, nodes: int | None, names: Sequence[Any] | None) -> tup
     return np.array([[number[str(n)] for n in e] for e in pairs], dtype=np.int64).reshape(-1, 2), names
 
 
-def _points(points: Any) -> np.ndarray:
+def _points(points: ArrayLike) -> np.ndarray:
     try:
         points = np.asarray(points, dtype=float)
     except (TypeError, ValueError) as error:
@@ -472,7 +480,7 @@ def _points(points: Any) -> np.ndarray:
     return points
 
 
-def _count(name: str, value: Any, least: int = 1) -> None:
+def _count(name: str, value: int, least: int = 1) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise FedpointError(f"network: {name} must be a whole number, at least {least}; got {value!r}")
 
@@ -481,7 +489,7 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
-def _as_weights(weights: Any) -> np.ndarray:
+def _as_weights(weights: ArrayLike) -> np.ndarray:
     try:
         found = np.asarray(weights)
         if found.dtype.kind not in "biuf":

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.text_table import aligned
+from fedpoint.core.types import Model
 from fedpoint.graphs.gtv.minimum import minimise, solve
 from fedpoint.graphs.gtv.nodes import Local, check, check_convex
 from fedpoint.graphs.network import Network
@@ -19,6 +21,7 @@ from fedpoint.problems.base import Problem, numbers
 from fedpoint.problems.rows import RowsProblem
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -27,7 +30,7 @@ class Path:
     """GTVMin's solutions over couplings, in the order they were given. Print it for a table."""
 
     couplings: np.ndarray  # (n,)
-    models: Any  # (n, K, ...)
+    models: Model  # (n, K, ...)
     losses: np.ndarray  # (n, K): L_i(w_i)
     variation: np.ndarray  # (n,): sum over edges of A_ij |w_i - w_j|^2
     names: list[str] = field(repr=False)
@@ -111,7 +114,7 @@ class Choice:
     """
 
     coupling: float
-    models: Any
+    models: Model
     couplings: np.ndarray
     errors: np.ndarray
     standard_errors: np.ndarray
@@ -217,7 +220,7 @@ def balanced(task: Problem, network: Network, count: int = 13, decades: float = 
     return curvature / (2 * degree) * np.logspace(-decades / 2, decades / 2, count)
 
 
-def _check_couplings(couplings: Any) -> np.ndarray:
+def _check_couplings(couplings: ArrayLike) -> np.ndarray:
     values = numbers("couplings", couplings)
     if values.ndim != 1 or not len(values) or not (np.isfinite(values) & (values >= 0)).all():
         raise FedpointError(f"couplings must be a list of numbers, at least 0; got {couplings!r}")
@@ -233,14 +236,22 @@ def _along(local: Local, network: Network, couplings: np.ndarray, tolerance: flo
     return [found[i] for i in range(len(couplings))]
 
 
-def splits_of_rows(task: RowsProblem, held_out: Any, folds: int, seed: int) -> tuple[list, str]:
-    """(what is fitted, what is tested, whose rows were held out) of every split, and how that is called."""
+class Split(NamedTuple):
+    train: RowsProblem
+    test: RowsProblem
+    tested: np.ndarray  # (K,): whose rows were held out
+
+
+def splits_of_rows(
+    task: RowsProblem, held_out: float | RowsProblem | None, folds: int, seed: int
+) -> tuple[list[Split], str]:
+    """What is fitted and what is tested, and how that is called."""
     if isinstance(held_out, RowsProblem):
         if held_out.names != task.names:
             raise FedpointError("held_out: a problem with the same agents, in the same order, as the task")
         if type(held_out.oracle) is not type(task.oracle):
             raise FedpointError(f"held_out: rows of {type(held_out).__name__} for a task of {type(task).__name__}")
-        return [(task, held_out, np.ones(task.agents, bool))], "given rows"
+        return [Split(task, held_out, np.ones(task.agents, bool))], "given rows"
     draw = np.random.default_rng(seed)
     counts = task.local_rows()
     orders = [draw.permutation(m) for m in counts]
@@ -271,11 +282,11 @@ def splits_of_rows(task: RowsProblem, held_out: Any, folds: int, seed: int) -> t
         train = [np.setdiff1d(np.arange(m), rows) for m, rows in zip(counts, test, strict=True)]
         # A problem has no empty agents: a node of which nothing is tested lends one row, whose error is passed over.
         some = [np.sort(rows) if len(rows) else np.arange(1) for rows in test]
-        splits.append((task.restricted(train), task.restricted(some), tested))
+        splits.append(Split(task.restricted(train), task.restricted(some), tested))
     return splits, how
 
 
-def _log_axis(ax: Any) -> None:
+def _log_axis(ax: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     ax.set_xscale("log")

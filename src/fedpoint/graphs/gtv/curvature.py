@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Model
 from fedpoint.graphs.gtv.minimum import coupled
 from fedpoint.graphs.gtv.nodes import Local, check
 from fedpoint.graphs.gtv.system import Coupled
@@ -18,7 +18,7 @@ from fedpoint.problems.base import Problem
 DENSE = 200  # numbers in all models, up to which eigenvalues are computed from the whole matrix
 
 
-def step_limit(task: Problem, network: Network, coupling: float, models: Any = None) -> float:
+def step_limit(task: Problem, network: Network, coupling: float, models: Model | None = None) -> float:
     """The step below which FedGD settles: 2/lambda_max(M).
 
     (For L_i = (1/m_i)|y - X w|^2 the same number is 1/lambda_max(Q), Q = blkdiag(X'X/m) + alpha Lap (x) I = M/2.)
@@ -44,7 +44,7 @@ def step_limit(task: Problem, network: Network, coupling: float, models: Any = N
     return 2 / top if top > 0 else np.inf
 
 
-def hessian(task: Problem, network: Network, coupling: float, models: Any) -> Coupled:
+def hessian(task: Problem, network: Network, coupling: float, models: Model | None) -> Coupled:
     local = Local(task)
     W = local.begin(None) if models is None else local.flat(models, "models")
     return coupled(local, network, coupling, W)

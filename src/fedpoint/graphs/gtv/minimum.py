@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Model
 from fedpoint.graphs.gtv.nodes import Local, Losses, check, check_convex
 from fedpoint.graphs.gtv.system import Coupled, Parts, dot, pull, why_not_unique
 from fedpoint.graphs.network import Network
@@ -17,7 +17,9 @@ NEWTON = 80  # steps; without convexity ten times as many
 AT_INFINITY = "the minimum may lie at infinity, as for classes that can be separated without a ridge"
 
 
-def solve(task: Problem, network: Network, coupling: float, start: Any = None, tolerance: float = 1e-13) -> Any:
+def solve(
+    task: Problem, network: Network, coupling: float, start: Model | None = None, tolerance: float = 1e-13
+) -> Model:
     """The models of all nodes that minimise sum_i L_i(w_i) + coupling sum_edges A_ij |w_i - w_j|^2.
 
     Affine gradients A_i w - b_i: the sparse system (blkdiag(A_i) + 2 coupling Lap (x) I) w = b, by a banded
@@ -71,7 +73,7 @@ class Objective:
         )
 
 
-def objective(task: Problem, network: Network, coupling: float, models: Any) -> Objective:
+def objective(task: Problem, network: Network, coupling: float, models: Model) -> Objective:
     """sum_i L_i(w_i) + coupling sum_edges A_ij |w_i - w_j|^2 at models with a leading axis of nodes, in its parts.
 
     >>> import fedpoint as fp
@@ -143,11 +145,20 @@ def coupled(local: Losses, network: Network, coupling: float, W: np.ndarray) -> 
     return Coupled(local.curvature(W), network, coupling, local.product(W), local.convex, local.size)
 
 
-def _shorten(local, network, coupling, W, apart, slope, delta, mean) -> tuple[float, bool]:
+def _shorten(
+    local: Losses,
+    network: Network,
+    coupling: float,
+    W: np.ndarray,
+    apart: np.ndarray,
+    slope: np.ndarray,
+    delta: np.ndarray,
+    mean: np.ndarray,
+) -> tuple[float, bool]:
     """How much of a step to take: halved until the objective falls as its slope promises. And whether the step is
     only made of rounding errors, which a relative change does not show where the models are zero."""
 
-    def value(s):
+    def value(s: float) -> tuple[float, float]:
         own = local.losses(W + s * delta)
         tv = coupling * network.total_variation(apart + s * (delta - mean))
         return float(own.sum() + tv), float(np.abs(own).sum() + tv)

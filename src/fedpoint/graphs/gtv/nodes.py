@@ -5,22 +5,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.precision import double
+from fedpoint.core.types import Data, Model, Tree
 from fedpoint.graphs.network import Network
-from fedpoint.problems.base import Mine, Problem, numbers, per_agent
-from fedpoint.problems.rows import RowsProblem
+from fedpoint.problems.base import Mine, Oracle, Problem, numbers, per_agent
+from fedpoint.problems.rows import RowsOracle, RowsProblem
 
 BLOCKS = 1 << 25  # numbers of all nodes' Hessians, up to which they are kept
 BLOCK_WORK = 1e11  # operations to invert them
 
 
-def check(task: Any, network: Any, coupling: Any) -> tuple[Network, float]:
+def check(task: Problem, network: Network, coupling: float) -> tuple[Network, float]:
     """The network in the order of the task's agents, and the coupling as a number."""
     if not isinstance(task, Problem):
         raise FedpointError(f"task must be a problem such as fp.problems.LeastSquares, got {type(task).__name__}")
@@ -39,7 +41,7 @@ def check(task: Any, network: Any, coupling: Any) -> tuple[Network, float]:
     return network.aligned(task.names), number
 
 
-def check_convex(task: Problem, start: Any) -> None:
+def check_convex(task: Problem, start: Model | None) -> None:
     if task.linear or start is not None or task.convex is True:
         return
     why = "it is not known whether the losses are convex" if task.convex is None else "the losses are not convex"
@@ -87,7 +89,7 @@ class Local(Losses):
         self.task = task
         start = task.start()
         self.convex = task.convex is True
-        self.tree = not hasattr(start, "dtype")
+        self.tree = not isinstance(start, np.ndarray | np.generic | jax.Array)
         self.like = like = jax.tree.map(lambda a: np.asarray(a, dtype=float), start)
         self.size = sum(np.size(a) for a in jax.tree.leaves(like))
         self.shape = (task.agents, self.size)
@@ -97,15 +99,15 @@ class Local(Losses):
             self.A, self.b = (np.asarray(a, dtype=float) for a in found)
 
     @cached_property
-    def _data(self) -> Any:
-        with jax.enable_x64(True):
-            return jax.device_put((self.task.own, self.task.common))
+    @double
+    def _data(self) -> tuple[Data, Data]:
+        return jax.device_put((self.task.own, self.task.common))
 
-    def flat(self, models: Any, name: str, one: bool = True) -> np.ndarray:
+    def flat(self, models: Model, name: str, one: bool = True) -> np.ndarray:
         """(K, d) of models with a leading axis of nodes, or (where allowed) of one model for all."""
         if not self.tree:
             models = numbers(name, models)
-        built: list[Any] = [jax.tree.structure(tree) for tree in (models, self.like)]
+        built: list[Tree] = [jax.tree.structure(tree) for tree in (models, self.like)]
         if built[0] != built[1]:
             raise FedpointError(f"{name}: built as {built[0]}, but a model of this problem as {built[1]}")
         given = [np.asarray(a, dtype=float) for a in jax.tree.leaves(models)]
@@ -123,10 +125,10 @@ class Local(Losses):
             raise FedpointError(f"{name}: holds NaN or inf")
         return W
 
-    def begin(self, start: Any) -> np.ndarray:
+    def begin(self, start: Model | None) -> np.ndarray:
         return np.array(self.flat(self.like if start is None else start, "start"))
 
-    def models(self, W: np.ndarray) -> Any:
+    def models(self, W: np.ndarray) -> Model:
         """(K, d) as the problem's models, with a leading axis of nodes."""
         leaves, built = jax.tree.flatten(self.like)
         cuts = np.cumsum([np.size(a) for a in leaves])[:-1]
@@ -135,22 +137,22 @@ class Local(Losses):
             built, [np.array(p.reshape(-1, *np.shape(a))) for p, a in zip(parts, leaves, strict=True)]
         )
 
+    @double
     def field(self, W: np.ndarray) -> np.ndarray:
         """(K, d): the gradient of every L_i at w_i."""
         if self.affine:
             return np.einsum("kij,kj->ki", self.A, W) - self.b
-        with jax.enable_x64(True):
-            return np.asarray(_fields(self.task.oracle, self.like, *self._data, W))
+        return np.asarray(_fields(self.task.oracle, self.like, *self._data, W))
 
+    @double
     def losses(self, W: np.ndarray) -> np.ndarray:
-        with jax.enable_x64(True):
-            return np.asarray(_losses(self.task.oracle, self.like, *self._data, W))
+        return np.asarray(_losses(self.task.oracle, self.like, *self._data, W))
 
+    @double
     def row_errors(self, W: np.ndarray) -> np.ndarray:
         """(K,): the mean loss of a row of each agent, without the penalty."""
         assert isinstance(self.task, RowsProblem)
-        with jax.enable_x64(True):
-            whole = np.asarray(_row_losses(self.task.oracle, self.like, *self._data, W))
+        whole = np.asarray(_row_losses(self.task.oracle, self.like, *self._data, W))
         return whole if self.task.oracle.mean else whole / self.task.local_rows()
 
     @property
@@ -159,17 +161,17 @@ class Local(Losses):
         K, d = self.shape
         return K * d * d <= BLOCKS and K * float(d) ** 3 <= BLOCK_WORK
 
+    @double
     def hessians(self, W: np.ndarray) -> np.ndarray:
         """(K, d, d)."""
         if self.affine:
             return self.A
-        with jax.enable_x64(True):
-            return np.asarray(_hessians(self.task.oracle, self.like, *self._data, W))
+        return np.asarray(_hessians(self.task.oracle, self.like, *self._data, W))
 
     def product(self, W: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+        @double
         def times(x: np.ndarray) -> np.ndarray:
-            with jax.enable_x64(True):
-                return np.asarray(_products(self.task.oracle, self.like, *self._data, W, x))
+            return np.asarray(_products(self.task.oracle, self.like, *self._data, W, x))
 
         return times
 
@@ -181,25 +183,25 @@ class Local(Losses):
         return np.abs((signs * self.product(W)(signs)).mean(1))
 
 
-def _each(function, like, own, common, W, *more):
+def _each(function: Callable[..., Array], like: Model, own: Data, common: Data, W: Array, *more: Array) -> Array:
     """function(one agent's data, its model, ...) over agents; the model as the problem has it."""
     unravel = ravel_pytree(like)[1]
     return per_agent(lambda a: function(Mine(a[0], common), unravel, *a[1:]), (own, W, *more))
 
 
 @partial(jax.jit, static_argnums=0)
-def _fields(oracle, like, own, common, W):
+def _fields(oracle: Oracle, like: Model, own: Data, common: Data, W: Array) -> Array:
     return _each(lambda mine, make, w: ravel_pytree(oracle.mean_field(mine, make(w)))[0], like, own, common, W)
 
 
 @partial(jax.jit, static_argnums=0)
-def _losses(oracle, like, own, common, W):
+def _losses(oracle: Oracle, like: Model, own: Data, common: Data, W: Array) -> Array:
     return _each(lambda mine, make, w: oracle.loss(mine, make(w)), like, own, common, W)
 
 
 @partial(jax.jit, static_argnums=0)
-def _row_losses(oracle, like, own, common, W):
-    def one(mine, make, w):
+def _row_losses(oracle: RowsOracle, like: Model, own: Data, common: Data, W: Array) -> Array:
+    def one(mine: Mine, make: Callable[[Array], Model], w: Array) -> Array:
         penalty = oracle.penalty(make(w), mine.common.extra)
         return oracle.loss(mine, make(w)) - (0.0 if penalty is None else penalty)
 
@@ -207,16 +209,16 @@ def _row_losses(oracle, like, own, common, W):
 
 
 @partial(jax.jit, static_argnums=0)
-def _hessians(oracle, like, own, common, W):
-    def one(mine, make, w):
+def _hessians(oracle: Oracle, like: Model, own: Data, common: Data, W: Array) -> Array:
+    def one(mine: Mine, make: Callable[[Array], Model], w: Array) -> Array:
         return jax.jacfwd(lambda v: ravel_pytree(oracle.mean_field(mine, make(v)))[0])(w)
 
     return _each(one, like, own, common, W)
 
 
 @partial(jax.jit, static_argnums=0)
-def _products(oracle, like, own, common, W, x):
-    def one(mine, make, w, u):
+def _products(oracle: Oracle, like: Model, own: Data, common: Data, W: Array, x: Array) -> Array:
+    def one(mine: Mine, make: Callable[[Array], Model], w: Array, u: Array) -> Array:
         return jax.jvp(lambda v: ravel_pytree(oracle.mean_field(mine, make(v)))[0], (w,), (u,))[1]
 
     return _each(one, like, own, common, W, x)
