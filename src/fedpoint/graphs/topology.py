@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,35 +13,39 @@ import numpy as np
 from jax import Array
 
 from fedpoint.channel.base import Hub
-from fedpoint.core.algorithm import Algorithm, Model, State
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import NO_LUCK
+from fedpoint.core.types import Function, Message, Model, Number, State, Tree
 from fedpoint.core.vector import take, where
 from fedpoint.graphs.wiring import Wires, Wiring, hear, inbox_of, newest, rebased
 from fedpoint.timing.base import Tick
 from fedpoint.timing.mail import Mail, look, open_mail, post
 
 if TYPE_CHECKING:  # who calls: it lies above
+    from fedpoint.engine.precompute import Ahead
     from fedpoint.engine.round import Round
     from fedpoint.engine.state import RunState
+
+Age: TypeAlias = Callable[[Array, Array], Array]  # (arc, who says it) -> how many rounds old is what is heard
 
 
 class Said(NamedTuple):
     """What agents hear: all the same, or each its own (leading axis); in which round, where that was an earlier one;
     and what each of them is known to have said last, where the channel sends differences."""
 
-    common: Any = None
-    each: Any = None
-    when: Any = None
-    last: Any = None
+    common: State = None
+    each: State = None
+    when: Array | None = None
+    last: Message = None
 
 
 class Used(NamedTuple):
     """What a round took: models sent down, answers, field evaluations."""
 
-    down: Any
-    up: Any
-    evaluations: Any
+    down: Number
+    up: Number
+    evaluations: Number
 
 
 class Begun(NamedTuple):
@@ -49,7 +53,7 @@ class Begun(NamedTuple):
 
     hub: State
     memory: State
-    mail: Mail | tuple
+    mail: Mail | tuple  # (): nothing is said that could be heard later
 
 
 @dataclass(frozen=True)
@@ -79,50 +83,40 @@ class Topology(ABC):
         """How many models there are."""
         return agents if self.by_node else 1
 
-    def one(self, models: Any) -> Any:
+    def one(self, models: Model) -> Model:
         """The first of them."""
         return jax.tree.map(lambda a: a[0], models) if self.by_node else models
 
-    def at(self, agent: int, tree: Any) -> Any:
+    def at(self, agent: int, tree: Tree) -> Tree:
         """What an agent has of a tree of all hubs."""
         return jax.tree.map(lambda a: a[agent], tree) if self.by_node else tree
 
-    def spread(self, model: Any, agents: int) -> Any:
+    def spread(self, model: Model, agents: int) -> Model:
         """One model as the models of all hubs."""
         if not self.by_node:
             return model
         return jax.tree.map(lambda a: np.broadcast_to(a, (agents, *np.shape(a))).copy(), model)
 
-    def aim(self, algorithm: Algorithm, aim: Any, agents: int) -> Any:
+    def aim(self, algorithm: Algorithm, aim: Model, agents: int) -> Model:
         """What the models are compared with."""
         return aim if aim is None or algorithm.at_agents else self.spread(aim, agents)
 
-    def mean_model(self, models: Any, weights: np.ndarray) -> Any:
-        """The global model of what leads with repeats: sum_k p_k w_k where there are several."""
-        if not self.by_node:
-            return models
-        return jax.tree.map(lambda a: np.tensordot(a, weights.astype(a.dtype), axes=(1, 0)), models)
-
-    def agents_models(self, models: Any, agents: int) -> Any:
-        """(repeats, agents, ...): the model of each agent."""
-        if self.by_node:
-            return models
-        return jax.tree.map(lambda a: np.broadcast_to(a[:, None], (len(a), agents, *a.shape[1:])), models)
-
     # Traced.
 
-    def per_hub(self, function: Callable) -> Callable:
+    def per_hub(self, function: Function) -> Function:
         """function for every hub."""
         return jax.vmap(function) if self.by_node else function
 
+    def by_agent(self, function: Function, agents: int) -> Function:
+        """function(hub, own) for every agent, with the hub that it hears."""
+        return jax.vmap(function, in_axes=(0 if self.by_node else None, 0), axis_size=agents)
+
     def settled(self, algorithm: Algorithm, hub: State, memory: State, agents: int) -> State:
         """Memories of all agents, completed by what they would hear next."""
-        if self.by_node:
-            return jax.vmap(algorithm.settle)(hub, memory)
-        return jax.vmap(lambda m: algorithm.settle(hub, m), axis_size=agents)(memory)
+        return self.by_agent(algorithm.settle, agents)(hub, memory)
 
     @abstractmethod
-    def begin(self, algorithm: Algorithm, models: Model, wires: Wires | tuple, agents: int) -> Begun:
+    def begin(self, algorithm: Algorithm, models: Model, wires: Wires, agents: int) -> Begun:
         """Before the first round."""
 
     @abstractmethod
@@ -134,15 +128,15 @@ class Topology(ABC):
         """What these agents hear (None: all): the same, or each its own."""
 
     @abstractmethod
-    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Any) -> tuple[RunState, Any, Used]:
+    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Ahead) -> tuple[RunState, Inbox | None, Used]:
         """Agents hear, work and answer: the state after it, what is on its way to hubs, and what it took."""
 
     @abstractmethod
-    def listen(self, at: Round, state: RunState, sent: Any, tick: Tick, after: Tick) -> RunState:
+    def listen(self, at: Round, state: RunState, sent: Inbox | None, tick: Tick, after: Tick) -> RunState:
         """Hubs hear and combine."""
 
 
-def _picked(tree: Any, agents: Array | None) -> Any:
+def _picked(tree: Tree, agents: Array | None) -> Tree:
     return tree if agents is None else take(tree, agents)
 
 
@@ -163,7 +157,7 @@ class Star(Topology):
     def constant_use(self, slots: int, agents: int, evaluations: int) -> Used | None:
         return Used(slots, slots, slots * evaluations)
 
-    def begin(self, algorithm: Algorithm, models: Model, wires: Wires | tuple, agents: int) -> Begun:
+    def begin(self, algorithm: Algorithm, models: Model, wires: Wires, agents: int) -> Begun:
         begun = algorithm.init(models)
         hub, one = jax.tree.map(lambda a: a if isinstance(a, np.ndarray | Array) else np.asarray(a), begun)
         memory = jax.tree.map(lambda a: a[None].repeat(agents, 0), one)  # by NumPy, where the model is NumPy's
@@ -179,22 +173,27 @@ class Star(Topology):
     def say(self, at: Round, hub: State, agents: Array | None) -> State:
         return at.algorithm.say(hub, at.hub_luck())
 
-    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Any) -> tuple[RunState, Inbox, Used]:
+    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Ahead) -> tuple[RunState, Inbox, Used]:
         said = self.say(at, state.hub, tick.agents)
         if self.late:  # answers to what the hub said some versions ago
             sender, value = jnp.zeros(1, jnp.int32), jax.tree.map(lambda a: a[None], said)
             state = state._replace(mail=post(state.mail, sender, jnp.ones(1, bool), value, at.number))
         inbox, state, spent = self.meet(at, state, tick, said, ahead)
-        return state, inbox, Used(tick.asked, jnp.sum(tick.heard, dtype=jnp.int64), spent)
+        return (
+            state,
+            inbox,
+            Used(tick.asked if tick.asked is not None else 0, jnp.sum(tick.heard, dtype=jnp.int64), spent),
+        )
 
     def words(self, at: Round, state: RunState, tick: Tick, said: State) -> Said:
         """What the agents of a tick have heard."""
         if not self.late:
             return Said(common=said)
+        assert tick.age is not None
         when = at.number - tick.age
         return Said(each=look(state.mail, jnp.zeros(when.shape, jnp.int32), when), when=when)
 
-    def meet(self, at: Round, state: RunState, tick: Tick, said: State, ahead: Any) -> tuple[Inbox, RunState, Any]:
+    def meet(self, at: Round, state: RunState, tick: Tick, said: State, ahead: Ahead) -> tuple[Inbox, RunState, Number]:
         """The agents of a tick work: what is heard of them, the state after it, and their field evaluations."""
         heard = self.words(at, state, tick, said)
         done = at.work(state, tick.agents, heard, ahead, summed=None if self.rebase else tick)
@@ -203,19 +202,21 @@ class Star(Topology):
             then, now = jax.vmap(at.algorithm.base)(heard.each), at.algorithm.base(said)
             messages = jax.tree.map(lambda m, x, w: m + x - w, messages, then, now)
         abandons = at.inputs.timing.abandons
-        counts = tick.heard & tick.merge if abandons else tick.heard
+        counts = tick.heard if tick.merge is None or not abandons else tick.heard & tick.merge
         kept = at.commit((state.memory, state.wire), tick.agents, counts, done.kept, sure=not abandons)
         if not isinstance(messages, Inbox):
             messages = at.fenced(at.inputs.gather.inbox, messages, tick.weight, tick.share)
         state = state._replace(memory=kept[0], wire=kept[1], world=done.world)
         return messages, state, jnp.sum(tick.heard * done.spent, dtype=jnp.int64)
 
-    def listen(self, at: Round, state: RunState, sent: Inbox, tick: Tick, after: Tick) -> RunState:
+    def listen(self, at: Round, state: RunState, sent: Inbox | None, tick: Tick, after: Tick) -> RunState:
         channel = at.inputs.channel
-        if not channel.plain():
+        if sent is not None and tick.weight is not None and not channel.plain():
             sent = channel.release(sent, Hub(at.release_luck(), at.number, tick.weight.max()))
         hub = at.fenced(at.algorithm.combine, state.hub, sent)
-        return state._replace(hub=where(tick.merge, hub, state.hub) if at.inputs.timing.abandons else hub)
+        if at.inputs.timing.abandons and tick.merge is not None:
+            hub = where(tick.merge, hub, state.hub)
+        return state._replace(hub=hub)
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ class Graph(Topology):
     def constant_use(self, slots: int, agents: int, evaluations: int) -> Used | None:
         return Used(0, self.wiring.arcs, slots * evaluations) if slots == agents else None
 
-    def begin(self, algorithm: Algorithm, models: Model, wires: Wires | tuple, agents: int) -> Begun:
+    def begin(self, algorithm: Algorithm, models: Model, wires: Wires, agents: int) -> Begun:
         """Models lead with the nodes. Everybody has heard what the neighbours start from."""
         hub, memory = jax.vmap(algorithm.init)(models)
         if not algorithm.at_agents:
@@ -260,7 +261,7 @@ class Graph(Topology):
         names = at.names(self.nodes(at, agents))
         return jax.vmap(lambda one, node: at.algorithm.say(one, at.hub_luck(node)))(_picked(hub, agents), names)
 
-    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Any) -> tuple[RunState, None, Used]:
+    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Ahead) -> tuple[RunState, None, Used]:
         algorithm, wires = at.algorithm, at.inputs.wires
         nodes = self.nodes(at, tick.agents)
         said = self.say(at, state.hub, tick.agents)
@@ -280,13 +281,13 @@ class Graph(Topology):
         spent = jnp.sum(tick.heard * done.spent, dtype=jnp.int64)
         return state._replace(memory=memory, wire=wire, mail=mail, world=done.world), None, Used(0, sent, spent)
 
-    def listen(self, at: Round, state: RunState, sent: None, tick: Tick, after: Tick) -> RunState:
+    def listen(self, at: Round, state: RunState, sent: Inbox | None, tick: Tick, after: Tick) -> RunState:
         def age(arc: Array, says: Array) -> Array:
             return at.inputs.timing.age(at.keys[1], at.number + 1, arc, says)
 
         return self.heard(at, state, after, age, at.number + 1)
 
-    def heard(self, at: Round, state: RunState, after: Tick, age: Callable, version: Any) -> RunState:
+    def heard(self, at: Round, state: RunState, after: Tick, age: Age, version: Array) -> RunState:
         """The hubs of the nodes whose turn it is `after` hear what has reached them by then, `age(arc, says)` old."""
         algorithm, wires = at.algorithm, at.inputs.wires
         total = hear(self.wiring, wires, state.mail, after.agents, age, version)

@@ -49,6 +49,27 @@ class Context(NamedTuple):
     rounds: int = 1  # it has to be good for so many
 
 
+class Moments(NamedTuple):
+    """First and second moments of a round's weights v_k and of s_k = 1 where agent k is heard, given that it merges.
+
+    Cov[(v, s)] = blockdiag_k [[vv, vs], [vs, ss]]_k + sum_r scale_r factor_r factor_r': agents are nearly independent.
+    """
+
+    merge: float  # the probability that a round is merged at all
+    mean: np.ndarray  # (K,) E v_k: p_k where the scheme is unbiased
+    heard: np.ndarray  # (K,) E s_k
+    own: np.ndarray  # (3, K): vv, vs, ss
+    scale: np.ndarray  # (R,)
+    factor: np.ndarray  # (R, 2, K): of v, of s
+    sampled: bool = False  # estimated from drawn rounds, not exact
+
+    def second(self) -> np.ndarray:
+        """(3, K): E v_k^2, E v_k s_k, E s_k^2."""
+        v, s = self.factor[:, 0], self.factor[:, 1]
+        cov = self.own + np.stack([self.scale @ (v * v), self.scale @ (v * s), self.scale @ (s * s)])
+        return cov + np.stack([self.mean**2, self.mean * self.heard, self.heard**2])
+
+
 class Timing(Record):
     """When agents work. `Participation` and `Schedule` say it for a fusion center and for networks."""
 
@@ -93,6 +114,11 @@ class Timing(Record):
     def depth(self, rounds: int) -> int:
         """How many of a sender's last messages are needed in a run of so many rounds."""
         return 1
+
+    def moments(self, p: np.ndarray) -> Moments:
+        """Moments of a round's weights, for forecasts: here of everyone, as if the nodes of a network were in step."""
+        K = len(p)
+        return Moments(1.0, p, np.ones(K), np.zeros((3, K)), np.zeros(0), np.zeros((0, 2, K)))
 
     def bound(self) -> int | None:
         """B of partial asynchrony: every B rounds in a row contain one of each node's, ages are at most B; or None."""

@@ -7,7 +7,7 @@ sum_k p_k m_k: weights for *changes*. They need not sum to one, and are never re
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,28 +18,7 @@ from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.random import Key
 from fedpoint.core.record import floats, untouched
 from fedpoint.core.vector import take
-from fedpoint.timing.base import Context, Tick, Timing
-
-
-class Moments(NamedTuple):
-    """First and second moments of a round's weights v_k and of s_k = 1 where agent k is heard, given that it merges.
-
-    Cov[(v, s)] = blockdiag_k [[vv, vs], [vs, ss]]_k + sum_r scale_r factor_r factor_r': agents are nearly independent.
-    """
-
-    merge: float  # the probability that a round is merged at all
-    mean: np.ndarray  # (K,) E v_k: p_k where the scheme is unbiased
-    heard: np.ndarray  # (K,) E s_k
-    own: np.ndarray  # (3, K): vv, vs, ss
-    scale: np.ndarray  # (R,)
-    factor: np.ndarray  # (R, 2, K): of v, of s
-    sampled: bool = False  # estimated from drawn rounds, not exact
-
-    def second(self) -> np.ndarray:
-        """(3, K): E v_k^2, E v_k s_k, E s_k^2."""
-        v, s = self.factor[:, 0], self.factor[:, 1]
-        cov = self.own + np.stack([self.scale @ (v * v), self.scale @ (v * s), self.scale @ (s * s)])
-        return cov + np.stack([self.mean**2, self.mean * self.heard, self.heard**2])
+from fedpoint.timing.base import Context, Moments, Tick, Timing
 
 
 class Participation(Timing):
