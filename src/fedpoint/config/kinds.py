@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
@@ -31,6 +31,7 @@ class Table(BaseModel):
     """A table of the file: unknown keys are mistakes, and so are texts in the place of numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    owner: ClassVar[str] = ""  # the class that misses a key, where its name says more than the table's
 
 
 class Kind(Table, ABC):

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar, get_args
 
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from fedpoint.config.kinds import Table
 from fedpoint.config.lines import Path, key_lines, line_of
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.types import Plain
 
-NOTHING = object()  # the value of a key that is not there
+NOTHING = "\0"  # the value of a key that is not there
+WORDS = {  # pydantic's, and ours
+    "Input should": "must",
+    "Value error, ": "",
+    "a valid integer": "a whole number",
+    "a valid ": "a ",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+    "boolean": "true or false",
+    "be a true or false": "be true or false",
+}
+
+Model = TypeVar("Model", bound=Table)
 
 
 @dataclass(frozen=True)
@@ -18,33 +37,13 @@ class Mistake:
 
     path: Path
     message: str
-    value: Any = NOTHING
+    value: Plain = NOTHING
 
     def text(self, lines: dict[Path, int]) -> str:
         line = line_of(lines, self.path)
         where = f"line {line}: " if line else ""
-        value = "" if self.value is NOTHING else f" = {_shown(self.value)}"
+        value = "" if self.value == NOTHING else f" = {_shown(self.value)}"
         return f"{where}{dotted(self.path)}{value}: {self.message}"
-
-
-def of_table(
-    text: Any, where: Path, known: Callable[[Mapping], list[str]], build: Callable[[Any], Any]
-) -> list[Mistake]:
-    """What is wrong with a table by itself: every unknown key, and what `build` says of the rest."""
-    unknown = []
-    try:
-        if isinstance(text, Mapping):
-            names = known(text)
-            unknown = [
-                Mistake((*where, key), f"unknown key; {nearest(key, names)}", item)
-                for key, item in text.items()
-                if key not in names
-            ]
-            text = {key: item for key, item in text.items() if key in names}
-        build(text)
-    except FedpointError as error:
-        return [*unknown, Mistake(where, str(error), text)]
-    return unknown
 
 
 class Mistakes(FedpointError):
@@ -58,6 +57,48 @@ class Mistakes(FedpointError):
         super().__init__(f"{name}: {count}\n" + "\n".join(f"  {line}" for line in shown))
 
 
+def validated(model: type[Model], table: Plain, where: Path = (), **context: object) -> tuple[Model | None, list[Mistake]]:
+    """A table of a file as its model has it, or what is wrong with it."""
+    try:
+        return model.model_validate(table, context=context), []
+    except ValidationError as error:
+        return None, [_mistake(e, where, model) for e in error.errors(include_url=False)]
+
+
+def _mistake(error: ErrorDetails, where: Path, model: type[Table]) -> Mistake:
+    """One of pydantic's errors in our words, at the key of the file."""
+    loc = tuple(part for part in error["loc"] if isinstance(part, int) or part not in ("int", "str", "float"))
+    path, value = (*where, *loc), error["input"]
+    match error["type"]:
+        case "extra_forbidden":
+            return Mistake(path, f"unknown key; {nearest(str(loc[-1]), _inner(model, loc[:-1]).model_fields)}", value)
+        case "missing" if owner := _inner(model, loc[:-1]).owner:
+            return Mistake(path[:-1], f"{owner} needs {loc[-1]}")
+        case "missing":
+            return Mistake(path, "is missing")
+        case "too_short" | "too_long" if loc[:1] == ("edges",):
+            return Mistake(path, "an edge is a pair of nodes", value)
+        case "value_error" if not loc:
+            return Mistake(path, must(error["msg"]))
+    return Mistake(path, must(error["msg"]), value)
+
+
+def _inner(model: type[Table], path: Path) -> type[Table]:
+    """The model of a table inside of a table."""
+    for key in path:
+        field = model.model_fields.get(str(key))
+        kinds = () if field is None else (field.annotation, *get_args(field.annotation))
+        model = next((kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, Table)), model)
+    return model
+
+
+def must(message: str) -> str:
+    """Pydantic's "Input should be ..." in our words."""
+    for theirs, ours in WORDS.items():
+        message = message.replace(theirs, ours)
+    return message
+
+
 def dotted(path: Path) -> str:
     """problem.agents, algorithm[2].step; counted from 1, as people do."""
     text = ""
@@ -66,7 +107,7 @@ def dotted(path: Path) -> str:
     return text or "the file"
 
 
-def _shown(value: Any, most: int = 60) -> str:
+def _shown(value: Plain, most: int = 60) -> str:
     if isinstance(value, dict):
         text = "{" + ", ".join(f"{k} = {_shown(v)}" for k, v in value.items()) + "}"
     elif isinstance(value, bool):

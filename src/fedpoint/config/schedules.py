@@ -15,21 +15,24 @@ The last two are with a fusion center. staleness is "constant", {polynomial = po
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import AfterValidator, JsonValue, ValidationInfo, WithJsonSchema
 
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.mistakes import Mistake, of_table
-from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.config.mistakes import Mistake, validated
+from fedpoint.config.records import Family, RecordTable, only, snake, table_of
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Plain
 from fedpoint.timing import schedule, timed, turns
+from fedpoint.timing.base import Timing
 from fedpoint.timing.clock import Clock
-from fedpoint.timing.staleness import Constant, Hinge, Polynomial
+from fedpoint.timing.staleness import Constant, Hinge, Polynomial, Staleness
 from fedpoint.timing.turns import Replay
 
-CLASSES: tuple[Any, ...] = (
+CLASSES: tuple[type[Timing], ...] = (
     schedule.Synchronous,
     schedule.RandomActivation,
     schedule.PartiallyAsynchronous,
@@ -41,90 +44,66 @@ CLASSES: tuple[Any, ...] = (
     timed.Waiting,
     timed.Arrivals,
 )
-KINDS = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower(): cls for cls in CLASSES}
-STALENESS = ("constant", "polynomial", "hinge")
+KINDS = {snake(cls.__name__): cls for cls in CLASSES}
 
 
-def mistakes(text: Any, where: Where, base: Path | None) -> list[Mistake]:
-    """What is wrong with a schedule by itself: every unknown key, and what its class says of the rest."""
-    return of_table(
-        text, where, lambda table: ["kind", *_names(_class_of(table))], lambda table: scheme_of(table, base)
-    )
+def _events(text: str, info: ValidationInfo) -> Replay:
+    return Replay.read(((info.context or {}).get("base") or Path()) / text)
 
 
-def _names(cls: Any) -> list[str]:
-    return ["file"] if cls is Replay else [f.name for f in dataclasses.fields(cls)]
+class ReplayTable(RecordTable):
+    """A measured run again."""
+
+    owner = "Replay"
+    kind: str
+    file: Annotated[str, AfterValidator(_events)]
+
+    def build(self, cls: type[Timing]) -> Timing:
+        return self.file  # type: ignore[return-value] # which was read to be checked
 
 
-def _class_of(text: Any) -> Any:
-    if not isinstance(text, str | Mapping):
-        raise FedpointError("must be the name of a schedule, or a table with its kind")
-    kind = text if isinstance(text, str) else text.get("kind")
-    if kind is None:
-        raise FedpointError(f"say its kind: {', '.join(KINDS)}")
-    found = KINDS.get(str(kind).lower().replace("-", "_"))
-    if found is None:
-        raise FedpointError(f"unknown kind {kind!r}; {nearest(str(kind), KINDS)}")
-    return found
-
-
-def scheme_of(text: Any, base: Path | None = None) -> Any:
-    """The schedule that a file's text stands for; a trace is read relative to `base`."""
-    cls = _class_of(text)
-    table = {} if isinstance(text, str) else {key: item for key, item in text.items() if key != "kind"}
-    if cls is Replay:
-        if not isinstance(table.get("file"), str):
-            raise FedpointError('replay needs file = "...", the path of a trace')
-        return Replay.read((base or Path()) / table["file"])
-    missing = [f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING and f.name not in table]
-    if missing:
-        raise FedpointError(f"{cls.__name__} needs {', '.join(missing)}")
-    if "clock" in table:
-        table["clock"] = _clock(table["clock"])
-    if "staleness" in table:
-        table["staleness"] = staleness_of(table["staleness"])
-    for key, item in table.items():
-        if isinstance(item, str | list):
-            raise FedpointError(f"{cls.__name__}: {key} must be a number, got {item!r}")
-    try:
-        return cls(**{key: _number(cls, key, item) for key, item in table.items()})
-    except TypeError as error:
-        raise FedpointError(f"{cls.__name__}: {error}") from None
-
-
-def _number(cls: Any, key: str, item: Any) -> Any:
-    """Whole numbers where a number with a point is meant."""
-    kind = {f.name: str(f.type) for f in dataclasses.fields(cls)}.get(key, "")
-    return float(item) if "float" in kind and isinstance(item, int) and not isinstance(item, bool) else item
-
-
-def _clock(text: Any) -> Clock:
+def clock_of(text: Plain) -> Clock:
+    """How long agents take, from its table."""
     if not isinstance(text, Mapping):
         raise FedpointError(f"clock must be a table such as {{work = 1.0}}, got {text!r}")
-    known = [f.name for f in dataclasses.fields(Clock)]
-    for key in text:
-        if key not in known:
-            raise FedpointError(f"clock has no {key!r}; {nearest(key, known)}")
-    numbers = {key: item for key, item in text.items() if key != "law"}
-    for key, item in numbers.items():
-        each = item if isinstance(item, list) and key == "work" and item else [item]
-        if any(isinstance(x, bool) or not isinstance(x, int | float) for x in each):
-            raise FedpointError(f"clock: {key} must be a number, got {item!r}")
-    as_floats: dict[str, Any] = {
-        k: [float(x) for x in i] if isinstance(i, list) else float(i) for k, i in numbers.items()
-    }
-    return Clock(**as_floats, **({"law": text["law"]} if "law" in text else {}))
+    table, wrong = validated(CLOCK, text, ("clock",))
+    if table is None:
+        raise FedpointError("; ".join(m.text({}) for m in wrong))
+    return table.build(Clock)
 
 
-def staleness_of(text: Any) -> Any:
+def staleness_of(text: Plain) -> Staleness:
+    """The weight of old answers, from its name or table."""
     if text == "constant":
         return Constant()
     if isinstance(text, Mapping) and len(text) == 1:
         ((kind, item),) = text.items()
-        numbers = item if isinstance(item, list) else [item]
-        if all(isinstance(x, int | float) and not isinstance(x, bool) for x in numbers):
-            if kind == "polynomial" and len(numbers) == 1:
-                return Polynomial(float(numbers[0]))
-            if kind == "hinge" and len(numbers) == 2:
-                return Hinge(*map(float, numbers))
+        numbers = [x for x in (item if isinstance(item, list) else [item]) if type(x) in (int, float)]
+        if kind == "polynomial" and len(numbers) == 1:
+            return Polynomial(float(numbers[0]))  # type: ignore[arg-type]
+        if kind == "hinge" and len(numbers) == 2:
+            return Hinge(float(numbers[0]), float(numbers[1]))  # type: ignore[arg-type]
     raise FedpointError(f'staleness must be "constant", {{polynomial = 0.5}} or {{hinge = [10.0, 4.0]}}, got {text!r}')
+
+
+TABLE = {"type": "object"}
+CLOCK = table_of(Clock, "kind")
+FAMILY = Family(
+    "a schedule",
+    KINDS,
+    keys={
+        "clock": Annotated[JsonValue, AfterValidator(clock_of), WithJsonSchema(CLOCK.model_json_schema())],
+        "staleness": Annotated[JsonValue, AfterValidator(staleness_of), WithJsonSchema({"type": ["string", "object"]})],
+    },
+    tables={Replay: ReplayTable},
+)
+
+
+def mistakes(text: Plain, where: Where, base: Path | None) -> list[Mistake]:
+    """What is wrong with a schedule by itself."""
+    return FAMILY.read(text, where, base)[1]
+
+
+def scheme_of(text: Plain, base: Path | None = None) -> Timing:
+    """The schedule that a file's text stands for; a trace is read relative to `base`."""
+    return only(FAMILY.read(text, ("schedule",), base))

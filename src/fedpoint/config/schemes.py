@@ -14,80 +14,67 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import numpy as np
+from pydantic import AfterValidator, ValidationInfo
 
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.mistakes import Mistake, of_table
-from fedpoint.config.values import value_of
-from fedpoint.core.errors import FedpointError, nearest
-from fedpoint.timing.participation import SCHEMES, Answering, Uniform, as_participation, read_trace
-
-INNER = {name: cls for name, cls in SCHEMES.items() if cls is not Answering}
-AROUND = [f.name for f in dataclasses.fields(Answering) if f.name != "scheme"]
+from fedpoint.config.mistakes import Mistake, validated
+from fedpoint.config.records import Family, Key, RecordTable, key_of, only, snake, table_of
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Plain
+from fedpoint.timing.participation import SCHEMES, Answering, Participation, Uniform, as_participation, read_trace
 
 
-def _names(cls: type) -> list[str]:
-    return [f.name for f in dataclasses.fields(cls)]
+def _trace(text: str, info: ValidationInfo) -> np.ndarray:
+    return read_trace(str(((info.context or {}).get("base") or Path()) / text))
 
 
-def find_scheme(name: Any) -> Any:
-    found = INNER.get(str(name).lower().replace("_", "").replace("-", ""))
-    if found is None:
-        raise FedpointError(f"unknown scheme {name!r}; {nearest(str(name), INNER)}")
-    return found
+INNER = {snake(cls.__name__): cls for cls in SCHEMES.values() if cls is not Answering}
+FAMILY = Family("a scheme", INNER, "scheme")
+AROUND: dict[str, Key] = {
+    f.name: key_of("Answering", f) for f in dataclasses.fields(Answering) if f.name != "scheme"  # type: ignore[arg-type]
+} | {"trace": Annotated[str, AfterValidator(_trace)]}
 
 
-def mistakes(text: Any, where: Where, base: Path | None) -> list[Mistake]:
-    """What is wrong with a participation by itself: every unknown key, and what its class says of the rest."""
-    return of_table(
-        text, where, lambda table: ["scheme", *_names(_class_of(table)), *AROUND], lambda table: scheme_of(table, base)
-    )
+@cache
+def table(cls: type[Participation]) -> type[RecordTable]:
+    """The keys of a scheme's table."""
+    return table_of(cls, "scheme", AROUND)
 
 
-def _class_of(table: Mapping) -> Any:
-    if "scheme" in table:
-        return find_scheme(table["scheme"])
-    return Uniform if "count" in table else INNER["everyone"]
+def mistakes(text: Plain, where: Where, base: Path | None) -> list[Mistake]:
+    """What is wrong with a participation by itself."""
+    return read(text, where, base)[1]
 
 
-def scheme_of(text: Any, base: Path | None = None) -> Any:
+def scheme_of(text: Plain, base: Path | None = None) -> Participation:
     """The participation that a file's text stands for; a trace is read relative to `base`."""
-    if isinstance(text, str):
-        return _make(find_scheme(text), {})
-    if not isinstance(text, Mapping):
-        if text is not None and (isinstance(text, bool) or not isinstance(text, int)):
+    return only(read(text, ("participation",), base))
+
+
+def read(text: Plain, where: Where, base: Path | None = None) -> tuple[Participation | None, list[Mistake]]:
+    """The participation of a text, or what is wrong with it."""
+    try:
+        if isinstance(text, Mapping):
+            return _read_table(text, where, base)
+        if isinstance(text, str):
+            return FAMILY.read(text, where, base)
+        if text is not None and type(text) is not int:
             raise FedpointError("must be a number of agents, the name of a scheme, or a table")
-        return as_participation(text)
-    cls = _class_of(text)
-    inside = _make(cls, {key: text[key] for key in _names(cls) if key in text})
-    around = {key: text[key] for key in AROUND if key in text}
-    if "trace" in around:
-        around["trace"] = _trace(around["trace"], base)
-    if isinstance(around.get("probability"), list):
-        around["probability"] = value_of({"per_agent": around["probability"]})
-    return _make(Answering, {"scheme": inside, **around}) if around else inside
+        return as_participation(text), []
+    except FedpointError as error:
+        return None, [Mistake(where, str(error), text)]
 
 
-def _trace(text: Any, base: Path | None) -> Any:
-    if not isinstance(text, str):
-        raise FedpointError(f"trace must be the path of a file, got {text!r}")
-    return read_trace(str((base or Path()) / text))
-
-
-def _make(cls: Any, arguments: Mapping) -> Any:
-    """The scheme, with wrong types told apart from wrong numbers."""
-    for f in dataclasses.fields(cls):
-        if f.name not in arguments:
-            if f.default is dataclasses.MISSING:
-                raise FedpointError(f"{cls.__name__} needs {f.name} = ...")
-            continue
-        value, whole = arguments[f.name], f.name in ("count", "keep", "minimum")
-        if whole and (isinstance(value, bool) or not isinstance(value, int)):
-            raise FedpointError(f"{cls.__name__}: {f.name} must be a whole number, got {value!r}")
-        if f.name == "plain" and not isinstance(value, bool):
-            raise FedpointError(f"{cls.__name__}: plain must be true or false, got {value!r}")
-        if f.name in ("probability", "probabilities") and isinstance(value, str | bool | Mapping):
-            raise FedpointError(f"{cls.__name__}: {f.name} must be numbers, got {value!r}")
-    values = {key: value_of({"values": item}) if key == "probabilities" else item for key, item in arguments.items()}
-    return cls(**values)
+def _read_table(text: Mapping, where: Where, base: Path | None) -> tuple[Participation | None, list[Mistake]]:
+    cls = FAMILY.class_of(text) if "scheme" in text else Uniform if "count" in text else INNER["everyone"]
+    made, wrong = validated(table(cls), text, where, base=base)
+    if made is None:
+        return None, wrong
+    around = {name: value for name, value in made if name in AROUND and name in made.model_fields_set}
+    inside = made.build(cls)
+    return (Answering(inside, **around) if around else inside), []
