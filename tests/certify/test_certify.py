@@ -277,8 +277,20 @@ class TurnsToNan(SignDescent):
         return w + jnp.log(-1.0 + 0 * w)
 
 
+class HalfOfIt(fp.Channel):
+    def encode(self, message, memory, agent):
+        return message / 2, memory
+
+
+def test_an_experiment_is_examined_with_its_channel():
+    e = fp.Experiment(fp.FedAvg(step=0.1), fp.problems.Quadratic(1.0, [[0.0], [1.0]]), seed=3)
+    assert fp.certify(e).to_dict() == fp.certify(fp.FedAvg(step=0.1)).to_dict()
+    halved = fp.certify(e.replace(channel=HalfOfIt()))
+    assert not halved.passed and halved.claim == "fedavg"
+
+
 def test_a_class_that_fails():
-    with pytest.raises(fp.FedpointError, match=r"Raises raised KeyError: 'weights' \(line \d+ of .*test_certify.py\)"):
+    with pytest.raises(fp.FedpointError, match=r"Raises.local raised KeyError: 'weights' \(test_certify.py, line \d+"):
         fp.certify(Raises(0.1))
     with pytest.raises(fp.FedpointError, match="TurnsToNan left the finite numbers in its first round"):
         fp.certify(TurnsToNan(0.1))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from fedpoint.verbs.certify import methods
-from fedpoint.verbs.certify.methods import Recipe
+from fedpoint.verbs.certify.methods import Recipe, Settings
 from fedpoint.verbs.certify.mistakes import METHODS, WEIGHTS_DROPPED, Method, Mistake, effective
-from fedpoint.verbs.certify.world import AGENTS, Play, World, everyone, play, some
+from fedpoint.verbs.certify.world import AGENTS, Play, Rounds, World, everyone, play, some
 
 SHORT, FIRST = 8, 3  # rounds compared one by one; after the first of them most references are out
 LONG, LONG_SOME = 1000, 1500  # rounds to a limit
@@ -41,7 +41,7 @@ class Subject(Protocol):
     def noisy(self, world: World, noise: float, seed: int) -> Spread: ...
 
 
-def reference(method: Method, recipe: Recipe) -> Callable:
+def reference(method: Method, recipe: Recipe) -> Rounds:
     return partial(method.round, recipe)
 
 
@@ -133,7 +133,7 @@ class Match(NamedTuple):
     right: Recipe | None = None
 
 
-def missing(method: Method, settings: dict[str, Any]) -> list[str]:
+def missing(method: Method, settings: Settings) -> list[str]:
     """Settings that the method needs and nobody knows."""
     needs = [n for n in method.needs if not (n == "step" and settings.get("exact"))]
     if method.name == "scaffnew" and settings.get("local_steps", 1) is None:
@@ -146,12 +146,12 @@ WHOLE = tuple(name for name, method in METHODS.items() if method.partial)
 REST = tuple(name for name in METHODS if name not in WHOLE)
 
 
-def candidates(settings: dict[str, Any], names: tuple[str, ...]) -> Iterator[Method]:
+def candidates(settings: Settings, names: tuple[str, ...]) -> Iterator[Method]:
     """Methods whose settings are known."""
     return (METHODS[name] for name in names if not missing(METHODS[name], settings))
 
 
-def find_correct(evidence: Evidence, settings: dict[str, Any], names: tuple[str, ...]) -> Match | None:
+def find_correct(evidence: Evidence, settings: Settings, names: tuple[str, ...]) -> Match | None:
     for method in candidates(settings, names):
         for recipe in method.recipes(settings):
             if evidence.follows(method, recipe):
@@ -159,7 +159,7 @@ def find_correct(evidence: Evidence, settings: dict[str, Any], names: tuple[str,
     return None
 
 
-def find_mistake(evidence: Evidence, settings: dict[str, Any], names: tuple[str, ...], claimed: bool) -> Match | None:
+def find_mistake(evidence: Evidence, settings: Settings, names: tuple[str, ...], claimed: bool) -> Match | None:
     """The first known mistake whose rounds are the subject's."""
     for method in candidates(settings, names):
         for mistake, recipe, right in method.wrong(settings, claimed):
@@ -168,7 +168,7 @@ def find_mistake(evidence: Evidence, settings: dict[str, Any], names: tuple[str,
     return None
 
 
-def identify(evidence: Evidence, claim: str | None, settings: dict[str, Any]) -> Match | None:
+def identify(evidence: Evidence, claim: str | None, settings: Settings) -> Match | None:
     """What makes the subject's rounds: the claimed method or a mistake in it; without a claim, any."""
     if claim is not None:
         return find_correct(evidence, settings, (claim,)) or find_mistake(evidence, settings, (claim,), True)
@@ -181,7 +181,7 @@ def identify(evidence: Evidence, claim: str | None, settings: dict[str, Any]) ->
     return None
 
 
-def nearest(evidence: Evidence, claim: str, settings: dict[str, Any]) -> Match:
+def nearest(evidence: Evidence, claim: str, settings: Settings) -> Match:
     """The correct variant that comes closest: what the findings are measured against."""
     method = METHODS[claim]
     recipes = list(method.recipes(settings))
@@ -194,11 +194,11 @@ class Landmark(NamedTuple):
     point: np.ndarray
 
 
-def landmarks(evidence: Evidence, settings: dict[str, Any]) -> Iterator[Landmark]:
+def landmarks(evidence: Evidence, settings: Settings) -> Iterator[Landmark]:
     """Points where a method may end: the optimum first, then the known biased points."""
     world, equal = evidence.world, np.full(AGENTS, 1 / AGENTS)
-    yield Landmark("optimum", "the optimum w*", world.star())
-    yield Landmark("optimum_of_equal_weights", "the optimum of equal weights", world.star(equal))
+    yield Landmark("optimum", "the optimum w*", world.optimum())
+    yield Landmark("optimum_of_equal_weights", "the optimum of equal weights", world.optimum(equal))
     if settings.get("local_steps", 1) is None:
         return  # random lengths: no point of its own
     named = {"fedavg": "FedAvg's point", "fedprox": "FedProx's point", "fednova": "FedNova's point"}
@@ -211,7 +211,7 @@ def landmarks(evidence: Evidence, settings: dict[str, Any]) -> Iterator[Landmark
                     yield Landmark(name, named[method.name] + words, point)
 
 
-def fixed_point(function: Callable, world: World) -> np.ndarray | None:
+def fixed_point(function: Rounds, world: World) -> np.ndarray | None:
     """Where a round without memory ends: on quadratics w -> A w + b, from as many rounds as there are unknowns."""
 
     def after(w: np.ndarray) -> np.ndarray:
@@ -228,12 +228,12 @@ def same_point(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() <= SAME_LIMIT * (1 + np.abs(b).max()))
 
 
-def whereabouts(evidence: Evidence, settings: dict[str, Any]) -> tuple[str, str]:
+def whereabouts(evidence: Evidence, settings: Settings) -> tuple[str, str]:
     """The end of the long run: (name, words)."""
     run = evidence.everyone
     if run.diverged:
         return "diverges", f"it diverges (within {len(run.models)} rounds)"
-    away = float(np.linalg.norm(run.last - evidence.world.star()))
+    away = float(np.linalg.norm(run.last - evidence.world.optimum()))
     if not run.settled:
         return "unknown", f"it does not settle in {LONG} rounds (then {away:.2g} from w*)"
     for mark in landmarks(evidence, settings):
@@ -266,7 +266,7 @@ def noise_of(world: World) -> float:
     return float(np.trace(world.H.mean(0)) / len(world.start)) ** 2
 
 
-def first_rounds(function: Callable, world: World, repeats: int, noise: float, seed: int, name: str = "") -> np.ndarray:
+def first_rounds(function: Rounds, world: World, repeats: int, noise: float, seed: int, name: str = "") -> np.ndarray:
     """(repeats, d): the model after one round, again and again with other samples."""
     ticks = everyone(1)
     runs = [play(function, world, ticks, seed=seed * 100_003 + i, noise=noise, name=name) for i in range(repeats)]
@@ -284,7 +284,7 @@ class Scripted:
         return self.rows[self.asked - 1] if self.asked <= len(self.rows) else np.zeros(size)
 
 
-def exact_spread(function: Callable, world: World, noise: float, name: str = "") -> Spread | None:
+def exact_spread(function: Rounds, world: World, noise: float, name: str = "") -> Spread | None:
     """The variance of a round that is linear in its samples, without drawing any: one round for each number in them.
 
     None where it is not linear (q-FedAvg, Adam), or draws random numbers of its own.
@@ -307,7 +307,7 @@ def exact_spread(function: Callable, world: World, noise: float, name: str = "")
 
 
 def round_spread(
-    function: Callable, world: World, noise: float, seed: int, name: str = "", random: bool = False
+    function: Rounds, world: World, noise: float, seed: int, name: str = "", random: bool = False
 ) -> Spread:
     """Exactly where possible, else from many rounds."""
     found = None if random else exact_spread(function, world, noise, name)
@@ -367,14 +367,14 @@ def stretches(evidence: Evidence) -> bool:
     return deviation(Play(double.models / 2, double.diverged, []), evidence.short) <= SAME
 
 
-def starts_off(evidence: Evidence, settings: dict[str, Any]) -> bool:
+def starts_off(evidence: Evidence, settings: Settings) -> bool:
     """The first round is FedAvg's up to a shift that does not depend on the start: controls that are not zero."""
     world = evidence.world
     moved = world._replace(start=world.start + 1.0)
-    recipe = Recipe(**settings)
+    recipe = Recipe.of(settings)
     own, other = evidence.short, evidence.subject.everyone(moved, 1)
     ref, ref_other = (play(partial(methods.average, recipe), w, everyone(1)) for w in (world, moved))
-    factor = settings.get("server_step", 1.0)
+    factor = recipe.server_step
 
     def step(run: Play) -> np.ndarray:
         return run.models[1] - run.models[0]
@@ -394,7 +394,7 @@ def right_control(evidence: Evidence) -> bool:
     return c is not None and c.shape == mean.shape and bool(c @ mean > 0)
 
 
-def convict(evidence: Evidence, claim: str | None, settings: dict[str, Any], place: str) -> tuple[str, str] | None:
+def convict(evidence: Evidence, claim: str | None, settings: Settings, place: str) -> tuple[str, str] | None:
     """A mistake by its properties: (name, reason).
 
     Without a claim, a method that has no weights by design (a median) is not to blame: only one that ends at a known

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
-
 import numpy as np
 
+from fedpoint.channel import Channel, Gather, WeightedSums
 from fedpoint.core.algorithm import CATALOGUE, Algorithm, find
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.record import values_of
+from fedpoint.experiment import Experiment
 from fedpoint.results.certificate import Certificate, Finding
 from fedpoint.verbs.certify import battery
-from fedpoint.verbs.certify.battery import SAME, SAME_LIMIT, Evidence, Match
-from fedpoint.verbs.certify.methods import Recipe
+from fedpoint.verbs.certify.battery import SAME, SAME_LIMIT, Evidence, Match, Subject
+from fedpoint.verbs.certify.methods import Recipe, Setting, Settings
 from fedpoint.verbs.certify.mistakes import CORRECTION_SIGN, METHODS, SAMPLE_REUSED, UPDATE_SIGN
 from fedpoint.verbs.certify.subjects import check_settings, prepare_function, prepare_object
+from fedpoint.verbs.certify.world import Rounds
 
 # Server optimisers by their own names, with the library's defaults.
-SERVERS: dict[str, dict[str, Any]] = {
+SERVERS: dict[str, Settings] = {
     "fedavgm": {"server": "momentum", "momentum": 0.9, "server_step": 1.0},
     "fedadam": {"server": "adam", "momentum": 0.9, "server_step": 0.1},
     "fedyogi": {"server": "yogi", "momentum": 0.9, "server_step": 0.1},
@@ -25,12 +26,15 @@ SERVERS: dict[str, dict[str, Any]] = {
 }
 
 
-def certify(subject: Any, claims: str | None = None, seed: int = 0, **settings: Any) -> Certificate:
+def certify(
+    subject: Algorithm | Experiment | Rounds, claims: str | None = None, seed: int = 0, **settings: Setting
+) -> Certificate:
     """Examine an algorithm, or a plain function, on small problems whose answers are known.
 
     Args:
-        subject: an algorithm object (the library's or your own `fp.Algorithm`), or a function
-            `round(w, agents) -> w` of NumPy arrays; see docs/certify.md for what `agents` offers.
+        subject: an algorithm object (the library's or your own `fp.Algorithm`), an experiment, whose method is examined
+            with its channel and gather, or a function `round(w, agents) -> w` of NumPy arrays; see docs/certify.md for
+            what `agents` offers.
         claims: the name in the catalogue of the method it should be. Objects of the library's classes, and of classes
             derived from them, claim that method when nothing is said.
         seed: of the problems and the noise.
@@ -47,15 +51,21 @@ def certify(subject: Any, claims: str | None = None, seed: int = 0, **settings: 
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise FedpointError(f"certify: seed must be a whole number, at least 0; got {seed!r}")
-    is_object = isinstance(subject, Algorithm)
-    if not is_object and (isinstance(subject, type) or not callable(subject)):
+    channel: Channel = Channel()
+    gather: Gather = WeightedSums()
+    if isinstance(subject, Experiment):
+        channel, gather, subject = subject.channel, subject.gather, subject.algorithm
+    claim = _claim(subject, claims)
+    given = SERVERS.get("" if claims is None else _plain(claims), {})
+    examined: Subject
+    if isinstance(subject, Algorithm):
+        own = values_of(subject)
+        given = check_settings({n: v for n, v in given.items() if n not in own} | settings)
+        examined, known, world = prepare_object(subject, given, int(seed), channel, gather)
+    elif isinstance(subject, type) or not callable(subject):
         raise FedpointError(f"certify takes an algorithm object or a function round(w, agents), got {subject!r}")
-    claim = _claim(subject, claims, is_object)
-    defaults: dict[str, Any] = SERVERS.get("" if claims is None else _plain(claims), {})
-    own = [f.name for f in fields(subject)] if is_object else []
-    given = check_settings({n: v for n, v in defaults.items() if n not in own} | settings)
-    prepare: Any = prepare_object if is_object else lambda f, g, s: prepare_function(f, g, claim, s)
-    examined, known, world = prepare(subject, given, int(seed))
+    else:
+        examined, known, world = prepare_function(subject, check_settings(given | settings), claim, int(seed))
     evidence = Evidence(examined, world, int(seed))
     if claim is not None and (missing := battery.missing(METHODS[claim], known)):
         raise _ask(examined.name, claim, missing)
@@ -70,7 +80,7 @@ def _title(name: str) -> str:
     return CATALOGUE[name].title
 
 
-def _claim(subject: Any, claims: str | None, is_object: bool) -> str | None:
+def _claim(subject: Algorithm | Rounds, claims: str | None) -> str | None:
     if claims is not None:
         if _plain(claims) in SERVERS:
             return "fedopt"
@@ -78,7 +88,7 @@ def _claim(subject: Any, claims: str | None, is_object: bool) -> str | None:
         if name not in METHODS:
             raise FedpointError(f"certify has no reference for {name!r}. Known: {', '.join(sorted(METHODS))}.")
         return name
-    if is_object:
+    if isinstance(subject, Algorithm):
         for base in type(subject).__mro__:
             card = vars(base).get("card")
             if card is not None and card.name in METHODS and CATALOGUE[card.name].cls is base:
@@ -97,7 +107,7 @@ def _ask(name: str, claim: str, missing: list[str]) -> FedpointError:
     )
 
 
-def _judge(evidence: Evidence, claim: str | None, known: dict[str, Any]) -> Certificate:
+def _judge(evidence: Evidence, claim: str | None, known: Settings) -> Certificate:
     match = battery.identify(evidence, claim, known)
     correct = match if match is not None and match.mistake is None else None
     like = correct or battery.find_correct(evidence, known, battery.WHOLE)
@@ -140,13 +150,12 @@ def _judge(evidence: Evidence, claim: str | None, known: dict[str, Any]) -> Cert
     )
 
 
-def _shown(match: Match | None, known: dict[str, Any]) -> dict[str, Any]:
+def _shown(match: Match | None, known: Settings) -> Settings:
     """The settings that matter: those that differ from a method's defaults."""
-    default = Recipe()
     if match is None:
         return {n: v for n, v in known.items() if v is not None}
-    values = {n: getattr(match.recipe, n) for n in known}
-    return {n: v for n, v in values.items() if n in ("step", "local_steps") or np.any(v != getattr(default, n))}
+    values, usual = vars(match.recipe), vars(Recipe())
+    return {n: values[n] for n in known if n in ("step", "local_steps") or np.any(values[n] != usual[n])}
 
 
 def _rounds(evidence: Evidence, beside: Match) -> list[Finding]:
@@ -169,7 +178,7 @@ def _rounds(evidence: Evidence, beside: Match) -> list[Finding]:
 
 def _limit(evidence: Evidence, beside: Match | None, words: str) -> Finding:
     seen = evidence.everyone
-    away = None if seen.diverged else float(np.linalg.norm(seen.last - evidence.world.star()))
+    away = None if seen.diverged else float(np.linalg.norm(seen.last - evidence.world.optimum()))
     if beside is None:
         return Finding("limit", not seen.diverged, away, "finite", words)
     expected = evidence.expect(beside.method, beside.recipe, len(evidence.lengths))
@@ -191,7 +200,7 @@ def _steady(evidence: Evidence, beside: Match) -> list[Finding]:
     if run is not None:
         if run.diverged:
             return [Finding("limit, some", False, None, "w*", f"diverges (within {len(run.models)} rounds)")]
-        away = float(np.linalg.norm(run.last - evidence.world.star()))
+        away = float(np.linalg.norm(run.last - evidence.world.optimum()))
         ok = away <= SAME_LIMIT * (1 + np.linalg.norm(run.last))
         reason = "ends at w*" if ok else f"ends {away:.2g} from w*, where {_title(beside.method.name)} ends at it"
         found.append(Finding("limit, some", bool(ok), away, "w*", reason))

@@ -6,22 +6,25 @@ written for `world.play`; they share no code with the library's algorithms, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from fedpoint.verbs.certify.world import AGENTS, Participant, Participants
+
+Setting: TypeAlias = float | str | Sequence[float] | np.ndarray | None
+Settings: TypeAlias = dict[str, Setting]  # of a method, by name
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Settings by their usual names (step and local_steps one per agent), and what is done wrong."""
 
-    step: Any = None
-    local_steps: Any = 1
+    step: float | np.ndarray | None = None
+    local_steps: int | np.ndarray | None = 1
     normalise: bool = False
     pull: float = 0.0
     exact: bool = False
@@ -32,8 +35,8 @@ class Recipe:
     momentum: float = 0.0
     decay: float = 1.0
     effective: float | None = None
-    coefficients: Any = None
-    weights: Any = "fedavg"
+    coefficients: Sequence[float] | np.ndarray | None = None
+    weights: str | Sequence[float] | np.ndarray = "fedavg"
     server: str = "sgd"
     second: float = 0.99
     adaptivity: float = 1e-3
@@ -70,6 +73,15 @@ class Recipe:
     # Server optimisers.
     kept: bool = True  # the server's state
 
+    @classmethod
+    def of(cls, settings: Settings) -> Recipe:
+        """With settings whose names are known."""
+        return cls(**settings)  # type: ignore[arg-type]
+
+    def but(self, settings: Settings) -> Recipe:
+        """The same but for these settings or switches."""
+        return replace(self, **settings)  # type: ignore[arg-type]
+
     @cached_property
     def counts(self) -> list[int]:
         """E_k; 1 where the length is drawn."""
@@ -88,10 +100,12 @@ class Recipe:
         return self.rates[k]
 
 
-Round = Callable[[Recipe, np.ndarray, Participants], np.ndarray]
+Round: TypeAlias = Callable[[Recipe, np.ndarray, Participants], np.ndarray]
 
 
-def walk(r: Recipe, agent: Participant, w: np.ndarray, shift: Any = 0.0, steps: int | None = None) -> np.ndarray:
+def walk(
+    r: Recipe, agent: Participant, w: np.ndarray, shift: np.ndarray | float = 0.0, steps: int | None = None
+) -> np.ndarray:
     """Local steps y <- y - rate (g(y) + shift + the pull)."""
     y, gradient = w, None
     rate = r.rate(agent.index)
@@ -103,7 +117,7 @@ def walk(r: Recipe, agent: Participant, w: np.ndarray, shift: Any = 0.0, steps: 
     return y
 
 
-def pulled(r: Recipe, y: np.ndarray, w: np.ndarray) -> Any:
+def pulled(r: Recipe, y: np.ndarray, w: np.ndarray) -> np.ndarray | float:
     """The gradient of the proximal term."""
     strength = r.stretch * r.pull
     if not strength:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from fedpoint.verbs.certify import methods
-from fedpoint.verbs.certify.methods import Recipe, Round
+from fedpoint.verbs.certify.methods import Recipe, Round, Setting, Settings
 
-Switches = dict[str, Any] | Callable[[Recipe], dict[str, Any]]
+Switches: TypeAlias = Settings | Callable[[Recipe], Settings]
 
 
 @dataclass(frozen=True)
@@ -45,24 +45,24 @@ class Method:
     name: str
     round: Round
     mistakes: tuple[Mistake, ...] = ()
-    fixed: tuple[tuple[str, Any], ...] = ()
-    variants: tuple[dict[str, Any], ...] = ({},)
+    fixed: tuple[tuple[str, Setting], ...] = ()
+    variants: tuple[Settings, ...] = ({},)
     needs: tuple[str, ...] = ("step",)
     steady: bool = False
     partial: bool = True
 
-    def recipes(self, settings: dict[str, Any]) -> Iterator[Recipe]:
+    def recipes(self, settings: Settings) -> Iterator[Recipe]:
         """The correct variants with these settings."""
         for variant in self.variants:
             if all(settings.get(name, value) == value for name, value in variant.items()):
-                yield Recipe(**(settings | variant | dict(self.fixed)))
+                yield Recipe.of(settings | variant | dict(self.fixed))
 
-    def wrong(self, settings: dict[str, Any], claimed: bool) -> Iterator[tuple[Mistake, Recipe, Recipe]]:
+    def wrong(self, settings: Settings, claimed: bool) -> Iterator[tuple[Mistake, Recipe, Recipe]]:
         """The broken variants with these settings, each with the correct one that it comes from."""
         for mistake, recipe in product(self.mistakes, list(self.recipes(settings))):
             if claimed or not mistake.claimed:
                 for switches in mistake.switches:
-                    yield mistake, replace(recipe, **(switches(recipe) if callable(switches) else switches)), recipe
+                    yield mistake, recipe.but(switches(recipe) if callable(switches) else switches), recipe
 
 
 WEIGHTS_DROPPED = "the weights p_k are dropped: all agents count alike although their weights differ"

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import traceback
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
 
+from fedpoint.channel import Channel, Gather
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged, FedpointError, nearest
+from fedpoint.core.record import values_of
+from fedpoint.core.types import State
+from fedpoint.experiment import Experiment
 from fedpoint.problems import Quadratic
-from fedpoint.timing.participation import Answering, Everyone
+from fedpoint.results.run import Run
+from fedpoint.timing.participation import Answering, Everyone, Participation
 from fedpoint.verbs.certify.battery import REPEATS, SHORT, Spread, round_spread, spread
-from fedpoint.verbs.certify.methods import Recipe, average
-from fedpoint.verbs.certify.world import AGENTS, HUGE, Play, World, build, everyone, play, some
+from fedpoint.verbs.certify.methods import Recipe, Settings, average
+from fedpoint.verbs.certify.world import AGENTS, HUGE, Play, Rounds, World, build, everyone, play, some
+from fedpoint.verbs.run import run
 
 _FIELDS = [f.name for f in dataclasses.fields(Recipe)]
 SETTINGS = tuple(_FIELDS[: _FIELDS.index("corrected")])  # what a user may set; then come the switches
@@ -28,43 +31,51 @@ REACH = 0.3  # the largest eigenvalue of a Hessian times the step
 
 
 class ObjectSubject:
-    """An algorithm, run by the engine."""
+    """An algorithm, run by the engine, with an experiment's channel and gather."""
 
-    def __init__(self, algorithm: Algorithm):
-        self.algorithm = algorithm
+    def __init__(self, algorithm: Algorithm, channel: Channel, gather: Gather):
+        self.algorithm, self.channel, self.gather = algorithm, channel, gather
         self.name = type(algorithm).__name__
-        self.card = type(algorithm).card
 
-    def _run(self, world: World, rounds: int, participation: Any = None, noise: float = 0.0, **options: Any) -> Any:
-        from fedpoint.verbs.run import run
+    def _run(
+        self,
+        world: World,
+        rounds: int,
+        participation: Participation | None = None,
+        noise: float = 0.0,
+        repeats: int = 1,
+        seed: int = 0,
+    ) -> Run:
+        asked = Experiment(
+            self.algorithm,
+            Quadratic(world.H, world.c, noise=noise, weights=world.p),
+            participation,
+            channel=self.channel,
+            gather=self.gather,
+            start=world.start,
+            exact=not noise,
+            seed=seed,
+            repeats=repeats,
+            record_every=1,
+        )
+        return run(asked, rounds=rounds)
 
-        problem = Quadratic(world.H, world.c, noise=noise, weights=world.p)
-        options |= {"exact": not noise, "start": world.start, "record_every": 1}
-        try:
-            return run(self.algorithm, problem, rounds=rounds, participation=participation, **options)
-        except FedpointError:
-            raise
-        except Exception as error:
-            where = _where(error, self.algorithm)
-            text = str(error).strip().split("\n")[0]
-            raise FedpointError(f"{self.name} raised {type(error).__name__}: {text}{where}") from None
-
-    def _play(self, world: World, rounds: int, participation: Any = None) -> Play:
+    def _play(self, world: World, rounds: int, participation: Participation | None = None) -> Play:
         diverged = False
         while True:
             try:
-                run = self._run(world, rounds, participation)
+                done = self._run(world, rounds, participation)
                 break
             except Diverged as error:
                 if error.round <= 1 or rounds <= 1:
                     raise FedpointError(f"{self.name} left the finite numbers in its first round") from None
                 diverged, rounds = True, min(rounds - 1, error.round - 1)
-        models = run.history[0]
+        models = done.history[0]
         huge = np.abs(models).max(1) > HUGE
         if huge.any():
             diverged, models = True, models[: huge.argmax()]
-        counts = (np.diff(run.used[0, :, 2]) // AGENTS).tolist()
-        return Play(models, diverged, counts, *_controls(run, world))
+        counts = (np.diff(done.used[0, :, 2]) // AGENTS).tolist()
+        return Play(models, diverged, counts, *_controls(done, world))
 
     def everyone(self, world: World, rounds: int) -> Play:
         return self._play(world, rounds)
@@ -78,28 +89,28 @@ class ObjectSubject:
         return spread(self._run(world, 1, noise=noise, repeats=REPEATS, seed=seed).model)
 
 
-def _where(error: Exception, algorithm: Algorithm) -> str:
-    """The line of the user's own file that raised."""
-    own = inspect.getsourcefile(type(algorithm))
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
-    return f" (line {lines[-1]} of {own})" if lines else ""
-
-
-def _controls(run: Any, world: World) -> tuple[float | None, np.ndarray | None]:
+def _controls(run: Run, world: World) -> tuple[float | None, np.ndarray | None]:
     """|sum p_k c_k - c| and c, where they can be told: a hub with `c`, a memory that is one model or has `c`."""
-    hub, memories = jax.tree.map(lambda a: np.asarray(a)[0], (run.session.state.hub, run.memories))
-    c, own = getattr(hub, "c", None), getattr(memories, "c", memories)
+    hub, memories = jax.tree.map(lambda a: np.asarray(a)[0], (run.session.whole().hub, run.memories))
+    c, own = _part(hub, "c"), _part(memories, "c")
+    own = memories if own is None else own
     if c is None or np.shape(own) != (AGENTS, *np.shape(c)):
         return None, None
     return float(np.linalg.norm(world.p @ np.asarray(own) - np.asarray(c))), np.asarray(c)
 
 
+def _part(state: State, name: str) -> np.ndarray | None:
+    """A part of a state by its name: a field of a tuple, or an entry of a dictionary."""
+    named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+    return named.get(f".{name}", named.get(f"['{name}']"))
+
+
 class FunctionSubject:
     """A plain function round(w, agents) -> w."""
 
-    def __init__(self, function: Callable):
+    def __init__(self, function: Rounds):
         self.function = function
-        self.name = getattr(function, "__name__", type(function).__name__)
+        self.name = function.__name__ if inspect.isroutine(function) else type(function).__name__
 
     def everyone(self, world: World, rounds: int) -> Play:
         return play(self.function, world, everyone(rounds), name=self.name)
@@ -121,7 +132,7 @@ class FunctionSubject:
             )
 
 
-def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
+def check_settings(settings: Settings) -> Settings:
     """Settings by their known names, numbers as arrays of the right length."""
     checked = {}
     for name, value in settings.items():
@@ -140,13 +151,13 @@ def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def prepare_object(
-    algorithm: Algorithm, given: dict[str, Any], seed: int
-) -> tuple[ObjectSubject, dict[str, Any], World]:
+    algorithm: Algorithm, given: Settings, seed: int, channel: Channel, gather: Gather
+) -> tuple[ObjectSubject, Settings, World]:
     """The algorithm with the battery's settings, all its settings, and a world to suit them."""
     fields = {f.name: f for f in dataclasses.fields(algorithm)}
-    values = {name: getattr(algorithm, name) for name in fields}
+    values = values_of(algorithm)
     rng = np.random.default_rng([seed, 0xE])
-    chosen: dict[str, Any] = {}
+    chosen: Settings = {}
     if values.get("step") is not None:
         chosen["step"] = STEP
     if values.get("local_steps") is not None:
@@ -159,9 +170,8 @@ def prepare_object(
     chosen |= {name: value for name, value in given.items() if name in fields}
     if values.get("optimiser") is not None or not isinstance(values.get("server", ""), str):
         raise FedpointError("certify has no reference for optax optimisers: leave out optimiser=, name the server's")
-    algorithm = dataclasses.replace(algorithm, **chosen)
-    subject = ObjectSubject(algorithm)
-    settings = {name: getattr(algorithm, name) for name in fields if name in SETTINGS} | given
+    subject = ObjectSubject(algorithm.replace(**chosen), channel, gather)
+    settings = {n: v for n, v in values_of(subject.algorithm).items() if n in SETTINGS} | given
     world = build(seed, steepness(settings))
     if "local_steps" not in settings:  # under another name: the engine counts
         settings["local_steps"] = max(1, subject.everyone(world, 1).counts[0])
@@ -169,17 +179,18 @@ def prepare_object(
     return subject, settings, world
 
 
-def steepness(settings: dict[str, Any]) -> float:
+def steepness(settings: Settings) -> float:
     """Curvature at which a step of this size is stable and gets somewhere, whatever its size."""
-    if settings.get("step") is None:
-        return 3.0 * settings.get("pull", 1.0) if settings.get("exact") else 2.0
-    most = np.max(settings["local_steps"]) if settings.get("local_steps") is not None else 4
-    return float(min(REACH, 4 * REACH / most) / np.max(settings["step"]))
+    recipe = Recipe.of({"local_steps": None, "pull": 1.0} | settings)
+    if recipe.step is None:
+        return 3.0 * recipe.pull if recipe.exact else 2.0
+    most = 4.0 if recipe.local_steps is None else float(np.max(recipe.local_steps))
+    return float(min(REACH, 4 * REACH / most) / np.max(recipe.step))
 
 
 def prepare_function(
-    function: Callable, given: dict[str, Any], claim: str | None, seed: int
-) -> tuple[FunctionSubject, dict[str, Any], World]:
+    function: Rounds, given: Settings, claim: str | None, seed: int
+) -> tuple[FunctionSubject, Settings, World]:
     """The function, its settings (given, or read off its first round), and a world to suit them."""
     subject = FunctionSubject(function)
     world = build(seed, steepness(given))
@@ -193,13 +204,13 @@ def prepare_function(
     return subject, settings, build(seed, steepness(settings))
 
 
-def observe(subject: FunctionSubject, world: World, claim: str | None, given: dict[str, Any]) -> dict[str, Any]:
+def observe(subject: FunctionSubject, world: World, claim: str | None, given: Settings) -> Settings:
     """Settings read off where the first round evaluates the fields: y_1 = w - step g_k(w), and so on."""
-    run = subject.everyone(world, 1)
+    seen = subject.everyone(world, 1)
     w = world.start
-    if given.get("exact") or not run.asked or len(run.models) < 2:
+    if given.get("exact") or not seen.asked or len(seen.models) < 2:
         return {}
-    paths = [path_from(w, points) for points in run.asked]
+    paths = [path_from(w, points) for points in seen.asked]
     if not all(paths):
         return {}
 
@@ -207,12 +218,12 @@ def observe(subject: FunctionSubject, world: World, claim: str | None, given: di
         return world.H[k] @ (y - world.c[k])
 
     steps = np.array([len(path) for path in paths])
-    found: dict[str, Any] = {"local_steps": tidy(steps)}
+    found: Settings = {"local_steps": tidy(steps)}
     if steps.max() > 1:
         rates = [fit(path[0] - path[1], field(k, w)) for k, path in enumerate(paths) if len(path) > 1]
     else:
         fields = np.array([field(k, w) for k in range(AGENTS)])
-        both = (fit(w - run.last, mean) for mean in (world.p @ fields, fields.mean(0)))
+        both = (fit(w - seen.last, mean) for mean in (world.p @ fields, fields.mean(0)))
         rates = [next((rate for rate in both if rate is not None), None)]
     known = [rate for rate in rates if rate is not None and rate > 0]
     if len(known) < len(rates):
@@ -230,8 +241,8 @@ def observe(subject: FunctionSubject, world: World, claim: str | None, given: di
         found["pull"] = pull
     if claim in (None, "scaffold", "fedopt"):
         told = {n: v for n, v in (found | given).items() if n in ("step", "local_steps")}
-        plain = play(partial(average, Recipe(**told)), world, everyone(1))
-        factor = fit(run.last - w, plain.last - w)
+        plain = play(partial(average, Recipe.of(told)), world, everyone(1))
+        factor = fit(seen.last - w, plain.last - w)
         if factor is not None and factor > 0:
             found["server_step"] = factor
     return found
@@ -265,5 +276,5 @@ def fit(change: np.ndarray, direction: np.ndarray) -> float | None:
     return factor if left <= 1e-8 * (np.linalg.norm(change) + 1e-6 * np.sqrt(square)) else None
 
 
-def tidy(steps: np.ndarray) -> Any:
+def tidy(steps: np.ndarray) -> int | np.ndarray:
     return int(steps[0]) if (steps == steps[0]).all() else steps

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
 
@@ -27,7 +28,7 @@ class World(NamedTuple):
     start: np.ndarray
     groups: list[list[int]]
 
-    def star(self, p: np.ndarray | None = None) -> np.ndarray:
+    def optimum(self, p: np.ndarray | None = None) -> np.ndarray:
         """w*, or that of other weights."""
         p = self.p if p is None else p
         return np.linalg.solve(np.tensordot(p, self.H, 1), np.einsum("k,kij,kj->i", p, self.H, self.c))
@@ -50,10 +51,16 @@ def build(seed: int, steepness: float = 2.0) -> World:
     return World((H + np.swapaxes(H, 1, 2)) / 2, centers, p / p.sum(), start, groups)
 
 
+class Normal(Protocol):
+    """What is asked of a random generator."""
+
+    def standard_normal(self, size: int) -> np.ndarray: ...
+
+
 class Participant:
     """One agent in one round, as a plain function sees it."""
 
-    def __init__(self, world: World, index: int, round: int, memory: dict, rng: Any, noise: float):
+    def __init__(self, world: World, index: int, round: int, memory: dict, rng: Normal | None, noise: float):
         self._world, self._rng, self._noise = world, rng, noise
         self.index, self.round, self.memory = index, round, memory
         self.weight, self.population = float(world.p[index]), len(world.p)
@@ -63,21 +70,22 @@ class Participant:
         """Draw a sample, to be handed to `field`."""
         if not self._noise:
             return np.zeros(len(self._world.start))
+        assert self._rng is not None
         return np.sqrt(self._noise) * self._rng.standard_normal(len(self._world.start))
 
-    def field(self, w: Any, sample: Any = None) -> np.ndarray:
+    def field(self, w: ArrayLike, sample: np.ndarray | None = None) -> np.ndarray:
         """The field at w: of a fresh sample, or of the one given; exact where the battery has no noise."""
         w = np.array(w, dtype=float)
         self.asked.append(w)
         exact = self._world.H[self.index] @ (w - self._world.c[self.index])
         return exact + (self.sample() if sample is None else sample)
 
-    def loss(self, w: Any) -> float:
+    def loss(self, w: ArrayLike) -> float:
         """The exact loss at w."""
         x = np.asarray(w, dtype=float) - self._world.c[self.index]
         return float(0.5 * x @ self._world.H[self.index] @ x)
 
-    def prox(self, center: Any, weight: float) -> np.ndarray:
+    def prox(self, center: ArrayLike, weight: float) -> np.ndarray:
         """argmin_v loss(v) + weight |v - center|^2."""
         H, c = self._world.H[self.index], self._world.c[self.index]
         return np.linalg.solve(H + 2 * weight * np.eye(len(c)), H @ c + 2 * weight * np.asarray(center, dtype=float))
@@ -89,6 +97,9 @@ class Participants(list):
     def __init__(self, agents: Sequence[Participant], server: dict, round: int, population: int):
         super().__init__(agents)
         self.server, self.round, self.population = server, round, population
+
+
+Rounds: TypeAlias = Callable[[np.ndarray, Participants], np.ndarray]  # one round of a subject
 
 
 class Play(NamedTuple):
@@ -126,13 +137,13 @@ def some(world: World, rounds: int) -> list[Sequence[int]]:
 
 
 def play(
-    function: Callable,
+    function: Rounds,
     world: World,
     ticks: Sequence[Sequence[int]],
     seed: int = 0,
     noise: float = 0.0,
     name: str = "",
-    rng: Any = None,
+    rng: Normal | None = None,
 ) -> Play:
     """Rounds of a plain function. With a name it is a user's, whose mistakes are reported under it.
 
@@ -168,7 +179,7 @@ def still(models: list[np.ndarray]) -> bool:
     return all(np.abs(models[-i] - models[-i - 1]).max() <= 1e-15 * (1 + np.abs(models[-1]).max()) for i in range(1, 8))
 
 
-def _call(function: Callable, w: np.ndarray, agents: Participants, name: str, r: int) -> np.ndarray:
+def _call(function: Rounds, w: np.ndarray, agents: Participants, name: str, r: int) -> np.ndarray:
     """One round of a user's function; what goes wrong in it is said in one message."""
     before = w.copy()
     try:
