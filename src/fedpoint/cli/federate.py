@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fedpoint.cli import options
+
+if TYPE_CHECKING:  # it loads FLARE
+    from fedpoint.federation.flare.kits import Kit
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
 STUDY = click.argument("study", type=click.Path(path_type=Path))
 
 
-def leader(study: Path) -> Any:
+def leader(study: Path) -> Kit:
     """The administrator's kit: of a study file, beside which `provision` has put it, or given itself."""
     from fedpoint.core.errors import FedpointError
     from fedpoint.federation.flare.kits import Kit
@@ -195,6 +198,5 @@ def demo(rounds: int, port: int, keep: Path | None, as_json: bool, quiet: bool) 
     from fedpoint.federation.flare.parties import heed_friendly_kills
 
     heed_friendly_kills()
-    found: dict[str, Any] = play(rounds, port, keep, lambda study: Show(study, quiet))
-    lines = found.pop("lines")
+    found, lines = play(rounds, port, keep, lambda study: Show(study, quiet))
     click.echo(json.dumps(found) if as_json else "\n".join(lines))

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any, NamedTuple
+from typing import TypedDict
 
 import click
 
 from fedpoint.cli.progress import watch
+from fedpoint.engine.base import Callback, Progress
+from fedpoint.federation.engine import Event
 from fedpoint.federation.result import Federated
 from fedpoint.federation.study import Study
-
-
-class _Round(NamedTuple):
-    """What a progress bar follows."""
-
-    round: int
-    error: Any = None
 
 
 class Show:
@@ -26,19 +21,20 @@ class Show:
     def __init__(self, study: Study, quiet: bool):
         self.study, self.quiet, self.said = study, quiet, ""
         self.stack = contextlib.ExitStack()
-        self.callbacks: list[Any] = []
+        self.callbacks: list[Callback] = []
 
     def __enter__(self) -> Show:
         self.callbacks = self.stack.enter_context(watch(self.quiet).following(self.study.name, self.study.rounds))
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self.stack.__exit__(*error)
+    def __exit__(self, *error: object) -> None:
+        self.stack.close()
 
-    def __call__(self, event: dict[str, Any]) -> None:
+    def __call__(self, event: Event) -> None:
         if "round" in event:
+            progress = Progress(event["round"] + 1, self.study.rounds, 0.0, 0.0, None, None)
             for callback in self.callbacks:
-                callback(_Round(event["round"] + 1))
+                callback(progress)
             bad = {site: why for site, why in event["refused"].items() if why not in ("round", "twice")}
             if bad:
                 rest = "" if event["merged"] else "; abandoned, the model is kept"
@@ -54,19 +50,30 @@ class Show:
         self.said = text
 
 
-def summary(made: Federated) -> dict[str, Any]:
+class Summary(TypedDict):
     """A result in plain types."""
-    merged = sum(event["merged"] for event in made.events)
-    return {
-        "study": made.study.name,
-        "folder": str(made.folder),
-        "rounds": made.round,
-        "merged": merged,
-        "loss": made.loss,
-        "measures": made.measures,
-        "refused": dict(made.refused),
-        "bytes": {way: sum(event[way] for event in made.events) for way in ("down", "up")},
-    }
+
+    study: str
+    folder: str
+    rounds: int
+    merged: int
+    loss: float | None
+    measures: dict[str, dict[str, float]]
+    refused: dict[str, int]
+    bytes: dict[str, int]
+
+
+def summary(made: Federated) -> Summary:
+    return Summary(
+        study=made.study.name,
+        folder=str(made.folder),
+        rounds=made.round,
+        merged=sum(event["merged"] for event in made.events),
+        loss=made.loss,
+        measures=made.measures,
+        refused=dict(made.refused),
+        bytes={"down": sum(event["down"] for event in made.events), "up": sum(event["up"] for event in made.events)},
+    )
 
 
 def show_result(made: Federated, as_json: bool) -> None:

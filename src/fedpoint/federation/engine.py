@@ -6,9 +6,53 @@ engine's word (a certificate's, say), never the answer's own.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypedDict
 
 from fedpoint.core.errors import FedpointError
+
+# What is told of a study: of a round that is over, of what is waited for, or of a job that ended.
+Event = TypedDict(
+    "Event",
+    {
+        "round": int,
+        "merged": bool,
+        "answered": list[str],
+        "ages": list[int],
+        "refused": dict[str, str],
+        "down": int,
+        "up": int,
+        "seconds": dict[str, float],
+        "waiting": str,
+        "for": list[str],
+        "segment": str,
+    },
+    total=False,
+)
+Tell = Callable[[Event], None]
+
+
+class Outcome(TypedDict, total=False):
+    """How a segment of a study ended: "done", "waiting", "stopped" or "failed", and why; the files to fetch."""
+
+    state: str
+    message: str
+    files: dict[str, int]  # bytes
+
+
+class Status(TypedDict, total=False):
+    """Where a study is: who is connected, and what the hub says while a job runs."""
+
+    study: str
+    server: str
+    sites: list[str]
+    jobs: list[str]
+    round: int
+    rounds: int
+    waiting: Event
+    silent: list[str]
+    events: list[Event]
+    outcome: Outcome
 
 
 class Arrival(NamedTuple):

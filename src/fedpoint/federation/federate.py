@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Plain
+from fedpoint.federation.engine import Tell
 from fedpoint.federation.hub import Hub
-from fedpoint.federation.inprocess import Fault, InProcess
+from fedpoint.federation.inprocess import Fault, InProcess, Seconds
 from fedpoint.federation.ledger import Ledger
 from fedpoint.federation.result import Federated
 from fedpoint.federation.site import Site
@@ -19,13 +20,13 @@ from fedpoint.federation.study import Study, parse, read
 
 
 def federate(
-    study: str | Path | Mapping[str, Any] | Study,
+    study: str | Path | Mapping[str, Plain] | Study,
     data: Mapping[str, str | Path] | None = None,
     folder: str | Path | None = None,
     *,
-    seconds: Any = 1.0,
+    seconds: Seconds = 1.0,
     faults: Iterable[Fault] = (),
-    tell: Callable[[dict[str, Any]], None] = lambda event: None,
+    tell: Tell = lambda event: None,
 ) -> Federated:
     """Run a study with all its sites in this process: a rehearsal of what `fedpoint federate` does between machines.
 

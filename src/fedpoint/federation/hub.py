@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -19,16 +18,18 @@ from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.core.types import Message
 from fedpoint.engine.cpu import cache
 from fedpoint.federation import preparation, validate, wire
-from fedpoint.federation.engine import Arrival, Engine, Stopped, Waiting
+from fedpoint.federation.engine import Arrival, Engine, Event, Stopped, Tell, Waiting
 from fedpoint.federation.late import Late
-from fedpoint.federation.ledger import Ledger
-from fedpoint.federation.preparation import OwnSetup, Setup
+from fedpoint.federation.ledger import Ledger, Progress
+from fedpoint.federation.preparation import Setup
 from fedpoint.federation.shapes import arrays_of
 from fedpoint.federation.site import NEVER
 from fedpoint.federation.state import Center
 from fedpoint.federation.study import SiteTable, Study
+from fedpoint.federation.wire import Arrays
 from fedpoint.problems.base import check_weights
 
+NO_MORE = wire.Header()
 FATAL = ("version", "study", "data", "memory", "statement")  # what no waiting mends
 SEGMENT = 0.5  # seconds between looks at whether to stop
 FIRST = 120.0  # seconds at least for what comes before the rounds: sites start, read their data and compile
@@ -42,7 +43,7 @@ class Hub:
         study: Study,
         engine: Engine,
         ledger: Ledger,
-        tell: Callable[[dict[str, Any]], None] = lambda event: None,
+        tell: Tell = lambda event: None,
         stop: Callable[[], bool] = lambda: False,
     ):
         cache.enable()
@@ -55,8 +56,10 @@ class Hub:
         self.silent: set[str] = set()
         self.in_vain = 0  # rounds abandoned in a row
         self.setup: Setup | None = None
+        self.own: list[wire.OwnSetup] = []  # each site's part of it
+        self.measures: dict[str, dict[str, float]] = {}
         self.bytes = [0, 0]  # down, up, of this round
-        self._expected: dict[str, dict[str, Any]] = {}  # the header of each site's order
+        self._expected: dict[str, wire.Header] = {}  # of each site's order
         if ledger.begun is not None:
             about = ledger.begun[1]
             self.round, self.setup = about["round"], about["setup"]
@@ -78,7 +81,7 @@ class Hub:
 
     def _generated(self) -> Setup:
         """Of a trial: everybody makes the data."""
-        self.ask_all("columns", {}, lambda packet: None)
+        self.ask_all("columns", lambda packet: None)
         problem = self.study.generated()
         rows = problem.local_rows()
         counts = None if rows is None else rows.tolist()
@@ -86,7 +89,7 @@ class Hub:
 
     def _tabulated(self, table: SiteTable) -> Setup:
         """In two questions to every site: rows and categories, then moments."""
-        first = self.ask_all("columns", {}, lambda packet: validate.columns(packet, table))
+        first = self.ask_all("columns", lambda packet: validate.columns(packet, table))
         said = [first[site] for site in self.sites]
         recipe, classes, notes = preparation.first_recipe(table, said)
         width = sum(len(feature.names) for feature in recipe)
@@ -94,7 +97,7 @@ class Hub:
         def check(packet: wire.Packet) -> None:
             validate.moments([packet.arrays.get(p) for p in preparation.PARTS], packet.header.get("count"), width)
 
-        second = self.ask_all("moments", {"recipe": [vars(f) for f in recipe]}, check)
+        second = self.ask_all("moments", check, wire.Header(recipe=preparation.written(recipe)))
         said_again = [second[site] for site in self.sites]
         rows: list[int] = [packet.header["rows"] for packet in said]
         for site, count, packet in zip(self.sites, rows, said_again, strict=True):
@@ -102,8 +105,8 @@ class Hub:
                 raise FedpointError(f"{site} speaks of {count} rows, and then of {packet.header['count']}")
         recipe, more = preparation.last_recipe(table, recipe, said_again)
         weights = check_weights(table.weights, len(rows), default=np.array(rows, float))
-        written = [vars(f) for f in recipe]
-        return Setup(weights=weights.tolist(), rows=rows, notes=notes + more, recipe=written, classes=classes)
+        made = preparation.written(recipe)
+        return Setup(weights=weights.tolist(), rows=rows, notes=notes + more, recipe=made, classes=classes)
 
     def _settle_in(self) -> None:
         """All that follows from the study and what sites said of their data."""
@@ -121,18 +124,20 @@ class Hub:
         self.own = [self._own(setup, k) for k in range(len(self.sites))]
         self.every = experiment.every(study.rounds)
 
-    def _own(self, setup: Setup, k: int) -> OwnSetup:
+    def _own(self, setup: Setup, k: int) -> wire.OwnSetup:
         """What a site needs to know besides the study."""
         share = float(self.outline.weights[k])
-        return OwnSetup(index=k, share=share, recipe=setup["recipe"], classes=setup["classes"])
+        return wire.OwnSetup(index=k, share=share, recipe=setup["recipe"], classes=setup["classes"])
 
     # Asking.
 
     def order(
-        self, site: str, kind: str, round: int, more: Mapping[str, Any], arrays: Any = None, deadline: float = 0.0
+        self, site: str, kind: str, arrays: Arrays | None = None, deadline: float = 0.0, more: wire.Header = NO_MORE
     ) -> None:
-        header: dict[str, Any] = {"fedpoint": __version__, "study": self.study.fingerprint, "run": self.ledger.run}
-        header |= {"kind": kind, "round": round, "merged": self.merged[site], **more}
+        header = wire.Header(fedpoint=__version__, study=self.study.fingerprint, run=self.ledger.run, kind=kind)
+        header |= {"round": self.round, "merged": self.merged[site], **more}
+        if self.own:
+            header["setup"] = self.own[self.sites.index(site)]
         self._expected[site] = header
         order = wire.encode(header, arrays)
         self.bytes[0] += len(order)
@@ -162,9 +167,9 @@ class Hub:
     def ask_all(
         self,
         kind: str,
-        more: Mapping[str, Any],
-        check: Callable,
-        arrays: Mapping[str, Any] | None = None,
+        check: Callable[[wire.Packet], object],
+        more: wire.Header = NO_MORE,
+        arrays: Mapping[str, Arrays] | None = None,
         needed: bool = True,
     ) -> dict[str, wire.Packet]:
         """The answers of all sites to one question, asked again where none comes and it is needed."""
@@ -174,8 +179,7 @@ class Hub:
             if not missing:
                 break
             for site in missing:
-                own = {"setup": self.own[self.sites.index(site)]} if self.setup is not None else {}
-                self.order(site, kind, self.round, {**more, **own}, None if arrays is None else arrays[site], FIRST)
+                self.order(site, kind, None if arrays is None else arrays[site], FIRST, more)
             self.tell({"waiting": kind, "for": missing})
             longest = max(self.terms.deadline, FIRST) if needed else self.terms.deadline
             waiting, until = set(missing), self.engine.now() + longest
@@ -220,8 +224,8 @@ class Hub:
         """Sites compile before the first deadline runs. Who is not there is not waited for, if enough others are."""
         waiting = set(self.sites)
         until = self.engine.now() + max(self.terms.deadline, FIRST)
-        for k, site in enumerate(self.sites):
-            self.order(site, "ready", self.round, {"setup": self.own[k]}, deadline=FIRST)
+        for site in self.sites:
+            self.order(site, "ready", deadline=FIRST)
         self.tell({"waiting": "ready", "for": sorted(waiting)})
         while waiting and (arrival := self.receive(until)) is not None:
             try:
@@ -244,9 +248,9 @@ class Hub:
             validate.norm(message, cap)
         return message
 
-    def _collect(self, asked: list[int], until: float) -> tuple[dict[int, Any], dict[str, str], float]:
+    def _collect(self, asked: list[int], until: float) -> tuple[dict[int, Message], dict[str, str], float]:
         """The good answers by agent, why others were refused, and the seconds of the slowest site."""
-        good: dict[int, Any] = {}
+        good: dict[int, Message] = {}
         bad: dict[str, str] = {}
         waiting, slowest = {self.sites[k] for k in asked}, 0.0
         least = self.study.least
@@ -282,7 +286,7 @@ class Hub:
         tick = self.state.ask(self.round)
         asked = self.state.agents_of(tick)
         for k in asked:
-            self.order(self.sites[k], "work", self.round, {"setup": self.own[k]}, self.state.tell(k, self.round))
+            self.order(self.sites[k], "work", self.state.tell(k, self.round))
         sent = time.perf_counter()
         good, bad, slowest = self._collect(asked, self.engine.now() + self.terms.deadline)
         came = time.perf_counter()
@@ -292,7 +296,7 @@ class Hub:
             for k in good:
                 self.merged[self.sites[k]] = self.round
         self.in_vain = 0 if merges else self.in_vain + 1
-        event = {"merged": merges, "answered": [self.sites[k] for k in sorted(good)], "refused": bad}
+        event = Event(merged=merges, answered=[self.sites[k] for k in sorted(good)], refused=bad)
         self.end(event, {"down": sent - begun, "wait": came - sent, "site": slowest}, begun)
         if self.in_vain >= self.terms.patience:
             raise Waiting(
@@ -301,7 +305,7 @@ class Hub:
                 f"{self.round} is kept; run the study again when the sites are back"
             )
 
-    def end(self, event: dict[str, Any], seconds: dict[str, float], begun: float) -> None:
+    def end(self, event: Event, seconds: dict[str, float], begun: float) -> None:
         """A round is over: checked, written down, told."""
         number, self.round = self.round, self.round + 1
         model = self.state.model()
@@ -322,13 +326,20 @@ class Hub:
         """Sites hear what was merged last, and say how good the model is for them."""
         model, topology = self.state.model(), self.state.topology
         arrays = {site: arrays_of(topology.at(k, model)) for k, site in enumerate(self.sites)}
-        found = self.ask_all("measure", {}, validate.measures, arrays, needed=False)
+        found = self.ask_all("measure", validate.measures, arrays=arrays, needed=False)
         self.measures = {site: validate.measures(packet) for site, packet in found.items()}
-        self._save({"measures": self.measures})
+        self._save()
 
-    def _save(self, more: Mapping[str, Any] | None = None) -> None:
-        about = {"merged": self.merged, "refused": dict(self.refused), "setup": self.setup, **(more or {})}
-        self.ledger.save(self.round, self.state.arrays(), about)
+    def _save(self) -> None:
+        assert self.setup is not None
+        progress = Progress(
+            round=self.round,
+            merged=self.merged,
+            refused=dict(self.refused),
+            setup=self.setup,
+            measures=self.measures,
+        )
+        self.ledger.save(self.state.arrays(), progress)
 
 
 def _seconds(packet: wire.Packet) -> float:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedpoint.federation.engine import Arrival
+
+Seconds = float | Mapping[str, float] | Callable[[str, int], float]  # of a site's orders
 
 
 class Fault(NamedTuple):
@@ -19,7 +21,7 @@ class Fault(NamedTuple):
 
     site: str
     number: int
-    what: str | Callable[[bytes], Any]
+    what: str | Callable[[bytes], bytes]
     seconds: float = 0.0
 
 
@@ -29,7 +31,7 @@ class InProcess:
     def __init__(
         self,
         sites: Mapping[str, Callable[[bytes], bytes]],
-        seconds: float | Mapping[str, float] | Callable[[str, int], float] = 1.0,
+        seconds: Seconds = 1.0,
         faults: Iterable[Fault] = (),
     ):
         self.sites, self.seconds = sites, seconds

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedpoint.core.types import Message
 from fedpoint.federation import validate
-from fedpoint.federation.engine import Arrival, Waiting
+from fedpoint.federation.engine import Arrival, Event, Waiting
 from fedpoint.federation.study import Asynchronous
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Late:
         hub, k = self.hub, self.hub.sites.index(site)
         self.versions[site], self.until[site] = hub.round, hub.engine.now() + self.terms.deadline
         self.resting.discard(site)
-        hub.order(site, "work", hub.round, {"setup": hub.own[k]}, hub.state.tell(k, hub.round))
+        hub.order(site, "work", hub.state.tell(k, hub.round))
 
     def refuse(self, site: str, reason: str) -> None:
         self.hub.note(site, reason)
@@ -88,7 +88,7 @@ class Late:
         hub.state.merge_late(hub.round, self.here, weight)
         for name in names:
             hub.merged[name] = self.versions[name]
-        event = {"merged": True, "answered": names, "ages": ages.tolist(), "refused": self.refused}
+        event = Event(merged=True, answered=names, ages=ages.tolist(), refused=self.refused)
         self.here, self.refused = {}, {}
         hub.end(event, {}, self.begun)
         return names

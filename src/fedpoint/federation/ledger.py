@@ -9,14 +9,14 @@ models/N.npz     the recorded models
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TypedDict, cast
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.federation.engine import Event
+from fedpoint.federation.preparation import Setup
 from fedpoint.federation.study import Study
+from fedpoint.federation.wire import Arrays
 from fedpoint.store.disk import (
     append_line,
     canonical,
@@ -30,6 +30,16 @@ from fedpoint.store.disk import (
 )
 
 
+class Progress(TypedDict):
+    """Where a study is, beside its arrays."""
+
+    round: int  # the next
+    merged: dict[str, int]  # the last round merged from each site
+    refused: dict[str, int]  # "site reason": how often
+    setup: Setup
+    measures: dict[str, dict[str, float]]  # what sites said of the last model
+
+
 class Ledger:
     """The folder of a study at the hub, locked while it is open."""
 
@@ -39,14 +49,14 @@ class Ledger:
             (self.folder / "models").mkdir(parents=True, exist_ok=True)
         self.lock = take_lock(self.folder)
         self.run = secrets.token_hex(8)
-        self.begun: tuple[dict[str, np.ndarray], dict[str, Any]] | None = None
+        self.begun: tuple[Arrays, Progress] | None = None
         if (self.folder / "hub.npz").exists():
-            self.begun = read_npz(self.folder / "hub.npz", "hub")
-            if self.begun[1]["study"] != study.fingerprint:
+            arrays, about = read_npz(self.folder / "hub.npz", "hub")
+            if about["study"] != study.fingerprint:
                 self.close()
                 raise FedpointError(f"{self.folder} holds another study: choose another folder, or remove this one")
-            self.run = self.begun[1]["run"]
-            self._forget_after(self.begun[1]["round"])
+            self.begun, self.run = (arrays, cast(Progress, about)), about["run"]
+            self._forget_after(about["round"])
         else:
             write_bytes(self.folder / "study.toml", to_toml(study.content))
             write_bytes(self.folder / "rounds.jsonl", b"")
@@ -60,15 +70,15 @@ class Ledger:
             if int(path.stem) > round:
                 path.unlink()
 
-    def save(self, round: int, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
-        """The state after so many rounds."""
-        body = {"study": self.study.fingerprint, "run": self.run, "round": round, **about}
+    def save(self, arrays: Arrays, progress: Progress) -> None:
+        """Where the study is after a round."""
+        body = {"study": self.study.fingerprint, "run": self.run, **progress}
         write_npz(self.folder / "hub.npz", "hub", dict(arrays), body)
 
-    def note(self, event: Mapping[str, Any]) -> None:
+    def note(self, event: Event) -> None:
         append_line(self.folder / "rounds.jsonl", canonical(event))
 
-    def record(self, round: int, model: Mapping[str, np.ndarray]) -> None:
+    def record(self, round: int, model: Arrays) -> None:
         """The model after so many rounds."""
         write_npz(self.folder / "models" / f"{round}.npz", "model-of-round", dict(model), {"round": round})
 

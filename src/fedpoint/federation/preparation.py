@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypedDict
 
 import numpy as np
 
@@ -17,43 +16,38 @@ from fedpoint.data.column import Column
 from fedpoint.data.moments import Moments, merge
 from fedpoint.data.tables import CATEGORIES, CLASSES, Feature, Table, encode
 from fedpoint.federation.study import SiteTable
-from fedpoint.federation.wire import Packet
+from fedpoint.federation.wire import Classes, ColumnSaid, Header, Packet, Recipe, Written
+from fedpoint.problems.base import Problem
 
 PARTS = ("mean", "rest", "square")
 
 
-class Recipe(TypedDict):
-    """How columns are written, as it travels and is kept; and the classes of the target."""
-
-    recipe: list[dict[str, Any]]
-    classes: list[int] | list[str] | None
-
-
 class Setup(Recipe):
-    """What all sites together say of their data."""
+    """What all sites together say of their data, and what follows."""
 
     weights: list[float]
     rows: list[int] | None
     notes: list[str]
 
 
-class OwnSetup(Recipe):
-    """What a site needs to know of it."""
-
-    index: int
-    share: float
+def features(recipe: Sequence[Written]) -> list[Feature]:
+    return [Feature(**written) for written in recipe]
 
 
-def features(recipe: Sequence[Mapping[str, Any]]) -> list[Feature]:
-    return [Feature(**feature) for feature in recipe]
+def written(recipe: Sequence[Feature]) -> list[Written]:
+    return [Written(column=f.column, mean=f.mean, scale=f.scale, categories=f.categories, fill=f.fill) for f in recipe]
+
+
+def _parts(moments: Moments) -> dict[str, np.ndarray]:
+    return dict(zip(PARTS, (moments.mean, moments.rest, moments.square), strict=True))
 
 
 # At a site.
 
 
-def columns_of(table: SiteTable, columns: Mapping[str, Column]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def columns_of(table: SiteTable, columns: Mapping[str, Column]) -> tuple[Header, dict[str, np.ndarray]]:
     """A site's answer to "columns"."""
-    said: dict[str, Any] = {}
+    said: dict[str, ColumnSaid] = {}
     arrays: dict[str, np.ndarray] = {}
     for name in table.features:
         column, there = columns[name], ~columns[name].missing
@@ -64,17 +58,18 @@ def columns_of(table: SiteTable, columns: Mapping[str, Column]) -> tuple[dict[st
             if table.missing == "mean":
                 own = Moments.of(column.values[there, None])
                 said[name]["count"] = own.count
-                arrays |= {f"{name}.{part}": getattr(own, part) for part in PARTS}
+                arrays |= {f"{name}.{part}": values for part, values in _parts(own).items()}
         else:
             counts = np.bincount(column.values[there], minlength=len(column.words))
             used = np.flatnonzero(counts)
             said[name] = {"kind": "words", "words": [column.words[i] for i in used]}
             if table.missing == "mean":
                 arrays[f"{name}.counts"] = counts[used].astype(np.int64)
-    return {"rows": len(columns[table.target].values), "columns": said, "classes": _classes(table, columns)}, arrays
+    rows = len(columns[table.target].values)
+    return Header(rows=rows, columns=said, classes=_classes(table, columns)), arrays
 
 
-def _classes(table: SiteTable, columns: Mapping[str, Column]) -> list[Any] | None:
+def _classes(table: SiteTable, columns: Mapping[str, Column]) -> Classes:
     target = columns[table.target]
     if table.model == "linear":
         if target.words is not None:
@@ -95,10 +90,10 @@ def labels_of(target: Column) -> np.ndarray:
 def moments_of(columns: Mapping[str, Column], recipe: Sequence[Feature]) -> tuple[int, dict[str, np.ndarray]]:
     """A site's answer to "moments"."""
     own = Moments.of(encode(recipe, columns)[0])
-    return own.count, {part: getattr(own, part) for part in PARTS}
+    return own.count, _parts(own)
 
 
-def problem_of(table: SiteTable, columns: Mapping[str, Column], recipe: Sequence[Feature], classes: Any) -> Any:
+def problem_of(table: SiteTable, columns: Mapping[str, Column], recipe: Sequence[Feature], classes: Classes) -> Problem:
     """A site's own problem: one agent."""
     X, unknown = encode(recipe, columns)
     if unknown:
@@ -114,7 +109,7 @@ def problem_of(table: SiteTable, columns: Mapping[str, Column], recipe: Sequence
 # At the hub.
 
 
-def first_recipe(table: SiteTable, answers: Sequence[Packet]) -> tuple[list[Feature], Any, list[str]]:
+def first_recipe(table: SiteTable, answers: Sequence[Packet]) -> tuple[list[Feature], Classes, list[str]]:
     """Of all sites' answers to "columns": how columns will be written, not yet scaled; classes; notes."""
     recipe, notes = [], []
     for name in table.features:
@@ -125,7 +120,7 @@ def first_recipe(table: SiteTable, answers: Sequence[Packet]) -> tuple[list[Feat
         if not kinds:
             notes.append(f"without any value, and left out: {name}")
             continue
-        fill: Any = None
+        fill: float | str | None = None
         if kinds == {"number"}:
             if table.missing == "mean":
                 there = [(a, s) for a, s in zip(answers, said, strict=True) if s["kind"] == "number"]
@@ -152,10 +147,10 @@ def first_recipe(table: SiteTable, answers: Sequence[Packet]) -> tuple[list[Feat
     return recipe, _all_classes(table, answers), notes
 
 
-def _all_classes(table: SiteTable, answers: Sequence[Packet]) -> Any:
+def _all_classes(table: SiteTable, answers: Sequence[Packet]) -> Classes:
     if table.model == "linear":
         return None
-    found = {value for packet in answers for value in packet.header["classes"]}
+    found = {value for packet in answers for value in packet.header["classes"] or ()}
     if len({type(value) for value in found}) > 1:
         raise FedpointError(f"{table.target!r} holds numbers at some sites and words at others")
     if not 2 <= len(found) <= CLASSES:
@@ -184,7 +179,7 @@ def last_recipe(
     return made, ([f"constant, and left out: {', '.join(gone)}"] if gone else [])
 
 
-def start_of(table: SiteTable, recipe: Sequence[Feature], classes: Any) -> np.ndarray:
+def start_of(table: SiteTable, recipe: Sequence[Feature], classes: Classes) -> np.ndarray:
     """The model before the first round."""
     width = sum(len(feature.names) for feature in recipe) + table.intercept
     return np.zeros((len(classes), width) if classes is not None and len(classes) > 2 else width)

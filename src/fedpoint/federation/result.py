@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict, cast
 
 import jax
 import numpy as np
@@ -16,7 +16,9 @@ from fedpoint.core.describe import describe_record
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Model, Tree
 from fedpoint.experiment import Experiment
-from fedpoint.federation.preparation import Setup, features
+from fedpoint.federation.engine import Event
+from fedpoint.federation.ledger import Progress
+from fedpoint.federation.preparation import features
 from fedpoint.federation.shapes import tree_of
 from fedpoint.federation.study import Study, read
 from fedpoint.graphs.network import Network
@@ -54,15 +56,13 @@ class Federated:
         if not (self.folder / "hub.npz").exists():
             raise FedpointError(f"{self.folder} holds no study that has begun")
         self.study: Study = read(self.folder / "study.toml")
-        _, about = read_npz(self.folder / "hub.npz", "hub")
-        self.round: int = about["round"]
-        self.setup: Setup = about["setup"]
-        self.refused: Counter[str] = Counter(about["refused"])
-        self.measures: dict[str, dict[str, float]] = about.get("measures", {})
+        progress = cast(Progress, read_npz(self.folder / "hub.npz", "hub")[1])
+        self.round, self.setup, self.measures = progress["round"], progress["setup"], progress["measures"]
+        self.refused = Counter(progress["refused"])
 
     @cached_property
-    def events(self) -> list[dict[str, Any]]:
-        return read_lines(self.folder / "rounds.jsonl")[0][: self.round]
+    def events(self) -> list[Event]:
+        return cast(list[Event], read_lines(self.folder / "rounds.jsonl")[0][: self.round])
 
     @cached_property
     def rounds(self) -> np.ndarray:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +18,8 @@ from fedpoint.engine.round import encoded
 from fedpoint.engine.session import cast
 from fedpoint.engine.state import Inputs, trial
 from fedpoint.experiment.bound import Bound
+from fedpoint.federation.wire import Arrays
 from fedpoint.timing.base import Timing
-
-Arrays = Mapping[str, np.ndarray]
 
 
 class Shapes(NamedTuple):
@@ -70,7 +68,7 @@ def _shapes(layout: Layout, inputs: Inputs, model: Tree) -> Shapes:
     return Shapes(said if last is None else (said, last), code, message, kept)
 
 
-def named(tree: Tree) -> dict[str, Any]:
+def named(tree: Tree) -> dict[str, Tree]:
     """Leaves by their path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path) or "model": leaf for path, leaf in leaves}

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from fedpoint.core.vector import wrap
 from fedpoint.data.column import Column
 from fedpoint.data.tables import read_own
 from fedpoint.engine.cpu import cache
-from fedpoint.engine.round import agent_round, encoded
+from fedpoint.engine.round import Place, agent_round, encoded
 from fedpoint.engine.state import AGENTS
 from fedpoint.federation import preparation, wire
 from fedpoint.federation.shapes import Arrays, arrays_of, blank, elsewhere, misfit, named, shapes_of, tree_of
@@ -75,7 +75,7 @@ class Own(NamedTuple):
     mine: Mine
     share: float
     key: Key
-    agent: np.int32  # its number
+    agent: np.ndarray  # its number
 
 
 class Structure(NamedTuple):
@@ -95,10 +95,8 @@ def _work(
     memory, wire, world = memories
     sends_difference = topology.by_node and not own.channel.lossless
     said, last = heard if sends_difference else (heard, None)
-    stream = Stream(own.key, round, own.agent)
-    message, memory, agent, world = agent_round(
-        oracle, exact, own.algorithm, own.mine, stream, said, memory, own.share, world
-    )
+    place = Place(own.mine, Stream(own.key, round, own.agent), own.share, world)
+    message, memory, agent, world = agent_round(oracle, exact, own.algorithm, place, said, memory)
     base = own.algorithm.base(said) if topology.by_node and not own.algorithm.at_agents else None
     code, (memory, wire) = encoded(own.algorithm, own.channel, message, (memory, wire), agent, base, last)
     return code, (memory, wire, world)
@@ -118,7 +116,7 @@ class Holding:
     """One site's part of the problem, ready to work."""
 
     @double
-    def __init__(self, study: Study, setup: preparation.OwnSetup, columns: Mapping[str, Column] | None):
+    def __init__(self, study: Study, setup: wire.OwnSetup, columns: Mapping[str, Column] | None):
         index, table = int(setup["index"]), study.table
         if table is None:
             self.problem, at = study.generated(), index
@@ -136,7 +134,7 @@ class Holding:
         key, share = Key.of(bound.experiment.seed, 0, AGENTS), float(setup["share"])
         mine = Mine(*jax.device_put((own, self.problem.common)))
         self.structure = Structure(self.problem.prepare(algorithm), bound.exact, bound.topology)
-        self.own = Own(algorithm, inputs.channel, mine, share, key, np.int32(index))
+        self.own = Own(algorithm, inputs.channel, mine, share, key, np.asarray(index, np.int32))
         self.shapes = shapes_of(bound)
         wire = inputs.channel.init(jax.tree.map(jnp.asarray, blank(self.shapes.message)))
         moves = self.structure.oracle.moves and not bound.exact
@@ -184,11 +182,12 @@ class Site:
 
     def answer(self, order: bytes) -> bytes:
         """The answer to an order, or a failure with its reason. Why exactly, the site's own log says."""
-        about: dict[str, Any] = {"fedpoint": __version__, "study": self.study.fingerprint, "site": self.name}
+        about = wire.Header(fedpoint=__version__, study=self.study.fingerprint, site=self.name)
         try:
             packet = wire.decode(order)
-            about |= {key: packet.header.get(key) for key in ("run", "kind", "round")}
-            self._check(packet.header)
+            asked = packet.header
+            about |= wire.Header(run=asked.get("run", ""), kind=asked.get("kind", ""), round=asked.get("round", NEVER))
+            self._check(asked)
             said, arrays = self._carry_out(packet)
         except wire.Garbage as error:
             return self._failed(about, "order", error)
@@ -203,20 +202,23 @@ class Site:
         self._audit(about, said, arrays, len(sent))
         return sent
 
-    def _failed(self, about: Mapping[str, Any], reason: str, error: Exception) -> bytes:
+    def _failed(self, about: wire.Header, reason: str, error: Exception) -> bytes:
         log.warning("%s: %s", reason, error)
         self._audit(about, {"failure": reason}, {}, 0)
         return wire.encode({**about, "failure": reason})
 
-    def _audit(self, about: Mapping, said: Mapping, arrays: Mapping[str, np.ndarray], size: int) -> None:
+    def _audit(self, about: wire.Header, said: wire.Header, arrays: Arrays, size: int) -> None:
         """What left, before it leaves: names, shapes and a hash, not the numbers."""
         when = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         shapes = {name: list(array.shape) for name, array in arrays.items()}
         sha = hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays.values())).hexdigest()
-        line = {"time": when, **{k: about.get(k) for k in ("run", "kind", "round")}, "bytes": size}
-        append_line(self.folder / "audit.jsonl", canonical({**line, **said, "arrays": shapes, "sha256": sha}))
+        asked = {"run": about.get("run"), "kind": about.get("kind"), "round": about.get("round")}
+        append_line(
+            self.folder / "audit.jsonl",
+            canonical({"time": when, **asked, "bytes": size, **said, "arrays": shapes, "sha256": sha}),
+        )
 
-    def _check(self, header: Mapping[str, Any]) -> None:
+    def _check(self, header: wire.Header) -> None:
         if header.get("fedpoint") != __version__:
             raise Refused("version", f"the hub runs fedpoint {header.get('fedpoint')}, this site {__version__}")
         if header.get("study") != self.study.fingerprint:
@@ -225,7 +227,7 @@ class Site:
         if not whole or not isinstance(header.get("run"), str) or not header["run"].isalnum():
             raise Refused("order", "the order has no run, round or merged round")
 
-    def _carry_out(self, packet: wire.Packet) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def _carry_out(self, packet: wire.Packet) -> tuple[wire.Header, dict[str, np.ndarray]]:
         header = packet.header
         match header.get("kind"):
             case "columns":
@@ -249,7 +251,7 @@ class Site:
                 return {"measures": held.measure(model)}, {}
         raise Refused("order", f"there is no order {header.get('kind')!r}")
 
-    def _local_work(self, packet: wire.Packet) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def _local_work(self, packet: wire.Packet) -> tuple[wire.Header, dict[str, np.ndarray]]:
         header = packet.header
         held = self._holding(header["setup"])
         wrong = misfit(held.shapes.heard, packet.arrays)
@@ -265,11 +267,12 @@ class Site:
     @cached_property
     def columns(self) -> dict[str, Column]:
         """What the file holds; read once."""
-        table: Any = self.study.table
-        assert self.data is not None
+        table = self.study.table
+        if table is None or self.data is None:
+            raise Refused("order", "there is no file here")
         return read_own(self.data, table.target, table.features, table.categorical, table.missing, table.separator)
 
-    def _holding(self, setup: preparation.OwnSetup) -> Holding:
+    def _holding(self, setup: wire.OwnSetup) -> Holding:
         key = canonical(setup)
         if self._held is None or self._held[0] != key:
             if self.study.sites[int(setup["index"])] != self.name:

@@ -21,12 +21,14 @@ from fedpoint.core.random import Key
 from fedpoint.core.types import Message, Model, State, Tree
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.engine.layout import Layout
+from fedpoint.engine.precompute import NOTHING_AHEAD
 from fedpoint.engine.round import Done, Round, decoded
 from fedpoint.engine.state import AGENTS, HUB, SCHEDULE, Inputs, RunState
 from fedpoint.experiment.bound import Bound
 from fedpoint.federation.shapes import Arrays, arrays_of, blank, elsewhere, shapes_of, tree_of
 from fedpoint.graphs.topology import Begun, Said, Star
 from fedpoint.timing.base import Tick, Timing
+from fedpoint.timing.mail import Mail
 
 Keys = tuple[Key, Key, Key]
 
@@ -70,15 +72,15 @@ def _merge(
     """Before hubs have heard these messages, and after."""
     at, everyone = Answered(layout, inputs, keys, round), Tick(None, jnp.ones(layout.agents, bool))
     at.messages = messages
-    state, sent, _ = layout.topology.speak(at, state, tick, None)
+    state, sent, _ = layout.topology.speak(at, state, tick, NOTHING_AHEAD)
     return state, layout.topology.listen(at, state, sent, tick, everyone)
 
 
 @partial(jax.jit, static_argnames="layout")
 def _read(layout: Layout, inputs: Inputs, state: RunState) -> Model:
     """What nodes say is their model, where they have one of their own."""
-    read = layout.topology.per_hub(inputs.algorithm.read)
-    return read(state.hub, state.mail.value if layout.topology.by_node else ())
+    said = state.mail.value if isinstance(state.mail, Mail) else ()
+    return layout.topology.per_hub(inputs.algorithm.read)(state.hub, said)
 
 
 @jax.jit
@@ -134,9 +136,10 @@ class Center:
 
     def _last(self, agent: int) -> Message | None:
         """What neighbours know of a node, where it sends the difference to that."""
-        if not self.topology.by_node or self.inputs.channel.lossless:
+        mail = self.state.mail
+        if self.inputs.channel.lossless or not isinstance(mail, Mail):
             return None
-        return self.topology.at(agent, _host(self.state.mail.value))
+        return self.topology.at(agent, _host(mail.value))
 
     @double
     def decoded(self, agent: int, arrays: Arrays) -> Message:

@@ -33,13 +33,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
 from fedpoint.config import methods, networks, schedules, schemes
 from fedpoint.config.data import TableFile
 from fedpoint.config.experiment import read_toml
 from fedpoint.config.kinds import Count, Kind, Positive, Seed, Table, Variance
-from fedpoint.config.mistakes import Mistake, Mistakes
+from fedpoint.config.mistakes import Mistake, Mistakes, validated
 from fedpoint.config.problems import KINDS, AnyKind
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import MOST_ROUNDS, FedpointError, nearest
@@ -233,7 +233,7 @@ def read(path: str | Path) -> Study:
 
 
 def parse(content: dict[str, Any], source: str = "study", text: str = "", base: Path | None = None) -> Study:
-    checked, wrong = _keys(content)
+    checked, wrong = validated(Content, content)
     wrong += _problem(content.get("problem"))
     tables, more = methods.variants(content["algorithm"], ("algorithm",)) if "algorithm" in content else ([], [])
     wrong += more
@@ -250,25 +250,6 @@ def parse(content: dict[str, Any], source: str = "study", text: str = "", base: 
     return study
 
 
-def _keys(content: dict[str, Any]) -> tuple[Content | None, list[Mistake]]:
-    try:
-        return Content.model_validate(content), []
-    except ValidationError as error:
-        return None, [_mistake(e, (), Content) for e in error.errors(include_url=False)]
-
-
-def _mistake(error: Any, where: tuple, kind: type[Table]) -> Mistake:
-    """One of pydantic's errors in our words."""
-    path = (*where, *error["loc"])
-    if error["type"] == "extra_forbidden":
-        kind = Asynchronous if path[0] == "asynchronous" else kind
-        return Mistake(path, f"unknown key; {nearest(str(path[-1]), kind.model_fields)}", error["input"])
-    if error["type"] == "missing":
-        return Mistake(path, "is missing")
-    said = methods.must(error["msg"])
-    return Mistake(path, said) if error["loc"] == () else Mistake(path, said, error["input"])
-
-
 def _problem(table: Any) -> list[Mistake]:
     if table is None:
         return []  # already reported as missing
@@ -279,12 +260,7 @@ def _problem(table: Any) -> list[Mistake]:
     if not isinstance(table, dict) or table.get("kind") not in known:
         given = table.get("kind") if isinstance(table, dict) else table
         return [Mistake(("problem", "kind"), f"say its kind: {nearest(str(given), known)}", given)]
-    kind = known[table["kind"]]
-    try:
-        kind.model_validate(table)
-    except ValidationError as error:
-        return [_mistake(e, ("problem",), kind) for e in error.errors(include_url=False)]
-    return []
+    return validated(known[table["kind"]], table, ("problem",))[1]
 
 
 def _participation(text: Any, base: Path | None) -> list[Mistake]:

@@ -3,91 +3,123 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TypedDict
 
 from fedpoint.algorithms.catalogue import title_of
+from fedpoint.core.types import Model, Plain
 from fedpoint.data.tables import Feature, read_own
 from fedpoint.federation import preparation, wire
-from fedpoint.federation.shapes import named, shapes_of
-from fedpoint.federation.study import Study
+from fedpoint.federation.shapes import arrays_of, blank, named, shapes_of
+from fedpoint.federation.study import SiteTable, Study
+from fedpoint.federation.wire import Arrays, Classes, Header
 
-OFTEN = {"columns": "once", "moments": "once", "ready": "at every start", "measure": "once, at the end"}
+NOTHING = Header()
 
 
-def _kind_of_message(kind: str, said: dict[str, Any], arrays: dict[str, Any], often: str) -> dict[str, Any]:
+class Listed(TypedDict):
+    """One array of a message."""
+
+    name: str
+    shape: list[int]
+    type: str
+    bytes: int
+
+
+class Leaving(TypedDict):
     """One kind of message: its words and its arrays."""
-    about = {"fedpoint": "", "study": "0" * 64, "site": "", "run": "0" * 16, "kind": kind, "round": 0}
-    filled = {name: np.zeros(a.shape, a.dtype) for name, a in arrays.items()}
+
+    kind: str
+    often: str
+    says: Header
+    arrays: list[Listed]
+    bytes: int
+
+
+class Announced(TypedDict):
+    """A study in plain types, and every kind of message that leaves a site."""
+
+    study: str
+    fingerprint: str
+    server: str
+    sites: list[str]
+    algorithm: dict[str, Plain]
+    problem: dict[str, Plain]
+    rounds: int
+    rows: int | None
+    reads: str | None  # the columns; None: data are generated
+    stays: list[str]
+    leaves: list[Leaving]
+
+
+def _leaving(kind: str, often: str, says: Header = NOTHING, arrays: Arrays | None = None) -> Leaving:
+    about = Header(fedpoint="", study="0" * 64, site="", run="0" * 16, kind=kind, round=0)
     listed = [
-        {"name": name, "shape": list(a.shape), "type": str(a.dtype), "bytes": int(a.nbytes)}
-        for name, a in filled.items()
+        Listed(name=name, shape=list(a.shape), type=str(a.dtype), bytes=int(a.nbytes))
+        for name, a in (arrays or {}).items()
     ]
-    return {
-        "kind": kind,
-        "often": often,
-        "says": said,
-        "arrays": listed,
-        "bytes": len(wire.encode({**about, **said}, filled)),
-    }
+    size = len(wire.encode({**about, **says}, arrays))
+    return Leaving(kind=kind, often=often, says=says, arrays=listed, bytes=size)
 
 
-def terms(study: Study, data: str | Path | None = None) -> dict[str, Any]:
-    """The study in plain types, and every kind of message that leaves a site. With the site's file, in its own numbers;
-    categories that only other sites have may add columns."""
-    table, algorithm, leaves = study.table, study.content["algorithm"], []
-    rows = None
+def terms(study: Study, data: str | Path | None = None) -> Announced:
+    """What will run and what leaves. With the site's file, in its own numbers; categories that only other sites have
+    may add columns."""
+    table, rows = study.table, None
     if table is None:
-        start = study.generated().start()
-        leaves.append(_kind_of_message("columns", {"rows": 0}, {}, OFTEN["columns"]))
+        start, leaves = study.generated().start(), [_leaving("columns", "once", Header(rows=0))]
+    elif data is None:
+        start = preparation.start_of(table, [Feature(name) for name in table.features], _two_classes(table))
+        leaves = []
     else:
-        recipe = [Feature(name) for name in table.features]
-        classes: Any = None if table.model == "linear" else [0, 1]
-        if data is not None:
-            columns = read_own(data, table.target, table.features, table.categorical, table.missing, table.separator)
-            said, arrays = preparation.columns_of(table, columns)
-            rows = said["rows"]
-            leaves.append(_kind_of_message("columns", said, arrays, OFTEN["columns"]))
-            recipe, classes, _ = _alone(table, said, arrays)
-            leaves.append(
-                _kind_of_message(
-                    "moments", {"count": rows}, preparation.moments_of(columns, recipe)[1], OFTEN["moments"]
-                )
-            )
-        start = preparation.start_of(table, recipe, classes)
+        start, rows, leaves = _prepared(table, data)
     shapes = shapes_of(study.experiment(study.outline(start, rows=rows or 1)).bind())
-    leaves.append(_kind_of_message("ready", {}, {}, OFTEN["ready"]))
-    often = f"in up to {study.rounds} rounds"
-    leaves.append(_kind_of_message("work", {"weight": 0.1, "seconds": 0.1}, _shaped(shapes.code), often))
-    leaves.append(_kind_of_message("measure", {"measures": {"loss": 0.1, "accuracy": 0.1}}, {}, OFTEN["measure"]))
-    return {
-        "study": study.name,
-        "fingerprint": study.fingerprint,
-        "server": study.terms.server,
-        "sites": study.sites,
-        "algorithm": {"title": title_of(algorithm["name"]), **algorithm},
-        "problem": study.problem,
-        "rounds": study.rounds,
-        "rows": rows,
-        "stays": sorted({"rows": None, **_shaped(shapes.kept)}),
-        "leaves": leaves,
-    }
+    measured = Header(measures={"loss": 0.1, "accuracy": 0.1})
+    code = arrays_of(blank(shapes.code))
+    return Announced(
+        study=study.name,
+        fingerprint=study.fingerprint,
+        server=study.terms.server,
+        sites=study.sites,
+        algorithm={"title": title_of(study.content["algorithm"]["name"]), **study.content["algorithm"]},
+        problem=study.problem,
+        rounds=study.rounds,
+        rows=rows,
+        reads=None if table is None else f"{table.target} (target), {', '.join(table.features)}; model: {table.model}",
+        stays=sorted(["rows", *named(shapes.kept)]),
+        leaves=[
+            *leaves,
+            _leaving("ready", "at every start"),
+            _leaving("work", f"in up to {study.rounds} rounds", Header(weight=0.1, seconds=0.1), code),
+            _leaving("measure", "once, at the end", measured),
+        ],
+    )
 
 
-def _shaped(tree: Any) -> dict[str, Any]:
-    return {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in named(tree).items()}
+def _prepared(table: SiteTable, data: str | Path) -> tuple[Model, int, list[Leaving]]:
+    """The start as if this site were the only one, its rows, and what it says of its columns."""
+    columns = read_own(data, table.target, table.features, table.categorical, table.missing, table.separator)
+    said, arrays = preparation.columns_of(table, columns)
+    recipe, classes, _ = preparation.first_recipe(table, [wire.Packet(_several_classes(said), arrays)])
+    count, moments = preparation.moments_of(columns, recipe)
+    leaves = [_leaving("columns", "once", said, arrays), _leaving("moments", "once", Header(count=count), moments)]
+    return preparation.start_of(table, recipe, classes), said["rows"], leaves
 
 
-def _alone(table: Any, said: dict[str, Any], arrays: dict[str, Any]) -> Any:
-    """The recipe as if this site were the only one; it may then have one class or category only."""
-    if said["classes"] is not None and len(said["classes"]) < 2:
-        other: Any = "another" if isinstance(said["classes"][0], str) else said["classes"][0] + 1
-        said = {**said, "classes": [*said["classes"], other]}
-    return preparation.first_recipe(table, [wire.Packet(said, arrays)])
+def _two_classes(table: SiteTable) -> Classes:
+    return None if table.model == "linear" else [0, 1]
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def _several_classes(said: Header) -> Header:
+    """A site may have rows of one class only, where others have more."""
+    match said["classes"]:
+        case [str(one)]:
+            return {**said, "classes": [one, "another"]}
+        case [int(one)]:
+            return {**said, "classes": [one, one + 1]}
+    return said
+
+
+def lines(found: Announced) -> list[str]:
     """The same for people."""
     algorithm = found["algorithm"]
     numbers = ", ".join(f"{k} = {v}" for k, v in algorithm.items() if k not in ("title", "name"))
@@ -95,13 +127,12 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"Study {found['study']} ({found['fingerprint'][:12]}), {len(found['sites'])} sites, server {found['server']}",
         f"Runs here: {algorithm['title']} ({numbers}), {found['rounds']} rounds",
     ]
-    problem = found["problem"]
-    if problem["kind"] == "table":
-        text.append(f"Reads: {problem['target']} (target), {', '.join(problem['features'])}; model: {problem['model']}")
-        if found["rows"] is not None:
-            text.append(f"Rows: {found['rows']}; they stay here, and so does what the method remembers")
+    if found["reads"] is None:
+        text.append(f"Data: generated ({found['problem']['kind']}), for a trial")
     else:
-        text.append(f"Data: generated ({problem['kind']}), for a trial")
+        text.append(f"Reads: {found['reads']}")
+    if found["rows"] is not None:
+        text.append(f"Rows: {found['rows']}; they stay here, and so does what the method remembers")
     text.append("Leaves this site:")
     for one in found["leaves"]:
         words = _words(one["says"])
@@ -110,11 +141,13 @@ def lines(found: dict[str, Any]) -> list[str]:
     return text
 
 
-def _words(said: dict[str, Any]) -> str:
-    parts = [f"{key} = {value}" for key, value in said.items() if key in ("rows", "count") and value]
+def _words(said: Header) -> str:
+    counts = {"rows": said.get("rows"), "count": said.get("count")}
+    parts = [f"{key} = {value}" for key, value in counts.items() if value]
     for name, column in (said.get("columns") or {}).items():
         parts += [f"categories of {name}: {', '.join(column['words'])}"] if column["kind"] == "words" else []
-    parts += [f"classes: {', '.join(map(str, said['classes']))}"] if said.get("classes") else []
+    classes = said.get("classes")
+    parts += [f"classes: {', '.join(map(str, classes))}"] if classes else []
     parts += [", ".join(said["measures"])] if "measures" in said else []
     return f"; {'; '.join(parts)}" if parts else ""
 

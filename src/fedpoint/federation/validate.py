@@ -19,8 +19,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -44,7 +43,7 @@ class Invalid(Exception):
         self.reason = reason
 
 
-def opened(data: bytes, site: str, expected: Mapping[str, Any]) -> wire.Packet:
+def opened(data: bytes, site: str, expected: wire.Header) -> wire.Packet:
     """The answer of a site to an order with this header, or why not."""
     try:
         packet = wire.decode(data)
@@ -67,7 +66,7 @@ def opened(data: bytes, site: str, expected: Mapping[str, Any]) -> wire.Packet:
     return packet
 
 
-def message(packet: wire.Packet, like: Any, share: float, norm_cap: float | None) -> dict[str, np.ndarray]:
+def message(packet: wire.Packet, like: Message, share: float, norm_cap: float | None) -> dict[str, np.ndarray]:
     """The arrays of an answer to "work", fit to be merged."""
     wrong = misfit(like, packet.arrays)
     if wrong:
@@ -88,7 +87,7 @@ def norm(message: Message, cap: float | None) -> None:
         raise Invalid("norm")
 
 
-def _count(value: Any) -> bool:
+def _count(value: int | None) -> bool:
     return type(value) is int and 1 <= value < 2**53
 
 
@@ -120,15 +119,15 @@ def columns(packet: wire.Packet, table: SiteTable) -> None:
         raise Invalid("statement")
 
 
-def moments(parts: list[Any], count: Any, width: int) -> None:
+def moments(parts: Sequence[np.ndarray | None], count: int | None, width: int) -> None:
     """Mean, rest and squares of so many columns."""
     if not _count(count):
         raise Invalid("statement")
-    for part in parts:
+    for name, part in zip(PARTS, parts, strict=True):
         if part is None or part.dtype != np.float64 or part.shape != (width,) or not np.isfinite(part).all():
             raise Invalid("statement")
-    if (parts[2] < 0).any():
-        raise Invalid("statement")
+        if name == "square" and (part < 0).any():
+            raise Invalid("statement")
 
 
 def measures(packet: wire.Packet) -> dict[str, float]:

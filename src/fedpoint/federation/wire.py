@@ -10,15 +10,75 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
+import ml_dtypes
 import numpy as np
 
 MAGIC = b"FEDP"
 HEADER = 1 << 24  # bytes of a header, at most
 ARRAYS = 10_000  # of a message, at most
-TYPES = ("<f8", "<f4", "<i8", "<i4", "|b1")
+TYPES = {name: np.dtype(name) for name in ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "|u1", "|b1")}
+TYPES["bf2"] = np.dtype(ml_dtypes.bfloat16)  # which NumPy has no code for
+NAMES = {kind: name for name, kind in TYPES.items()}
+
+Arrays = Mapping[str, np.ndarray]
+Classes = Sequence[int | str] | None
+
+
+class Written(TypedDict):
+    """How a column is written: the fields of a `Feature`."""
+
+    column: str
+    mean: float
+    scale: float
+    categories: list[str] | None
+    fill: float | str | None
+
+
+class Recipe(TypedDict):
+    """How columns are written, and the classes of the target."""
+
+    recipe: list[Written]
+    classes: Classes
+
+
+class OwnSetup(Recipe):
+    """What a site needs to know besides the study."""
+
+    index: int
+    share: float
+
+
+class ColumnSaid(TypedDict):
+    """What a site says of one of its columns."""
+
+    kind: str
+    count: NotRequired[int]
+    words: NotRequired[list[str]]
+
+
+class Header(TypedDict, total=False):
+    """What orders and answers say. Of what arrived, nothing is believed before it was looked at."""
+
+    fedpoint: str
+    study: str
+    run: str
+    kind: str
+    round: int
+    merged: int
+    setup: OwnSetup
+    recipe: list[Written]
+    site: str
+    failure: str
+    rows: int
+    columns: dict[str, ColumnSaid]
+    classes: Classes
+    count: int
+    weight: float
+    seconds: float
+    measures: dict[str, float]
 
 
 class Garbage(ValueError):
@@ -28,22 +88,21 @@ class Garbage(ValueError):
 class Packet(NamedTuple):
     """A header in plain types, and arrays by name."""
 
-    header: dict[str, Any]
+    header: Header
     arrays: dict[str, np.ndarray]
 
 
-def encode(header: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> bytes:
-    named = {name: np.ascontiguousarray(value) for name, value in (arrays or {}).items()}
-    named = {name: a.reshape(np.shape((arrays or {})[name])) for name, a in named.items()}  # 0-d stays 0-d
+def encode(header: Header, arrays: Arrays | None = None) -> bytes:
+    named = {name: np.asarray(value) for name, value in (arrays or {}).items()}
     for name, array in named.items():
-        if array.dtype.str not in TYPES:
+        if array.dtype not in NAMES:
             raise TypeError(f"{name} has type {array.dtype}, which does not travel")
-    about = [[name, array.dtype.str, list(array.shape)] for name, array in named.items()]
+    about = [[name, NAMES[array.dtype], list(array.shape)] for name, array in named.items()]
     head = json.dumps({**header, "arrays": about}, separators=(",", ":"), allow_nan=False).encode()
     return b"".join([MAGIC, struct.pack("<I", len(head)), head, *(array.tobytes() for array in named.values())])
 
 
-def decode(data: Any) -> Packet:
+def decode(data: bytes | bytearray | memoryview) -> Packet:
     """The message again. Arrays are views of the bytes, read-only."""
     if not isinstance(data, bytes | bytearray | memoryview) or len(data) < 8 or bytes(data[:4]) != MAGIC:
         raise Garbage("not a message")
@@ -58,7 +117,7 @@ def decode(data: Any) -> Packet:
         raise Garbage(f"not a message: {error}") from None
 
 
-def _no_constant(name: str) -> Any:
+def _no_constant(name: str) -> None:
     raise Garbage(f"{name} in a header")
 
 
@@ -72,10 +131,10 @@ def _arrays(body: memoryview, about: Any) -> dict[str, np.ndarray]:
             raise Garbage("an array of no known name or type")
         if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**40 for n in shape) or len(shape) > 32:
             raise Garbage(f"{name} has no shape")
-        size = math.prod(shape) * np.dtype(kind).itemsize
+        size = math.prod(shape) * TYPES[kind].itemsize
         if size > len(body) - at:
             raise Garbage(f"{name} is cut short")
-        array = np.frombuffer(body[at : at + size], dtype=kind).reshape(shape)
+        array = np.frombuffer(body[at : at + size], dtype=TYPES[kind]).reshape(shape)
         array.flags.writeable = False
         found[name], at = array, at + size
     if at != len(body):

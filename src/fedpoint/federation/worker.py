@@ -16,9 +16,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedpoint.core.errors import FedpointError
+
+if TYPE_CHECKING:  # a worker that cannot start should not have loaded much
+    from fedpoint.store.disk import Lock
 
 FRAME = 1 << 33  # bytes of a message, at most
 START = 300.0  # seconds for a worker to be there
@@ -104,7 +107,7 @@ def _read(fd: int, count: int, end: float | None) -> bytes:
     return b"".join(parts)
 
 
-def _alone(folder: Path) -> Any:
+def _alone(folder: Path) -> Lock:
     """The lock of a site's records; an older worker ends when its parent has."""
     from fedpoint.store.disk import take_lock
 

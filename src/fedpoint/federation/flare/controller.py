@@ -12,8 +12,8 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any
 
+from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -23,7 +23,8 @@ from nvflare.apis.signal import Signal
 
 from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
-from fedpoint.federation.engine import Arrival, Stopped, Waiting
+from fedpoint.core.types import Plain
+from fedpoint.federation.engine import Arrival, Event, Outcome, Status, Stopped, Waiting
 from fedpoint.federation.flare.names import ANSWER, FETCH, ORDER, STATUS, STOP, TASK
 from fedpoint.federation.hub import Hub
 from fedpoint.federation.ledger import Ledger
@@ -64,11 +65,12 @@ class FlareEngine:
     def _done(self, task: Task, fl_ctx: FLContext) -> None:
         if task.completion_status == TaskCompletionStatus.CLIENT_DEAD:
             for target in task.targets or []:
-                self.arrivals.put(Arrival(str(getattr(target, "name", target)), None, "lost"))
+                name = target.name if isinstance(target, Client) else str(target)
+                self.arrivals.put(Arrival(name, None, "lost"))
 
-    def arrived(self, site: str, result: Any) -> None:
-        good = isinstance(result, Shareable) and result.get_return_code(ReturnCode.OK) == ReturnCode.OK
-        data = result.get(ANSWER) if good else None
+    def arrived(self, site: str, result: Shareable | None) -> None:
+        good = result is not None and result.get_return_code(ReturnCode.OK) == ReturnCode.OK
+        data = None if result is None or not good else result.get(ANSWER)
         self.arrivals.put(Arrival(site, data, "" if isinstance(data, bytes) else "lost"))
 
     def receive(self, timeout: float) -> Arrival | None:
@@ -92,54 +94,61 @@ class FlareEngine:
 class HubController(Controller):
     """Runs a segment of a study: from where its ledger stands, to the end or until something stops it."""
 
-    def __init__(self, study: dict[str, Any], fresh: str = "", version: str = __version__):
+    def __init__(self, study: dict[str, Plain], fresh: str = "", version: str = __version__):
         super().__init__()
         self.study: Study = parse(study)
         self.fresh, self.version = fresh, version
         self.engine: FlareEngine | None = None
         self.hub: Hub | None = None
         self.stopping, self.again = threading.Event(), False
-        self.told: list[dict[str, Any]] = []
-        self.waiting: dict[str, Any] = {}
+        self.told: list[Event] = []
+        self.waiting = Event()
         self.round = 0
         self.run = Path()  # where the engine keeps what the job leaves
-        self.outcome: dict[str, Any] = {}  # once the segment is over: how it ended, and the files to fetch
+        self.outcome = Outcome()  # once the segment is over: how it ended, and the files to fetch
         self.taken = threading.Event()
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        engine: Any = fl_ctx.get_engine()
+        engine = fl_ctx.get_engine()
         engine.register_app_command(STATUS, self._status)
         engine.register_app_command(STOP, self._stop)
         engine.register_app_command(FETCH, self._fetch)
 
-    def _status(self, topic: str, data: Any, fl_ctx: FLContext, *_: Any) -> dict[str, Any]:
-        since = data.get("since", 0) if isinstance(data, dict) else 0
+    def _status(self, topic: str, data: Plain, fl_ctx: FLContext, *_: object) -> Status:
+        since = data.get("since") if isinstance(data, dict) else 0
+        since = since if isinstance(since, int) else 0
         events = [event for event in self.told if event["round"] >= since][-LATELY:]
         silent = [] if self.hub is None else sorted(self.hub.silent)
-        found = {"round": self.round, "rounds": self.study.rounds, "waiting": self.waiting, "silent": silent}
-        return {**found, "events": events, "outcome": self.outcome}
+        return Status(
+            round=self.round,
+            rounds=self.study.rounds,
+            waiting=self.waiting,
+            silent=silent,
+            events=events,
+            outcome=self.outcome,
+        )
 
-    def _stop(self, topic: str, data: Any, fl_ctx: FLContext, *_: Any) -> dict[str, Any]:
+    def _stop(self, topic: str, data: Plain, fl_ctx: FLContext, *_: object) -> dict[str, int]:
         """After the round at hand: for good, or (`again`) so that the next job has a site that came back."""
         self.again = isinstance(data, dict) and bool(data.get("again"))
         self.stopping.set()
         return {"round": self.round}
 
-    def _fetch(self, topic: str, data: Any, fl_ctx: FLContext, *_: Any) -> dict[str, Any]:
+    def _fetch(self, topic: str, data: Plain, fl_ctx: FLContext, *_: object) -> dict[str, str]:
         """A piece of one of the files; without a name: all were fetched."""
         name, at = (data.get("file"), data.get("at")) if isinstance(data, dict) else (None, None)
-        if not isinstance(name, str) or name not in self.outcome.get("files", {}) or type(at) is not int:
+        if not isinstance(name, str) or name not in self.outcome.get("files", {}) or not isinstance(at, int):
             self.taken.set()
             return {"piece": ""}
         with (self.run / name).open("rb") as file:
             file.seek(at)
             return {"piece": base64.b64encode(file.read(PIECE)).decode()}
 
-    def _tell(self, event: dict[str, Any]) -> None:
+    def _tell(self, event: Event) -> None:
         if "round" not in event:
             self.waiting = event
             return
-        self.waiting, self.round = {}, event["round"] + 1
+        self.waiting, self.round = Event(), event["round"] + 1
         self.told = [*self.told[-LATELY:], event]
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
@@ -202,7 +211,7 @@ class HubController(Controller):
                     raise Waiting(str(error)) from None
                 time.sleep(0.5)
 
-    def _hand_over(self, folder: Path, outcome: dict[str, Any]) -> None:
+    def _hand_over(self, folder: Path, outcome: Outcome) -> None:
         """What whoever leads fetches, or downloads when the engine has ended the job, which takes it many seconds."""
         if folder.exists():
             shutil.copytree(folder, self.run, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lock"))
@@ -214,6 +223,8 @@ class HubController(Controller):
     def stop_controller(self, fl_ctx: FLContext) -> None:
         self.stopping.set()
 
-    def process_result_of_unknown_task(self, client, task_name, client_task_id, result, fl_ctx) -> None:
+    def process_result_of_unknown_task(
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
+    ) -> None:
         if self.engine is not None:  # late: the hub looks at it, and says so
             self.engine.arrived(client.name, result)

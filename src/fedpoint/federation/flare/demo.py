@@ -8,22 +8,35 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Protocol, Self, TypedDict
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.data.tables import read_table
+from fedpoint.federation.engine import Event
 from fedpoint.federation.flare.kits import Kit, needs_flare, provision
 from fedpoint.federation.flare.lead import Lead
 from fedpoint.federation.flare.parties import consent, running
+from fedpoint.federation.preparation import features
 from fedpoint.federation.result import Federated
 from fedpoint.federation.study import Study, parse
+from fedpoint.results.run import Run
 from fedpoint.verbs.run import run
 
 BANKS = ("north", "south", "west")
 STATES = {"north": "NY NJ PA MA CT OH MI IL", "south": "FL TX GA NC VA", "west": "CA WA OR NV AZ CO"}
 SAME = 1e-10
+
+
+class Show(Protocol):
+    """Hears of rounds while it is entered."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def __call__(self, event: Event) -> None: ...
 
 
 def loans() -> dict[str, dict[str, np.ndarray]]:
@@ -77,16 +90,32 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def simulated(made: Federated, files: list[Path]) -> Any:
+class Compared(TypedDict):
+    """What came of the demo, beside the simulation."""
+
+    sites: list[str]
+    rounds: int
+    rows: list[int]
+    loss: float
+    loss_simulated: float
+    gap: float
+    same: bool
+    seconds: float
+    seconds_a_round: float
+
+
+def simulated(made: Federated, files: list[Path]) -> Run:
     """The same study by `fp.run` on all rows together."""
-    table: Any = made.study.table
+    table = made.study.table
+    if table is None:
+        raise FedpointError("the demo is a study of tables")
     read = read_table([str(f) for f in files], table.target, model=table.model, features=table.features)
     problem = read.problem(table.model, table.ridge, table.batch, table.sampling, None, table.intercept)
     return run(made.study.method(), problem, **made.replay())
 
 
-def play(rounds: int, port: int, keep: Path | None, show: Callable[[Study], Any]) -> dict[str, Any]:
-    """The demo: what came out, in plain types."""
+def play(rounds: int, port: int, keep: Path | None, show: Callable[[Study], Show]) -> tuple[Compared, list[str]]:
+    """The demo: what came out, in plain types and in lines for people."""
     needs_flare()
     with contextlib.ExitStack() as stack:
         if keep is None:
@@ -111,37 +140,34 @@ def play(rounds: int, port: int, keep: Path | None, show: Callable[[Study], Any]
         beside = simulated(made, files)
         gap = float(np.abs(beside.history[0] - made.history).max())
         pace = float(np.median([event["seconds"]["all"] for event in made.events]))
-        return _told(made, beside, gap, took, pace)
+        found = Compared(
+            sites=made.study.sites,
+            rounds=made.round,
+            rows=made.setup["rows"] or [],
+            loss=float("nan") if made.loss is None else made.loss,
+            loss_simulated=float(beside.loss[0, -1]),
+            gap=gap,
+            same=gap <= SAME,
+            seconds=round(took, 2),
+            seconds_a_round=pace,
+        )
+        lines = _lines(made, beside, found)
+        if not found["same"]:
+            raise FedpointError("\n".join(lines))
+        return found, lines
 
 
-def _told(made: Federated, beside: Any, gap: float, took: float, pace: float) -> dict[str, Any]:
-    names = [name for feature in made.setup["recipe"] for name in _names(feature)] + ["intercept"]
-    found: dict[str, Any] = {
-        "sites": made.study.sites,
-        "rounds": made.round,
-        "rows": made.setup["rows"],
-        "loss": made.loss,
-        "loss_simulated": float(beside.loss[0, -1]),
-        "gap": gap,
-        "same": gap <= SAME,
-        "seconds": round(took, 2),
-        "seconds_a_round": pace,
-    }
+def _lines(made: Federated, beside: Run, found: Compared) -> list[str]:
+    names = [name for feature in features(made.setup["recipe"]) for name in feature.names] + ["intercept"]
     lines = [f"{'':>14}  {'three sites':>14}  {'simulation':>14}"]
     for name, a, b in zip(names, made.model, beside.model[0], strict=True):
         lines.append(f"{name:>14}  {a:14.10f}  {b:14.10f}")
     lines.append(f"{'loss':>14}  {found['loss']:14.10f}  {found['loss_simulated']:14.10f}")
     word = "the same numbers" if found["same"] else "NOT the same numbers"
-    lines.append(f"{word}: largest difference over {made.round} rounds {gap:.1e}")
-    rows = ", ".join(f"{site} {n}" for site, n in zip(made.study.sites, made.setup["rows"], strict=True))
-    lines.append(f"rows, which stayed where they are: {rows}")
-    lines.append(f"{took:.1f} seconds in all, {pace:.2f} a round; mutual TLS on loopback")
-    if not found["same"]:
-        raise FedpointError("\n".join(lines))
-    return found | {"lines": lines}
-
-
-def _names(feature: dict[str, Any]) -> list[str]:
-    from fedpoint.data.tables import Feature
-
-    return Feature(**feature).names
+    rows = ", ".join(f"{site} {n}" for site, n in zip(found["sites"], found["rows"], strict=True))
+    return [
+        *lines,
+        f"{word}: largest difference over {found['rounds']} rounds {found['gap']:.1e}",
+        f"rows, which stayed where they are: {rows}",
+        f"{found['seconds']:.1f} seconds in all, {found['seconds_a_round']:.2f} a round; mutual TLS on loopback",
+    ]

@@ -14,10 +14,10 @@ import logging
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Plain
 from fedpoint.federation.flare.names import HUB, SITE
 from fedpoint.federation.study import Study, read
 from fedpoint.store.disk import to_toml, write_bytes
@@ -140,14 +140,14 @@ class Kit:
         write_bytes(local / "authorization.json", json.dumps(RULES, indent=1).encode())
 
 
-def _policy(cls: str) -> dict[str, Any]:
+def _policy(cls: str) -> dict[str, Plain]:
     return {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": [cls, LOGGING]}
 
 
-def _server_rules(kit: Path) -> dict[str, Any]:
+def _server_rules(kit: Path) -> dict[str, Plain]:
     parts = "nvflare.app_common"
     storage = f"{parts}.storages.filesystem_storage.FilesystemStorage"
-    keep = {"path": storage, "args": {"root_dir": str(kit / "engine" / "snapshots"), "uri_root": "/"}}
+    keep: Plain = {"path": storage, "args": {"root_dir": str(kit / "engine" / "snapshots"), "uri_root": "/"}}
     return _policy(HUB) | {
         "servers": [
             {
@@ -183,7 +183,7 @@ def _server_rules(kit: Path) -> dict[str, Any]:
     }
 
 
-def _site_rules() -> dict[str, Any]:
+def _site_rules() -> dict[str, Plain]:
     parts = "nvflare.app_common"
     return _policy(SITE) | {
         "allow_log_streaming": False,

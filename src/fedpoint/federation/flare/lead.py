@@ -16,13 +16,13 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
-from fedpoint.federation.engine import Waiting
+from fedpoint.federation.engine import Outcome, Status, Tell, Waiting
 from fedpoint.federation.flare.kits import ADMIN, Kit
 from fedpoint.federation.flare.names import FETCH, HUB, SITE, STATUS, STOP, TASK
 from fedpoint.federation.result import Federated
@@ -36,8 +36,6 @@ SILENT = 8.0  # seconds after which a site that is silent in a job, but connecte
 FRESH = 12.0  # seconds: a site that was heard of so lately is connected
 COMING = ("SUBMITTED", "APPROVED", "DISPATCHED")  # states of a job that is not at work yet
 SEGMENTS = 20  # jobs in a row without a round gained
-
-Tell = Callable[[dict[str, Any]], Any]
 
 
 def job_folder(study: Study, fresh: str, where: Path) -> Path:
@@ -138,13 +136,17 @@ class Lead:
         at_work = set() if info is None else {one.job_id for one in info.job_info}
         return [job for job, status in listed.items() if job in at_work or status in COMING]
 
-    def status(self, since: int = 0) -> dict[str, Any]:
+    def status(self, since: int = 0) -> Status:
         """Where the study is: connected sites, and what the hub says while a job runs."""
-        found: dict[str, Any] = {"study": self.study.name, "server": self.study.terms.server, "sites": self.sites()}
-        found["jobs"] = self.jobs()
+        sites, jobs = self.sites(), self.jobs()
+        found = Status(study=self.study.name, server=self.study.terms.server, sites=sites, jobs=jobs)
         for job in found["jobs"]:
-            found |= self.ask("do_app_command", job, STATUS, {"since": since}) or {}
+            found |= self._told(job, since)
         return found
+
+    def _told(self, job: str, since: int) -> Status:
+        """What the hub says; nothing where it is not heard."""
+        return self.ask("do_app_command", job, STATUS, {"since": since}) or Status()
 
     def stop(self) -> list[str]:
         """Stop what runs, after the round at hand. A later run goes on from there."""
@@ -202,13 +204,13 @@ class Lead:
             tell({"waiting": "sites", "for": missing})
             time.sleep(POLL)
 
-    def _follow(self, job: str, folder: Path, tell: Tell, first: float) -> tuple[int, dict[str, Any]]:
+    def _follow(self, job: str, folder: Path, tell: Tell, first: float) -> tuple[int, Outcome]:
         """Tell of the rounds of a job until it ends; the round it reached, and how it ended. `first`: seconds until its
         first word."""
         since, gone = 0, time.monotonic() + first
         silent: dict[str, float] = {}  # since when
         while True:
-            told = self.ask("do_app_command", job, STATUS, {"since": since}) or {}
+            told = self._told(job, since)
             if told:
                 gone = time.monotonic() + GONE
                 silent = {site: silent.get(site, time.monotonic()) for site in told.get("silent", [])}
@@ -230,13 +232,13 @@ class Lead:
                 return since, self._outcome(job, folder)
             time.sleep(POLL)
 
-    def _back(self, silent: Any) -> bool:
+    def _back(self, silent: Iterable[str]) -> bool:
         """Whether a site that is silent in the job is connected all the same: it was started again meanwhile."""
         seen = {one.name: one.last_connect_time for one in self.ask("get_connected_client_list") or []}
         times = [when for when in seen.values() if when is not None]
         return any(seen.get(site) is not None and seen[site] > max(times) - FRESH for site in silent)
 
-    def _fetched(self, job: str, outcome: dict[str, Any], folder: Path) -> bool:
+    def _fetched(self, job: str, outcome: Outcome, folder: Path) -> bool:
         """The hub's folder, piece by piece while the job still listens; False when it does not any more."""
         with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
             for name, size in outcome["files"].items():
@@ -255,9 +257,9 @@ class Lead:
             self._keep(Path(work), folder)
             return True
 
-    def _outcome(self, job: str, folder: Path) -> dict[str, Any]:
+    def _outcome(self, job: str, folder: Path) -> Outcome:
         """How the segment ended, downloaded from the engine with the hub's folder."""
-        lost = {"state": "waiting", "message": "the job went away without a word"}
+        lost = Outcome(state="waiting", message="the job went away without a word")
         with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
             where = self.ask("download_job_result", job, work)
             found = sorted(Path(where or work).rglob("outcome.json"))

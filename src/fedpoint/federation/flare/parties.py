@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import fedpoint
 from fedpoint.core.errors import FedpointError
@@ -34,8 +33,8 @@ def consent(kit: Kit, data: str | Path | None) -> None:
         if not Path(data).is_file():
             raise FedpointError(f"there is no file {data}")
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    said: dict[str, Any] = {"site": kit.party, "study": kit.study.fingerprint, "time": when}
-    said["data"] = None if data is None else str(Path(data).absolute())
+    where = None if data is None else str(Path(data).absolute())
+    said = {"site": kit.party, "study": kit.study.fingerprint, "time": when, "data": where}
     write_bytes(kit.folder / "consent.json", json.dumps(said, indent=2).encode())
 
 
@@ -86,12 +85,12 @@ def start(kit: Kit) -> subprocess.Popen:
 def _environment(kit: Kit) -> dict[str, str]:
     """Ours, in which the engine's processes find the same fedpoint, wherever they start, and the party's kit."""
     given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    paths: list[Any] = [Path(fedpoint.__file__).parents[1], *given]
+    paths = [Path(fedpoint.__file__).parents[1], *map(Path, given)]
     return {
         **os.environ,
         KIT: str(kit.folder),
         "MALLOC_ARENA_MAX": "4",
-        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in paths),
+        "PYTHONPATH": os.pathsep.join(str(path.absolute()) for path in paths),
     }
 
 
@@ -102,7 +101,7 @@ def end(process: subprocess.Popen) -> None:
     if process.poll() is not None:  # its number may be another's by now
         return
     party = psutil.Process(process.pid)
-    tree: list[Any] = [party, *party.children(recursive=True)]
+    tree = [party, *party.children(recursive=True)]
     for one in tree:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.terminate()
@@ -127,7 +126,7 @@ def heed_friendly_kills() -> None:
         signal.signal(number, signal.default_int_handler)
 
 
-def keep_running(kit: Kit, say: Callable[[str], Any]) -> None:
+def keep_running(kit: Kit, say: Callable[[str], None]) -> None:
     """Until Ctrl-C (or a friendly kill): an engine's process that ends is started again."""
     heed_friendly_kills()
     ends: list[float] = []
