@@ -172,7 +172,7 @@ def test_scaffold_keeps_its_balance_when_answers_are_lost(name, loss):
         np.testing.assert_allclose([x for x, _, _ in seen], xs[1:], rtol=0, atol=1e-12)
         np.testing.assert_allclose([c for _, c, _ in seen], cs[1:], rtol=0, atol=1e-12)
         np.testing.assert_allclose(seen[-1][2], c_k, rtol=0, atol=1e-12)
-        assert name == "arrivals" or not t.heard[0, :40].all()
+        assert name == "arrivals" or not t.ticks.heard[0, :40].all()
 
 
 def test_a_round_with_too_few_answers_changes_nothing_but_costs():

@@ -21,10 +21,11 @@ from jax import Array
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key
+from fedpoint.core.record import values_of
 from fedpoint.core.types import Data, Model, State, Tree
 from fedpoint.engine.base import Engine, Enough, Measure, measured
 from fedpoint.engine.exchange import Exchange
-from fedpoint.engine.state import SCHEDULE, Message, Records, RunState
+from fedpoint.engine.state import SCHEDULE, Records, RunState, Traffic
 from fedpoint.experiment.experiment import HISTORY_BYTES, Experiment
 from fedpoint.graphs.network import Network
 from fedpoint.problems.any_model import AnyModel, Heard
@@ -111,16 +112,16 @@ class AnyModelSession(Engine):
     """
 
     def __init__(self, experiment: Experiment, rounds: int) -> None:
-        problem, network = experiment.problem, experiment.network
-        if not isinstance(problem, AnyModel) or network is None:
-            raise FedpointError("this engine is for fp.problems.AnyModel on a network")
-        self.task, self.graph, repeats, K = problem, network, experiment.repeats, problem.agents
-        self.exchange = Exchange(problem, network, float(experiment.algorithm.coupling))
+        assert experiment.network is not None  # the experiment has checked both
+        self.task: AnyModel = experiment.problem  # type: ignore[assignment]
+        self.graph: Network = experiment.network
+        repeats, K = experiment.repeats, self.task.agents
+        self.exchange = Exchange(self.task, self.graph, float(values_of(experiment.algorithm)["coupling"]))
         self.said = np.zeros((repeats, *self.exchange.shape))
         every = experiment.record_every or max(1, math.ceil(self.said.nbytes * (rounds + 1) / HISTORY_BYTES))
         super().__init__(experiment, every)
         self._timing = experiment.timing
-        self.tick = ticker(Synchronous(), network, self.seed, False)
+        self.tick = ticker(Synchronous(), self.graph, self.seed, False)
         self.depth, self.ready = 1, 0  # messages of a node that may be heard; timetables are good for so many rounds
         self.heard, self.fitted_in = np.zeros_like(self.said), np.zeros((repeats, K), int)
         self.models: list[list[Tree]] = [[None] * K for _ in range(repeats)]
@@ -137,11 +138,11 @@ class AnyModelSession(Engine):
         return self._timing
 
     @property
-    def message(self) -> Message:
+    def message(self) -> Traffic:
         """With points by edge, messages differ: of a mean size."""
         messages, numbers, _ = self.used.sum(0)
         up = float(numbers / messages) if messages else 0.0
-        return Message(0, up, 8, 8 * up)
+        return Traffic(0, up, 8, 8 * up)
 
     def explain(self) -> str:
         return "nodes one after the other in Python"
@@ -288,6 +289,9 @@ class AnyModelSession(Engine):
         """Measure the current models, where somebody wants it."""
         if self._measure is not None:
             self.watched[self.round] = [measured(self._measure, models) for models in self.models]
+
+    def predict(self, models: list[Tree], X: Data, groups: Data) -> np.ndarray:
+        return self.task.labels(self.say(models, X, groups))
 
     def fitted(self) -> list[list[Tree]]:
         return [list(models) for models in self.models]

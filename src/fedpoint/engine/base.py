@@ -18,7 +18,7 @@ import numpy as np
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Data, Model, State, Tree
-from fedpoint.engine.state import Message, Records, RunState
+from fedpoint.engine.state import Records, RunState, Traffic
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.problems.base import Problem
 from fedpoint.timing.base import Timing
@@ -110,7 +110,7 @@ class Engine(ABC):
 
     @property
     @abstractmethod
-    def message(self) -> Message:
+    def message(self) -> Traffic:
         """What a round moves."""
 
     @abstractmethod
@@ -269,6 +269,10 @@ class Engine(ABC):
         raise FedpointError(
             f"{type(self.problem).__name__} has models that are arrays: export the run, and use fedpoint predict"
         )
+
+    def predict(self, models: list[Tree], X: Data, groups: Data) -> np.ndarray:
+        """The same as a user knows it: numbers, or the likeliest classes."""
+        return self.say(models, X, groups)
 
     # Durable form: flat dictionaries of arrays.
 

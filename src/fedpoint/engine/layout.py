@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from jax import lax
 from fedpoint.core.algorithm import Algorithm, samples_per_round
 from fedpoint.core.random import NO_LUCK, Row, Stream
 from fedpoint.core.steps import most_steps
+from fedpoint.core.types import Data, Function, Tree
 from fedpoint.core.vector import wrap
 from fedpoint.engine.cpu.tuning import PLAIN, Tuning
 from fedpoint.experiment.metric import Metrics
@@ -22,6 +22,7 @@ from fedpoint.graphs.topology import Topology
 from fedpoint.problems.base import Mine, Oracle, Problem
 
 if TYPE_CHECKING:
+    from fedpoint.engine.cluster.blocks import Blocks
     from fedpoint.experiment.bound import Bound
 
 CHUNK_BYTES = 1 << 21  # what is drawn ahead should stay in the processor's cache
@@ -49,7 +50,7 @@ class Layout:
     capacity: int  # records of a segment
     topology: Topology
     tuning: Tuning = PLAIN  # how the compiler is helped
-    blocks: Any = None  # of agents, where they are shared out between processes (engine/cluster/session.py)
+    blocks: Blocks | None = None  # of agents, where they are shared out between processes (engine/cluster/session.py)
     metrics: Metrics = ()  # recorded beside the model
 
     @property
@@ -83,7 +84,7 @@ def choose(bound: Bound, lanes: int) -> Layout:
     ragged = agents > 1 and _raggedness(oracle, algorithm, problem, exact) > RAGGED
     mapped = ragged or (agents > 1 and floats > LARGE_MODEL)
     own = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a)[1:], np.asarray(a).dtype), problem.own)
-    stream = Stream(NO_LUCK, np.int32(0), np.int32(0))
+    stream = Stream(NO_LUCK, np.zeros((), np.int32), np.zeros((), np.int32))
     # Ahead, every agent would draw as many samples as the one that needs the most.
     samples = None if exact or ragged or not oracle.predraw else samples_per_round(algorithm)
 
@@ -141,16 +142,16 @@ def enough_samples(layout: Layout, algorithm: Algorithm, evaluations: int | None
 
 
 @partial(jax.jit, static_argnames=("oracle", "samples"))  # traced once for all runs of its kind
-def _drawn_ahead(oracle: Oracle, samples: int, own: Any, common: Any, stream: Stream, plan: Any) -> Any:
+def _drawn_ahead(oracle: Oracle, samples: int, own: Data, common: Data, stream: Stream, plan: Tree) -> Data:
     return draw_samples(oracle, Mine(own, common), plan, jax.vmap(stream.row)(jnp.arange(samples)))
 
 
-def draw_samples(oracle: Oracle, mine: Mine, plan: Any, rows: Row) -> Any:
+def draw_samples(oracle: Oracle, mine: Mine, plan: Tree, rows: Row) -> Data:
     """The samples of a round, (samples, ...), each from its row."""
     return jax.vmap(lambda row, e: oracle.draw(mine, plan, row, e))(rows, jnp.arange(rows.at.shape[0]))
 
 
-def _bytes(shapes: Any) -> int:
+def _bytes(shapes: Tree) -> int:
     return sum(int(np.prod(s.shape)) * np.dtype(s.dtype).itemsize for s in jax.tree.leaves(shapes))
 
 
@@ -163,7 +164,7 @@ def _raggedness(oracle: Oracle, algorithm: Algorithm, problem: Problem, exact: b
     return float(work.max() / work.mean())
 
 
-def over_agents(layout: Layout, function: Callable, *arguments: Any) -> Any:
+def over_agents(layout: Layout, function: Function, *arguments: Tree) -> Tree:
     """function over the agents of a round."""
     if layout.mapped:
         return lax.map(lambda a: function(*a), arguments)

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from fedpoint.core.random import Key, Stream
+from fedpoint.core.types import Data, Function, Number, Tree
 from fedpoint.core.vector import take
 from fedpoint.engine.cluster.fence import separate
 from fedpoint.engine.layout import Layout, draw_samples, over_agents
 from fedpoint.engine.state import Inputs
 from fedpoint.problems.base import Mine
+from fedpoint.timing.base import Tick
 
 
 class Ahead(NamedTuple):
     """What is fetched and drawn ahead for the agents of a round; None where it is done on the spot."""
 
-    own: Any = None
-    plan: Any = None
-    samples: Any = None
+    own: Data = None
+    plan: Tree = None
+    samples: Data = None
 
 
 NOTHING_AHEAD = Ahead()
 
 
-def draw_ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Array, once: Array) -> Ahead:
+def draw_ahead(layout: Layout, inputs: Inputs, ticks: Tick, key: Key, rounds: Array, once: Array) -> Ahead:
     """For a chunk of rounds: (rounds, slots, ...)."""
     oracle, common = layout.oracle, inputs.common
     who, axis = (jnp.arange(layout.agents, dtype=jnp.int32), inputs.own), None
@@ -37,10 +39,10 @@ def draw_ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Arr
     if layout.blocks is not None or layout.exact or oracle.moves or (layout.samples is None and oracle.predraw):
         return Ahead(fetched)
 
-    def each(function, of_round, of_agent=()):
+    def each(function: Function, of_round: Tree, of_agent: Tree = ()) -> Tree:
         """function(agent, own, of_round, of_agent) for every round and agent."""
 
-        def one(who, of_round, of_agent):
+        def one(who: Tree, of_round: Tree, of_agent: Tree) -> Tree:
             return over_agents(layout, lambda w, a: function(*w, of_round, a), who, of_agent)
 
         if layout.mapped and axis == 0:
@@ -50,9 +52,9 @@ def draw_ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Arr
         return jax.vmap(one, in_axes=(axis, 0, 0))(who, of_round, of_agent)
 
     # A late answer was worked out in the round in which it was asked for.
-    when = () if not layout.topology.late else rounds[:, None] - ticks.age
+    when = () if not layout.topology.late or ticks.age is None else rounds[:, None] - ticks.age
 
-    def plan(agent, own, round, when):
+    def plan(agent: Array, own: Data, round: Array, when: Array) -> Tree:
         return oracle.plan(Mine(own, common), Stream(key, when if layout.topology.late else round, agent))
 
     plans = each(plan, rounds, when)
@@ -61,15 +63,15 @@ def draw_ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Arr
     steps = jnp.arange(layout.samples)
     if layout.topology.late:
 
-        def late(agent, own, _, planned):
+        def late(agent: Array, own: Data, _: Array, planned: tuple[Tree, Array]) -> Data:
             plan, when = planned
             return draw_samples(oracle, Mine(own, common), plan, jax.vmap(Stream(key, when, agent).row)(steps))
 
         drawn = each(late, rounds, (plans, when))
         return Ahead(fetched, plans, oracle.fetch(common, drawn) if oracle.fetches else drawn)
 
-    def draw(plans, keys):
-        def one(agent, own, keys, plan):
+    def draw(plans: Tree, keys: Key) -> Data:
+        def one(agent: Array, own: Data, keys: Key, plan: Tree) -> Data:
             return draw_samples(oracle, Mine(own, common), plan, jax.vmap(lambda k: k.row(agent))(keys))
 
         return each(one, keys, plans)
@@ -80,16 +82,16 @@ def draw_ahead(layout: Layout, inputs: Inputs, ticks: Any, key: Key, rounds: Arr
     return Ahead(fetched, plans, draw(plans, keys))
 
 
-def draw_here(layout: Layout, inputs: Inputs, agents: Array, own: Any, key: Key, round: Any) -> Ahead:
+def draw_here(layout: Layout, inputs: Inputs, agents: Array, own: Data, key: Key, round: Number) -> Ahead:
     """What a chunk's agents draw in a round: at once, so that a key is hashed for a step and not for every number."""
     oracle = layout.oracle
-    if layout.samples is None or layout.topology.late or oracle.moves:
+    if inputs.part is None or layout.samples is None or layout.topology.late or oracle.moves:
         return NOTHING_AHEAD
-    once = jnp.minimum(inputs.part.count, 1)
+    once = jnp.minimum(inputs.part.blocks, 1)
     keys = layout.tuning.apart(once, jax.vmap(lambda e: key.fold(round, e)), jnp.arange(layout.samples))
 
-    def draw(agents, own):
-        def one(agent, own):
+    def draw(agents: Array, own: Data) -> tuple[Tree, Data]:
+        def one(agent: Array, own: Data) -> tuple[Tree, Data]:
             mine = Mine(own, inputs.common)
             plan = oracle.plan(mine, Stream(key, round, agent))
             return plan, draw_samples(oracle, mine, plan, jax.vmap(lambda k: k.row(agent))(keys))

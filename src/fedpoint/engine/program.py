@@ -7,32 +7,37 @@ is extended, resumed or stopped reuses the program.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.random import Key
+from fedpoint.core.types import Message, Model, State, Tree
 from fedpoint.core.vector import take, write
 from fedpoint.engine.cpu.kernel import in_one_kernel
 from fedpoint.engine.cpu.tuning import like_rows, programs
 from fedpoint.engine.layout import Layout
 from fedpoint.engine.precompute import draw_ahead
 from fedpoint.engine.round import one_round
-from fedpoint.engine.state import Inputs, Message, Records, RunState, trial
+from fedpoint.engine.state import Inputs, Records, RunState, Seeds, Traffic, trial
 from fedpoint.experiment.metric import measure
+from fedpoint.timing.base import Tick, Timing
+
+Carry: TypeAlias = tuple[RunState, Records]
 
 
 def _segment(
-    layout: Layout, inputs: Inputs, state: RunState, seeds: tuple, first: Array, rounds: Array, every: Array
+    layout: Layout, inputs: Inputs, state: RunState, seeds: Seeds, first: Array, rounds: Array, every: Array
 ) -> tuple[RunState, Records]:
     """`rounds` rounds from round `first` on, of one repeat; a record at each multiple of `every`."""
-    keys = tuple(Key(*s) for s in seeds)
-    key, schedule, _ = keys
+    key, schedule, hub = (Key(*s) for s in seeds)
     timing, topology = inputs.timing, layout.topology
     chunk, once = layout.chunk, jnp.minimum(rounds, 1)
     read = topology.per_hub(inputs.algorithm.read)
@@ -45,12 +50,12 @@ def _segment(
 
     empty = jax.tree.map(lambda a: jnp.zeros((layout.capacity, *a.shape), a.dtype), record(state, first))
 
-    def draw(rounds):
+    def draw(rounds: Array) -> Tick:
         """Who works in each of these rounds."""
         folded = layout.tuning.apart(once, jax.vmap(lambda r: timing.key_of(schedule, r)), rounds)
         return jax.vmap(lambda k, r: timing.completed(k, inputs.p, r))(folded, rounds)
 
-    def run_chunk(c, carry):
+    def run_chunk(c: Array, carry: Carry) -> Carry:
         base = first + c * chunk
         in_chunk = base + jnp.arange(chunk)
         if timing.drawn:
@@ -61,17 +66,17 @@ def _segment(
         ahead = draw_ahead(layout, inputs, ticks, key, in_chunk, once)
         dense = layout.tuning.dense(ahead)
 
-        def place(i):
+        def place(i: Array) -> Array:
             """Every round writes into its window's place; the window's last round remains."""
             return lax.div(base + i, every) - lax.div(first, every)
 
-        def loop(count, state, records, place):
-            def body(i, carry):
+        def loop(count: Array, state: RunState, records: Records, place: Callable[[Array], Array]) -> Carry:
+            def body(i: Array, carry: Carry) -> Carry:
                 state, records = carry
                 round = base + i
                 now = like_rows(take(dense, i), ahead)
                 tick, after = (take(turns, i + n) if timing.drawn else turns for n in (0, topology.lookahead))
-                state = one_round(layout, inputs, state, (tick, after), now, keys, round)
+                state = one_round(layout, inputs, state, (tick, after), now, (key, schedule, hub), round)
                 return state, write(records, record(state, round + 1), place(i))
 
             return lax.fori_loop(0, count, body, (state, records))
@@ -93,7 +98,7 @@ def all_lanes(
     swept: bool,
     inputs: Inputs,
     state: RunState,
-    seeds: tuple,
+    seeds: Seeds,
     first: Array,
     rounds: Array,
     every: Array,
@@ -102,19 +107,19 @@ def all_lanes(
 
     own_luck = inputs.timing.per_repeat  # a timetable of its own for each repeat
 
-    def lane(algorithm, timing, state, seeds):
+    def lane(algorithm: Algorithm, timing: Timing, state: RunState, seeds: Seeds) -> Carry:
         mine = inputs._replace(algorithm=algorithm, timing=timing)
         return _segment(layout, mine, state, seeds, first, rounds, every)
 
     batched = (swept, own_luck, True, True)
-    arguments = (inputs.algorithm, inputs.timing, state, seeds)
+    arguments: tuple[Tree, ...] = (inputs.algorithm, inputs.timing, state, seeds)
     if jax.tree.leaves(seeds)[0].shape[0] == 1 and not swept:  # no axis to batch: plainer, faster code
         single = [jax.tree.map(lambda a: a[0], a) if axis else a for a, axis in zip(arguments, batched, strict=True)]
         return jax.tree.map(lambda a: a[None], lane(*single))
     if layout.mapped or layout.blocks is not None:  # batched, loops over agents would last as the longest does
         some = tuple(a for a, axis in zip(arguments, batched, strict=True) if axis)
 
-        def one(mapped):
+        def one(mapped: Tree) -> Carry:
             rest = iter(mapped)
             return lane(*(next(rest) if axis else a for a, axis in zip(arguments, batched, strict=True)))
 
@@ -126,14 +131,14 @@ PROGRAMS = programs(all_lanes, static=("layout", "swept"), donated="state")
 
 
 def go_on(
-    layout: Layout, swept: bool, inputs: Inputs, state: RunState, seeds: tuple, first: int, rounds: int, every: int
+    layout: Layout, swept: bool, inputs: Inputs, state: RunState, seeds: Seeds, first: int, rounds: int, every: int
 ) -> tuple[RunState, Records]:
     """All repeats `rounds` rounds on from round `first`. The state is donated."""
     numbers = (np.int32(n) for n in (first, rounds, every))
     return PROGRAMS[layout.tuning.compiled](layout, swept, inputs, state, seeds, *numbers)
 
 
-def message_of(model: Any, layout: Layout, inputs: Inputs) -> Message:
+def message_of(model: Model, layout: Layout, inputs: Inputs) -> Traffic:
     """From shapes alone: nothing is computed. `model` is one, inputs those of one lane."""
     heard, message, told = _messages.eval_shape(layout, model, inputs)
     down, up = (sum(int(np.prod(a.shape)) for a in jax.tree.leaves(tree)) for tree in (heard, message))
@@ -142,7 +147,7 @@ def message_of(model: Any, layout: Layout, inputs: Inputs) -> Message:
     if inputs.timing.all_heard and each is not None:
         used = layout.topology.constant_use(layout.slots, layout.agents, each)
     up_bytes = float(up * width) if inputs.channel.plain() else inputs.channel.bits(message) / 8
-    return Message(down, up, width, up_bytes, used, each)
+    return Traffic(down, up, width, up_bytes, used, each)
 
 
 @jax.tree_util.register_static
@@ -154,7 +159,7 @@ class Told:
 
 
 @partial(jax.jit, static_argnames="layout")  # traced once for all runs of its kind
-def _messages(layout: Layout, model: Any, inputs: Inputs) -> tuple[Any, Any, Told]:
+def _messages(layout: Layout, model: Model, inputs: Inputs) -> tuple[State, Message, Told]:
     """What an agent hears and what it answers."""
     heard, message, agent = trial(layout, inputs, model)
     return heard, message, Told(agent.evaluations if isinstance(agent.evaluations, int) else None)

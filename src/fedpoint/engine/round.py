@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,24 +13,26 @@ from jax import Array, lax
 from fedpoint.channel.base import Channel, credited
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.inbox import hear_one, nothing_heard
+from fedpoint.core.inbox import Inbox, hear_one, nothing_heard
 from fedpoint.core.random import Key, Row, Stream
-from fedpoint.core.record import split_per_agent
+from fedpoint.core.record import PerAgent, split_per_agent
+from fedpoint.core.types import Data, Function, Message, Model, Number, State, Tree
 from fedpoint.core.vector import take, where, write
 from fedpoint.engine.cluster.fence import separate
 from fedpoint.engine.cpu.kernel import in_one_kernel, traced
 from fedpoint.engine.layout import Layout, over_agents
 from fedpoint.engine.precompute import NOTHING_AHEAD, Ahead, draw_here
-from fedpoint.engine.state import Inputs, RunState, names_of
+from fedpoint.engine.state import Inputs, Part, RunState, names_of
 from fedpoint.graphs.topology import Said
 from fedpoint.problems.base import Mine, Oracle
 from fedpoint.timing.base import Tick
 
 RELEASE = 0xFFFFFFF1  # the row of a hub's luck that is the channel's
+Keys: TypeAlias = tuple[Key, Key, Key]  # of agents, timing and hub
 
 
 def one_round(
-    layout: Layout, inputs: Inputs, state: RunState, ticks: tuple[Tick, Tick], ahead: Ahead, keys: tuple, round: Any
+    layout: Layout, inputs: Inputs, state: RunState, ticks: tuple[Tick, Tick], ahead: Ahead, keys: Keys, round: Array
 ) -> RunState:
     """The operator that everything else is about. ticks: of this round, and of the one after it."""
     at, (tick, after) = Round(layout, inputs, keys, round), ticks
@@ -45,10 +47,35 @@ class Done(NamedTuple):
     """What agents have done: messages (or the inbox of them), new memories (the method's, the channel's), field
     evaluations of each, and where everybody's world is."""
 
-    messages: Any
-    kept: tuple[Any, Any]
-    spent: Any
-    world: Any
+    messages: Message | Inbox
+    kept: tuple[State, State]
+    spent: Tree
+    world: State
+
+
+class Task(NamedTuple):
+    """What one agent has for its part of a round. Of all agents it leads with them."""
+
+    agent: Array  # its number
+    own: Data
+    kept: tuple[State, State]  # memories: the method's, the channel's
+    tuned: list[PerAgent]  # its own numbers of the method
+    ahead: Ahead
+    share: Array
+    said: State  # None: what everybody hears
+    world: State
+    when: Array | None  # the round that it answers to, where that is an earlier one
+    last: Message  # what neighbours know of it, where the channel sends differences
+    base: Model  # what its message is a change of, where models are sent
+
+
+class Place(NamedTuple):
+    """Where an agent works: its data, its luck, its share p_k, and where its world is."""
+
+    mine: Mine
+    stream: Stream
+    share: Number
+    world: State = ()
 
 
 class Round(NamedTuple):
@@ -56,14 +83,20 @@ class Round(NamedTuple):
 
     layout: Layout
     inputs: Inputs
-    keys: tuple[Key, Key, Key]  # of agents, timing and hub
-    number: Any
+    keys: Keys
+    number: Array
 
     @property
     def algorithm(self) -> Algorithm:
         return self.inputs.algorithm
 
-    def hub_luck(self, node: Any = 0) -> Row:
+    @property
+    def part(self) -> Part:
+        """Which agents are this process's."""
+        assert self.inputs.part is not None
+        return self.inputs.part
+
+    def hub_luck(self, node: Number = 0) -> Row:
         return self.keys[2].fold(self.number).row(node)
 
     def release_luck(self) -> Row:
@@ -73,16 +106,16 @@ class Round(NamedTuple):
         """The numbers of the agents at these places."""
         return names_of(self.inputs, places)
 
-    def fenced(self, function: Callable, *arguments: Any) -> Any:
+    def fenced(self, function: Function, *arguments: Tree) -> Tree:
         return separate(self.layout, self.inputs, function, *arguments)
 
-    def commit(self, everybody: Any, who: Array | None, heard: Array, new: Any, sure: bool) -> Any:
+    def commit(self, everybody: State, who: Array | None, heard: Array, new: State, sure: bool) -> State:
         """What everybody holds, with what is new at the agents that were heard; sure: all of them were."""
         if who is None:
             return new if sure else jax.vmap(where)(heard, new, everybody)
         if self.layout.whole:  # a kernel holds no scatter
 
-            def commit(i, everybody):
+            def commit(i: Array, everybody: State) -> State:
                 k, answered, mine = take((who, heard, new), i)
                 return write(everybody, where(answered, mine, take(everybody, k)), k)
 
@@ -99,7 +132,7 @@ class Round(NamedTuple):
         ahead: Ahead,
         works: Array | None = None,
         summed: Tick | None = None,
-        base: Any = None,
+        base: Model = None,
     ) -> Done:
         """local and channel for the agents `who` (None: all, in their own order).
 
@@ -107,48 +140,49 @@ class Round(NamedTuple):
         come. base: what messages are changes of, where models are sent.
         """
         layout, inputs, (key, _, _), round = self
-        channel, everyone = inputs.channel, who is None
-        places = jnp.arange(layout.agents, dtype=jnp.int32) if everyone else who
-        agents = self.names(places)
-        pick = (lambda tree: tree) if everyone else (lambda tree: take(tree, who))
-        tuned, _ = split_per_agent(inputs.algorithm)
+        everybody = jnp.arange(layout.agents, dtype=jnp.int32)
+        agents = self.names(everybody if who is None else who)
         known: list[int] = []  # evaluations of an agent, where tracing already tells
-        one_by_one = summed is not None and layout.mapped and layout.blocks is None and inputs.gather.conserves
 
-        def work(algorithm, channel, common, arguments):
+        def pick(tree: Tree) -> Tree:
+            return tree if who is None else take(tree, who)
+
+        def work(algorithm: Algorithm, channel: Channel, common: State, tasks: Task) -> tuple:
             _, put = split_per_agent(algorithm)
 
-            def one(index, own, kept, tuned, ahead, share, said, world, when, last, base):
-                mine, stream = Mine(own, inputs.common), Stream(key, round if when is None else when, index)
-                said, method = common if said is None else said, put(tuned)
-                message, memory, agent, world = agent_round(
-                    layout.oracle, layout.exact, method, mine, stream, said, kept[0], share, world, ahead
-                )
-                message, kept = transmitted(method, channel, message, (memory, kept[1]), agent, base, last)
+            def one(task: Task) -> tuple[Message, tuple[State, State], Number | tuple, State]:
+                stream = Stream(key, round if task.when is None else task.when, task.agent)
+                place = Place(Mine(task.own, inputs.common), stream, task.share, task.world)
+                said, method = common if task.said is None else task.said, put(task.tuned)
+                did = agent_round(layout.oracle, layout.exact, method, place, said, task.kept[0], task.ahead)
+                message, memory, agent, world = did
+                kept = memory, task.kept[1]
+                message, kept = transmitted(method, channel, message, kept, agent, task.base, task.last)
                 if isinstance(agent.evaluations, int):
                     known.append(agent.evaluations)
                     return message, kept, (), world
                 return message, kept, jnp.asarray(agent.evaluations, jnp.int64), world
 
-            if one_by_one:
-                return _one_by_one(one, arguments, summed.weight, summed.share)
-            return over_agents(layout, one, *arguments)
+            if summed is not None and layout.mapped and layout.blocks is None and inputs.gather.conserves:
+                return _one_by_one(one, tasks, summed)
+            return over_agents(layout, one, tasks)
 
+        tuned, _ = split_per_agent(inputs.algorithm)
         kept, world = pick((state.memory, state.wire)), pick(state.world)
         own = pick(inputs.own) if ahead.own is None else ahead.own
-        share = inputs.p if everyone else take(inputs.p, agents)
+        share = inputs.p if who is None else take(inputs.p, agents)
         rest = self.fenced(lambda: (own, kept, pick(tuned), share, heard.each, world, heard.last, base))
         own, kept, tuned, share, each, world, last, base = rest
         if layout.blocks is not None:
             ahead = draw_here(layout, inputs, agents, own, key, round)
-        arguments = (agents, own, kept, tuned, ahead, share, each, world, heard.when, last, base)
-        run: Callable = work
+        tasks = Task(agents, own, kept, tuned, ahead, share, each, world, heard.when, last, base)
+        run: Function = work
         if layout.tuning.kernel and not layout.whole:
             run = partial(in_one_kernel, jnp.minimum(round + 1, 1), work)
-        messages, new, spent, world = self.fenced(run, inputs.algorithm, channel, heard.common, arguments)
+        messages, new, spent, world = self.fenced(run, inputs.algorithm, inputs.channel, heard.common, tasks)
         if layout.oracle.moves and not layout.exact and works is not None:  # who does not work stays where it is
             world = jax.vmap(where)(works, world, pick(state.world))
-        if not everyone:
+        if who is not None:
             world = self.commit(state.world, who, jnp.ones(who.shape, bool), world, sure=True)
         return Done(messages, new, known[0] if known else spent, world)
 
@@ -156,12 +190,12 @@ class Round(NamedTuple):
 def transmitted(
     method: Algorithm,
     channel: Channel,
-    message: Any,
-    kept: tuple[Any, Any],
+    message: Message,
+    kept: tuple[State, State],
     agent: Agent,
-    base: Any = None,
-    last: Any = None,
-) -> tuple[Any, tuple[Any, Any]]:
+    base: Model = None,
+    last: Message = None,
+) -> tuple[Message, tuple[State, State]]:
     """What arrives of a message, and memories that know of it."""
     code, kept = encoded(method, channel, message, kept, agent, base, last)
     return decoded(channel, code, message, last), kept
@@ -170,12 +204,12 @@ def transmitted(
 def encoded(
     method: Algorithm,
     channel: Channel,
-    message: Any,
-    kept: tuple[Any, Any],
+    message: Message,
+    kept: tuple[State, State],
     agent: Agent,
-    base: Any = None,
-    last: Any = None,
-) -> tuple[Any, tuple[Any, Any]]:
+    base: Model = None,
+    last: Message = None,
+) -> tuple[Message, tuple[State, State]]:
     """What is sent of a message, and memories that know what will arrive.
 
     base: neighbours are told a model, not a change of it. last: what they know already, from which the difference is
@@ -189,12 +223,12 @@ def encoded(
     if last is not None:
         message = jax.tree.map(lambda m, x: m - x, message, last)
     code, new = channel.encode(message, wire, agent)
-    if last is None and not channel.lossless:
+    if last is None:  # of what was only rounded too: a sum that is conserved must be of what arrived
         memory = method.acknowledge(memory, message, credited(channel, message, code, wire, new))
     return code, (memory, new)
 
 
-def decoded(channel: Channel, code: Any, like: Any, last: Any = None) -> Any:
+def decoded(channel: Channel, code: Tree, like: Message, last: Message = None) -> Message:
     """What arrives, built as `like`. Of a difference to `last` a part, so that what is lost does not grow."""
     if channel.plain():
         return code
@@ -205,38 +239,37 @@ def decoded(channel: Channel, code: Any, like: Any, last: Any = None) -> Any:
     return jax.tree.map(lambda x, a: x + length * a, last, arrived)
 
 
-def _one_by_one(function: Callable, arguments: tuple, weights: Array, shares: Array) -> Any:
+def _one_by_one(function: Callable[[Task], tuple], tasks: Task, tick: Tick) -> tuple:
     """function over the agents, one after the other, and what is heard of its first results."""
-    function, shapes = traced(function, *take(arguments, 0))
+    again, shapes = traced(function, take(tasks, 0))
 
-    def one(inbox, given):
-        arguments, weight, share = given
-        message, *rest = function(*arguments)
+    def one(inbox: Inbox, given: tuple[Task, Array, Array]) -> tuple[Inbox, tuple]:
+        task, weight, share = given
+        message, *rest = again(task)
         return hear_one(inbox, message, weight, share), tuple(rest)
 
-    inbox, rest = lax.scan(one, nothing_heard(shapes[0]), (arguments, weights, shares))
+    given: Tree = (tasks, tick.weight, tick.share)
+    inbox, rest = lax.scan(one, nothing_heard(shapes[0]), given)
     return (inbox, *rest)
 
 
 def agent_round(
     oracle: Oracle,
     exact: bool,
-    algorithm: Algorithm,
-    mine: Mine,
-    stream: Stream,
-    heard: Any,
-    memory: Any,
-    share: Any,
-    world: Any = (),
+    method: Algorithm,
+    place: Place,
+    heard: State,
+    memory: State,
     ahead: Ahead = NOTHING_AHEAD,
-) -> tuple[Any, Any, Agent, Any]:
+) -> tuple[Message, State, Agent, State]:
     """One agent's part of a round, wherever it is done: message, new memory, the agent as it was used, where its world
     is."""
+    mine, stream, share, world = place
     moves, plan = oracle.moves and not exact, ahead.plan
     if moves:
         plan = oracle.walk(mine, stream, world)
     elif plan is None and not exact:
         plan = oracle.plan(mine, stream)
     agent = Agent(oracle, mine, stream, plan, ahead.samples, exact, share)
-    message, memory = algorithm.local(heard, memory, agent)
+    message, memory = method.local(heard, memory, agent)
     return message, memory, agent, oracle.moved(plan, agent.evaluations) if moves else world

@@ -21,7 +21,7 @@ from fedpoint.engine.base import Engine, Measure
 from fedpoint.engine.cpu import cache
 from fedpoint.engine.layout import Layout, choose, enough_samples
 from fedpoint.engine.program import go_on, message_of
-from fedpoint.engine.state import Inputs, Message, Records, RunState, seeds_of, start_state, start_worlds
+from fedpoint.engine.state import Inputs, Records, RunState, Traffic, seeds_of, start_state, start_worlds
 from fedpoint.experiment.bound import Bound
 from fedpoint.experiment.metric import measure
 from fedpoint.graphs.topology import Topology
@@ -70,7 +70,7 @@ class Session(Engine):
             self._timetables(),
             self.problem.own_for(bound.algorithm),
             self.problem.common,
-            self.problem.weights,
+            self.problem.weights,  # type: ignore[arg-type] # NumPy's, until it is put on the device
             cast(bound.channel, dtype),
             cast(bound.gather, dtype),
             bound.wires,
@@ -110,7 +110,7 @@ class Session(Engine):
         return self.problem.weights if self.topology.by_node else None
 
     @property
-    def message(self) -> Message:
+    def message(self) -> Traffic:
         return self._message
 
     def explain(self) -> str:
@@ -197,7 +197,7 @@ class Session(Engine):
         """(repeats, n, 3): models sent, answers and field evaluations up to these rounds."""
         if self.message.used is None:
             return np.asarray(counted)
-        return np.broadcast_to(np.outer(rounds, self.message.used), (self.repeats, len(rounds), 3))
+        return np.broadcast_to(np.outer(rounds, np.array(self.message.used)), (self.repeats, len(rounds), 3))
 
     # What can be asked.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,25 @@ from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.random import NO_LUCK, Key, Stream
 from fedpoint.core.record import one_agent
+from fedpoint.core.types import Data, Message, Model, State, Tree
 from fedpoint.core.vector import take
 from fedpoint.engine.layout import Layout
+from fedpoint.graphs.topology import Used
+from fedpoint.graphs.wiring import NOT_WIRED, Wires
 from fedpoint.problems.base import Mine
 from fedpoint.timing.base import Timing
 
 AGENTS, SCHEDULE, HUB = 0, 1, 2  # purposes of random numbers
+Seeds: TypeAlias = tuple[Tree, ...]  # both words of every repeat's key, for each purpose
+
+
+class Part(NamedTuple):
+    """Which agents are a process's, where there are several."""
+
+    first: Array  # the number of its first agent
+    blocks: Array  # how many it has
+    edges: Array  # (most + 1,): agents at which its blocks begin, and the last ends
+    boundary: Tree = ()  # (H,): places of its nodes that others hear
 
 
 class Inputs(NamedTuple):
@@ -27,27 +40,27 @@ class Inputs(NamedTuple):
 
     algorithm: Algorithm
     timing: Timing
-    own: Any
-    common: Any
+    own: Data
+    common: Data
     p: Array
     channel: Channel
     gather: Gather
-    wires: Any = ()
-    part: Any = ()  # which agents are this process's, where there are several
+    wires: Wires = NOT_WIRED
+    part: Part | None = None
 
 
 def names_of(inputs: Inputs, places: Array) -> Array:
     """The numbers of the agents at these places of this process's arrays."""
-    return places if isinstance(inputs.part, tuple) and not inputs.part else places + inputs.part.first
+    return places if inputs.part is None else places + inputs.part.first
 
 
-def seeds_of(seed: int, repeats: int) -> tuple:
+def seeds_of(seed: int, repeats: int) -> Seeds:
     """Keys of every repeat, for agents, timing and hub."""
     repeat = np.arange(repeats)
     return tuple(tuple(Key.of(seed, repeat, purpose)) for purpose in (AGENTS, SCHEDULE, HUB))
 
 
-class Message(NamedTuple):
+class Traffic(NamedTuple):
     """What a round moves: numbers in one message down and up, bytes of a number down and of a message up, and (models
     sent, answers, field evaluations) of a round where they are always the same, else None."""
 
@@ -55,7 +68,7 @@ class Message(NamedTuple):
     up: float
     width: int
     up_bytes: float
-    used: tuple[int, int, int] | None = None
+    used: Used | None = None
     evaluations: int | None = None  # of fields by one agent in a round, where tracing tells
 
 
@@ -67,34 +80,34 @@ class RunState(NamedTuple):
     agents' worlds are, where these go on between rounds; `wire` what the channel keeps at the agents.
     """
 
-    hub: Any
-    memory: Any
-    mail: Any
-    used: Any
-    world: Any = ()
-    wire: Any = ()
+    hub: State
+    memory: State
+    mail: State
+    used: Tree
+    world: State = ()
+    wire: State = ()
 
 
 class Records(NamedTuple):
     """What is kept of a round; `metrics` by name, () where none were asked for."""
 
-    model: Any
-    used: Any
-    metrics: Any = ()
+    model: Model
+    used: Tree
+    metrics: Tree = ()
 
 
-def start_state(layout: Layout, inputs: Inputs, models: Any, counted: bool) -> RunState:
+def start_state(layout: Layout, inputs: Inputs, models: Model, counted: bool) -> RunState:
     """Before the first round, of one repeat; models as the topology has them."""
     topology, algorithm = layout.topology, inputs.algorithm
     begun = topology.begin(algorithm, models, inputs.wires, layout.agents)
-    wire: Any = ()
+    wire: State = ()
     if not inputs.channel.plain():
         one = inputs.channel.init(message_like(layout, inputs, topology.one(models)))
         wire = jax.tree.map(lambda a: jnp.broadcast_to(a, (layout.agents, *jnp.shape(a))), one)
     return RunState(*begun, none_used(counted), wire=wire)
 
 
-def trial(layout: Layout, inputs: Inputs, model: Any) -> tuple[Any, Any, Agent]:
+def trial(layout: Layout, inputs: Inputs, model: Model) -> tuple[State, Message, Agent]:
     """What an agent hears in the first round, what it answers, and the agent as it was used: for shapes."""
     algorithm = inputs.algorithm
     heard, memory = layout.topology.first_words(algorithm, model)
@@ -104,19 +117,19 @@ def trial(layout: Layout, inputs: Inputs, model: Any) -> tuple[Any, Any, Agent]:
     return heard, message, agent
 
 
-def message_like(layout: Layout, inputs: Inputs, model: Any) -> Any:
+def message_like(layout: Layout, inputs: Inputs, model: Model) -> Message:
     """Zeros, in the shapes of what an agent sends; `model` is one."""
     shapes = jax.eval_shape(lambda w: trial(layout, inputs, w)[1], model)
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
 
-def start_worlds(layout: Layout, inputs: Inputs, seeds: tuple) -> Any:
+def start_worlds(layout: Layout, inputs: Inputs, seeds: Seeds) -> State:
     """(repeats, agents, ...): where the agents' worlds begin; () where they do not go on between rounds."""
     if layout.exact or not layout.oracle.moves:
         return ()
 
-    def begin(low: Array, high: Array) -> Any:
-        def one(own: Any, agent: Array) -> Any:
+    def begin(low: Array, high: Array) -> State:
+        def one(own: Data, agent: Array) -> State:
             return layout.oracle.begin(Mine(own, inputs.common), Stream(Key(low, high), jnp.int32(-1), agent))
 
         return jax.vmap(one)(inputs.own, names_of(inputs, jnp.arange(layout.agents, dtype=jnp.int32)))
@@ -124,5 +137,5 @@ def start_worlds(layout: Layout, inputs: Inputs, seeds: tuple) -> Any:
     return jax.vmap(begin)(*seeds[AGENTS])
 
 
-def none_used(counted: bool) -> Any:
+def none_used(counted: bool) -> np.ndarray | tuple:
     return np.zeros(3, np.int64) if counted else ()

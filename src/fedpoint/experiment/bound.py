@@ -10,7 +10,7 @@ from fedpoint.channel import Channel, Gather
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.core.own_code import calling
 from fedpoint.graphs.topology import Graph, Star, Topology
-from fedpoint.graphs.wiring import Wires, wire
+from fedpoint.graphs.wiring import NOT_WIRED, Wires, wire
 from fedpoint.problems.base import Oracle, Problem
 from fedpoint.timing.base import Context, Timing
 from fedpoint.timing.mail import power_of_two
@@ -28,14 +28,14 @@ class Bound:
     algorithm: Algorithm  # numbers per agent are `PerAgent`
     timing: Timing  # with what it needs of the experiment, good for `rounds` rounds
     topology: Topology
-    wires: Wires | tuple  # of a network: traced
+    wires: Wires  # of a network: traced
     start: Any  # checked; on a network it leads with the nodes
     rounds: int = 1
 
     @classmethod
     def of(cls, experiment: Experiment) -> Bound:
         algorithm = bind_algorithm(experiment.algorithm, experiment.problem)
-        bound = cls(experiment, algorithm, experiment.timing, Star(), (), experiment.start_model)
+        bound = cls(experiment, algorithm, experiment.timing, Star(), NOT_WIRED, experiment.start_model)
         return bound.for_rounds(1)
 
     def for_rounds(self, rounds: int) -> Bound:
@@ -49,6 +49,10 @@ class Bound:
             return replace(self, timing=timing, topology=topology, rounds=rounds)
         wiring, wires = wire(e.network, power_of_two(timing.depth(rounds)))
         return replace(self, timing=timing, topology=Graph(wiring), wires=wires, rounds=rounds)
+
+    def in_step(self) -> Bound:
+        """With nothing that is late: on a network all nodes work in every round, and hear what is fresh."""
+        return self.experiment.replace(schedule=None).bind() if self.topology.by_node else self
 
     @property
     def problem(self) -> Problem:

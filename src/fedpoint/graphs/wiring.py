@@ -7,7 +7,7 @@ nodes by nodes, and at most twice the arcs, whatever the graph.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array, lax
 
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.types import Function, Message, Model, Number, Tree
 from fedpoint.core.vector import zeros
 from fedpoint.timing.mail import Mail, look
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do with
     from fedpoint.graphs.network import Network
 
 PADDING = 1.5  # of all nodes to the largest number of neighbours: up to this they stay one group
-UNROLL = 16  # neighbours that are added up in one expression: XLA then reads each of them once, in place
+UNROLL = 16  # neighbours that are added up in one expression, each read once, in place
 
 
 class Group(NamedTuple):
@@ -42,8 +43,12 @@ class Wires(NamedTuple):
     mass: Array  # (K,) sum_j A_ij
     groups: tuple[Group, ...]
     order: Array  # (K,) the place of a node in the groups, one behind the other
-    place: Any = ()  # (A,) where the speaker's mail lies, and the number of the first arc: of one process of several
-    offset: Any = ()
+    # Of one process of several: (A,) where the speaker's mail lies, and the number of the first arc.
+    place: Tree = ()
+    offset: Tree = ()
+
+
+NOT_WIRED: Wires = ()  # type: ignore[assignment] # with a fusion center: no arrays
 
 
 @dataclass(frozen=True)
@@ -106,35 +111,35 @@ def share_out(network: Network, bounds: np.ndarray, process: int) -> Halo:
     heard = slice(arcs.first[begin], arcs.first[end])
     most = max(1, int(np.diff(arcs.first[bounds]).max()))
 
-    def pad(a: np.ndarray, size: int, mode: Any = "constant") -> np.ndarray:
+    def pad(a: np.ndarray, size: int, mode: Literal["constant", "edge"] = "constant") -> np.ndarray:
         return np.pad(a, (0, size - len(a)), mode=mode)
 
     first = pad((arcs.first[begin : end + 1] - arcs.first[begin]).astype(np.int32), room + 1, "edge")
     says = arcs.says[heard]
-    wires: Any = Wires(
-        pad(says, most),  # type: ignore[arg-type]
-        pad(arcs.weight[heard], most),  # type: ignore[arg-type]
-        first,  # type: ignore[arg-type]
-        pad(network.degrees[begin:end], room),  # type: ignore[arg-type]
+    numbers: tuple[Tree, ...] = (
+        pad(says, most),
+        pad(arcs.weight[heard], most),
+        first,
+        pad(network.degrees[begin:end], room),
         (),
-        np.zeros(0, np.int32),  # type: ignore[arg-type]
+        np.zeros(0, np.int32),
         pad(lies[says], most),
         np.int32(arcs.first[begin]),
     )
-    return Halo(wires, (padded[process] - begin).astype(np.int32), np.concatenate(padded))
+    return Halo(Wires(*numbers), (padded[process] - begin).astype(np.int32), np.concatenate(padded))
 
 
-def hear(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array | None, age: Any, version: Any) -> Any:
+def hear(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array | None, age: Function, version: Number) -> Message:
     """sum_j A_ij m_j for each of `nodes` (None: all), m_j neighbour j's message, `age(arc, says)` ticks older than
     `version`."""
 
-    def some(group: Group, old=None):
+    def some(group: Group, old: Array | None = None) -> Message:
         when = version
         if wiring.depth > 1:
             when = version - (age(group.arc, group.says) if old is None else old[group.arc])
         return _weigh(mail, group, when)
 
-    def everyone():
+    def everyone() -> Message:
         # Ages of all arcs at once: one piece of program for all groups, and none for what is only padding.
         old = age(jnp.arange(wires.says.shape[0], dtype=jnp.int32), wires.says) if wiring.depth > 1 else None
         parts = [some(group, old) for group in wires.groups]
@@ -153,13 +158,13 @@ def hear(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array | None, age: Any
     return some(Group(wires.says[arc], jnp.where(there, wires.weight[arc], 0.0), arc))
 
 
-def _hear_some(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array, age: Any, version: Any) -> Any:
+def _hear_some(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array, age: Function, version: Number) -> Message:
     """The same where neighbours may be other processes'. Arrays have the same shapes whichever nodes these are, and
     columns go as far as the neighbours of the node that has the most."""
     begin, end = wires.first[nodes], wires.first[nodes + 1]
     width = min(wiring.most, UNROLL)
 
-    def columns(b):
+    def columns(b: Array) -> Message:
         arc = begin[:, None] + b * width + jnp.arange(width, dtype=jnp.int32)
         there = arc < end[:, None]
         arc = jnp.where(there, arc, 0)
@@ -171,24 +176,24 @@ def _hear_some(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array, age: Any,
     return lax.fori_loop(0, blocks, lambda b, total: jax.tree.map(jnp.add, total, columns(b)), empty)
 
 
-def _weigh(mail: Mail, group: Group, version: Any) -> Any:
-    """sum over a group's columns of weight times message; neighbour by neighbour, which XLA turns into one pass."""
+def _weigh(mail: Mail, group: Group, version: Number) -> Message:
+    """sum over a group's columns of weight times message; neighbour by neighbour, in one pass."""
     width = group.says.shape[1]
     when = None if jnp.ndim(version) == 0 else version
 
-    def column(says, weight, when):
-        def weighed(a):
+    def column(says: Array, weight: Array, when: Array | None) -> Message:
+        def weighed(a: Array) -> Array:
             return weight.astype(a.dtype).reshape(-1, *(1,) * (a.ndim - 1)) * a
 
         return jax.tree.map(weighed, look(mail, says, version if when is None else when))
 
-    def added(columns):
+    def added(columns: list[Message]) -> Message:
         total = columns[0]
         for one in columns[1:]:
             total = jax.tree.map(jnp.add, total, one)
         return total
 
-    def at(tree, c):
+    def at(tree: Tree, c: int) -> Tree:
         return jax.tree.map(lambda a: a[:, c], tree)
 
     if width <= 2 * UNROLL:
@@ -201,7 +206,7 @@ def _weigh(mail: Mail, group: Group, version: Any) -> Any:
         (group.says, group.weight, when),
     )
 
-    def add(b, total):
+    def add(b: Array, total: Message) -> Message:
         block = jax.tree.map(lambda a: a[b], table)
         columns = [column(*jax.tree.map(lambda a, c=c: a[c], block)) for c in range(UNROLL)]
         return jax.tree.map(jnp.add, total, added(columns))
@@ -210,29 +215,29 @@ def _weigh(mail: Mail, group: Group, version: Any) -> Any:
     return lax.fori_loop(0, blocks, add, empty)
 
 
-def newest(mail: Mail, version: Any) -> Any:
+def newest(mail: Mail, version: Number) -> Message:
     """The last message of every node."""
     senders = jax.tree.leaves(mail.value)[0].shape[0]
     return look(mail, jnp.arange(senders), version)
 
 
-def inbox_of(total: Any, mass: Array) -> Inbox:
+def inbox_of(total: Message, mass: Array) -> Inbox:
     """What hubs hear of values: the weighted mean over neighbours, the sum, and the sum of weights."""
     safe = jnp.where(mass > 0, mass, 1.0)
 
-    def mean(a):
+    def mean(a: Array) -> Array:
         return a / safe.astype(a.dtype).reshape(-1, *(1,) * (a.ndim - 1))
 
     dtype = jnp.result_type(*jax.tree.leaves(total))
     return Inbox(jax.tree.map(mean, total), total, mass.astype(dtype), jnp.ones_like(mass, dtype))
 
 
-def rebased(total: Any, own: Any, mass: Array, base: Any) -> Inbox:
+def rebased(total: Message, own: Message, mass: Array, base: Model) -> Inbox:
     """What hubs hear of changes: neighbours' results minus the hub's own base, and the node's own result with what is
     left of the weight: sum_j A_ij y_j + (1 - sum_j A_ij) y_i - x_i."""
     dtype = jnp.result_type(*jax.tree.leaves(total))
 
-    def mix(t, y, x):
+    def mix(t: Array, y: Array, x: Array) -> Array:
         left = (1.0 - mass).astype(t.dtype).reshape(-1, *(1,) * (t.ndim - 1))
         return t + left * y - x
 

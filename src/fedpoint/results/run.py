@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import finite
-from fedpoint.core.types import Data, Model, Plain, State, Tree
+from fedpoint.core.types import Data, Model, State, Tree
 from fedpoint.engine.base import Callback, Engine, Stop, measured
 from fedpoint.engine.session import flatten, objective
 from fedpoint.engine.state import Records
@@ -280,10 +280,10 @@ class Run:
         Without groups it is not known whose rows these are, and all nodes are asked: the mean of their predictions, or
         the class of the highest mean probability. A warning says so.
         """
-        said = self.session.say(self.final(repeat), X, groups)
+        said = self.session.predict(self.final(repeat), X, groups)
         if groups is None:
             warnings.warn("no groups are given: predictions are the mean over all nodes' models", stacklevel=2)
-        return self.problem.labels(said)
+        return said
 
     def predict_proba(self, X: Data, groups: Data = None, repeat: int = 0) -> np.ndarray:
         """(n, classes): the same as probabilities, in the order of `problem.classes`."""
@@ -322,7 +322,7 @@ class Run:
             each = [measure.agents(self.final(r)) or {} for r in range(self.repeats)]
             self.held_out = {name: np.stack([found[name] for found in each]) for name in each[0]}
 
-    def description(self) -> tuple[dict[str, Plain], dict[str, Plain]]:
+    def description(self) -> tuple[Mapping[str, object], Mapping[str, object]]:
         """The algorithm in plain types, and how rows of data become predictions."""
         if self.info.fitted:
             raise FedpointError(
@@ -333,7 +333,7 @@ class Run:
 
         return describe_record(self.algorithm), use_of(self.problem, take_repeat(self.model, 0))
 
-    def manifest(self, repeat: int = 0) -> dict[str, Plain]:
+    def manifest(self, repeat: int = 0) -> dict[str, object]:
         """What a program must know to use the model."""
         from fedpoint.store.statement import versions
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,25 +20,20 @@ from jax import Array, lax
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.inbox import Inbox
-from fedpoint.engine.precompute import NOTHING_AHEAD
+from fedpoint.core.types import Model, Number, State, Tree
+from fedpoint.engine.precompute import NOTHING_AHEAD, Ahead
 from fedpoint.engine.round import Round
-from fedpoint.engine.state import RunState
-from fedpoint.graphs.topology import Begun, Graph, Star, Used, bases
+from fedpoint.engine.state import Part, RunState
+from fedpoint.graphs.topology import Age, Begun, Graph, Star, Used, bases
+from fedpoint.graphs.wiring import Wires
 from fedpoint.timing.base import Tick
 from fedpoint.timing.mail import Mail, look, open_mail, post, power_of_two
 
 BLOCKS = 64
 CHUNK = 256  # agents that work at once, at most
 AXIS = "processes"
-
-
-class Part(NamedTuple):
-    """What a process holds: traced."""
-
-    first: Any  # the number of its first agent
-    count: Any  # of its blocks
-    edges: Any  # (most + 1,): agents at which its blocks begin, and the last ends
-    boundary: Any = ()  # (H,): places of its nodes that others hear
+Kept: TypeAlias = dict[str, State]  # fields of a state, by name
+Body: TypeAlias = Callable[[Array, Array, Array, Array, Tree], Tree]
 
 
 @dataclass(frozen=True)
@@ -93,14 +88,15 @@ class Blocks:
         """Agents of a process, at most."""
         return int(np.diff(self.bounds).max())
 
-    def part(self, process: int, boundary: Any = ()) -> Part:
+    def part(self, process: int, boundary: np.ndarray | tuple = ()) -> Part:
         begin, end = self.begins[process : process + 2]
         edges = self.edges[np.minimum(np.arange(begin, begin + self.most + 1), end)].astype(np.int32)
-        return Part(edges[0], np.int32(end - begin), edges, boundary)
+        numbers: tuple[Tree, ...] = (edges[0], np.int32(end - begin), edges, boundary)
+        return Part(*numbers)
 
     # A round.
 
-    def over(self, part: Part, agents: Array | None, body: Any, carry: Any) -> Any:
+    def over(self, part: Part, agents: Array | None, body: Body, carry: Tree) -> Tree:
         """carry <- body(block, slots, inside, places, carry) for every chunk of this process's agents, in their order.
 
         slots: which of a tick's slots; places: where these agents lie in this process's arrays.
@@ -113,7 +109,7 @@ class Blocks:
             order = (packed & jnp.uint64(0xFFFFFFFF)).astype(jnp.int32)
             edges = jnp.searchsorted((packed >> jnp.uint64(32)).astype(jnp.int32), part.edges).astype(jnp.int32)
 
-        def chunk(j, c, carry):
+        def chunk(j: Array, c: Array, carry: Tree) -> Tree:
             at = edges[j] + c * self.chunk + jnp.arange(self.chunk, dtype=jnp.int32)
             inside = at < edges[j + 1]
             at = jnp.where(inside, at, edges[j])
@@ -121,13 +117,13 @@ class Blocks:
             who = slots if agents is None else agents[slots]
             return body(j, slots, inside, who - part.first, carry)
 
-        def block(j, carry):
+        def block(j: Array, carry: Tree) -> Tree:
             chunks = (edges[j + 1] - edges[j] + self.chunk - 1) // self.chunk
             return lax.fori_loop(0, chunks, lambda c, carry: chunk(j, c, carry), carry)
 
-        return lax.fori_loop(0, part.count, block, carry)
+        return lax.fori_loop(0, part.blocks, block, carry)
 
-    def sum(self, blocks: Any) -> Any:
+    def sum(self, blocks: Tree) -> Tree:
         """Over all blocks of all processes; (most, ...) of this one."""
         if self.fast:
             return jax.tree.map(lambda a: lax.psum(a[0], AXIS), blocks)
@@ -136,12 +132,12 @@ class Blocks:
         place = owner * self.most + np.arange(self.count) - begins[owner]
         every = jax.tree.map(lambda a: lax.all_gather(a, AXIS, tiled=True)[place], blocks)
 
-        def add(b, total):
+        def add(b: Array, total: Tree) -> Tree:
             return jax.tree.map(lambda s, a: s + a[b], total, every)
 
         return lax.fori_loop(1, self.count, add, jax.tree.map(lambda a: a[0], every))
 
-    def exchange(self, part: Part, mail: Mail, version: Any) -> Mail:
+    def exchange(self, part: Part, mail: Mail, version: Number) -> Mail:
         """The mail with what others' boundary nodes said last, behind this process's own nodes."""
         if self.processes == 1:
             return mail
@@ -175,17 +171,17 @@ class StarInBlocks(Star):
 
     blocks: Blocks = Blocks(1, 1)
 
-    def meet(self, at: Round, state: RunState, tick: Tick, said: Any, ahead: Any) -> tuple[Inbox, RunState, Any]:
+    def meet(self, at: Round, state: RunState, tick: Tick, said: State, ahead: Ahead) -> tuple[Inbox, RunState, Number]:
         """The agents of a tick, chunk by chunk, and the sum over all blocks."""
         blocks, meet = self.blocks, super().meet
         kept = ("memory", "wire", "world")
 
-        def some(slots: Array, inside: Array, places: Array, here: dict[str, Any]) -> tuple[Any, dict[str, Any], Any]:
+        def some(slots: Array, inside: Array, places: Array, here: Kept) -> tuple[Tree, Kept, Number]:
             one = _some(tick, slots, inside, places)
             inbox, after, spent = meet(at, state._replace(**here), one, said, NOTHING_AHEAD)
             return (inbox.mean, inbox.total), _fields(after, kept), spent
 
-        def body(j: Any, slots: Array, inside: Array, places: Array, carry: Any) -> Any:
+        def body(j: Array, slots: Array, inside: Array, places: Array, carry: Tree) -> Tree:
             sums, here, spent = carry
             more, here, evaluations = some(slots, inside, places, here)
             return jax.tree.map(lambda s, m: s.at[j].add(m), sums, more), here, spent + evaluations
@@ -193,9 +189,10 @@ class StarInBlocks(Star):
         none, here = jnp.zeros(blocks.chunk, jnp.int32), _fields(state, kept)
         shapes = jax.eval_shape(some, none, none > 0, none, here)[0]
         zero = jax.tree.map(lambda s: jnp.zeros((blocks.most, *s.shape), s.dtype), shapes)
-        sums, here, spent = blocks.over(at.inputs.part, tick.agents, body, (zero, here, jnp.int64(0)))
+        sums, here, spent = blocks.over(at.part, tick.agents, body, (zero, here, jnp.int64(0)))
         mean, total = blocks.sum(sums)
         dtype = jnp.result_type(*jax.tree.leaves(mean))
+        assert tick.share is not None and tick.weight is not None
         mass, weight = (jnp.sum(w).astype(dtype) for w in (tick.share, tick.weight))
         return Inbox(mean, total, mass, weight), state._replace(**here), spent
 
@@ -206,33 +203,33 @@ class GraphInBlocks(Graph):
 
     blocks: Blocks = Blocks(1, 1)
 
-    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Any) -> tuple[RunState, None, Used]:
+    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Ahead) -> tuple[RunState, None, Used]:
         """Chunk by chunk; then processes tell each other what crosses."""
         speak, kept = super().speak, ("memory", "wire", "mail", "world")
 
-        def body(j: Any, slots: Array, inside: Array, places: Array, carry: Any) -> Any:
+        def body(j: Array, slots: Array, inside: Array, places: Array, carry: Tree) -> Tree:
             here, sent, spent = carry
             one = _some(tick, slots, inside, places)
             after, _, used = speak(at, state._replace(**here), one, NOTHING_AHEAD)
             return _fields(after, kept), sent + used.up, spent + used.evaluations
 
         carry = (_fields(state, kept), jnp.int64(0), jnp.int64(0))
-        here, sent, spent = self.blocks.over(at.inputs.part, tick.agents, body, carry)
+        here, sent, spent = self.blocks.over(at.part, tick.agents, body, carry)
         state = state._replace(**here)
-        mail = self.blocks.exchange(at.inputs.part, state.mail, at.number + 1)
+        mail = self.blocks.exchange(at.part, state.mail, at.number + 1)
         return state._replace(mail=mail), None, Used(0, sent, spent)
 
-    def heard(self, at: Round, state: RunState, after: Tick, age: Callable, version: Any) -> RunState:
+    def heard(self, at: Round, state: RunState, after: Tick, age: Age, version: Array) -> RunState:
         """Chunk by chunk."""
         heard = super().heard
 
-        def body(j: Any, slots: Array, inside: Array, places: Array, hub: Any) -> Any:
+        def body(j: Array, slots: Array, inside: Array, places: Array, hub: State) -> State:
             one = _some(after, slots, inside, places)
             return heard(at, state._replace(hub=hub), one, age, version).hub
 
-        return state._replace(hub=self.blocks.over(at.inputs.part, after.agents, body, state.hub))
+        return state._replace(hub=self.blocks.over(at.part, after.agents, body, state.hub))
 
-    def begin(self, algorithm: Algorithm, models: Any, wires: Any, agents: int) -> Begun:
+    def begin(self, algorithm: Algorithm, models: Model, wires: Wires, agents: int) -> Begun:
         """Models are those of this process's nodes, and behind them of the ones that it hears beyond."""
         own = jax.tree.map(lambda a: a[:agents], models)
         hub, memory = jax.vmap(algorithm.init)(own)
@@ -242,6 +239,6 @@ class GraphInBlocks(Graph):
         return Begun(hub, memory, open_mail(bases(algorithm, everybody), self.depth))
 
 
-def _fields(state: RunState, names: tuple[str, ...]) -> dict[str, Any]:
+def _fields(state: RunState, names: tuple[str, ...]) -> Kept:
     values = state._asdict()
     return {name: values[name] for name in names}

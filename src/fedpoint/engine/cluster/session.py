@@ -8,21 +8,23 @@ says so (`do`). The others follow: they wait for what is said, and do it. Words 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK
 from fedpoint.core.record import PerAgent, split_per_agent
-from fedpoint.core.types import Model
+from fedpoint.core.types import Model, Tree
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.engine.cluster.blocks import AXIS, Blocks, GraphInBlocks, StarInBlocks
 from fedpoint.engine.cpu.tuning import programs
@@ -30,33 +32,52 @@ from fedpoint.engine.layout import CHUNK_BYTES, CHUNK_ROUNDS, Layout
 from fedpoint.engine.program import all_lanes
 from fedpoint.engine.round import Round
 from fedpoint.engine.session import Session, flatten
-from fedpoint.engine.state import Inputs, Records, RunState, start_state, start_worlds
+from fedpoint.engine.state import Inputs, Records, RunState, Seeds, start_state, start_worlds
 from fedpoint.experiment.bound import Bound
-from fedpoint.graphs.topology import Graph, Topology
-from fedpoint.graphs.wiring import Halo, share_out
+from fedpoint.graphs.topology import Graph, Star, Topology
+from fedpoint.graphs.wiring import NOT_WIRED, Halo, share_out
 from fedpoint.timing.base import Tick
 
 SLOT_BYTES = 32  # of a tick that is drawn ahead
+Word: TypeAlias = dict[str, str | int]  # what is to be done, with its numbers
 WAIT = 10.0  # seconds between two looks at whether the driver is still there
 
 
 class Known(NamedTuple):
     """What takes all data to find out: whoever has them says it, and no process reads the others' agents."""
 
-    stated: dict[str, Any]  # about the problem, in the run's folder
-    solution: Any
+    stated: Mapping[str, object]  # about the problem, in the run's folder
+    solution: Model
+
+
+class Coordinator(Protocol):
+    """What is used of the client of `jax.distributed`."""
+
+    def key_value_set(self, key: str, value: str) -> None: ...
+
+    def key_value_delete(self, key: str) -> None: ...
+
+    def blocking_key_value_get(self, key: str, milliseconds: int) -> str: ...
+
+    def wait_at_barrier(self, name: str, milliseconds: int) -> None: ...
 
 
 class Group:
     """The processes of a job: this one's number, how many there are, and how they talk."""
 
-    def __init__(self, process: int = 0, processes: int = 1, client: Any = None, beat: Callable | None = None):
+    def __init__(
+        self,
+        process: int = 0,
+        processes: int = 1,
+        client: Coordinator | None = None,
+        beat: Callable[[str], None] = lambda doing: None,
+    ) -> None:
         self.process, self.processes, self.client = process, processes, client
-        self.beat = beat or (lambda doing: None)
+        self.beat = beat
         self.mesh = Mesh(np.array(jax.devices()[:processes] if client is None else jax.devices()), (AXIS,))
         self.said = 0
 
-    def tell(self, word: dict[str, Any]) -> None:
+    def tell(self, word: Word) -> None:
         """The driver's next word to the others."""
         self.said += 1
         if self.client is not None and self.processes > 1:
@@ -64,9 +85,10 @@ class Group:
             if self.said > 2:
                 self.client.key_value_delete(f"do/{self.said - 2}")
 
-    def hear(self) -> dict[str, Any]:
+    def hear(self) -> Word:
         """The driver's next word. A driver that is gone ends this process: the coordinator went with it."""
         self.said += 1
+        assert self.client is not None
         while True:
             self.beat("waiting for process 0")
             try:
@@ -75,36 +97,38 @@ class Group:
                 if "DEADLINE_EXCEEDED" not in str(error):
                     raise
 
-    def put(self, tree: Any) -> Any:
+    def put(self, tree: Tree) -> Tree:
         """This process's arrays as its share of global ones, which lead with the processes."""
         sharding = NamedSharding(self.mesh, PartitionSpec(AXIS))
 
-        def one(a: Any) -> jax.Array:
+        def one(a: Tree) -> jax.Array:
             a = np.asarray(a)
             return jax.make_array_from_process_local_data(sharding, a[None], (self.processes, *a.shape))
 
         return jax.tree.map(one, tree)
 
-    def mine(self, tree: Any) -> Any:
+    def mine(self, tree: Tree) -> Tree:
         """This process's share, without the axis of the processes."""
         return jax.tree.map(lambda a: a.addressable_data(0)[0], tree)
 
-    def all(self, tree: Any) -> Any:
+    def all(self, tree: Tree) -> Tree:
         """Everybody's, (processes, ...), on the host."""
         everywhere = jax.jit(lambda t: t, out_shardings=NamedSharding(self.mesh, PartitionSpec()))
         return jax.tree.map(lambda a: np.asarray(a.addressable_data(0)), everywhere(tree))
 
-    def from_driver(self, tree: Any) -> Any:
+    def from_driver(self, tree: Tree) -> Tree:
         """The driver's arrays; the others give arrays of the same shapes."""
         everywhere = NamedSharding(self.mesh, PartitionSpec())
         first = jax.jit(lambda t: jax.tree.map(lambda a: a[0], t), out_shardings=everywhere)
         return jax.tree.map(lambda a: np.asarray(a.addressable_data(0)), first(self.put(tree)))
 
 
-def _program(mesh: Mesh, layout: Any, inputs: Any, state: Any, seeds: Any, first: Any, rounds: Any, every: Any) -> Any:
+def _program(
+    mesh: Mesh, layout: Layout, inputs: Inputs, state: RunState, seeds: Seeds, first: Array, rounds: Array, every: Array
+) -> tuple[RunState, Records]:
     """The program of all processes: each goes through its own agents, and sums are made in between."""
 
-    def here(inputs, state, seeds, first, rounds, every):
+    def here(inputs: Inputs, state: RunState, seeds: Seeds, first: Array, rounds: Array, every: Array) -> Tree:
         mine = jax.tree.map(lambda a: a[0], (inputs, state))
         done = all_lanes(layout, False, mine[0], mine[1], seeds, first, rounds, every)
         return jax.tree.map(lambda a: a[None], done)
@@ -124,7 +148,7 @@ class ClusterSession(Session):
     def __init__(self, bound: Bound, every: int, group: Group, fast: bool, known: Known | None = None):
         self.group, self.fast = group, fast
         self.sums = "all-reduce" if fast else "blocks"
-        self.marked: Any = None
+        self.marked: RunState | None = None
         if known is not None:
             self.stated, self.solution = known.stated, known.solution
         super().__init__(bound, every)
@@ -145,7 +169,7 @@ class ClusterSession(Session):
         self.begin, self.end = (int(b) for b in blocks.bounds[process : process + 2])
         own, common = self.problem.part(inputs.own, blocks.bounds, process)
         self.halo: Halo | None = None
-        wires: Any = ()
+        wires = NOT_WIRED
         if self.network is not None:
             self.halo = share_out(self.network, blocks.bounds, process)
             wires = self.halo.wires
@@ -164,7 +188,7 @@ class ClusterSession(Session):
         self.state = self.group.put(state._replace(world=world))
         self.seeds = jax.tree.map(np.asarray, self.seeds)
 
-    def _starting(self) -> Any:
+    def _starting(self) -> Model:
         """The model of the start; on a network those of this process's nodes and of the ones it hears beyond."""
         if self.halo is None:
             return wrap(self.start)
@@ -176,31 +200,43 @@ class ClusterSession(Session):
         own = np.minimum(np.arange(self.begin, self.begin + self.blocks.room), self.problem.agents - 1)
         return own if self.halo is None or self.group.processes == 1 else np.concatenate([own, self.halo.beyond])
 
-    def _padded(self, a: Any) -> np.ndarray:
+    def _padded(self, a: Tree) -> np.ndarray:
         """This process's rows, with as many more as the largest process has."""
         a = np.asarray(a)
         return np.concatenate([a, np.zeros((self.blocks.room - len(a), *a.shape[1:]), a.dtype)])
 
-    def _rows(self, a: Any) -> np.ndarray:
+    def _rows(self, a: Tree) -> np.ndarray:
         return self._padded(np.asarray(a)[self.begin : self.end])
 
     # What takes all processes. `_all_...` is done on each; the driver says so first.
 
-    def _together(self, what: str, **rest: Any) -> Any:
+    def _together(self, what: str, **rest: int) -> Tree:
         self.group.tell({"do": what, **rest})
         return self._do(what, **rest)
 
     @double
-    def _do(self, what: str, **rest: Any) -> Any:
+    def _do(self, what: str, **rest: int) -> Tree:
         self.group.beat(f"{what} at round {self.round}")
-        done = getattr(self, f"_all_{what}")(**rest)
+        done = self._orders[what](**rest)
         self.group.beat(f"done with {what} at round {self.round}")
         return done
 
-    def follow(self) -> dict[str, Any]:
+    @property
+    def _orders(self) -> dict[str, Callable[..., Tree]]:
+        """What a driver may ask for."""
+        return {
+            "go": self._all_go,
+            "whole": self._all_whole,
+            "mark": self._all_mark,
+            "back": self._all_back,
+            "prepare": self._all_prepare,
+            "restore": self._all_restore,
+        }
+
+    def follow(self) -> Word:
         """Do what the driver says, to the end; how it ended."""
         while (word := self.group.hear())["do"] != "end":
-            self._do(word.pop("do"), **word)
+            self._do(str(word.pop("do")), **{name: int(number) for name, number in word.items()})
         return word
 
     def _call(self, rounds: int) -> Records:
@@ -228,7 +264,7 @@ class ClusterSession(Session):
             total[..., :2] = used[0, ..., :2]
         return total
 
-    def _joined(self, tree: Any, axis: int = 1) -> Any:
+    def _joined(self, tree: Tree, axis: int = 1) -> Tree:
         """(processes, ...) with padded agents on an axis, as one array over all agents."""
         sizes = np.diff(self.blocks.bounds)
 
@@ -259,6 +295,7 @@ class ClusterSession(Session):
         self._together("back", round=round)
 
     def _all_back(self, round: int) -> None:
+        assert self.marked is not None
         self.round, self.state = round, self.marked
 
     def prepare(self, rounds: int) -> None:
@@ -283,13 +320,13 @@ class ClusterSession(Session):
         read = jax.vmap(self.topology.per_hub(self.algorithm.read))(state.hub, state.memory)
         return jax.tree.map(np.asarray, unwrap(read))
 
-    def traced(self) -> Any:
+    def traced(self) -> Algorithm:
         return self.group.mine(self.inputs.algorithm)
 
     def save(self) -> dict[str, np.ndarray]:
         return flatten(self.whole())
 
-    def restore(self, arrays: dict[str, np.ndarray], round: int) -> None:
+    def restore(self, arrays: Mapping[str, np.ndarray], round: int) -> None:
         depth = arrays[".mail.stamp"].shape[-1] if ".mail.stamp" in arrays else 0
         self._given = arrays
         self._together("restore", round=round, depth=depth)
@@ -326,15 +363,16 @@ def in_blocks(topology: Topology, blocks: Blocks) -> Topology:
     """The same topology, its agents shared out."""
     if isinstance(topology, Graph):
         return GraphInBlocks(topology.wiring, blocks=blocks)
+    assert isinstance(topology, Star)
     return StarInBlocks(topology.late, topology.rebase, blocks=blocks)
 
 
 @partial(jax.jit, static_argnames=("layout", "counted"))
-def _started(layout: Layout, inputs: Inputs, model: Any, counted: bool) -> RunState:
+def _started(layout: Layout, inputs: Inputs, model: Model, counted: bool) -> RunState:
     """This process's state before the first round."""
-    state = start_state(layout, inputs, model, counted)
-    if not (inputs.algorithm.at_agents and layout.topology.by_node):
+    state, topology = start_state(layout, inputs, model, counted), layout.topology
+    if not (inputs.algorithm.at_agents and isinstance(topology, Graph)):
         return state
-    at = Round(layout, inputs, (NO_LUCK,) * 3, 0)
+    at = Round(layout, inputs, (NO_LUCK,) * 3, jnp.int32(0))
     everyone = Tick(None, jnp.ones(inputs.p.shape, bool))
-    return layout.topology.heard(at, state, everyone, lambda arc, says: jnp.zeros_like(arc), jnp.int32(0))
+    return topology.heard(at, state, everyone, lambda arc, says: jnp.zeros_like(arc), jnp.int32(0))

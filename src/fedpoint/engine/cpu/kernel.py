@@ -6,17 +6,15 @@ minibatch step of a small model is a dozen of them. A call marked `xla_cpu_small
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.experimental.xla_metadata import set_xla_metadata
-from jax.extend.core import jaxprs_in_params
+from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
 from fedpoint.core.operations import Operations, computed_by
+from fedpoint.core.types import Function, Tree
 from fedpoint.core.vector import zeros
 
 # What a kernel may hold. XLA ends the process at operations that it cannot compile there (sorting, scattering, calls of
@@ -34,25 +32,25 @@ KINDS = frozenset(("bool", "int32", "int64", "uint32", "uint64", "float32", "flo
 LONG, SHORT = 128, 32  # XLA vectorises products of matrices up to these sizes itself, and larger ones not at all
 
 
-def traced(function: Callable, *arguments: Any) -> tuple[Callable, Any]:
+def traced(function: Function, *arguments: Tree) -> tuple[Function, Tree]:
     """The function, traced for arguments of these shapes and not again, and the shapes of its results."""
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
 
-    def again(*arguments):
+    def again(*arguments: Tree) -> Tree:
         results = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return again, shapes
 
 
-def in_one_kernel(once: Array, function: Callable, *arguments: Any) -> Any:
+def in_one_kernel(once: Array, function: Function, *arguments: Tree) -> Tree:
     """function(*arguments) as one kernel on one thread, where all that it does is known to work there.
 
     once is 1, in a way that the compiler does not know. The function makes what it loops over each time anew: JAX keeps
     what it traced by function, and inside a kernel another thing is traced than outside.
     """
 
-    def fenced(once, arguments):
+    def fenced(once: Array, arguments: Tree) -> Tree:
         with computed_by(InKernel(once)):
             return function(*arguments)
 
@@ -65,7 +63,7 @@ def in_one_kernel(once: Array, function: Callable, *arguments: Any) -> Any:
     # not find out that nobody reads it.
     used = [a for a in given if np.size(a)]
 
-    def kernel(used):
+    def kernel(used: list[Array]) -> tuple[list[Array], list[Array]]:
         rest = iter(used)
         values = [next(rest) if np.size(a) else jnp.zeros_like(a) for a in given]
         outer = len(closed.consts)
@@ -81,7 +79,7 @@ def _first(a: Array) -> Array:
     return lax.reshape(lax.slice(a, (0,) * a.ndim, (1,) * a.ndim), ())
 
 
-def apart(once: Array, function: Callable, *arguments: Any) -> Any:
+def apart(once: Array, function: Function, *arguments: Tree) -> Tree:
     """function(*arguments), computed once and kept.
 
     XLA fuses a cheap expression into every place that uses it: a key would be hashed again for each number drawn from
@@ -109,22 +107,24 @@ class InKernel(Operations):
         return e / e.sum(0)
 
 
-def fits(jaxpr: Any) -> bool:
+def fits(jaxpr: Jaxpr) -> bool:
     """Whether a kernel can hold it, and is not slower for it."""
     return all(_fits(equation) for equation in jaxpr.eqns)
 
 
-def _fits(equation: Any) -> bool:
-    name, kinds = equation.primitive.name, {str(v.aval.dtype) for v in equation.outvars}
+def _fits(equation: JaxprEqn) -> bool:
+    made: list[Tree] = [v.aval for v in equation.outvars]  # of abstract values only arrays have shape and kind
+    name, kinds = equation.primitive.name, {str(a.dtype) for a in made}
     if name not in KNOWN or not kinds <= KINDS or (name == "dot_general" and not _vectorised(equation)):
         return False
     return all(fits(inner) for inner in jaxprs_in_params(equation.params))
 
 
-def _vectorised(product: Any) -> bool:
+def _vectorised(product: JaxprEqn) -> bool:
     """Whether XLA itself writes the loops of this product, and vectorises them."""
     (left, _), batched = product.params["dimension_numbers"]
-    a, b = (v.aval for v in product.invars)
+    factors: list[Tree] = [v.aval for v in product.invars]
+    a, b = factors
     deep = int(np.prod([a.shape[axis] for axis in left]))
     m, n = sorted((a.size // max(deep, 1), b.size // max(deep, 1)))
     return batched == ((), ()) and (m <= 1 or (deep <= LONG and m <= SHORT and n <= LONG))
