@@ -25,6 +25,7 @@ ridge = 0.1
 name = "fedavg"
 step = 0.5
 local_steps = 2
+normalise = true
 """
 
 

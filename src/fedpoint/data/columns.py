@@ -13,18 +13,27 @@ import csv
 import io
 import itertools
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Data
 from fedpoint.data.column import MISSING, Column, Growing, and_more
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from pyarrow import Array
+    from pyarrow.parquet import ParquetFile
+
+Cell: TypeAlias = str | float | bool | None
 PIECE = 1 << 22  # characters read at once
 SMALL = 1 << 21  # bytes of a file, up to which importing pandas would take longer than reading
 LARGE = 1e100  # a number whose square is still one, whatever it is added to
@@ -61,6 +70,12 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
         raise FedpointError(f"there is no file {shown(path)}") from None
     except OSError as error:
         raise FedpointError(f"cannot read {shown(path)}: {error.strerror}") from None
+
+
+def is_frame(table: Data) -> TypeGuard[DataFrame]:
+    """Whether it is a data frame of pandas, which need not be installed."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(table, pandas.DataFrame)
 
 
 # A file as a whole.
@@ -124,7 +139,7 @@ def read_columns(
     return made, wrong
 
 
-def column_of(name: str, values: Any, only_words: bool = False) -> Column | str:
+def column_of(name: str, values: ArrayLike, only_words: bool = False) -> Column | str:
     """A column in memory, or what is wrong with it."""
     array = np.asarray(values)
     if array.ndim != 1:
@@ -259,7 +274,7 @@ def _by_csv(text: str, layout: _Layout, columns: list[Growing], before: int, wro
 
 def _by_numpy(text: str, layout: _Layout, columns: list[Growing]) -> int | None:
     """np.loadtxt: None where a cell is missing or wrong, or a row has another length."""
-    kinds: list[tuple[str, Any]] = [(str(i), "S1") for i in range(layout.width)]  # what is not read: cut short
+    kinds: list[tuple[str, DTypeLike]] = [(str(i), "S1") for i in range(layout.width)]  # what is not read: cut short
     for column, place in zip(columns, layout.places, strict=True):
         kinds[place] = (str(place), object if column.words_next else float)
     if text.isspace():  # of which loadtxt warns
@@ -333,7 +348,7 @@ def _has_pandas() -> bool:
 # Parquet.
 
 
-def _parquet(path: Path) -> Any:
+def _parquet(path: Path) -> ParquetFile:
     if not path.is_file():
         raise FedpointError(f"there is no file {shown(path)}")
     try:
@@ -373,7 +388,7 @@ def _read_parquet(path: Path, columns: list[Growing], wrong: list[str]) -> None:
         raise FedpointError(f"{shown(path)} is damaged: {str(error).splitlines()[0]}") from None
 
 
-def _add_texts(column: Growing, array: Any) -> None:
+def _add_texts(column: Growing, array: Array) -> None:
     """Words of an Arrow array: those that differ become Python texts, once each."""
     import pyarrow
 
@@ -382,7 +397,7 @@ def _add_texts(column: Growing, array: Any) -> None:
     column.add_words(codes, [_written(word) for word in coded.dictionary.to_pylist()])
 
 
-def _written(value: Any) -> str:
+def _written(value: Cell) -> str:
     """A value as a CSV file would have it: 3, not 3.0."""
     if value is None or value != value or type(value).__name__ == "NAType":
         return ""

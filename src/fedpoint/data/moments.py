@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Moments:
     square: np.ndarray  # (d,): sum of squared deviations from the mean
 
     @classmethod
-    def of(cls, X: Any) -> Moments:
+    def of(cls, X: ArrayLike) -> Moments:
         """Of one agent's rows."""
         X = np.asarray(X, dtype=float)
         mean = X.mean(axis=0)

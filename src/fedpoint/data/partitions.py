@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError, nearest
 
 CLASSES = 1000  # more distinct targets than this are no classes
 
 
-def partition(y: Any, kind: str, agents: int, *, seed: int = 0, **options: Any) -> np.ndarray:
+def partition(y: ArrayLike, kind: str, agents: int, *, seed: int = 0, **options: float) -> np.ndarray:
     """(n,): the agent, 0 to agents - 1, of each row. Every row has one agent, every agent at least one row.
 
     kind:

@@ -6,15 +6,23 @@ import glob
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.data.column import Column
-from fedpoint.data.columns import BadTable, column_of, header_of, not_values, read_columns, shown
+from fedpoint.data.columns import BadTable, column_of, header_of, is_frame, not_values, read_columns, shown
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Columns: TypeAlias = "Mapping[str, ArrayLike] | DataFrame"
+Paths: TypeAlias = str | os.PathLike | Sequence[str | os.PathLike]
+Source: TypeAlias = "Paths | Columns"
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,7 @@ class Piece:
 
     name: str
     path: Path | None
-    columns: Any = None
+    columns: Columns = field(default_factory=dict)
     separator: str = ","
 
     @property
@@ -49,19 +57,19 @@ class Piece:
         return made, wrong
 
 
-def is_pattern(source: Any) -> bool:
+def is_pattern(source: Source) -> bool:
     return isinstance(source, str) and glob.has_magic(source) and not os.path.exists(source)
 
 
-def pieces_of(source: Any, separator: str) -> list[Piece]:
+def pieces_of(source: Source, separator: str) -> list[Piece]:
     if isinstance(source, str | os.PathLike) and not is_pattern(source):
         return [Piece(Path(source).stem, Path(source), separator=separator)]
-    if isinstance(source, Mapping) or hasattr(source, "columns"):
+    if isinstance(source, Mapping) or is_frame(source):
         return [Piece("", None, source)]
     return [Piece(path.stem, path, separator=separator) for path in files_of(source)]
 
 
-def files_of(source: Any) -> list[Path]:
+def files_of(source: Paths) -> list[Path]:
     """The files that a pattern or a list of paths and patterns names, sorted by their names."""
     given = [source] if isinstance(source, str | os.PathLike) else list(source)
     paths: list[Path] = []

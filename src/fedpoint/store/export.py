@@ -41,13 +41,11 @@ def nested(layout: list[dict[str, Any]], leaves: list[np.ndarray]) -> Any:
 
 def use_of(problem: Problem, model: Any) -> dict[str, Any]:
     """How rows of data become predictions."""
-    classes, intercept = getattr(problem, "classes", None), bool(getattr(problem, "intercept", False))
-    recipe = getattr(problem, "recipe", None)  # how a table's columns became features
     width = np.shape(model)[-1] if isinstance(model, np.ndarray) and np.ndim(model) else None
     return {
         "problem": type(problem).__name__,
-        "classes": None if classes is None else np.asarray(classes).tolist(),
-        "intercept": intercept,
-        "features": None if width is None else int(width) - intercept,
-        **({} if recipe is None else {"columns": [feature.plain() for feature in recipe]}),
+        "classes": None if problem.classes is None else problem.classes.tolist(),
+        "intercept": problem.intercept,
+        "features": None if width is None else int(width) - problem.intercept,
+        **({} if problem.columns is None else {"columns": problem.columns}),
     }
