@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,8 @@ from jax import Array, lax
 
 from fedpoint.core.errors import Misused, UnknownName
 from fedpoint.core.random import Row, Stream
-from fedpoint.core.steps import Stragglers
+from fedpoint.core.steps import Epochs, LocalSteps, Stragglers
+from fedpoint.core.types import Data, Model, Number, Tree
 from fedpoint.core.vector import unwrap, wrap
 
 if TYPE_CHECKING:
@@ -20,26 +21,29 @@ if TYPE_CHECKING:
 STRAGGLER_ROW, OWN_ROW = 0xFFFFFFF0, 0xFFFFFFE0  # of an agent's stream; those from 0 on are the samples'
 OUTSIDE = 0xFFFFFFFF  # the step of what is drawn outside of local steps
 
+Advance: TypeAlias = Callable[[Tree, Number], Tree]  # one step from y, the e-th of them
+
 
 class Agent:
     """One agent in one round, as `local` sees it."""
 
     def __init__(
-        self, oracle: Oracle, mine: Mine, stream: Stream, plan: Any, samples: Any, exact: bool, share: Any
+        self, oracle: Oracle, mine: Mine, stream: Stream, plan: Data, samples: Data, exact: bool, share: Number
     ) -> None:
         self._oracle, self._mine, self._stream = oracle, mine, stream
         self._plan, self._samples, self._exact = plan, samples, exact
-        self._step, self._draws = OUTSIDE, 0  # what tells draws of an agent's own luck apart
+        self._step: Number = OUTSIDE  # what tells draws of an agent's own luck apart
+        self._draws = 0
         self.round = stream.round
         self.share = share  # p_k, which the study knows
-        self.evaluations: Any = 0  # counted while tracing: what run.cost reports
+        self.evaluations: Number = 0  # counted while tracing: what run.cost reports
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         raise UnknownName("agent", name, self.OFFERS, {"grad": "field", "gradient": "field", "data": "field"})
 
     OFFERS = ("field", "key", "loss", "normal", "prox", "round", "share", "steps", "uniform")
 
-    def field(self, w: Any, e: Any = 0) -> Any:
+    def field(self, w: Model, e: Number = 0) -> Model:
         """This agent's field at w: of its e-th sample in this round, or exact when the run says so."""
         self.evaluations = self.evaluations + 1
         model = unwrap(w)
@@ -48,23 +52,24 @@ class Agent:
         if self._samples is None:
             z = self._oracle.draw(self._mine, self._plan, self._stream.row(e), e)
         else:
-            index = lax.index_in_dim if isinstance(e, int) else lax.dynamic_index_in_dim
-            z = jax.tree.map(lambda a: index(a, e, keepdims=False), self._samples)
+            z = jax.tree.map(lambda a: _sample(a, e), self._samples)
         return wrap(self._oracle.field(self._mine, model, z))
 
-    def loss(self, w: Any) -> Any:
+    def loss(self, w: Model) -> Array:
         """This agent's exact loss at w, in the model's precision."""
         model = unwrap(w)
         return self._oracle.loss(self._mine, model).astype(jnp.result_type(*jax.tree.leaves(model)))
 
-    def prox(self, center: Any, weight: Any) -> Any:
+    def prox(self, center: Model, weight: Number) -> Model:
         """argmin_v loss(v) + weight |v - center|^2, solved exactly (closed form, or Newton's method to rounding)."""
         return wrap(self._oracle.prox(self._mine, unwrap(center), weight))
 
-    def steps(self, local_steps: Any) -> Any:
+    def steps(self, local_steps: LocalSteps) -> Number:
         """How many local steps this agent takes in this round."""
         if isinstance(local_steps, Stragglers):
             return local_steps.draw(self._stream.row(STRAGGLER_ROW))
+        if isinstance(local_steps, Epochs):
+            raise Misused("agent.steps cannot count epochs: make them a field of the method, and they are counted")
         return local_steps
 
     # An agent's own luck: independent of its samples, of other agents, rounds and local steps.
@@ -75,25 +80,25 @@ class Agent:
         own = self._stream.key.fold(self._stream.round, OWN_ROW).fold(self._step, self._draws)
         return own.row(self._stream.agent)
 
-    def normal(self, like: Any) -> Any:
+    def normal(self, like: Tree) -> Tree:
         """Standard normal numbers in the shapes of `like`."""
         return self._drawn(like, Row.normal)
 
-    def uniform(self, like: Any) -> Any:
+    def uniform(self, like: Tree) -> Tree:
         """Numbers uniform on (0, 1) in the shapes of `like`."""
         return self._drawn(like, Row.uniform)
 
-    def _drawn(self, like: Any, draw: Callable) -> Any:
+    def _drawn(self, like: Tree, draw: Callable[[Row, tuple[int, ...]], Array]) -> Tree:
         return jax.tree.map(lambda a: draw(self._row(), jnp.shape(a)).astype(jnp.result_type(a)), like)
 
     def key(self) -> Array:
         """A key for `jax.random`, another one at every call."""
         return self._row().jax()
 
-    def loop(self, start: Any, steps: Any, advance: Callable[[Any, Any], Any]) -> Any:
+    def loop(self, start: Tree, steps: Number, advance: Advance) -> Tree:
         """How `descend` goes through its steps."""
 
-        def step(y: Any, e: Any) -> Any:
+        def step(y: Tree, e: Number) -> Tree:
             before, self._step = self._step, e
             try:
                 return advance(y, e)
@@ -108,7 +113,13 @@ class Agent:
         return lax.fori_loop(0, steps, lambda e, y: step(y, e), start)
 
 
-def descend(agent: Agent, start: Any, steps: Any, advance: Callable[[Any, Any], Any]) -> Any:
+def _sample(a: Array, e: Number) -> Array:
+    if isinstance(e, int):
+        return lax.index_in_dim(a, e, keepdims=False)
+    return lax.dynamic_index_in_dim(a, e, keepdims=False)
+
+
+def descend(agent: Agent, start: Tree, steps: Number, advance: Advance) -> Tree:
     """The one inner loop: y <- advance(y, e) for e = 0 .. steps-1.
 
     `steps` may be traced: the loop then costs what this agent takes, or the largest count among agents batched

@@ -7,8 +7,12 @@ that XLA vectorises it whole: two to three times the normals per second of `jax.
 its compile time (`benchmarks/engine.py`).
 """
 
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +23,19 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import batching, mlir
 
+from fedpoint.core.types import Number
 from fedpoint.core.vector import take, write
 
+Word: TypeAlias = np.ndarray | np.uint32 | Array  # or several, in an array
+W = TypeVar("W")  # words of NumPy, of JAX, or of a program in the making
+Operation: TypeAlias = Callable[[W, W | np.uint32], W]
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 PARITY = 0x1BD11BDA
 
 
-def _hash(words: Any, add: Any, xor: Any, left: Any, right: Any) -> Any:
+def _hash(
+    words: Sequence[W], add: Operation[W], xor: Operation[W], left: Operation[W], right: Operation[W]
+) -> tuple[W, W]:
     """Two 32-bit words from a 64-bit key and a 64-bit counter, two words each, by these operations on words."""
     k0, k1, c0, c1 = words
     schedule = (k0, k1, xor(xor(k0, k1), np.uint32(PARITY)))
@@ -40,12 +50,12 @@ def _hash(words: Any, add: Any, xor: Any, left: Any, right: Any) -> Any:
     return x0, x1
 
 
-def _lowered(_: Any, *words: Any) -> Any:
+def _lowered(_: mlir.LoweringRuleContext, *words: ir.Value) -> tuple[ir.Value, ir.Value]:
     """The operations themselves: tracing them for every shape would take ten times as long."""
     kind = words[0].type
 
-    def made(operation):
-        def of(a, b):
+    def made(operation: Callable[[ir.Value, ir.Value], ir.Value]) -> Operation[ir.Value]:
+        def of(a: ir.Value, b: ir.Value | np.uint32) -> ir.Value:
             if isinstance(b, np.uint32):
                 value = ir.IntegerAttr.get(kind.element_type, int(b))
                 b = stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, value))
@@ -66,10 +76,10 @@ threefry_p.def_abstract_eval(lambda *words: words[:2])
 mlir.register_lowering(threefry_p, _lowered)
 
 
-def _batched(words: Any, axes: Any) -> Any:
+def _batched(words: Sequence[Word], axes: Sequence[int | None]) -> tuple[tuple[Array, Array], tuple[int, int]]:
     rank = max(np.ndim(w) - (axis is not None) for w, axis in zip(words, axes, strict=True))
 
-    def in_front(w, axis):
+    def in_front(w: Word, axis: int | None) -> Word:
         if axis is None:
             return w
         w = jnp.moveaxis(w, axis, 0)
@@ -81,17 +91,18 @@ def _batched(words: Any, axes: Any) -> Any:
 batching.primitive_batchers[threefry_p] = _batched
 
 
-def _bind(words: Any) -> Any:
+def _bind(words: Sequence[Word]) -> tuple[Array, Array]:
     shape = np.broadcast_shapes(*(np.shape(w) for w in words))
-    return threefry_p.bind(*(w if np.shape(w) == shape else jnp.broadcast_to(w, shape) for w in words))
+    first, second = threefry_p.bind(*(w if np.shape(w) == shape else jnp.broadcast_to(w, shape) for w in words))
+    return first, second
 
 
-def threefry(key: Any, counter: Any) -> Any:
+def threefry(key: Sequence[Word], counter: Sequence[Word]) -> tuple[Array, Array]:
     """Two words for each counter."""
     return _bind([*key, *counter])
 
 
-def _word(x) -> Any:
+def _word(x: Number) -> Word:
     x = x if isinstance(x, Array) else np.asarray(x)  # NumPy's stays NumPy's: a program would have to be compiled
     return x.astype(np.uint32)
 
@@ -99,9 +110,9 @@ def _word(x) -> Any:
 class Row(NamedTuple):
     """One row of a stream: where numbers are drawn. Its numbers are told apart by their index."""
 
-    low: Any
-    high: Any
-    at: Any
+    low: Word
+    high: Word
+    at: Word
 
     def words(self, shape: tuple[int, ...] = (), first: int = 0) -> tuple[Array, Array]:
         """Two words for each element; `first` starts further on in the row."""
@@ -109,12 +120,12 @@ class Row(NamedTuple):
         index = (jnp.arange(size, dtype=jnp.uint32) + jnp.uint32(first)).reshape(shape)
         return self.words_at(index)
 
-    def words_at(self, index: Array) -> tuple[Array, Array]:
+    def words_at(self, index: Number) -> tuple[Array, Array]:
         """Two words for each given index: an agent's luck does not depend on who else is asked."""
-        index = _word(index)
-        return threefry((self.low, self.high), (jnp.broadcast_to(self.at, index.shape), index))
+        word = _word(index)
+        return threefry((self.low, self.high), (jnp.broadcast_to(self.at, word.shape), word))
 
-    def uniform_at(self, index: Array) -> Array:
+    def uniform_at(self, index: Number) -> Array:
         """Uniform on (0, 1) for each given index."""
         return _uniform(*self.words_at(index))
 
@@ -131,15 +142,15 @@ class Row(NamedTuple):
         a, b = self.words(shape, first)
         return jnp.sqrt(-2.0 * _log((_float(a) + 0.5) * 2.0**-32)) * _cos_turn(b)
 
-    def integers(self, bound, shape: tuple[int, ...] = (), first: int = 0) -> Array:
+    def integers(self, bound: Number, shape: tuple[int, ...] = (), first: int = 0) -> Array:
         """Uniform integers in [0, bound), from 64 bits: the bias is below 2^-32 for any bound below 2^32."""
         a, b = self.words(shape, first)
-        bound = _word(bound)
-        low = a * bound
-        carry = low + _high(b, bound) < low
-        return (_high(a, bound) + carry.astype(jnp.uint32)).astype(jnp.int32)
+        limit = _word(bound)
+        low = a * limit
+        carry = low + _high(b, limit) < low
+        return (_high(a, limit) + carry.astype(jnp.uint32)).astype(jnp.int32)
 
-    def permutation(self, length, size: int) -> Array:
+    def permutation(self, length: Number, size: int) -> Array:
         """A uniform permutation of 0 .. length-1, followed by padding up to the static `size`.
 
         Sorts (random word, index) packed into one integer: a sort of one operand is a native one in XLA.
@@ -161,7 +172,7 @@ class Row(NamedTuple):
         bounds = jnp.arange(population - count + 1, population + 1, dtype=jnp.int32)
         draws = self.integers(bounds, (count,))
 
-        def insert(i, chosen):
+        def insert(i: Array, chosen: Array) -> Array:
             mine, last = take((draws, bounds), i)
             taken = jnp.any((chosen == mine) & (slots < i))
             return write(chosen, jnp.where(taken, last - 1, mine), i)
@@ -195,22 +206,22 @@ class Row(NamedTuple):
 class Key(NamedTuple):
     """A stream of random numbers, named by its coordinates."""
 
-    low: Any
-    high: Any
+    low: Word
+    high: Word
 
     @classmethod
-    def of(cls, seed: int, repeat=0, purpose: int = 0) -> "Key":
+    def of(cls, seed: int, repeat: int | np.ndarray = 0, purpose: int = 0) -> Key:
         """Computed by NumPy: a run begins with it, and a program for it would take longer to compile."""
         root = [np.full(np.shape(repeat), word & 0xFFFFFFFF, np.uint32) for word in (seed, seed >> 32)]
-        counter = np.asarray(repeat).astype(np.uint32), np.uint32(purpose)
+        words: list[Word] = [*root, np.asarray(repeat).astype(np.uint32), np.uint32(purpose)]
         with np.errstate(over="ignore"):  # words wrap around
-            return cls(*_hash((*root, *counter), np.add, np.bitwise_xor, np.left_shift, np.right_shift))
+            return cls(*_hash(words, operator.add, operator.xor, operator.lshift, operator.rshift))
 
-    def fold(self, first, second=0) -> "Key":
+    def fold(self, first: Number, second: Number = 0) -> Key:
         """The stream named by two more coordinates, for instance round and agent."""
         return Key(*threefry((self.low, self.high), (_word(first), _word(second))))
 
-    def row(self, at=0) -> Row:
+    def row(self, at: Number = 0) -> Row:
         """The `at`-th row of this stream, for instance that of a local step."""
         return Row(self.low, self.high, _word(at))
 
@@ -223,14 +234,14 @@ class Stream(NamedTuple):
     hashed for every step, not for every agent."""
 
     key: Key
-    round: Any
-    agent: Any
+    round: Number
+    agent: Number
 
-    def row(self, at=0) -> Row:
+    def row(self, at: Number = 0) -> Row:
         return self.key.fold(self.round, at).row(self.agent)
 
 
-def _high(a: Array, b: Array) -> Array:
+def _high(a: Array, b: Word) -> Array:
     """The high word of a product, by halves: there is no vector operation for the product of 64-bit words."""
     half, mask = jnp.uint32(16), jnp.uint32(0xFFFF)
     a1, a0, b1, b0 = a >> half, a & mask, b >> half, b & mask

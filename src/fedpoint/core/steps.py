@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import Row
 from fedpoint.core.record import PerAgent, Record
+from fedpoint.core.types import Number
 
 
 class StepSchedule(Record):
     """A step that changes. Subclass it and write `value` for one of your own."""
 
-    def value(self, t: Any) -> Any:
+    def value(self, t: Number) -> Number:
         """The length of gradient step t, counted over all rounds."""
         raise FedpointError(f"{type(self).__name__} does not say how long a step is: write value(self, t)")
 
 
-def at(step: Any, t: Any) -> Any:
+def at(step: Step, t: Number) -> Number:
     """The step's length at gradient step t (round x E + e): a number, or a schedule's value."""
     return step.value(t) if isinstance(step, StepSchedule) else step
 
@@ -41,7 +43,7 @@ class InverseTime(StepSchedule):
         """s_t = 2 / (alpha (gamma + t)), gamma = max(8 beta / alpha, E): theorem 1 of lecture 004 (Li et al., 2020)."""
         return cls(scale=2.0 / strong, offset=max(8.0 * smooth / strong, float(local_steps)))
 
-    def value(self, t: Any) -> Any:
+    def value(self, t: Number) -> Number:
         return self.scale / (self.offset + t)
 
     def check(self) -> None:
@@ -55,7 +57,7 @@ class Exponential(StepSchedule):
     initial: float
     factor: float
 
-    def value(self, t: Any) -> Any:
+    def value(self, t: Number) -> Number:
         return self.initial * jnp.power(self.factor, t)
 
     def check(self) -> None:
@@ -66,9 +68,9 @@ class Exponential(StepSchedule):
 class Scheduled(StepSchedule):
     """Any function of the gradient step t that JAX can trace: optax's schedules, or the user's own."""
 
-    function: Callable
+    function: Callable[[Number], Number]
 
-    def value(self, t: Any) -> Any:
+    def value(self, t: Number) -> Number:
         return self.function(t)
 
 
@@ -97,12 +99,16 @@ class Stragglers(Record):
                 f"Stragglers needs steps >= 1 and 0 <= fraction <= 1, got {self.steps}, {self.fraction}"
             )
 
-    def draw(self, row: Row) -> Any:
+    def draw(self, row: Row) -> Array:
         late = row.uniform() < self.fraction
         return jnp.where(late, 1 + row.integers(self.steps, first=1), self.steps)
 
 
-def most_steps(local_steps: Any) -> np.ndarray:
+Step: TypeAlias = Number | StepSchedule  # one for all, or one per agent
+LocalSteps: TypeAlias = Number | Epochs | Stragglers
+
+
+def most_steps(local_steps: LocalSteps | PerAgent | None) -> np.ndarray:
     """() or (K,): the most local steps of a round, from the field of a method, bound or not; 1 where unknown."""
     if isinstance(local_steps, Stragglers):
         local_steps = local_steps.steps
@@ -111,7 +117,7 @@ def most_steps(local_steps: Any) -> np.ndarray:
     return np.asarray(1 if local_steps is None else local_steps)
 
 
-def chances_of_steps(local_steps: Any, agents: int) -> list[tuple[float, np.ndarray]]:
+def chances_of_steps(local_steps: LocalSteps | PerAgent, agents: int) -> list[tuple[float, np.ndarray]]:
     """Pairs of a probability and numbers of local steps (K,): one pair unless some agents straggle."""
     if not isinstance(local_steps, Stragglers):
         return [(1.0, np.broadcast_to(most_steps(local_steps).astype(int), (agents,)))]
