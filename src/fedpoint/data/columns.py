@@ -25,13 +25,14 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.types import Data
 from fedpoint.data.column import MISSING, Column, Growing, and_more
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from pyarrow import Array
     from pyarrow.parquet import ParquetFile
+
+    from fedpoint.core.types import Data
 
 Cell: TypeAlias = str | float | bool | None
 PIECE = 1 << 22  # characters read at once

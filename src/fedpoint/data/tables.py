@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError, nearest
-from fedpoint.core.types import Plain
 from fedpoint.data.column import Column
 from fedpoint.data.columns import BadTable
 from fedpoint.data.partitions import partition as spread
 from fedpoint.data.pieces import Asked, Piece, Source, check_distinct, choose, gather, is_pattern, pieces_of
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # reading a table needs no JAX
+    from fedpoint.core.types import Plain
     from fedpoint.problems.base import Problem
     from fedpoint.problems.least_squares import LeastSquares
     from fedpoint.problems.logistic import Logistic

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 import scipy.sparse as sparse
 
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.memory_limits import check_room
-from fedpoint.core.types import Model
-from fedpoint.problems.base import Problem
-from fedpoint.problems.rows import RowsProblem
+
+if TYPE_CHECKING:  # a graph needs no JAX
+    from fedpoint.core.types import Model
+    from fedpoint.problems.base import Problem
 
 TREE = 15  # dimensions up to which a kd-tree finds neighbours faster than a look at all pairs, block after block
 DENSE = 256  # nodes up to which eigenvalues come from a dense matrix
@@ -130,6 +131,8 @@ def features_of(problem: Problem, by: str, at: Model | None = None) -> np.ndarra
 
 def _gradients(problem: Problem, at: Model | None) -> np.ndarray:
     """g_k(w) at a common w; of sums over rows, the mean, so that large agents are not far from everyone."""
+    from fedpoint.problems.rows import RowsProblem
+
     if at is None:
         at = problem.solution()
     fields = problem.fields(problem.start() if at is None else at)
@@ -143,6 +146,8 @@ def _statistics(problem: Problem) -> np.ndarray:
 
     So all have the same noise, and those in which agents differ count more.
     """
+    from fedpoint.problems.rows import RowsProblem
+
     if not isinstance(problem, RowsProblem):
         raise FedpointError(
             f'network: by="statistics" needs agents that store rows; {type(problem).__name__} does not: '
@@ -161,6 +166,8 @@ def _statistics(problem: Problem) -> np.ndarray:
 
 
 def _models(problem: Problem) -> np.ndarray:
+    import jax
+
     found = problem.local_solutions()
     if found is None:
         raise FedpointError(

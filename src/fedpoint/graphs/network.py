@@ -14,13 +14,13 @@ from scipy.sparse.csgraph import connected_components
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.memory_limits import check_room
-from fedpoint.core.types import Model
 from fedpoint.graphs import generators as graphs
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a graph needs no JAX
     from matplotlib.figure import Figure
     from networkx import Graph
 
+    from fedpoint.core.types import Model
     from fedpoint.problems.base import Problem
 
 Names: TypeAlias = Sequence[Hashable]
