@@ -13,6 +13,7 @@ from jobs import Job
 
 from fedpoint.core.algorithm import samples_per_round
 from fedpoint.core.random import Key, Stream
+from fedpoint.core.steps import most_steps
 from fedpoint.engine.session import Session
 from fedpoint.experiment import Experiment
 from fedpoint.problems.base import Mine
@@ -50,7 +51,7 @@ class Draws:
         session = self.session
         oracle, inputs = session.layout.oracle, session.inputs
         agents_key, schedule, _ = (Key(*(w[0] for w in s)) for s in session.seeds)
-        steps = np.broadcast_to(np.asarray(session.algorithm.local_steps), job.agents)
+        steps = np.broadcast_to(most_steps(session.algorithm.local_steps), job.agents)
         most = samples_per_round(session.algorithm) or int(steps.max())
         with jax.enable_x64(True):
 
