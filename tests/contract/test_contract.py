@@ -12,7 +12,7 @@ import fedpoint as fp
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import CATALOGUE, bind_algorithm, samples_per_round
 from fedpoint.core.random import Key, Stream
-from fedpoint.core.record import one_agent
+from fedpoint.core.record import one_agent, values_of
 from fedpoint.engine.program import PROGRAMS
 from fedpoint.engine.session import Session, flatten, unflatten
 from fedpoint.experiment import Experiment
@@ -410,6 +410,115 @@ def test_single_precision_stays_single(name):
 def test_weights_of_ones_own_in_single_precision():
     rule = fp.GeneralRule(0.1, 2, weights=[0.4, 0.3, 0.2, 0.1])
     assert fp.run(rule, SINGLE, rounds=2).model["V"].dtype == np.float32
+
+
+# What is put around a method, or in its place, without changing it.
+
+
+class Around(fp.Wrapped):
+    """A wrapper that changes nothing."""
+
+
+class Nothing(fp.Channel):
+    """A channel that changes nothing, but is asked."""
+
+
+def subclass_of(method):
+    """The same method as an object of a subclass that changes nothing."""
+    kind = type(f"My{type(method).__name__}", (type(method),), {"__module__": __name__})
+    return kind(**values_of(method))
+
+
+def few_rounds(name, method=None, **options):
+    method = algorithm(name) if method is None else method
+    return fp.run(method, NOISY, rounds=6, participation=few(name), seed=2, **options)
+
+
+def assert_same_run(one, two):
+    same_bits(one.history, two.history)
+    same_bits(one.memories, two.memories)
+    same_bits(one.used, two.used)
+    assert one.cost == two.cost
+
+
+@under_the_engine
+def test_a_wrapper_that_changes_nothing_gives_the_same_bits(name):
+    assert_same_run(few_rounds(name, Around(Around(algorithm(name)))), few_rounds(name))
+
+
+@under_the_engine
+def test_a_subclass_that_changes_nothing_gives_the_same_bits(name):
+    assert_same_run(few_rounds(name, subclass_of(algorithm(name))), few_rounds(name))
+
+
+@every_instance
+def test_a_subclass_that_changes_nothing_keeps_what_is_known_of_it(name):
+    method, mine = algorithm(name), subclass_of(algorithm(name))
+    assert mine.card == method.card
+    assert mine.closed_forms().keys() == method.closed_forms().keys() and mine.own_kind() == method.own_kind()
+    assert all(mine.invalid_under(scheme) == method.invalid_under(scheme) for scheme in (fp.Everyone(), fp.Uniform(2)))
+
+
+@pytest.mark.parametrize("name", ["GradientExchange", "FedAvg", "SCAFFOLD"])
+def test_a_subclass_that_changes_nothing_keeps_its_exact_floor(name):
+    own, known = (
+        fp.forecast(method, NOISY, participation=3) for method in (subclass_of(algorithm(name)), algorithm(name))
+    )
+    assert (own.floor, own.bias, own.rate, own.notes) == (known.floor, known.bias, known.rate, known.notes)
+    assert any(note.startswith("exact") for note in own.notes)
+
+
+def test_a_subclass_that_changes_the_update_has_no_closed_forms():
+    class Longer(fp.FedAvg):
+        def local(self, w, memory, agent):
+            change, memory = super().local(w, memory, agent)
+            return 2.0 * change, memory
+
+    assert fp.FedAvg(STEP).closed_forms() and not Longer(STEP).closed_forms()
+    assert Longer(STEP).own_kind() and not fp.FedAvg(STEP).own_kind()
+
+
+def test_a_wrapped_method_is_refused_with_its_own_reason():
+    inner = fp.Scaffnew(0.1, probability=0.5)
+    with pytest.raises(fp.FedpointError) as plain:
+        fp.run(inner, bowls(), rounds=1, participation=2)
+    for wrapped in (Around(inner), Around(Around(inner)), fp.Averaged(Around(inner))):
+        with pytest.raises(fp.FedpointError) as caught:
+            fp.run(wrapped, bowls(), rounds=1, participation=2)
+        assert str(caught.value) == str(plain.value)
+
+
+@under_the_engine
+def test_a_channel_that_changes_nothing_gives_the_same_bits(name):
+    assert_same_run(few_rounds(name, channel=Nothing()), few_rounds(name))
+
+
+@under_the_engine
+def test_every_method_runs_with_half_precision(name):
+    """Messages are rounded to 11 bits: the path stays near, and messages up weigh a quarter."""
+    half, whole = few_rounds(name, channel=fp.channel.HalfPrecision()), few_rounds(name)
+    assert np.abs(half.history - whole.history).max() < 0.01 * (1 + np.abs(whole.history).max())
+    assert not np.array_equal(half.history, whole.history)
+    assert half.cost.bytes_up == whole.cost.bytes_up / 4 and half.cost.bytes_down == whole.cost.bytes_down
+
+
+ON_NETWORKS = [
+    fp.FedGD(step=0.1, coupling=0.2),
+    fp.FedSGD(step=0.1, coupling=0.2),
+    fp.FedRelax(coupling=0.5),
+    *(algorithm(name) for name in ENGINE if algorithm(name).sends_changes()),
+]
+
+
+@pytest.mark.parametrize("method", ON_NETWORKS, ids=lambda method: method.card.name)
+def test_channels_on_networks(method):
+    """One that changes nothing gives the same bits, and half precision stays near."""
+    options = {"rounds": 6, "network": fp.Network.ring(4).metropolis(), "seed": 2}
+    whole = fp.run(method, NOISY, **options)
+    assert_same_run(fp.run(method, NOISY, channel=Nothing(), **options), whole)
+    half = fp.run(method, NOISY, channel=fp.channel.HalfPrecision(), **options)
+    assert np.abs(half.history - whole.history).max() < 0.01 * (1 + np.abs(whole.history).max())
+    assert half.cost.bytes_up == whole.cost.bytes_up / 4
 
 
 # Refusals.
