@@ -24,7 +24,6 @@ from fedpoint.federation.flare.parties import consent, running
 from fedpoint.federation.ledger import Ledger
 from fedpoint.federation.result import Federated
 from fedpoint.federation.shapes import shapes_of
-from fedpoint.federation.site import own_method
 from fedpoint.federation.study import Study, parse
 
 SITES = ["a", "b", "c"]
@@ -62,16 +61,17 @@ def parts(made: Federated) -> dict[str, float]:
     events, study = made.events[1:], made.study
     said, wait, site = (float(np.median([e["seconds"][key] for e in events])) for key in ("all", "wait", "site"))
     start = study.generated().start()
-    shapes, array = shapes_of(own_method(study, 0, None, float), start, False), np.zeros(np.shape(start))
+    shapes, array = shapes_of(study.experiment(study.outline(start)).bind()), np.zeros(np.shape(start))
     header, turns = {"weight": 1 / 3, "seconds": 0.1, "round": 1}, 5 if array.size > 1e5 else 200
     sent = wire.encode(header, {"model": array})
-    letter = wire.decode(sent)
+    packet = wire.decode(sent)
     encoding = timed(lambda: wire.encode(header, {"model": array}), turns)
     decoding = timed(lambda: wire.decode(sent), turns)
-    checking = timed(lambda: validate.message(letter, shapes.message, 1 / 3, None), turns)
+    checking = timed(lambda: validate.message(packet, shapes.message, 1 / 3, None), turns)
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "hub", study)
-        saving = timed(lambda: ledger.save(1, {"model": array}, {"merged": {}, "refused": {}, "setup": None}), 5)
+        progress = {"round": 1, "merged": {}, "refused": {}, "setup": {}, "measures": {}}
+        saving = timed(lambda: ledger.save({"model": array}, progress), 5)
         ledger.close()
     count = len(SITES)  # the hub writes and reads a message for each site; sites do theirs side by side
     found = {

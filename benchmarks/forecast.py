@@ -23,8 +23,8 @@ import fedpoint as fp
 
 LAB = fp.problems.LinearStream.sample(agents=100, dim=20, spread=0.1, noise=0.01, seed=0)
 JOBS = {
-    "FedAvg, everyone": (lambda s: fp.FedAvg(step=10 * s, local_steps=10, normalise=True), None),
-    "FedAvg, 10 of 100": (lambda s: fp.FedAvg(step=10 * s, local_steps=10, normalise=True), 10),
+    "FedAvg, everyone": (lambda s: fp.FedAvg(step=s, local_steps=10), None),
+    "FedAvg, 10 of 100": (lambda s: fp.FedAvg(step=s, local_steps=10), 10),
     "SCAFFOLD, 10 of 100": (lambda s: fp.Scaffold(step=s, local_steps=10), 10),
     "Scaffnew, H = 10": (lambda s: fp.Scaffnew(step=s, local_steps=10), None),
 }
@@ -32,7 +32,7 @@ JOBS = {
 
 def once(make, step: float, participation) -> tuple[float, fp.Forecast]:
     begun = time.perf_counter()
-    f = fp.forecast(make(step), LAB, participation)
+    f = fp.forecast(make(step), LAB, participation=participation)
     _ = f.limit, f.rate, f.rate_ms, f.floor
     return time.perf_counter() - begun, f
 
