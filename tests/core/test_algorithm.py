@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.core.algorithm import CATALOGUE, find, samples_per_round
+from fedpoint.algorithms import CATALOGUE
+from fedpoint.core.algorithm import find, samples_per_round
 
 
 def quad(agents=3):

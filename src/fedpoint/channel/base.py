@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
 from fedpoint.core.record import Record
+from fedpoint.core.types import Message, State, Tree
 
 if TYPE_CHECKING:
     from fedpoint.core.agent import Agent
-
-Message = Any  # a tree of arrays, as the method's `local` returns it
-Memory = Any  # what a channel keeps at an agent
 
 
 class Hub(NamedTuple):
     """What a channel may know where messages were gathered."""
 
     luck: Row  # the hub's own randomness of this round
-    round: Any
-    largest: Any  # the largest weight of a message in the inbox's mean
+    round: Array
+    largest: Array  # the largest weight of a message in the inbox's mean
 
 
 class Channel(Record):
@@ -35,19 +34,19 @@ class Channel(Record):
 
     lossless = True  # False: what arrives differs from what was sent by more than rounding
 
-    def init(self, message: Message) -> Memory:
+    def init(self, message: Message) -> State:
         """What the channel keeps at an agent before the first round."""
         return ()
 
-    def encode(self, message: Message, memory: Memory, agent: Agent) -> tuple[Any, Memory]:
+    def encode(self, message: Message, memory: State, agent: Agent) -> tuple[Tree, State]:
         """What is sent, and what is kept."""
         return message, memory
 
-    def decode(self, code: Any, like: Message) -> Message:
+    def decode(self, code: Tree, like: Message) -> Message:
         """What arrives, built as `like`."""
         return code
 
-    def owed(self, memory: Memory, like: Message) -> Message | None:
+    def owed(self, memory: State, like: Message) -> Message | None:
         """What was held back and will be sent later (error feedback); None: nothing ever is."""
         return None
 
@@ -72,7 +71,7 @@ class Channel(Record):
         return type(self) is Channel
 
 
-def credited(channel: Channel, message: Message, code: Any, before: Memory, after: Memory) -> Message:
+def credited(channel: Channel, message: Message, code: Tree, before: State, after: State) -> Message:
     """What an agent may count as heard: what arrives, and what is owed more than before."""
     arrived = channel.decode(code, message)
     old, new = channel.owed(before, message), channel.owed(after, message)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from fedpoint.core.inbox import Inbox, gather
 from fedpoint.core.record import Record
+from fedpoint.core.types import Message
 
 
 class Gather(Record):
@@ -21,7 +20,7 @@ class Gather(Record):
         """A middle of messages (L, ...) with weights (L,) that sum to one where anybody is heard; zero: not heard."""
         return jnp.tensordot(weights.astype(messages.dtype), messages, 1)
 
-    def inbox(self, messages: Any, weights: Array, shares: Array) -> Inbox:
+    def inbox(self, messages: Message, weights: Array, shares: Array) -> Inbox:
         """What the hub hears: the middle, with the weight and the mass of all who were heard."""
         dtype = jnp.result_type(*jax.tree.leaves(messages))
         weight, mass = weights.sum().astype(dtype), shares.sum().astype(dtype)
@@ -40,7 +39,7 @@ class WeightedSums(Gather):
 
     conserves = True
 
-    def inbox(self, messages: Any, weights: Array, shares: Array) -> Inbox:
+    def inbox(self, messages: Message, weights: Array, shares: Array) -> Inbox:
         return gather(messages, weights, shares)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from fedpoint.channel.base import Channel, Memory, Message
+from fedpoint.channel.base import Channel
 from fedpoint.core.agent import Agent
+from fedpoint.core.types import Message, State, Tree
 
 
 class HalfPrecision(Channel):
@@ -24,13 +24,13 @@ class HalfPrecision(Channel):
 
     bits_of_mantissa: int = 11
 
-    def _dtype(self) -> Any:
-        return jnp.float16 if self.bits_of_mantissa == 11 else jnp.bfloat16
+    def _dtype(self) -> np.dtype:
+        return jnp.dtype(jnp.float16 if self.bits_of_mantissa == 11 else jnp.bfloat16)
 
-    def encode(self, message: Message, memory: Memory, agent: Agent) -> tuple[Any, Memory]:
+    def encode(self, message: Message, memory: State, agent: Agent) -> tuple[Tree, State]:
         return jax.tree.map(lambda a: a.astype(self._dtype()) if _real(a) else a, message), memory
 
-    def decode(self, code: Any, like: Message) -> Message:
+    def decode(self, code: Tree, like: Message) -> Message:
         return jax.tree.map(lambda c, a: c.astype(a.dtype), code, like)
 
     def bits(self, message: Message) -> float:
@@ -38,5 +38,5 @@ class HalfPrecision(Channel):
         return float(sum((16 if _real(a) else 8 * np.dtype(a.dtype).itemsize) * int(np.prod(a.shape)) for a in leaves))
 
 
-def _real(a: Any) -> bool:
+def _real(a: Array) -> bool:
     return jnp.issubdtype(a.dtype, jnp.floating)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
 from fedpoint.core.record import PerAgent, Record, owner_of, untouched, values_of, with_leaves
-from fedpoint.core.steps import Epochs, StepSchedule, most_steps
+from fedpoint.core.steps import Epochs, LocalSteps, Step, StepSchedule, most_steps
+from fedpoint.core.types import Form, Message, Model, Number, Setting, State
 
 if TYPE_CHECKING:  # asked, not known: these lie above
     from fedpoint.core.agent import Agent
@@ -73,31 +74,30 @@ class Card:
 
 CATALOGUE: dict[str, Card] = {}  # by name; complete once `fedpoint.algorithms` is imported
 
-Model = Any  # one array, or a `Vector` around the user's tree: it has the arithmetic of an array
-State = Any  # what an algorithm chooses to keep: a tree of arrays
+Bindable = TypeVar("Bindable", bound=Record)
 
 
-def positive(*, default: Any = dataclasses.MISSING, per_agent: bool = False, scheduled: bool = False) -> Any:
+def positive(*, default: Setting = dataclasses.MISSING, per_agent: bool = False, scheduled: bool = False) -> Setting:
     """A hyper-parameter above zero: a number; where allowed a number per agent, or a schedule of steps."""
     rule = {"low": 0.0, "strict": True, "per_agent": per_agent, "scheduled": scheduled}
     return field(default=default, metadata=rule)
 
 
-def nonnegative(*, default: Any = dataclasses.MISSING, below: float | None = None) -> Any:
+def nonnegative(*, default: Setting = dataclasses.MISSING, below: float | None = None) -> Setting:
     return field(default=default, metadata={"low": 0.0, "strict": False, "below": below, "scheduled": False})
 
 
-def counts(*, default: Any = 1, per_agent: bool = True, least: int = 1) -> Any:
+def counts(*, default: Setting = 1, per_agent: bool = True, least: int = 1) -> Setting:
     """A whole number, such as that of local steps: an int, or also one per agent, `Epochs` or `Stragglers`."""
     return field(default=default, metadata={"low": least, "strict": False, "per_agent": per_agent, "whole": True})
 
 
-def by_agent(*, default: Any = dataclasses.MISSING) -> Any:
+def by_agent(*, default: Setting = dataclasses.MISSING) -> Setting:
     """A hyper-parameter that may be one number per agent."""
     return field(default=default, metadata={"per_agent": True})
 
 
-def check_value(owner: str, name: str, value: Any, rule: Mapping[str, Any]) -> Any:
+def check_value(owner: str, name: str, value: Setting, rule: Mapping[str, Setting]) -> Setting:
     """A hyper-parameter as its field declares it; one clear message where it is out of range."""
     where = f"{owner}: {name}"
     if isinstance(value, Record):
@@ -164,10 +164,10 @@ class Algorithm(Record):
     exact_moments = False  # True: it uses each sample once, so that second moments can be computed from the update
 
     # What a method without such a hyper-parameter has in its place; not fields, which have an annotation.
-    step = cast(Any, None)
-    local_steps = cast(Any, 1)
+    step = cast(Step, None)
+    local_steps = cast(LocalSteps, 1)
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: Setting) -> None:
         own_doc = vars(cls).get("__doc__")  # a dataclass makes one where there is none
         super().__init_subclass__(**options)
         own = vars(cls).get("card")
@@ -203,7 +203,7 @@ class Algorithm(Record):
         """What the hub sends down; `row` is the hub's own randomness of this round."""
         return hub
 
-    def local(self, heard: State, memory: State, agent: Agent) -> tuple[State, State]:
+    def local(self, heard: State, memory: State, agent: Agent) -> tuple[Message, State]:
         """A message and a new memory: the only method that sees data."""
         raise FedpointError(f"{type(self).__name__} lacks the method 'local'")
 
@@ -219,11 +219,11 @@ class Algorithm(Record):
         """The model."""
         return hub
 
-    def hello(self, w: Model) -> State:
+    def hello(self, w: Model) -> Message:
         """Of methods for networks: what neighbours know of a node that has not worked yet."""
         raise FedpointError(f"{type(self).__name__} has at_agents = True and lacks the method 'hello'")
 
-    def acknowledge(self, memory: State, sent: State, credited: State) -> State:
+    def acknowledge(self, memory: State, sent: Message, credited: Message) -> State:
         """A new memory, once it is known what arrived of a message over a lossy channel."""
         return memory
 
@@ -269,7 +269,7 @@ class Algorithm(Record):
             "Take a smaller step."
         )
 
-    def work_of_a_step(self) -> Any:
+    def work_of_a_step(self) -> float | np.ndarray:
         """How many local steps one `step` stands for: those of a round, where they share it."""
         return 1.0
 
@@ -281,7 +281,7 @@ class Algorithm(Record):
         """The same in fewer values, right for a mean over them where fields are gradients."""
         return self.outcomes()
 
-    def given(self, value: Any) -> Self:
+    def given(self, value: Number) -> Self:
         """The method with what `say` draws decided."""
         return self
 
@@ -297,11 +297,11 @@ class Algorithm(Record):
         """Steps change from round to round."""
         return any(isinstance(value, StepSchedule) for value in values_of(self).values())
 
-    def aim(self, problem: Problem, network: Network | None) -> Any:
+    def aim(self, problem: Problem, network: Network | None) -> Model | None:
         """What a run is after: w*, or on a network a model for each node; None where it is not known."""
         return problem.solution()
 
-    def invariants(self, hub: State, memory: State, p: np.ndarray) -> dict[str, Any]:
+    def invariants(self, hub: State, memory: State, p: np.ndarray) -> dict[str, State]:
         """What a run conserves, by name: arrays that stay zero. Hub and memories lead with the repeats."""
         return {}
 
@@ -309,11 +309,11 @@ class Algorithm(Record):
         """Whether a sum over all agents must stay what it is."""
         return owner_of(type(self), "invariants") is not Algorithm
 
-    def forms(self) -> Mapping[str, Callable]:
+    def forms(self) -> Mapping[str, Form]:
         """Closed forms, by name: functions of (algorithm, problem), or of (algorithm, problem, participation)."""
         return {}
 
-    def closed_forms(self) -> Mapping[str, Callable]:
+    def closed_forms(self) -> Mapping[str, Form]:
         """Those that hold: none where a subclass has changed what they were derived from."""
         return self.forms() if untouched(type(self), "forms", Algorithm) else {}
 
@@ -327,10 +327,10 @@ def samples_per_round(algorithm: Algorithm) -> int | None:
     return None if algorithm.unbounded else algorithm.samples(int(most_steps(algorithm.local_steps).max()))
 
 
-def bind_algorithm(algorithm: Record, problem: Problem) -> Any:
+def bind_algorithm(algorithm: Bindable, problem: Problem) -> Bindable:
     """The algorithm with its per-agent numbers known, at any depth: epochs counted, lengths checked."""
-    changes: dict[str, Any] = {}
-    for f in dataclasses.fields(algorithm):
+    changes: dict[str, Setting] = {}
+    for f in dataclasses.fields(algorithm):  # type: ignore[arg-type]
         value = values_of(algorithm)[f.name]
         if isinstance(value, Epochs):
             value = _epochs(value, problem)

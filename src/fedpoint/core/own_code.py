@@ -84,7 +84,7 @@ def check_arrays(where: str, what: str, came: Tree) -> None:
 def check_like(where: str, what: str, came: Tree, like: Tree) -> None:
     """Refuse a tree that is not built as another, with the same shapes and types of numbers."""
     check_arrays(where, what, came)
-    built = [jax.tree.structure(tree) for tree in (came, like)]
+    built: list[Tree] = [jax.tree.structure(tree) for tree in (came, like)]
     if built[0] != built[1] or list(map(_kind, jax.tree.leaves(came))) != list(map(_kind, jax.tree.leaves(like))):
         raise FedpointError(f"{where} must return {what}, {layout(like)}; got {layout(came)}")
 

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Number, Setting, Tree
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Kind = TypeVar("Kind", bound="Record")
+Built = TypeVar("Built")  # a tree that comes back built as it was
 
 
 def floats(values: ArrayLike) -> np.ndarray:
@@ -33,19 +40,19 @@ def floats(values: ArrayLike) -> np.ndarray:
 class PerAgent(NamedTuple):
     """One number for each agent, in the place of a hyper-parameter: what `experiment.bind()` makes of a list."""
 
-    values: Any  # (K,)
+    values: np.ndarray | jax.Array  # (K,)
 
 
-def _is_per_agent(value: Any) -> bool:
+def _is_per_agent(value: Tree) -> bool:
     return isinstance(value, PerAgent)
 
 
-def split_per_agent(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+def split_per_agent(tree: Built) -> tuple[list[np.ndarray | jax.Array], Callable[[Sequence[Number]], Built]]:
     """The numbers of a tree that each agent has its own of, at any depth; and how one agent's are put back."""
     leaves, structure = jax.tree.flatten(tree, is_leaf=_is_per_agent)
     places = [i for i, leaf in enumerate(leaves) if _is_per_agent(leaf)]
 
-    def put(own: list[Any]) -> Any:
+    def put(own: Sequence[Number]) -> Built:
         filled = list(leaves)
         for place, value in zip(places, own, strict=True):
             filled[place] = value
@@ -54,7 +61,7 @@ def split_per_agent(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     return [leaves[i].values for i in places], put
 
 
-def one_agent(tree: Any, agent: Any) -> Any:
+def one_agent(tree: Built, agent: int | jax.Array) -> Built:
     """A tree as one agent has it."""
     own, put = split_per_agent(tree)
     return put([values[agent] for values in own])
@@ -67,7 +74,7 @@ class Record:
 
     _leaves: ClassVar[tuple[str, ...]] = ()  # of an instance: which fields hold numbers
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: Setting) -> None:
         super().__init_subclass__(**options)
         if "__post_init__" in vars(cls):
             raise FedpointError(f"{cls.__name__}: write check(self) instead of __post_init__; every class's check runs")
@@ -83,8 +90,9 @@ class Record:
         jax.tree_util.register_pytree_node(cls, _flatten, lambda aux, children: _unflatten(cls, aux, children))
 
     def __post_init__(self) -> None:
+        given = values_of(self)
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            object.__setattr__(self, field.name, _as_declared(field, getattr(self, field.name)))
+            object.__setattr__(self, field.name, _as_declared(field, given[field.name]))
         _find_leaves(self)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self)):
             return
@@ -95,15 +103,16 @@ class Record:
         _find_leaves(self)  # a check may have made a number of what was given
 
     def __eq__(self, other: object) -> bool:
-        if type(self) is not type(other):
+        if not isinstance(other, Record) or type(self) is not type(other):
             return False
-        return all(np.array_equal(mine, getattr(other, name)) for name, mine in values_of(self).items())
+        theirs = values_of(other)
+        return all(np.array_equal(mine, theirs[name]) for name, mine in values_of(self).items())
 
     def __hash__(self) -> int:
         children, structure = _flatten(self)  # jax's own hash of a tree leaves out what its nodes hold
         return hash((type(self), structure, *(child for child in children if isinstance(child, Record))))
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: Setting) -> Self:
         """The same with other values in these fields, checked as a new one is."""
         return type(self)(**{**values_of(self), **changes})
 
@@ -112,7 +121,7 @@ def _has_default(field: dataclasses.Field) -> bool:
     return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
-def _as_declared(field: dataclasses.Field, value: Any) -> Any:
+def _as_declared(field: dataclasses.Field, value: Setting) -> Setting:
     """A value as its annotation says: a static 1 and True would share a trace, and 1 and 1.0 would not."""
     kind = field.type.__name__ if isinstance(field.type, type) else str(field.type)
     if kind.startswith("float") and isinstance(value, int | np.integer) and not isinstance(value, bool):
@@ -123,7 +132,7 @@ def _as_declared(field: dataclasses.Field, value: Any) -> Any:
     return np.asarray(value) if several and all(isinstance(v, int | float) for v in value) else value
 
 
-def _is_leaf(value: Any) -> bool:
+def _is_leaf(value: Setting) -> bool:
     if isinstance(value, bool | int | str | bytes | np.bool_ | np.integer) or value is None:
         return False
     if isinstance(value, tuple) and not isinstance(value, PerAgent):
@@ -132,43 +141,47 @@ def _is_leaf(value: Any) -> bool:
     return isinstance(value, float | np.ndarray | np.floating | jax.Array | Record | PerAgent)
 
 
-def _find_leaves(self: Any) -> None:
+def _find_leaves(self: Record) -> None:
     """Note which fields hold numbers: once, so that a tree of placeholders keeps the structure."""
     object.__setattr__(self, "_leaves", tuple(name for name, value in values_of(self).items() if _is_leaf(value)))
 
 
-def _flatten(self: Any) -> tuple[tuple, tuple]:
-    static = tuple((name, value) for name, value in values_of(self).items() if name not in self._leaves)
-    return tuple(getattr(self, name) for name in self._leaves), (self._leaves, static)
+def _flatten(self: Record) -> tuple[tuple[Tree, ...], tuple]:
+    values = values_of(self)
+    static = tuple((name, value) for name, value in values.items() if name not in self._leaves)
+    return tuple(values[name] for name in self._leaves), (self._leaves, static)
 
 
-def _unflatten(cls: type, aux: tuple, children: Sequence[Any]) -> Any:
-    self = object.__new__(cls)
+def _unflatten(cls: type[Kind], aux: tuple, children: Sequence[Tree]) -> Kind:
+    self: Kind = object.__new__(cls)
     leaves, static = aux
     for name, value in (*zip(leaves, children, strict=True), *static, ("_leaves", leaves)):
         object.__setattr__(self, name, value)
     return self
 
 
-def values_of(one: Any) -> dict[str, Any]:
-    """The values of a record's fields, by name."""
-    return {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+def values_of(one: Record | DataclassInstance) -> dict[str, Setting]:
+    """The values of the fields of a record, or of another dataclass, by name."""
+    held = vars(one)
+    return {field.name: held[field.name] for field in dataclasses.fields(one)}  # type: ignore[arg-type]
 
 
-def stack(records: Sequence[Record], swept: tuple[str, ...]) -> Any:
+def stack(records: Sequence[Kind], swept: tuple[str, ...]) -> Kind:
     """Records of one structure as one whose numbers lead with their axis; `swept` fields too, even whole ones."""
     first = records[0]
     leaves = (*first._leaves, *(name for name in swept if name not in first._leaves))
-    values = [jax.tree.map(lambda *a: np.stack(a), *(getattr(r, name) for r in records)) for name in leaves]
-    static = tuple((name, value) for name, value in values_of(first).items() if name not in leaves)
+    held = [values_of(record) for record in records]
+    values = [jax.tree.map(lambda *a: np.stack(a), *(one[name] for one in held)) for name in leaves]
+    static = tuple((name, value) for name, value in held[0].items() if name not in leaves)
     return _unflatten(type(first), (leaves, static), values)
 
 
-def with_leaves(one: Any, values: Mapping[str, Any]) -> Any:
+def with_leaves(one: Kind, values: Mapping[str, Tree]) -> Kind:
     """A record with other values in these fields, which are then traced, whole numbers too; nothing is checked."""
     leaves = (*one._leaves, *(name for name in values if name not in one._leaves))
-    static = tuple((name, value) for name, value in values_of(one).items() if name not in leaves)
-    return _unflatten(type(one), (leaves, static), [values.get(name, getattr(one, name)) for name in leaves])
+    held = {**values_of(one), **values}
+    static = tuple((name, value) for name, value in held.items() if name not in leaves)
+    return _unflatten(type(one), (leaves, static), [held[name] for name in leaves])
 
 
 # What a subclass may replace without changing what its base does. Fields and new names it may have anyway.

@@ -15,6 +15,9 @@ State: TypeAlias = Tree  # what an algorithm keeps: at its hub, or at an agent
 Message: TypeAlias = Tree  # what an agent sends
 Data: TypeAlias = Tree  # rows, samples, or what is prepared of them
 
+Setting: TypeAlias = Any  # the value of a hyper-parameter, or what a field declares of it
+
 Number: TypeAlias = float | int | np.ndarray | Array  # one number, or an array of them; it may be traced
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"  # what TOML and JSON hold
 Function: TypeAlias = Callable[..., Tree]
+Form: TypeAlias = Callable[..., np.ndarray | float | None]  # of algorithm, problem and perhaps participation

@@ -75,7 +75,7 @@ class Vector:
 
 def wrap(model: Tree) -> Model:
     """A model as an algorithm sees it."""
-    return model if isinstance(model, ARRAYS) or isinstance(model, Vector) else Vector(model)
+    return model if isinstance(model, (*ARRAYS, Vector)) else Vector(model)
 
 
 def unwrap(model: Model) -> Tree:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from fedpoint.core.algorithm import Algorithm, Model, Outcomes, State
+from fedpoint.core.algorithm import Algorithm, Outcomes
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
 from fedpoint.core.record import with_leaves
+from fedpoint.core.steps import LocalSteps, Step
+from fedpoint.core.types import Message, Model, Number, State
 
 if TYPE_CHECKING:
     from fedpoint.core.agent import Agent
@@ -43,11 +45,11 @@ class Wrapped(Algorithm):
     # Hyper-parameters that the house asks for.
 
     @property
-    def step(self) -> Any:  # type: ignore[override]
+    def step(self) -> Step:  # type: ignore[override]
         return self.inner.step
 
     @property
-    def local_steps(self) -> Any:  # type: ignore[override]
+    def local_steps(self) -> LocalSteps:  # type: ignore[override]
         return self.inner.local_steps
 
     # The update.
@@ -58,7 +60,7 @@ class Wrapped(Algorithm):
     def say(self, hub: State, row: Row) -> State:
         return self.inner.say(hub, row)
 
-    def local(self, heard: State, memory: State, agent: Agent) -> tuple[State, State]:
+    def local(self, heard: State, memory: State, agent: Agent) -> tuple[Message, State]:
         return self.inner.local(heard, memory, agent)
 
     def combine(self, hub: State, inbox: Inbox) -> State:
@@ -70,10 +72,10 @@ class Wrapped(Algorithm):
     def read(self, hub: State, memory: State) -> Model:
         return self.inner.read(hub, memory)
 
-    def hello(self, w: Model) -> State:
+    def hello(self, w: Model) -> Message:
         return self.inner.hello(w)
 
-    def acknowledge(self, memory: State, sent: State, credited: State) -> State:
+    def acknowledge(self, memory: State, sent: Message, credited: Message) -> State:
         return self.inner.acknowledge(memory, sent, credited)
 
     def base(self, heard: State) -> Model:
@@ -115,7 +117,7 @@ class Wrapped(Algorithm):
     def gradient_outcomes(self) -> Outcomes | None:
         return self.inner.gradient_outcomes()
 
-    def given(self, value: Any) -> Self:
+    def given(self, value: Number) -> Self:
         return with_leaves(self, {"inner": self.inner.given(value)})
 
     def adaptive(self) -> bool:
@@ -127,16 +129,16 @@ class Wrapped(Algorithm):
     def scheduled(self) -> bool:
         return self.inner.scheduled()
 
-    def aim(self, problem: Problem, network: Network | None) -> Any:
+    def aim(self, problem: Problem, network: Network | None) -> Model | None:
         return self.inner.aim(problem, network)
 
     def advice(self, problem: Problem, network: Network | None, exact: bool) -> str:
         return self.inner.advice(problem, network, exact)
 
-    def work_of_a_step(self) -> Any:
+    def work_of_a_step(self) -> float | np.ndarray:
         return self.inner.work_of_a_step()
 
-    def invariants(self, hub: State, memory: State, p: np.ndarray) -> dict[str, Any]:
+    def invariants(self, hub: State, memory: State, p: np.ndarray) -> dict[str, State]:
         return self.inner.invariants(hub, memory, p)
 
     def conserves_a_sum(self) -> bool:
