@@ -10,7 +10,7 @@ from fedpoint.cli.progress import Watch
 from fedpoint.config import read
 from fedpoint.config.runner import perform, reopen
 from fedpoint.core.errors import FedpointError
-from fedpoint.engine import session
+from fedpoint.engine import base
 from fedpoint.store import disk
 from fedpoint.store import folder as folders
 from fedpoint.store import writer as store
@@ -23,7 +23,7 @@ SHORT = 17  # rounds: segments of 1, 8, 4, 2, 1, 1 without patience, and a commi
 def hurry(monkeypatch):
     monkeypatch.setattr(store, "PERIOD", 0.0)
     monkeypatch.setattr(store, "SHARE", float("inf"), raising=False)
-    monkeypatch.setattr(session, "PATIENCE", 0.0)
+    monkeypatch.setattr(base, "PATIENCE", 0.0)
     monkeypatch.setattr(folders, "MAX_RECORD_FILES", 3)
 
 

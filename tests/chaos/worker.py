@@ -14,11 +14,11 @@ from disk_steps import every_step
 
 
 def hurry(patience):
-    from fedpoint.engine import session
+    from fedpoint.engine import base
     from fedpoint.store import folder
     from fedpoint.store import writer as store
 
-    store.PERIOD, store.SHARE, session.PATIENCE, folder.MAX_RECORD_FILES = 4 * patience, float("inf"), patience, 8
+    store.PERIOD, store.SHARE, base.PATIENCE, folder.MAX_RECORD_FILES = 4 * patience, float("inf"), patience, 8
 
 
 def main(step, *arguments):

@@ -131,13 +131,13 @@ def test_every_agent_has_one_process_and_its_block_does_not_depend_on_it(agents,
     for i in range(processes):
         part = blocks.part(i)
         assert part.first == blocks.bounds[i] == part.edges[0]
-        for b in range(part.count):
+        for b in range(part.blocks):
             block = blocks.begins[i] + b
             inside = np.arange(part.edges[b], part.edges[b + 1])
             assert (inside * BLOCKS // agents == block).all()
             held += inside.tolist()
         assert blocks.bounds[i + 1] > blocks.bounds[i]  # nobody is idle
-        assert (part.edges[part.count :] == blocks.bounds[i + 1]).all()
+        assert (part.edges[part.blocks :] == blocks.bounds[i + 1]).all()
     assert held == list(range(agents))
 
 

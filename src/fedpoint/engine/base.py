@@ -17,7 +17,7 @@ import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.types import Data, Model, State, Tree
+from fedpoint.core.types import Data, Model, Plain, State, Tree
 from fedpoint.engine.state import Records, RunState, Traffic
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.problems.base import Problem
@@ -60,7 +60,7 @@ class Engine(ABC):
     """
 
     sums: str | None = None
-    stated: Mapping[str, object] | None = None
+    stated: Mapping[str, Plain] | None = None
     solution: Model | None = None  # what models are compared with
 
     def __init__(self, experiment: Experiment, every: int) -> None:

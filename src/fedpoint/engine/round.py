@@ -15,7 +15,7 @@ from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.inbox import Inbox, hear_one, nothing_heard
 from fedpoint.core.random import Key, Row, Stream
-from fedpoint.core.record import PerAgent, split_per_agent
+from fedpoint.core.record import split_per_agent
 from fedpoint.core.types import Data, Function, Message, Model, Number, State, Tree
 from fedpoint.core.vector import take, where, write
 from fedpoint.engine.cluster.fence import separate
@@ -59,7 +59,7 @@ class Task(NamedTuple):
     agent: Array  # its number
     own: Data
     kept: tuple[State, State]  # memories: the method's, the channel's
-    tuned: list[PerAgent]  # its own numbers of the method
+    tuned: list[Array]  # its own numbers of the method
     ahead: Ahead
     share: Array
     said: State  # None: what everybody hears

@@ -13,16 +13,18 @@ import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import tomli_w
 from filelock import FileLock, Timeout
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Plain
 
-Arrays = dict[str, NDArray[Any]]
+Arrays: TypeAlias = dict[str, np.ndarray]
+Table: TypeAlias = dict[str, Any]  # what a file holds, before anybody has checked it
 
 VERSION = 1
 _MANIFEST = "__manifest__"
@@ -118,7 +120,7 @@ def append_line(path: Path, line: bytes) -> None:
             raise
 
 
-def read_json(text: bytes | str) -> Any:
+def read_json(text: bytes | str) -> Plain:
     """The value of a JSON text; a ValueError where it is none, also when it is nested beyond all reason."""
     try:
         return json.loads(text)
@@ -126,20 +128,20 @@ def read_json(text: bytes | str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def read_object(text: bytes | str) -> dict[str, Any]:
+def read_object(text: bytes | str) -> Table:
     value = read_json(text)
     if not isinstance(value, dict):
         raise ValueError("it is not an object")
     return value
 
 
-def read_toml(text: str) -> dict[str, Any]:
+def read_toml(text: str) -> Table:
     """The content of a TOML text; a ValueError where it is none, or none that anybody would write."""
     try:
         content = tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    level: list[Any] = [content]
+    level: list[Table] = [content]
     for _ in range(DEEPEST):
         level = [item for value in level for item in (value.values() if isinstance(value, dict) else value)]
         if any(isinstance(value, int) and value.bit_length() > LONGEST for value in level):
@@ -150,7 +152,7 @@ def read_toml(text: str) -> dict[str, Any]:
     return content
 
 
-def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+def read_lines(path: Path) -> tuple[list[Table], int]:
     """The objects of a JSON Lines file, and its length; both without a last line that a crash cut short."""
     with os_errors(f"read {path}"):
         lines = path.read_bytes().splitlines(keepends=True)
@@ -195,7 +197,7 @@ def take_lock(folder: Path) -> Lock:
     return Lock(folder)
 
 
-def write_npz(path: Path, kind: str, arrays: Arrays, body: Mapping[str, Any]) -> str:
+def write_npz(path: Path, kind: str, arrays: Arrays, body: Mapping[str, object]) -> str:
     """Write arrays with their manifest; returns the SHA-256 of both. Same content, same bytes."""
     manifest = {"format": f"fedpoint-{kind}", "version": VERSION, **body}
     digest = _digest(arrays, manifest)
@@ -208,12 +210,12 @@ def write_npz(path: Path, kind: str, arrays: Arrays, body: Mapping[str, Any]) ->
     return digest
 
 
-def read_npz(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
+def read_npz(path: Path, kind: str) -> tuple[Arrays, Table]:
     try:
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
             length = os.fstat(file.fileno()).st_size
             arrays = {info.filename.removesuffix(".npy"): _array(archive, info, length) for info in archive.infolist()}
-        manifest = read_json(arrays.pop(_MANIFEST).tobytes())
+        manifest = read_object(arrays.pop(_MANIFEST).tobytes())
         found, version, digest = manifest["format"], manifest["version"], manifest.pop("sha256")
     except MemoryError:
         raise
@@ -231,7 +233,7 @@ def read_npz(path: Path, kind: str) -> tuple[Arrays, dict[str, Any]]:
     return arrays, {**manifest, "sha256": digest}
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, length: int) -> NDArray[Any]:
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, length: int) -> np.ndarray:
     """One array of an npz file. What it says of its size is checked before memory is taken."""
     if info.compress_type != zipfile.ZIP_STORED or info.file_size > length:
         raise ValueError(f"{info.filename} is packed, or larger than its file")
@@ -269,7 +271,7 @@ def checked(arrays: Mapping[str, ArrayLike], where: str) -> Arrays:
     return result
 
 
-def plain(value: Any, where: str, drop_none: bool = False) -> Any:
+def plain(value: object, where: str, drop_none: bool = False) -> Any:
     """The value in plain JSON types; without None, which TOML does not have, if `drop_none`."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -285,7 +287,7 @@ def plain(value: Any, where: str, drop_none: bool = False) -> Any:
     raise FedpointError(f"{where} is a {type(value).__name__}; use text, numbers, booleans, lists and dicts")
 
 
-def to_toml(config: Mapping[str, Any]) -> bytes:
+def to_toml(config: Mapping[str, object]) -> bytes:
     try:
         data = tomli_w.dumps(config).encode()
         if canonical(tomllib.loads(data.decode())) == canonical(config):
@@ -296,11 +298,11 @@ def to_toml(config: Mapping[str, Any]) -> bytes:
     raise FedpointError(f"the config cannot be written as TOML: {problem}; simplify it")
 
 
-def canonical(value: Any) -> bytes:
+def canonical(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _digest(arrays: Arrays, manifest: Mapping[str, Any]) -> str:
+def _digest(arrays: Arrays, manifest: Mapping[str, object]) -> str:
     sha = hashlib.sha256(canonical(manifest))
     for name, array in sorted(arrays.items()):
         sha.update(canonical([name, array.dtype.str, array.shape]))

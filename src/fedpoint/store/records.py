@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
 from fedpoint.core.describe import named
+from fedpoint.core.types import Model, Plain
+from fedpoint.store.disk import Table
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Place:
     """A folder to be made, with the content of the file that its run comes from."""
 
     path: Path
-    experiment: Mapping[str, Any] = field(default_factory=dict)
+    experiment: Mapping[str, Plain] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: str | Path | Place) -> Place:
@@ -33,7 +34,7 @@ class Measures:
     losses_every: int | None = None  # rounds between evaluations of the loss, each a pass over all data
 
     @classmethod
-    def of(cls, meta: Mapping[str, Any], records: Mapping[str, np.ndarray]) -> Measures:
+    def of(cls, meta: Table, records: Mapping[str, np.ndarray]) -> Measures:
         """As a folder has it; folders of before have evaluated whatever is in their records."""
         told = meta.get("measures")
         if told is None:
@@ -50,7 +51,7 @@ class RoundRecords:
     """
 
     rounds: np.ndarray
-    model: Any
+    model: Model
     used: np.ndarray
     metrics: dict[str, np.ndarray] = field(default_factory=dict)
     error: np.ndarray | None = None
@@ -77,7 +78,7 @@ class RoundRecords:
         return self._map(lambda a: a[:, -1:], self.rounds[-1:])
 
     @property
-    def last(self) -> Any:
+    def last(self) -> Model:
         """The models recorded last, (repeats, ...)."""
         return jax.tree.map(lambda a: a[:, -1], self.model)
 

@@ -7,14 +7,16 @@ import datetime
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TypeAlias
 
 import jax
 import numpy as np
 
 from fedpoint.core.errors import Diverged, FedpointError
+from fedpoint.core.types import Model
 from fedpoint.engine.base import Engine
 from fedpoint.engine.session import flatten
 from fedpoint.store.export import layout_of, use_of
@@ -24,6 +26,7 @@ from fedpoint.store.statement import statement, versions
 
 PERIOD = 2.0  # seconds from one commit to the next, at least
 SHARE = 0.1  # of the time that goes into commits, at most
+Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 MODEL = "model.npz"  # in the folder of a finished run: the first repeat's model, for `fedpoint predict`
 
 
@@ -113,7 +116,7 @@ class Store:
             raise FedpointError(f"{self.path} is not open for writing")
         return self._handle
 
-    def _event(self, event: str, round: int | None, **rest: Any) -> None:
+    def _event(self, event: str, round: int | None, **rest: object) -> None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         self._open_handle.append_event({"time": now, "event": event, "round": round, **rest})
 
@@ -155,7 +158,9 @@ class Store:
         self._rows, self.round, self._last = [], session.round, time.monotonic()
         self._took = self._last - begun
 
-    def finish(self, session: Engine, model: Any, manifest: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+    def finish(
+        self, session: Engine, model: Model, manifest: Mapping[str, object], summary: Mapping[str, object]
+    ) -> None:
         """The end: the first repeat's model, and the summary."""
         export_model(self.path / MODEL, flatten(model), manifest)
         self._open_handle.finish(summary)
@@ -167,7 +172,7 @@ class _Interrupt:
 
     def __init__(self) -> None:
         self.asked = False
-        self._before: Any = None
+        self._before: Handler = None
 
     def __enter__(self) -> None:
         self.asked = False
@@ -175,14 +180,14 @@ class _Interrupt:
         if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._before = signal.signal(signal.SIGINT, self._note)
 
-    def __exit__(self, kind: Any, *_: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         self._before = None
         if self.asked and kind is None:  # asked for in the last segment: the end is on disk
             raise KeyboardInterrupt
 
-    def _note(self, *_: Any) -> None:
+    def _note(self, *_: object) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True

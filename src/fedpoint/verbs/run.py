@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
-
-import jax
-import numpy as np
+from typing import TYPE_CHECKING, Unpack
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError, check_count
+from fedpoint.core.types import Data
 from fedpoint.engine.base import Callback, Stop
 from fedpoint.engine.session import Session
-from fedpoint.experiment import checks
-from fedpoint.experiment.experiment import HISTORY_BYTES, Experiment, Options
+from fedpoint.experiment.experiment import Experiment, Options
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
 from fedpoint.results.follow import Following
@@ -23,8 +19,6 @@ from fedpoint.results.run import Run, begin, drive
 from fedpoint.store.records import Measures, Place
 
 if TYPE_CHECKING:
-    from fedpoint.graphs.network import Network
-    from fedpoint.timing.base import Timing
     from fedpoint.verbs.processes.supervisor import Processes
 
 
@@ -46,7 +40,7 @@ def run(
     *,
     folder: str | Path | Place | None = None,
     losses_every: int | None = None,
-    evaluate: Any = None,
+    evaluate: Data = None,
     stop: Stop | None = None,
     callbacks: Callback | Iterable[Callback | Following] = (),
     processes: int | Processes | None = None,
@@ -83,9 +77,8 @@ def run(
         from fedpoint.engine.any_model import AnyModelSession
 
         # Models are gone after their round: their losses are recorded with what they say.
-        return drive(
-            begin(AnyModelSession(experiment, rounds), Measures(losses_every=1)), rounds, stop, given, evaluate
-        )
+        fitted = begin(AnyModelSession(experiment, rounds), Measures(losses_every=1))
+        return drive(fitted, rounds, stop, given, evaluate)
     if losses_every is not None and not experiment.problem.has_loss:
         raise FedpointError("losses_every= needs a problem with losses: the field of this one is not a gradient")
     if processes is not None:
@@ -93,7 +86,8 @@ def run(
 
         if experiment.metrics or losses_every is not None:
             raise FedpointError("metrics= and losses_every= are not for several processes: none of them has all agents")
-        return run_on(processes, experiment, Goal(rounds, stop, evaluate), folder, given)
+        # None where the driver is on another host: whoever starts it there knows.
+        return run_on(processes, experiment, Goal(rounds, stop, evaluate), folder, given)  # type: ignore[return-value]
     session = Session(experiment.bind(), experiment.every(rounds))
     errors = folder is not None and (stop is not None or bool(given) or session.knows_solution)
     begun = begin(session, Measures(errors, losses_every))
@@ -108,36 +102,3 @@ def _check_any_model(experiment: Experiment, **given: object) -> None:
     for name, value in {**given, "metrics": experiment.metrics or None}.items():
         if value is not None:
             raise FedpointError(f"{name}= is not for models that only fit and predict: leave it out")
-
-
-# For verbs that do not take an experiment yet; they go with the last of these.
-
-__all__ = ["Run", "as_experiment", "begin", "drive", "run"]
-
-
-def check_inputs(algorithm: Any, problem: Any, seed: Any) -> None:
-    if not isinstance(algorithm, Algorithm):
-        raise FedpointError(f"the algorithm must be an object such as fp.FedAvg(step=0.1), got {algorithm!r}")
-    if not isinstance(problem, Problem):
-        raise FedpointError(f"the problem must be one of fp.problems, or your own fp.problems.Problem; got {problem!r}")
-    checks.check_seed(seed)
-
-
-def check_network(network: Any, problem: Problem | AnyModel) -> Network | None:
-    return checks.check_network(network, problem.names)
-
-
-def check_schedule(participation: Any, schedule: Any, network: Network | None) -> Timing:
-    return checks.check_timing(participation, schedule, network is not None)
-
-
-def check_start(problem: Problem, start: Any, network: Network | None = None) -> Any:
-    return checks.check_start(problem, start, None if network is None else network.nodes)
-
-
-def choose_every(record_every: int | None, rounds: int, repeats: int, model: Any) -> int:
-    if record_every is not None:
-        check_count("record_every", record_every, 1)
-        return int(record_every)
-    size = sum(np.asarray(a).nbytes for a in jax.tree.leaves(model)) * repeats * (rounds + 1)
-    return max(1, math.ceil(size / HISTORY_BYTES))

@@ -24,7 +24,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK
 from fedpoint.core.record import PerAgent, split_per_agent
-from fedpoint.core.types import Model, Tree
+from fedpoint.core.types import Model, Plain, Tree
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.engine.cluster.blocks import AXIS, Blocks, GraphInBlocks, StarInBlocks
 from fedpoint.engine.cpu.tuning import programs
@@ -46,7 +46,7 @@ WAIT = 10.0  # seconds between two looks at whether the driver is still there
 class Known(NamedTuple):
     """What takes all data to find out: whoever has them says it, and no process reads the others' agents."""
 
-    stated: Mapping[str, object]  # about the problem, in the run's folder
+    stated: Mapping[str, Plain]  # about the problem, in the run's folder
     solution: Model
 
 
@@ -174,8 +174,9 @@ class ClusterSession(Session):
             self.halo = share_out(self.network, blocks.bounds, process)
             wires = self.halo.wires
         per_agent, put = split_per_agent(inputs.algorithm)
+        numbers: list[Tree] = [PerAgent(self._rows(a)) for a in per_agent]
         local = inputs._replace(
-            algorithm=put([PerAgent(self._rows(a)) for a in per_agent]),
+            algorithm=put(numbers),
             own=jax.tree.map(self._padded, own),
             common=common,
             wires=wires,

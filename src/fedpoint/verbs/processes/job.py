@@ -21,10 +21,12 @@ import tempfile
 import threading
 import traceback
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias
 
 import numpy as np
 
@@ -32,11 +34,14 @@ from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.store.disk import os_errors
 
 if TYPE_CHECKING:  # a new process first sees to its place, and then loads JAX
+    from fedpoint.core.types import Data
     from fedpoint.engine.base import Progress, Stop
     from fedpoint.engine.cluster.session import ClusterSession, Group, Known
     from fedpoint.experiment.experiment import Experiment
     from fedpoint.store.records import Place
 
+Word: TypeAlias = dict[str, str | int | float]  # what a process says
+Slot: TypeAlias = tuple[int, str, tuple[int, ...]]  # where an array lies in the file, its kind and its shape
 MAPPED = 1 << 12  # bytes of an array, from which it goes through the file
 ALIGNED = 64  # bytes: where an array may begin
 PULSE = 0.5  # seconds between two signs of life
@@ -50,7 +55,7 @@ class Goal:
 
     rounds: int
     stop: Stop | None = None
-    evaluate: Any = None
+    evaluate: Data = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,12 @@ class Seat:
     patience: float  # seconds to wait for the others at the start
 
 
+class Descriptor(Protocol):
+    """A file's number on its way to another process."""
+
+    def detach(self) -> int: ...
+
+
 class Nameless:
     """A file without a name, which goes to processes as it is open here."""
 
@@ -88,7 +99,7 @@ class Nameless:
         self.number = number
         weakref.finalize(self, os.close, number)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[Descriptor], Nameless], tuple[Descriptor]]:
         return _reopened, (DupFd(self.number),)
 
     def bytes(self) -> np.ndarray:
@@ -98,18 +109,19 @@ class Nameless:
         return np.frombuffer(mmap.mmap(self.number, 0, access=mmap.ACCESS_READ), np.uint8)
 
 
-def _reopened(handle: Any) -> Nameless:
+def _reopened(handle: Descriptor) -> Nameless:
     return Nameless(handle.detach())
 
 
 class _Pack(pickle.Pickler):
     """Arrays go into one file, one after the other; the rest into the stream."""
 
-    def __init__(self, stream: io.BytesIO, file: Any):
+    def __init__(self, stream: io.BytesIO, file: BinaryIO):
         super().__init__(stream, protocol=5)
-        self.file, self.kept = file, {}  # type: ignore[var-annotated]
+        self.file = file
+        self.kept: dict[int, tuple[Slot, np.ndarray]] = {}
 
-    def persistent_id(self, value: Any) -> Any:
+    def persistent_id(self, value: object) -> Slot | None:
         if not isinstance(value, np.ndarray) or value.nbytes < MAPPED or value.dtype.hasobject:
             return None
         if id(value) not in self.kept:
@@ -124,7 +136,7 @@ class _Unpack(pickle.Unpickler):
         super().__init__(stream)
         self.bytes = arrays.bytes()
 
-    def persistent_load(self, name: Any) -> Any:
+    def persistent_load(self, name: Slot) -> np.ndarray:
         place, dtype, shape = name
         return np.ndarray(shape, dtype, self.bytes, place)
 
@@ -149,14 +161,14 @@ def unpack(packed: bytes, arrays: Nameless) -> Job:
     return _Unpack(io.BytesIO(packed), arrays).load()
 
 
-def digest(*facts: Any) -> str:
+def digest(*facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class Line:
     """To the supervisor: what this process does, and how it ends."""
 
-    def __init__(self, connection: Any):
+    def __init__(self, connection: Connection):
         self.connection, self.doing = connection, "starting"
         self.steps = 0  # how many things it has begun
         self.lock = threading.Lock()
@@ -174,7 +186,7 @@ class Line:
     def beat(self, doing: str) -> None:
         self.doing, self.steps = doing, self.steps + 1
 
-    def send(self, word: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> None:
+    def send(self, word: Word, arrays: dict[str, np.ndarray] | None = None) -> None:
         try:
             with self.lock:
                 self.connection.send_bytes(json.dumps(word).encode())
@@ -186,7 +198,7 @@ class Line:
             os._exit(1)
 
 
-def work(packed: bytes, arrays: Nameless, seat: Seat, connection: Any, parent: int, log: Nameless) -> None:
+def work(packed: bytes, arrays: Nameless, seat: Seat, connection: Connection, parent: int, log: Nameless) -> None:
     """The whole life of a process."""
     _alone(parent, log, driver=seat.process == 0)
     line = Line(connection)
@@ -221,7 +233,7 @@ def _alone(parent: int, log: Nameless, driver: bool) -> None:
         os.dup2(log.number, stream)
 
 
-def _work(packed: bytes, arrays: Nameless, seat: Seat, line: Line) -> dict[str, Any]:
+def _work(packed: bytes, arrays: Nameless, seat: Seat, line: Line) -> Word:
     group = _join(seat, line)
     job = unpack(packed, arrays)
     _agree(group, job.digest)
@@ -298,6 +310,7 @@ def _agree(group: Group, digest: str) -> None:
         return
     from fedpoint.store.statement import versions
 
+    assert group.client is not None
     group.beat("comparing versions and experiments")
     group.client.key_value_set(f"hello/{group.process}", json.dumps({**versions(), "experiment": digest}))
     said = [group.client.blocking_key_value_get(f"hello/{i}", LINK * 1000) for i in range(group.processes)]
@@ -337,8 +350,8 @@ def _drive(job: Job, group: Group, line: Line) -> None:
         arrays = {} if progress.error is None else {"error": progress.error}
         if job.models:
             arrays |= {f"model{name}": a for name, a in flatten(progress.model).items()}
-        word = {"is": "progress", "round": progress.round, "rounds": progress.rounds}
-        line.send(word | {"seconds": progress.seconds, "rate": progress.rate}, arrays)
+        word: Word = {"is": "progress", "round": progress.round, "rounds": progress.rounds}
+        line.send({**word, "seconds": progress.seconds, "rate": progress.rate}, arrays)
 
     asked, goal, path = job.experiment, job.goal, job.place.path
     if (path / "run.json").exists():

@@ -7,9 +7,9 @@ import tempfile
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import jax
+import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.engine.base import Callback, Progress
@@ -17,10 +17,11 @@ from fedpoint.engine.cluster.session import Known
 from fedpoint.experiment.describe import facts_of
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.results.follow import Following
+from fedpoint.results.run import Run
 from fedpoint.store.folder import RunFolder
 from fedpoint.store.records import Place
 from fedpoint.verbs.load import LoadedRun, Origin
-from fedpoint.verbs.processes.job import Goal, Job, digest
+from fedpoint.verbs.processes.job import Goal, Job, Word, digest
 from fedpoint.verbs.processes.supervisor import Ended, Processes, as_processes, check_processes, supervise
 
 
@@ -30,7 +31,7 @@ def run_on(
     goal: Goal,
     folder: str | Path | Place | None,
     callbacks: Callback | Iterable[Callback | Following],
-) -> Any:
+) -> Run | None:
     """The run, or None where the driver is on another host."""
     given, problem = as_processes(processes), experiment.problem
     check_processes(given, problem.agents)
@@ -51,12 +52,12 @@ def run_on(
     # Built from a file, the problem is nobody else's.
     job = Job(asked, goal, place, given.fast_reduce, same, known, given_up=bool(content), models=bool(told))
 
-    def tell(word: dict[str, Any], arrays: dict[str, Any]) -> None:
+    def tell(word: Word, arrays: dict[str, np.ndarray]) -> None:
         leaves = [a for name, a in arrays.items() if name.startswith("model")]
         current = jax.tree.unflatten(jax.tree.structure(asked.start_model), leaves) if leaves else None
-        said = {name: word[name] for name in ("round", "rounds", "seconds", "rate")}
+        at, spent = (int(word["round"]), int(word["rounds"])), (float(word["seconds"]), float(word["rate"]))
         for callback in told:
-            callback(Progress(**said, model=current, error=arrays.get("error")))
+            callback(Progress(*at, *spent, current, arrays.get("error")))
 
     resume = f"fedpoint resume {place.path} --processes {given.count}"
     if not content:

@@ -16,14 +16,17 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import TypeAlias
 
 import numpy as np
 
 from fedpoint.core.errors import Diverged, FedpointError, Recovered
 from fedpoint.core.record import Record
-from fedpoint.verbs.processes.job import JOINING, Job, Nameless, Seat, pack, unpack, work
+from fedpoint.verbs.processes.job import JOINING, Job, Nameless, Seat, Word, pack, unpack, work
 
+Tell: TypeAlias = Callable[[Word, dict[str, np.ndarray]], None]  # progress: numbers, and arrays by name
 SILENCE = 30.0  # seconds without a sign of life, after which a process counts as stuck
 START = 180.0  # the same until the first sign: Python has to load everything
 GRACE = 3.0  # seconds for the others to say what they have to, when one has ended
@@ -52,7 +55,7 @@ class Processes(Record):
     watchdog: float = 600.0
     patience: float = 120.0
 
-    def check(self):
+    def check(self) -> None:
         if isinstance(self.count, bool) or not isinstance(self.count, int | np.integer) or self.count < 1:
             raise FedpointError(f"processes must be a whole number, at least 1; got {self.count!r}")
         if (self.coordinator is None) != (self.process is None):
@@ -68,8 +71,7 @@ class Processes(Record):
 
     def summing(self, fast: bool) -> Processes:
         """The same with sums as a run was begun with."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Processes(**{**values, "fast_reduce": fast})
+        return self.replace(fast_reduce=fast)
 
     @property
     def here(self) -> list[int]:
@@ -81,7 +83,7 @@ class Processes(Record):
         return 0 in self.here
 
 
-def as_processes(value: Any) -> Processes:
+def as_processes(value: int | Processes) -> Processes:
     return value if isinstance(value, Processes) else Processes(value)
 
 
@@ -103,20 +105,20 @@ class Lost(Exception):
 @dataclass
 class Child:
     number: int
-    process: Any
-    line: Any
+    process: BaseProcess
+    line: Connection
     log: Nameless
     doing: str = "starting"
     steps: int = -1
     heard: float = field(default_factory=time.monotonic)  # the last sign of life
     moved: float = field(default_factory=time.monotonic)  # the last thing it began
-    end: dict[str, Any] | None = None
+    end: Word | None = None
 
     def __str__(self) -> str:
         return f"process {self.number} (pid {self.process.pid})"
 
 
-def supervise(job: Job, given: Processes, resume: str, tell: Callable[[dict, dict], Any] = lambda word, arrays: None):
+def supervise(job: Job, given: Processes, resume: str, tell: Tell = lambda word, arrays: None) -> None:
     """The job to its end. `resume` is the command that goes on with it, `tell` gets progress."""
     arrays = Nameless()
     packed = pack(job, arrays)
@@ -175,7 +177,7 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _watch(children: list[Child], job: Job, given: Processes, resume: str, tell: Callable) -> None:
+def _watch(children: list[Child], job: Job, given: Processes, resume: str, tell: Tell) -> None:
     """Until the job has ended, well or not."""
     interrupted = ended = None
     silence = min(SILENCE, given.watchdog)
@@ -185,8 +187,9 @@ def _watch(children: list[Child], job: Job, given: Processes, resume: str, tell:
         except KeyboardInterrupt:
             if interrupted is not None or not given.driver:
                 raise
-            interrupted = time.monotonic()
-            os.kill(children[0].process.pid, signal.SIGINT)
+            interrupted, driver = time.monotonic(), children[0].process.pid
+            assert driver is not None  # it was started
+            os.kill(driver, signal.SIGINT)
         now = time.monotonic()
         over = [child for child in children if child.end is not None or child.process.exitcode is not None]
         if len(over) == len(children) or (ended is not None and now - ended > GRACE):
@@ -204,14 +207,13 @@ def _watch(children: list[Child], job: Job, given: Processes, resume: str, tell:
                 raise _stuck(last, now - last.moved, "has made no progress", job, given, resume)
 
 
-def _listen(children: list[Child], tell: Callable) -> None:
+def _listen(children: list[Child], tell: Tell) -> None:
     """What processes say, for a moment."""
-    open_ = {child.line: child for child in children if child.end is None}
-    for line in multiprocessing.connection.wait(list(open_), timeout=0.2):
-        child = open_[line]
+    said = multiprocessing.connection.wait([child.line for child in children if child.end is None], timeout=0.2)
+    for child in [child for child in children if child.line in said]:
         try:
-            word = json.loads(line.recv_bytes())  # type: ignore[union-attr]
-            arrays = _arrays(line.recv_bytes()) if word["is"] == "progress" else {}  # type: ignore[union-attr]
+            word = json.loads(child.line.recv_bytes())
+            arrays = _arrays(child.line.recv_bytes()) if word["is"] == "progress" else {}
         except (EOFError, OSError):
             child.process.join(GRACE)
             child.end = {"is": "gone"}
@@ -240,7 +242,7 @@ def _conclude(children: list[Child], given: Processes) -> None:
             if end.get("is") != kind:
                 continue
             if kind == "diverged":
-                raise Diverged(end["message"], end["round"])
+                raise Diverged(str(end["message"]), int(end["round"]))
             if kind == "refused":
                 raise FedpointError(end["message"])
             if kind == "interrupted":
