@@ -122,8 +122,7 @@ def test_cite_a_file_and_a_run(cli, toml):
 
 
 def test_cite_a_run_of_ones_own_algorithm(cli):
-    @fedpoint.algorithm
-    class Mine:
+    class Mine(fedpoint.Algorithm):
         step: float
 
         def init(self, w):

@@ -238,12 +238,12 @@ k = 1
     ],
 )
 def test_algorithms(table, algorithm):
-    assert experiment(algorithm=table).members[0].algorithm == algorithm
+    assert experiment(algorithm=table)[0].experiment.algorithm == algorithm
 
 
 def test_an_optax_transformation():
     made = experiment(algorithm={"name": "fedavg", "step": 0.1, "optimiser": {"optax": "trace", "decay": 0.9}})
-    assert hasattr(made.members[0].algorithm.optimiser, "update")
+    assert hasattr(made[0].experiment.algorithm.optimiser, "update")
 
 
 def test_participation(tmp_path):
@@ -266,7 +266,7 @@ def test_participation(tmp_path):
         ({"trace": "trace.csv"}, fp.Answering(fp.Everyone(), trace=trace)),
     ]
     for text, scheme in cases:
-        assert experiment(participation=text).members[0].participation == scheme
+        assert experiment(participation=text)[0].experiment.participation == scheme
 
 
 @pytest.mark.parametrize(
@@ -287,11 +287,12 @@ def test_participation(tmp_path):
 )
 def test_problems(table, kind, agents):
     made = experiment(problem=table)
-    assert type(made.problem) is kind and made.problem.agents == agents
+    problem = made[0].experiment.problem
+    assert type(problem) is kind and problem.agents == agents
     again = parse(made.content, "again")  # the content of a folder makes the same problem
     assert again.content == made.content
-    assert again.problem.weights.tobytes() == made.problem.weights.tobytes()
-    assert (made.held_out is not None) == (table["kind"] == "digits")
+    assert again[0].experiment.problem.weights.tobytes() == problem.weights.tobytes()
+    assert (made[0].held_out is not None) == (table["kind"] == "digits")
 
 
 def test_lists_make_a_comparison():
@@ -299,8 +300,8 @@ def test_lists_make_a_comparison():
         algorithm=[{"name": "fedavg", "step": [0.1, 0.2], "local_steps": [1, 5]}, {"name": "fedadam", "step": 0.1}],
         participation=[2, 4],
     )
-    assert made.comparison and len(made.members) == 10
-    assert made.members[0].label == "FedAvg, step=0.1, local_steps=1, Uniform(2)"
-    assert made.members[-1].label == "FedAdam, Uniform(4)"
-    alone = parse(made.members[3].content, "alone")
-    assert not alone.comparison and alone.members[0].algorithm == made.members[3].algorithm
+    assert made.comparison and len(made) == 10
+    assert made[0].name == "FedAvg, step=0.1, local_steps=1, Uniform(2)"
+    assert made[-1].name == "FedAdam, Uniform(4)"
+    alone = parse(made[3].content, "alone")
+    assert not alone.comparison and alone[0].experiment.algorithm == made[3].experiment.algorithm

@@ -39,8 +39,7 @@ def strict(text):
 
 def forecast_of(path, number=0):
     experiment = read(path)
-    member = experiment.members[number]
-    return fp.forecast(member.algorithm, experiment.problem, participation=member.participation)
+    return fp.forecast(experiment[number].experiment)
 
 
 def test_the_text_is_the_librarys(cli, toml):
@@ -56,7 +55,7 @@ def test_json(cli, toml):
     path = toml(BOTH)
     result = cli("forecast", path, "--json", "--target", "1e-3")
     document = strict(result.stdout)
-    assert [d["method"] for d in document["forecasts"]] == [m.label for m in read(path).members]
+    assert [d["method"] for d in document["forecasts"]] == [entry.name for entry in read(path)]
     for number, d in enumerate(document["forecasts"]):
         f = forecast_of(path, number)
         assert d["rate"] == pytest.approx(f.rate) and d["floor"] == pytest.approx(f.floor)

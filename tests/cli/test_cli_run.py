@@ -31,7 +31,7 @@ def problem():
     from fedpoint.config import parse
 
     content = {"problem": {"kind": "quadratic", "agents": 4, "dim": 2, "noise": 0.01}}
-    return parse({**content, "algorithm": {"name": "fedavg", "step": 1}}, "x").problem
+    return parse({**content, "algorithm": {"name": "fedavg", "step": 1}}, "x")[0].experiment.problem
 
 
 def test_a_run_is_that_of_the_library(cli, toml):

@@ -132,16 +132,16 @@ def test_one_file_per_agent_and_partitions():
         Path(f"sites/{name}.csv").write_text(f"x,y\n{rows}\n")
     content = {"problem": table, "algorithm": {"name": "fedavg", "step": 0.1}}
     made = parse(content, "t")
-    assert made.problem.names == ["oslo", "rome"] and made.held_out is None
+    assert made[0].experiment.problem.names == ["oslo", "rome"] and made[0].held_out is None
     # Ridge regression on the pooled rows, the intercept free: x has mean 2, variance 2; y = 1.5 x on average.
-    np.testing.assert_allclose(made.problem.solution(), [1.5 * np.sqrt(2) / 1.5, 3.0])
+    np.testing.assert_allclose(made[0].experiment.problem.solution(), [1.5 * np.sqrt(2) / 1.5, 3.0])
     again = parse(made.content, "again")
     assert again.content == made.content and len(made.content["problem"]["sha256"]) == 64
     Path("sites/bonn.csv").write_text("x,y\n1,2\n")  # the pattern finds it: another problem
     with pytest.raises(Mistakes, match="the data have changed"):
         parse(made.content, "again")
     spread = {**table, "partition": {"kind": "quantity", "agents": 4, "alpha": 1.0}}
-    assert parse({**content, "problem": spread}, "t").problem.agents == 4
+    assert parse({**content, "problem": spread}, "t")[0].experiment.problem.agents == 4
 
 
 @pytest.mark.parametrize(
@@ -177,4 +177,4 @@ def test_a_plan_reads_tables_too():
     from fedpoint.config.plans import read_plan
 
     Path("data/plan.toml").write_text(FILE + textwrap.dedent("[plan]\ntarget = 0.1\n"))
-    assert read_plan("data/plan.toml").problem.agents == read("data/loans.toml").problem.agents == 3
+    assert read_plan("data/plan.toml").problem.agents == read("data/loans.toml")[0].experiment.problem.agents == 3

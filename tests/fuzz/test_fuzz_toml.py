@@ -7,7 +7,8 @@ from fuzz_targets import toml_file
 from hypothesis import HealthCheck, Phase, given, settings
 
 from fedpoint.algorithms import catalogue
-from fedpoint.config import networks, problems, schedules, schemes, values
+from fedpoint.config import networks, problems, schedules, schemes
+from fedpoint.core import describe
 
 HUGE = [10**30, 10**12, 2**63, 2**31, -(10**30), 1e308, -1e308, 1e-320, 5e-324, float("nan"), float("inf")]
 WORDS = [
@@ -25,7 +26,7 @@ WORDS = [
     ),
     *("exponential", "constant", "gaussian", "equal", "trajectory", "random", "same", "trace", "adam", "", "\0", "a"),
 ]
-FORMS = [*values.FORMS, "steps", "scale", "offset", "initial", "factor", "polynomial", "hinge", "work", "law"]
+FORMS = [*describe.FORMS, "steps", "scale", "offset", "initial", "factor", "polynomial", "hinge", "work", "law"]
 usual = st.one_of(st.integers(1, 4), st.floats(0.01, 1), st.sampled_from(WORDS), st.booleans())
 numbers = st.one_of(st.integers(-1, 6), st.floats(0, 2), st.floats(), st.sampled_from(HUGE))
 leaves = st.one_of(usual, usual, numbers, st.text(max_size=3))
@@ -52,8 +53,8 @@ def named(key, kinds, keys_of):
 
 
 networks_ = named("kind", networks.KINDS, lambda kind: networks.KINDS[kind].model_fields)
-schedules_ = named("kind", schedules.KINDS, lambda kind: schedules._names(schedules.KINDS[kind]))
-schemes_ = named("scheme", schemes.INNER, lambda name: [*schemes._names(schemes.INNER[name]), *schemes.AROUND])
+schedules_ = named("kind", schedules.KINDS, lambda kind: schedules.FAMILY.table(schedules.KINDS[kind]).model_fields)
+schemes_ = named("scheme", schemes.INNER, lambda name: schemes.table(schemes.INNER[name]).model_fields)
 problems_ = named("kind", problems.KINDS, lambda kind: problems.KINDS[kind].model_fields)
 methods_ = named("name", catalogue.makers(), lambda name: catalogue.parameters(catalogue.makers()[name]))
 SMALL = {"agents": 3, "dim": 2, "states": 3}

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.engine import base
+from fedpoint.engine.session import Session
 from fedpoint.engine.state import Records
 from fedpoint.results.run import Recorder
 from fedpoint.store import writer as store
@@ -114,7 +114,7 @@ def test_the_losses_are_those_of_the_problem(made):
 
 
 def test_losses_do_not_depend_on_how_records_are_cut(rng):
-    session = SimpleNamespace(problem=quadratic(), network=None, repeats=3)
+    session = Session(fp.Experiment(scaffold(), quadratic(), repeats=3).bind(), 1)
     recorder = Recorder(session, Measures(losses_every=2))
     models, used = rng.standard_normal((3, 200, 2)), np.zeros((3, 200, 3), int)
 

@@ -33,7 +33,7 @@ def _references(name: str) -> list[Reference]:
     if not path.is_dir() and path.suffix != ".toml":
         return of_method(name)
     found: list[Reference] = []
-    for member in read(path / COMPARISON if path.is_dir() else path).members:
-        found += of_method(member.content["algorithm"]["name"])
-        found += of_scheme(describe_record(member.participation or member.schedule))
+    for entry in read(path / COMPARISON if path.is_dir() else path):
+        found += of_method(entry.content["algorithm"]["name"])
+        found += of_scheme(describe_record(entry.experiment.timing))
     return found

@@ -26,31 +26,23 @@ def forecast(file: Path, target: float | None, with_bounds: bool, figure: Path |
 
     experiment = read(file)
     documents: list[dict[str, Any]] = []
-    for number, member in enumerate(experiment.members, 1):
-        content = member.content
-        with busy(f"{member.label} ({number} of {len(experiment.members)})"):
-            f = make(
-                member.algorithm,
-                experiment.problem,
-                participation=member.participation,
-                exact=content["exact"],
-                network=experiment.network,
-                schedule=member.schedule,
-            )
+    for number, entry in enumerate(experiment, 1):
+        with busy(f"{entry.name} ({number} of {len(experiment)})"):
+            f = make(entry.experiment)
             text = f.text()
             rounds = None if target is None else f.rounds_to(target)
         drawn = None
         if figure is not None:
             drawn = figure if not experiment.comparison else figure.with_stem(f"{figure.stem}-{number}")
-            f.plot(str(drawn), title=member.label)
+            f.plot(str(drawn), title=entry.name)
         if as_json:
             reached = {} if rounds is None else {"rounds_to_target": str(rounds) if rounds.reason else int(rounds)}
-            documents.append({"method": member.label, **f.to_dict(), **reached})
+            documents.append({"method": entry.name, **f.to_dict(), **reached})
             continue
         click.echo(text)
         if rounds is not None:
             click.echo(f"  to {target:g}".ljust(14) + (str(rounds) if rounds.reason else f"{rounds} rounds"))
-        if with_bounds and experiment.network is None:
+        if with_bounds and entry.experiment.network is None:
             click.echo(bounds_text(f))
         if drawn is not None:
             click.echo(f"  picture     {drawn}")

@@ -47,9 +47,7 @@ def run(
 
     experiment = read(file, rounds=rounds, seed=seed)
     for note in experiment.notes:
-        click.echo(f"Note: {note}.", err=True)
-    if experiment.network is not None and experiment.network.caution():
-        click.echo(f"Note: {experiment.network.caution()}", err=True)
+        click.echo(f"Note: {note.rstrip('.')}.", err=True)
     folder = folder or free_folder(experiment.name)
     if processes is not None and not processes.driver:
         perform(experiment, folder, watch(True), processes=processes)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
-from fedpoint.config import Experiment
+from fedpoint.config import File
 from fedpoint.config.runner import Outcome
 from fedpoint.core.errors import Diverged
 from fedpoint.core.numbers import finite
@@ -34,7 +34,7 @@ def picture(outcomes: list[Outcome], path: Path | None, folder: Path) -> Path | 
     return path
 
 
-def report(experiment: Experiment, outcomes: list[Outcome], folder: Path, figure: Path | None, as_json: bool) -> None:
+def report(experiment: File, outcomes: list[Outcome], folder: Path, figure: Path | None, as_json: bool) -> None:
     """Print what came out. Where a run diverged its message is the end, as an error."""
     if as_json:
         document = {

@@ -1,6 +1,6 @@
-"""Experiments as TOML files: read, checked as a whole, built."""
+"""Experiments as TOML files: read, checked as a whole, built, written."""
 
-from fedpoint.config.experiment import Experiment, Member, parse, read
+from fedpoint.config.experiment import Entry, File, Origin, experiment_of, parse, read, schema, write
 from fedpoint.config.mistakes import Mistake, Mistakes
 
-__all__ = ["Experiment", "Member", "Mistake", "Mistakes", "parse", "read"]
+__all__ = ["Entry", "File", "Mistake", "Mistakes", "Origin", "experiment_of", "parse", "read", "schema", "write"]

@@ -101,7 +101,7 @@ class TableFile(Kind):
     def _fingerprint(self) -> str:
         """Of names and contents."""
         sha = hashlib.sha256()
-        for path in [Path(self.file)] if self.file is not None else files_of(self.files):
+        for path in [Path(self.file)] if self.file is not None else files_of(self.files or ()):
             with opened(path) as file:
                 sha.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()};".encode())
         return sha.hexdigest()
@@ -126,5 +126,4 @@ class TableFile(Kind):
             separator=self.separator,
         )
         problem = table.problem(self.model, self.ridge, self.batch, self.sampling, self.weights, self.intercept)
-        problem.notes = table.notes
         return problem, table.evaluation(problem)

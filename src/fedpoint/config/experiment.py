@@ -1,104 +1,175 @@
-"""What is to be run? A TOML file as an `Experiment`: one run, or a comparison; or all its mistakes at once."""
+"""What is to be run? The experiments of a TOML file with their rounds, or all its mistakes at once.
+
+    rounds = 100                       # also seed, repeats, exact, record_every, stop
+    participation = [10, 20]           # or schedule, network; also channel, gather, share, start, metrics
+
+    [problem]
+    kind = "linear_stream"
+    agents = 100
+
+    [algorithm]                        # [[algorithm]] where there are several
+    name = "fedavg"
+    step = [0.1, 0.2]                  # a list is compared: this file makes four experiments
+
+    [[experiment]]                     # or one after the other: each says what it has of its own
+    name = "noisy"
+    problem.noise = 0.1
+
+Every part may also be a table as `Experiment.describe()` writes it. The tables [plan] and [lab] are for `fedpoint plan`
+and `fedpoint lab`.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple, Union, overload
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, JsonValue, SkipValidation, create_model
 
-from fedpoint.algorithms.catalogue import title_of
+from fedpoint.algorithms.catalogue import makers, title_of
+from fedpoint.channel import Channel, Gather, HalfPrecision, Median, WeightedSums
 from fedpoint.config import methods, networks, schedules, schemes
-from fedpoint.config.data import Partition
+from fedpoint.config.kinds import Seed, Table
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.mistakes import NOTHING, Mistake, Mistakes
-from fedpoint.config.problems import KINDS, AnyKind, Seed, Table
+from fedpoint.config.mistakes import Mistake, Mistakes, validated
+from fedpoint.config.problems import KINDS, AnyKind, Built, read_problem
+from fedpoint.config.records import Family, snake
 from fedpoint.config.text import absolute, read_text
-from fedpoint.core.algorithm import bind_algorithm
-from fedpoint.core.errors import MOST_ROUNDS, FedpointError, nearest
-from fedpoint.core.memory_limits import check_room
-from fedpoint.data.columns import BadTable
-from fedpoint.experiment.checks import check_place, check_timing, check_valid
+from fedpoint.core.describe import Allow
+from fedpoint.core.errors import MOST_ROUNDS, FedpointError
+from fedpoint.core.types import Data, Plain, Tree
+from fedpoint.experiment.checks import check_timing
+from fedpoint.experiment.describe import rebuild_part
+from fedpoint.experiment.experiment import Experiment
 from fedpoint.graphs.network import Network
 from fedpoint.problems.base import Problem
 from fedpoint.results.labels import labels_of, short
-from fedpoint.store.disk import read_toml as read_toml_text
-from fedpoint.timing.base import Context
-from fedpoint.timing.schedule import Synchronous
+from fedpoint.store import disk
+from fedpoint.timing.base import Context, Timing
 
-WHO: dict[str, Any] = {"participation": schemes, "schedule": schedules}  # two ways to say who works when
+CHANNELS = Family("a channel", {snake(cls.__name__): cls for cls in (Channel, HalfPrecision)})
+GATHERS: Family[Gather] = Family("a gather", {snake(cls.__name__): cls for cls in (WeightedSums, Median)})
+TIMINGS = {"participation": schemes.read, "schedule": schedules.FAMILY.read}
+OWN = ("problem", "algorithm", "participation", "schedule", "network")  # keys that have readers of their own
+BESIDE = ("plan", "lab", "sums", "start_sha256", "not_rebuildable", "name")  # what does not change an experiment
+
+
+AsItIs = SkipValidation[JsonValue]  # read elsewhere
 
 
 class Content(Table):
-    """The keys of a file. Algorithms and participation are validated by their own classes."""
+    """The keys of an experiment. Problem, algorithm, timing, network, channel and gather have tables of their own."""
 
-    problem: AnyKind
-    algorithm: Any
-    participation: Any = None
-    network: Any = None
-    schedule: Any = None
+    problem: AsItIs = Field(description=f"it has a kind: {', '.join(KINDS)}")
+    algorithm: AsItIs
+    participation: AsItIs = None
+    schedule: AsItIs = None
+    network: AsItIs = None
+    channel: AsItIs = None
+    gather: AsItIs = None
+    share: str | list[str] | None = None
+    start: AsItIs = None
+    metrics: AsItIs = None
     rounds: Annotated[int, Field(ge=0, le=MOST_ROUNDS)] = 100
     seed: Seed = 0
     repeats: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     exact: bool = False
     record_every: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
     stop: Annotated[float, Field(gt=0)] | None = None
-    plan: Any = None  # what `fedpoint plan` reads of the same file
+    plan: AsItIs = None  # what `fedpoint plan` reads of the same file
+    lab: AsItIs = None  # and `fedpoint lab`
+    # What the folder of a run says besides.
+    sums: str | None = None
+    start_sha256: str | None = None
+    not_rebuildable: list[str] | None = None
+    name: str | None = None
+
+
+Choices = list[tuple[Plain, Timing | None]]  # what a file says of who works when, and what that means
+
+
+class NotRebuildable(UserWarning):
+    """A file that was written does not hold all of its experiment."""
 
 
 @dataclass(frozen=True)
-class Member:
-    """One run of an experiment. `content` is the file that would make this run alone."""
-
-    label: str
-    algorithm: Any
-    participation: Any = None
-    schedule: Any = None
-    content: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """What a file describes, with the problem built."""
+class Entry:
+    """One experiment of a file. `content` is the file that would make this one alone."""
 
     name: str
-    content: dict[str, Any]
-    problem: Problem
-    held_out: Any
-    members: list[Member]
-    network: Network | None = None
+    experiment: Experiment
+    rounds: int
+    stop: float | None = None  # a tolerance at which the run may end
+    held_out: Data = None  # what it is evaluated on, in the file's words
+    content: dict[str, Plain] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class File(Sequence[Entry]):
+    """The experiments of a file; `content` makes the same ones again, anywhere."""
+
+    name: str
+    content: dict[str, Plain]
+    entries: tuple[Entry, ...]
+
+    @overload
+    def __getitem__(self, i: int) -> Entry: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, i: int | slice) -> Entry | Sequence[Entry]:
+        return self.entries[i]
+
+    def __len__(self) -> int:
+        return len(self.entries)
 
     @property
     def comparison(self) -> bool:
-        return len(self.members) > 1
+        return len(self) > 1
 
     @property
     def notes(self) -> list[str]:
-        """What was done to the data that the file names."""
-        return getattr(self.problem, "notes", [])
+        """What was done to the data that the file names, and what is odd about its network."""
+        found = [note for entry in self for note in entry.experiment.problem.notes]
+        cautions = [entry.experiment.network.caution() for entry in self if entry.experiment.network is not None]
+        return list(dict.fromkeys([*found, *filter(None, cautions)]))
 
-    def with_rounds(self, rounds: int) -> Experiment:
-        members = [replace(m, content={**m.content, "rounds": rounds}) for m in self.members]
-        return replace(self, content={**self.content, "rounds": rounds}, members=members)
+    def with_rounds(self, rounds: int) -> File:
+        """The same with so many rounds."""
+        entries = [replace(e, rounds=rounds, content={**e.content, "rounds": rounds}) for e in self]
+        return replace(self, content={**self.content, "rounds": rounds}, entries=tuple(entries))
 
 
-def read(path: str | Path, **overrides: Any) -> Experiment:
-    """The experiment of a TOML file. `overrides` (rounds, seed) replace what the file says, unless None."""
+# Reading.
+
+
+def read(path: str | Path, *, allow: Allow = (), problem: Problem | None = None, **overrides: int | None) -> File:
+    """The experiments of a TOML file with their rounds: a sequence of entries with `name`, `experiment` and `rounds`.
+
+    allow: modules of your own whose classes and functions the file may name; they are imported, which runs their code.
+    problem: in the place of the file's, which may then say nothing of it, or not hold its data.
+    overrides: rounds or seed, which replace what the file says, unless they are None.
+
+    >>> import fedpoint as fp
+    >>> [(e.name, e.rounds) for e in fp.read("examples/drift.toml")]
+    [('FedAvg', 60), ('SCAFFOLD', 60)]
+    """
     path = Path(path)
     content, text = read_toml(path)
     given = {key: value for key, value in overrides.items() if value is not None}
-    return parse({**content, **given}, path.stem, text, path.parent, str(path))
+    return parse({**content, **given}, path.stem, text, Origin(path.parent, allow, problem), str(path))
 
 
-def read_toml(path: Path) -> tuple[dict[str, Any], str]:
+def read_toml(path: Path) -> tuple[dict[str, Plain], str]:
     """The content of a TOML file, and its text, in which mistakes are looked up."""
     text = read_text(path, advice=": a TOML file must be")
     try:
-        return read_toml_text(text), text
+        return disk.read_toml(text), text
     except ValueError as error:  # numbers of thousands of digits too
         raise FedpointError(f"{path}: {syntax(str(error))}") from None
 
@@ -109,198 +180,305 @@ def syntax(message: str) -> str:
     return f"{found.group(2)}: not TOML: {found.group(1)}" if found else f"not TOML: {message}"
 
 
+class Origin(NamedTuple):
+    """Where a content comes from: the folder that paths begin at, modules that may be imported, a problem it is for."""
+
+    base: Path | None = None
+    allow: Allow = ()
+    problem: Problem | None = None
+
+
+HERE = Origin()
+
+
 def parse(
-    content: Mapping[str, Any], name: str, text: str = "", base: Path | None = None, source: str | None = None
-) -> Experiment:
-    """An experiment from the content of a file; all its mistakes in one error."""
-    checked, mistakes = _check_keys(content, base)
-    tables, wrong = _algorithms(content)
-    mistakes += wrong
-    key, choices, wrong = _participations(content, base)
-    mistakes += wrong
-    wrong = networks.mistakes(content.get("network"), ("network",), base)
-    mistakes += wrong
-    problem = held_out = network = None
-    if not any(m.path[:1] in ((), ("problem",)) for m in mistakes):
-        problem, held_out, more = _problem(content["problem"], base)
-        mistakes += more
-    if problem is not None and not wrong:
+    content: Mapping[str, Plain], name: str, text: str = "", origin: Origin = HERE, source: str | None = None
+) -> File:
+    """The experiments of the content of a file; all its mistakes in one error."""
+    if isinstance(content.get("experiment"), dict):  # the folder of a run holds the file that it comes from
+        return parse(content["experiment"], name, "", origin, source)  # type: ignore[arg-type]
+    built: dict[str, Built] = {}
+    mistakes: dict[str, Mistake] = {}  # each once, though several experiments may share it
+    entries: list[Entry] = []
+    wholes: list[dict[str, Plain]] = []
+    for where, own, one in _experiments(content):
+        reader = _Reader(one, origin, built)
+        found = reader.entries(str(own.get("name", "")) if where else "")
+        mistakes |= {m.text({}): m for m in (_moved(m, where, own) for m in reader.mistakes)}
+        entries += found
+        wholes.append(reader.whole)
+    if mistakes or not entries:
+        raise Mistakes(source or name, list(mistakes.values()), text)
+    whole = wholes[0] if len(wholes) == 1 else {"experiment": wholes}
+    return File(name, whole, tuple(entries))  # type: ignore[arg-type]
+
+
+def experiment_of(content: Mapping[str, Plain], problem: Problem | None = None) -> Experiment:
+    """The one experiment of a table. With `problem`, it is for this one: what the table says of it is passed over."""
+    return parse(content, "experiment", origin=Origin(problem=problem))[0].experiment
+
+
+def _experiments(content: Mapping[str, Plain]) -> Iterator[tuple[Where, Mapping[str, Plain], dict[str, Plain]]]:
+    """Every table of [[experiment]]: where it stands, what it says, and that with what is said for all."""
+    several = content.get("experiment")
+    common = {key: item for key, item in content.items() if key != "experiment"}
+    if several is None:
+        yield (), {}, common
+        return
+    for i, own in enumerate(several if isinstance(several, list) else [several]):
+        if isinstance(own, dict):
+            yield ("experiment", i), own, _merged(common, own)
+
+
+def _merged(common: Mapping[str, Plain], own: Mapping[str, Plain]) -> dict[str, Plain]:
+    """Tables key by key, unless the own one is of another kind."""
+    found = dict(common)
+    for key, item in own.items():
+        under = common.get(key)
+        both = isinstance(item, dict) and isinstance(under, dict) and not {"kind", "class"} & set(item)
+        found[key] = {**under, **item} if both else item  # type: ignore[dict-item]
+    return found
+
+
+def _moved(mistake: Mistake, where: Where, own: Mapping[str, Plain]) -> Mistake:
+    """A mistake at the place where the file says it: in the experiment's own table, or for all."""
+    first, *rest = mistake.path or ("",)
+    inside = own.get(str(first))
+    elsewhere = first not in own or (isinstance(inside, dict) and bool(rest) and rest[0] not in inside)
+    return mistake if elsewhere else replace(mistake, path=(*where, *mistake.path))
+
+
+class _Reader:
+    """Reads the table of an experiment, or of several to compare. Every mistake is noted, and what can be read is."""
+
+    def __init__(self, content: Mapping[str, Plain], origin: Origin, built: dict[str, Built]):
+        self.content, self.origin, self.built = content, origin, built
+        self.mistakes: list[Mistake] = []
+        self.whole: dict[str, Plain] = {}
+
+    def note(self, path: Where, message: str | FedpointError, *value: Plain) -> None:
+        self.mistakes.append(Mistake(path, str(message), *value))
+
+    def entries(self, name: str) -> list[Entry]:
+        """The experiments of the table."""
+        needless = {} if self.origin.problem is None else {"problem": None}
+        checked, wrong = validated(Content, {**needless, **self.content})
+        self.mistakes += wrong
+        tables = self._algorithms()
+        key, choices = self._timings()
+        parts = self._parts()
+        built = self._problem()
+        network = None if built is None else self._network(built.problem)
+        if self.mistakes or checked is None or built is None:
+            if built is not None and not any(m.path[:1] == ("network",) for m in self.mistakes):
+                self._together(tables, key, choices, {**parts, "problem": built.problem, "network": network})
+            return []
+        numbers = checked.model_dump(include={"exact", "seed", "repeats", "record_every", "share"})
+        parts |= {**numbers, "problem": built.problem, "network": network}
+        experiments = self._together(tables, key, choices, parts)
+        if self.mistakes:
+            return []
+        self.whole = self._whole(checked, built, [table for _, table in tables], key, choices)
+        return self._named(experiments, checked, built, name)
+
+    # The parts.
+
+    def _algorithms(self) -> list[tuple[Where, dict[str, Plain]]]:
+        """Every algorithm with one value a key, and where it stands."""
+        given = self.content.get("algorithm")
+        if given is None:
+            return []  # already reported as missing
+        if given == []:
+            self.note(("algorithm",), "the list is empty: name at least one", given)
+        tables = []
+        places = [(("algorithm", i), t) for i, t in enumerate(given)] if isinstance(given, list) else None
+        for where, table in places or [(("algorithm",), given)]:
+            some, wrong = methods.variants(table, where, self.origin.allow)
+            tables += [(where, one) for one in some]
+            self.mistakes += wrong
+        if len(tables) > methods.MOST:
+            self.note(("algorithm",), f"makes {len(tables)} runs; compare at most {methods.MOST}")
+        return tables
+
+    def _timings(self) -> tuple[str, Choices]:
+        """Which of participation and schedule is given, and every one to compare that is right by itself."""
+        key = "schedule" if self.content.get("schedule") is not None else "participation"
+        given = self.content.get(key)
+        if given == []:
+            self.note((key,), "the list is empty: give a number, a name or a table", given)
+        if key == "schedule" and self.content.get("participation") is not None:
+            self.note(("participation",), "a schedule says who works: leave one of the two out")
+        found: Choices = []
+        for choice in given if isinstance(given, list) else [given]:
+            made = None if choice is None else self._one(key, choice, TIMINGS[key])
+            found += [(choice, made)] if made is not None or choice is None else []
+        return key, found
+
+    def _one(self, key: str, text: Plain, read_own) -> Tree:  # type: ignore[no-untyped-def]
+        """A part as its description has it, or as the words of files do."""
         try:
-            network = networks.network_of(content.get("network"), base, problem)
+            if isinstance(text, dict) and "class" in text:
+                return rebuild_part(key, text, self.origin.allow)
+            made, wrong = read_own(text, (key,), self.origin.base)
         except FedpointError as error:
-            mistakes.append(Mistake(("network",), str(error)))
-        else:
-            mistakes += _misfits(tables, key, choices, problem, network, base)
-    if mistakes or checked is None:
-        raise Mistakes(source or name, mistakes, text)
-    assert problem is not None  # or its mistakes were raised
-    whole = _content(checked, [table for _, table in tables], key, choices, base)
-    return Experiment(name, whole, problem, held_out, _members(whole, key), network)
+            made, wrong = None, [Mistake((key,), str(error), text)]
+        self.mistakes += wrong
+        return made
 
+    def _parts(self) -> dict[str, Tree]:
+        """Channel, gather, start and metrics, where they are given."""
+        readers = {"channel": CHANNELS.read, "gather": GATHERS.read}
+        given = {key: self.content[key] for key in readers if self.content.get(key) is not None}
+        found = {key: self._one(key, text, readers[key]) for key, text in given.items()}
+        for key in ("start", "metrics"):
+            if self.content.get(key) is not None:
+                try:
+                    found[key] = rebuild_part(key, self.content[key], self.origin.allow)
+                except FedpointError as error:
+                    self.note((key,), error)
+        return found
 
-def _check_keys(content: Mapping, base: Path | None) -> tuple[Content | None, list[Mistake]]:
-    try:
-        return Content.model_validate(dict(content), context={"base": base}), []
-    except ValidationError as error:
-        return None, [_mistake(e) for e in error.errors(include_url=False)]
+    def _problem(self) -> Built | None:
+        if self.origin.problem is not None:
+            return Built(self.origin.problem, None, {})
+        if "problem" not in self.content:
+            return None  # already reported as missing
+        text = self.content["problem"]
+        key = json.dumps(text, sort_keys=True, default=str)
+        if key not in self.built:
+            made, wrong = read_problem(text, ("problem",), self.origin.base, self.origin.allow)
+            self.mistakes += wrong
+            if made is None:
+                return None
+            self.built[key] = made
+        return self.built[key]
 
-
-def _mistake(error: Any) -> Mistake:
-    """One of pydantic's errors in our words."""
-    kind, path = "", tuple(error["loc"])
-    if path[:1] == ("problem",) and len(path) > 1:
-        kind, path = path[1], ("problem", *path[2:])  # the kind is in pydantic's path, not in the file's
-    value = error["input"]
-    match error["type"]:
-        case "extra_forbidden":
-            known: type[Table] = KINDS[kind] if kind else Content
-            if path[:2] == ("problem", "partition") and len(path) > 2:
-                known = Partition
-            return Mistake(path, f"unknown key; {nearest(str(path[-1]), known.model_fields)}", value)
-        case "missing":
-            hint = f"; it has a kind: {', '.join(KINDS)}" if path == ("problem",) else ""
-            return Mistake(path, f"is missing{hint}")
-        case "union_tag_not_found":
-            return Mistake(("problem",), f"say its kind: {', '.join(KINDS)}")
-        case "union_tag_invalid":
-            return Mistake(("problem", "kind"), f"unknown kind; {nearest(str(value['kind']), KINDS)}", value["kind"])
-        case "value_error" if path == ("problem",):
-            return Mistake(path, methods.must(error["msg"]))
-    return Mistake(path, methods.must(error["msg"]), value)
-
-
-def _algorithms(content: Mapping) -> tuple[list[tuple[Where, dict]], list[Mistake]]:
-    """Every algorithm with one value a key, and where it stands."""
-    if "algorithm" not in content:
-        return [], []  # already reported as missing
-    given = content["algorithm"]
-    if given == []:
-        return [], [Mistake(("algorithm",), "the list is empty: name at least one", given)]
-    places: list[tuple[Where, Any]] = [(("algorithm",), given)]
-    if isinstance(given, list):
-        places = [(("algorithm", i), table) for i, table in enumerate(given)]
-    tables, mistakes = [], []
-    for where, table in places:
-        some, wrong = methods.variants(table, where)
-        tables += [(where, one) for one in some]
-        mistakes += wrong
-    if len(tables) > methods.MOST:
-        mistakes.append(Mistake(("algorithm",), f"makes {len(tables)} runs; compare at most {methods.MOST}"))
-    return tables, mistakes
-
-
-def _participations(content: Mapping, base: Path | None) -> tuple[str, list[Any], list[Mistake]]:
-    """Every participation or schedule to compare (mostly one), without those that are wrong; and which of the two."""
-    key = "schedule" if content.get("schedule") is not None else "participation"
-    given = content.get(key)
-    choices, mistakes = given if isinstance(given, list) else [given], []
-    if given == []:
-        mistakes = [Mistake((key,), "the list is empty: give a number, a name or a table", given)]
-    if key == "schedule" and content.get("participation") is not None:
-        mistakes = [Mistake(("participation",), "a schedule says who works: leave one of the two out")]
-    good = []
-    for choice in choices:
-        wrong = WHO[key].mistakes(choice, (key,), base)
-        good += [] if wrong else [choice]
-        mistakes += wrong
-    return key, good, mistakes
-
-
-def _problem(table: Any, base: Path | None) -> tuple[Any, Any, list[Mistake]]:
-    try:
-        kind = TypeAdapter(AnyKind).validate_python(table, context={"base": base})
-        check_room(kind.numbers(), "it", "make it smaller")
-        problem, held_out = kind.build()
-    except BadTable as error:
-        return None, None, [_of_table(key, said, table) for key, said in error.shown()]
-    except FedpointError as error:
-        return None, None, [Mistake(("problem",), str(error))]
-    return problem, held_out, []
-
-
-def _of_table(key: str, said: str, table: Mapping) -> Mistake:
-    """A mistake in the data, at the key that leads there."""
-    if key in ("file", "files"):
-        return Mistake(("problem", "files" if "files" in table else "file"), said)
-    return Mistake(("problem", key), said, table.get(key, NOTHING))
-
-
-def _misfits(
-    tables: list, key: str, choices: list, problem: Problem, network: Network | None, base: Path | None
-) -> list[Mistake]:
-    """What is right by itself and wrong together: more participants than agents, lists of a wrong length, ..."""
-    wrong = {}
-    for choice in choices:
-        scheme = WHO[key].scheme_of(choice, base)
-        if network is not None and choice is None:
-            scheme = Synchronous()
+    def _network(self, problem: Problem) -> Network | None:
+        text = self.content.get("network")
+        if text is None:
+            return None
+        if isinstance(text, dict) and "class" in text:
+            return self._one("network", text, None)
+        wrong = networks.mistakes(text, ("network",), self.origin.base)
+        self.mistakes += wrong
         try:
-            given = {key: None if choice is None else scheme}
-            check_timing(given.get("participation"), given.get("schedule"), network is not None)
-            scheme.slots(problem.agents)
-            if network is not None:
-                scheme.bind(Context(problem, network=network))
+            return None if wrong else networks.network_of(text, self.origin.base, problem)
         except FedpointError as error:
-            wrong[key, str(error)] = Mistake((key,), str(error), choice)
-        for where, table in tables:
+            self.note(("network",), error)
+        return None
+
+    # What they make together.
+
+    def _together(
+        self,
+        tables: Sequence[tuple[Where, dict[str, Plain]]],
+        key: str,
+        choices: Choices,
+        parts: Mapping[str, Tree],
+    ) -> list[Experiment]:
+        """The experiments; what is right by itself and wrong together is noted, each once."""
+        wrong: dict[tuple[Where, str], Mistake] = {}
+        found = []
+        good = []
+        for choice, timing in choices:
             try:
-                algorithm = methods.build(table)
-                check_place(algorithm, network)
-                check_valid(algorithm, scheme)
-                problem.prepare(bind_algorithm(algorithm, problem))
+                _fits(key, timing, parts["problem"], parts["network"])
+                good.append(timing)
+            except FedpointError as error:
+                wrong[(key,), str(error)] = Mistake((key,), str(error), choice)
+        for (where, table), timing in itertools.product(tables, good):
+            try:
+                e = Experiment(methods.build(table, self.origin.allow), **{**parts, key: timing})
+                e.bind().oracle  # noqa: B018 - per-agent numbers and samples that do not fit the data
+                found.append(e)
             except FedpointError as error:
                 wrong[where, str(error)] = Mistake(where, str(error))
-    return list(wrong.values())
+        self.mistakes += wrong.values()
+        return found
+
+    def _whole(
+        self, checked: Content, built: Built, tables: list[dict[str, Plain]], key: str, choices: Choices
+    ) -> dict[str, Plain]:
+        """The table with its defaults, lists multiplied out: it makes the same experiments anywhere."""
+        whole = checked.model_dump(exclude_none=True, exclude={*OWN, *BESIDE})
+        who = [absolute(choice, self.origin.base) for choice, _ in choices]
+        asked = {} if who == [None] else {key: who[0] if len(who) == 1 else who}
+        if checked.network is not None:
+            asked["network"] = absolute(checked.network, self.origin.base)
+        return {**whole, **asked, "problem": built.table, "algorithm": tables[0] if len(tables) == 1 else tables}  # type: ignore[dict-item]
+
+    def _named(self, experiments: list[Experiment], checked: Content, built: Built, name: str) -> list[Entry]:
+        """The experiments, algorithms before participations, each by what tells it from the others."""
+        key = "schedule" if "schedule" in self.whole else "participation"
+        tables, who = self.whole["algorithm"], self.whole.get(key)
+        pairs = itertools.product(*(item if isinstance(item, list) else [item] for item in (tables, who)))
+        labels = labels_of([e.algorithm for e in experiments], [short(e.timing) for e in experiments])
+        common = {k: item for k, item in self.whole.items() if k not in ("algorithm", key)}
+        entries = []
+        for (table, choice), e, label in zip(pairs, experiments, labels, strict=True):
+            # A preset has a name of its own, FedAdam say, where its class is FedOpt.
+            if table["name"] in makers():
+                label = label.replace(e.algorithm.card.title, title_of(table["name"]), 1)
+            label = label if not name else name if len(experiments) == 1 else f"{name}: {label}"
+            own = {**common, "algorithm": table} | ({} if choice is None else {key: choice})
+            entries.append(Entry(label, e, checked.rounds, checked.stop, built.held_out, own))
+        return entries
 
 
-def _content(checked: Content, tables: list, key: str, choices: list, base: Path | None) -> dict[str, Any]:
-    """The whole content with its defaults, lists multiplied out: it makes the same experiment anywhere."""
-    own = {"algorithm", "participation", "schedule", "network", "problem", "plan"}
-    whole = checked.model_dump(exclude_none=True, exclude=own)
-    who = [absolute(choice, base) for choice in choices]
-    asked = {} if who == [None] else {key: who[0] if len(who) == 1 else who}
-    if checked.network is not None:
-        asked["network"] = absolute(checked.network, base)
-    return {
-        **whole,
-        **asked,
-        "problem": checked.problem.content(),
-        "algorithm": tables[0] if len(tables) == 1 else tables,
-    }
+def _fits(key: str, timing: Timing | None, problem: Problem, network: Network | None) -> None:
+    """Refuse a timing that does not fit the agents or the network."""
+    given = {key: timing}
+    made = check_timing(given.get("participation"), given.get("schedule"), network is not None)
+    made.slots(problem.agents)
+    if network is not None:
+        made.bind(Context(problem, network=network))
 
 
-def _members(content: dict[str, Any], key: str) -> list[Member]:
-    """The runs of an experiment, algorithms before participations."""
-    tables, who = content["algorithm"], content.get(key)
-    tables = tables if isinstance(tables, list) else [tables]
-    pairs = list(itertools.product(tables, who if isinstance(who, list) else [who]))
-    algorithms = [methods.build(table) for table, _ in pairs]
-    with_hub = key == "participation" and "network" not in content
-    choices = [WHO[key].scheme_of(choice) if choice is not None or with_hub else None for _, choice in pairs]
-    labels = labels_of(algorithms, [short(scheme) for scheme in choices])
-    members = []
-    for (table, choice), algorithm, scheme, label in zip(pairs, algorithms, choices, labels, strict=True):
-        # A preset has a name of its own, FedAdam say, where its class is FedOpt.
-        label = label.replace(type(algorithm).card.title, title_of(table["name"]), 1)
-        own = {name: value for name, value in content.items() if name not in ("algorithm", key)}
-        own |= {"algorithm": table} | ({} if choice is None else {key: choice})
-        members.append(Member(label, algorithm, content=own, **{key: scheme}))
-    return members
+# Writing.
 
 
-def experiment_of(content: Mapping[str, Any], problem: Problem | None = None) -> Any:
-    """The one experiment of a table."""
-    from fedpoint.experiment.experiment import Experiment as Asked
+def write(path: str | Path, *experiments: Experiment | Entry, rounds: int = 100) -> None:
+    """Write experiments into a TOML file that `read` reads. rounds: of those that are not entries of a file.
 
-    made = parse(content, "experiment")
-    member = made.members[0]
-    numbers = {key: made.content[key] for key in ("exact", "seed", "repeats")}
-    return Asked(
-        member.algorithm,
-        problem or made.problem,
-        participation=member.participation,
-        network=made.network,
-        schedule=member.schedule,
-        record_every=made.content.get("record_every"),
-        **numbers,
+    What several have in common is written once. What cannot be written is listed there, and warned of.
+    """
+    if not experiments:
+        raise FedpointError("give at least one experiment to write")
+    tables = [_table(e, rounds) for e in experiments]
+    missing = list(dict.fromkeys(why for table in tables for why in table.get("not_rebuildable", ())))  # type: ignore[union-attr]
+    if missing:
+        warnings.warn(f"{path} does not hold all of it: {'; '.join(map(str, missing))}", NotRebuildable, stacklevel=2)
+    content: dict[str, Plain] = tables[0]
+    if len(tables) > 1:
+        content = {key: item for key, item in tables[0].items() if all(t.get(key) == item for t in tables)}
+        own = [{key: item for key, item in table.items() if key not in content} for table in tables]
+        content = {**content, "experiment": own}  # type: ignore[dict-item]
+    disk.write_bytes(Path(path), disk.to_toml(content))
+
+
+def _table(e: Experiment | Entry, rounds: int) -> dict[str, Plain]:
+    if isinstance(e, Experiment):
+        return {"rounds": rounds, **e.describe()}
+    stop: dict[str, Plain] = {} if e.stop is None else {"stop": e.stop}
+    return {"name": e.name, "rounds": e.rounds, **stop, **e.experiment.describe()}
+
+
+def schema() -> dict[str, Plain]:
+    """The JSON schema of files: what `read` takes. Editors complete and check TOML by it."""
+    tables = tuple(methods.table(make) for make in makers().values())
+    method = Union[tables]  # type: ignore[valid-type] # noqa: UP007 - of a tuple
+    scheme = Union[tuple(schemes.table(cls) for cls in schemes.INNER.values())]  # type: ignore[valid-type] # noqa: UP007
+    schedule = Union[tuple(schedules.FAMILY.table(cls) for cls in schedules.CLASSES)]  # type: ignore[valid-type] # noqa: UP007
+    network = Union[tuple(dict.fromkeys([*networks.KINDS.values(), networks.Edges, networks.File]))]  # type: ignore[valid-type] # noqa: UP007
+    who = int | str | scheme
+    typed = create_model(
+        "File",
+        __base__=Content,
+        problem=(AnyKind, ...),
+        algorithm=(method | list[method], ...),
+        participation=(who | list[who] | None, None),
+        schedule=(str | schedule | list[str | schedule] | None, None),
+        network=(str | network | None, None),
+        experiment=(list[dict[str, JsonValue]] | None, None),
     )
+    return typed.model_json_schema()

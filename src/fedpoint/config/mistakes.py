@@ -57,7 +57,9 @@ class Mistakes(FedpointError):
         super().__init__(f"{name}: {count}\n" + "\n".join(f"  {line}" for line in shown))
 
 
-def validated(model: type[Model], table: Plain, where: Path = (), **context: object) -> tuple[Model | None, list[Mistake]]:
+def validated(
+    model: type[Model], table: Plain, where: Path = (), **context: object
+) -> tuple[Model | None, list[Mistake]]:
     """A table of a file as its model has it, or what is wrong with it."""
     try:
         return model.model_validate(table, context=context), []
@@ -75,7 +77,8 @@ def _mistake(error: ErrorDetails, where: Path, model: type[Table]) -> Mistake:
         case "missing" if owner := _inner(model, loc[:-1]).owner:
             return Mistake(path[:-1], f"{owner} needs {loc[-1]}")
         case "missing":
-            return Mistake(path, "is missing")
+            hint = _inner(model, loc[:-1]).model_fields[str(loc[-1])].description
+            return Mistake(path, "is missing" + (f"; {hint}" if hint else ""))
         case "too_short" | "too_long" if loc[:1] == ("edges",):
             return Mistake(path, "an edge is a pair of nodes", value)
         case "value_error" if not loc:

@@ -16,59 +16,85 @@ Nodes are called as agents are: by name where rows have groups, else by number, 
 from __future__ import annotations
 
 import csv
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Protocol, Self
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
+from fedpoint.config.kinds import Count, Positive, Seed, Table
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.methods import must
-from fedpoint.config.mistakes import Mistake
-from fedpoint.config.problems import Count, Positive, Seed, Table
+from fedpoint.config.mistakes import Mistake, validated
 from fedpoint.config.text import read_text
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.types import Plain
 from fedpoint.graphs.network import Network
+from fedpoint.problems.base import Problem
 
 Chance = Annotated[float, Field(ge=0, le=1)]
 Degree = Annotated[int, Field(ge=0)]
+EdgeList = tuple[list[tuple[str, str]], list[float]]  # pairs of names, and weights
 TOLD = 5  # lines of a file that are wrong, and said
 
 
-class Even(Table):
+class Agents(Protocol):
+    """What a network must know of a problem; of one whose data are elsewhere there may be no more."""
+
+    @property
+    def agents(self) -> int: ...
+
+    @property
+    def names(self) -> list[str]: ...
+
+
+class NetworkTable(Table, ABC):
+    """A network."""
+
+    @abstractmethod
+    def build(self, problem: Agents) -> Network:
+        """With the agents of a problem as its nodes."""
+
+    def own_mistakes(self, where: Where) -> list[Mistake]:
+        """What is wrong whatever the agents are."""
+        return []
+
+
+class Even(NetworkTable):
     """Everyone in the same place: `nodes` are as many as there are agents."""
 
     kind: Literal["ring", "star", "complete"]
     weight: Positive = 1.0
 
-    def build(self, problem: Any) -> Network:
-        return getattr(Network, self.kind)(problem.agents, self.weight)
+    def build(self, problem: Agents) -> Network:
+        make = {"ring": Network.ring, "star": Network.star, "complete": Network.complete}[self.kind]
+        return make(problem.agents, self.weight)
 
 
-class Grid(Table):
+class Grid(NetworkTable):
     kind: Literal["grid"]
     rows: Count
     columns: Count
     weight: Positive = 1.0
 
-    def build(self, problem: Any) -> Network:
+    def build(self, problem: Agents) -> Network:
         if self.rows * self.columns != problem.agents:
             raise FedpointError(f"{self.rows * self.columns} nodes, but the problem has {problem.agents} agents")
         return Network.grid(self.rows, self.columns, self.weight)
 
 
-class Random(Table):
+class Random(NetworkTable):
     kind: Literal["random"]
     degree: Degree
     weight: Positive = 1.0
     seed: Seed = 0
 
-    def build(self, problem: Any) -> Network:
+    def build(self, problem: Agents) -> Network:
         return Network.random(problem.agents, self.degree, self.weight, self.seed)
 
 
-class Clusters(Table):
+class Clusters(NetworkTable):
     kind: Literal["clusters"]
     labels: Annotated[list[int | str], Field(min_length=1)] | None = None
     count: Count | None = None  # of clusters: agents in their order, cut into so many
@@ -78,27 +104,26 @@ class Clusters(Table):
     seed: Seed = 0
 
     @model_validator(mode="after")
-    def _one_way(self) -> Any:
+    def _one_way(self) -> Self:
         if (self.labels is None) == (self.count is None):
             raise ValueError("give labels, one for each agent, or count, the number of clusters")
         if self.degree is not None and "inside" in self.model_fields_set:
             raise ValueError("inside and degree say the same thing: give one of them")
         return self
 
-    def build(self, problem: Any) -> Network:
-        labels: Any = self.labels
+    def build(self, problem: Agents) -> Network:
+        if self.count is not None and self.count > problem.agents:
+            raise FedpointError(f"count = {self.count} clusters, but there are {problem.agents} agents")
         if self.count is not None:
-            if self.count > problem.agents:
-                raise FedpointError(f"count = {self.count} clusters, but there are {problem.agents} agents")
-            labels = np.arange(problem.agents) * self.count // problem.agents
-        elif len(labels) != problem.agents:
+            cut = np.arange(problem.agents) * self.count // problem.agents
+            return Network.clusters(cut, self.inside, self.between, self.degree, self.seed)
+        labels = [str(label) for label in self.labels or []]
+        if len(labels) != problem.agents:
             raise FedpointError(f"{len(labels)} labels, but there are {problem.agents} agents: give one each")
-        else:
-            labels = [str(label) for label in labels]
         return Network.clusters(labels, self.inside, self.between, self.degree, self.seed)
 
 
-class Knn(Table):
+class Knn(NetworkTable):
     kind: Literal["knn"]
     k: Count
     of: Literal["gradients", "statistics", "models"] | None = None
@@ -106,15 +131,17 @@ class Knn(Table):
     weight: Literal["equal", "gaussian"] = "equal"
 
     @model_validator(mode="after")
-    def _one_way(self) -> Any:
+    def _one_way(self) -> Self:
         if (self.of is None) == (self.points is None):
             raise ValueError('give of = "gradients", "statistics" or "models", or points, one for each agent')
         if self.points is not None and len({len(point) for point in self.points}) > 1:
             raise ValueError("points must all have the same length")
         return self
 
-    def build(self, problem: Any) -> Network:
+    def build(self, problem: Agents) -> Network:
         if self.of is not None:
+            if not isinstance(problem, Problem):
+                raise FedpointError(f"of = {self.of!r} takes everybody's data: give points, or edges")
             return Network.similarity(problem, self.k, self.of, self.weight)
         points = self.points or []
         if len(points) != problem.agents:
@@ -122,19 +149,39 @@ class Knn(Table):
         return Network.knn(points, self.k, problem.names, self.weight)
 
 
-class Edges(Table):
+class Edges(NetworkTable):
     edges: list[Annotated[list[int | str], Field(min_length=2, max_length=2)]]
     weights: list[float] | None = None
 
-    def build(self, problem: Any) -> Network:
+    def own_mistakes(self, where: Where) -> list[Mistake]:
+        try:
+            Network.from_edges(self.edges, self.weights)
+        except FedpointError as error:
+            return [Mistake(where, _bare(error))]
+        return []
+
+    def build(self, problem: Agents) -> Network:
         return Network.from_edges(self.edges, self.weights, names=problem.names)
 
 
-class File(Table):
+class File(NetworkTable):
     file: Annotated[str, Field(min_length=1)]
+    _wrong: list[str] = []
+    _found: EdgeList = ([], [])
+
+    @model_validator(mode="after")
+    def _read(self, info: ValidationInfo) -> Self:
+        *self._found, self._wrong = read_edges(self.file, (info.context or {}).get("base"))  # type: ignore[assignment]
+        return self
+
+    def own_mistakes(self, where: Where) -> list[Mistake]:
+        return [Mistake((*where, "file"), said, self.file) for said in self._wrong]
+
+    def build(self, problem: Agents) -> Network:
+        return Network.from_edges(*self._found, names=problem.names)
 
 
-KINDS: dict[str, type[Any]] = {
+KINDS: dict[str, type[NetworkTable]] = {
     "ring": Even,
     "star": Even,
     "complete": Even,
@@ -145,56 +192,38 @@ KINDS: dict[str, type[Any]] = {
 }
 
 
-def mistakes(text: Any, where: Where, base: Path | None) -> list[Mistake]:
+def mistakes(text: Plain, where: Where, base: Path | None) -> list[Mistake]:
     """What is wrong with a network by itself; whether it fits the agents is seen by `network_of`."""
-    if text is None:
-        return []
-    try:
-        kind = _class_of(text)
-    except FedpointError as error:
-        key = (*where, "kind") if isinstance(text, Mapping) and "kind" in text else where
-        return [Mistake(key, str(error), text["kind"] if key != where else text)]
-    try:
-        made = kind.model_validate(_table(text))
-    except ValidationError as error:
-        return [_mistake(e, where, kind) for e in error.errors(include_url=False)]
-    if isinstance(made, File):
-        return [Mistake((*where, "file"), said, made.file) for said in _read(made.file, base)[2]]
-    if isinstance(made, Edges):
-        try:
-            Network.from_edges(made.edges, made.weights)
-        except FedpointError as error:
-            return [Mistake(where, _bare(error))]
-    return []
+    return [] if text is None else _read(text, where, base)[1]
 
 
-def network_of(text: Any, base: Path | None, problem: Any) -> Network | None:
+def network_of(text: Plain, base: Path | None, problem: Agents) -> Network | None:
     """The network that a file's text stands for, its nodes in the order of the agents; None for none."""
     if text is None:
         return None
-    wrong = mistakes(text, ("network",), base)
-    if wrong:
+    table, wrong = _read(text, ("network",), base)
+    if table is None or wrong:
         raise FedpointError("; ".join(m.text({}) for m in wrong))
-    made = _class_of(text).model_validate(_table(text))
     try:
-        if isinstance(made, File):
-            edges, weights, _ = _read(made.file, base)
-            net = Network.from_edges(edges, weights, names=problem.names)
-        else:
-            net = made.build(problem)
+        return table.build(problem).aligned(problem.names)
     except FedpointError as error:
         raise FedpointError(_bare(error)) from None
-    return net.aligned(problem.names)
 
 
-def _table(text: Any) -> dict[str, Any]:
-    return {"kind": text} if isinstance(text, str) else dict(text)
+def _read(text: Plain, where: Where, base: Path | None) -> tuple[NetworkTable | None, list[Mistake]]:
+    try:
+        model = _class_of(text)
+    except FedpointError as error:
+        key = (*where, "kind") if isinstance(text, Mapping) and "kind" in text else where
+        return None, [Mistake(key, str(error), text["kind"] if key != where else text)]  # type: ignore[index, call-overload]
+    table, wrong = validated(model, {"kind": text} if isinstance(text, str) else text, where, base=base)
+    return table, wrong if table is None else table.own_mistakes(where)
 
 
-def _class_of(text: Any) -> Any:
+def _class_of(text: Plain) -> type[NetworkTable]:
     if not isinstance(text, str | Mapping):
         raise FedpointError("must be the name of a network, or a table")
-    table = _table(text)
+    table = {"kind": text} if isinstance(text, str) else text
     ways = [way for way in ("kind", "edges", "file") if way in table]
     if len(ways) != 1:
         raise FedpointError(f"say one of kind, edges and file; kinds are {', '.join(KINDS)}")
@@ -206,27 +235,11 @@ def _class_of(text: Any) -> Any:
     return found
 
 
-def _mistake(error: Any, where: Where, kind: type[Table]) -> Mistake:
-    """One of pydantic's errors in our words, at the key of the file."""
-    loc = [part for part in error["loc"] if isinstance(part, int) or part not in ("int", "str")]
-    path, value = (*where, *loc), error["input"]
-    match error["type"]:
-        case "extra_forbidden":
-            return Mistake(path, f"unknown key; {nearest(str(loc[-1]), kind.model_fields)}", value)
-        case "missing":
-            return Mistake(path, "is missing")
-        case "value_error":
-            return Mistake(path, must(error["msg"]))
-        case "too_short" | "too_long" if loc[:1] == ["edges"]:
-            return Mistake(path, "an edge is a pair of nodes", value)
-    return Mistake(path, must(error["msg"]), value)
-
-
 def _bare(error: FedpointError) -> str:
     return str(error).removeprefix("network: ")
 
 
-def _read(name: str, base: Path | None) -> tuple[list[tuple[str, str]], list[float], list[str]]:
+def read_edges(name: str, base: Path | None) -> tuple[list[tuple[str, str]], list[float], list[str]]:
     """Edges and weights of a file, and what is wrong with it."""
     path = (base or Path()) / name
     try:

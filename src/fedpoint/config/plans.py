@@ -20,14 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, Unpack
 
-from pydantic import Field, ValidationError
+from pydantic import Field, JsonValue, SkipValidation
 
 from fedpoint.algorithms.catalogue import find_maker
 from fedpoint.config import methods, schemes
-from fedpoint.config.experiment import Content, _mistake, _problem, read_toml
-from fedpoint.config.mistakes import Mistake, Mistakes
-from fedpoint.config.problems import AnyKind, Seed, Table
+from fedpoint.config.experiment import Content, read_toml
+from fedpoint.config.kinds import Seed, Table
+from fedpoint.config.mistakes import Mistake, Mistakes, validated
+from fedpoint.config.problems import read_problem
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.types import Plain
 from fedpoint.problems.base import Problem
 from fedpoint.theory.planning_cost import Prices
 
@@ -55,7 +57,7 @@ class PriceTable(Table):
 class PlanTable(Table):
     """The keys of [plan]."""
 
-    target: Positive
+    target: Positive = Field(description="write target = ... into [plan], or give --target")
     measure: Literal["error", "loss"] = "error"
     minimise: Literal["communication", "computation", "time"] = "communication"
     prices: PriceTable | None = None
@@ -69,7 +71,7 @@ class PlanTable(Table):
 class PlanContent(Table):
     """The keys of a file that a plan reads."""
 
-    problem: AnyKind
+    problem: SkipValidation[JsonValue]
     plan: PlanTable
     seed: Seed = 0
     exact: bool = False
@@ -96,31 +98,25 @@ def read_plan(path: str | Path, **instead: Unpack[Overrides]) -> Planned:
     return _parse(content, path, text)
 
 
-def _parse(content: Mapping[str, Any], path: Path, text: str) -> Planned:
+def _parse(content: Mapping[str, Plain], path: Path, text: str) -> Planned:
     known = {*Content.model_fields, *PlanContent.model_fields}
     wrong = [
         Mistake((key,), f"unknown key; {nearest(key, known)}", value)
         for key, value in content.items()
         if key not in known
     ]
-    checked = None
-    try:
-        checked = PlanContent.model_validate({k: v for k, v in content.items() if k in PlanContent.model_fields})
-    except ValidationError as error:
-        wrong += [_of_plan(e) for e in error.errors(include_url=False)]
+    checked, mistakes = validated(PlanContent, {k: v for k, v in content.items() if k in PlanContent.model_fields})
+    wrong += mistakes
     table = content.get("plan")
     table = table if isinstance(table, Mapping) else {}
     chosen, mistakes = _methods(table.get("methods"))
     wrong += mistakes
     who, mistakes = _schemes(table.get("participation"), path.parent)
     wrong += mistakes
-    problem = None
-    if checked is not None:
-        problem, _, mistakes = _problem(content["problem"], path.parent)
-        wrong += mistakes
-    if wrong or checked is None:
+    built, mistakes = read_problem(content["problem"], base=path.parent) if "problem" in content else (None, [])
+    wrong += mistakes
+    if wrong or checked is None or built is None:
         raise Mistakes(str(path), wrong, text)
-    assert problem is not None  # or its mistakes were raised
     arguments = checked.plan.model_dump(exclude={"methods", "participation", "prices"}, exclude_none=True)
     if checked.plan.prices is not None:
         arguments["prices"] = Prices(**checked.plan.prices.model_dump())
@@ -128,21 +124,7 @@ def _parse(content: Mapping[str, Any], path: Path, text: str) -> Planned:
         arguments["methods"] = chosen
     if who is not None:
         arguments["participation"] = who
-    return Planned(path.stem, problem, {**arguments, "seed": checked.seed, "exact": checked.exact})
-
-
-def _of_plan(error: Any) -> Mistake:
-    """Pydantic's words in ours."""
-    where = tuple(error["loc"])
-    if where[:1] != ("plan",):
-        return _mistake(error)
-    if error["type"] == "extra_forbidden":
-        table = PriceTable if where[1] == "prices" else PlanTable
-        return Mistake(where, f"unknown key; {nearest(str(where[-1]), table.model_fields)}", error["input"])
-    if error["type"] == "missing":
-        hint = ": write target = ... into [plan], or give --target" if where == ("plan", "target") else ""
-        return Mistake(where, f"is missing{hint}")
-    return Mistake(where, methods.must(error["msg"]), error["input"])
+    return Planned(path.stem, built.problem, {**arguments, "seed": checked.seed, "exact": checked.exact})
 
 
 def _methods(given: Any) -> tuple[list[Any] | None, list[Mistake]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -11,11 +12,18 @@ from fedpoint import problems
 from fedpoint.config import generate
 from fedpoint.config.data import TableFile
 from fedpoint.config.kinds import Agents, Count, Kind, Positive, Rows, Sampling, Seed, Table, Variance
-from fedpoint.core.errors import FedpointError
+from fedpoint.config.lines import Path as Where
+from fedpoint.config.mistakes import NOTHING, Mistake, validated
+from fedpoint.core.describe import Allow
+from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.memory_limits import check_room
+from fedpoint.core.types import Data, Plain
+from fedpoint.data.columns import BadTable
 from fedpoint.data.partitions import partition
+from fedpoint.experiment.describe import check_data, rebuild_problem
 from fedpoint.problems.base import Problem
 
-__all__ = ["KINDS", "AnyKind", "Count", "Kind", "Positive", "Seed", "Table"]
+__all__ = ["KINDS", "AnyKind", "Built", "Count", "Kind", "Positive", "Seed", "Table", "build", "read_problem"]
 
 
 class LinearStream(Kind):
@@ -33,7 +41,7 @@ class LinearStream(Kind):
         return self.agents * self.dim
 
     def build(self) -> tuple[Problem, Any]:
-        fields = self.model_dump(exclude={"kind"})
+        fields = self.model_dump(exclude={"kind", "stated"})
         return problems.LinearStream.sample(**fields), None
 
 
@@ -150,7 +158,7 @@ class Quadratic(Kind):
         return self
 
     def content(self) -> dict[str, Any]:
-        return self.model_dump(exclude_unset=True) if self.H is not None else super().content()
+        return self.model_dump(exclude_unset=True, exclude={"stated"}) if self.H is not None else super().content()
 
     def numbers(self) -> int:
         return 0 if self.H is not None else self.agents * self.dim**2
@@ -203,7 +211,7 @@ class LinearSystem(Kind):
         return self
 
     def content(self) -> dict[str, Any]:
-        return self.model_dump(exclude_unset=True) if self.A is not None else super().content()
+        return self.model_dump(exclude_unset=True, exclude={"stated"}) if self.A is not None else super().content()
 
     def numbers(self) -> int:
         return 0 if self.A is not None else self.agents * self.dim**2
@@ -228,7 +236,7 @@ class Worlds(Kind):
     seed: Seed = 0
 
     def build(self) -> tuple[Problem, Any]:
-        return getattr(problems, self.kind)(**self.model_dump(exclude={"kind"})), None  # type: ignore[attr-defined]
+        return getattr(problems, self.kind)(**self.model_dump(exclude={"kind", "stated"})), None  # type: ignore[attr-defined]
 
 
 class Garnet(Worlds):
@@ -258,6 +266,69 @@ class FrozenLake(Worlds):
 
     def numbers(self) -> int:
         return 4 * self.size**4 * self.agents
+
+
+class Built(NamedTuple):
+    """A problem, what it is evaluated on, and the table that makes it again."""
+
+    problem: Problem
+    held_out: Data
+    table: dict[str, Plain]
+
+
+def read_problem(
+    text: Plain, where: Where = ("problem",), base: Path | None = None, allow: Allow = ()
+) -> tuple[Built | None, list[Mistake]]:
+    """The problem of a table, or what is wrong with it."""
+    try:
+        if isinstance(text, dict) and "class" in text:
+            return Built(rebuild_problem(text, allow), None, text), []
+        model = kind_of(text)
+        kind, wrong = validated(model, text, where, base=base)
+        if kind is None:
+            return None, wrong
+        check_room(kind.numbers(), "it", "make it smaller")
+        problem, held_out = kind.build()
+        if kind.stated is not None:
+            check_data(problem, kind.stated)
+        problem.source = kind.content()
+        return Built(problem, held_out, dict(problem.source)), []
+    except BadTable as error:
+        return None, [_of_table(key, said, text, where) for key, said in error.shown()]  # type: ignore[arg-type]
+    except UnknownKind as error:
+        return None, [Mistake((*where, "kind"), str(error), error.kind)]
+    except FedpointError as error:
+        return None, [Mistake(where, str(error))]
+
+
+class UnknownKind(FedpointError):
+    def __init__(self, kind: Plain):
+        super().__init__(f"unknown kind; {nearest(str(kind), KINDS)}")
+        self.kind = kind
+
+
+def kind_of(text: Plain) -> type[Kind]:
+    """The class of a problem's table."""
+    if not isinstance(text, dict) or "kind" not in text:
+        raise FedpointError(f"say its kind: {', '.join(KINDS)}")
+    if not isinstance(text["kind"], str) or text["kind"] not in KINDS:
+        raise UnknownKind(text["kind"])
+    return KINDS[text["kind"]]
+
+
+def _of_table(key: str, said: str, table: dict[str, Plain], where: Where) -> Mistake:
+    """A mistake in the data, at the key that leads there."""
+    if key in ("file", "files"):
+        return Mistake((*where, "files" if "files" in table else "file"), said)
+    return Mistake((*where, key), said, table.get(key, NOTHING))
+
+
+def build(table: dict[str, Plain]) -> Problem:
+    """The problem that a table of a file describes: what `Experiment.from_dict` asks for."""
+    built, wrong = read_problem(table)
+    if built is None:
+        raise FedpointError("; ".join(m.text({}) for m in wrong))
+    return built.problem
 
 
 AnyKind = Annotated[

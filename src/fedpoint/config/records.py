@@ -1,4 +1,4 @@
-"""What may a table say that stands for a record? A key for each field; what goes together, the record's class checks."""
+"""What may a table say that stands for a record? A key for each field; its class checks what goes together."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def read_value(owner: str, declared: dataclasses.Field, lists: bool, text: Plain
     try:
         if isinstance(text, list):
             if not lists or words:
-                raise FedpointError("write an array as {values = [...]}, and one number per agent as {per_agent = [...]}")
+                raise FedpointError(
+                    "write an array as {values = [...]}, and one number per agent as {per_agent = [...]}"
+                )
             text = {"values": text}
         if isinstance(text, Mapping) and "per_agent" in text and not rule.get("per_agent"):
             raise FedpointError("is one for all agents: give one number")
@@ -99,10 +101,21 @@ def _scalar(words: tuple[str, ...]) -> TypeAdapter:
     return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False))
 
 
-def table_of(record: type[Record], head: str, more: Mapping[str, Key] | None = None, lists: bool = True) -> type[RecordTable]:
-    """The model of a record's table: its fields, and `more` keys, or types of their own for some fields."""
+def table_of(
+    record: type[Record],
+    head: str,
+    more: Mapping[str, Key] | None = None,
+    lists: bool = True,
+    only: frozenset[str] | None = None,
+) -> type[RecordTable]:
+    """The model of a record's table: its fields, and `more` keys, or types of their own for some fields.
+
+    lists: whether a list is an array. only: the fields that may be said.
+    """
     keys: dict[str, tuple[Key, object]] = {head: (str | None, None)}
     for declared in dataclasses.fields(record):  # type: ignore[arg-type]
+        if only is not None and declared.name not in only:
+            continue
         kind = (more or {}).get(declared.name) or key_of(record.__name__, declared, lists)
         free = any(x is not dataclasses.MISSING for x in (declared.default, declared.default_factory))
         keys[declared.name] = (kind, None if free else ...)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fedpoint.config import Experiment, Member, parse, read
+from fedpoint.config.experiment import Entry, File, parse, read
 from fedpoint.config.load import load
 from fedpoint.core.errors import Diverged, FedpointError
+from fedpoint.experiment.experiment import Experiment
 from fedpoint.results.labels import slug
 from fedpoint.results.run import Run
 from fedpoint.store import disk
@@ -16,6 +16,7 @@ from fedpoint.store.comparison import COMPARISON
 from fedpoint.store.folder import RunFolder
 from fedpoint.store.records import Place
 from fedpoint.verbs.load import LoadedRun
+from fedpoint.verbs.processes.supervisor import Processes
 from fedpoint.verbs.run import run
 from fedpoint.verbs.watch import Watch
 
@@ -40,25 +41,25 @@ def free_folder(name: str) -> Path:
     return path
 
 
-def prepare(experiment: Experiment, folder: Path) -> None:
+def prepare(file: File, folder: Path) -> None:
     """A new folder; that of a comparison knows the whole of it, so that an interrupted one can be resumed."""
     with disk.os_errors(f"make the folder {folder}"):
         if (folder / "run.json").exists() or (folder / COMPARISON).exists():
             raise FedpointError(f"{folder} already holds a run: fedpoint resume {folder}, or choose another name")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise FedpointError(f"{folder} exists and is not an empty folder; choose another name")
-        if experiment.comparison:
+        if file.comparison:
             folder.mkdir(parents=True, exist_ok=True)
-    if experiment.comparison:
-        state(experiment, folder)
+    if file.comparison:
+        state(file, folder)
 
 
-def state(experiment: Experiment, folder: Path) -> None:
+def state(file: File, folder: Path) -> None:
     """Write the experiment into the folder of its comparison."""
-    disk.write_bytes(folder / COMPARISON, disk.to_toml(experiment.content))
+    disk.write_bytes(folder / COMPARISON, disk.to_toml(file.content))
 
 
-def reopen(folder: Path) -> Experiment:
+def reopen(folder: Path) -> File:
     """The experiment of a folder that `perform` has written."""
     if (folder / COMPARISON).is_file():
         made = read(folder / COMPARISON)
@@ -72,72 +73,60 @@ def reopen(folder: Path) -> Experiment:
 
 
 def perform(
-    experiment: Experiment, folder: Path, watch: Watch, rounds: int | None = None, processes: Any = None
+    file: File, folder: Path, watch: Watch, rounds: int | None = None, processes: Processes | None = None
 ) -> list[Outcome]:
-    """Every run of the experiment to its end. One that diverges does not keep the others from running.
+    """Every run of the file to its end. One that diverges does not keep the others from running.
 
     rounds: go on to so many; default: as many as were asked for. processes: over which a run is shared out.
     """
     outcomes = []
-    for number, member in enumerate(experiment.members, 1):
-        path = folder / f"{number}-{slug(member.label)}" if experiment.comparison else folder
+    for number, entry in enumerate(file, 1):
+        path = folder / f"{number}-{slug(entry.name)}" if file.comparison else folder
         try:
-            outcomes.append(Outcome(member.label, path, _one(experiment, member, path, watch, rounds, processes)))
+            outcomes.append(Outcome(entry.name, path, _one(entry, path, watch, rounds, processes)))
         except Diverged as error:
-            outcomes.append(Outcome(member.label, path, None, error))
+            outcomes.append(Outcome(entry.name, path, None, error))
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_interrupted(member, path, folder, experiment)) from None
+            raise KeyboardInterrupt(_interrupted(entry, path, folder, file)) from None
         except disk.Refused as error:  # a full disk, say: what is on it is whole
             if not (path / "run.json").is_file():
                 raise
-            raise FedpointError(f"{error}.\n{_interrupted(member, path, folder, experiment)}") from error
+            raise FedpointError(f"{error}.\n{_interrupted(entry, path, folder, file)}") from error
     return outcomes
 
 
-def _one(
-    experiment: Experiment, member: Member, path: Path, watch: Watch, rounds: int | None, processes: Any = None
-) -> Run:
-    content = member.content
-    options: dict[str, Any] = {"stop": content.get("stop"), "evaluate": experiment.held_out}
+def _one(entry: Entry, path: Path, watch: Watch, rounds: int | None, processes: Processes | None) -> Run:
+    e = entry.experiment
     if (path / "run.json").exists() and (processes is None or processes.driver):
-        options |= {} if processes is None else {"processes": processes}
-        problem = experiment.problem if processes is None else None  # several processes check it themselves
-        return _resume(load(path, problem), watch, member.label, rounds, options)
-    goal = content["rounds"] if rounds is None else rounds
-    with watch.following(member.label, goal) as callback:
+        loaded = load(path, e.problem if processes is None else None)  # several processes check it themselves
+        return _resume(loaded, entry, watch, rounds, processes)
+    goal = entry.rounds if rounds is None else rounds
+    with watch.following(entry.name, goal) as callback:
         return run(
-            member.algorithm,
-            experiment.problem,
+            e,
             rounds=goal,
-            participation=member.participation,
-            network=experiment.network,
-            schedule=member.schedule,
-            exact=content["exact"],
-            seed=content["seed"],
-            repeats=content["repeats"],
-            record_every=content.get("record_every"),
-            folder=Place(path, content),
-            losses_every=_losses_every(experiment, goal) if processes is None else None,
+            folder=Place(path, entry.content),
+            losses_every=_losses_every(e, goal) if processes is None else None,
             callbacks=callback,
             processes=processes,
-            **options,
+            stop=entry.stop,
+            evaluate=entry.held_out,
         )
 
 
-def _losses_every(experiment: Experiment, rounds: int) -> int | None:
+def _losses_every(e: Experiment, rounds: int) -> int | None:
     """So that pages can show curves of losses without the data: some of them, each a pass over all data."""
-    return -(-max(rounds, 1) // LOSSES) if experiment.problem.has_loss else None
+    return -(-max(rounds, 1) // LOSSES) if e.problem.has_loss else None
 
 
-def _resume(loaded: Any, watch: Watch, label: str, rounds: int | None, options: dict[str, Any]) -> Run:
+def _resume(loaded: LoadedRun, entry: Entry, watch: Watch, rounds: int | None, processes: Processes | None) -> Run:
     last, asked = int(loaded.rounds[-1]), goal_of(loaded)
     goal = asked if rounds is None else rounds
     if loaded.finished and (rounds is None or goal <= last):
         return loaded
-    if loaded.finished and last < asked:  # it met its tolerance, and is now told to go on all the same
-        options = {**options, "stop": None}
-    with watch.following(label, goal) as callback:
-        return loaded.extend(goal, callbacks=callback, **options)
+    met = loaded.finished and last < asked  # its tolerance, and it is now told to go on all the same
+    with watch.following(entry.name, goal) as callback:
+        return loaded.extend(goal, None if met else entry.stop, callback, entry.held_out, processes)
 
 
 def goal_of(loaded: LoadedRun) -> int:
@@ -146,10 +135,10 @@ def goal_of(loaded: LoadedRun) -> int:
     return asked[-1] if asked else loaded.config["rounds"]
 
 
-def _interrupted(member: Member, path: Path, folder: Path, experiment: Experiment) -> str:
+def _interrupted(entry: Entry, path: Path, folder: Path, file: File) -> str:
     begun = (path / "run.json").is_file()
-    if not begun and not experiment.comparison:
+    if not begun and not file.comparison:
         return "interrupted before the first round"
     point = RunFolder.open(path).latest() if begun else None
-    which = f" of {member.label}" if experiment.comparison else ""
+    which = f" of {entry.name}" if file.comparison else ""
     return f"interrupted at round {point.round if point else 0}{which}; resume with: fedpoint resume {folder}"

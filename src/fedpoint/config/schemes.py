@@ -36,7 +36,9 @@ def _trace(text: str, info: ValidationInfo) -> np.ndarray:
 INNER = {snake(cls.__name__): cls for cls in SCHEMES.values() if cls is not Answering}
 FAMILY = Family("a scheme", INNER, "scheme")
 AROUND: dict[str, Key] = {
-    f.name: key_of("Answering", f) for f in dataclasses.fields(Answering) if f.name != "scheme"  # type: ignore[arg-type]
+    f.name: key_of("Answering", f)
+    for f in dataclasses.fields(Answering)
+    if f.name != "scheme"  # type: ignore[arg-type]
 } | {"trace": Annotated[str, AfterValidator(_trace)]}
 
 

@@ -195,11 +195,11 @@ class Problem(Made):
     names: list[str]
     batch: int | None = None
     linear = False  # every field is affine in w
-    notes: Sequence[str] = ()  # what was done to the data, for people
     classes: np.ndarray | None = None  # of what is predicted, where it is one of several
     intercept: bool = False  # the last column is one of ones
     columns: list[dict[str, Plain]] | None = None  # how a table's columns became features
     notes: Sequence[str] = ()  # what was done to the data
+    fits = False  # it was found to answer what a run will ask
     source: Mapping[str, Plain] | None = None  # the table of a file that makes it again
 
     @property
@@ -246,7 +246,7 @@ class Problem(Made):
 
     def start(self) -> Model:
         """The model a run starts from when none is given."""
-        raise FedpointError(f"{type(self).__name__} does not say where a run starts: give start=")
+        raise FedpointError(f"{type(self).__name__} has no start(): write it, it returns the model a run starts from")
 
     def solution(self) -> Model | None:
         """w*, or None where it is not known."""

@@ -297,7 +297,7 @@ class LoadedRun(Run):
 
     def _metrics(self) -> Mapping[str, Tree]:
         asked, given = self.config.get("metrics", {}), self.origin.given.get("metrics", {})
-        missing = [name for name in asked if name not in given]
+        missing = sorted(name for name in asked if name not in given)
         if not missing:
             return given
         try:
