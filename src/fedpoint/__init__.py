@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     )
     from fedpoint.channel.base import Channel
     from fedpoint.channel.gather import Gather
+    from fedpoint.config.experiment import read, schema, write
     from fedpoint.config.load import load
     from fedpoint.core import steps as steps
     from fedpoint.core.agent import Agent, descend
@@ -120,6 +121,7 @@ _NAMES = {
     "fedpoint.timing.trace": "Recorded",
     "fedpoint.core.errors": "Diverged FedpointError",
     "fedpoint.problems.estimate": "Estimates estimate_constants",
+    "fedpoint.config.experiment": "read schema write",
     "fedpoint.config.load": "load",
     "fedpoint.results.run": "Run export",
     "fedpoint.results.sweep": "Sweep",
