@@ -18,6 +18,7 @@ noise = 0.01
 name = "fedavg"
 step = 0.1
 local_steps = 3
+normalise = true
 """
 
 
