@@ -32,6 +32,7 @@ from fedpoint.experiment.metric import Metric
 from fedpoint.experiment.rehearsal import rehearse
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
+from fedpoint.problems.checks import check_problem
 from fedpoint.timing.base import Timing
 from fedpoint.timing.participation import Participation
 from fedpoint.timing.schedule import Schedule
@@ -116,6 +117,8 @@ class Experiment:
             raise FedpointError(
                 f"the problem must be one of fp.problems, or your own fp.problems.Problem; got {self.problem!r}"
             )
+        if isinstance(self.problem, Problem):
+            check_problem(self.problem)
         check_count("repeats", self.repeats, 1)
         if self.record_every is not None:
             check_count("record_every", self.record_every, 1)
