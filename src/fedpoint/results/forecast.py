@@ -5,24 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
+from fedpoint.core.algorithm import Algorithm, samples_per_round
 from fedpoint.core.errors import FedpointError, check_count, check_number
+from fedpoint.core.types import Model, Plain
+from fedpoint.problems.base import Problem
 from fedpoint.results import forecast_text as words
 from fedpoint.theory.assumptions import Condition, assumptions
+from fedpoint.theory.asynchronous import Bounds, asynchronous
 from fedpoint.theory.bounds import Bound, bounds
 from fedpoint.theory.closed_forms import closed_forms
+from fedpoint.theory.expected_round import keeps_memory
 from fedpoint.theory.moments import along_path
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.sampled import LARGEST, Sampled, sampled_floor
-from fedpoint.theory.steady import Iterated, Steady, fixed_point, iterate, mean_rate
+from fedpoint.theory.steady import Iterated, NoLimit, Steady, fixed_point, iterate, mean_rate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fedpoint.graphs.network import Network
+    from fedpoint.results.run import Run
+    from fedpoint.theory.networks import Contraction
+    from fedpoint.timing.base import Timing
 
 LARGEST_STATE = 2500  # numbers of a state whose covariance is computed
-LARGEST_MODEL = 200
+LARGEST_MODEL = 200  # of one model
+LARGEST_MODELS = 600  # of the models of all nodes together
 LONGEST = 1 << 22  # rounds that `rounds_to` looks ahead
+LONGEST_DECAY = 1 << 14  # the same where steps decay
 
 
 class Rounds(float):
@@ -30,7 +45,7 @@ class Rounds(float):
 
     reason: str
 
-    def __new__(cls, value: float, reason: str = ""):
+    def __new__(cls, value: float, reason: str = "") -> Rounds:
         self = super().__new__(cls, value)
         self.reason = reason
         return self
@@ -44,26 +59,46 @@ class Rounds(float):
 class Forecast:
     """What theory says of a run before it runs. Everything is computed when first asked for.
 
-    limit: the fixed point of the expected round, reached from the start. bias: its distance to w*.
+    limit: the fixed point of the expected round, reached from the start; on a network the models of all nodes.
+    bias: its distance to w*, or the root of the nodes' mean squared distance to what the run is after.
     rate, rate_ms: factor per round of the mean's and of the second moment's deviation, asymptotically.
-    floor: E|w - w*|^2 once settled = bias^2 + variance. inf when it diverges; None where it is not computed (`notes`).
+    floor: E|w - w*|^2 once settled = bias^2 + variance, a mean over nodes. inf when it diverges; None where it is not
+    computed (`notes`).
+    contraction, step_limit, bound(ticks): of networks, what is certain under a schedule; None with a fusion center.
     notes: what is exact, what is approximate, what is left out, and why.
     """
 
-    proviso = ""  # nothing is left out of the curve
+    def __init__(self, setting: Setting, floor: str, around: Model | None, measure: str):
+        self.setting, self._how, self.around, self.measure = setting, floor, around, measure
 
-    def __init__(self, setting: Setting, floor: str, around: Any, measure: str):
-        self.setting, self._how, self.around, self._seed = setting, floor, around, setting.bound.experiment.seed
-        self.measure = measure
-        self.algorithm, self.problem, self.timing = setting.algorithm, setting.problem, setting.timing
-        self.exact_fields = setting.exact
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.setting.algorithm
+
+    @property
+    def problem(self) -> Problem:
+        return self.setting.problem
+
+    @property
+    def timing(self) -> Timing:
+        """Who works when, as it was given."""
+        return self.setting.bound.experiment.timing
+
+    @property
+    def network(self) -> Network | None:
+        return self.setting.bound.network
+
+    @property
+    def by_node(self) -> bool:
+        """Every node has a model of its own."""
+        return self.setting.topology.by_node
 
     # Where it ends
 
     @cached_property
     def optimum(self) -> np.ndarray | None:
-        """w*, flattened; None where it is not known."""
-        w = self.problem.solution()
+        """What a run is after, flattened: w*, or a model for every node; None where it is not known."""
+        w = self.setting.bound.solution
         return None if w is None else self.setting.flatten(w)
 
     @cached_property
@@ -72,8 +107,7 @@ class Forecast:
         x = self.setting.origin.copy()
         if self.around is not None:  # the hub's model moved to the point, all else as at the start
             R, w = self.setting.reading, self.setting.flatten(self.around)
-            k = R.shape[1]
-            x[:k] += np.linalg.pinv(R) @ (w - R @ x[:k])
+            x += np.linalg.pinv(R) @ (w - R @ x)
         return x
 
     @cached_property
@@ -81,17 +115,29 @@ class Forecast:
         return iterate(self.setting) if self.setting.adaptive else None
 
     @cached_property
-    def state(self) -> np.ndarray | None:
-        """The state in the limit."""
+    def _found(self) -> np.ndarray | NoLimit:
+        """The fixed point, or why there is none."""
         s = self.setting
-        if s.scheduled:
+        if self.algorithm.at_agents and self.optimum is not None:  # where such methods end, unless they are broken
+            x = s.at(s.bound.solution)
+            if np.abs(s.step(x) - x).max() <= 1e-9 * (1 + np.abs(x).max()):
+                return x
+        try:
+            return fixed_point(s, self.origin)
+        except NoLimit as error:
+            return error
+
+    @property
+    def state(self) -> np.ndarray | None:
+        """The state in the limit; None where there is none."""
+        if self.setting.scheduled:
             return None
         if self._settled is not None:
             return self._settled.x
-        return fixed_point(s, self.origin)
+        return None if isinstance(self._found, NoLimit) else self._found
 
     @property
-    def limit(self) -> Any:
+    def limit(self) -> Model | None:
         """The model in the limit; None where nothing settles."""
         return None if self.state is None else self.setting.model_of(self.setting.read(self.state))
 
@@ -106,35 +152,42 @@ class Forecast:
         """L with |L (w - w*)|^2 what is measured; None is the plain distance."""
         if self.measure == "error":
             return None
-        w = self.optimum if self.optimum is not None else self.setting.read(self.state)  # type: ignore[arg-type]
+        w = self.optimum if self.optimum is not None else self.setting.read(self._settles())
         values, axes = np.linalg.eigh(self.setting.curvature(w))
         return np.sqrt(np.maximum(values, 0) / 2)[:, None] * axes.T
 
+    def _settles(self) -> np.ndarray:
+        if self.state is None:
+            raise FedpointError("there is no limit to measure from: the expected round does not settle")
+        return self.state
+
     def measured(self, difference: np.ndarray) -> np.ndarray:
         """The part of a difference of models whose square is measured; rows where there are several."""
+        difference = difference / math.sqrt(self.setting.models)  # a mean over nodes
         return difference if self._root is None else difference @ self._root.T
 
     @cached_property
     def reading(self) -> np.ndarray:
-        """R with |R u|^2 what is measured of a deviation u of the hub."""
-        R = self.setting.reading
+        """R with |R x|^2 what is measured of a deviation x of the state."""
+        R = self.setting.reading / math.sqrt(self.setting.models)
         return R if self._root is None else self._root @ R
 
     @property
     def bias(self) -> float | None:
         """|limit - w*|; None where w* is not known."""
-        if self._gap is None:
+        if self._gap is None or self.optimum is None:
             return None
-        size = float(np.linalg.norm(self._gap))
+        nodes = math.sqrt(self.setting.models)
+        size, scale = float(np.linalg.norm(self._gap)) / nodes, float(np.linalg.norm(self.optimum)) / nodes
         model = jax.tree.leaves(self.problem.start())  # in single precision w* is known to its rounding
         rounding = max(1e-10, *(8 * float(np.finfo(np.result_type(a, np.float32)).eps) for a in model))
-        return size if size > rounding * (1 + float(np.linalg.norm(self.optimum))) else 0.0  # type: ignore[arg-type]
+        return size if size > rounding * (1 + scale) else 0.0
 
     # How fast
 
     @cached_property
     def rate(self) -> float | None:
-        """Factor per round of the mean's deviation from the limit, asymptotically."""
+        """Factor per round of the mean's deviation from the limit, asymptotically; of nodes that are all in step."""
         if self.state is None:
             return None
         if self._settled is not None:
@@ -144,31 +197,45 @@ class Forecast:
     @cached_property
     def rate_ms(self) -> float | None:
         """The same of the second moment."""
+        if self.rate is None:
+            return None
         if self.noiseless:
-            return None if self.rate is None else self.rate**2
+            return self.rate**2
         if self.steady is not None:
-            return max(self.steady.rate, self.rate**2)  # type: ignore[operator]
-        if self._sampled is not None:
-            return max(self._sampled.rate, self.rate**2)  # type: ignore[operator]
-        return None
+            return max(self.steady.rate, self.rate**2)
+        return None if self._sampled is None else max(self._sampled.rate, self.rate**2)
 
     @property
     def diverges(self) -> bool:
         """The mean, or the mean square, grows without bound."""
-        if self._settled is not None:
-            return self._settled.x is None
-        return any(r is not None and r >= 1 for r in (self.rate, self.rate_ms))
+        if self.setting.scheduled:
+            return False
+        return self.state is None or any(r is not None and r >= 1 for r in (self.rate, self.rate_ms))
+
+    @property
+    def reason(self) -> str:
+        """Why it diverges, or an empty text."""
+        if not self.diverges:
+            return ""
+        if self._settled is not None and self._settled.x is None:
+            return "it does not settle: its steps do not shrink towards the limit"
+        if self.state is None:
+            return str(self._found)
+        if self.rate is not None and self.rate >= 1:
+            limit = "" if self.step_limit is None else f", and must stay below {self.step_limit:.4g}"
+            return f"the mean grows by {self.rate:.4g} per round: the step is above its stability limit{limit}"
+        return f"the mean settles, the mean square grows by {self.rate_ms:.4g} per round: noise is amplified"
 
     # How noisy
 
     @cached_property
     def noiseless(self) -> bool:
-        """Nothing is random."""
+        """Nothing is random, but perhaps the turns of a network's nodes."""
         s = self.setting
         full = s.problem.batch is None and s.problem.local_rows() is not None
         silent = s.exact or full or not s.oracle.noisy
-        no_luck = not s.timing.drawn and not any(s.numbers.drawn)
-        return bool(silent and no_luck)
+        no_luck = (self.by_node or not s.timing.drawn) and not any(s.numbers.drawn)
+        return bool(silent and no_luck and not s.lucky and not s.lossy)
 
     @cached_property
     def noise_by(self) -> str:
@@ -184,13 +251,11 @@ class Forecast:
             return "decaying steps have no steady state: only the curve is forecast"
         if s.adaptive:
             return "adaptive optimisers rescale changes by their history: only limit and rate are forecast"
-        doubt = None
-        if not s.exact and not s.oracle.known_noise:
-            doubt = "the problem does not tell the covariance of its samples"
-        elif not s.exact and not s.oracle.independent:
-            doubt = "samples within a round depend on each other"
-        elif s.own_kind:
-            doubt = "the algorithm is your own"
+        if not self.in_step:
+            return "it is computed for nodes in step"
+        if s.lossy and keeps_memory(s.space, s.numbers, s.bound.channel):
+            return "the channel keeps a memory of its own at the agents"
+        doubt = self._doubt()
         wanted = self._how if self._how != "auto" else "sampled" if doubt else "exact"
         if wanted == "sampled":
             if s.size <= LARGEST:
@@ -198,13 +263,34 @@ class Forecast:
             return f"the state has {s.size} numbers: sampled rounds are differentiated up to {LARGEST}" + (
                 f", and {doubt}" if doubt else ""
             )
+        if s.lossy or not s.bound.gather.conserves:
+            return doubt
+        size = s.origin.size
         model = len(s.flatten(s.start))
-        if s.size > LARGEST_STATE or model > LARGEST_MODEL:
+        largest = LARGEST_MODELS if self.by_node else LARGEST_MODEL
+        if size > LARGEST_STATE or model > largest:
             return (
-                f"the state has {s.size} numbers ({model} of them the model): covariances are computed up to "
-                f"{LARGEST_STATE} ({LARGEST_MODEL})"
+                f"the state has {size} numbers ({model} of them the model): covariances are computed up to "
+                f"{LARGEST_STATE} ({largest})"
             )
         return "exact"
+
+    def _doubt(self) -> str:
+        """Why second moments do not follow from the update; empty where they do."""
+        s = self.setting
+        if not s.exact and not s.oracle.known_noise:
+            return "the problem does not tell the covariance of its samples"
+        if not s.exact and not s.oracle.independent:
+            return "samples within a round depend on each other"
+        if s.own_kind:
+            return "the algorithm is your own"
+        if s.lossy:
+            return "what the channel does is known from drawn rounds only"
+        if not s.bound.gather.conserves:
+            return "messages are not merged linearly"
+        if self.by_node and not s.exact and samples_per_round(self.algorithm) != 1:
+            return "nodes take several samples a round"
+        return ""
 
     @cached_property
     def steady(self) -> Steady | None:
@@ -217,13 +303,13 @@ class Forecast:
     def _sampled(self) -> Sampled | None:
         if self.state is None or self.noise_by != "sampled":
             return None
-        return sampled_floor(self.setting, self.state, self.reading, seed=self._seed)
+        return sampled_floor(self.setting, self.state, self.reading, seed=self.setting.bound.experiment.seed)
 
     @cached_property
     def variance(self) -> float | None:
         """E|w - E w|^2 once settled; inf when it grows without bound."""
         if self.state is None:
-            return None
+            return math.inf if self.diverges and self._settled is None else None
         if self._settled is None and self.rate is not None and self.rate >= 1:
             return math.inf
         if self.noiseless:
@@ -252,34 +338,55 @@ class Forecast:
     # On the way
 
     def curve(self, rounds: int) -> np.ndarray:
-        """(rounds + 1,): E|w_t - w*|^2 from the start on (without a known w*, around the limit)."""
+        """(rounds + 1,): E|w_t - w*|^2 from the start on (without a known w*, around the limit); see `proviso`."""
         check_count("rounds", rounds, 0)
-        s = self.setting
-        target = self.optimum
-        if s.scheduled:
-            if target is None:
+        s, target = self.setting, self.optimum
+        if target is None:
+            if s.scheduled:
                 raise FedpointError("with decaying steps and an unknown solution there is nothing to measure from")
-            if s.size > LARGEST or not (s.exact or s.oracle.known_noise):
-                raise FedpointError(
-                    f"the curve of decaying steps is forecast for states up to {LARGEST} numbers and problems that "
-                    f"tell the covariance of their samples; this one has {s.size}"
-                )
-            mean, variance = along_path(s, self.origin, self.reading, rounds)
-            return (self.measured(mean - target) ** 2).sum(1) + variance
-        if self.state is None:
-            raise FedpointError("there is no curve: the expected round does not settle")
-        target = s.read(self.state) if target is None else target
-        gap = self.measured(s.read(self.state) - target)
-        if self.steady is not None and s.problem.linear and s.straight and not self.noiseless:
+            target = s.read(self._settles())
+        if s.scheduled and not self.by_node:
+            return self._decaying(rounds, target)
+        if self.steady is not None and s.problem.linear and s.straight and not self.noiseless and not self.proviso:
+            gap = self.measured(s.read(self._settles()) - target)
             return self.steady.curve(self.origin, gap, rounds)
         mean = (self.measured(s.path(self.origin, rounds) - target) ** 2).sum(1)
-        if self.noiseless:
-            return mean
+        return mean if self.noiseless or "noise" in self.proviso else mean + self._growth(rounds)
+
+    def _decaying(self, rounds: int, target: np.ndarray) -> np.ndarray:
+        """The curve of steps that decay: linearised anew in every round."""
+        s = self.setting
+        if s.size > LARGEST or not (s.exact or s.oracle.known_noise):
+            raise FedpointError(
+                f"the curve of decaying steps is forecast for states up to {LARGEST} numbers and problems that "
+                f"tell the covariance of their samples; this one has {s.size}"
+            )
+        mean, variance = along_path(s, self.origin, self.reading, rounds)
+        return (self.measured(mean - target) ** 2).sum(1) + variance
+
+    def _growth(self, rounds: int) -> np.ndarray:
+        """(rounds + 1,): the variance on the way."""
+        if self.state is None:
+            raise FedpointError("there is no curve: the expected round does not settle")
         if self.steady is not None:
-            return mean + self.steady.growth(rounds)
+            return self.steady.growth(rounds)
         if self._sampled is not None and self.rate_ms is not None and self.rate_ms < 1:
-            return mean + self._sampled.variance * (1 - self.rate_ms ** np.arange(rounds + 1))
+            return self._sampled.variance * (1 - self.rate_ms ** np.arange(rounds + 1))
         raise FedpointError(f"no curve: {self.noise_by}")
+
+    @property
+    def in_step(self) -> bool:
+        """With a fusion center, or on a network where all nodes work in every round and hear what is fresh."""
+        timing, agents = self.setting.timing, self.setting.agents
+        return not self.by_node or (timing.all_heard and timing.slots(agents) == agents and timing.depth(1) == 1)
+
+    @cached_property
+    def proviso(self) -> str:
+        """What the curve leaves out on a network; empty where it is the expected error of the run."""
+        if not self.by_node:
+            return ""
+        spreads = self.noiseless or (self.noise_by == "exact" and not self.diverges)
+        return ", ".join([*([] if spreads else ["without noise"]), *([] if self.in_step else ["all nodes in step"])])
 
     def rounds_to(self, target: float) -> Rounds:
         """The first round at which the expected error is at most `target`; or never, and why."""
@@ -297,7 +404,7 @@ class Forecast:
             below = np.flatnonzero(self.curve(rounds) <= target)
             if len(below):
                 return Rounds(int(below[0]))
-            if self.setting.scheduled and rounds >= 1 << 14:
+            if self.setting.scheduled and rounds >= LONGEST_DECAY:
                 return Rounds(math.inf, f"not within {rounds} rounds, as far as decaying steps are followed")
             rounds *= 8
         return Rounds(math.inf, f"not within {LONGEST} rounds: the rate is {self.rate:.8g} per round")
@@ -305,7 +412,9 @@ class Forecast:
     def _never(self, target: float) -> str:
         """Why the expected error does not stay below `target`; an empty text where it does."""
         if self.diverges:
-            return self.reason
+            return f"it diverges: {self.reason}"
+        if "noise" in self.proviso:
+            return f"its bias^2 {self.bias2:.3g} lies above {target:g}" if self.bias2 >= target else ""
         if self.floor is None or self.floor <= target:
             return ""
         return (
@@ -317,25 +426,48 @@ class Forecast:
         slow = max(self.rate or 0.0, 0.0 if self.rate_ms is None else math.sqrt(self.rate_ms))
         if not 0 < slow < 1:
             return 256
-        return int(min(max(256, math.log(1e-6) / math.log(slow)), 1 << 14))
+        return int(min(max(256, math.log(1e-6) / math.log(slow)), LONGEST_DECAY))
 
-    @property
-    def reason(self) -> str:
-        """Why it diverges, or an empty text."""
-        if self._settled is not None and self._settled.x is None:
-            return "it does not settle: its steps do not shrink towards the limit"
-        if self.rate is not None and self.rate >= 1:
-            return f"the mean grows by {self.rate:.4g} per round: the step is above its stability limit"
-        if self.rate_ms is not None and self.rate_ms >= 1:
-            return f"the mean settles, the mean square grows by {self.rate_ms:.4g} per round: noise is amplified"
-        return ""
+    # Networks: what is certain
+
+    @cached_property
+    def contraction(self) -> Contraction | None:
+        """The factor in the block-maximum norm, from which `bound` follows for a schedule."""
+        if self.network is None:
+            return None
+        from fedpoint.theory import networks  # loads scipy
+
+        a = self.algorithm
+        if a.own_kind() or not a.at_agents or a.local_steps != 1:
+            return networks.Contraction(None, None, "", "known for FedGD, FedRelax and FedSGD with one step a tick")
+        if self.setting.scheduled:
+            return networks.Contraction(None, None, "", "steps decay")
+        return networks.contraction(a, self.problem, self.network)
+
+    @cached_property
+    def step_limit(self) -> float | None:
+        """The largest step of FedGD and FedSGD, 2 over the largest curvature of the whole objective; else None."""
+        a = self.algorithm
+        if self.network is None or not a.at_agents or a.proximal or a.own_kind() or not self.problem.linear:
+            return None
+        return self.network.step_limit(self.problem, float(a.coupling))
+
+    def bound(self, ticks: int) -> Bounds:
+        """How far max_i |w_i - w_i*| has fallen at worst, under the schedule's bound B."""
+        B, name = self.timing.bound(), type(self.timing).__name__
+        if self.contraction is None:
+            raise FedpointError(f"bound(ticks) is about the nodes of a network; with a fusion center see {name}'s rate")
+        if B is None:
+            raise FedpointError(f"{name} has no bound B on delays and idleness: nothing is certain")
+        return asynchronous(self.contraction, B, ticks)
 
     # Theory beside it
 
     @cached_property
-    def closed(self) -> dict[str, Any]:
-        """Closed forms that apply here, by name: fixed_point, rate, floor, ..."""
-        return closed_forms(self.setting.bound.experiment.algorithm, self.problem, self.timing, self.exact_fields)
+    def closed(self) -> dict[str, float | np.ndarray]:
+        """Closed forms that apply here, by name: fixed_point, rate, floor, ...; of a fusion center."""
+        e = self.setting.bound.experiment
+        return {} if self.by_node else closed_forms(e.algorithm, self.problem, e.timing, self.setting.exact)
 
     @cached_property
     def bounds(self) -> Sequence[Bound]:
@@ -343,12 +475,13 @@ class Forecast:
         return self.bounds_after(1000)
 
     def bounds_after(self, rounds: int) -> Sequence[Bound]:
-        return bounds(self.algorithm, self.problem, self.timing, self.setting.start, self.exact_fields, rounds)
+        s = self.setting
+        return [] if self.by_node else bounds(s.algorithm, s.problem, s.timing, s.start, s.exact, rounds)
 
     @cached_property
     def assumptions(self) -> list[Condition]:
-        """Convexity, smoothness, length of the step, and which agent is in the way."""
-        return assumptions(self.setting, self.rate, self.rate_ms)
+        """Convexity, smoothness, length of the step, and which agent is in the way; with a fusion center."""
+        return [] if self.by_node else assumptions(self.setting, self.rate, self.rate_ms)
 
     # To be read
 
@@ -357,7 +490,7 @@ class Forecast:
         """What is exact, what is approximate, what is left out, and why."""
         return words.notes(self)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Plain]:
         """Plain types, for programs; infinite and unknown numbers are null."""
         return words.as_dict(self)
 
@@ -365,7 +498,9 @@ class Forecast:
         """The forecast in a few lines."""
         return words.text(self)
 
-    def plot(self, path: str | None = None, rounds: int | None = None, run: Any = None, title: str | None = None):
+    def plot(
+        self, path: str | None = None, rounds: int | None = None, run: Run | None = None, title: str | None = None
+    ) -> Figure:
         """The expected curve with bias and floor, and a run beside it where given; saved when `path` is given."""
         from fedpoint.show.plots import forecast_curve
 

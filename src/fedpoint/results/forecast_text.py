@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from fedpoint.core.numbers import finite
+from fedpoint.core.types import Plain
 from fedpoint.results.labels import short
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def notes(f: Forecast) -> list[str]:
     s, said = f.setting, []
     settles = f.state is not None
-    if s.problem.linear and s.affine and f.noise_by == "exact" and not s.moments.sampled:
+    if s.problem.linear and s.affine and (f.noise_by == "exact" or f.by_node) and not s.moments.sampled:
         said.append("exact: fields are affine and the hub merges linearly")
     if not s.problem.linear and settles:
         where = "around the given point" if f.around is not None else "at the fixed point"
@@ -28,6 +29,8 @@ def notes(f: Forecast) -> list[str]:
         said.append("samples of a round depend on each other: limit and rate are those of independent ones")
     if s.moments.sampled:
         said.append("the schedule's moments are estimated from 32,768 drawn rounds (about 1 %)")
+    if not s.bound.channel.lossless:
+        said.append(f"limit and rate are those of what arrives over {type(s.bound.channel).__name__} on average")
     if f.standard_error is not None:
         said.append(f"the variance comes from sampled rounds, standard error {f.standard_error:.2g}")
     if f.noise_by not in ("exact", "sampled"):
@@ -36,29 +39,33 @@ def notes(f: Forecast) -> list[str]:
         said.append("w* is not known: no bias, and the floor is around the limit")
     if s.problem.convex is None:
         said.append("a local forecast: convexity is not known, other limits may exist")
+    return said + _of_network(f)
+
+
+def _of_network(f: Forecast) -> list[str]:
+    said = []
+    if not f.in_step:
+        said.append(
+            "rate and curve are those of all nodes working in every round; under "
+            f"{type(f.timing).__name__} the limit is the same, and bound(ticks) says what is certain"
+        )
+    if f.network is not None and f.network.caution():
+        said.append(f.network.caution())
+    if "noise" in f.proviso:
+        said.append("a curve without noise")
     return said
 
 
 def text(f: Forecast) -> str:
-    title = type(f.algorithm).card.title
-    lines = [
-        f"{title} on {type(f.problem).__name__}: {f.problem.agents} agents, "
-        f"{len(f.setting.flatten(f.setting.start))} parameters, {short(f.timing)}"
-    ]
+    lines = [_title(f)]
     if f.setting.scheduled:
         lines.append("  steps decay: only curve(rounds) is forecast")
     elif f.diverges:
         lines.append(f"  diverges: {f.reason}")
     else:
-        if f.bias is None:
-            lines.append("  ends at     its fixed point; w* is not known")
-        else:
-            lines.append(f"  ends at     {'w* itself' if f.bias == 0 else f'{f.bias:.4g} from w*'}")
-        square = "" if f.rate_ms is None else f" (mean square {f.rate_ms:.6g})"
-        lines.append(f"  rate        {f.rate:.6g} per round{square}")
-        if f.floor is not None:
-            error = "" if f.standard_error is None else f" +- {f.standard_error:.1g}"
-            lines.append(f"  floor       {f.floor:.4g} = bias^2 {f.bias2:.4g} + variance {f.variance:.4g}{error}")
+        lines += _numbers(f)
+    if f.step_limit is not None:
+        lines.append(f"  step limit  {f.step_limit:.4g}")
     lines += [f"  note        {note}" for note in f.notes]
     lines += [
         f"  not met     {a.text}" + (f" ({a.detail})" if a.detail else "") for a in f.assumptions if a.holds is False
@@ -66,14 +73,44 @@ def text(f: Forecast) -> str:
     return "\n".join(lines)
 
 
-def as_dict(f: Forecast) -> dict[str, Any]:
+def _title(f: Forecast) -> str:
+    what = f"{f.algorithm.card.title} on {type(f.problem).__name__}"
+    if f.network is not None:
+        return f"{what} over {f.network.nodes} nodes and {len(f.network.edges)} edges"
+    return f"{what}: {f.problem.agents} agents, {len(f.setting.flatten(f.setting.start))} parameters, {short(f.timing)}"
+
+
+def _numbers(f: Forecast) -> list[str]:
+    goal = "GTVMin's solution" if f.algorithm.at_agents else "w*"
+    if f.bias is None:
+        lines = [f"  ends at     its fixed point; {goal} is not known"]
+    else:
+        itself = goal if f.by_node else "w* itself"
+        lines = [f"  ends at     {itself if f.bias == 0 else f'{f.bias:.4g} from {goal}'}"]
+    square = "" if f.rate_ms is None or f.by_node else f" (mean square {f.rate_ms:.6g})"
+    lines.append(f"  rate        {f.rate:.6g} per round{square}")
+    if f.contraction is not None:
+        kappa = f.contraction.kappa
+        said = f"none: {f.contraction.reason}" if kappa is None else f"{kappa:.6g} in the block-maximum norm"
+        lines.append(f"  contraction {said}")
+    if f.floor is not None:
+        error = "" if f.standard_error is None else f" +- {f.standard_error:.1g}"
+        lines.append(f"  floor       {f.floor:.4g} = bias^2 {f.bias2:.4g} + variance {f.variance:.4g}{error}")
+    return lines
+
+
+def as_dict(f: Forecast) -> dict[str, Plain]:
     limit = f.limit
+    of_network: dict[str, Plain] = {}
+    if f.contraction is not None:
+        of_network = {"contraction": f.contraction.kappa, "step_limit": f.step_limit}
     return {
-        "algorithm": type(f.algorithm).card.name,
+        "algorithm": f.algorithm.card.name,
         "limit": None if limit is None else [np.asarray(a).tolist() for a in jax.tree.leaves(limit)],
         "bias": finite(f.bias),
         "rate": finite(f.rate),
         "rate_ms": finite(f.rate_ms),
+        **of_network,
         "variance": finite(f.variance),
         "floor": finite(f.floor),
         "standard_error": finite(f.standard_error),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from fedpoint.core.numbers import finite
+from fedpoint.core.types import Plain
 from fedpoint.results.forecast import Forecast
-from fedpoint.results.network_forecast import NetworkForecast
 
 THRESHOLD = 5.0  # standard errors: a right run fails one of ten such tests once in 100,000
 EXACT = 1e-6  # a run without noise follows its path to this, relative
@@ -43,12 +42,12 @@ class Verdict:
     passed: bool
     words: str
     checks: list[Check]
-    forecast: Forecast | NetworkForecast
+    forecast: Forecast
 
     def text(self) -> str:
         return "\n".join([f"{'passed' if self.passed else 'FAILED'}: {self.words}", *map(str, self.checks)])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Plain]:
         checks = [
             {k: finite(v) if isinstance(v, float) else v for k, v in dataclasses.asdict(c).items()} for c in self.checks
         ]

@@ -1,4 +1,5 @@
-"""What does a round do on average? Exact fields, weights replaced by their means, draws by their chances.
+"""What does a round do on average? The engine's own round with exact fields, weights replaced by their means, what
+travels by what arrives of it on average, draws by their chances.
 
 Memories move with the probability of being heard. It is the expectation of the random round where fields are affine and
 the hub merges linearly; elsewhere it is the round without noise, and a forecast says so.
@@ -7,6 +8,7 @@ the hub merges linearly; elsewhere it is the round without noise, and a forecast
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,32 +16,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from fedpoint.channel import Channel
+from fedpoint.channel.base import Hub
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import NO_LUCK, Stream
-from fedpoint.core.record import one_agent, split_per_agent, with_leaves
+from fedpoint.core.record import one_agent, with_leaves
 from fedpoint.core.steps import Stragglers, chances_of_steps
 from fedpoint.core.steps import most_steps as most_of
+from fedpoint.core.types import Message, Model, Number, State, Tree
 from fedpoint.core.vector import zeros
-from fedpoint.problems.base import Mine, per_agent
-from fedpoint.theory.space import Space, fill, flat, floats, memory_of, take_leaves
+from fedpoint.core.wrapped import Wrapped
+from fedpoint.engine.precompute import NOTHING_AHEAD
+from fedpoint.engine.round import one_round
+from fedpoint.engine.state import Inputs, RunState
+from fedpoint.problems.base import Mine
+from fedpoint.theory.space import Space, fill, flat, is_real, memory_of, row_of, size_of
+from fedpoint.timing.base import Tick
 
-
-class Numbers(NamedTuple):
-    """The numbers of a setting: traced, so that other hyper-parameters do not compile again."""
-
-    algorithm: Any
-    own: Any
-    common: Any
-    p: Any
-    mean: Any  # E v_k
-    heard: Any  # P(agent k is heard)
-    merge: Any  # P(a round is merged)
-    model: Any
-    chances: tuple[Array, Array]  # probabilities of the hub's draws, and what they set
-    late: tuple[Array, Array]  # the same for an agent's own draws (stragglers)
-    drawn: Drawn
+# What a method draws beside its samples.
 
 
 class Drawn(NamedTuple):
@@ -53,27 +49,27 @@ jax.tree_util.register_pytree_node(Drawn, lambda d: ((), (d.hub, d.agent)), lamb
 
 
 class Draws(NamedTuple):
-    """What a method draws beside its samples: values and probabilities, one certain value where it draws nothing."""
+    """Probabilities and values; one certain value where nothing is drawn."""
 
     drawn: Drawn
-    chances: tuple[np.ndarray, np.ndarray]
-    late: tuple[np.ndarray, np.ndarray]
+    hub: tuple[np.ndarray, np.ndarray]
+    late: tuple[np.ndarray, np.ndarray]  # numbers of steps of an agent that may straggle
 
 
 def draws_of(algorithm: Algorithm, symmetric: bool) -> Draws:
     """symmetric: fields are gradients, whose slopes have real eigenvalues."""
     certain = (np.ones(1), np.zeros(1, np.int32))
     told = algorithm.gradient_outcomes() if symmetric else algorithm.outcomes()
-    chances = certain if told is None else (np.asarray(told.probabilities, float), np.asarray(told.values))
+    hub = certain if told is None else (np.asarray(told.probabilities, float), np.asarray(told.values))
     straggles = isinstance(algorithm.local_steps, Stragglers)
     late = certain
     if straggles:
         each, counts = zip(*chances_of_steps(algorithm.local_steps, 1), strict=True)
         late = (np.array(each), np.concatenate(counts).astype(np.int32))
-    return Draws(Drawn(told is not None, straggles), chances, late)
+    return Draws(Drawn(told is not None, straggles), hub, late)
 
 
-def decided(algorithm: Algorithm, count: Any) -> Algorithm:
+def decided(algorithm: Algorithm, count: Number) -> Algorithm:
     """The method, at any depth, of an agent that takes so many steps where it might straggle."""
 
     def straggles(value: Any) -> bool:
@@ -91,107 +87,210 @@ def trace_steps(algorithm: Algorithm) -> Algorithm:
 
 def most_steps(algorithm: Algorithm, draws: Draws, coarse: bool) -> int:
     """A bound on local steps, so that few programs are compiled: 1, 2, 4, ...; 8, 64, ... where coarse."""
-    top = max(int(np.max(counts)) for counts in (most_of(algorithm.local_steps), draws.chances[1], draws.late[1]))
+    top = max(int(np.max(counts)) for counts in (most_of(algorithm.local_steps), draws.hub[1], draws.late[1]))
     bound, factor = (8, 8) if coarse else (1, 2)
     while bound < top:
         bound *= factor
     return bound
 
 
-def over_outcomes(numbers: Numbers, function) -> Any:
+class Numbers(NamedTuple):
+    """The numbers of a setting: traced, so that other hyper-parameters do not compile again."""
+
+    inputs: Inputs  # of the engine; the method as it is, the channel as it is on average
+    mean: Array  # E v_k
+    heard: Array  # P(agent k is heard)
+    merge: Array  # P(a round is merged)
+    model: Model  # one
+    hub: State  # before the first round: one, or of every node
+    mail: Tree  # likewise
+    chances: tuple[Array, Array]  # of the hub's draws: probabilities, values
+    late: tuple[Array, Array]  # the same of an agent's own number of steps
+    drawn: Drawn
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.inputs.algorithm
+
+    @property
+    def p(self) -> Array:
+        return self.inputs.p
+
+    def using(self, algorithm: Algorithm) -> Numbers:
+        return self._replace(inputs=self.inputs._replace(algorithm=algorithm))
+
+
+# The round without luck.
+
+
+class Calm(Agent):
+    """An agent whose own luck is its mean: 0 for normal numbers, 1/2 for uniform ones."""
+
+    @classmethod
+    def of(cls, agent: Agent) -> Calm:
+        return cls(agent._oracle, agent._mine, agent._stream, None, None, True, agent.share)
+
+    def normal(self, like: Tree) -> Tree:
+        return zeros(like)
+
+    def uniform(self, like: Tree) -> Tree:
+        return jax.tree.map(lambda a: jnp.full_like(a, 0.5), like)
+
+
+class OnAverage(Wrapped):
+    """A method whose agents have no luck, and take the mean over their numbers of steps."""
+
+    probabilities: Any
+    counts: Any
+    straggles: bool
+
+    def local(self, heard: State, memory: State, agent: Agent) -> tuple[Message, State]:
+        if not self.straggles:
+            return self.inner.local(heard, memory, Calm.of(agent))
+
+        def late(count: Array) -> tuple[Message, State]:
+            return decided(self.inner, count).local(heard, memory, Calm.of(agent))
+
+        each = jax.vmap(late)(self.counts)
+        return jax.tree.map(lambda a: jnp.tensordot(self.probabilities, a, axes=1) if is_real(a) else a[-1], each)
+
+
+class Arriving(Channel):
+    """What arrives over a lossy channel on average. What a hub adds to what it gathered is taken to have mean zero."""
+
+    inner: Channel
+
+    @property
+    def lossless(self) -> bool:  # type: ignore[override]
+        return self.inner.lossless
+
+    def encode(self, message: Message, memory: State, agent: Agent) -> tuple[Message, State]:
+        return self.inner.expected(message), memory
+
+    def release(self, inbox: Inbox, hub: Hub) -> Inbox:
+        return inbox
+
+
+def arriving(channel: Channel) -> Channel:
+    """The channel of an expected round: rounding is left out."""
+    return Channel() if channel.lossless else Arriving(channel)
+
+
+def over_outcomes(numbers: Numbers, function: Callable[[Numbers], Tree]) -> Tree:
     """sum of chance x function(numbers with the hub's draw decided)."""
     if not numbers.drawn.hub:
         return function(numbers)
-    probabilities, values = numbers.chances
 
-    def one(total, chance):
+    def one(total: Tree, chance: tuple[Array, Array]) -> tuple[Tree, None]:
         probability, value = chance
-        out = function(numbers._replace(algorithm=numbers.algorithm.given(value)))
+        out = function(numbers.using(numbers.algorithm.given(value)))
         return jax.tree.map(lambda t, a: t + probability * a, total, out), None
 
-    return lax.scan(one, zeros(jax.eval_shape(function, numbers)), (probabilities, values))[0]
+    return lax.scan(one, zeros(jax.eval_shape(function, numbers)), numbers.chances)[0]
 
 
-def local_round(space: Space, numbers: Numbers, algorithm: Any, agent: Agent, hub: Any, m: Array) -> tuple[Any, Any]:
-    """One agent's message and its memory, not yet settled."""
-    heard = algorithm.say(hub, NO_LUCK.row())
-    memory = memory_of(space, algorithm, hub, numbers.model, m)
-    return algorithm.local(heard, memory, agent)
-
-
-def over_late(numbers: Numbers, algorithm: Any, function) -> Any:
-    """function(algorithm) averaged over an agent's own draws."""
-    if not numbers.drawn.agent:
-        return function(algorithm)
-    probabilities, values = numbers.late
-    outs = jax.vmap(lambda v: function(decided(algorithm, v)))(values)
-    return jnp.tensordot(probabilities, outs, axes=1)
-
-
-def template(space: Space, oracle: Any, numbers: Numbers) -> tuple[Any, Any]:
-    """Shapes of a message and of a memory."""
-
-    def both(numbers):
-        algorithm = one_agent(numbers.algorithm, 0)
-        hub, memory = numbers.algorithm.init(numbers.model)
-        mine = Mine(jax.tree.map(lambda a: a[0], numbers.own), numbers.common)
-        agent = Agent(oracle, mine, Stream(NO_LUCK, 0, 0), None, None, True, numbers.p[0])
-        heard = algorithm.say(hub, NO_LUCK.row())
-        return algorithm.local(heard, memory, agent)
-
-    return jax.eval_shape(both, numbers)
-
-
-def expected(oracle: Any, space: Space, numbers: Numbers, hub: Any, m: Array, round: Any) -> tuple[Any, Array]:
+def expected(space: Space, numbers: Numbers, hub: State, m: Array, round: Number) -> tuple[State, Array]:
     """One expected round: the hub and every agent's floats."""
-    u, new = over_outcomes(numbers, lambda one: _merged(oracle, space, one, hub, m, round))
+    u, new = over_outcomes(numbers, lambda one: _merged(space, one, hub, m, round))
     keep = 1 - numbers.merge
     hub = count_on(hub)
     return fill(hub, keep * flat(hub) + numbers.merge * u), keep * m + numbers.merge * new
 
 
-def count_on(hub: Any) -> Any:
+def count_on(hub: State) -> State:
     """The hub with its counters of rounds gone on by one."""
-    return jax.tree.map(lambda a: a if jnp.issubdtype(jnp.result_type(a), jnp.floating) else a + 1, hub)
+    return jax.tree.map(lambda a: a if is_real(a) else a + 1, hub)
 
 
-def _merged(oracle, space, numbers, hub, m, round):
-    message, memory = template(space, oracle, numbers)
-    tuned, put = split_per_agent(numbers.algorithm)
-    size = sum(int(np.prod(a.shape)) for a in jax.tree.leaves(message))
-
-    def work(k):
-        own, tuned, m, share = k
-        agent_algorithm = put(tuned)
-
-        def run(algorithm):
-            stream = Stream(NO_LUCK, round, 0)
-            agent = Agent(oracle, Mine(own, numbers.common), stream, None, None, True, share)
-            sent, new = local_round(space, numbers, algorithm, agent, hub, m)
-            return jnp.concatenate([flat(sent), flat(new)])
-
-        return over_late(numbers, agent_algorithm, run)
-
-    out = per_agent(work, (numbers.own, tuned, m, numbers.p))
-    sent, new = out[:, :size], out[:, size:]
-    share = numbers.p * numbers.heard
-    inbox = Inbox(fill(message, numbers.mean @ sent), fill(message, share @ sent), share.sum(), numbers.mean.sum())
-    hub = numbers.algorithm.combine(hub, inbox)
-
-    def settle(new):
-        return flat(take_leaves(numbers.algorithm.settle(hub, fill(memory, new)), space.kept))
-
-    return flat(hub), m + numbers.heard[:, None] * (jax.vmap(settle)(new) - m) if space.kept else m
+def _merged(space: Space, numbers: Numbers, hub: State, m: Array, round: Number) -> tuple[Array, Array]:
+    inputs, agents = numbers.inputs, m.shape[0]
+    calm = OnAverage(inputs.algorithm, numbers.late[0], numbers.late[1], numbers.drawn.agent)
+    tick = Tick(None, jnp.ones(agents, bool), numbers.mean, inputs.p * numbers.heard, jnp.int32(agents))
+    state = RunState(hub, memories(space, numbers, hub, m), numbers.mail, ())
+    keys = (NO_LUCK, NO_LUCK, NO_LUCK)
+    state = one_round(
+        space.layout, inputs._replace(algorithm=calm), state, (tick, tick), NOTHING_AHEAD, keys, jnp.asarray(round)
+    )
+    new = rows(space, inputs.algorithm, state.hub, state.memory, agents)
+    return flat(state.hub), m + numbers.heard[:, None] * (new - m)
 
 
-def hub_at(numbers: Numbers, round: Any) -> Any:
+def memories(space: Space, numbers: Numbers, hub: State, m: Array) -> State:
+    """Settled memories of all agents from their floats (K, ...)."""
+
+    def one(hub: State, row: Array) -> State:
+        return memory_of(space, numbers.algorithm, hub, numbers.model, row)
+
+    return space.topology.by_agent(one, m.shape[0])(hub, m)
+
+
+def rows(space: Space, algorithm: Algorithm, hub: State, memory: State, agents: int) -> Array:
+    """(K, ...): the floats of all agents' memories, settled by what they hear next."""
+    return space.topology.by_agent(lambda h, own: row_of(space, algorithm, h, own), agents)(hub, memory)
+
+
+def hub_at(numbers: Numbers, round: Number) -> State:
     """The hub before a round, for its structure: its counters have counted the rounds."""
-    hub = numbers.algorithm.init(numbers.model)[0]
-    return jax.tree.map(lambda a: a if jnp.issubdtype(jnp.result_type(a), jnp.floating) else a + round, hub)
+    return jax.tree.map(lambda a: a if is_real(a) else a + round, numbers.hub)
 
 
-def start_at(numbers: Numbers, x: Array, round: Any) -> tuple[Any, Array]:
+def start_at(numbers: Numbers, x: Array, round: Number) -> tuple[State, Array]:
     """Hub and memories from a flat state."""
     hub = hub_at(numbers, round)
-    size = sum(int(np.prod(np.shape(a))) for a in floats(hub))
+    size = size_of(hub)
     return fill(hub, x[:size]), x[size:].reshape(numbers.p.shape[0], -1)
+
+
+def read_models(space: Space, algorithm: Algorithm, hub: State, memory: State) -> Array:
+    """The model, or those of all nodes one after the other, flattened."""
+    return flat(space.topology.per_hub(algorithm.read)(hub, memory))
+
+
+class Watched(Calm):
+    """An agent that notes whether it is asked for luck of its own."""
+
+    asked = False
+
+    def normal(self, like: Tree) -> Tree:
+        self.asked = True
+        return super().normal(like)
+
+    def uniform(self, like: Tree) -> Tree:
+        self.asked = True
+        return super().uniform(like)
+
+    def key(self) -> Array:
+        self.asked = True
+        return super().key()
+
+
+def trial(space: Space, numbers: Numbers) -> tuple[Message, State, Watched]:
+    """What the first agent answers in the first round and remembers, and the agent as it was used."""
+    algorithm = one_agent(numbers.algorithm, 0)
+    heard, memory = space.topology.first_words(algorithm, numbers.model)
+    mine = Mine(jax.tree.map(lambda a: a[0], numbers.inputs.own), numbers.inputs.common)
+    agent = Watched(space.oracle, mine, Stream(NO_LUCK, 0, 0), None, None, True, numbers.p[0])
+    return *algorithm.local(heard, memory, agent), agent
+
+
+def template(space: Space, numbers: Numbers) -> tuple[Message, State]:
+    """Shapes of a message and of a memory."""
+    return jax.eval_shape(lambda numbers: trial(space, numbers)[:2], numbers)
+
+
+def draws_own(space: Space, numbers: Numbers) -> bool:
+    """Whether agents draw random numbers of their own."""
+    agents: list[Watched] = []
+
+    def shapes(numbers: Numbers) -> Message:
+        message, _, agent = trial(space, numbers)
+        agents.append(agent)
+        return message
+
+    jax.eval_shape(shapes, numbers)
+    return agents[0].asked
+
+
+def keeps_memory(space: Space, numbers: Numbers, channel: Channel) -> bool:
+    """Whether a channel remembers something at the agents."""
+    return bool(jax.tree.leaves(jax.eval_shape(channel.init, template(space, numbers)[0])))

@@ -115,7 +115,9 @@ class Krylov:
         return np.where(np.isnan(out), np.inf, out)  # beyond the finite numbers
 
 
-def solve(apply, b: np.ndarray, tolerance: float, steps: int = 20, most: int = 400) -> tuple[np.ndarray, float, Krylov]:
+def solve(
+    apply: Callable[[np.ndarray], np.ndarray], b: np.ndarray, tolerance: float, steps: int = 20, most: int = 400
+) -> tuple[np.ndarray, float, Krylov]:
     """y with (I - A) y = b, restarted where the basis grows too large."""
     space = Krylov(apply, b)
     first = space

@@ -8,215 +8,30 @@ $$ S^+ = E[J S J'] = \sum_j \lambda_j \mathcal L_j S \mathcal L_j' + \text{one b
 where L_0 is the mean round, the other L_j carry the correlation of agents in the schedule (low rank), and the agents'
 blocks carry their own luck: being drawn, and the noise of their local steps. Nothing here grows like the square of a
 square: S is (1 + n) x (1 + n), every L_j is an arrow (a dense row for the hub, a block and a column for each agent).
-
-The noise inside an agent's round comes from the code itself: the agent runs with exact fields plus a probe where each
-sample enters. Samples are fresh, so their noises are uncorrelated; the covariance of each is the problem's at the
-point where the field was asked for, and the probes' derivatives carry it into message and memory.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.flatten_util import ravel_pytree
 
 from fedpoint.core.agent import Agent
-from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.random import NO_LUCK, Stream
-from fedpoint.core.record import split_per_agent
-from fedpoint.core.vector import unwrap, wrap, zeros
-from fedpoint.problems.base import Mine, per_agent
-from fedpoint.theory.expected_round import Numbers, decided, hub_at, local_round, start_at, template
-from fedpoint.theory.operator import Setting
-from fedpoint.theory.space import Space, fill, flat, floats, take_leaves
-
-
-class Loop(NamedTuple):
-    """The noise of an inner loop: y+ = F y + T ext + N noise, noise at the point H y + V ext.
-
-    Arrays lead with the steps, or with one where steps are alike. `points` are where fields are asked for on average.
-    """
-
-    points: Array  # (steps, d)
-    start: Array  # (y, ext) derivative of the loop's start
-    F: Array
-    T: Array
-    N: Array
-    H: Array
-    V: Array
-    steps: Array
-
-
-class Point(NamedTuple):
-    """The noise of one sampled field outside a loop, asked for at a point with derivative V."""
-
-    point: Array
-    V: Array
-
-
-class Probe(Agent):
-    """An agent with exact fields that adds a probe wherever a sample enters, and notes how it would spread."""
-
-    def __init__(self, oracle, mine, share, space: Space, size: int, round: Any, probes: list[Array] | None):
-        super().__init__(oracle, mine, Stream(NO_LUCK, round, 0), None, None, True, share)
-        self.space, self.size, self.probes = space, size, probes
-        self.sources: list[Any] = []  # values here; their derivatives are taken outside
-        self._inside: Any = None
-
-    def _mean(self, w):
-        model = unwrap(w)
-        at, _ = ravel_pytree(model)
-        g, unravel = ravel_pytree(self._oracle.mean_field(self._mine, model))
-        return at, g, unravel
-
-    def _probe(self, size: int) -> Array:
-        return jnp.zeros(size) if self.probes is None else self.probes[len(self.sources)]
-
-    def field(self, w, e=0):
-        if self._inside is not None:
-            return self._inside(w)
-        self.evaluations = self.evaluations + 1
-        at, g, unravel = self._mean(w)
-        probe = self._probe(g.size)
-        self.sources.append(Point(at, at))
-        return wrap(unravel(g + probe))
-
-    def loop(self, start, steps, advance):
-        if any(not jnp.issubdtype(jnp.result_type(a), jnp.floating) for a in jax.tree.leaves(start)):
-            raise FedpointError("local optimisers with counters have no exact noise floor")
-        y0, unravel = ravel_pytree(start)
-        length = steps if isinstance(steps, int) else self.space.most
-
-        def partial_(y, noise, e):
-            seen: list[Array] = []
-
-            def inside(w):
-                at, g, back = self._mean(w)
-                seen.append(at)
-                return wrap(back(g + noise))
-
-            self._inside = inside
-            new = ravel_pytree(advance(unravel(y), e))[0]
-            self._inside = None
-            if len(seen) > 1:
-                raise FedpointError("several fields in one local step have no exact noise floor")
-            return new, seen[0] if seen else jnp.zeros(self.size)
-
-        quiet = jnp.zeros(self.size)
-
-        def slices(y, e):
-            """What is stored of a step: its value with y held (its derivative is taken outside), and F, N, H."""
-            y = lax.stop_gradient(y)
-            value, point = partial_(y, quiet, e)
-            (F, H), (N, _) = (jax.jacfwd(lambda y, n: partial_(y, n, e), argnums=i)(y, quiet) for i in (0, 1))
-            return value, point, F, N, H
-
-        def step(y, e):
-            new, point = partial_(y, quiet, e)
-            live = e < steps
-            noted = (lax.stop_gradient(point), () if self.space.alike else slices(y, e))
-            return jnp.where(live, new, y), noted
-
-        last, (points, kept) = lax.scan(step, y0, jnp.arange(length))
-        if self.space.alike:
-            kept = jax.tree.map(lambda a: a[None], slices(y0, 0))
-        value, point, F, N, H = kept
-        probe = self._probe(y0.size)
-        self.sources.append(Loop(points, y0, F, value, N, H, point, jnp.asarray(steps)))
-        return unravel(last + probe)
-
-
-class Local(NamedTuple):
-    """One agent's linearised round: out = value + slope ext, ext = (u, m_k, probes)."""
-
-    value: Array
-    slope: Array
-    sources: Any
-
-
-def _linearise_agent(oracle, space, numbers: Numbers, algorithm, own, share, u, m, round) -> Local:
-    """Message (with a 1 behind it) and memory of one agent, settled with the hub it has, around (u, m)."""
-    mine = Mine(own, numbers.common)
-    hub_like = hub_at(numbers, round)
-    n_u, n_m, fixed = u.size, m.size, u
-    size = sum(np.size(a) for a in floats(numbers.model))
-
-    def run(u, m, probes):
-        agent = Probe(oracle, mine, share, space, size, round, probes)
-        hub = fill(hub_like, u)
-        sent, new = local_round(space, numbers, algorithm, agent, hub, m)
-        settled = flat(take_leaves(algorithm.settle(fill(hub_like, fixed), new), space.kept))
-        return jnp.concatenate([flat(sent), jnp.ones(1), settled]), agent.sources
-
-    shapes = jax.eval_shape(lambda u, m: run(u, m, None)[1], u, m)
-    sizes = [s.start.size if isinstance(s, Loop) else s.point.size for s in shapes]
-    cuts = np.cumsum([n_u, n_m, *sizes])[:-1]
-
-    def of_ext(ext):
-        u_, m_, *probes = jnp.split(ext, cuts)
-        out, sources = run(u_, m_, probes)
-        moving = [(s.start, s.T, s.V) if isinstance(s, Loop) else s.V for s in sources]
-        return (out, moving), (out, sources)
-
-    ext = jnp.concatenate([u, m, jnp.zeros(sum(sizes))])
-    (slope, moving), (value, sources) = jax.jacfwd(of_ext, has_aux=True)(ext)
-    done = []
-    for s, moved in zip(sources, moving, strict=True):
-        if isinstance(s, Loop):
-            start, T, V = moved
-            done.append(s._replace(start=start, T=T, V=V))
-        else:
-            done.append(s._replace(V=moved))
-    return Local(value, slope, tuple(done))
-
-
-def _noise(oracle, space: Space, numbers: Numbers, own, local: Local, Z: Array, model: Any) -> Array:
-    """Covariance of out that samples make, given Z = E[z z'] with z = (1, u, m_k)."""
-    mine = Mine(own, numbers.common)
-    _, unravel = ravel_pytree(unwrap(model))
-    n_ext = local.slope.shape[1]
-    n_z = Z.shape[0] - 1
-    second = jnp.zeros((n_ext, n_ext)).at[:n_z, :n_z].set(Z[1:, 1:])
-    mean = jnp.zeros(n_ext).at[:n_z].set(Z[0, 1:])
-
-    def covariance(point, shift, spread):
-        """Of a sampled field asked for around `point`: linear in Z."""
-        w = unravel(point)
-        value, tilt = jax.jvp(lambda v: oracle.covariance(mine, unravel(v)), (point,), (shift,))
-        return Z[0, 0] * value + tilt + oracle.scatter(mine, w, spread)
-
-    at = n_z
-    for source in local.sources:
-        if isinstance(source, Point):
-            V = source.V
-            C = covariance(source.point, V @ mean, V @ second @ V.T)
-        else:
-            loop: Loop = source
-
-            def step(carry, e_point, loop=loop, second=second):
-                Y, W = carry
-                e, point = e_point
-                F, T, N, H, V = (a[0] if space.alike else a[e] for a in (loop.F, loop.T, loop.N, loop.H, loop.V))
-                E = H @ Y + V
-                C = covariance(point, E @ mean, E @ second @ E.T + H @ W @ H.T)
-                live = e < loop.steps
-                Y_, W_ = F @ Y + T, F @ W @ F.T + N @ C @ N.T
-                return (jnp.where(live, Y_, Y), jnp.where(live, W_, W)), None
-
-            n_y = loop.start.shape[0]
-            begin = (loop.start, jnp.zeros((n_y, n_y)))
-            (_, C), _ = lax.scan(step, begin, (jnp.arange(loop.points.shape[0]), loop.points))
-        size = C.shape[0]
-        second = second.at[at : at + size, at : at + size].set(C)
-        at += size
-    G = local.slope[:, n_z:]
-    return G @ second[n_z:, n_z:] @ G.T
+from fedpoint.core.precision import double
+from fedpoint.core.record import PerAgent, split_per_agent, with_leaves
+from fedpoint.core.types import Message, Number, State
+from fedpoint.core.vector import zeros
+from fedpoint.core.wrapped import Wrapped
+from fedpoint.problems.base import per_agent
+from fedpoint.theory.expected_round import Numbers, decided, expected, hub_at, start_at, template
+from fedpoint.theory.noise import Local, Luck, Place, covariance_of, linearised
+from fedpoint.theory.operator import Setting, models_at
+from fedpoint.theory.space import Space, fill, flat, row_of, size_of
 
 
 class Arrow(NamedTuple):
@@ -259,32 +74,36 @@ class Moving(NamedTuple):
     linear: Linear  # leads with the hub's outcomes
 
 
-def linearise(oracle, space: Space, numbers: Numbers, moments: Any, x: Array, round: Any) -> Linear:
+class Factors(NamedTuple):
+    """What agents' luck in the schedule has in common."""
+
+    scale: Array
+    factor: Array
+
+
+def linearise(space: Space, numbers: Numbers, common: Factors, x: Array, round: Number) -> Linear:
     """Around the state x, for every outcome of the hub's draws."""
     hub_like = hub_at(numbers, round)
-    n_u = sum(int(np.prod(np.shape(a))) for a in floats(hub_like))
-    K = numbers.p.shape[0]
+    n_u, K = size_of(hub_like), numbers.p.shape[0]
     u, m = x[:n_u], x[n_u:].reshape(K, -1)
     n_m = m.shape[1]
 
-    def outcome(value):
-        one = numbers
-        if numbers.drawn.hub:
-            one = numbers._replace(algorithm=numbers.algorithm.given(value))
+    def outcome(value: Array) -> Linear:
+        one = numbers.using(numbers.algorithm.given(value)) if numbers.drawn.hub else numbers
         tuned, put = split_per_agent(one.algorithm)
-        message, _ = template(space, oracle, one)
+        message, memory = template(space, one)
 
         def agent(k):
             own, tuned, m, share = k
-            algorithm = put(tuned)
+            algorithm, place = put(tuned), Place(own, share, hub_like, u, m)
 
-            def late(count):
+            def late(count: Array) -> Local:
                 chosen = decided(algorithm, count) if numbers.drawn.agent else algorithm
-                return _linearise_agent(oracle, space, one, chosen, own, share, u, m, round)
+                return linearised(space, one, chosen, place, round)
 
             return jax.vmap(late)(numbers.late[1])
 
-        locals_ = per_agent(agent, (one.own, tuned, m, one.p))
+        locals_ = per_agent(agent, (one.inputs.own, tuned, m, one.p))
         late = numbers.late[0]
         value0 = jnp.einsum("c,kco->ko", late, locals_.value)
         slope = jnp.einsum("c,kcoz->koz", late, locals_.slope[..., : n_u + n_m])
@@ -295,7 +114,7 @@ def linearise(oracle, space: Space, numbers: Numbers, moments: Any, x: Array, ro
         slope = slope.at[:, n_sent:, n_u:].add(-jnp.eye(n_m))
         mean = jnp.concatenate([value0[..., None], slope], axis=-1)
 
-        def combine(u, mean, total):
+        def combine(u: Array, mean: Array, total: Array) -> Array:
             inbox = Inbox(fill(message, mean[:-1]), fill(message, total[:-1]), total[-1], mean[-1])
             return flat(one.algorithm.combine(fill(hub_like, u), inbox))
 
@@ -304,7 +123,7 @@ def linearise(oracle, space: Space, numbers: Numbers, moments: Any, x: Array, ro
         A, B, C = jax.jacfwd(combine, argnums=(0, 1, 2))(u, *heard)
         offset = combine(u, *heard) - u - B @ heard[0] - C @ heard[1]
 
-        def arrow(alpha, beta, base):
+        def arrow(alpha: Array, beta: Array, base: Array) -> Arrow:
             weights = jnp.einsum("k,hs->khs", alpha, B) + jnp.einsum("k,hs->khs", beta * numbers.p, C)
             rows = jnp.einsum("khs,ksz->khz", weights, mean[:, :n_sent])
             left = rows[..., : 1 + n_u].sum(0)
@@ -318,15 +137,14 @@ def linearise(oracle, space: Space, numbers: Numbers, moments: Any, x: Array, ro
                 change[..., 1 + n_u :] + base * jnp.eye(n_m),
             )
 
-        alphas = jnp.concatenate([numbers.mean[None], moments.factor[:, 0]])
-        betas = jnp.concatenate([numbers.heard[None], moments.factor[:, 1]])
+        alphas = jnp.concatenate([numbers.mean[None], common.factor[:, 0]])
+        betas = jnp.concatenate([numbers.heard[None], common.factor[:, 1]])
         bases = jnp.zeros(alphas.shape[0]).at[0].set(1.0)
         arrows = jax.vmap(arrow)(alphas, betas, bases)
-        scale = jnp.concatenate([jnp.ones(1), moments.scale])
-        _, memory = template(space, oracle, one)
+        scale = jnp.concatenate([jnp.ones(1), common.scale])
 
-        def settled(u):
-            return flat(take_leaves(one.algorithm.settle(fill(hub_like, u), zeros(memory)), space.kept))
+        def settled(u: Array) -> Array:
+            return row_of(space, one.algorithm, fill(hub_like, u), zeros(memory))
 
         shear = jax.jacfwd(settled)(u) if n_m else jnp.zeros((0, n_u))
         return Linear(arrows, scale, locals_, mean, B, C, shear)
@@ -335,11 +153,12 @@ def linearise(oracle, space: Space, numbers: Numbers, moments: Any, x: Array, ro
     return lax.map(outcome, values) if values.shape[0] > 1 else jax.tree.map(lambda a: a[None], outcome(values[0]))
 
 
-def _move(oracle, space: Space, exact: bool, moving: Moving, S: Array) -> Array:
+def move(space: Space, moving: Moving, S: Array) -> Array:
     """S -> E[J S J'], given that the round merges."""
     numbers = moving.numbers
     K = numbers.p.shape[0]
     n_u, n_m = moving.linear.B.shape[1], moving.linear.shear.shape[1]
+    random = space.sampled or any(isinstance(source, Luck) for source in moving.linear.locals.sources)
 
     def outcome(linear: Linear) -> Array:
         def product(total, part):
@@ -364,12 +183,12 @@ def _move(oracle, space: Space, exact: bool, moving: Moving, S: Array) -> Array:
                 maps = jnp.concatenate([local.value[..., None], local.slope[..., : n_u + n_m]], axis=-1)
                 maps = maps + (mean - jnp.einsum("c,coz->oz", numbers.late[0], maps))  # memory as a change
                 noise = jnp.einsum("c,coz,zy,cpy->op", numbers.late[0], maps, Z, maps) - O
-            if not exact:
-                each = jax.vmap(lambda one: _noise(oracle, space, numbers, own, one, Z, numbers.model))(local)
+            if random:
+                each = jax.vmap(lambda one: covariance_of(space, numbers, own, one, Z))(local)
                 noise = noise + jnp.einsum("c,cop->op", numbers.late[0], each)
             return O, noise
 
-        O, noise = per_agent(own, (jnp.arange(K), numbers.own, linear.locals, linear.mean))
+        O, noise = per_agent(own, (jnp.arange(K), numbers.inputs.own, linear.locals, linear.mean))
         n_s = O.shape[1] - n_m
         vv, vs, ss = (moving.own[i][:, None, None] * O + moving.raw[i][:, None, None] * noise for i in range(3))
         p = numbers.p[:, None, None]
@@ -402,83 +221,158 @@ def _move(oracle, space: Space, exact: bool, moving: Moving, S: Array) -> Array:
     return numbers.merge * moved + (1 - numbers.merge) * S
 
 
-_linearise = jax.jit(linearise, static_argnums=(0, 1))
+_linearise = jax.jit(linearise, static_argnums=0)
+_moved = jax.jit(move, static_argnums=0)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _moved(oracle, space: Space, exact: bool, moving: Moving, S: Array) -> Array:
-    return _move(oracle, space, exact, moving, S)
+@partial(jax.jit, static_argnums=(0, 4))
+def _walk(space: Space, moving: Moving, S: Array, W: Array, rounds: int) -> tuple[Array, Array]:
+    def go(S: Array, _: None) -> tuple[Array, Array]:
+        S = move(space, moving, S)
+        return S, jnp.vdot(W, S)
 
-
-class Factors(NamedTuple):
-    """What agents' luck has in common."""
-
-    scale: Array
-    factor: Array
+    return lax.scan(go, S, None, length=rounds)
 
 
 class Second:
-    """The second-moment operator around a state."""
+    """The second-moment operator around a state, with a fusion center."""
 
+    @double
     def __init__(self, setting: Setting, x: np.ndarray):
         self.setting = setting
-        m = setting.moments
-        with jax.enable_x64(True):
-            common = Factors(jnp.asarray(m.scale), jnp.asarray(m.factor))
-            linear = _linearise(setting.oracle, setting.space, setting.numbers, common, jnp.asarray(x), jnp.int32(0))
-            self.moving = Moving(setting.numbers, jnp.asarray(m.own), jnp.asarray(m.second()), linear)
+        common, own, raw = _spread(setting)
+        linear = _linearise(setting.space, setting.numbers, common, jnp.asarray(x), jnp.int32(0))
+        self.moving = Moving(setting.numbers, own, raw, linear)
 
+    @double
     def __call__(self, S: np.ndarray) -> np.ndarray:
-        s = self.setting
         S = (S + S.T) / 2  # an oracle's scatter is that of symmetric matrices: what rounding adds to them would grow
-        with jax.enable_x64(True):
-            return np.asarray(_moved(s.oracle, s.space, s.exact, self.moving, S))
+        return np.asarray(_moved(self.setting.space, self.moving, S))
+
+    @double
+    def walk(self, S: np.ndarray | Array, W: np.ndarray, rounds: int) -> tuple[Array, np.ndarray]:
+        """S after so many rounds, and <W, S> after each of them."""
+        S, values = _walk(self.setting.space, self.moving, jnp.asarray(S), jnp.asarray(W), rounds)
+        return S, np.asarray(values)
 
 
-def along_path(setting: Setting, x: np.ndarray, R: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """(rounds + 1, d) and (rounds + 1,): the model's mean, and tr R Sigma R', linearised anew around the mean."""
+def _spread(setting: Setting) -> tuple[Factors, Array, Array]:
+    """What agents' luck in the schedule has in common, and the covariance and second moments of each."""
     m = setting.moments
-    with jax.enable_x64(True):
-        common = Factors(jnp.asarray(m.scale), jnp.asarray(m.factor))
-        own, raw = jnp.asarray(m.own), jnp.asarray(m.second())
-        state = (jnp.asarray(x), jnp.zeros((len(x), len(x))))
-        means, variances, first = [setting.read(x)[None]], [np.zeros(1)], 0
-        while first < rounds:
-            state, (mean, variance) = _along(
-                setting.oracle,
-                setting.space,
-                setting.exact,
-                setting.numbers,
-                common,
-                own,
-                raw,
-                R,
-                state,
-                jnp.int32(first),
-            )
-            means.append(np.asarray(mean)[: rounds - first])
-            variances.append(np.asarray(variance)[: rounds - first])
-            first += ALONG
-    return np.concatenate(means), np.concatenate(variances)
+    return Factors(jnp.asarray(m.scale), jnp.asarray(m.factor)), jnp.asarray(m.own), jnp.asarray(m.second())
 
+
+# Decaying steps: linearised anew in every round.
 
 ALONG = 64
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _along(oracle, space, exact, numbers, common, own, raw, R, state, first):
-    k = R.shape[1]
+@double
+def along_path(setting: Setting, x: np.ndarray, R: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """(rounds + 1, d) and (rounds + 1,): the model's mean, and tr R Sigma R', linearised anew around the mean."""
+    state = (jnp.asarray(x), jnp.zeros((len(x), len(x))))
+    means, variances, first = [setting.read(x)[None]], [np.zeros(1)], 0
+    while first < rounds:
+        state, (mean, variance) = _along(
+            setting.space, setting.numbers, _spread(setting), jnp.asarray(R), state, jnp.int32(first)
+        )
+        means.append(np.asarray(mean)[: rounds - first])
+        variances.append(np.asarray(variance)[: rounds - first])
+        first += ALONG
+    return np.concatenate(means), np.concatenate(variances)
 
-    def go(state, round):
+
+@partial(jax.jit, static_argnums=0)
+def _along(
+    space: Space,
+    numbers: Numbers,
+    spread: tuple[Factors, Array, Array],
+    R: Array,
+    state: tuple[Array, Array],
+    first: Array,
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    common, own, raw = spread
+
+    def go(state: tuple[Array, Array], round: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         x, sigma = state
-        linear = linearise(oracle, space, numbers, common, x, round)
+        linear = linearise(space, numbers, common, x, round)
         S = jnp.zeros((1 + x.size,) * 2).at[0, 0].set(1.0).at[1:, 1:].set(sigma)
-        S = _move(oracle, space, exact, Moving(numbers, own, raw, linear), S)
+        S = move(space, Moving(numbers, own, raw, linear), S)
         shift = S[0, 1:]
         x, sigma = x + shift, S[1:, 1:] - jnp.outer(shift, shift)
-        return (x, sigma), (
-            flat(numbers.algorithm.read(start_at(numbers, x, 0)[0], ())),
-            jnp.trace(R @ sigma[:k, :k] @ R.T),
-        )
+        return (x, sigma), (models_at(space, numbers, x), jnp.trace(R @ sigma @ R.T))
 
     return lax.scan(go, state, first + jnp.arange(ALONG))
+
+
+# Nodes of a network, all in step: noise is all that is random.
+
+
+class Nudged(Wrapped):
+    """A method whose agents send something more."""
+
+    nudge: PerAgent
+
+    def local(self, heard: State, memory: State, agent: Agent) -> tuple[Message, State]:
+        message, memory = self.inner.local(heard, memory, agent)
+        return fill(message, flat(message) + self.nudge), memory
+
+
+class OverNetwork:
+    """The second-moment operator of a network's nodes: M S M' for the mean round, and every node's own noise, which
+    goes into its memory and with its message to its neighbours."""
+
+    @double
+    def __init__(self, setting: Setting, x: np.ndarray):
+        self.setting, n = setting, len(x)
+        self.M = np.eye(n + 1)
+        self.M[1:, 1:], self.M[1:, 0] = setting.matrix(x), setting.step(x) - x
+        reach, self.locals = _nodes(setting.space, setting.numbers, jnp.asarray(x))
+        self.reach = np.asarray(reach)  # (n, K, message and memory)
+
+    @double
+    def __call__(self, S: np.ndarray) -> np.ndarray:
+        noise = np.asarray(_node_noise(self.setting.space, self.setting.numbers, self.locals, (S + S.T) / 2))
+        new = self.M @ S @ self.M.T
+        new[1:, 1:] += np.einsum("xko,kop,ykp->xy", self.reach, noise, self.reach, optimize=True)
+        return new
+
+
+@partial(jax.jit, static_argnums=0)
+def _nodes(space: Space, numbers: Numbers, x: Array) -> tuple[Array, Local]:
+    """How the state moves with what nodes send and remember, and every node's linearised work."""
+    hub, m = start_at(numbers, x, 0)
+    K, sent = numbers.p.shape[0], size_of(template(space, numbers)[0])
+
+    def nudged(nudge: Array) -> Array:
+        method = with_leaves(Nudged(numbers.algorithm, nudge=0.0), {"nudge": PerAgent(nudge)})  # type: ignore[arg-type]
+        hub, m = expected(space, numbers.using(method), *start_at(numbers, x, 0), 0)
+        return jnp.concatenate([flat(hub), m.ravel()])
+
+    by_message = jax.jacfwd(nudged)(jnp.zeros((K, sent)))  # (n, K, sent)
+    by_memory = jnp.eye(x.size)[:, x.size - m.size :].reshape(x.size, K, -1)
+    tuned, put = split_per_agent(numbers.algorithm)
+
+    def node(k) -> Local:
+        own, tuned, hub, m, share = k
+        return linearised(space, numbers, put(tuned), Place(own, share, hub, flat(hub), m), 0)
+
+    locals_ = per_agent(node, (numbers.inputs.own, tuned, hub, m, numbers.p))
+    return jnp.concatenate([by_message, by_memory], axis=2), locals_
+
+
+@partial(jax.jit, static_argnums=0)
+def _node_noise(space: Space, numbers: Numbers, locals_: Local, S: Array) -> Array:
+    """(K, out, out): the covariance of what each node sends and remembers."""
+    hub, m = start_at(numbers, jnp.arange(S.shape[0] - 1.0), 0)  # where each node's numbers are in the state
+    K = numbers.p.shape[0]
+    sent = size_of(template(space, numbers)[0])
+
+    def node(k) -> Array:
+        own, local, hub, m = k
+        at = jnp.concatenate([jnp.zeros(1, int), 1 + flat(hub).astype(int), 1 + m.astype(int)])
+        noise = covariance_of(space, numbers, own, local, S[at][:, at])
+        out = jnp.concatenate([jnp.arange(sent), jnp.arange(sent + 1, noise.shape[0])])  # without the 1 behind
+        return noise[out][:, out]
+
+    return per_agent(node, (numbers.inputs.own, locals_, hub, m.reshape(K, -1)))

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.record import PerAgent
+from fedpoint.core.types import Model
 from fedpoint.graphs import gtv
 from fedpoint.graphs.gtv.curvature import DENSE, dense_matrix, hessian, largest_eigenvalue, settled
 from fedpoint.graphs.gtv.curvature import step_limit as step_limit  # offered as `fp.theory.step_limit`
@@ -34,7 +37,12 @@ METHODS = {"fedgd": "FedGD", "fedrelax": "FedRelax"}
 
 
 def spectral_rate(
-    algorithm: Any, task: Problem, network: Network, coupling: Any = None, step: Any = None, models: Any = None
+    algorithm: Algorithm | str,
+    task: Problem,
+    network: Network,
+    coupling: float | None = None,
+    step: ArrayLike | None = None,
+    models: Model | None = None,
 ) -> float:
     """The factor by which a synchronous tick shrinks the error in the long run: the iteration's spectral radius.
 
@@ -66,7 +74,7 @@ def spectral_rate(
         if not (values[:, 0] > 0).all():
             raise FedpointError(f"node {network.names[int(values[:, 0].argmin())]}: its relaxation has no minimum")
 
-        def power(p):
+        def power(p: float) -> Callable[[np.ndarray], np.ndarray]:
             R = (U * values[:, None, :] ** p) @ np.swapaxes(U, 1, 2)
             return lambda x: np.einsum("kij,kj->ki", R, x)
 
@@ -97,7 +105,13 @@ class Contraction:
         return f"<contraction {self.kappa:.6g} in the block-maximum norm: {self.formula}>"
 
 
-def contraction(algorithm: Any, task: Problem, network: Network, coupling: Any = None, step: Any = None) -> Contraction:
+def contraction(
+    algorithm: Algorithm | str,
+    task: Problem,
+    network: Network,
+    coupling: float | None = None,
+    step: ArrayLike | None = None,
+) -> Contraction:
     """Whether one tick contracts in the block-maximum norm, which is what asynchronous execution needs.
 
     s_i and l_i are strong convexity and smoothness of L_i, d_i the weighted degree:
@@ -150,7 +164,12 @@ def contraction(algorithm: Any, task: Problem, network: Network, coupling: Any =
 
 
 def iteration_matrix(
-    algorithm: Any, task: Problem, network: Network, coupling: Any = None, step: Any = None, models: Any = None
+    algorithm: Algorithm | str,
+    task: Problem,
+    network: Network,
+    coupling: float | None = None,
+    step: ArrayLike | None = None,
+    models: Model | None = None,
 ) -> np.ndarray:
     """(K d, K d), dense: what one synchronous tick does to the error; for small networks."""
     name, coupling, steps = _method(algorithm, coupling, step, task)
@@ -167,7 +186,7 @@ def iteration_matrix(
     return dense_matrix(lambda x: x - np.linalg.solve(D, M.times(x)[:, :, None])[:, :, 0], shape)
 
 
-def block_norm(T: Any, nodes: int) -> float:
+def block_norm(T: ArrayLike, nodes: int) -> float:
     """max_i sum_j |T_ij|, T_ij the (d, d) blocks in their spectral norm: a bound of T in the block-maximum norm.
 
     It is that norm itself where the blocks T_ij of a row all stretch one vector most, as in FedGD and FedRelax.
@@ -183,19 +202,24 @@ def block_norm(T: Any, nodes: int) -> float:
     return float(np.linalg.norm(blocks, 2, axis=(2, 3)).sum(1).max())
 
 
-def _method(algorithm: Any, coupling: Any, step: Any, task: Problem) -> tuple[str, Any, np.ndarray]:
+def _method(
+    algorithm: Algorithm | str, coupling: float | None, step: ArrayLike | None, task: Problem
+) -> tuple[str, float, np.ndarray]:
     """The method's name, its coupling, and its steps (K,)."""
-    title = algorithm if isinstance(algorithm, str) else type(algorithm).__name__
-    name = METHODS.get(title.lower())
+    if isinstance(algorithm, str):
+        name, title = METHODS.get(algorithm.lower()), algorithm
+    else:
+        title, known = algorithm.card.title, algorithm.at_agents and not algorithm.own_kind()
+        name = None if not known else "FedRelax" if algorithm.proximal else "FedGD"
+        coupling = algorithm.coupling if known and coupling is None else coupling
+        each = algorithm.step.values if isinstance(algorithm.step, PerAgent) else algorithm.step
+        step = each if step is None else step
     if name is None:
         raise FedpointError(f"networks: rates and contraction are known for FedGD and FedRelax, not for {title}")
-    if not isinstance(algorithm, str):
-        coupling = algorithm.coupling if coupling is None else coupling
-        step = getattr(algorithm, "step", None) if step is None else step
     if coupling is None:
         raise FedpointError(f"{name}: give coupling=")
     if name == "FedRelax":
-        return name, coupling, np.ones(task.agents)
+        return name, float(coupling), np.ones(task.agents)
     if step is None:
         raise FedpointError("FedGD: give step=")
     try:
@@ -204,7 +228,7 @@ def _method(algorithm: Any, coupling: Any, step: Any, task: Problem) -> tuple[st
         raise FedpointError(f"FedGD: the step must be a number or one per node here, got {step!r}") from None
     if steps.shape not in ((), (task.agents,)) or not (np.isfinite(steps) & (steps > 0)).all():
         raise FedpointError(f"FedGD: the step must be above 0, one number or one per node; got {step!r}")
-    return name, coupling, np.broadcast_to(steps, (task.agents,))
+    return name, float(coupling), np.broadcast_to(steps, (task.agents,))
 
 
 def _ends(M: Coupled, scale: Callable, unscale: Callable) -> tuple[float, float]:

@@ -11,22 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.theory.krylov import Krylov
-from fedpoint.theory.moments import Moving, Second, Space, _move
+from fedpoint.theory.moments import Second
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.steady import NoLimit, Steady
 
 if TYPE_CHECKING:
-    from fedpoint.problems.base import Oracle
     from fedpoint.results.forecast import Forecast
 
 LONGEST = 1 << 20  # rounds that are looked ahead
@@ -200,15 +196,6 @@ def thinned(last: int) -> np.ndarray:
 # Large states: round by round.
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _walk(oracle: Oracle, space: Space, exact: bool, moving: Moving, S: Array, W: Array) -> tuple[Array, Array]:
-    def go(S: Array, _: None) -> tuple[Array, Array]:
-        S = _move(oracle, space, exact, moving, S)
-        return S, jnp.vdot(W, S)
-
-    return lax.scan(go, S, None, length=CHUNK)
-
-
 def walks(setting: Setting) -> bool:
     """Whether second moments are moved round by round: a basis amplifies the rounding of what memories conserve."""
     return bool(setting.m0.size or setting.size > LARGE)
@@ -236,6 +223,8 @@ def walk(forecast: Forecast, target: float, limit: int) -> tuple[float, str, flo
     limit, asked = min(limit, 3 * arrived + 2 * CHUNK), limit  # what takes much longer waits for its variance
     affine = s.problem.linear and s.affine
     x = f.origin if affine else f.state
+    if x is None:
+        return math.inf, "diverges", None, np.zeros(0)
     assert x is not None and f.optimum is not None
     second = Second(s, x)
     gap = s.read(x) - f.optimum if affine else np.zeros_like(f.optimum)
@@ -243,24 +232,23 @@ def walk(forecast: Forecast, target: float, limit: int) -> tuple[float, str, flo
     S = np.zeros((len(x) + 1,) * 2)
     S[0, 0] = 1.0
     found = [float(mean[0])]
-    with jax.enable_x64(True):
-        moments, weight = jnp.asarray(S), jnp.asarray(W)
-        while len(found) <= limit:
-            moments, new = _walk(s.oracle, s.space, s.exact, second.moving, moments, weight)
-            t = len(found)
-            new = np.asarray(new) if affine else np.asarray(new) + path.upto(t + CHUNK)[t : t + CHUNK]
-            found.extend(map(float, new))
-            below = np.flatnonzero(new <= target)
-            if len(below):
-                rounds = t + int(below[0])
-                done = np.array(found[: rounds + 1])
-                return (float(rounds), "", None, done) if rounds <= limit else (math.inf, "slow", None, done)
-            now = found[-1]
-            if not math.isfinite(now) or now > 100 * found[0]:
-                return math.inf, "diverges", None, np.zeros(0)
-            before = found[-1 - CHUNK // 2]
-            if len(found) > arrived + CHUNK and now > 0.98 * before:  # the mean is there, the variance stands still
-                return math.inf, "diverges" if now > 1.2 * before else "floor", now, np.array(found)
+    moments: np.ndarray | jax.Array = S
+    while len(found) <= limit:
+        moments, new = second.walk(moments, W, CHUNK)
+        t = len(found)
+        new = new if affine else new + path.upto(t + CHUNK)[t : t + CHUNK]
+        found.extend(map(float, new))
+        below = np.flatnonzero(new <= target)
+        if len(below):
+            rounds = t + int(below[0])
+            done = np.array(found[: rounds + 1])
+            return (float(rounds), "", None, done) if rounds <= limit else (math.inf, "slow", None, done)
+        now = found[-1]
+        if not math.isfinite(now) or now > 100 * found[0]:
+            return math.inf, "diverges", None, np.zeros(0)
+        before = found[-1 - CHUNK // 2]
+        if len(found) > arrived + CHUNK and now > 0.98 * before:  # the mean is there, the variance stands still
+            return math.inf, "diverges" if now > 1.2 * before else "floor", now, np.array(found)
     return math.inf, "slow" if limit == asked else "floor", found[-1], np.array(found)
 
 

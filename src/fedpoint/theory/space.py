@@ -2,39 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.types import Model, State, Tree
+from fedpoint.engine.layout import Layout
+from fedpoint.graphs.topology import Topology
+from fedpoint.problems.base import Oracle
+
 
 class Space(NamedTuple):
-    """How hub, memory and message are flattened: structure, compiled in."""
+    """How hubs, memories and messages are flattened, and how a round is executed: structure, compiled in."""
 
+    layout: Layout  # all agents work, with exact fields
     kept: tuple[int, ...]  # leaves of a settled memory that are not a function of the hub
     most: int  # at least as many local steps as any agent takes
     alike: bool  # every local step is the same map
     settled: bool  # memories are completed by the merged model
+    sampled: bool  # fields are
+
+    @property
+    def oracle(self) -> Oracle:
+        return self.layout.oracle
+
+    @property
+    def topology(self) -> Topology:
+        return self.layout.topology
 
 
-def floats(tree: Any) -> list[Any]:
-    return [a for a in jax.tree.leaves(tree) if jnp.issubdtype(jnp.result_type(a), jnp.floating)]
+def is_real(a: Tree) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(a), jnp.floating))
 
 
-def flat(tree: Any) -> Array:
+def size_of(tree: Tree) -> int:
+    """How many floats a tree holds."""
+    return sum(int(np.prod(np.shape(a))) for a in jax.tree.leaves(tree) if is_real(a))
+
+
+def flat(tree: Tree) -> Array:
     """The floats of a tree as one vector."""
-    parts = [jnp.ravel(a) for a in floats(tree)]
+    parts = [jnp.ravel(a) for a in jax.tree.leaves(tree) if is_real(a)]
     return jnp.concatenate(parts).astype(float) if parts else jnp.zeros(0)
 
 
-def fill(like: Any, vector: Array) -> Any:
+def fill(like: Tree, vector: Array) -> Tree:
     """The tree again; what is not a float is taken from `like`."""
     leaves, tree = jax.tree.flatten(like)
     filled, at = [], 0
     for a in leaves:
-        if jnp.issubdtype(jnp.result_type(a), jnp.floating):
+        if is_real(a):
             size = int(np.prod(np.shape(a)))
             filled.append(vector[at : at + size].reshape(np.shape(a)))
             at += size
@@ -43,13 +64,13 @@ def fill(like: Any, vector: Array) -> Any:
     return jax.tree.unflatten(tree, filled)
 
 
-def kept_leaves(algorithm: Any, model: Any) -> tuple[int, ...]:
+def kept_leaves(algorithm: Algorithm, model: Model) -> tuple[int, ...]:
     """Leaves of a settled memory that depend on the memory: the others the hub tells."""
     hub, memory = algorithm.init(model)
     leaves, tree = jax.tree.flatten(memory)
-    where = [i for i, a in enumerate(leaves) if jnp.issubdtype(jnp.result_type(a), jnp.floating)]
+    where = [i for i, a in enumerate(leaves) if is_real(a)]
 
-    def settled(values):
+    def settled(values: list[Array]) -> list[Array]:
         full = list(leaves)
         for i, v in zip(where, values, strict=True):
             full[i] = v
@@ -63,18 +84,19 @@ def kept_leaves(algorithm: Any, model: Any) -> tuple[int, ...]:
     return tuple(i for i, a in zip(where, moved, strict=True) if np.any(np.asarray(a) != 0))
 
 
-def take_leaves(memory: Any, kept: tuple[int, ...]) -> list[Any]:
-    leaves = jax.tree.leaves(memory)
-    return [leaves[i] for i in kept]
+def row_of(space: Space, algorithm: Algorithm, hub: State, memory: State) -> Array:
+    """The floats of an agent's memory that are kept, once it is settled."""
+    leaves = jax.tree.leaves(algorithm.settle(hub, memory))
+    return flat([leaves[i] for i in space.kept])
 
 
-def memory_of(space: Space, algorithm: Any, hub: Any, model: Any, m: Array) -> Any:
+def memory_of(space: Space, algorithm: Algorithm, hub: State, model: Model, row: Array) -> State:
     """An agent's settled memory from its kept floats."""
     blank = algorithm.settle(hub, algorithm.init(model)[1])
     leaves, tree = jax.tree.flatten(blank)
     at = 0
     for i in space.kept:
         size = int(np.prod(np.shape(leaves[i])))
-        leaves[i] = m[at : at + size].reshape(np.shape(leaves[i]))
+        leaves[i] = row[at : at + size].reshape(np.shape(leaves[i]))
         at += size
     return jax.tree.unflatten(tree, leaves)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.theory.krylov import Krylov, solve
-from fedpoint.theory.moments import Second
+from fedpoint.theory.moments import OverNetwork, Second
 from fedpoint.theory.operator import Setting
 
 CONSERVED = 1e-9  # an eigenvalue this close to 1 belongs to a conserved quantity
@@ -163,12 +163,12 @@ class Steady:
 
     setting: Setting
     x: np.ndarray
-    second: Any  # S -> E[J S J']
-    R: np.ndarray  # |R u|^2 is what is measured of a deviation u of the hub
+    second: Callable[[np.ndarray], np.ndarray]  # S -> E[J S J']
+    R: np.ndarray  # |R x|^2 is what is measured of a deviation x of the state
 
     @classmethod
     def of(cls, setting: Setting, x: np.ndarray, R: np.ndarray) -> Steady:
-        second = Second(setting, x)
+        second = OverNetwork(setting, x) if setting.topology.by_node else Second(setting, x)
         if setting.size > LARGE:  # there Krylov's process ends before rounding matters
             return cls(setting, x, second, R)
         P = moving(setting.matrix(x))
@@ -234,18 +234,12 @@ class Steady:
         """What is measured of the model's spread once it has settled: E|w - E w|^2 where R reads the model."""
         if self.covariance is None:
             return math.inf
-        k = self.R.shape[1]
-        return float(np.trace(self.R @ self.covariance[:k, :k] @ self.R.T))
+        return float(np.trace(self.R @ self.covariance @ self.R.T))
 
     def weight(self, gap: np.ndarray) -> np.ndarray:
-        """The matrix W with <W, S> = E|gap + R u|^2."""
-        R = self.R
-        k = R.shape[1]
-        W = np.zeros((self.n, self.n))
-        W[0, 0] = gap @ gap
-        W[0, 1 : 1 + k] = W[1 : 1 + k, 0] = R.T @ gap
-        W[1 : 1 + k, 1 : 1 + k] = R.T @ R
-        return W
+        """The matrix W with <W, S> = E|gap + R x|^2."""
+        whole = np.column_stack([gap, self.R])
+        return whole.T @ whole
 
     def curve(self, start: np.ndarray, gap: np.ndarray, rounds: int) -> np.ndarray:
         """E|w_t - w*|^2 for t = 0 .. rounds, of the linearised round from the state `start`."""
@@ -273,7 +267,7 @@ class Steady:
         return decay(self.second, S, W, rounds)
 
 
-def decay(apply, S: np.ndarray, W: np.ndarray, rounds: int) -> np.ndarray:
+def decay(apply: Callable[[np.ndarray], np.ndarray], S: np.ndarray, W: np.ndarray, rounds: int) -> np.ndarray:
     """<W, A^t S> for t = 0 .. rounds: Krylov's approximation, grown until it no longer changes."""
     space, last = Krylov(apply, S), None
     while True:

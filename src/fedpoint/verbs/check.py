@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from functools import cached_property
-from typing import Any
 
 import jax
 import numpy as np
 
 from fedpoint.algorithms import FedAvg
-from fedpoint.core.algorithm import find
+from fedpoint.core.algorithm import Algorithm, find
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.precision import double
 from fedpoint.core.record import values_of
 from fedpoint.experiment.experiment import Experiment
+from fedpoint.results.run import Run
 from fedpoint.results.verdict import EXACT, THRESHOLD, Check, Verdict
-from fedpoint.theory.steady import NoLimit
 from fedpoint.theory.tails import relative_variance, settled_variance
-from fedpoint.timing.participation import Uniform
+from fedpoint.timing.participation import Participation, Uniform
 from fedpoint.verbs.forecast import prepare
-from fedpoint.verbs.network_check import check_network
 
 LINEARISED = 0.15  # of the floor, and of its root: what a linearised forecast may be off without being wrong
 SETTLED = 0.02  # the tail begins where the expected error is this close to the floor
 LOOSE = 4.0  # how far the forecast spread of a high error may be off, in which factors of a round count as normal
 INVARIANT = 1e-8  # of the size of what is conserved
 TINY = 1e-140  # a number whose square is still one, also divided by some
+STATISTICS = ("limit", "floor", "path", "rate", "unbiasedness", "bound")  # checks of what is forecast, not conserved
 
 
-def check(run: Any, claims: Any = None) -> Verdict:
-    """Compare a run with its forecast: limit, path, rate, floor, invariants.
+def check(run: Run, claims: Algorithm | str | None = None) -> Verdict:
+    """Compare a run with its forecast: limit, path, rate, floor, invariants, and on a network what is certain.
 
     Args:
         run: a result of `fp.run`, or of `fp.load`.
@@ -44,7 +43,7 @@ def check(run: Any, claims: Any = None) -> Verdict:
     >>> bool(fp.check(fp.run(fp.Scaffold(step=0.1, local_steps=3), quad, rounds=300, repeats=8)))
     True
     """
-    if not hasattr(run, "history"):
+    if not isinstance(run, Run):
         raise FedpointError(f"check needs a run (fp.run or fp.load), got {type(run).__name__}")
     if int(run.rounds[-1]) < 1:
         raise FedpointError("the run has no rounds yet: there is nothing to check")
@@ -52,8 +51,6 @@ def check(run: Any, claims: Any = None) -> Verdict:
     start = jax.tree.map(lambda a: a[0, 0], run.history)
     algorithm = experiment.algorithm if claims is None else claimed(claims, experiment.algorithm)
     experiment = experiment.replace(algorithm=algorithm, start=start, repeats=1)
-    if experiment.network is not None:
-        return check_network(run, experiment)
     if experiment.timing.on_clock:
         raise FedpointError(
             f"{type(experiment.timing).__name__} is worked out on a clock, event by event: there is no forecast to "
@@ -62,7 +59,7 @@ def check(run: Any, claims: Any = None) -> Verdict:
     return _Examination(run, experiment).verdict()
 
 
-def claimed(claims: Any, algorithm: Any) -> Any:
+def claimed(claims: Algorithm | str, algorithm: Algorithm) -> Algorithm:
     """The catalogue's algorithm of that name with the hyper-parameters of another."""
     if not isinstance(claims, str):
         return claims
@@ -82,8 +79,8 @@ def claimed(claims: Any, algorithm: Any) -> Any:
 class _Examination:
     """A run beside its forecast."""
 
-    def __init__(self, run: Any, experiment: Experiment):
-        self.run, self.problem = run, run.problem
+    def __init__(self, run: Run, experiment: Experiment):
+        self.run, self.problem, self.method = run, experiment.problem, experiment.algorithm
         leaves = [np.asarray(a, float) for a in jax.tree.leaves(run.history)]
         self.models = np.concatenate([a.reshape(*a.shape[:2], -1) for a in leaves], axis=2)
         self.rounds = np.asarray(run.rounds)
@@ -92,7 +89,8 @@ class _Examination:
         if self.problem.convex is None:
             around = jax.tree.map(lambda a: a[:, -1].mean(0), run.history)
         self.f = prepare(experiment, around)
-        self.title = experiment.algorithm.card.title
+        self.title = self.method.card.title
+        self.goal = "GTVMin's solution" if self.method.at_agents else "w*"
 
     @cached_property
     def affine(self) -> bool:
@@ -117,11 +115,10 @@ class _Examination:
             checks = [*self._path(), *self._invariants()]
             words = f"follows the forecast of {self.title}'s decaying steps"
             return self._conclude(checks, words)
-        try:
-            self.f.limit  # noqa: B018 - whether there is one
-        except NoLimit as error:
-            raise FedpointError(f"the forecast has no limit to check against: {error}") from None
-        checks = [*self._path(), *self._unbiased(), *self._limit(), *self._floor(), *self._rate(), *self._invariants()]
+        if self.f.state is None and not self.f.setting.adaptive:
+            raise FedpointError(f"the forecast has no limit to check against: {self.f.reason}")
+        checks = [*self._path(), *self._certain(), *self._unbiased(), *self._limit(), *self._floor(), *self._rate()]
+        checks += self._invariants()
         if self.f.diverges:
             return self._divergence(checks)
         return self._conclude(checks, self._where(self.f.bias))
@@ -134,7 +131,7 @@ class _Examination:
         if self.f.rate is not None and self.f.rate >= 1 and "path" in failed and not grew:
             words = f"was to diverge ({self.f.reason}), but its error is {last:.3g} after {self.rounds[-1]} rounds"
             return Verdict(False, words, checks, self.f)
-        lost = [c for c in checks if c.ok is False and c.name not in ("limit", "floor", "path", "rate", "unbiasedness")]
+        lost = [c for c in checks if c.ok is False and c.name not in STATISTICS]
         if lost:
             return Verdict(False, self._diagnosis(lost), checks, self.f)
         words = f"was to diverge ({self.f.reason}) and {'did' if grew else 'has not yet'}"
@@ -143,14 +140,16 @@ class _Examination:
     def _where(self, bias: float | None) -> str:
         if bias is None:
             return f"ends where {self.title} should, as fast and as noisy"
-        place = "w*" if bias == 0 else f"{self.title}'s fixed point, {bias:.3g} from w*"
+        place = self.goal if bias == 0 else f"{self.title}'s fixed point, {bias:.3g} from {self.goal}"
         return f"ends at {place}, as forecast"
 
     def _conclude(self, checks: list[Check], good: str) -> Verdict:
         failed = [c for c in checks if c.ok is False]
         if not failed:
             settled = any(c.ok for c in checks if c.name == "limit")
-            if not settled and any(c.ok for c in checks if c.name == "path"):
+            if not settled and any(c.ok for c in checks if c.name == "bound"):
+                good = f"stays within what is certain under {type(self.f.timing).__name__}"
+            elif not settled and any(c.ok for c in checks if c.name == "path"):
                 if not self.f.setting.scheduled:
                     good = f"follows the forecast of {self.title} so far: {self.rounds[-1]} rounds do not show its end"
             elif not settled:
@@ -163,7 +162,9 @@ class _Examination:
 
     @cached_property
     def curve(self) -> np.ndarray | None:
-        """The expected error at the recorded rounds."""
+        """The expected error at the recorded rounds; None where it is not that of the run."""
+        if self.f.proviso:
+            return None
         try:
             return self.f.curve(int(self.rounds[-1]))[self.rounds]
         except FedpointError:
@@ -195,11 +196,10 @@ class _Examination:
         f, tail = self.f, self.tail
         if tail is None:
             return [Check("limit", None, None, None, None, "the run has not settled (or no floor is forecast)")]
-        target = f.setting.read(f.state)
-        mean = self.models[:, tail].mean((0, 1))
-        gap = float(np.linalg.norm(mean - target))
+        gap = float(np.linalg.norm(f.measured(self.models[:, tail].mean((0, 1)) - self.target)))
         if f.noiseless:
-            allowed = EXACT * (1 + float(np.linalg.norm(target))) + 2 * math.sqrt(max(self.curve[-1] - f.floor, 0.0))  # type: ignore[index]
+            near = 2 * math.sqrt(max(self.curve[-1] - f.floor, 0.0))  # type: ignore[index, operator]
+            allowed = EXACT * (1 + float(np.linalg.norm(self.target))) + near
             return [Check("limit", gap <= allowed, gap, 0.0, None, f"{gap:.3g} from the forecast limit")]
         count = tail.stop - tail.start
         worth = self._effective(f.rate or 0.0, count) * self.repeats
@@ -211,13 +211,16 @@ class _Examination:
         # A chi-square has a longer tail than a normal: twice the threshold.
         return [Check("limit", z <= 2 * THRESHOLD, gap, 0.0, z, f"the mean model is {gap:.3g} from the forecast limit")]
 
+    @cached_property
+    def target(self) -> np.ndarray:
+        """The forecast limit, flattened."""
+        return self.f.setting.read(self.f.state)  # type: ignore[arg-type]
+
     def _spread(self) -> np.ndarray:
         """Eigenvalues of the model's stationary covariance: forecast, or measured where it was only sampled."""
         f = self.f
         if f.steady is not None and f.steady.covariance is not None:
-            R = f.setting.reading
-            k = R.shape[1]
-            return np.maximum(np.linalg.eigvalsh(R @ f.steady.covariance[:k, :k] @ R.T), 0.0)
+            return np.maximum(np.linalg.eigvalsh(f.reading @ f.steady.covariance @ f.reading.T), 0.0)
         return np.array([f.variance or 0.0])
 
     def _floor(self) -> list[Check]:
@@ -265,7 +268,7 @@ class _Examination:
         """The expected error on the way, at a few rounds."""
         error = self.run.error
         if self.curve is None or error is None:
-            return [Check("path", None, None, None, None, "no expected error to compare with")]
+            return [Check("path", None, None, None, None, self.f.proviso or "no expected error to compare with")]
         n = len(self.rounds)
         at = np.unique(np.geomspace(1, n - 1, 8).round().astype(int)) if n > 1 else np.array([], int)
         if self.f.noiseless:
@@ -289,9 +292,23 @@ class _Examination:
         ok = bool(np.abs(z).max() <= allowed)
         return [Check("path", ok, float(mean[worst]), float(self.curve[at][worst]), float(z[worst]), words)]
 
+    def _certain(self) -> list[Check]:
+        """On a network without noise: how far the worst node is, under the schedule's bound on delays."""
+        f = self.f
+        if f.contraction is None:
+            return []
+        if not f.noiseless or f.timing.bound() is None or f.contraction.kappa is None:
+            return [Check("bound", None, None, None, None, "no bound holds here")]
+        pairs = zip(jax.tree.leaves(self.run.history), jax.tree.leaves(f.limit), strict=True)
+        squares = sum(((a - b) ** 2).reshape(*a.shape[:3], -1).sum(-1) for a, b in pairs)
+        far = np.sqrt(squares).max(axis=2)
+        safe = f.bound(int(self.rounds[-1])).safe[self.rounds]
+        over = float((far / np.maximum(safe * far[:, :1] + 1e-12, 1e-300)).max())
+        return [Check("bound", over <= 1 + 1e-9, over, 1.0, None, f"at most {over:.3g} of what the contraction allows")]
+
     def _unbiased(self) -> list[Check]:
         """The mean model of early rounds against the expected path: weights and samples must average out."""
-        if self.f.noiseless or not self.affine or self.repeats < 8 or self.f.setting.adaptive:
+        if self.f.noiseless or self.f.proviso or not self.affine or self.repeats < 8 or self.f.setting.adaptive:
             return []
         at = np.flatnonzero((self.rounds > 0) & (self.rounds <= 10))[:5]
         if not len(at):
@@ -312,9 +329,9 @@ class _Examination:
     def _rate(self) -> list[Check]:
         """The slope of log |w - limit| where nothing is random; else the path tells it."""
         f = self.f
-        if not f.noiseless or f.rate is None or f.rate < 1e-3 or f.diverges:
+        if not f.noiseless or f.proviso or f.rate is None or f.rate < 1e-3 or f.diverges:
             return []
-        target = f.setting.read(f.state)
+        target = self.target
         gap = np.linalg.norm(self.models[0] - target, axis=1)
         good = np.flatnonzero(gap > 1e-9 * gap.max())
         good = good[len(good) // 2 :]
@@ -335,25 +352,24 @@ class _Examination:
             words += f" (in the end {f.rate:.5g})"
         return [Check("rate", ok, measured, expected, None, words)]
 
+    @double
     def _invariants(self) -> list[Check]:
         algorithm, session = self.run.algorithm, self.run.session
         found = []
-        with jax.enable_x64(True):
-            hubs, memories = session.state.hub, session.settled()
-            for name, left in algorithm.invariants(hubs, memories, self.problem.weights).items():
-                size = max((float(np.abs(a).max(initial=0.0)) for a in jax.tree.leaves((hubs, memories))), default=0.0)
-                gap = max(float(np.abs(np.asarray(a)).max(initial=0.0)) for a in jax.tree.leaves(left))
-                ok = gap <= INVARIANT * (1 + size)
-                found.append(
-                    Check(name, ok, gap, 0.0, None, f"holds to {gap:.1g}" if ok else f"is violated by {gap:.3g}")
-                )
+        hubs, memories = session.state.hub, session.settled()
+        for name, left in algorithm.invariants(hubs, memories, self.problem.weights).items():
+            size = max((float(np.abs(a).max(initial=0.0)) for a in jax.tree.leaves((hubs, memories))), default=0.0)
+            gap = max(float(np.abs(np.asarray(a)).max(initial=0.0)) for a in jax.tree.leaves(left))
+            ok = gap <= INVARIANT * (1 + size)
+            words = f"holds to {gap:.1g}" if ok else f"is violated by {gap:.3g}"
+            found.append(Check(name, ok, gap, 0.0, None, words))
         return found
 
     # What it is instead
 
     def _diagnosis(self, failed: list[Check]) -> str:
         names = {c.name for c in failed}
-        broken = [c for c in failed if c.name not in ("limit", "floor", "path", "rate", "unbiasedness")]
+        broken = [c for c in failed if c.name not in STATISTICS]
         if broken:
             return f"{broken[0].name} {broken[0].words}: the conserved quantity is lost, and the limit with it"
         if "limit" in names:
@@ -378,60 +394,44 @@ class _Examination:
         """Which known point the run ends at."""
         tail = self.tail or slice(len(self.rounds) // 2, len(self.rounds))
         mean = self.models[:, tail].mean((0, 1))
-        w = self.problem.solution()
+        w = self.f.optimum
         if w is None:
             return ""
-        flat = self.f.setting.flatten
-        w = flat(w)
         spread = math.sqrt(max(self.models[:, tail].var((0, 1)).sum(), 0.0) / max(1, self.repeats)) + 1e-9
-        known: list[tuple[str, np.ndarray]] = [("w*", w)]
-        for name, point in self._other_points():
-            known.append((name, point))
+        known = [(self.goal, w), *([] if self.f.by_node else self._other_points())]
         distances = [float(np.linalg.norm(mean - point)) for _, point in known]
         best = int(np.argmin(distances))
-        own = float(np.linalg.norm(mean - self.f.setting.read(self.f.state)))
+        own = float(np.linalg.norm(mean - self.target))
         if own <= distances[best] or distances[best] > max(3 * spread, 0.2 * float(np.linalg.norm(mean - w))):
             return (
-                f"does not end where {self.title} does: {np.linalg.norm(mean - w):.3g} from w*, at no point known here"
+                f"does not end where {self.title} does: {np.linalg.norm(mean - w):.3g} from {self.goal}, at no point "
+                "known here"
             )
         name = known[best][0]
         away = float(np.linalg.norm(mean - w))
-        if name == "w*":
-            return f"ends at w*, where {self.title} would end {self.f.bias:.3g} from it"
+        if name == self.goal:
+            return f"ends at {name}, where {self.title} would end {self.f.bias:.3g} from it"
         why = (
             "the control variates have no effect" if name.startswith("FedAvg") and self.f.bias == 0 else "not forecast"
         )
         return f"ends at {name}, {away:.2g} from w*: {why}"
 
     def _other_points(self) -> list[tuple[str, np.ndarray]]:
-        found = []
-        a = self.f.algorithm
-        step, steps = getattr(a, "step", None), getattr(a, "local_steps", None)
-        if step is not None and steps is not None and not hasattr(step, "_leaves"):
-            normalise = bool(getattr(a, "normalise", False))
-            found.append(("FedAvg's biased point", lambda: _limit_of(FedAvg(step, steps, normalise), self.problem)))
-        K = self.problem.agents
+        """Where runs with usual mistakes end."""
+        a, K = self.method, self.problem.agents
+        found: list[tuple[str, Algorithm, Participation | None]] = []
+        if a.step is not None and a.local_steps is not None and not a.scheduled():
+            biased = FedAvg(a.step, a.local_steps, bool(values_of(a).get("normalise", False)))
+            found.append(("FedAvg's biased point", biased, None))
         if not np.allclose(self.problem.weights, 1 / K):
-            plain = Uniform(K, plain=True)
-            found.append(
-                ("the solution with equal weights", lambda: _limit_of(FedAvg(1e-3, 1, False), self.problem, plain))
-            )
-        points = []
-        for name, make in found:
-            point = _quietly(make)
-            if point is not None:
-                points.append((name, point))
-        return points
+            found.append(("the solution with equal weights", FedAvg(1e-3), Uniform(K, plain=True)))
+        points = [(name, self._limit_of(method, who)) for name, method, who in found]
+        return [(name, point) for name, point in points if point is not None]
 
-
-def _limit_of(algorithm: Any, problem: Any, participation: Any = None) -> np.ndarray:
-    f = prepare(Experiment(algorithm, problem, participation=participation, exact=True))
-    return f.setting.flatten(f.limit)
-
-
-def _quietly(make: Callable[[], np.ndarray]) -> np.ndarray | None:
-    """A point to compare with, where there is one."""
-    try:
-        return make()
-    except FedpointError:
-        return None
+    def _limit_of(self, algorithm: Algorithm, participation: Participation | None) -> np.ndarray | None:
+        """A point to compare with, where there is one."""
+        try:
+            f = prepare(Experiment(algorithm, self.problem, participation=participation, exact=True))
+        except FedpointError:
+            return None
+        return None if f.state is None else f.setting.read(f.state)

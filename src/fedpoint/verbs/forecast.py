@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Unpack
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
@@ -12,7 +12,6 @@ from fedpoint.experiment.experiment import Experiment, Options
 from fedpoint.problems.base import Problem
 from fedpoint.results.forecast import Forecast
 from fedpoint.theory.operator import Setting
-from fedpoint.verbs.network_forecast import network_forecast
 from fedpoint.verbs.run import as_experiment
 
 FLOORS = ("auto", "exact", "sampled")
@@ -27,14 +26,14 @@ def forecast(
     floor: str = "auto",
     measure: str = "error",
     **options: Unpack[Options],
-) -> Any:
+) -> Forecast:
     """Where a run will end, how far from the optimum, how fast and how noisy.
 
     Args:
         algorithm, problem: as in `fp.run`, or an `fp.Experiment`, without a problem then.
         around: a model: the forecast is local, around the fixed point near it. Needed where convexity is not known.
         floor: "auto", "exact" (by a Lyapunov equation, the method's own samples taken as independent) or "sampled"
-            (from drawn rounds, with a standard error: the default for your own algorithms).
+            (from drawn rounds, with a standard error: the default for your own algorithms and lossy channels).
         measure: what floor, variance and curve are in: "error" (squared distance to w*) or "loss" (the objective
             above its minimum, to second order around it).
         options: the other arguments of `fp.Experiment`; with `network=` the forecast says where every node ends, how
@@ -46,10 +45,7 @@ def forecast(
     >>> print(f"{f.bias:.4f} {f.rate:.4f} {f.floor:.4f} {f.rounds_to(1e-2)}")
     0.0452 0.4591 0.0039 4
     """
-    experiment = as_experiment(algorithm, problem, options)
-    if experiment.network is not None:
-        return network_forecast(experiment)
-    return prepare(experiment, around, floor, measure)
+    return prepare(as_experiment(algorithm, problem, options), around, floor, measure)
 
 
 def prepare(
@@ -61,23 +57,33 @@ def prepare(
     affine: bool | None = None,
 ) -> Forecast:
     """The forecast of an experiment; `coarse` and `affine`, of `Setting`, let many forecasts share work."""
+    _check(experiment, around, floor, measure)
+    if around is not None:
+        around = check_start(experiment.problem, around)
+    return Forecast(Setting(experiment.bind(), coarse, affine), floor, around, measure)
+
+
+def _check(experiment: Experiment, around: Model | None, floor: str, measure: str) -> None:
     problem, timing = experiment.problem, experiment.timing
+    if not isinstance(problem, Problem):
+        raise FedpointError("models that only fit and predict have no round to differentiate: there is no forecast")
     if floor not in FLOORS:
         raise FedpointError(f'floor must be "auto", "exact" or "sampled", got {floor!r}')
     if measure not in MEASURES:
         raise FedpointError(f'measure must be "error" or "loss", got {measure!r}')
     if measure == "loss" and not problem.has_loss:
         raise FedpointError(f"{type(problem).__name__} has no loss: its field is not a gradient. Forecast the error")
-    if around is not None:
-        around = check_start(problem, around)
-    elif problem.convex is None:
+    on_network = experiment.network is not None
+    if on_network and (around is not None or measure == "loss"):
+        raise FedpointError("around= and measure= are for a fusion center: leave them out with network=")
+    if around is None and problem.convex is None:
+        near = "Give around=, a model near which to forecast (for instance the end of a run), or promise convexity"
         raise FedpointError(
-            "this loss may have many minima: a forecast would promise too much. Give around=, a model near which to "
-            "forecast (for instance the end of a run), or promise convexity: Loss(..., convex=True)"
+            "this loss may have many minima: a forecast would promise too much. "
+            f"{'Promise convexity' if on_network else near}: Loss(..., convex=True)"
         )
     if timing.on_clock:
         raise FedpointError(
             f"{type(timing).__name__} is worked out on a clock, event by event: it has no expected round to forecast. "
             "Forecast the synchronous method, and compare with a run"
         )
-    return Forecast(Setting(experiment.bind(), coarse, affine), floor, around, measure)

@@ -1,0 +1,266 @@
+"""How noisy is what an agent does? Its round around a point, linear in what it hears, remembers and draws.
+
+The noise inside an agent's round comes from the code itself: the agent runs with exact fields plus a probe where each
+sample enters, or a number that it draws itself. Samples are fresh, so their noises are uncorrelated; the covariance of
+each is the problem's at the point where the field was asked for, and the probes' derivatives carry it into message and
+memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+
+from fedpoint.core.agent import Agent
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.random import NO_LUCK, Stream
+from fedpoint.core.types import Data, Message, Model, Number, State, Tree
+from fedpoint.core.vector import unwrap, wrap
+from fedpoint.problems.base import Mine
+from fedpoint.theory.expected_round import Numbers
+from fedpoint.theory.space import Space, fill, flat, is_real, memory_of, row_of, size_of
+
+
+class Loop(NamedTuple):
+    """The noise of an inner loop: y+ = F y + T ext + N noise, noise at the point H y + V ext.
+
+    Arrays lead with the steps, or with one where steps are alike. `points` are where fields are asked for on average.
+    """
+
+    points: Array  # (steps, d)
+    start: Array  # (y, ext) derivative of the loop's start
+    F: Array
+    T: Array
+    N: Array
+    H: Array
+    V: Array
+    steps: Array
+
+
+class Point(NamedTuple):
+    """The noise of one sampled field outside a loop, asked for at a point with derivative V."""
+
+    point: Array
+    V: Array
+
+
+class Luck(NamedTuple):
+    """Numbers that an agent draws itself, outside of a loop: independent, with these variances."""
+
+    variance: Array
+
+
+Source = Loop | Point | Luck
+
+
+def _probes_of(source: Source) -> int:
+    """How many probes a source has."""
+    if isinstance(source, Loop):
+        return source.start.size
+    return source.point.size if isinstance(source, Point) else source.variance.size
+
+
+class Probe(Agent):
+    """An agent with exact fields that adds a probe wherever a sample enters, and notes how it would spread."""
+
+    def __init__(
+        self, space: Space, mine: Mine, share: Array, size: int, round: Number, probes: list[Array] | None
+    ) -> None:
+        super().__init__(space.oracle, mine, Stream(NO_LUCK, round, 0), None, None, True, share)
+        self.space, self.size, self.probes = space, size, probes
+        self.sources: list[Source] = []  # values here; their derivatives are taken outside
+        self._inside: Callable[[Model], Model] | None = None
+
+    def _mean(self, w: Model) -> tuple[Array, Array, Callable[[Array], Model]]:
+        model = unwrap(w)
+        at, _ = ravel_pytree(model)
+        g, unravel = ravel_pytree(self._oracle.mean_field(self._mine, model))
+        return at, g, unravel
+
+    def _probe(self, size: int) -> Array:
+        return jnp.zeros(size) if self.probes is None else self.probes[len(self.sources)]
+
+    def field(self, w: Model, e: Number = 0) -> Model:
+        if self._inside is not None:
+            return self._inside(w)
+        self.evaluations = self.evaluations + 1
+        at, g, unravel = self._mean(w)
+        probe = self._probe(g.size)
+        self.sources.append(Point(at, at))
+        return wrap(unravel(g + probe))
+
+    def _luck(self, like: Tree, mean: float, variance: float) -> Tree:
+        if self._inside is not None:
+            raise FedpointError("random numbers of an agent's own in its local steps have no exact noise floor")
+        flat_like, unravel = ravel_pytree(jax.tree.map(lambda a: jnp.full(jnp.shape(a), mean), like))
+        probe = self._probe(flat_like.size)
+        self.sources.append(Luck(jnp.full(flat_like.size, variance)))
+        return unravel(flat_like + probe)
+
+    def normal(self, like: Tree) -> Tree:
+        return self._luck(like, 0.0, 1.0)
+
+    def uniform(self, like: Tree) -> Tree:
+        return self._luck(like, 0.5, 1 / 12)
+
+    def key(self) -> Array:
+        raise FedpointError("agent.key() has no exact noise floor: draw with agent.normal or agent.uniform")
+
+    def loop(self, start: Tree, steps: Number, advance: Callable[[Tree, Array], Tree]) -> Tree:
+        if not all(is_real(a) for a in jax.tree.leaves(start)):
+            raise FedpointError("local optimisers with counters have no exact noise floor")
+        y0, unravel = ravel_pytree(start)
+        length = steps if isinstance(steps, int) else self.space.most
+
+        def partial_(y: Array, noise: Array, e: Array) -> tuple[Array, Array]:
+            seen: list[Array] = []
+
+            def inside(w: Model) -> Model:
+                at, g, back = self._mean(w)
+                seen.append(at)
+                return wrap(back(g + noise))
+
+            self._inside = inside
+            new = ravel_pytree(advance(unravel(y), e))[0]
+            self._inside = None
+            if len(seen) > 1:
+                raise FedpointError("several fields in one local step have no exact noise floor")
+            return new, seen[0] if seen else jnp.zeros(self.size)
+
+        quiet = jnp.zeros(self.size)
+
+        def slices(y: Array, e: Array) -> tuple[Array, ...]:
+            """What is stored of a step: its value with y held (its derivative is taken outside), and F, N, H."""
+            y = lax.stop_gradient(y)
+            value, point = partial_(y, quiet, e)
+            (F, H), (N, _) = (jax.jacfwd(lambda y, n: partial_(y, n, e), argnums=i)(y, quiet) for i in (0, 1))
+            return value, point, F, N, H
+
+        def step(y: Array, e: Array) -> tuple[Array, tuple[Array, tuple[Array, ...]]]:
+            new, point = partial_(y, quiet, e)
+            live = e < steps
+            noted = (lax.stop_gradient(point), () if self.space.alike else slices(y, e))
+            return jnp.where(live, new, y), noted
+
+        last, (points, kept) = lax.scan(step, y0, jnp.arange(length))
+        if self.space.alike:
+            kept = jax.tree.map(lambda a: a[None], slices(y0, jnp.int32(0)))
+        value, point, F, N, H = kept
+        probe = self._probe(y0.size)
+        self.sources.append(Loop(points, y0, F, value, N, H, point, jnp.asarray(steps)))
+        return unravel(last + probe)
+
+
+class Local(NamedTuple):
+    """One agent's linearised round: out = value + slope ext, ext = (u, m_k, probes)."""
+
+    value: Array
+    slope: Array
+    sources: tuple[Source, ...]
+
+
+class Place(NamedTuple):
+    """An agent around a state: what it holds, its weight, the hub that it hears (for its structure, and its floats) and
+    its memory's floats."""
+
+    own: Data
+    share: Array
+    hub: State
+    u: Array
+    m: Array
+
+
+def linearised(space: Space, numbers: Numbers, algorithm: Algorithm, place: Place, round: Number) -> Local:
+    """Message (with a 1 behind it) and memory of one agent, settled with the hub it has, around (u, m)."""
+    mine = Mine(place.own, numbers.inputs.common)
+    size = size_of(numbers.model)
+
+    def run(u: Array, m: Array, probes: list[Array] | None) -> tuple[Array, list[Source]]:
+        agent = Probe(space, mine, place.share, size, round, probes)
+        sent, new = local_round(space, numbers, algorithm, agent, fill(place.hub, u), m)
+        settled = row_of(space, algorithm, fill(place.hub, place.u), new)
+        return jnp.concatenate([flat(sent), jnp.ones(1), settled]), agent.sources
+
+    sizes = [_probes_of(s) for s in jax.eval_shape(lambda u, m: run(u, m, None)[1], place.u, place.m)]
+    cuts = np.cumsum([place.u.size, place.m.size, *sizes])[:-1]
+
+    def moving(source: Source) -> tuple[Array, ...]:
+        if isinstance(source, Loop):
+            return source.start, source.T, source.V
+        return (source.V,) if isinstance(source, Point) else ()
+
+    def of_ext(ext: Array) -> tuple[tuple[Array, list], tuple[Array, list[Source]]]:
+        u, m, *probes = jnp.split(ext, cuts)
+        out, sources = run(u, m, probes)
+        return (out, [moving(s) for s in sources]), (out, sources)
+
+    ext = jnp.concatenate([place.u, place.m, jnp.zeros(sum(sizes))])
+    (slope, moved), (value, sources) = jax.jacfwd(of_ext, has_aux=True)(ext)
+    done: list[Source] = []
+    for s, slopes in zip(sources, moved, strict=True):
+        if isinstance(s, Loop):
+            s = s._replace(start=slopes[0], T=slopes[1], V=slopes[2])
+        elif isinstance(s, Point):
+            s = s._replace(V=slopes[0])
+        done.append(s)
+    return Local(value, slope, tuple(done))
+
+
+def local_round(
+    space: Space, numbers: Numbers, algorithm: Algorithm, agent: Agent, hub: State, m: Array
+) -> tuple[Message, State]:
+    """One agent's message and its memory, not yet settled."""
+    heard = algorithm.say(hub, NO_LUCK.row())
+    return algorithm.local(heard, memory_of(space, algorithm, hub, numbers.model, m), agent)
+
+
+def covariance_of(space: Space, numbers: Numbers, own: Data, local: Local, Z: Array) -> Array:
+    """Covariance of out that samples and the agent's own luck make, given Z = E[z z'] with z = (1, u, m_k)."""
+    oracle, mine = space.oracle, Mine(own, numbers.inputs.common)
+    _, unravel = ravel_pytree(unwrap(numbers.model))
+    n_ext = local.slope.shape[1]
+    n_z = Z.shape[0] - 1
+    second = jnp.zeros((n_ext, n_ext)).at[:n_z, :n_z].set(Z[1:, 1:])
+    mean = jnp.zeros(n_ext).at[:n_z].set(Z[0, 1:])
+
+    def covariance(point: Array, shift: Array, spread: Array) -> Array:
+        """Of a sampled field asked for around `point`: linear in Z."""
+        if not space.sampled:
+            return jnp.zeros((point.size, point.size))
+        value, tilt = jax.jvp(lambda v: oracle.covariance(mine, unravel(v)), (point,), (shift,))
+        return Z[0, 0] * value + tilt + oracle.scatter(mine, unravel(point), spread)
+
+    def through(loop: Loop, second: Array) -> Array:
+        def step(carry: tuple[Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+            (Y, W), (e, point) = carry, at
+            F, T, N, H, V = (a[0] if space.alike else a[e] for a in (loop.F, loop.T, loop.N, loop.H, loop.V))
+            E = H @ Y + V
+            C = covariance(point, E @ mean, E @ second @ E.T + H @ W @ H.T)
+            live = e < loop.steps
+            Y_, W_ = F @ Y + T, F @ W @ F.T + N @ C @ N.T
+            return (jnp.where(live, Y_, Y), jnp.where(live, W_, W)), None
+
+        n_y = loop.start.shape[0]
+        begin = (loop.start, jnp.zeros((n_y, n_y)))
+        return lax.scan(step, begin, (jnp.arange(loop.points.shape[0]), loop.points))[0][1]
+
+    at = n_z
+    for source in local.sources:
+        if isinstance(source, Loop):
+            C = through(source, second)
+        elif isinstance(source, Point):
+            C = covariance(source.point, source.V @ mean, source.V @ second @ source.V.T)
+        else:
+            C = Z[0, 0] * jnp.diag(source.variance)
+        size = C.shape[0]
+        second = second.at[at : at + size, at : at + size].set(C)
+        at += size
+    G = local.slope[:, n_z:]
+    return G @ second[n_z:, n_z:] @ G.T
