@@ -322,6 +322,18 @@ def test_a_sweep_over_whole_numbers_and_pairs_is_separate_runs():
     assert swept.best() == swept.points[best]
 
 
+def test_a_sweep_reaches_what_is_wrapped():
+    """A method's own fields inside of wrappers, whole numbers too, beside a wrapper's; and experiments are swept."""
+    experiment = fp.Experiment(Around(fp.Averaged(fp.FedAvg(STEP), burn_in=1)), NOISY, seed=2, repeats=2)
+    over = {"burn_in": [0, 3], "local_steps": [1, 4], "step": [STEP, OTHER]}
+    swept = fp.sweep(experiment, over=over, rounds=6)
+    for i, point in enumerate(swept.points):
+        burn_in = point.pop("burn_in")
+        alone = fp.run(experiment.replace(algorithm=fp.Averaged(fp.FedAvg(**point), burn_in=burn_in)), rounds=6)
+        np.testing.assert_allclose(swept.model[i], alone.model, rtol=1e-12, atol=1e-13)
+    assert len(swept.points) == 8
+
+
 def test_a_sweep_keeps_what_is_not_swept():
     """Epochs, numbers per agent, schedules: bound to the problem as in a run."""
     rows = regression(batch=3)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.record import Record, stack
+from fedpoint.core.record import Record, with_leaves
 
 
 class Inner(Record):
@@ -98,7 +98,8 @@ def test_it_prints_its_fields():
 def test_records_stack_into_one_that_vmap_takes_apart():
     """As a sweep does: swept whole numbers become traced ones."""
     records = [Outer(float(i), array=np.array([i, 2.0 * i]), inner=Inner(3.0 * i), count=i) for i in range(1, 4)]
-    both = stack(records, ("count",))
+    traced = [with_leaves(record, {"count": record.count}) for record in records]
+    both = jax.tree.map(lambda *a: np.stack(a), *traced)
     assert both.number.shape == (3,) and both.array.shape == (3, 2) and both.inner.x.shape == (3,)
     got = jax.vmap(lambda r: r.number * r.count + r.array[1] + r.inner.x)(both)
     np.testing.assert_allclose(got, [i * i + 2 * i + 3 * i for i in range(1, 4)])

@@ -166,16 +166,6 @@ def values_of(one: Record | DataclassInstance) -> dict[str, Setting]:
     return {field.name: held[field.name] for field in dataclasses.fields(one)}  # type: ignore[arg-type]
 
 
-def stack(records: Sequence[Kind], swept: tuple[str, ...]) -> Kind:
-    """Records of one structure as one whose numbers lead with their axis; `swept` fields too, even whole ones."""
-    first = records[0]
-    leaves = (*first._leaves, *(name for name in swept if name not in first._leaves))
-    held = [values_of(record) for record in records]
-    values = [jax.tree.map(lambda *a: np.stack(a), *(one[name] for one in held)) for name in leaves]
-    static = tuple((name, value) for name, value in held[0].items() if name not in leaves)
-    return _unflatten(type(first), (leaves, static), values)
-
-
 def with_leaves(one: Kind, values: Mapping[str, Tree]) -> Kind:
     """A record with other values in these fields, which are then traced, whole numbers too; nothing is checked."""
     leaves = (*one._leaves, *(name for name in values if name not in one._leaves))

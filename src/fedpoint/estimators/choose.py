@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from fedpoint.algorithms import FedNova, FedProx
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.steps import Epochs, Stragglers, most_steps
+from fedpoint.core.steps import LocalSteps, most_steps
 from fedpoint.problems.penalised import Penalised
 from fedpoint.problems.rows import RowsProblem
 from fedpoint.results.plan import Plan
@@ -23,8 +22,6 @@ from fedpoint.verbs.plan.search import Method, method_of
 PLANNED_STEPS = (4, 16)  # beside gradient exchange, which takes one
 # Numbers of all memories, up to which forecasts of a noisy SCAFFOLD are quick: with affine fields, and with others.
 LARGE = {True: 1000, False: 100}
-
-LocalSteps: TypeAlias = int | Sequence[int] | np.ndarray | Epochs | Stragglers
 
 
 class PlanNotice(UserWarning):

@@ -15,10 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged, FedpointError, check_count
+from fedpoint.core.steps import LocalSteps
 from fedpoint.core.types import Model
 from fedpoint.data.preprocess import check_groups, federated_moments
 from fedpoint.estimators import small
-from fedpoint.estimators.choose import LocalSteps, choose
+from fedpoint.estimators.choose import choose
 from fedpoint.estimators.history import History
 from fedpoint.estimators.neural import forward, layers, neural_task
 from fedpoint.estimators.table import Coordinates, Table, read_fit, read_rows
@@ -106,7 +107,7 @@ class Federated(BaseEstimator):
                 break
             except Diverged:
                 halved += 1
-                if not own or halved > HALVINGS:
+                if not own or halved > HALVINGS or not isinstance(algorithm.step, float):
                     raise
                 algorithm = algorithm.replace(step=algorithm.step / 2)
         self.problem_, self.algorithm_ = task, algorithm

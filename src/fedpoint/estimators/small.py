@@ -12,10 +12,11 @@ import jax
 import numpy as np
 
 from fedpoint.algorithms import FedAvg, FedProx, GradientExchange, Scaffnew, Scaffold
-from fedpoint.core.agent import Agent
+from fedpoint.core.agent import Advance, Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.steps import LocalSteps
 from fedpoint.core.types import Model, Number, State
 from fedpoint.engine.session import TOO_FAR
 from fedpoint.problems.penalised import Penalised
@@ -34,12 +35,13 @@ class Everyone(Agent):
     def field(self, w: Model, e: Number = 0) -> Model:
         return self._fields(w)
 
-    def steps(self, local_steps: int) -> int:
+    def steps(self, local_steps: LocalSteps) -> Number:
+        assert isinstance(local_steps, int)  # or it would not suit
         return local_steps
 
-    def loop(self, start: State, steps: int, advance: Callable[[State, int], State]) -> State:
+    def loop(self, start: State, steps: Number, advance: Advance) -> State:
         y = start
-        for e in range(steps):
+        for e in range(int(steps)):
             y = advance(y, e)
         return y
 

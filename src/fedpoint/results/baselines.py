@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.numbers import finite
 from fedpoint.core.text_table import aligned
+from fedpoint.core.types import Plain
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LEVEL = 0.95
+
+Row: TypeAlias = dict[str, str | float | None]
 
 
 @dataclass(frozen=True)
@@ -109,27 +113,37 @@ class Baselines:
         pairs += [("coupled", "local")] if {"coupled", "local"} <= set(self.errors) else []
         return [self.difference(*pair) for pair in pairs]
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[Row]:
         """One row a method."""
         return [self._row(method) for method in self.methods]
 
-    def _row(self, method: str) -> dict[str, Any]:
+    def _row(self, method: str) -> Row:
         mean, low, high = self.error(method)
         each = self.per_agent(method)
         each = np.sort(each[np.isfinite(each)])
         tenth = max(1, len(each) // 10)
         splits = self.per_split(method)
-        row: dict[str, Any] = {"method": method, "error": mean, "low": low, "high": high}
-        row |= {"least_split": float(splits.min()), "most_split": float(splits.max())}
-        row["worst_tenth"] = float(each[-tenth:].mean())
+        row: Row = {
+            "method": method,
+            "error": mean,
+            "low": low,
+            "high": high,
+            "least_split": float(splits.min()),
+            "most_split": float(splits.max()),
+            "worst_tenth": float(each[-tenth:].mean()),
+            "ridge": self._median(method, "ridge"),
+            "coupling": self._median(method, "coupling"),
+        }
         if self.accuracies:
             row["accuracy"] = interval(mean_of(self.accuracies[method]), self.weights)[0]
-        for what in ("ridge", "coupling"):
-            values = [c[what] for c in self.chosen[method] if what in c]
-            row[what] = float(np.median(values)) if values else None
         return row
 
-    def to_dict(self) -> dict[str, Any]:
+    def _median(self, method: str, what: str) -> float | None:
+        """Of what was chosen in every split."""
+        values = [c[what] for c in self.chosen[method] if what in c]
+        return float(np.median(values)) if values else None
+
+    def to_dict(self) -> dict[str, Plain]:
         """Everything in plain types, for `json.dumps`; None where nothing was held out."""
         return {
             "kind": self.kind,
@@ -137,10 +151,10 @@ class Baselines:
             "how": self.how,
             "weight": self.weighed,
             "agents": list(self.names),
-            "methods": self.table(),
+            "methods": [{**row} for row in self.table()],
             "differences": [vars(d) | {"clear": d.clear} for d in self.differences()],
             "errors": {m: [[finite(e) for e in row] for row in v] for m, v in self.errors.items()},
-            "chosen": self.chosen,
+            "chosen": {m: [dict(c) for c in each] for m, each in self.chosen.items()},
         }
 
     def __str__(self) -> str:
@@ -177,7 +191,7 @@ class Baselines:
             save(figure, path)
         return figure
 
-    def _draw_errors(self, ax: Any, title: str | None) -> None:
+    def _draw_errors(self, ax: Axes, title: str | None) -> None:
         from fedpoint.show.plots import COLOURS, INK, style
 
         found = [self.per_agent(m) for m in self.methods]
@@ -200,7 +214,7 @@ class Baselines:
         ax.set_xlim(-0.5, len(self.methods) - 0.35)
         ax.grid(False, axis="x")
 
-    def _draw_differences(self, ax: Any) -> None:
+    def _draw_differences(self, ax: Axes) -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         from fedpoint.show.plots import INK, PALE, style
@@ -221,7 +235,7 @@ class Baselines:
         ax.grid(False, axis="y")
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: Row) -> list[str]:
     return [
         row["method"],
         f"{row['error']:.4g}",

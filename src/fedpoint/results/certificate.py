@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from fedpoint.core.algorithm import CATALOGUE
+from fedpoint.core.types import Plain
+
+Setting: TypeAlias = float | str | Sequence[float] | np.ndarray | None  # a hyper-parameter, as `fp.certify` takes it
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Certificate:
     reason: str
     findings: list[Finding]
     seed: int
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = field(default_factory=dict)
 
     def text(self) -> str:
         """The certificate in plain words."""
@@ -74,14 +78,14 @@ class Certificate:
 
         return certificate_html(self)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Plain]:
         """Plain types, for JSON."""
         plain = asdict(self)
         plain["settings"] = {n: np.asarray(v).tolist() for n, v in self.settings.items()}
         return plain
 
 
-def _short(value: Any) -> str:
+def _short(value: Setting) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return str(np.asarray(value).tolist()) if isinstance(value, np.ndarray) else str(value)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from fedpoint.core.numbers import finite
 from fedpoint.core.text_table import aligned
+from fedpoint.core.types import Plain
 from fedpoint.metrics.means import mean_and_error
 
 if TYPE_CHECKING:
@@ -27,18 +28,21 @@ COLUMNS = (
 )
 
 
+Row: TypeAlias = dict[str, str | int | float | None]
+
+
 class Comparison:
     """Several runs on one problem, with the same seed. Printed, it is a table."""
 
     def __init__(self, runs: Sequence[Run], labels: Sequence[str]):
         self.runs, self.labels = list(runs), list(labels)
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[Row]:
         """One row a method. error and loss: means over repeats of the final model, with standard errors
         (None for a single repeat; error is None where the solution is not known)."""
         return [_row(run, label) for run, label in zip(self.runs, self.labels, strict=True)]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Plain]:
         """The table with what was compared, in plain types for `json.dumps`; not finite is None."""
         first = self.runs[0]
         return {
@@ -81,7 +85,7 @@ class Comparison:
         return f"<Comparison: {', '.join(self.labels)}>"
 
 
-def _row(run: Run, label: str) -> dict[str, Any]:
+def _row(run: Run, label: str) -> Row:
     cost = run.cost
     error = None if run.error is None else run.error[:, -1]
     mean, spread = mean_and_error(error)
@@ -99,7 +103,7 @@ def _row(run: Run, label: str) -> dict[str, Any]:
     }
 
 
-def _cell(row: dict[str, Any], key: str) -> str:
+def _cell(row: Row, key: str) -> str:
     value = row[key]
     if value is None:
         return "-"

@@ -54,7 +54,8 @@ class Choice:
 
     @property
     def step(self) -> float:
-        return float(self.algorithm.step)
+        assert isinstance(self.algorithm.step, float)  # it was chosen
+        return self.algorithm.step
 
     @property
     def floats_up(self) -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import numpy as np
 
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.types import Model, Tree
 from fedpoint.results.run import Run
 
 
@@ -19,12 +20,12 @@ class Sweep:
     points: the swept values, a dictionary each. A point that diverged has inf or nan from there on.
     """
 
-    points: list[dict[str, Any]]
-    algorithms: list[Any]
+    points: list[dict[str, float]]
+    algorithms: list[Algorithm]
     run: Run
     repeats: int
 
-    def _by_point(self, lanes: Any) -> Any:
+    def _by_point(self, lanes: Tree) -> Tree:
         return jax.tree.map(lambda a: a.reshape(len(self.points), self.repeats, *a.shape[1:]), lanes)
 
     @property
@@ -35,25 +36,22 @@ class Sweep:
     def error(self) -> np.ndarray | None:
         """(points, repeats, n). On a network each point has its own solution: it depends on the coupling."""
         session = self.run.session
-        if session.network is None or session.algorithm.hello is None:
+        if not session.algorithm.at_agents:
             return None if self.run.error is None else self._by_point(self.run.error)
         aims = [algorithm.aim(session.problem, session.network) for algorithm in self.algorithms]
         if any(aim is None for aim in aims):
             return None
-        total: Any = 0.0
-        for leaf, *ends in zip(
-            jax.tree.leaves(self._by_point(self.run.history)), *map(jax.tree.leaves, aims), strict=True
-        ):
-            gap = leaf.astype(np.float64) - np.stack(ends)[:, None, None]
-            total = total + (gap**2).sum(axis=tuple(range(3, gap.ndim))) / session.problem.agents
-        return np.asarray(total)
+        leaves = jax.tree.leaves(self._by_point(self.run.history))
+        ends = [np.stack(leaf)[:, None, None] for leaf in zip(*map(jax.tree.leaves, aims), strict=True)]
+        gaps = [a.astype(np.float64) - b for a, b in zip(leaves, ends, strict=True)]
+        return np.asarray(sum((gap**2).sum(axis=tuple(range(3, gap.ndim))) for gap in gaps) / session.problem.agents)
 
     @property
     def loss(self) -> np.ndarray:
         return self._by_point(self.run.loss)
 
     @property
-    def model(self) -> Any:
+    def model(self) -> Model:
         return self._by_point(self.run.model)
 
     @property
@@ -61,7 +59,7 @@ class Sweep:
         """(points, repeats, n, 3): models sent, answers and field evaluations."""
         return self._by_point(self.run.used)
 
-    def best(self) -> dict[str, Any]:
+    def best(self) -> dict[str, float]:
         """The point with the least mean final error (or loss, where no solution is known)."""
         final = self.loss if self.error is None else self.error
         mean = final[..., -1].mean(axis=1)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Unpack
 
+import jax
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.core.errors import FedpointError, check_count, nearest
-from fedpoint.core.record import stack, values_of
+from fedpoint.core.record import values_of, with_leaves
+from fedpoint.core.wrapped import Wrapped
 from fedpoint.engine.session import Session
 from fedpoint.experiment.experiment import Experiment, Options
 from fedpoint.problems.base import Problem
@@ -38,20 +40,57 @@ def sweep(
     """
     check_count("rounds", rounds, 0)
     experiment = as_experiment(algorithm, problem, options)
-    method, problem = experiment.algorithm, experiment.problem
-    fields, over = values_of(method), over or {}
-    for name, values in over.items():
-        if name not in fields:
-            raise FedpointError(f"{type(method).__name__} has no field {name!r}: {nearest(name, fields)}")
-        if np.ndim(values) != 1 or not len(values) or not np.issubdtype(np.asarray(values).dtype, np.number):
-            raise FedpointError(f"sweep over {name} needs a list of numbers, got {values!r}")
+    method, over = experiment.algorithm, over or {}
+    _check(method, over)
     points = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
-    algorithms = [method.replace(**point) for point in points]
+    algorithms = [_replaced(method, point) for point in points]
     # What sizes are chosen by: the most local steps of any point.
     largest = experiment.replace(algorithm=algorithms[int(np.argmax([p.get("local_steps", 0) for p in points]))])
     count = len(points) * experiment.repeats
     largest.check_repeats(count)
-    bound = [bind_algorithm(a, problem) for a in algorithms]
-    lanes = stack([a for a in bound for _ in range(experiment.repeats)], tuple(over))
+    bound = [_traced(bind_algorithm(a, experiment.problem), over) for a in algorithms]
+    lanes = jax.tree.map(lambda *a: np.stack(a), *(a for a in bound for _ in range(experiment.repeats)))
     session = Session(largest.bind(), largest.every(rounds, count), swept=lanes)
     return Sweep(points, algorithms, drive(begin(session), rounds), experiment.repeats)
+
+
+def _check(method: Algorithm, over: Mapping[str, Sequence[float]]) -> None:
+    known = list(_names(method))
+    for name, values in over.items():
+        if name not in known:
+            raise FedpointError(f"{type(method).__name__} has no field {name!r}: {nearest(name, known)}")
+        if np.ndim(values) != 1 or not len(values) or not np.issubdtype(np.asarray(values).dtype, np.number):
+            raise FedpointError(f"sweep over {name} needs a list of numbers, got {values!r}")
+
+
+# A wrapper is swept over its own fields and those of the method inside, at any depth.
+
+
+def _names(method: Algorithm) -> Iterator[str]:
+    yield from values_of(method)
+    if isinstance(method, Wrapped):
+        yield from _names(method.inner)
+
+
+def _split(method: Algorithm, names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Fields of its own, and those of what it wraps."""
+    own = values_of(method)
+    return [n for n in names if n in own], [n for n in names if n not in own]
+
+
+def _replaced(method: Algorithm, point: Mapping[str, float]) -> Algorithm:
+    """The method at a point."""
+    own, inner = _split(method, point)
+    values: dict[str, float | Algorithm] = {name: point[name] for name in own}
+    if inner and isinstance(method, Wrapped):
+        values["inner"] = _replaced(method.inner, {name: point[name] for name in inner})
+    return method.replace(**values)
+
+
+def _traced(method: Algorithm, names: Iterable[str]) -> Algorithm:
+    """With these fields traced, whole numbers too."""
+    own, inner = _split(method, names)
+    values = {name: values_of(method)[name] for name in own}
+    if inner and isinstance(method, Wrapped):
+        values["inner"] = _traced(method.inner, inner)
+    return with_leaves(method, values)

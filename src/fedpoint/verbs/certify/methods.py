@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from fedpoint.results.certificate import Setting
 from fedpoint.verbs.certify.world import AGENTS, Participant, Participants
 
-Setting: TypeAlias = float | str | Sequence[float] | np.ndarray | None
 Settings: TypeAlias = dict[str, Setting]  # of a method, by name
 
 
