@@ -51,7 +51,7 @@ class Oracle:
 
     def plan_shape(self, mine: Mine, key: Key | Stream) -> Data:
         """Shapes of a plan: by tracing, where an oracle does not know them."""
-        return jax.eval_shape(self.plan, mine, key)
+        return _plan.eval_shape(self, mine, key)
 
     def draw(self, mine: Mine, plan: Data, row: Row, e: Number) -> Data:
         """The e-th sample of a round."""
@@ -106,6 +106,11 @@ class Oracle:
         How much noise a deviation of covariance P adds to the field, because its slope is sampled too.
         """
         return no_noise(w)
+
+
+@partial(jax.jit, static_argnums=0)  # traced once for all runs of its kind
+def _plan(oracle: Oracle, mine: Mine, key: Key | Stream) -> Data:
+    return oracle.plan(mine, key)
 
 
 def no_noise(w: Model) -> Array:
