@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 quiet = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
-no_figure = click.option("--no-figure", is_flag=True, help="Draw no picture.")
+no_figure = click.option("--no-figure", is_flag=True, help="Do not draw a picture.")
 
 
-def figure(what: str = "Where the picture goes: png, svg or pdf by its ending.") -> Callable:
-    """--figure FILE; an ending that cannot be drawn is said before the work begins, not after it."""
+def figure(what: str = "Write the picture here; the suffix chooses png, svg or pdf.") -> Callable:
+    """--figure FILE; a suffix that cannot be drawn is refused before the work begins, not after it."""
     return click.option("--figure", type=click.Path(path_type=Path), callback=_drawable, help=what)
 
 

@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from fedpoint.verbs.processes.supervisor import Processes
 
 OPTIONS = (
-    click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Share agents out between N processes."),
+    click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Split the agents over N processes."),
     click.option(
-        "--fast-reduce", is_flag=True, help="Sums are all-reduces: the bits then depend on the number of processes."
+        "--fast-reduce", is_flag=True, help="Sum by all-reduce; the last bits then depend on the number of processes."
     ),
-    click.option("--coordinator", metavar="HOST:PORT", help="On several hosts: the address of process 0."),
-    click.option("--process", type=click.IntRange(min=0), metavar="I", help="On several hosts: which one this is."),
-    click.option("--of", type=click.IntRange(min=1), metavar="N", help="On several hosts: how many there are."),
+    click.option("--coordinator", metavar="HOST:PORT", help="On several hosts: address of process 0."),
+    click.option("--process", type=click.IntRange(min=0), metavar="I", help="On several hosts: this process."),
+    click.option("--of", type=click.IntRange(min=1), metavar="N", help="On several hosts: number of processes."),
     click.option(
         "--bind",
         default="127.0.0.1",
         show_default=True,
         metavar="ADDRESS",
-        help="Where the coordinator listens. It trusts whoever reaches it: a trusted network only.",
+        help="Address the coordinator binds to. It has no authentication: use trusted networks only.",
     ),
     click.option(
         "--watchdog", type=click.FloatRange(min=1), default=600, show_default=True, metavar="SECONDS",
-        help="End the processes when nothing has moved for so long.",
+        help="End the processes after this long without progress.",
     ),
     click.option(
         "--patience", type=click.FloatRange(min=1), default=120, show_default=True, metavar="SECONDS",

@@ -57,4 +57,4 @@ async function start() {
   show();
 }
 
-start().catch((error) => main.replaceChildren(make("p", { class: "wrong" }, `The page cannot begin: ${error.message}`)));
+start().catch((error) => main.replaceChildren(make("p", { class: "wrong" }, `The page could not be loaded: ${error.message}`)));

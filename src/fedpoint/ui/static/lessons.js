@@ -41,7 +41,7 @@ export class Lessons {
     });
     this.main.replaceChildren(
       make("h1", {}, "The algorithms, side by side"),
-      make("p", {}, "One round of each: what agents do, what the hub (or a node's neighbours) does with it, and where it ends with exact fields."),
+      make("p", {}, "One round of each: what agents do, what the hub (or a node's neighbours) does with it, and where it converges with exact fields."),
       choose,
       make("div", { class: "stages" }, ...this.stages.map((stage) => stage.whole)),
       this.cards,

@@ -19,7 +19,7 @@ export class RunList {
     const head = ["drawn", "run", "state", "algorithm", "problem", "agents", "rounds", "repeats"].map((t) => make("th", { scope: "col" }, t));
     this.table = make("table", {}, make("thead", {}, make("tr", {}, ...head)), this.body);
     this.none = make("p", { class: "pale" });
-    this.report = make("a", { target: "_blank", rel: "noopener" }, "Report of the runs that are drawn");
+    this.report = make("a", { target: "_blank", rel: "noopener" }, "Report of the selected runs");
     this.link = make("p", { hidden: true }, this.report);
     const about = make("p", { class: "pale" }, `In the folder ${folder}, newest first.`);
     main.replaceChildren(make("h1", {}, "Runs"), about, this.none, this.box, this.link, make("div", { class: "wide" }, this.table));
@@ -31,7 +31,7 @@ export class RunList {
       const runs = await (await ask("/api/runs")).json();
       if (this.closed) return;
       this.none.className = "pale";
-      this.none.textContent = runs.length ? "" : "There is none yet: fedpoint run FILE.toml makes one.";
+      this.none.textContent = runs.length ? "" : "No runs yet. Start one with: fedpoint run FILE.toml";
       this.table.hidden = !runs.length;
       this.chosen ??= new Set(runs.filter((run) => run.reached).slice(0, FIRST).map((run) => run.name));
       const text = JSON.stringify(runs);
@@ -108,7 +108,7 @@ export class RunPage {
     this.stream.addEventListener("problem", (event) => this.wrong(JSON.parse(event.data).message));
     this.stream.addEventListener("end", () => this.stream.close());
     this.stream.addEventListener("error", () => {
-      if (this.stream.readyState === EventSource.CLOSED && !this.last) this.wrong("There is no such run here.");
+      if (this.stream.readyState === EventSource.CLOSED && !this.last) this.wrong("No such run.");
     });
   }
 
