@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpoint.core.types import Model, Number
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Data, Model, Number
 from fedpoint.problems.base import Mine, Oracle, Problem
 
 
@@ -49,3 +51,12 @@ class Outline(Problem):
 
     def local_rows(self) -> np.ndarray | None:
         return self._rows
+
+    def own_for(self, algorithm: Algorithm) -> Data:
+        raise FedpointError("the data of this experiment are at its sites: replace(problem=...) to run it here")
+
+    def fields(self, w: Model) -> np.ndarray:
+        raise FedpointError("this takes everybody's data, which are at the sites: give edges, or points")
+
+    def sampling_probabilities(self, algorithm: Algorithm, exact: bool = False) -> np.ndarray:
+        raise FedpointError("the best probabilities take everybody's data: give probabilities")

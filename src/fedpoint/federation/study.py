@@ -18,39 +18,48 @@
     step = 0.1
     local_steps = 5
 
-Also: seed, exact, norm_cap, record_every, patience, participation, network, asynchronous. A problem may be one that is
-generated too: each site then makes its own part of it, for trials. Sites in alphabetical order are agents 0, 1, ...
+A study is an experiment and its terms. What a file of experiments may say (participation, network, channel, gather,
+seed, exact, record_every) it may say too; the terms are name, sites, server, rounds, deadline, quorum, patience,
+norm_cap and asynchronous. A problem may be one that is generated: each site then makes its own part of it, for trials.
+Sites in alphabetical order are agents 0, 1, ...
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import AfterValidator, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from fedpoint.config import methods, networks, schedules, schemes
-from fedpoint.config.data import TableFile
+from fedpoint import config
 from fedpoint.config.experiment import read_toml
-from fedpoint.config.kinds import Count, Kind, Positive, Seed, Table, Variance
+from fedpoint.config.kinds import Count, Kind, Positive, Table, Variance
 from fedpoint.config.mistakes import Mistake, Mistakes, validated
-from fedpoint.config.problems import KINDS, AnyKind
+from fedpoint.config.problems import build, read_problem
+from fedpoint.config.schedules import staleness_of
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.errors import MOST_ROUNDS, FedpointError, nearest
-from fedpoint.core.types import Model, Plain
-from fedpoint.experiment import Bound, Experiment
+from fedpoint.core.errors import MOST_ROUNDS, FedpointError
+from fedpoint.core.types import Data, Model, Plain
+from fedpoint.experiment import Experiment
 from fedpoint.federation.outline import Outline
 from fedpoint.problems.base import Problem
 from fedpoint.store.disk import canonical
-from fedpoint.timing.participation import Answering, Importance, Uniform
+from fedpoint.timing.participation import Answering, Uniform
 from fedpoint.timing.staleness import Staleness
 
+NOT_HERE = {  # what experiments have and studies do not
+    "experiment": "a study is one experiment: write its tables as they are",
+    "schedule": "sites answer when they do: give deadline and quorum, or asynchronous",
+    "stop": "a study ends after its rounds: leave it out",
+    "metrics": "nobody sees the whole state of a study: leave it out",
+    "start": "a study starts from the problem's own model: leave it out",
+}
 NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 RowCounts = int | Sequence[int] | np.ndarray | None  # one for all, or each its own
 ADDRESS = re.compile(r"([A-Za-z0-9.-]+):(\d{1,5})")
@@ -96,7 +105,7 @@ class SiteTable(Kind):
     weights: list[Positive] | None = None
 
     @model_validator(mode="after")
-    def _columns(self) -> Any:
+    def _columns(self) -> Self:
         if self.target in self.features:
             raise ValueError(f"{self.target!r} is the target: leave it out of features")
         if self.sampling == "shuffle" and self.batch is None:
@@ -105,13 +114,13 @@ class SiteTable(Kind):
             raise ValueError('least squares with a ridge samples by "iid" only')
         return self
 
-    def build(self) -> tuple[Any, Any]:
+    def build(self) -> tuple[Problem, Data]:
         raise FedpointError("the rows of this problem are at the sites")
 
 
 def _staleness(text: Plain) -> Plain:
     try:
-        schedules.staleness_of(text)
+        staleness_of(text)
     except FedpointError as error:
         raise ValueError(str(error)) from None
     return text
@@ -121,12 +130,12 @@ class Asynchronous(Table):
     """Answers are merged as they come: `fp.Arrivals` without its clock."""
 
     buffer: Count = 1
-    staleness: Annotated[Any, AfterValidator(_staleness)] = "constant"
+    staleness: Annotated[JsonValue, AfterValidator(_staleness)] = "constant"
     mixing: Annotated[float, Field(gt=0, le=1)] = 1.0
     models: bool = False
 
     def weight(self) -> Staleness:
-        return schedules.staleness_of(self.staleness)
+        return staleness_of(self.staleness)
 
 
 class Terms(Table):
@@ -135,6 +144,7 @@ class Terms(Table):
     name: Name
     sites: Annotated[list[Name], AfterValidator(_distinct), Field(max_length=1000)]
     server: Annotated[str, AfterValidator(_address)]
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
     deadline: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     quorum: Count | None = None
     patience: Count = 3  # rounds in a row that may be abandoned
@@ -142,28 +152,21 @@ class Terms(Table):
     asynchronous: Asynchronous | None = None
 
 
-class Content(Terms):
-    """The keys of a study file: its terms, and those of an experiment. These are validated by their own classes."""
-
-    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
-    problem: Any
-    algorithm: Any
-    seed: Seed = 0
-    exact: bool = False
-    record_every: Count | None = None
-    participation: Any = None
-    network: Any = None
+def _apart(content: Mapping[str, Plain]) -> tuple[dict[str, Plain], dict[str, Plain]]:
+    """Terms, and the experiment."""
+    terms = {name: value for name, value in content.items() if name in Terms.model_fields}
+    return terms, {name: value for name, value in content.items() if name not in terms}
 
 
 @dataclass(frozen=True)
 class Study:
     """What a study file says, checked; `content` makes the same study again, anywhere."""
 
-    content: dict[str, Any]
+    content: dict[str, Plain]
 
     @cached_property
     def terms(self) -> Terms:
-        return Terms.model_validate({name: self.content[name] for name in Terms.model_fields if name in self.content})
+        return Terms.model_validate(_apart(self.content)[0])
 
     @property
     def name(self) -> str:
@@ -175,45 +178,40 @@ class Study:
 
     @property
     def rounds(self) -> int:
-        return self.content["rounds"]
-
-    @property
-    def problem(self) -> dict[str, Any]:
-        return self.content["problem"]
+        return self.terms.rounds
 
     @property
     def network(self) -> Plain:
         return self.content.get("network")
 
-    @property
+    @cached_property
+    def algorithm(self) -> dict[str, Plain]:
+        return dict(self.content["algorithm"])  # type: ignore[arg-type]
+
+    @cached_property
+    def problem(self) -> dict[str, Plain]:
+        return dict(self.content["problem"])  # type: ignore[arg-type]
+
+    @cached_property
     def table(self) -> SiteTable | None:
         """The columns of the sites' files; None where the problem is generated."""
-        return SiteTable.model_validate(self.problem) if self.problem["kind"] == "table" else None
+        return SiteTable.model_validate(self.problem) if self.problem.get("kind") == "table" else None
 
     def generated(self) -> Problem:
-        return TypeAdapter(AnyKind).validate_python(self.problem).build()[0]
+        return build(self.problem)
 
     def method(self) -> Algorithm:
-        return methods.build(self.content["algorithm"])
+        return self.experiment(self.outline(np.zeros(1), rows=1)).algorithm
 
     def outline(self, start: Model, weights: Sequence[float] | None = None, rows: RowCounts = None) -> Outline:
         """What is known of the sites' data."""
         counts = None if rows is None else np.broadcast_to(rows, len(self.sites))
-        return Outline(self.sites, start, weights, counts, self.problem.get("batch"))
+        batch = self.problem.get("batch")
+        return Outline(self.sites, start, weights, counts, batch if isinstance(batch, int) else None)
 
     def experiment(self, problem: Problem) -> Experiment:
         """What is run: on an outline at the hub, or on the problem itself by a simulation."""
-        network = networks.network_of(self.network, None, problem)
-        scheme = self.content.get("participation")
-        return Experiment(
-            self.method(),
-            problem,
-            participation=None if scheme is None else schemes.scheme_of(scheme),
-            network=network,
-            exact=self.content["exact"],
-            seed=self.content["seed"],
-            record_every=self.content.get("record_every"),
-        )
+        return config.experiment_of(_apart(self.content)[1], problem)
 
     @cached_property
     def least(self) -> int:
@@ -232,121 +230,101 @@ def read(path: str | Path) -> Study:
     return parse(content, str(path), text, Path(path).parent)
 
 
-def parse(content: dict[str, Any], source: str = "study", text: str = "", base: Path | None = None) -> Study:
-    checked, wrong = validated(Content, content)
-    wrong += _problem(content.get("problem"))
-    tables, more = methods.variants(content["algorithm"], ("algorithm",)) if "algorithm" in content else ([], [])
+def parse(content: Mapping[str, Plain], source: str = "study", text: str = "", base: Path | None = None) -> Study:
+    """The study of the content of a file; all its mistakes in one error."""
+    given, own = _apart(content)
+    terms, wrong = validated(Terms, given)
+    wrong += [Mistake((key,), said, own[key]) for key, said in NOT_HERE.items() if own.get(key) is not None]
+    outline, table, more = _outlined(content, base)
     wrong += more
-    if len(tables) > 1:
-        wrong.append(Mistake(("algorithm",), "one study runs one algorithm: give one value a key"))
-    wrong += _participation(content.get("participation"), base)
-    wrong += networks.mistakes(content.get("network"), ("network",), base)
-    if wrong or checked is None:
-        raise Mistakes(source, wrong, text)
-    study = Study(_whole(checked, tables[0], base))
-    wrong = _misfits(study)
-    if wrong:
-        raise Mistakes(source, wrong, text)
-    return study
-
-
-def _problem(table: Any) -> list[Mistake]:
-    if table is None:
-        return []  # already reported as missing
-    known: dict[str, Any] = {
-        **{name: kind for name, kind in KINDS.items() if kind is not TableFile},
-        "table": SiteTable,
-    }
-    if not isinstance(table, dict) or table.get("kind") not in known:
-        given = table.get("kind") if isinstance(table, dict) else table
-        return [Mistake(("problem", "kind"), f"say its kind: {nearest(str(given), known)}", given)]
-    return validated(known[table["kind"]], table, ("problem",))[1]
-
-
-def _participation(text: Any, base: Path | None) -> list[Mistake]:
-    wrong = schemes.mistakes(text, ("participation",), base)
-    if not wrong:
-        scheme = schemes.scheme_of(text, base)
-        if isinstance(scheme, Answering):
-            said = "sites answer or do not: give deadline and quorum instead of probability, trace, keep and minimum"
-            wrong.append(Mistake(("participation",), said, text))
-        elif isinstance(scheme, Importance) and scheme.probabilities is None:
-            said = "the best probabilities take everybody's data: give probabilities"
-            wrong.append(Mistake(("participation",), said, text))
-    return wrong
-
-
-def _misfits(study: Study) -> list[Mistake]:
-    """What is right by itself and wrong together."""
-    count, table, terms = len(study.sites), study.table, study.terms
-    rows, start = None, np.zeros(1)
-    if table is not None:
-        rows = np.ones(count, int)
-        if table.weights is not None and len(table.weights) != count:
-            return [Mistake(("problem", "weights"), f"{len(table.weights)} weights for {count} sites")]
-    else:
-        try:
-            made = study.generated()
-        except FedpointError as error:
-            return [Mistake(("problem",), str(error))]
-        if made.agents != count:
-            return [Mistake(("problem",), f"has {made.agents} agents, but there are {count} sites")]
-        rows, start = made.local_rows(), made.start()
+    rest = {name: value for name, value in own.items() if name not in NOT_HERE}
     try:
-        bound = study.experiment(study.outline(start, rows=rows)).bind()
-    except FedpointError as error:
-        return [Mistake((_about(error),), str(error))]
-    wrong, slots = [], bound.timing.slots(count)
+        made = config.parse(rest, source, text, config.Origin(base, (), outline))
+    except Mistakes as error:
+        raise Mistakes(source, [*wrong, *error.mistakes], text) from None
+    if terms is not None:
+        wrong += _misfits(terms, made, rest)
+    if wrong or terms is None:
+        raise Mistakes(source, wrong, text)
+    network = _without_file(rest.get("network"), made[0].experiment)
+    whole: dict[str, Plain] = {**made.content, **network, **terms.model_dump(exclude_none=True), "problem": table}
+    whole["sites"] = [*sorted(terms.sites)]
+    return Study(whole)
+
+
+def _outlined(content: Mapping[str, Plain], base: Path | None) -> tuple[Outline, Plain, list[Mistake]]:
+    """What the hub will know of the problem, the table that makes it again, and what is wrong with that."""
+    text, named = content.get("problem"), content.get("sites")
+    sites = sorted({str(site) for site in named}) if isinstance(named, list) and named else [""]
+    nobody = Outline(sites, np.zeros(1), rows=np.ones(len(sites), int))
+    if text is None:
+        return nobody, None, [Mistake(("problem",), "is missing")]
+    if isinstance(text, dict) and text.get("kind") == "table":
+        table, wrong = validated(SiteTable, text, ("problem",))
+        if table is None:
+            return nobody, None, wrong
+        if table.weights is not None and len(table.weights) != len(sites):
+            said = f"{len(table.weights)} weights for {len(sites)} sites"
+            wrong.append(Mistake(("problem", "weights"), said))
+        return nobody, table.content(), wrong
+    built, wrong = read_problem(text, ("problem",), base)
+    if built is None:
+        return nobody, None, wrong
+    problem = built.problem
+    if problem.agents != len(sites):
+        return nobody, None, [Mistake(("problem",), f"has {problem.agents} agents, but there are {len(sites)} sites")]
+    return Outline(sites, problem.start(), rows=problem.local_rows(), batch=problem.batch), built.table, []
+
+
+def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[Mistake]:
+    """What is right by itself and wrong together."""
+    wrong: list[Mistake] = []
+    e, count, late = made[0].experiment, len(terms.sites), terms.asynchronous
+    slots, card = e.timing.slots(count), e.algorithm.card
+    if made.comparison:
+        wrong.append(Mistake(("algorithm",), "one study runs one algorithm: give one value a key"))
+    if e.repeats != 1:
+        wrong.append(Mistake(("repeats",), "a study is run once: leave it out", e.repeats))
+    if isinstance(e.timing, Answering):
+        said = "sites answer or do not: give deadline and quorum instead of probability, trace, keep and minimum"
+        wrong.append(Mistake(("participation",), said, own["participation"]))
     if terms.quorum is not None and terms.quorum > slots:
         wrong.append(Mistake(("quorum",), f"only {slots} sites are asked in a round", terms.quorum))
-    if bound.algorithm.invalid_under(Uniform(1)) and (terms.asynchronous or (terms.quorum or slots) < count):
-        card = bound.algorithm.card
+    if e.algorithm.invalid_under(Uniform(1)) and (late is not None or (terms.quorum or slots) < count):
         said = f"{card.title} needs everybody: {card.restriction}"
-        wrong.append(Mistake(("asynchronous",) if terms.asynchronous else ("quorum",), said))
-    return wrong + ([] if terms.asynchronous is None else _late_misfits(study, bound, terms.asynchronous))
+        wrong.append(Mistake(("asynchronous",) if late is not None else ("quorum",), said))
+    return wrong + ([] if late is None else _late_misfits(terms, late, e, own))
 
 
-def _late_misfits(study: Study, bound: Bound, late: Asynchronous) -> list[Mistake]:
-    wrong, where, algorithm = [], ("asynchronous",), bound.algorithm
+def _late_misfits(terms: Terms, late: Asynchronous, e: Experiment, own: Mapping[str, Plain]) -> list[Mistake]:
+    wrong, where, algorithm = [], ("asynchronous",), e.algorithm
     title = algorithm.card.title
-    if study.content.get("participation") is not None:
+    if own.get("participation") is not None:
         wrong.append(Mistake(("participation",), "answers are merged as they come, from all: leave it out"))
-    if late.buffer > len(study.sites):
-        wrong.append(Mistake((*where, "buffer"), f"never fills with {len(study.sites)} sites", late.buffer))
+    if late.buffer > len(terms.sites):
+        wrong.append(Mistake((*where, "buffer"), f"never fills with {len(terms.sites)} sites", late.buffer))
     if late.models and not algorithm.sends_changes():
         wrong.append(Mistake((*where, "models"), f"{title} sends no changes of one model"))
-    if bound.topology.by_node:
+    if e.bind().topology.by_node:
         if late != Asynchronous():
             wrong.append(Mistake(where, "on a network a tick is one node's update: give asynchronous = {}"))
         if not algorithm.at_agents:
             wrong.append(Mistake(("algorithm",), f"{title} keeps step on a network: leave out asynchronous"))
-        elif not (bound.exact or algorithm.proximal):
-            wrong.append(
-                Mistake(where, "on a network only with exact fields, which do not depend on when: exact = true")
-            )
+        elif not (e.exact or algorithm.full or algorithm.proximal):
+            said = "on a network only with exact fields, which do not depend on when: exact = true"
+            wrong.append(Mistake(where, said))
         if algorithm.scheduled():
             wrong.append(Mistake(where, "on a network only with steps that do not depend on when: give a number"))
     return wrong
 
 
-def _about(error: FedpointError) -> str:
-    return "participation" if "participa" in str(error) else "algorithm"
-
-
-def _whole(checked: Content, table: dict[str, Any], base: Path | None) -> dict[str, Any]:
-    """The content with its defaults, sites in order: it makes the same study anywhere."""
-    whole = checked.model_dump(exclude_none=True)
-    whole |= {"sites": sorted(checked.sites), "algorithm": table}
-    if checked.problem["kind"] == "table":
-        whole["problem"] = SiteTable.model_validate(checked.problem).content()
-    else:
-        whole["problem"] = TypeAdapter(AnyKind).validate_python(checked.problem).content()
-    if isinstance(checked.network, dict) and "file" in checked.network:
-        outline = Outline(whole["sites"], np.zeros(1))
-        graph: Any = networks.network_of(checked.network, base, outline)
-        pairs = [[graph.names[i], graph.names[j]] for i, j in graph.edges.tolist()]
-        whole["network"] = {"edges": pairs, "weights": graph.weights.tolist()}
-    return whole
+def _without_file(text: Plain, e: Experiment) -> dict[str, Plain]:
+    """The edges of a network written out: sites have no file of them."""
+    graph = e.network
+    if graph is None or not (isinstance(text, dict) and "file" in text):
+        return {}
+    pairs: Plain = [[graph.names[i], graph.names[j]] for i, j in graph.edges.tolist()]
+    return {"network": {"edges": pairs, "weights": graph.weights.tolist()}}
 
 
 __all__ = ["Asynchronous", "SiteTable", "Study", "Terms", "parse", "read"]

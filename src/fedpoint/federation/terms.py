@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypedDict
 
-from fedpoint.algorithms.catalogue import title_of
+from fedpoint.algorithms.catalogue import makers, title_of
 from fedpoint.core.types import Model, Plain
 from fedpoint.data.tables import Feature, read_own
 from fedpoint.federation import preparation, wire
@@ -80,7 +80,7 @@ def terms(study: Study, data: str | Path | None = None) -> Announced:
         fingerprint=study.fingerprint,
         server=study.terms.server,
         sites=study.sites,
-        algorithm={"title": title_of(study.content["algorithm"]["name"]), **study.content["algorithm"]},
+        algorithm={"title": _title(study), **study.algorithm},
         problem=study.problem,
         rounds=study.rounds,
         rows=rows,
@@ -93,6 +93,12 @@ def terms(study: Study, data: str | Path | None = None) -> Announced:
             _leaving("measure", "once, at the end", measured),
         ],
     )
+
+
+def _title(study: Study) -> str:
+    """A preset has a name of its own, FedAdam say, where its class is FedOpt."""
+    name = str(study.algorithm["name"])
+    return title_of(name) if name in makers() else study.method().card.title
 
 
 def _prepared(table: SiteTable, data: str | Path) -> tuple[Model, int, list[Leaving]]:

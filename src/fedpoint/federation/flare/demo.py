@@ -13,6 +13,7 @@ from typing import Protocol, Self, TypedDict
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Plain
 from fedpoint.data.tables import read_table
 from fedpoint.federation.engine import Event
 from fedpoint.federation.flare.kits import Kit, needs_flare, provision
@@ -78,10 +79,17 @@ def write_csv(path: Path, columns: dict[str, np.ndarray]) -> None:
 
 
 def demo_study(rounds: int, port: int) -> Study:
-    problem = {"kind": "table", "model": "logistic", "target": "bad", "batch": 32}
-    problem["features"] = ["grade", "income", "amount", "months", "verified"]
-    base = {"name": "credit", "sites": list(BANKS), "server": f"localhost:{port}", "rounds": rounds, "deadline": 30.0}
-    return parse({**base, "problem": problem, "algorithm": {"name": "scaffold", "step": 0.2, "local_steps": 10}})
+    columns: list[Plain] = ["grade", "income", "amount", "months", "verified"]
+    content: dict[str, Plain] = {
+        "name": "credit",
+        "sites": [*BANKS],
+        "server": f"localhost:{port}",
+        "rounds": rounds,
+        "deadline": 30.0,
+        "problem": {"kind": "table", "model": "logistic", "target": "bad", "batch": 32, "features": columns},
+        "algorithm": {"name": "scaffold", "step": 0.2, "local_steps": 10},
+    }
+    return parse(content)
 
 
 def free_port() -> int:
