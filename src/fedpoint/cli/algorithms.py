@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", required=False)
 @options.as_json
-@click.option("--markdown", is_flag=True, help="Print the table as it stands in the README.")
+@click.option("--markdown", is_flag=True, help="Print the table of the README.")
 def algorithms(name: str | None, as_json: bool, markdown: bool) -> None:
-    """List the algorithms, or describe one by NAME: what it does, its parameters, where it ends."""
+    """List the algorithms, or describe one by NAME: what it does, its parameters, where it converges."""
     from fedpoint.algorithms.catalogue import card_of
     from fedpoint.core.algorithm import CATALOGUE
 

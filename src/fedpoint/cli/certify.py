@@ -18,15 +18,15 @@ from fedpoint.core.errors import FedpointError, nearest
 
 @click.command()
 @click.argument("subject", metavar="FILE.py:NAME")
-@click.option("--claims", metavar="NAME", help="The method that it should be; default: what its class derives from.")
+@click.option("--claims", metavar="NAME", help="Method that it should be; default: the class it derives from.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that it uses, as step=0.05.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the problems and the noise.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the problems and the noise.")
 @options.as_json
 @click.pass_context
 def certify(
     ctx: click.Context, subject: str, claims: str | None, settings: tuple[str, ...], seed: int, as_json: bool
 ) -> None:
-    """Examine an algorithm in a Python file; the exit status is 1 when it is convicted.
+    """Examine an algorithm in a Python file; the exit status is 1 if it has a mistake.
 
     NAME is a function round(w, agents) -> w, an algorithm's class, or an object of one. The file is executed.
     """

@@ -12,8 +12,8 @@ from fedpoint.cli import options
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--claims", metavar="NAME", help="What the algorithm claims to be; default: what its code says.")
-@options.figure("Draw run and forecast: png, svg or pdf by its ending.")
+@click.option("--claims", metavar="NAME", help="Method that the algorithm claims to be; default: what its class says.")
+@options.figure("Draw run and forecast; the suffix chooses png, svg or pdf.")
 @options.as_json
 @click.pass_context
 def check(ctx: click.Context, folder: Path, claims: str | None, figure: Path | None, as_json: bool) -> None:

@@ -15,12 +15,12 @@ from fedpoint.cli import options
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--target", type=float, metavar="X", help="Also say in which round the expected error falls to X.")
-@click.option("--bounds", "with_bounds", is_flag=True, help="The lectures' bounds beside the forecast.")
-@options.figure("Draw the curve: png, svg or pdf by its ending.")
+@click.option("--target", type=float, metavar="X", help="Also print the round in which the expected error falls to X.")
+@click.option("--bounds", "with_bounds", is_flag=True, help="Also print the lectures' bounds.")
+@options.figure("Draw the curve; the suffix chooses png, svg or pdf.")
 @options.as_json
 def forecast(file: Path, target: float | None, with_bounds: bool, figure: Path | None, as_json: bool) -> None:
-    """Say where the runs of FILE.toml end, how far from the optimum, how fast and how noisy: from theory, no run."""
+    """Predict where the runs of FILE.toml converge, how far from the optimum, how fast and how noisily; run nothing."""
     from fedpoint.config import read
     from fedpoint.verbs.forecast import forecast as make
 

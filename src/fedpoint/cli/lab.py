@@ -180,14 +180,14 @@ def _table(console: Console, lab: Lab, outcomes: dict[Setting, Outcome]) -> None
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("", *lab.settings[0].cells(), "measured", "exact", "ratio"):
+    for heading in ("", *lab.table.columns, "measured", "exact", "ratio"):
         table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
     for panel in lab.panels:
         for i, (_, setting) in enumerate(panel.curves):
             outcome = outcomes[setting]
             table.add_row(
                 panel.name if i == 0 else "",
-                *setting.cells().values(),
+                *map(shown, setting.cells.values()),
                 _measured(outcome),
                 f"{outcome.predicted:.2e}",
                 f"{outcome.ratio:.2f}",
@@ -212,7 +212,7 @@ def _sentences(console: Console, lab: Lab, outcomes: dict[Setting, Outcome]) -> 
     setting = lab.settings[0]
     console.print(
         f"Squared distance to the solution in the steady state (last third of {setting.rounds} rounds), "
-        f"mean of {setting.repeats} runs ± standard error; exact: the mean-square recursion, no fit.\n"
+        f"mean of {setting.experiment.repeats} runs ± standard error; exact: the mean-square recursion, no fit.\n"
     )
     grid = Table.grid(padding=(0, 2, 0, 0))
     for panel in lab.panels:

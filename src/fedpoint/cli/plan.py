@@ -23,14 +23,14 @@ SECONDS = 3.0  # between two lines of progress
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--target", type=float, metavar="X", help="Instead of the file's: of the expected error (or loss).")
-@click.option("--budget", type=float, metavar="X", help="At most so much of what is minimised.")
+@click.option("--budget", type=float, metavar="X", help="Upper limit of what is minimised.")
 @click.option("--minimise", type=click.Choice(["communication", "computation", "time"]), help="Instead of the file's.")
 @click.option("--measure", type=click.Choice(["error", "loss"]), help="Instead of the file's.")
-@click.option("--verify", is_flag=True, help="Run the first choices, and show what came out beside the forecast.")
-@click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="How many --verify runs.")
-@click.option("--repeats", type=click.IntRange(min=2), default=50, show_default=True, help="Of each of them.")
+@click.option("--verify", is_flag=True, help="Run the best choices and compare them with their forecasts.")
+@click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="Choices that --verify runs.")
+@click.option("--repeats", type=click.IntRange(min=2), default=50, show_default=True, help="Repeats of each of them.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the file's.")
-@options.figure("Where the picture goes; default NAME-plan.png.")
+@options.figure("Write the picture here; default NAME-plan.png.")
 @options.no_figure
 @options.as_json
 @options.quiet
@@ -46,7 +46,7 @@ def plan(
     **instead: Unpack[Overrides],
 ) -> None:
     """Choose method, step, local steps, participation and rounds for the [problem] of FILE.toml and the target in
-    its [plan], at the least cost: from forecasts, not from runs.
+    its [plan], at the least cost, from forecasts alone.
 
     The picture shows cost against accuracy, one line for each method.
     """

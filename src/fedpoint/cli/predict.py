@@ -25,8 +25,8 @@ CLASSIFIER = "Logistic"
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("data", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path), help="A CSV file for the predictions; default: printed.")
-@click.option("--target", metavar="COLUMN", help="A column with the truth: also tells how good the predictions are.")
+@click.option("--output", type=click.Path(path_type=Path), help="CSV file for the predictions; default: print them.")
+@click.option("--target", metavar="COLUMN", help="Column with the true values; the predictions are then scored.")
 @options.as_json
 def predict(model: Path, data: Path, output: Path | None, target: str | None, as_json: bool) -> None:
     """Predict with MODEL for every row of DATA, CSV or Parquet. MODEL is a finished run's folder, or from run.export.

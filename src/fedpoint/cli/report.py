@@ -17,13 +17,13 @@ import click
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="For the forecast of a run, after which the report does without.",
+    help="Time limit for the forecast of a run; without one the report is still written.",
 )
 def report(runs: tuple[Path, ...], out: Path | None, title: str | None, patience: float) -> None:
-    """Write one HTML file about RUNS: folders of runs or of comparisons.
+    """Write an HTML report of RUNS: folders of runs or of comparisons.
 
     Curves with forecast, bias and floor; losses per agent and fairness; cost; the network; configuration, versions,
-    seed and what to cite. The file needs no network and nothing else: look at it, print it, send it.
+    seed and what to cite. The file needs no network and no other file: read it, print it, send it.
     """
     from fedpoint.show.page import write
 

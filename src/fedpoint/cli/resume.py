@@ -13,7 +13,7 @@ from fedpoint.cli.processes import process_options
 
 @click.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--rounds", type=click.IntRange(min=0), metavar="N", help="Go on to so many rounds in all.")
+@click.option("--rounds", type=click.IntRange(min=0), metavar="N", help="Continue to N rounds in total.")
 @options.figure()
 @options.no_figure
 @options.as_json
@@ -28,10 +28,10 @@ def resume(
     quiet: bool,
     processes: Any = None,
 ) -> None:
-    """Go on with the run (or comparison) in the folder RUN, to the bits of one that was never interrupted.
+    """Continue the run (or comparison) in the folder RUN, to the bits of one that was never interrupted.
 
-    A finished run goes on to more rounds with --rounds. A run that was split over processes goes on with any
-    number of them, to the same bits.
+    --rounds extends a finished run. A run that was split over processes continues with any number of them, to the
+    same bits.
     """
     from fedpoint.cli.progress import watch
     from fedpoint.cli.show import picture, report

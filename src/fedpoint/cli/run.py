@@ -13,7 +13,7 @@ from fedpoint.cli.processes import process_options
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--folder", type=click.Path(path_type=Path), help="Where the run is kept; default runs/NAME-N.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder of the run; default runs/NAME-N.")
 @click.option("--rounds", type=click.IntRange(min=0), metavar="N", help="Instead of the file's.")
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the file's.")
 @options.figure()
@@ -32,9 +32,9 @@ def run(
     quiet: bool,
     processes: Any = None,
 ) -> None:
-    """Run what FILE.toml describes, and show what came out.
+    """Run the experiments of FILE.toml and print the results.
 
-    Every run is a folder: interrupt it at any moment (Ctrl-C, or worse) and go on with `fedpoint resume FOLDER`,
+    Every run is a folder: interrupt it at any moment (Ctrl-C, or worse) and continue with `fedpoint resume FOLDER`,
     to the same numbers, bit for bit. A list of algorithms or of values makes a comparison.
 
     With --processes the agents are split over processes, and a lost process is replaced. On several hosts, start the
