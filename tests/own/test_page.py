@@ -1,4 +1,4 @@
-"""docs/own_method.md shows each mistake with the message that it really gives."""
+"""docs/own_method.md and docs/own_problem.md show each mistake with the message that it really gives."""
 
 import linecache
 import re
@@ -9,9 +9,11 @@ import pytest
 
 import fedpoint as fp
 
-PAGE = Path(__file__).parents[2] / "docs" / "own_method.md"
+DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = re.compile(r"^```py\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", re.M | re.S)
-START, *MISTAKES = BLOCKS.findall(PAGE.read_text())
+PAGES = {name: BLOCKS.findall((DOCS / f"{name}.md").read_text()) for name in ("own_method", "own_problem")}
+STARTS = {name: blocks[0] for name, blocks in PAGES.items()}
+MISTAKES = [(name, code, said) for name, blocks in PAGES.items() for code, said in blocks[1:]]
 SCRIPT = "mine.py"
 
 
@@ -21,31 +23,36 @@ def execute(code, namespace):
     exec(compile(code, SCRIPT, "exec"), namespace)
 
 
-def message_of(code):
+def message_of(page, code):
     namespace = {"__name__": "mine"}
-    execute(START[0], namespace)
+    execute(STARTS[page][0], namespace)
     with pytest.raises(fp.FedpointError) as caught:
         execute(code, namespace)
     return str(caught.value)
 
 
-def rewritten(text):
+def rewritten(page, text):
     """The page with the messages as they are now: what `python tests/own/test_page.py` writes."""
-    for code, said in MISTAKES:
-        new = textwrap.fill("FedpointError: " + message_of(code), 118, break_on_hyphens=False) + "\n"
+    for code, said in PAGES[page][1:]:
+        new = textwrap.fill("FedpointError: " + message_of(page, code), 118, break_on_hyphens=False) + "\n"
         text = text.replace(f"```py\n{code}```\n\n```text\n{said}```", f"```py\n{code}```\n\n```text\n{new}```")
     return text
 
 
-def test_the_start_of_the_mistakes_is_right():
-    execute(START[0], {"__name__": "mine"})
-    assert not START[1] and len(MISTAKES) > 15
+@pytest.mark.parametrize("page", PAGES)
+def test_the_start_of_the_mistakes_is_right(page):
+    execute(STARTS[page][0], {"__name__": "mine"})
+    assert not STARTS[page][1] and len(PAGES[page]) > 14
 
 
-@pytest.mark.parametrize(("code", "said"), MISTAKES, ids=[re.findall(r"\w+", code)[1] for code, _ in MISTAKES])
-def test_every_mistake_has_its_message(code, said):
-    assert " ".join(said.split()) == "FedpointError: " + message_of(code)
+@pytest.mark.parametrize(
+    ("page", "code", "said"), MISTAKES, ids=[re.findall(r"class (\w+)|$", code)[-2] for _, code, _ in MISTAKES]
+)
+def test_every_mistake_has_its_message(page, code, said):
+    assert " ".join(said.split()) == "FedpointError: " + message_of(page, code)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rewritten(PAGE.read_text()))
+    for page in PAGES:
+        path = DOCS / f"{page}.md"
+        path.write_text(rewritten(page, path.read_text()))

@@ -21,8 +21,8 @@ PARTS = {
     "oracle": "how an agent answers, an fp.problems.Oracle",
     "own": "what each agent holds, arrays that lead with the agents",
     "common": "arrays that all agents share, or ()",
-    "weights": "p_k, which sum to one",
-    "names": "of the agents",
+    "weights": "the agents' weights p_k, which sum to one",
+    "names": "the agents' names",
 }
 SUM = 1e-9  # how far from one the sum of weights may be
 
@@ -57,8 +57,8 @@ def _check_parts(problem: Problem) -> None:
         hash(problem.oracle)
     except TypeError:
         raise FedpointError(
-            f"{kind} must be hashable, for instance by @dataclass(frozen=True): its fields say how a program is "
-            "built, and numbers belong into own or common"
+            f"{kind} must be hashable, a frozen dataclass without arrays: its fields say how a program is built. Put "
+            f"arrays into {name}.own or {name}.common"
         ) from None
     p = np.asarray(problem.weights)
     if p.ndim != 1 or not len(p) or p.dtype.kind != "f" or not (p > 0).all() or abs(p.sum() - 1) > SUM:
