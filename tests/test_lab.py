@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 import fedpoint as fp
 from fedpoint.cli.lab import lab as command
-from fedpoint.lab import Outcome, find, names, perform
+from fedpoint.lab import Lab, Outcome, find, names, perform
 from fedpoint.lab.picture import picture
-from fedpoint.lab.runner import sentence
+from fedpoint.lab.runner import PanelTable, sentence
 from fedpoint.theory import lms_floor, lms_msd
 
 
@@ -19,9 +19,15 @@ def call(*arguments):
     return CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False)
 
 
+def numbers_of(setting):
+    """What the closed forms of lecture 000 take."""
+    e = setting.experiment
+    return e.problem, e.algorithm.step, e.algorithm.local_steps, e.timing.slots(e.problem.agents)
+
+
 def pretend(setting):
     """The outcome of a simulation without error."""
-    numbers = setting.problem(), setting.step, setting.local_steps, setting.participants
+    numbers = numbers_of(setting)
     exact, floor = lms_msd(*numbers, setting.rounds, normalise=True), lms_floor(*numbers, normalise=True)
     return Outcome(setting, exact, exact, floor, 0.01 * floor, floor, floor)
 
@@ -32,21 +38,21 @@ def outcomes():
 
 
 def test_the_settings_are_the_lectures():
-    found = {(s.agents, s.participants, s.local_steps, s.spread) for s in find().settings}
+    found = {(s.cells["K"], s.cells["L"], s.cells["E"], s.cells["spread"]) for s in find().settings}
     lecture = {(100, 100, 1, 0.0), (100, 100, 1, 0.1), (100, 10, 1, 0.0), (100, 10, 10, 0.0), (100, 10, 10, 0.1)}
     gain = {(1, 1, 1, 0.0), (10, 10, 1, 0.0)}
     assert found == lecture | gain | {(100, 10, 1, 0.1)}
-    assert {(s.noise, s.dim) for s in find().settings} == {(0.01, 10)}
+    problems = [s.entry.content["problem"] for s in find().settings]
+    assert {(p["noise"], p["dim"]) for p in problems} == {(0.01, 10)}
+    assert all(s.experiment.algorithm.normalise for s in find().settings)  # lecture 000 (72)
 
 
 def test_the_steady_state_is_reached_in_the_rounds_shown():
     for quick in (False, True):
         for s in find(quick=quick).settings:
-            curve = lms_msd(s.problem(), s.step, s.local_steps, s.participants, s.rounds, normalise=True)
+            curve = lms_msd(*numbers_of(s), s.rounds, normalise=True)
             window = curve[s.rounds - s.rounds // 3 :].mean()
-            assert window == pytest.approx(
-                lms_floor(s.problem(), s.step, s.local_steps, s.participants, normalise=True), rel=0.01
-            )
+            assert window == pytest.approx(lms_floor(*numbers_of(s), normalise=True), rel=0.01)
 
 
 def test_the_titles_are_true(outcomes):
@@ -84,7 +90,7 @@ def test_picture_of_all(outcomes):
 def test_simulation_agrees_with_the_prediction():
     small = find("observation-2").change(rounds=600, repeats=10)
     seen = []
-    for outcome in perform(small, lambda setting, round: seen.append((setting.participants, round))):
+    for outcome in perform(small, lambda setting, round: seen.append((setting.cells["L"], round))):
         scores = outcome.to_json()
         assert abs(scores["z"]) < 4 and outcome.uncertainty < 0.15 * outcome.floor
         assert outcome.mean.shape == outcome.exact.shape == (601,)
@@ -141,18 +147,25 @@ def test_mistakes(arguments, message, tmp_path, monkeypatch):
 
 def test_the_lab_of_lecture_001(tmp_path):
     """Short and with few agents: FedLSA is biased as predicted, SCAFFLSA is not."""
-    import dataclasses
-
     lab = find("scafflsa", quick=True)
-    panel = next(p for p in lab.panels if p.name == "fedlsa-different")
-    biased, same = panel.curves[1][1], lab.panels[0].curves[1][1]
-    assert biased.heterogeneity > 0 and same.heterogeneity == 0
-    few = {"agents": 4, "rounds": 30, "dim": 3, "states": 8, "local_steps": 50}
-    settings = [dataclasses.replace(s, **few) for s in (biased, dataclasses.replace(biased, method="scafflsa"), same)]
-    curves = tuple(zip(("FedLSA", "SCAFFLSA", "same"), settings, strict=True))
-    small = dataclasses.replace(lab, panels=(dataclasses.replace(panel, curves=curves, says="{2/1}"),))
+    experiments = {e["name"]: e for e in lab.content["experiment"]}
+    biased, same = experiments["different, H = 100"], experiments["H = 100"]
+    assert biased["problem"]["heterogeneity"] > 0 and "problem" not in same
+    few = [
+        {"name": "FedLSA", "problem": {"heterogeneity": 1.0}},
+        {"name": "SCAFFLSA", "problem": {"heterogeneity": 1.0}, "algorithm": {"name": "scafflsa"}},
+        {"name": "same"},
+    ]
+    common = {
+        **lab.content,
+        "rounds": 30,
+        "problem": {**lab.content["problem"], "agents": 4, "dim": 3, "states": 8},
+        "algorithm": {**lab.content["algorithm"], "local_steps": 50},
+    }
+    panel = PanelTable(name="small", title="small", says="{2/1}", curves={e["name"]: e["name"] for e in few})
+    small = Lab("small", {**common, "experiment": few}, lab.table.model_copy(update={"panel": [panel]}))
     done = {o.setting: o for o in perform(small)}
-    fedlsa, scafflsa, alike = (done[s] for s in settings)
+    fedlsa, scafflsa, alike = (done[s] for s in small.settings)
     assert fedlsa.bias2 > 0 and scafflsa.bias2 == 0 and alike.bias2 == 0
     for outcome in done.values():  # five standard errors over six repeats
         assert abs(outcome.steady - outcome.predicted) <= 5 * outcome.uncertainty + 0.02 * outcome.predicted

@@ -179,6 +179,8 @@ def _table(console: Console, lab: Lab, outcomes: dict[Setting, Outcome]) -> None
     from rich import box
     from rich.table import Table
 
+    from fedpoint.lab.runner import shown
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("", *lab.table.columns, "measured", "exact", "ratio"):
         table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)

@@ -57,7 +57,7 @@ def _alone(panel: Panel, outcomes: dict[Setting, Outcome]) -> Figure:
     end_labels(ax, _lines(panel, outcomes), size=11)
     ax.set_title(panel.title.replace("\n", " "), color=INK, fontsize=14, loc="left", fontweight="bold", pad=12)
     setting = panel.curves[0][1]
-    note = f"lines: mean of {setting.repeats} runs; dashed: exact prediction"
+    note = f"lines: mean of {setting.experiment.repeats} runs; dashed: exact prediction"
     box = {"facecolor": "white", "edgecolor": "none"}
     ax.text(0.99, 0.97, note, transform=ax.transAxes, ha="right", va="top", fontsize=9, color=PALE, bbox=box)
     return figure
@@ -96,11 +96,10 @@ def _power(value: float) -> str:
 
 
 def _explain(ax: Axes, lab: Lab, outcomes: dict[Setting, Outcome]) -> None:
-    s = lab.settings[0]
-    text = s.explain(lab.settings)
+    repeats, text = lab.settings[0].experiment.repeats, lab.explain()
     ax.text(0.0, 1.0, text, transform=ax.transAxes, va="top", fontsize=10, color=INK, linespacing=1.5)
     keys = [
-        ("-", COLOURS[0], 1.8, f"simulation, mean of {s.repeats} runs; with its steady state"),
+        ("-", COLOURS[0], 1.8, f"simulation, mean of {repeats} runs; with its steady state"),
         (DASHES, INK, 0.9, "exact prediction, no fit"),
     ]
     if any(outcome.bias2 > 0 for outcome in outcomes.values()):

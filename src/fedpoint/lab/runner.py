@@ -1,69 +1,62 @@
-"""What do the lectures' experiments show? Reads them, runs each setting once, and predicts it exactly."""
+"""What do the lectures' experiments show? Runs each of a lab's experiments once, and predicts it exactly.
+
+A lab is a file of experiments, which `fp.read` reads too, with a table [lab] that says how they are shown.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import json
 import math
 import os
 import re
 import tomllib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from fedpoint.algorithms import FedAvg, FedLSA, ScaffLSA
+from fedpoint.algorithms.catalogue import title_of
+from fedpoint.closed.lms import lms_floor, lms_msd
+from fedpoint.config import Entry, parse
+from fedpoint.config.kinds import Table
 from fedpoint.core.errors import FedpointError, check_count, nearest
+from fedpoint.core.types import Plain
+from fedpoint.experiment import Experiment
 from fedpoint.lab.study import studies
 from fedpoint.metrics.means import mean_and_error
 from fedpoint.problems import LinearStream
-from fedpoint.problems.base import Problem
-from fedpoint.theory import lms_floor, lms_msd
 from fedpoint.verbs.forecast import forecast
 from fedpoint.verbs.run import run
 
 DEFAULT = "lecture000"
 WORKERS = min(2, os.cpu_count() or 1)
-MODELS_SEED = 0  # of the agents' w_k: the same agents in every setting
+
+Progress = Callable[["Setting", int], object]  # an experiment, and the round that it has reached
 
 
-@dataclass(frozen=True)
-class Setting(ABC):
-    """One curve's numbers. Equal settings are run once."""
+class PanelTable(Table):
+    """One observation: curves that are to be seen together, by label, and what they say."""
 
-    agents: int
-    local_steps: int
-    step: float
-    rounds: int
-    repeats: int
-    seed: int
+    name: str
+    title: str
+    says: str
+    curves: dict[str, str]
 
-    @abstractmethod
-    def problem(self) -> Problem: ...
 
-    @abstractmethod
-    def algorithm(self) -> Any: ...
+class LabTable(Table):
+    """How a file's experiments are shown. columns: by heading, the key of an experiment that tells it from others."""
 
-    @property
-    def participation(self) -> int | None:
-        return None
-
-    @abstractmethod
-    def predict(self, problem: Any) -> Prediction:
-        """What must happen."""
-
-    @abstractmethod
-    def cells(self) -> dict[str, str]:
-        """What tells it from others: headings and texts of a table."""
-
-    @abstractmethod
-    def explain(self, others: list[Any]) -> str:
-        """The setting of a whole picture, in a few short lines."""
+    title: str
+    about: str
+    explain: str
+    columns: dict[str, str]
+    quick: dict[str, int]
+    panel: Annotated[list[PanelTable], Field(min_length=1)]
 
 
 class Prediction(NamedTuple):
@@ -75,98 +68,41 @@ class Prediction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lms(Setting):
-    """Lecture 000: federated averaging on streams of linear regressions."""
+class Setting:
+    """An experiment of a lab. Equal ones are run once."""
 
-    participants: int
-    spread: float
-    noise: float
-    dim: int
-
-    def problem(self) -> LinearStream:
-        return LinearStream.sample(self.agents, self.dim, self.spread, self.noise, seed=MODELS_SEED)
-
-    def algorithm(self) -> Any:
-        return FedAvg(step=self.step, local_steps=self.local_steps, normalise=True)
+    name: str
+    rounds: int
+    key: str  # all that the file says of it
+    entry: Entry = field(compare=False, repr=False)
+    cells: Mapping[str, float | str] = field(compare=False, repr=False)  # what tells it from others, by heading
 
     @property
-    def participation(self) -> int | None:
-        return None if self.participants == self.agents else self.participants
+    def experiment(self) -> Experiment:
+        return self.entry.experiment
 
-    def predict(self, problem: Any) -> Prediction:
-        return Prediction(
-            lms_msd(problem, self.step, self.local_steps, self.participants, self.rounds, normalise=True),
-            lms_floor(problem, self.step, self.local_steps, self.participants, normalise=True),
-        )
-
-    def cells(self) -> dict[str, str]:
-        K, L, E = self.agents, self.participants, self.local_steps
-        return {"K": str(K), "L": str(L), "E": str(E), "spread": f"{self.spread:g}"}
-
-    def explain(self, others: list[Any]) -> str:
-        spread = max(setting.spread for setting in others)
-        return (
-            "$K$ agents see data $\\gamma = h^T w_k + v$ in "
-            f"{self.dim} dimensions.\n"
-            "Every round $L$ of them take $E$ steps on fresh\nsamples, and the hub averages.\n\n"
-            f"same: all $w_k$ equal;  different: variance {spread:g}\n"
-            f"$K$ = {self.agents}, $L$ = {self.participants}, $E$ = {self.local_steps} unless it says otherwise\n"
-            f"noise variance {self.noise:g},  step {self.step:g} a round\n"
-        )
-
-    def __str__(self) -> str:
-        K, L, E = self.agents, self.participants, self.local_steps
-        return f"K = {K}, L = {L}, E = {E}, spread {self.spread:g}"
-
-
-@dataclass(frozen=True)
-class Lsa(Setting):
-    """Lecture 001: FedLSA and SCAFFLSA on temporal differences."""
-
-    method: str  # "fedlsa", "scafflsa"
-    source: str  # "garnet", "frozen_lake"
-    heterogeneity: float
-    gamma: float
-    states: int = 30
-    dim: int = 8
-
-    def problem(self) -> Any:
-        from fedpoint import problems
-
-        common: dict[str, Any] = {"agents": self.agents, "gamma": self.gamma, "seed": MODELS_SEED}
-        if self.source == "garnet":
-            return problems.garnet(states=self.states, dim=self.dim, heterogeneity=self.heterogeneity, **common)
-        # The ice is slippery in its own way at every agent.
-        return problems.frozen_lake(success=(1 / 3, 1 / 3 + self.heterogeneity), features=self.dim, **common)
-
-    def algorithm(self) -> Any:
-        make = FedLSA if self.method == "fedlsa" else ScaffLSA
-        return make(step=self.step, local_steps=self.local_steps)
-
-    def predict(self, problem: Any) -> Prediction:
-        f = forecast(self.algorithm(), problem)
-        assert f.floor is not None
+    def predict(self) -> Prediction:
+        """What must happen."""
+        e = self.experiment
+        if isinstance(e.problem, LinearStream):  # lecture 000's recursion, at once
+            a, agents = e.algorithm, e.timing.slots(e.problem.agents)
+            numbers = e.problem, a.step, a.local_steps, agents
+            return Prediction(
+                lms_msd(*numbers, self.rounds, normalise=a.normalise), lms_floor(*numbers, normalise=a.normalise)
+            )
+        f = forecast(e)
+        if f.floor is None:
+            raise FedpointError(f"the forecast of {self.name} has no floor: {f.text()}")
         return Prediction(f.curve(self.rounds), f.floor, (f.bias or 0.0) ** 2)
 
-    def cells(self) -> dict[str, str]:
-        name = {"fedlsa": "FedLSA", "scafflsa": "SCAFFLSA"}[self.method]
-        return {"method": name, "N": str(self.agents), "H": str(self.local_steps), "het.": f"{self.heterogeneity:g}"}
-
-    def explain(self, others: list[Any]) -> str:
-        where = f"random MDPs of {self.states} states" if self.source == "garnet" else "slippery frozen lakes"
-        return (
-            f"$N$ agents evaluate one policy, each in its own of\n{where}, by TD(0) with discount "
-            f"{self.gamma:g}.\nEvery round all take $H$ steps of length {self.step:g}\non fresh transitions, and the "
-            "hub averages.\nSCAFFLSA corrects each agent's drift.\n"
-        )
-
     def __str__(self) -> str:
-        return ", ".join(
-            f"{name} {text}" if len(name) > 1 else f"{name} = {text}" for name, text in self.cells().items()
-        )
+        texts = {name: shown(value) for name, value in self.cells.items()}
+        return ", ".join(f"{name} {text}" if len(name) > 1 else f"{name} = {text}" for name, text in texts.items())
 
 
-KINDS: dict[str, type[Setting]] = {"lms": Lms, "lsa": Lsa}
+def shown(value: float | str) -> str:
+    """A cell of a table."""
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 @dataclass(frozen=True)
@@ -181,26 +117,66 @@ class Panel:
 
 @dataclass(frozen=True)
 class Lab:
+    """A file of experiments, and how they are shown. Problems are built when they are asked for."""
+
     name: str
-    title: str
-    about: str
-    panels: tuple[Panel, ...]
+    content: Mapping[str, Plain] = field(repr=False)
+    table: LabTable = field(repr=False)
 
     @property
+    def title(self) -> str:
+        return self.table.title
+
+    @property
+    def about(self) -> str:
+        return self.table.about
+
+    @cached_property
     def settings(self) -> list[Setting]:
         """All that is to be run, each once."""
-        return list(dict.fromkeys(setting for panel in self.panels for _, setting in panel.curves))
+        return [self._setting(entry) for entry in parse(self.content, self.name)]
+
+    def _setting(self, entry: Entry) -> Setting:
+        cells = {name: look_up(entry, key) for name, key in self.table.columns.items()}
+        return Setting(entry.name, entry.rounds, json.dumps(entry.content, sort_keys=True), entry, cells)
+
+    @cached_property
+    def panels(self) -> tuple[Panel, ...]:
+        found = {setting.name: setting for setting in self.settings}
+        return tuple(
+            Panel(p.name, p.title, p.says, tuple((label, found[name]) for label, name in p.curves.items()))
+            for p in self.table.panel
+        )
+
+    def explain(self) -> str:
+        """The setting of a whole picture, in a few short lines."""
+        first = self.settings[0].entry
+        return re.sub(r"\{([a-z_.]+)\}", lambda m: shown(look_up(first, m.group(1))), self.table.explain.strip()) + "\n"
 
     def change(self, **changes: int | None) -> Lab:
         """The same with other rounds or repeats, where they are not None."""
-        given: Any = {name: value for name, value in changes.items() if value is not None}
+        given = {name: value for name, value in changes.items() if value is not None}
         for name, value in given.items():
             check_count(name, value, 1)
-        panels = [
-            dataclasses.replace(p, curves=tuple((label, dataclasses.replace(s, **given)) for label, s in p.curves))
-            for p in self.panels
-        ]
-        return dataclasses.replace(self, panels=tuple(panels))
+        return replace(self, content={**self.content, **given})
+
+    def only(self, panel: PanelTable) -> Lab:
+        """One of its panels, and no experiment but this one's."""
+        wanted = [e for e in self.content["experiment"] if e["name"] in panel.curves.values()]  # type: ignore[union-attr, index, call-overload]
+        table = self.table.model_copy(update={"panel": [panel]})
+        return Lab(panel.name, {**self.content, "experiment": wanted}, table)
+
+
+def look_up(entry: Entry, key: str) -> float | str:
+    """What a file says of an experiment, by a dotted key; participation is a number of agents."""
+    if key == "participation":
+        return entry.experiment.timing.slots(entry.experiment.problem.agents)
+    found: Plain = entry.content
+    for part in key.split("."):
+        found = found[part]  # type: ignore[index, call-overload]
+    if key == "algorithm.name":
+        return title_of(str(found)).replace("ScaffLSA", "SCAFFLSA")
+    return found  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -225,10 +201,13 @@ class Outcome:
         """Whether the last third is the steady state, to a percent."""
         return abs(self.predicted / self.floor - 1) < 0.01
 
-    def to_json(self) -> dict[str, Any]:
-        spread = self.uncertainty
+    def to_json(self) -> dict[str, Plain]:
+        spread, e = self.uncertainty, self.setting.experiment
         return {
-            **dataclasses.asdict(self.setting),
+            **self.setting.cells,
+            "rounds": self.setting.rounds,
+            "repeats": e.repeats,
+            "seed": e.seed,
             "steady": self.steady,
             "standard_error": spread,
             "exact": self.predicted,
@@ -240,50 +219,44 @@ class Outcome:
 
 def names() -> list[str]:
     """Labs, and single panels of them."""
-    curves = [name for lab in _labs().values() for name in (lab.name, *(p.name for p in lab.panels))]
+    curves = [name for lab in labs().values() for name in (lab.name, *(p.name for p in lab.table.panel))]
     return [*curves, *studies()]
 
 
+@cache
 def find(name: str | None = None, quick: bool = False) -> Lab:
     """A lab by its name, or one panel of it by the panel's."""
     wanted = name or DEFAULT
-    for lab in _labs(quick).values():
+    for lab in labs().values():
+        faster = lab.change(**lab.table.quick) if quick else lab
         if wanted == lab.name:
-            return lab
-        for panel in lab.panels:
+            return faster
+        for panel in lab.table.panel:
             if wanted == panel.name:
-                return dataclasses.replace(lab, name=panel.name, panels=(panel,))
+                return faster.only(panel)
     raise FedpointError(f"unknown lab {wanted!r}: {nearest(wanted, names())}")
 
 
 @cache
-def _labs(quick: bool = False) -> dict[str, Lab]:
+def labs() -> dict[str, Lab]:
+    """Every file of experiments with a table [lab], by its name."""
     files = sorted(resources.files("fedpoint.lab").iterdir(), key=lambda f: f.name)
     found = {f.name.removesuffix(".toml"): tomllib.loads(f.read_text()) for f in files if f.name.endswith(".toml")}
-    return {name: _read(name, data, quick) for name, data in found.items() if data["kind"] in KINDS}
+    return {
+        name: Lab(name, {key: item for key, item in data.items() if key != "lab"}, LabTable.model_validate(data["lab"]))
+        for name, data in found.items()
+        if "lab" in data
+    }
 
 
-def _read(name: str, data: dict[str, Any], quick: bool) -> Lab:
-    common = {**data["setting"], **(data["quick"] if quick else {})}
-    kind = KINDS[data["kind"]]
-    panels = []
-    for panel in data["panel"]:
-        curves = []
-        for curve in panel["curves"]:
-            numbers = {**common, **curve}
-            curves.append((numbers.pop("label"), kind(**numbers)))
-        panels.append(Panel(panel["name"], panel["title"], panel["says"], tuple(curves)))
-    return Lab(name, data["title"], data["about"], tuple(panels))
-
-
-def perform(lab: Lab, progress: Callable[[Setting, int], Any] = lambda setting, round: None) -> Iterator[Outcome]:
+def perform(lab: Lab, progress: Progress = lambda setting, round: None) -> Iterator[Outcome]:
     """Run the settings of a lab; progress(setting, round) is called on the way, from several threads.
 
     Two at a time: compilation, half of the work, uses one core. Settings that share a program are not neighbours in
     the queue, so that the second finds it compiled.
     """
     # A stable order by name puts settings apart that differ only in their numbers.
-    queue = sorted(lab.settings, key=lambda s: list(s.cells().values())[::-1])
+    queue = sorted(lab.settings, key=lambda s: [shown(cell) for cell in s.cells.values()][::-1])
     with ThreadPoolExecutor(WORKERS) as pool:
         try:
             yield from pool.map(lambda setting: _perform(setting, progress), queue)
@@ -291,29 +264,19 @@ def perform(lab: Lab, progress: Callable[[Setting, int], Any] = lambda setting, 
             pool.shutdown(cancel_futures=True)
 
 
-def _perform(s: Setting, progress: Callable[[Setting, int], Any]) -> Outcome:
+def _perform(s: Setting, progress: Progress) -> Outcome:
     progress(s, 0)
-    problem = s.problem()
-    done = run(
-        s.algorithm(),
-        problem,
-        rounds=s.rounds,
-        participation=s.participation,
-        seed=s.seed,
-        repeats=s.repeats,
-        record_every=1,
-        callbacks=[lambda p: progress(s, p.round)],
-    )
+    done = run(s.experiment, rounds=s.rounds, callbacks=[lambda p: progress(s, p.round)])
     error = done.error
-    assert error is not None
-    exact, floor, bias2 = s.predict(problem)
+    if error is None:
+        raise FedpointError(f"the solution of {s.name} is not known")
+    exact, floor, bias2 = s.predict()
     window = slice(s.rounds - s.rounds // 3, None)
     steady, spread = mean_and_error(error[:, window].mean(1))
-    assert steady is not None
-    return Outcome(s, error.mean(0), exact, steady, spread, float(exact[window].mean()), floor, bias2)
+    return Outcome(s, error.mean(0), exact, float(steady), spread, float(exact[window].mean()), floor, bias2)  # type: ignore[arg-type]
 
 
-def sentence(panel: Panel, outcomes: dict[Setting, Outcome]) -> str:
+def sentence(panel: Panel, outcomes: Mapping[Setting, Outcome]) -> str:
     """What a panel says, with its factors as measured and as predicted."""
 
     def factor(match: re.Match[str]) -> str:

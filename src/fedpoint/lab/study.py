@@ -66,7 +66,7 @@ def studies(quick: bool = False) -> dict[str, Study]:
         if not file.name.endswith(".toml"):
             continue
         data = tomllib.loads(file.read_text())
-        if data["kind"] in STUDIES:
+        if data.get("kind") in STUDIES:
             made = import_module(STUDIES[data["kind"]]).STUDY
             name = file.name.removesuffix(".toml")
             numbers = {**data["setting"], **(data["quick"] if quick else {})}
