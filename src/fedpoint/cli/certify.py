@@ -8,12 +8,20 @@ import json
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
 from fedpoint.cli import options
 from fedpoint.core.errors import FedpointError, nearest
+
+if TYPE_CHECKING:
+    from fedpoint.core.algorithm import Algorithm
+    from fedpoint.results.certificate import Setting
+    from fedpoint.verbs.certify.methods import Settings
+    from fedpoint.verbs.certify.world import Rounds
+
+Subject: TypeAlias = "Algorithm | type[Algorithm] | Rounds"
 
 
 @click.command()
@@ -30,12 +38,11 @@ def certify(
 
     NAME is a function round(w, agents) -> w, an algorithm's class, or an object of one. The file is executed.
     """
-    from fedpoint.core.algorithm import Algorithm
     from fedpoint.verbs.certify import certify as examine
 
     given = dict(map(_setting, settings))
     found = load(subject)
-    if isinstance(found, type) and issubclass(found, Algorithm):
+    if isinstance(found, type):
         found, given = make(found, given)
     certificate = examine(found, claims, seed, **given)
     click.echo(json.dumps(certificate.to_dict(), indent=2) if as_json else certificate.text())
@@ -43,7 +50,7 @@ def certify(
         ctx.exit(1)
 
 
-def load(subject: str) -> Any:
+def load(subject: str) -> Subject:
     """What FILE.py:NAME names."""
     file, colon, name = subject.rpartition(":")
     if not colon or not file.endswith(".py") or not name:
@@ -57,17 +64,21 @@ def load(subject: str) -> Any:
     sys.path.insert(0, str(path.parent))  # as for `python FILE.py`: it may import what lies beside it
     sys.modules[path.stem] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
-    if not hasattr(module, name):
+    if name not in vars(module):
         own = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
         raise FedpointError(f"{file} has no {name}: {nearest(name, own) if own else 'it defines nothing to call'}")
-    return getattr(module, name)
+    return vars(module)[name]
 
 
-def make(cls: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def make(cls: type[Algorithm], given: Settings) -> tuple[Algorithm, Settings]:
     """An object of a class with the settings that are fields of it, and the other settings.
 
     The battery puts in its own step: any will do here.
     """
+    from fedpoint.core.algorithm import Algorithm
+
+    if not issubclass(cls, Algorithm):
+        raise FedpointError(f"{cls.__name__} is not an fp.Algorithm: name a class of one, an object or a function")
     wanted = inspect.signature(cls).parameters
     fields = {name: value for name, value in given.items() if name in wanted}
     if "step" in wanted:
@@ -78,7 +89,7 @@ def make(cls: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return cls(**fields), {name: value for name, value in given.items() if name not in wanted}
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def _setting(text: str) -> tuple[str, Setting]:
     """NAME=VALUE, the value as in TOML; what is none, as text."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():

@@ -237,7 +237,7 @@ class Baselines:
 
 def _cells(row: Row) -> list[str]:
     return [
-        row["method"],
+        str(row["method"]),
         f"{row['error']:.4g}",
         f"{row['low']:.4g} to {row['high']:.4g}",
         f"{row['least_split']:.4g} to {row['most_split']:.4g}",

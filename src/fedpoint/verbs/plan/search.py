@@ -55,8 +55,8 @@ def method_of(given: Given) -> Method:
     elif isinstance(given, Algorithm):
         make, title = given.replace, given.card.title
         taken = {f.name for f in dataclasses.fields(given)}
-    elif callable(given) and "step" in inspect.signature(given).parameters:
-        make, title = given, getattr(given, "__name__", "your own")
+    elif not isinstance(given, type) and callable(given) and "step" in inspect.signature(given).parameters:
+        make, title = given, given.__name__ if inspect.isroutine(given) else "your own"
     else:
         raise FedpointError(
             f"methods are names such as 'fedavg', classes such as fp.FedAvg, or objects such as fp.FedProx(step=1.0, "
@@ -69,11 +69,8 @@ def method_of(given: Given) -> Method:
     try:
         probe = make(step=1e-3, local_steps=2) if local else make(step=1e-3)
     except TypeError:
-        others = [
-            n
-            for n, p in inspect.signature(make).parameters.items()
-            if p.default is p.empty and n not in ("step", "local_steps") and p.kind is not p.VAR_KEYWORD
-        ]
+        named = [p for p in inspect.signature(make).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        others = [p.name for p in named if p.default is p.empty and p.name not in ("step", "local_steps")]
         raise FedpointError(f"{title} also needs {', '.join(others)}: give an object that has them") from None
     return Method(title, make, local, per_round=bool(np.max(probe.work_of_a_step()) > 1))
 
