@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, Unpack
+from typing import Annotated, Literal, TypedDict, Unpack, cast
 
 from pydantic import Field, JsonValue, SkipValidation
 
@@ -28,10 +28,13 @@ from fedpoint.config.experiment import Content, read_toml
 from fedpoint.config.kinds import Seed, Table
 from fedpoint.config.mistakes import Mistake, Mistakes, validated
 from fedpoint.config.problems import read_problem
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.types import Plain
 from fedpoint.problems.base import Problem
 from fedpoint.theory.planning_cost import Prices
+from fedpoint.timing.participation import Participation
+from fedpoint.verbs.plan.planner import Options
 
 Cost = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -63,9 +66,9 @@ class PlanTable(Table):
     prices: PriceTable | None = None
     budget: Positive | None = None
     rounds: Annotated[int, Field(ge=1)] | None = None
-    methods: list[Any] | None = None
+    methods: SkipValidation[list[JsonValue]] | None = None
     local_steps: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = None
-    participation: list[Any] | None = None
+    participation: SkipValidation[list[JsonValue]] | None = None
 
 
 class PlanContent(Table):
@@ -77,20 +80,29 @@ class PlanContent(Table):
     exact: bool = False
 
 
+class Arguments(Options, total=False):
+    """Those of `fp.plan` beside the problem."""
+
+    target: float
+    methods: list[str | Algorithm]
+    local_steps: list[int]
+    participation: list[Participation | int]
+
+
 @dataclass(frozen=True)
 class Planned:
     """What a file asks a plan for: the problem, and the arguments of `fp.plan`."""
 
     name: str
     problem: Problem
-    arguments: dict[str, Any]
+    arguments: Arguments
 
 
 def read_plan(path: str | Path, **instead: Unpack[Overrides]) -> Planned:
     """The plan of a TOML file, with what is given instead."""
     path = Path(path)
     content, text = read_toml(path)
-    given = {key: value for key, value in instead.items() if value is not None}
+    given = cast(dict[str, Plain], {key: value for key, value in instead.items() if value is not None})
     seed = {"seed": given.pop("seed")} if "seed" in given else {}
     table = content.get("plan", {})
     if isinstance(table, Mapping):
@@ -117,7 +129,9 @@ def _parse(content: Mapping[str, Plain], path: Path, text: str) -> Planned:
     wrong += mistakes
     if wrong or checked is None or built is None:
         raise Mistakes(str(path), wrong, text)
-    arguments = checked.plan.model_dump(exclude={"methods", "participation", "prices"}, exclude_none=True)
+    arguments = cast(
+        Arguments, checked.plan.model_dump(exclude={"methods", "participation", "prices"}, exclude_none=True)
+    )
     if checked.plan.prices is not None:
         arguments["prices"] = Prices(**checked.plan.prices.model_dump())
     if chosen is not None:
@@ -127,10 +141,11 @@ def _parse(content: Mapping[str, Plain], path: Path, text: str) -> Planned:
     return Planned(path.stem, built.problem, {**arguments, "seed": checked.seed, "exact": checked.exact})
 
 
-def _methods(given: Any) -> tuple[list[Any] | None, list[Mistake]]:
-    if given is None or not isinstance(given, list):
+def _methods(given: Plain) -> tuple[list[str | Algorithm] | None, list[Mistake]]:
+    if not isinstance(given, list):
         return None, []
-    found, wrong = [], []
+    found: list[str | Algorithm] = []
+    wrong = []
     if not given:
         wrong.append(Mistake(("plan", "methods"), "the list is empty: name at least one", given))
     for i, one in enumerate(given):
@@ -138,16 +153,15 @@ def _methods(given: Any) -> tuple[list[Any] | None, list[Mistake]]:
             if isinstance(one, Mapping):
                 found.append(methods.build({"step": 1.0, **one}))
             else:
-                find_maker(one)
-                found.append(one)
+                found.append(find_maker(cast(str, one))[0])  # which refuses what is no name
         except (FedpointError, KeyError) as error:
             what = 'must have a name, for instance {name = "fedprox"}' if isinstance(error, KeyError) else str(error)
             wrong.append(Mistake(("plan", "methods", i), what, one))
     return found, wrong
 
 
-def _schemes(given: Any, base: Path) -> tuple[list[Any] | None, list[Mistake]]:
-    if given is None or not isinstance(given, list):
+def _schemes(given: Plain, base: Path) -> tuple[list[Participation | int] | None, list[Mistake]]:
+    if not isinstance(given, list):
         return None, []
     wrong = [m for one in given for m in schemes.mistakes(one, ("plan", "participation"), base)]
     if not given:
