@@ -103,7 +103,8 @@ def write_aside(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, data in files.items():
         with os_errors(f"write {folder / name}"), open(folder / name, "wb") as file:
             file.write(data)
-            sync(file)
+            if data:
+                sync(file)
     sync_folder(folder)
 
 
