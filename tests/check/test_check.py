@@ -187,7 +187,7 @@ def test_a_server_that_drops_the_weights():
 def test_less_noise_than_forecast_is_wrong_too():
     """A claim of fewer participants than took part."""
     run = fp.run(fp.FedAvg(0.2, 3, normalise=False), quadratic(), ROUNDS, seed=1, repeats=REPEATS)
-    run.session.bound = run.session.bound.experiment.replace(participation=1).bind()
+    run.session.experiment = run.session.experiment.replace(participation=1)
     verdict = fp.check(run)
     assert not verdict and "quieter" in verdict.words
 

@@ -350,9 +350,23 @@ def test_other_problems_and_settings_have_none():
     assert "fixed_point" in closed_forms(fp.FedAvg(ETA, fp.steps.Epochs(2), normalise=True), REGRESSIONS)
 
     class Own(fp.FedAvg):
-        pass
+        def combine(self, w, inbox):
+            return super().combine(w, inbox)
 
     assert closed_forms(Own(ETA, 3), BOWLS) == {}  # it may do anything
+
+
+def test_a_subclass_that_leaves_the_update_alone_keeps_them():
+    class Named(fp.FedAvg):
+        label: str = "ours"
+
+        def check(self):
+            assert self.label
+
+    own, plain = closed_forms(Named(ETA, 3), BOWLS), closed_forms(fp.FedAvg(ETA, 3), BOWLS)
+    assert list(own) == list(plain) and "rate" in own
+    for name, value in plain.items():
+        np.testing.assert_array_equal(own[name], value)
 
 
 def test_local_optimisers_have_none():

@@ -16,7 +16,7 @@ from fedpoint.core.steps import chances_of_steps
 from fedpoint.problems.base import Problem
 from fedpoint.problems.linear_system import step_limits
 from fedpoint.problems.quadratic import solve_or_none
-from fedpoint.timing.participation import Participation, as_participation
+from fedpoint.timing.participation import Who, as_participation
 
 
 class Round(NamedTuple):
@@ -53,15 +53,22 @@ class Local(NamedTuple):
         return self.draws[0][1] if len(self.draws) == 1 else None
 
 
+def constant_step(algorithm: Algorithm) -> np.ndarray | None:
+    """() or (K,): the step of a method, bound or not; None where it has none, or a schedule of steps."""
+    step = algorithm.step
+    if step is None or algorithm.scheduled():
+        return None
+    return np.asarray(step.values if isinstance(step, PerAgent) else step, dtype=float)
+
+
 def local(algorithm: Algorithm, problem: Problem) -> Local | None:
     """The local steps of an algorithm; None for a schedule of steps, whose rounds differ."""
     bound = bind_algorithm(algorithm, problem)
     if bound.scheduled():
         return None
-    K = problem.agents
-    each = bound.step.values if isinstance(bound.step, PerAgent) else bound.step
-    step = np.broadcast_to(np.asarray(each, dtype=float), (K,))
-    return Local(step, chances_of_steps(bound.local_steps, K))
+    step = constant_step(bound)  # none where a proximal problem is solved exactly
+    each = np.broadcast_to(np.nan if step is None else step, (problem.agents,))
+    return Local(each, chances_of_steps(bound.local_steps, problem.agents))
 
 
 def geometric(B: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -172,6 +179,6 @@ def away(point: np.ndarray | None, problem: Any) -> np.ndarray | None:
     return None if point is None or star is None else point - star
 
 
-def everyone(participation: Participation | int | None) -> bool:
+def everyone(participation: Who) -> bool:
     scheme = as_participation(participation)
     return scheme.everyone and not scheme.abandons

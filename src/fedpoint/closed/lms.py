@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.steps import Step
+from fedpoint.problems.base import Problem
 from fedpoint.problems.linear_stream import LinearStream
-from fedpoint.timing.participation import ByWeight, Everyone, Uniform, as_participation
+from fedpoint.timing.participation import ByWeight, Everyone, Uniform, Who, as_participation
 
 
 def lms_msd(
@@ -120,25 +123,23 @@ def lms_floor_small_step(
     return mu / 2 * (q / local_steps * (M * noise + (M + 1) * variance * spread) + g * variance * spread)
 
 
-def covered(
-    problem: Any, step: Any, local_steps: Any, participation: Any, normalise: bool = False
-) -> dict[str, Any] | None:
-    """The arguments of `lms_floor` for FedAvg under a participation; None where the recursion does not hold."""
+def where_covered(
+    form: Callable[..., float],
+    problem: Problem,
+    step: Step | None,
+    local_steps: int,
+    participation: Who,
+    normalise: bool,
+) -> float | None:
+    """A form such as `lms_floor` for FedAvg under a participation; None where the recursion does not hold."""
     scheme = as_participation(participation)
     if not isinstance(scheme, Everyone | Uniform | ByWeight) or not isinstance(problem, LinearStream):
         return None
-    arguments = {
-        "step": step,
-        "local_steps": local_steps,
-        "participants": None if isinstance(scheme, Everyone) else scheme.count,
-        "normalise": normalise,
-        "replacement": isinstance(scheme, ByWeight),
-    }
+    count = None if isinstance(scheme, Everyone) else scheme.count
     try:
-        _recursion(problem, **arguments)
+        return form(problem, step, local_steps, count, normalise=normalise, replacement=isinstance(scheme, ByWeight))
     except FedpointError:
         return None
-    return arguments
 
 
 def _sampling(K: int, L: int, replacement: bool) -> tuple[float, float]:
@@ -148,7 +149,9 @@ def _sampling(K: int, L: int, replacement: bool) -> tuple[float, float]:
     return 1 / L, (K - L) / ((K - 1) * L) if K > 1 else 0.0
 
 
-def _recursion(problem, step, local_steps, participants, normalise, replacement) -> tuple[float, float]:
+def _recursion(
+    problem: LinearStream, step: float, local_steps: int, participants: int | None, normalise: bool, replacement: bool
+) -> tuple[float, float]:
     """lambda and kappa."""
     K, M, variance, noise, spread = _numbers(problem)
     E = _whole("local_steps", local_steps)

@@ -450,7 +450,9 @@ class Forecast:
         a = self.algorithm
         if self.network is None or not a.at_agents or a.proximal or a.own_kind() or not self.problem.linear:
             return None
-        return self.network.step_limit(self.problem, float(a.coupling))
+        from fedpoint.theory.networks import coupling_of  # loads scipy
+
+        return self.network.step_limit(self.problem, coupling_of(a))
 
     def bound(self, ticks: int) -> Bounds:
         """How far max_i |w_i - w_i*| has fallen at worst, under the schedule's bound B."""
@@ -467,7 +469,7 @@ class Forecast:
     def closed(self) -> dict[str, float | np.ndarray]:
         """Closed forms that apply here, by name: fixed_point, rate, floor, ...; of a fusion center."""
         e = self.setting.bound.experiment
-        return {} if self.by_node else closed_forms(e.algorithm, self.problem, e.timing, self.setting.exact)
+        return {} if self.by_node else closed_forms(e.algorithm, self.problem, self.timing, self.setting.exact)
 
     @cached_property
     def bounds(self) -> Sequence[Bound]:

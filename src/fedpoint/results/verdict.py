@@ -48,7 +48,7 @@ class Verdict:
         return "\n".join([f"{'passed' if self.passed else 'FAILED'}: {self.words}", *map(str, self.checks)])
 
     def to_dict(self) -> dict[str, Plain]:
-        checks = [
+        checks: list[Plain] = [
             {k: finite(v) if isinstance(v, float) else v for k, v in dataclasses.asdict(c).items()} for c in self.checks
         ]
         return {"passed": self.passed, "words": self.words, "checks": checks}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from fedpoint.core.record import PerAgent
+from fedpoint.closed.linear import constant_step
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.problems.base import Problem
 from fedpoint.theory.operator import Setting
 
 
@@ -30,7 +32,7 @@ def assumptions(setting: Setting, rate: float | None, rate_ms: float | None) -> 
     return found
 
 
-def _of_problem(problem: Any) -> list[Condition]:
+def _of_problem(problem: Problem) -> list[Condition]:
     c, names, limit = problem.constants(), problem.names, problem.step_limits()
     if problem.has_loss:
         strong = None if c.nu is None else bool(c.nu > 0)
@@ -62,10 +64,9 @@ def _of_step(setting: Setting) -> list[Condition]:
     return [Condition("local steps are below every agent's limit", not len(over), detail)]
 
 
-def local_step(algorithm: Any) -> Any:
+def local_step(algorithm: Algorithm) -> np.ndarray | None:
     """The length of a local step, one number or one for each agent; None where there is no such number."""
-    step = algorithm.step
-    if step is None or algorithm.scheduled() or getattr(algorithm, "exact", False):
+    step = constant_step(algorithm)
+    if step is None or algorithm.proximal:
         return None
-    each = step.values if isinstance(step, PerAgent) else step
-    return np.asarray(each, float) / algorithm.work_of_a_step()
+    return step / algorithm.work_of_a_step()

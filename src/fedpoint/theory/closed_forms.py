@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.problems.base import Problem
-from fedpoint.timing.base import Context
-from fedpoint.timing.participation import Participation, as_participation
+from fedpoint.timing.base import Context, Timing
+from fedpoint.timing.participation import as_participation
 
 
 def closed_forms(
-    algorithm: Algorithm, problem: Problem, participation: Participation | int | None = None, exact: bool = False
-) -> dict[str, Any]:
+    algorithm: Algorithm, problem: Problem, participation: Timing | int | None = None, exact: bool = False
+) -> dict[str, float | np.ndarray]:
     """What the algorithm gives in closed form for this problem and participation, by name.
 
     fixed_point, bias: of the expected round. rate: the factor of the mean per round. floor: where E|w - w*|^2 settles.
@@ -30,7 +29,7 @@ def closed_forms(
     {'bias': [-0.0351], 'rate': 0.4062, 'stability': 2.0}
     """
     forms = algorithm.closed_forms()
-    scheme = as_participation(participation)
+    scheme = participation if isinstance(participation, Timing) else as_participation(participation)
     if not forms or algorithm.invalid_under(scheme):
         return {}
     scheme = scheme.bind(Context(problem, bind_algorithm(algorithm, problem), exact=exact))

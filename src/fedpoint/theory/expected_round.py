@@ -48,24 +48,31 @@ class Drawn(NamedTuple):
 jax.tree_util.register_pytree_node(Drawn, lambda d: ((), (d.hub, d.agent)), lambda aux, _: Drawn(*aux))
 
 
+class Chances(NamedTuple):
+    """Of a draw; one certain value where nothing is drawn."""
+
+    probability: Array
+    value: Array
+
+
 class Draws(NamedTuple):
-    """Probabilities and values; one certain value where nothing is drawn."""
+    """What a method draws."""
 
     drawn: Drawn
-    hub: tuple[np.ndarray, np.ndarray]
-    late: tuple[np.ndarray, np.ndarray]  # numbers of steps of an agent that may straggle
+    hub: Chances
+    late: Chances  # numbers of steps of an agent that may straggle
 
 
 def draws_of(algorithm: Algorithm, symmetric: bool) -> Draws:
     """symmetric: fields are gradients, whose slopes have real eigenvalues."""
-    certain = (np.ones(1), np.zeros(1, np.int32))
+    hub = late = Chances(jnp.ones(1), jnp.zeros(1, jnp.int32))
     told = algorithm.gradient_outcomes() if symmetric else algorithm.outcomes()
-    hub = certain if told is None else (np.asarray(told.probabilities, float), np.asarray(told.values))
+    if told is not None:
+        hub = Chances(jnp.asarray(told.probabilities, float), jnp.asarray(told.values))
     straggles = isinstance(algorithm.local_steps, Stragglers)
-    late = certain
     if straggles:
         each, counts = zip(*chances_of_steps(algorithm.local_steps, 1), strict=True)
-        late = (np.array(each), np.concatenate(counts).astype(np.int32))
+        late = Chances(jnp.array(each), jnp.asarray(np.concatenate(counts), jnp.int32))
     return Draws(Drawn(told is not None, straggles), hub, late)
 
 
@@ -98,14 +105,14 @@ class Numbers(NamedTuple):
     """The numbers of a setting: traced, so that other hyper-parameters do not compile again."""
 
     inputs: Inputs  # of the engine; the method as it is, the channel as it is on average
-    mean: Array  # E v_k
-    heard: Array  # P(agent k is heard)
+    mean: Array  # (K,) E v_k
+    heard: Array  # (K,) P(agent k is heard)
     merge: Array  # P(a round is merged)
     model: Model  # one
     hub: State  # before the first round: one, or of every node
     mail: Tree  # likewise
-    chances: tuple[Array, Array]  # of the hub's draws: probabilities, values
-    late: tuple[Array, Array]  # the same of an agent's own number of steps
+    chances: Chances  # of the hub's draws
+    late: Chances  # of an agent's own number of steps
     drawn: Drawn
 
     @property

@@ -24,7 +24,7 @@ from fedpoint.core.agent import Agent
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
 from fedpoint.core.record import PerAgent, split_per_agent, with_leaves
-from fedpoint.core.types import Message, Number, State
+from fedpoint.core.types import Message, Number, State, Tree
 from fedpoint.core.vector import zeros
 from fedpoint.core.wrapped import Wrapped
 from fedpoint.problems.base import per_agent
@@ -93,7 +93,7 @@ def linearise(space: Space, numbers: Numbers, common: Factors, x: Array, round: 
         tuned, put = split_per_agent(one.algorithm)
         message, memory = template(space, one)
 
-        def agent(k):
+        def agent(k: Tree) -> Local:
             own, tuned, m, share = k
             algorithm, place = put(tuned), Place(own, share, hub_like, u, m)
 
@@ -161,13 +161,13 @@ def move(space: Space, moving: Moving, S: Array) -> Array:
     random = space.sampled or any(isinstance(source, Luck) for source in moving.linear.locals.sources)
 
     def outcome(linear: Linear) -> Array:
-        def product(total, part):
+        def product(total: Array, part: tuple[Arrow, Array]) -> tuple[Array, None]:
             arrow, scale = part
             return total + scale * arrow.rows(arrow.rows(S).T), None
 
         new = lax.scan(product, jnp.zeros_like(S), (linear.arrows, linear.scale))[0]
 
-        def own(k):
+        def own(k: Tree) -> tuple[Array, Array]:
             index, own, local, mean = k
             if n_m:
                 inside = S[1 + n_u :].reshape(K, n_m, -1)[index]
@@ -252,8 +252,8 @@ class Second:
     @double
     def walk(self, S: np.ndarray | Array, W: np.ndarray, rounds: int) -> tuple[Array, np.ndarray]:
         """S after so many rounds, and <W, S> after each of them."""
-        S, values = _walk(self.setting.space, self.moving, jnp.asarray(S), jnp.asarray(W), rounds)
-        return S, np.asarray(values)
+        moved, values = _walk(self.setting.space, self.moving, jnp.asarray(S), jnp.asarray(W), rounds)
+        return moved, np.asarray(values)
 
 
 def _spread(setting: Setting) -> tuple[Factors, Array, Array]:
@@ -311,7 +311,7 @@ def _along(
 class Nudged(Wrapped):
     """A method whose agents send something more."""
 
-    nudge: PerAgent
+    nudge: Tree  # per agent
 
     def local(self, heard: State, memory: State, agent: Agent) -> tuple[Message, State]:
         message, memory = self.inner.local(heard, memory, agent)
@@ -345,7 +345,7 @@ def _nodes(space: Space, numbers: Numbers, x: Array) -> tuple[Array, Local]:
     K, sent = numbers.p.shape[0], size_of(template(space, numbers)[0])
 
     def nudged(nudge: Array) -> Array:
-        method = with_leaves(Nudged(numbers.algorithm, nudge=0.0), {"nudge": PerAgent(nudge)})  # type: ignore[arg-type]
+        method = with_leaves(Nudged(numbers.algorithm, nudge=0.0), {"nudge": PerAgent(nudge)})
         hub, m = expected(space, numbers.using(method), *start_at(numbers, x, 0), 0)
         return jnp.concatenate([flat(hub), m.ravel()])
 
@@ -353,7 +353,7 @@ def _nodes(space: Space, numbers: Numbers, x: Array) -> tuple[Array, Local]:
     by_memory = jnp.eye(x.size)[:, x.size - m.size :].reshape(x.size, K, -1)
     tuned, put = split_per_agent(numbers.algorithm)
 
-    def node(k) -> Local:
+    def node(k: Tree) -> Local:
         own, tuned, hub, m, share = k
         return linearised(space, numbers, put(tuned), Place(own, share, hub, flat(hub), m), 0)
 
@@ -368,7 +368,7 @@ def _node_noise(space: Space, numbers: Numbers, locals_: Local, S: Array) -> Arr
     K = numbers.p.shape[0]
     sent = size_of(template(space, numbers)[0])
 
-    def node(k) -> Array:
+    def node(k: Tree) -> Array:
         own, local, hub, m = k
         at = jnp.concatenate([jnp.zeros(1, int), 1 + flat(hub).astype(int), 1 + m.astype(int)])
         noise = covariance_of(space, numbers, own, local, S[at][:, at])

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.closed.linear import constant_step
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.record import PerAgent
+from fedpoint.core.record import values_of
 from fedpoint.core.types import Model
 from fedpoint.graphs import gtv
 from fedpoint.graphs.gtv.curvature import DENSE, dense_matrix, hessian, largest_eigenvalue, settled
@@ -202,6 +203,11 @@ def block_norm(T: ArrayLike, nodes: int) -> float:
     return float(np.linalg.norm(blocks, 2, axis=(2, 3)).sum(1).max())
 
 
+def coupling_of(algorithm: Algorithm) -> float:
+    """alpha: the hyper-parameter `coupling` of methods for networks."""
+    return float(values_of(algorithm)["coupling"])
+
+
 def _method(
     algorithm: Algorithm | str, coupling: float | None, step: ArrayLike | None, task: Problem
 ) -> tuple[str, float, np.ndarray]:
@@ -211,9 +217,8 @@ def _method(
     else:
         title, known = algorithm.card.title, algorithm.at_agents and not algorithm.own_kind()
         name = None if not known else "FedRelax" if algorithm.proximal else "FedGD"
-        coupling = algorithm.coupling if known and coupling is None else coupling
-        each = algorithm.step.values if isinstance(algorithm.step, PerAgent) else algorithm.step
-        step = each if step is None else step
+        coupling = coupling_of(algorithm) if known and coupling is None else coupling
+        step = constant_step(algorithm) if step is None else step
     if name is None:
         raise FedpointError(f"networks: rates and contraction are known for FedGD and FedRelax, not for {title}")
     if coupling is None:

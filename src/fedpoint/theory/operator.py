@@ -20,7 +20,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key
-from fedpoint.core.types import Model, Number
+from fedpoint.core.types import Model, Number, State
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.engine.cpu import cache
 from fedpoint.engine.layout import Layout
@@ -88,7 +88,7 @@ class Setting:
             Everyone(),
             cast(self.problem.own_for(self.algorithm), float),
             cast(self.problem.common, float),
-            self.problem.weights,
+            jnp.asarray(self.problem.weights),
             cast(arriving(bound.channel), float),
             cast(bound.gather, float),
             fresh.wires,
@@ -96,9 +96,9 @@ class Setting:
         self.numbers: Numbers = jax.device_put(
             Numbers(
                 inputs,
-                m.mean,
-                m.heard,
-                np.asarray(m.merge),
+                jnp.asarray(m.mean),
+                jnp.asarray(m.heard),
+                jnp.asarray(m.merge),
                 model,
                 begun.hub,
                 begun.mail,
@@ -329,16 +329,17 @@ def _matrix(space: Space, numbers: Numbers, x: Array) -> Array:
 
 @partial(jax.jit, static_argnums=0)
 def _travel(space: Space, numbers: Numbers, x: Array, first: Array, rounds: Array) -> Array:
-    hub, m = lax.fori_loop(
-        0, rounds, lambda i, state: expected(space, numbers, *state, first + i), start_at(numbers, x, first)
-    )
+    def go(i: Array, state: tuple[State, Array]) -> tuple[State, Array]:
+        return expected(space, numbers, state[0], state[1], first + i)
+
+    hub, m = lax.fori_loop(0, rounds, go, start_at(numbers, x, first))
     return jnp.concatenate([flat(hub), m.ravel()])
 
 
 @partial(jax.jit, static_argnums=(0, 4))
 def _path(space: Space, numbers: Numbers, x: Array, first: Array, rounds: int) -> tuple[Array, Array]:
-    def go(state, round):
-        hub, m = expected(space, numbers, *state, round)
+    def go(state: tuple[State, Array], round: Array) -> tuple[tuple[State, Array], Array]:
+        hub, m = expected(space, numbers, state[0], state[1], round)
         memory = memories(space, numbers, hub, m)
         return (hub, m), read_models(space, numbers.algorithm, hub, memory)
 

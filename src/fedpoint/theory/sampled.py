@@ -99,7 +99,8 @@ def _drawn(space: Space, numbers: Numbers, x: Array, keys: tuple[Key, Key, Key],
         tick = inputs.timing.at(keys[1], inputs.p, round)
         # A world that goes on is found somewhere: rounds are drawn as if far apart.
         found = keys[0].fold(round, FOUND)
-        worlds = jax.tree.map(lambda a: a[0], start_worlds(layout, inputs, ((found.low[None], found.high[None]),)))
+        found = jax.tree.map(lambda a: jnp.asarray(a)[None], (tuple(found),))
+        worlds = jax.tree.map(lambda a: a[0], start_worlds(layout, inputs, found))
 
         def move(x: Array) -> Array:
             hub, m = start_at(numbers, x, 0)  # the draws are the round's; the algorithm's clock stands still

@@ -14,6 +14,7 @@ from fedpoint.core.algorithm import Algorithm, find
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.precision import double
 from fedpoint.core.record import values_of
+from fedpoint.engine.session import Session
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.results.run import Run
 from fedpoint.results.verdict import EXACT, THRESHOLD, Check, Verdict
@@ -47,7 +48,7 @@ def check(run: Run, claims: Algorithm | str | None = None) -> Verdict:
         raise FedpointError(f"check needs a run (fp.run or fp.load), got {type(run).__name__}")
     if int(run.rounds[-1]) < 1:
         raise FedpointError("the run has no rounds yet: there is nothing to check")
-    experiment = run.session.bound.experiment
+    experiment = run.session.experiment
     start = jax.tree.map(lambda a: a[0, 0], run.history)
     algorithm = experiment.algorithm if claims is None else claimed(claims, experiment.algorithm)
     experiment = experiment.replace(algorithm=algorithm, start=start, repeats=1)
@@ -198,7 +199,7 @@ class _Examination:
             return [Check("limit", None, None, None, None, "the run has not settled (or no floor is forecast)")]
         gap = float(np.linalg.norm(f.measured(self.models[:, tail].mean((0, 1)) - self.target)))
         if f.noiseless:
-            near = 2 * math.sqrt(max(self.curve[-1] - f.floor, 0.0))  # type: ignore[index, operator]
+            near = 2 * math.sqrt(max(self.curve[-1] - f.floor, 0.0))  # type: ignore[index]
             allowed = EXACT * (1 + float(np.linalg.norm(self.target))) + near
             return [Check("limit", gap <= allowed, gap, 0.0, None, f"{gap:.3g} from the forecast limit")]
         count = tail.stop - tail.start
@@ -355,6 +356,8 @@ class _Examination:
     @double
     def _invariants(self) -> list[Check]:
         algorithm, session = self.run.algorithm, self.run.session
+        if not isinstance(session, Session):  # nobody has all memories
+            return []
         found = []
         hubs, memories = session.state.hub, session.settled()
         for name, left in algorithm.invariants(hubs, memories, self.problem.weights).items():
