@@ -60,9 +60,7 @@ def every_method():
 def simulated(made, problem=None):
     """The run that a study is, by `fp.run`: its recorded models."""
     problem = made.study.generated() if problem is None else problem
-    if made.study.network is not None:
-        problem.names = made.study.sites
-    run = fp.run(made.study.method(), problem, **made.replay(problem.names))
+    run = fp.run(made.replay(problem), rounds=made.round)
     return np.asarray(run.history)[0]
 
 

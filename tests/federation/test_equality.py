@@ -127,7 +127,7 @@ def test_a_trajectory_goes_on_where_its_last_merged_answer_ended(tmp_path):
     never = [fault._replace(what="lost") for fault in lost]  # the same sites, but they have not even worked
     assert np.array_equal(fp.federate(study, folder=tmp_path / "never", faults=never).history, made.history)
     with pytest.raises(fp.FedpointError, match="cannot be replayed"):
-        made.replay()
+        made.replay(made.study.generated())
     study = content(*TRAJECTORY, rounds=10, asynchronous={})
     made = fp.federate(study, folder=tmp_path / "late", faults=lost, seconds=SPEEDS)
     assert {"a deadline", "c round"} <= set(made.refused)

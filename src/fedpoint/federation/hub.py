@@ -19,11 +19,11 @@ from fedpoint.core.types import Message
 from fedpoint.engine.cpu import cache
 from fedpoint.federation import preparation, validate, wire
 from fedpoint.federation.engine import Arrival, Engine, Event, Stopped, Tell, Waiting
+from fedpoint.federation.holding import NEVER
 from fedpoint.federation.late import Late
 from fedpoint.federation.ledger import Ledger, Progress
 from fedpoint.federation.preparation import Setup
 from fedpoint.federation.shapes import arrays_of
-from fedpoint.federation.site import NEVER
 from fedpoint.federation.state import Center
 from fedpoint.federation.study import SiteTable, Study
 from fedpoint.federation.wire import Arrays
@@ -55,27 +55,24 @@ class Hub:
         self.refused: Counter[str] = Counter()  # "site reason": how often
         self.silent: set[str] = set()
         self.in_vain = 0  # rounds abandoned in a row
-        self.setup: Setup | None = None
-        self.own: list[wire.OwnSetup] = []  # each site's part of it
+        self.own: list[wire.OwnSetup] = []  # what each site needs to know of all, once that is known
         self.measures: dict[str, dict[str, float]] = {}
         self.bytes = [0, 0]  # down, up, of this round
         self._expected: dict[str, wire.Header] = {}  # of each site's order
         if ledger.begun is not None:
             about = ledger.begun[1]
-            self.round, self.setup = about["round"], about["setup"]
-            self.merged |= about["merged"]
+            self.round, self.merged = about["round"], self.merged | about["merged"]
             self.refused.update(about["refused"])
-            self._settle_in()
+            self._settle_in(about["setup"])
             self.state.restore(ledger.begun[0])
 
     # Before the first round.
 
     def prepare(self) -> None:
         """What all sites together say of their data: rows, categories, moments."""
-        if self.setup is not None:
+        if self.own:
             return
-        self.setup = self._generated() if self.study.table is None else self._tabulated(self.study.table)
-        self._settle_in()
+        self._settle_in(self._generated() if self.study.table is None else self._tabulated(self.study.table))
         self.ledger.record(0, arrays_of(self.state.model()))
         self._save()
 
@@ -108,11 +105,9 @@ class Hub:
         made = preparation.written(recipe)
         return Setup(weights=weights.tolist(), rows=rows, notes=notes + more, recipe=made, classes=classes)
 
-    def _settle_in(self) -> None:
+    def _settle_in(self, setup: Setup) -> None:
         """All that follows from the study and what sites said of their data."""
-        study, setup = self.study, self.setup
-        assert setup is not None
-        table = study.table
+        self.setup, study, table = setup, self.study, self.study.table
         if table is None:
             start = study.generated().start()
         else:
@@ -331,7 +326,6 @@ class Hub:
         self._save()
 
     def _save(self) -> None:
-        assert self.setup is not None
         progress = Progress(
             round=self.round,
             merged=self.merged,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import NotRequired, TypedDict, cast
+from typing import cast
 
 import jax
 import numpy as np
 
-from fedpoint.channel import Channel, Gather
 from fedpoint.core.describe import describe_record
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Model, Tree
@@ -22,6 +21,7 @@ from fedpoint.federation.preparation import features
 from fedpoint.federation.shapes import tree_of
 from fedpoint.federation.study import Study, read
 from fedpoint.graphs.network import Network
+from fedpoint.problems.base import Problem
 from fedpoint.store.disk import read_lines, read_npz
 from fedpoint.store.folder import export_model
 from fedpoint.store.statement import versions
@@ -29,19 +29,6 @@ from fedpoint.timing.participation import Answering, Participation, as_participa
 from fedpoint.timing.schedule import Schedule, Synchronous
 from fedpoint.timing.trace import Recorded
 from fedpoint.timing.turns import Replay
-
-
-class Replayed(TypedDict):
-    """Arguments of `fp.run`."""
-
-    rounds: int
-    exact: bool
-    seed: int
-    channel: Channel
-    gather: Gather
-    network: NotRequired[Network]
-    participation: NotRequired[Participation]
-    schedule: NotRequired[Schedule | Participation]
 
 
 class Federated:
@@ -89,23 +76,17 @@ class Federated:
         losses = [self.measures.get(site, {}).get("loss") for site in self.study.sites]
         return None if None in losses else float(self.weights @ np.array(losses, float))
 
-    @cached_property
-    def experiment(self) -> Experiment:
-        """What was run, on what the hub knew of the data."""
-        return self.study.experiment(self.study.outline(np.zeros(1), self.setup["weights"], self.setup["rows"]))
-
-    def replay(self, names: list[str] | None = None) -> Replayed:
-        """What `fp.run` must be given to see the same again: who answered when. `names`: of the simulation's agents."""
-        e, called = self.experiment, dict(zip(self.study.sites, names or self.study.sites, strict=True))
-        shared = Replayed(rounds=self.round, exact=e.exact, seed=e.seed, channel=e.channel, gather=e.gather)
+    def replay(self, problem: Problem) -> Experiment:
+        """What `fp.run` sees the same again with: who answered when. The agents are called as the sites are."""
+        problem = copy.copy(problem)
+        problem.names = self.study.sites
+        e, late = self.study.experiment(problem), self.study.terms.asynchronous
         if e.network is not None:
-            return {**shared, "network": e.network, "schedule": self._turns(e.network, called)}
-        late = self.study.terms.asynchronous
-        if late is not None:
-            pairs = [zip(event["answered"], event["ages"], strict=True) for event in self.events]
-            rows = tuple(tuple((called[site], age) for site, age in some) for some in pairs)
-            return {**shared, "schedule": Recorded(rows, late.weight(), late.mixing, late.models)}
-        return {**shared, "participation": self._answers(as_participation(e.participation))}
+            return e.replace(schedule=self._turns(e.network))
+        if late is None:
+            return e.replace(participation=self._answers(as_participation(e.participation)))
+        rows = tuple(tuple(zip(event["answered"], event["ages"], strict=True)) for event in self.events)
+        return e.replace(schedule=Recorded(rows, late.weight(), late.mixing, late.models))
 
     def _answers(self, scheme: Participation) -> Participation:
         """Who was asked and answered; nobody came to an abandoned round."""
@@ -119,7 +100,7 @@ class Federated:
         came = [[site in e["answered"] and e["merged"] for site in self.study.sites] for e in self.events]
         return Answering(scheme, trace=np.array(came, np.uint8))
 
-    def _turns(self, network: Network, called: Mapping[str, str]) -> Schedule:
+    def _turns(self, network: Network) -> Schedule:
         """Which nodes worked when, and how old was what they had heard."""
         sites = self.study.sites
         if self.study.terms.asynchronous is None and all(len(e["answered"]) == len(sites) for e in self.events):
@@ -128,7 +109,7 @@ class Federated:
         spans = zip(network.names, arcs.first[:-1], arcs.first[1:], strict=True)
         around = {site: [network.names[j] for j in arcs.says[a:b]] for site, a, b in spans}
         events = [
-            (event["round"], called[site], called[other], age)
+            (event["round"], site, other, age)
             for event in self.events
             if event["merged"]
             for site, age in zip(event["answered"], event.get("ages", [0] * len(sites)), strict=False)
@@ -150,7 +131,7 @@ class Federated:
             "features": width,
             "columns": [feature.plain() for feature in features(self.setup["recipe"])],
             "rounds": self.round,
-            "seed": self.experiment.seed,
+            "seed": self.study.content["seed"],
             "versions": versions(),
             "repeat": 0,
         }

@@ -119,7 +119,7 @@ def simulated(made: Federated, files: list[Path]) -> Run:
         raise FedpointError("the demo is a study of tables")
     read = read_table([str(f) for f in files], table.target, model=table.model, features=table.features)
     problem = read.problem(table.model, table.ridge, table.batch, table.sampling, None, table.intercept)
-    return run(made.study.method(), problem, **made.replay())
+    return run(made.replay(problem), rounds=made.round)
 
 
 def play(rounds: int, port: int, keep: Path | None, show: Callable[[Study], Show]) -> tuple[Compared, list[str]]:
