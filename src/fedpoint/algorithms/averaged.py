@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from fedpoint.algorithms.references import POLYAK
-from fedpoint.core.algorithm import Algorithm, Card, Model, State, counts
+from fedpoint.core.algorithm import Algorithm, Card, counts
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
+from fedpoint.core.types import Model, State
 from fedpoint.core.vector import where
 from fedpoint.core.wrapped import Wrapped
 
@@ -19,9 +21,9 @@ from fedpoint.core.wrapped import Wrapped
 class Mean(NamedTuple):
     """The inner method's hub, the mean of its models so far, and how many rounds there were."""
 
-    hub: Any
-    mean: Any
-    rounds: Any
+    hub: State
+    mean: Model
+    rounds: np.int32 | Array
 
 
 class Averaged(Wrapped):
@@ -87,7 +89,7 @@ class Averaged(Wrapped):
     def read(self, hub: Mean, memory: State) -> Model:
         return hub.mean
 
-    def invariants(self, hub: Mean, memory: State, p: np.ndarray) -> dict[str, Any]:
+    def invariants(self, hub: Mean, memory: State, p: np.ndarray) -> dict[str, State]:
         return self.inner.invariants(hub.hub, memory, p)
 
 

@@ -6,23 +6,25 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 from fedpoint.algorithms import FedAdagrad, FedAdam, FedAvgM, FedLSA, FedYogi, ScaffLSA
 from fedpoint.algorithms.stochastic_approximation import REFERENCES
-from fedpoint.core.algorithm import CATALOGUE, Card
+from fedpoint.core.algorithm import CATALOGUE, Algorithm, Card
 from fedpoint.core.errors import FedpointError, nearest
 
-PRESETS: tuple[Callable, ...] = (FedAdagrad, FedAdam, FedAvgM, FedLSA, FedYogi, ScaffLSA)  # classes with fields fixed
+Maker: TypeAlias = Callable[..., Algorithm]
+
+PRESETS: tuple[Maker, ...] = (FedAdagrad, FedAdam, FedAvgM, FedLSA, FedYogi, ScaffLSA)  # classes with fields fixed
 
 
-def makers() -> dict[str, Callable]:
+def makers() -> dict[str, Maker]:
     """What builds an algorithm, by name: the catalogue's classes, and functions such as FedAdam that preset one."""
-    classes: dict[str, Callable] = {card.name: card.cls for card in CATALOGUE.values() if card.cls is not None}
+    classes: dict[str, Maker] = {card.name: card.cls for card in CATALOGUE.values() if card.cls is not None}
     return classes | {make.__name__.lower(): make for make in PRESETS}
 
 
-def find_maker(name: str) -> tuple[str, Callable]:
+def find_maker(name: str) -> tuple[str, Maker]:
     """By name, forgiving case, dashes and spaces; an unknown one suggests the nearest."""
     known = makers()
     if isinstance(name, str):
@@ -51,12 +53,12 @@ def _bare(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def class_of(make: Callable) -> type[Any]:
+def class_of(make: Maker) -> type[Algorithm]:
     """The class of what it makes."""
     return make if isinstance(make, type) else inspect.signature(make, eval_str=True).return_annotation
 
 
-def parameters(make: Callable) -> dict[str, dataclasses.Field]:
+def parameters(make: Maker) -> dict[str, dataclasses.Field]:
     """The hyper-parameters of an algorithm, by name. What a preset fixes is not among them."""
     fields = {f.name: f for f in dataclasses.fields(class_of(make))}
     if isinstance(make, type):

@@ -1,29 +1,41 @@
 """FedAvg, or local SGD: several local steps, then the mean. Lecture 000, (57)-(59), (72); lecture 004, (2)-(6)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fedpoint.algorithms.references import LI_CONVERGENCE, MCMAHAN
 from fedpoint.closed import linear
-from fedpoint.closed.lms import covered, lms_floor, lms_floor_small_step
-from fedpoint.core.agent import descend
+from fedpoint.closed.lms import lms_floor, lms_floor_small_step, where_covered
+from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Algorithm, Card, counts, positive
-from fedpoint.core.steps import at, most_steps
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.steps import LocalSteps, Step, at, most_steps
+from fedpoint.core.types import Form, Message, Model, Number, Optimiser, State
 from fedpoint.core.vector import unwrap, wrap
+from fedpoint.problems.base import Problem
+from fedpoint.timing.participation import Who
+
+if TYPE_CHECKING:
+    from fedpoint.algorithms.fedopt import FedOpt
 
 
-def local_descent(self, w, agent, rate):
+def local_descent(self: FedAvg | FedOpt, w: Model, agent: Agent, rate: Callable[[Number, Number], Number]) -> Model:
     """E_k steps y <- y - rate(e, E_k) g_k(y; z_e) from w; with an optax transformation of the gradients where given."""
     steps = agent.steps(self.local_steps)
-    if self.optimiser is None:
+    optimiser = self.optimiser
+    if optimiser is None:
         return descend(agent, w, steps, lambda y, e: y - rate(e, steps) * agent.field(y, e))
 
-    def advance(state, e):
+    def advance(state: tuple[Model, State], e: Number) -> tuple[Model, State]:
         y, memory = state
-        update, memory = self.optimiser.update(unwrap(agent.field(y, e)), memory, unwrap(y))
+        update, memory = optimiser.update(unwrap(agent.field(y, e)), memory, unwrap(y))
         return y - rate(e, steps) * wrap(update), memory
 
-    return descend(agent, (w, self.optimiser.init(unwrap(w))), steps, advance)[0]
+    return descend(agent, (w, optimiser.init(unwrap(w))), steps, advance)[0]
 
 
 class FedAvg(Algorithm):
@@ -65,60 +77,60 @@ class FedAvg(Algorithm):
     )
     exact_moments = True
 
-    step: Any = positive(per_agent=True, scheduled=True)
-    local_steps: Any = counts()
+    step: Step = positive(per_agent=True, scheduled=True)
+    local_steps: LocalSteps = counts()
     normalise: bool = False
-    optimiser: Any = None
+    optimiser: Optimiser | None = None
 
-    def adaptive(self):
+    def adaptive(self) -> bool:
         return self.optimiser is not None
 
-    def alike(self):
+    def alike(self) -> bool:
         return self.optimiser is None
 
-    def work_of_a_step(self):
+    def work_of_a_step(self) -> float | np.ndarray:
         return most_steps(self.local_steps).astype(float) if self.normalise else 1.0
 
-    def init(self, w):
+    def init(self, w: Model) -> tuple[State, State]:
         return w, ()
 
-    def base(self, w):
+    def base(self, w: Model) -> Model:
         return w
 
-    def local(self, w, memory, agent):
-        def rate(e, steps):
+    def local(self, w: Model, memory: State, agent: Agent) -> tuple[Message, State]:
+        def rate(e: Number, steps: Number) -> Number:
             step = at(self.step, agent.round * steps + e)
             return step / steps if self.normalise else step
 
         return local_descent(self, w, agent, rate) - w, memory
 
-    def combine(self, w, inbox):
+    def combine(self, w: Model, inbox: Inbox) -> Model:
         return w + inbox.mean
 
-    def forms(self) -> Mapping[str, Callable]:
+    def forms(self) -> Mapping[str, Form]:
         return FORMS
 
 
 # What theory says, in closed form: on problems whose fields are affine, for constant steps and plain local descent.
 
 
-def expected_round(algorithm, problem, normalise: bool) -> linear.Round | None:
+def expected_round(algorithm: FedAvg, problem: Problem, normalise: bool) -> linear.Round | None:
     """The expected round of local descent and averaging; None for other fields, schedules and local optimisers."""
     setting = linear.local(algorithm, problem)
-    if not problem.linear or setting is None or getattr(algorithm, "optimiser", None) is not None:
+    if setting is None or algorithm.optimiser is not None or (fields := problem.linear_fields()) is None:
         return None
-    return linear.averaged(problem, linear.descent(problem.linear_fields()[0], setting, normalise))
+    return linear.averaged(problem, linear.descent(fields[0], setting, normalise))
 
 
-def one_gradient_step(algorithm, problem) -> bool:
+def one_gradient_step(algorithm: FedAvg, problem: Problem) -> bool:
     """Whether a round is a step of gradient descent on the aggregate: E = 1 and one step for all."""
     setting = linear.local(algorithm, problem)
-    if setting is None or setting.counts is None or getattr(algorithm, "optimiser", None) is not None:
+    if setting is None or setting.counts is None or algorithm.optimiser is not None:
         return False
     return bool((setting.counts == 1).all()) and linear.common(setting.step) is not None
 
 
-def fixed_point(algorithm, problem):
+def fixed_point(algorithm: FedAvg, problem: Problem) -> np.ndarray | None:
     r"""Lecture 004, (6): $[\sum_k p_k P_k H_k]^{-1} \sum_k p_k P_k A_k^\top b_k$,
     $P_k = s_k \sum_{e<E_k} (I - s_k H_k)^e$, with $s_k = \mu/E_k$ when normalised.
 
@@ -130,12 +142,12 @@ def fixed_point(algorithm, problem):
     return None if round is None else round.fixed_point()
 
 
-def bias(algorithm, problem):
+def bias(algorithm: FedAvg, problem: Problem) -> np.ndarray | None:
     """The fixed point minus w*: what local steps of different agents cost, lecture 004 after (6)."""
     return linear.away(fixed_point(algorithm, problem), problem)
 
 
-def bias_small_step(algorithm, problem):
+def bias_small_step(algorithm: FedAvg, problem: Problem) -> np.ndarray | None:
     r"""The bias to first order in the step: for a common s and E,
     $\frac{s(E-1)}{2} \bar H^{-1} \sum_k p_k (H_k - \bar H)\, g_k(w^\star)$ (lecture 001's, on least squares).
 
@@ -147,37 +159,37 @@ def bias_small_step(algorithm, problem):
     return linear.away(linear.first_order(problem, setting, algorithm.normalise), problem)
 
 
-def rate(algorithm, problem):
+def rate(algorithm: FedAvg, problem: Problem) -> float | None:
     r"""The factor of the mean per round: the spectral radius of $\sum_k p_k (I - s_k H_k)^{E_k}$ (lecture 004's B)."""
     round = expected_round(algorithm, problem, algorithm.normalise)
     return None if round is None else round.rate()
 
 
-def floor(algorithm, problem, participation=None):
+def floor(algorithm: FedAvg, problem: Problem, participation: Who = None) -> float | None:
     """Where E|w - w*|^2 settles on streaming linear regression: `theory.lms_floor`, exact; inf when it grows.
 
     For p = 1/K, isotropic regressors of one variance, one step and E for all, and `Everyone`, `Uniform` or `ByWeight`.
     """
-    setting = lms_setting(algorithm, problem, participation, algorithm.normalise)
-    return None if setting is None else lms_floor(problem, **setting)
+    return lms(lms_floor, algorithm, problem, participation)
 
 
-def floor_small_step(algorithm, problem, participation=None):
+def floor_small_step(algorithm: FedAvg, problem: Problem, participation: Who = None) -> float | None:
     """The floor to first order in the step: `theory.lms.lms_floor_small_step`."""
-    setting = lms_setting(algorithm, problem, participation, algorithm.normalise)
-    return None if setting is None else lms_floor_small_step(problem, **setting)
+    return lms(lms_floor_small_step, algorithm, problem, participation)
 
 
-def lms_setting(algorithm, problem, participation, normalise: bool):
-    """What the exact recursion of federated LMS needs, where it holds."""
+def lms(form: Callable[..., float], algorithm: FedAvg, problem: Problem, participation: Who) -> float | None:
+    """A form of the exact recursion of federated LMS, where it holds."""
     setting = linear.local(algorithm, problem)
-    if setting is None or setting.counts is None or getattr(algorithm, "optimiser", None) is not None:
+    if setting is None or setting.counts is None or algorithm.optimiser is not None:
         return None
     step, steps = linear.common(setting.step), linear.common(setting.counts)
-    return None if step is None or steps is None else covered(problem, step, steps, participation, normalise)
+    if step is None or steps is None:
+        return None
+    return where_covered(form, problem, step, int(steps), participation, algorithm.normalise)
 
 
-def stability(algorithm, problem):
+def stability(algorithm: FedAvg, problem: Problem) -> float | None:
     r"""The step below which exact fields converge: $\min_k 2/\lambda_{\max}(H_k)$, times $E_k$ when normalised.
 
     Sharp for E = 1, where it is $2/\lambda_{\max}(\sum_k p_k H_k)$, and for equal agents; otherwise sufficient: some
@@ -189,7 +201,7 @@ def stability(algorithm, problem):
     return None if each is None else float(each.min())
 
 
-def stability_by_agent(algorithm, problem):
+def stability_by_agent(algorithm: FedAvg, problem: Problem) -> np.ndarray | None:
     r"""(K,): the step at which an agent's own steps begin to grow, $2/\lambda_{\max}(H_k)$, or $E_k$ times that."""
     setting = linear.local(algorithm, problem)
     if expected_round(algorithm, problem, algorithm.normalise) is None or not problem.convex or setting is None:
@@ -199,7 +211,7 @@ def stability_by_agent(algorithm, problem):
     return linear.limits(problem) * (setting.counts if algorithm.normalise else 1.0)
 
 
-FORMS = {
+FORMS: Mapping[str, Form] = {
     "fixed_point": fixed_point,
     "bias": bias,
     "bias_small_step": bias_small_step,

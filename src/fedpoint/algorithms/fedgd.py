@@ -1,19 +1,27 @@
 """FedGD and FedSGD: gradient steps on GTVMin, by messages between neighbours. Lecture 003."""
 
-from typing import Any, NamedTuple, cast
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from fedpoint.algorithms.references import SARCHESHMEH
-from fedpoint.core.agent import descend
+from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.steps import at
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.steps import LocalSteps, Step, at
+from fedpoint.core.types import Message, Model, Number, State
+from fedpoint.problems.base import Problem
+
+if TYPE_CHECKING:
+    from fedpoint.graphs.network import Network
 
 
 class Near(NamedTuple):
     """What a node's hub holds: sum_j A_ij w_j over its neighbours, and sum_j A_ij."""
 
-    total: Any
-    mass: Any
+    total: Model
+    mass: Number
 
 
 class OnNetwork(Algorithm):
@@ -21,40 +29,41 @@ class OnNetwork(Algorithm):
 
     at_agents = True
 
-    coupling = cast(Any, 0.0)  # a field of each of them
+    coupling = 0.0  # a field of each of them
 
-    def init(self, w):
+    def init(self, w: Model) -> tuple[State, State]:
         return Near(w * 0.0, 0.0), w
 
-    def hello(self, w):
+    def hello(self, w: Model) -> Message:
         return w
 
-    def combine(self, near, inbox):
+    def combine(self, near: Near, inbox: Inbox) -> Near:
         return Near(inbox.total, inbox.mass)
 
-    def read(self, near, w):
+    def read(self, near: Near, w: Model) -> Model:
         return w
 
-    def advice(self, problem, network, exact):
+    def advice(self, problem: Problem, network: Network | None, exact: bool) -> str:
         """A step that the coupling allows; a minimiser for nodes without an edge."""
+        placed = cast("Network", network)  # without one it is refused
         if self.step is None:
-            alone = ", ".join(network.isolated[:5])
+            alone = ", ".join(placed.isolated[:5])
             return f"; a node without any edge ({alone}) needs a loss with one minimiser." if alone else "."
         try:
-            limit = network.step_limit(problem, self.coupling)
+            limit = placed.step_limit(problem, self.coupling)
         except FedpointError:
             return ". Take a smaller step."
         return f"; with exact fields and all in step the largest stable step here is {limit:.4g}. Take a smaller step."
 
-    def aim(self, problem, network):
+    def aim(self, problem: Problem, network: Network | None) -> Model | None:
         """GTVMin's solution for this coupling; None where it is not unique or cannot be known."""
         try:
-            return network.minimum(problem, self.coupling)
+            return cast("Network", network).minimum(problem, self.coupling)
         except FedpointError:
             return None
 
 
-def coupled_step(self, w, near, gradient, rate):
+def coupled_step(self: OnNetwork, w: Model, near: Near, gradient: Model, rate: Number) -> Model:
     """One gradient step on L_i(w) + alpha sum_j A_ij |w - w_j|^2."""
     return w - rate * (gradient + 2 * self.coupling * (near.mass * w - near.total))
 
@@ -91,10 +100,10 @@ class FedGD(OnNetwork):
 
     full = True
 
-    step: Any = positive(per_agent=True, scheduled=True)
+    step: Step = positive(per_agent=True, scheduled=True)
     coupling: float = nonnegative(default=1.0)
 
-    def local(self, near, w, agent):
+    def local(self, near: Near, w: Model, agent: Agent) -> tuple[Message, Model]:
         new = coupled_step(self, w, near, agent.field(w), at(self.step, agent.round))
         return new, new
 
@@ -130,14 +139,14 @@ class FedSGD(OnNetwork):
     )
     exact_moments = True
 
-    step: Any = positive(per_agent=True, scheduled=True)
+    step: Step = positive(per_agent=True, scheduled=True)
     coupling: float = nonnegative(default=1.0)
-    local_steps: Any = counts()
+    local_steps: LocalSteps = counts()
 
-    def local(self, near, w, agent):
+    def local(self, near: Near, w: Model, agent: Agent) -> tuple[Message, Model]:
         steps = agent.steps(self.local_steps)
 
-        def advance(y, e):
+        def advance(y: Model, e: Number) -> Model:
             return coupled_step(self, y, near, agent.field(y, e), at(self.step, agent.round * steps + e))
 
         new = descend(agent, w, steps, advance)

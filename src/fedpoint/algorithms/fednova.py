@@ -1,13 +1,21 @@
 """FedNova: local changes normalised by the agent's own length before they are averaged. Lecture 002."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
 
 from fedpoint.algorithms.general_rule import Normalised, accumulate, expected_round, mean_length
 from fedpoint.algorithms.references import WANG_NOVA
 from fedpoint.closed import linear
+from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
-from fedpoint.core.steps import at
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.steps import LocalSteps, Step, at
+from fedpoint.core.types import Form, Message, Model, State
+from fedpoint.problems.base import Problem
+from fedpoint.timing.participation import Who
 
 
 class FedNova(Algorithm):
@@ -48,36 +56,36 @@ class FedNova(Algorithm):
     )
     exact_moments = True
 
-    step: Any = positive(per_agent=True, scheduled=True)
-    local_steps: Any = counts()
+    step: Step = positive(per_agent=True, scheduled=True)
+    local_steps: LocalSteps = counts()
     momentum: float = nonnegative(default=0.0, below=1.0)
     pull: float = nonnegative(default=0.0)
     decay: float = positive(default=1.0)
     effective: float | None = positive(default=None)
 
-    def alike(self):
+    def alike(self) -> bool:
         return self.decay == 1.0
 
-    def init(self, w):
+    def init(self, w: Model) -> tuple[State, State]:
         return w, ()
 
-    def local(self, w, memory, agent):
+    def local(self, w: Model, memory: State, agent: Agent) -> tuple[Message, State]:
         direction, length = accumulate(self, w, agent)
         step = at(self.step, agent.round * agent.steps(self.local_steps))
         return Normalised(direction * step, length), memory
 
-    def combine(self, w, inbox):
+    def combine(self, w: Model, inbox: Inbox) -> Model:
         effective = mean_length(inbox) if self.effective is None else self.effective
         return w - effective * inbox.mean.direction
 
-    def forms(self) -> Mapping[str, Callable]:
+    def forms(self) -> Mapping[str, Form]:
         return {"fixed_point": fixed_point, "bias": bias, "rate": rate}
 
 
 # What theory says, in closed form: on problems whose fields are affine, for constant steps.
 
 
-def fixed_point(algorithm, problem, participation=None):
+def fixed_point(algorithm: FedNova, problem: Problem, participation: Who = None) -> np.ndarray | None:
     r"""$[\sum_k p_k M_k H_k / |a_k|_1]^{-1} \sum_k p_k M_k A_k^\top b_k / |a_k|_1$, $M_k g_k(w)$ the local change; for
     plain steps $M_k = \eta \sum_{e<\tau_k} (I - \eta H_k)^e$ and $|a_k|_1 = \tau_k$.
 
@@ -88,12 +96,12 @@ def fixed_point(algorithm, problem, participation=None):
     return None if round is None else round.fixed_point()
 
 
-def bias(algorithm, problem, participation=None):
+def bias(algorithm: FedNova, problem: Problem, participation: Who = None) -> np.ndarray | None:
     """The fixed point minus w*."""
     return linear.away(fixed_point(algorithm, problem, participation), problem)
 
 
-def rate(algorithm, problem, participation=None):
+def rate(algorithm: FedNova, problem: Problem, participation: Who = None) -> float | None:
     r"""The mean's factor per round: the spectral radius of $I - \tau_{\text{eff}} \sum_k p_k M_k H_k / |a_k|_1$."""
     round = expected_round(algorithm, problem, participation, "fednova")
     return None if round is None else round.rate()

@@ -1,7 +1,9 @@
 """Server optimisers: the mean change is treated as a gradient by any optax optimiser at the hub."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +13,16 @@ from fedpoint.algorithms import fedavg
 from fedpoint.algorithms.fedavg import local_descent
 from fedpoint.algorithms.references import HSU, REDDI
 from fedpoint.closed import linear
+from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
 from fedpoint.core.errors import FedpointError, nearest
-from fedpoint.core.steps import at
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.random import Row
+from fedpoint.core.steps import LocalSteps, Step, at
+from fedpoint.core.types import Form, Message, Model, Optimiser, State, Tree
 from fedpoint.core.vector import unwrap, wrap
+from fedpoint.problems.base import Problem
+from fedpoint.timing.participation import Who
 
 SERVERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 
@@ -22,8 +30,8 @@ SERVERS = ("sgd", "momentum", "adam", "yogi", "adagrad")
 class Optimised(NamedTuple):
     """A model and the server optimiser's state."""
 
-    w: Any
-    state: Any
+    w: Model
+    state: State
 
 
 class FedOpt(Algorithm):
@@ -61,20 +69,20 @@ class FedOpt(Algorithm):
     )
     exact_moments = True
 
-    step: Any = positive(per_agent=True, scheduled=True)
-    local_steps: Any = counts()
-    server: Any = "sgd"
+    step: Step = positive(per_agent=True, scheduled=True)
+    local_steps: LocalSteps = counts()
+    server: str | Optimiser = "sgd"
     server_step: float = positive(default=1.0)
     momentum: float = nonnegative(default=0.9, below=1.0)
     second: float = nonnegative(default=0.99, below=1.0)
     adaptivity: float = positive(default=1e-3)
-    optimiser: Any = None
+    optimiser: Optimiser | None = None
 
-    def check(self):
+    def check(self) -> None:
         if isinstance(self.server, str) and self.server not in SERVERS:
             raise FedpointError(f"FedOpt: unknown server {self.server!r}: {nearest(self.server, SERVERS)}")
 
-    def _server(self):
+    def _server(self) -> Optimiser:
         import optax  # here, because importing it takes longer than importing fedpoint
 
         rate, tau = self.server_step, self.adaptivity
@@ -88,62 +96,82 @@ class FedOpt(Algorithm):
             "adagrad": lambda: optax.GradientTransformation(*_adagrad(rate, tau)),
         }[self.server]()
 
-    def adaptive(self):
+    def adaptive(self) -> bool:
         return self.optimiser is not None or self.server not in ("sgd", "momentum")
 
-    def alike(self):
+    def alike(self) -> bool:
         return self.optimiser is None
 
-    def init(self, w):
+    def init(self, w: Model) -> tuple[State, State]:
         return Optimised(w, self._server().init(unwrap(w))), ()
 
-    def say(self, hub, row):
+    def say(self, hub: Optimised, row: Row) -> Model:
         return hub.w
 
-    def local(self, w, memory, agent):
+    def local(self, w: Model, memory: State, agent: Agent) -> tuple[Message, State]:
         return local_descent(self, w, agent, lambda e, steps: at(self.step, agent.round * steps + e)) - w, memory
 
-    def combine(self, hub, inbox):
+    def combine(self, hub: Optimised, inbox: Inbox) -> Optimised:
         gradient = unwrap(-inbox.mean)
         update, state = self._server().update(gradient, hub.state, unwrap(hub.w))
         return Optimised(hub.w + wrap(update), state)
 
-    def read(self, hub, memory):
+    def read(self, hub: Optimised, memory: State) -> Model:
         return hub.w
 
-    def forms(self) -> Mapping[str, Callable]:
+    def forms(self) -> Mapping[str, Form]:
         return {"fixed_point": fixed_point, "bias": bias, "rate": rate, "floor": floor}
 
 
-def _adagrad(rate, tau):
+def _adagrad(rate: float, tau: float) -> tuple[Callable[[Tree], State], Callable[..., tuple[Tree, State]]]:
     """v <- v + g^2 from tau^2 on, then -rate g / (sqrt(v) + tau): optax's Adagrad adds its eps under the root."""
 
-    def init(model):
+    def init(model: Tree) -> State:
         return jax.tree.map(lambda a: jnp.full_like(a, tau**2), model)
 
-    def update(gradient, v, model=None):
+    def update(gradient: Tree, v: State, model: Tree = None) -> tuple[Tree, State]:
         v = jax.tree.map(lambda g, s: s + g * g, gradient, v)
         return jax.tree.map(lambda g, s: -rate * g / (jnp.sqrt(s) + tau), gradient, v), v
 
     return init, update
 
 
-def FedAvgM(step, local_steps=1, server_step=1.0, momentum=0.9, **rest) -> FedOpt:
+class Rest(TypedDict, total=False):
+    """The other arguments of `FedOpt`."""
+
+    second: float
+    adaptivity: float
+    optimiser: Optimiser | None
+
+
+class RestAndMomentum(Rest, total=False):
+    momentum: float
+
+
+def FedAvgM(
+    step: Step, local_steps: LocalSteps = 1, server_step: float = 1.0, momentum: float = 0.9, **rest: Unpack[Rest]
+) -> FedOpt:
     """FedAvg with momentum at the server (Hsu et al., 2019)."""
     return FedOpt(step, local_steps, "momentum", server_step, momentum=momentum, **rest)
 
 
-def FedAdam(step, local_steps=1, server_step=0.1, **rest) -> FedOpt:
+def FedAdam(
+    step: Step, local_steps: LocalSteps = 1, server_step: float = 0.1, **rest: Unpack[RestAndMomentum]
+) -> FedOpt:
     """FedOpt with Adam at the server (Reddi et al., 2021)."""
     return FedOpt(step, local_steps, "adam", server_step, **rest)
 
 
-def FedYogi(step, local_steps=1, server_step=0.1, **rest) -> FedOpt:
+def FedYogi(
+    step: Step, local_steps: LocalSteps = 1, server_step: float = 0.1, **rest: Unpack[RestAndMomentum]
+) -> FedOpt:
     """FedOpt with Yogi at the server (Reddi et al., 2021)."""
     return FedOpt(step, local_steps, "yogi", server_step, **rest)
 
 
-def FedAdagrad(step, local_steps=1, server_step=0.1, **rest) -> FedOpt:
+def FedAdagrad(
+    step: Step, local_steps: LocalSteps = 1, server_step: float = 0.1, **rest: Unpack[RestAndMomentum]
+) -> FedOpt:
     """FedOpt with Adagrad at the server (Reddi et al., 2021)."""
     return FedOpt(step, local_steps, "adagrad", server_step, **rest)
 
@@ -151,14 +179,14 @@ def FedAdagrad(step, local_steps=1, server_step=0.1, **rest) -> FedOpt:
 # What theory says, in closed form: a server that stands still only where the mean change vanishes ends as FedAvg does.
 
 
-def plain(algorithm):
+def plain(algorithm: FedOpt) -> fedavg.FedAvg | None:
     """FedAvg with the same local steps; None where the server is the user's own, and may end elsewhere."""
     if not isinstance(algorithm.server, str):
         return None
     return fedavg.FedAvg(algorithm.step, algorithm.local_steps, normalise=False, optimiser=algorithm.optimiser)
 
 
-def fixed_point(algorithm, problem, participation=None):
+def fixed_point(algorithm: FedOpt, problem: Problem, participation: Who = None) -> np.ndarray | None:
     """FedAvg's, for the servers by name: each moves unless the mean change is zero.
 
     For everyone; under sampling only for "sgd" and "momentum", which are linear in the mean change.
@@ -169,12 +197,12 @@ def fixed_point(algorithm, problem, participation=None):
     return fedavg.fixed_point(same, problem)
 
 
-def bias(algorithm, problem, participation=None):
+def bias(algorithm: FedOpt, problem: Problem, participation: Who = None) -> np.ndarray | None:
     """The fixed point minus w*."""
     return linear.away(fixed_point(algorithm, problem, participation), problem)
 
 
-def rate(algorithm, problem):
+def rate(algorithm: FedOpt, problem: Problem) -> float | None:
     r"""The factor of the mean per round for "sgd" and "momentum".
 
     With $G = \sum_k p_k (I - (I - s_k H_k)^{E_k})$, of eigenvalues $\lambda$, server step $\eta$ and momentum $m$: the
@@ -190,7 +218,7 @@ def rate(algorithm, problem):
     return float(max(np.abs(middle + root).max(), np.abs(middle - root).max()) / 2)
 
 
-def floor(algorithm, problem, participation=None):
+def floor(algorithm: FedOpt, problem: Problem, participation: Who = None) -> float | None:
     """FedAvg's, when the server is "sgd" with step 1: then it is FedAvg."""
     same = plain(algorithm)
     if same is None or algorithm.server != "sgd" or algorithm.server_step != 1:

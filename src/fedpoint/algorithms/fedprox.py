@@ -1,16 +1,20 @@
 """FedProx: local steps held back by a proximal term, or the proximal problem solved exactly. Lecture 003."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
 from fedpoint.algorithms.references import LI_PROX
 from fedpoint.closed import linear
-from fedpoint.core.agent import descend
+from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.steps import at
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.steps import LocalSteps, Step, at
+from fedpoint.core.types import Form, Message, Model, Number, State
+from fedpoint.problems.base import Problem
 
 
 class FedProx(Algorithm):
@@ -46,12 +50,12 @@ class FedProx(Algorithm):
     )
     exact_moments = True
 
-    step: Any = positive(default=None, per_agent=True, scheduled=True)
-    local_steps: Any = counts()
+    step: Step | None = positive(default=None, per_agent=True, scheduled=True)
+    local_steps: LocalSteps = counts()
     pull: float = nonnegative(default=0.1)
     exact: bool = False
 
-    def check(self):
+    def check(self) -> None:
         if self.step is None and not self.exact:
             raise FedpointError("FedProx: give step=, or exact=True")
         if self.exact and self.pull == 0:
@@ -61,30 +65,30 @@ class FedProx(Algorithm):
     def proximal(self) -> bool:  # type: ignore[override]
         return self.exact
 
-    def alike(self):
+    def alike(self) -> bool:
         return True
 
-    def init(self, w):
+    def init(self, w: Model) -> tuple[State, State]:
         return w, ()
 
-    def base(self, w):
+    def base(self, w: Model) -> Model:
         return w
 
-    def local(self, w, memory, agent):
-        if self.exact:
+    def local(self, w: Model, memory: State, agent: Agent) -> tuple[Message, State]:
+        step, steps = self.step, agent.steps(self.local_steps)
+        if step is None or self.exact:
             return agent.prox(w, self.pull / 2) - w, memory
-        steps = agent.steps(self.local_steps)
 
-        def advance(y, e):
-            rate = at(self.step, agent.round * steps + e)
+        def advance(y: Model, e: Number) -> Model:
+            rate = at(step, agent.round * steps + e)
             return y - rate * (agent.field(y, e) + self.pull * (y - w))
 
         return descend(agent, w, steps, advance) - w, memory
 
-    def combine(self, w, inbox):
+    def combine(self, w: Model, inbox: Inbox) -> Model:
         return w + inbox.mean
 
-    def forms(self) -> Mapping[str, Callable]:
+    def forms(self) -> Mapping[str, Form]:
         return {
             "fixed_point": fixed_point,
             "bias": bias,
@@ -97,18 +101,19 @@ class FedProx(Algorithm):
 # What theory says, in closed form: on problems whose fields are affine, for constant steps.
 
 
-def expected_round(algorithm, problem) -> linear.Round | None:
+def expected_round(algorithm: FedProx, problem: Problem) -> linear.Round | None:
     """Agents end at w - M_k g_k(w): M_k = (H_k + pull I)^-1 exactly, else a sum over the local steps."""
-    if not problem.linear:
+    fields = problem.linear_fields()
+    if fields is None:
         return None
-    A = problem.linear_fields()[0]
+    A = fields[0]
     if algorithm.exact:
         return linear.averaged(problem, np.linalg.inv(A + algorithm.pull * np.eye(A.shape[-1])))
     setting = linear.local(algorithm, problem)
     return None if setting is None else linear.averaged(problem, linear.descent(A, setting, pull=algorithm.pull))
 
 
-def fixed_point(algorithm, problem):
+def fixed_point(algorithm: FedProx, problem: Problem) -> np.ndarray | None:
     r"""$[\sum_k p_k M_k H_k]^{-1} \sum_k p_k M_k A_k^\top b_k$, with $M_k = (H_k + \text{pull}\,I)^{-1}$ when exact and
     $M_k = \mu \sum_{e<E_k} (I - \mu (H_k + \text{pull}\,I))^e$ by steps; any unbiased participation.
 
@@ -119,24 +124,24 @@ def fixed_point(algorithm, problem):
     return None if round is None else round.fixed_point()
 
 
-def bias(algorithm, problem):
+def bias(algorithm: FedProx, problem: Problem) -> np.ndarray | None:
     """The fixed point minus w*."""
     return linear.away(fixed_point(algorithm, problem), problem)
 
 
-def rate(algorithm, problem):
+def rate(algorithm: FedProx, problem: Problem) -> float | None:
     r"""The factor of the mean per round: the spectral radius of $I - \sum_k p_k M_k H_k$."""
     round = expected_round(algorithm, problem)
     return None if round is None else round.rate()
 
 
-def stability(algorithm, problem):
+def stability(algorithm: FedProx, problem: Problem) -> float | None:
     r"""$2/(\max_k \lambda_{\max}(H_k) + \text{pull})$: below it exact fields converge; no step is taken when exact."""
     each = stability_by_agent(algorithm, problem)
     return None if each is None else float(each.min())
 
 
-def stability_by_agent(algorithm, problem):
+def stability_by_agent(algorithm: FedProx, problem: Problem) -> np.ndarray | None:
     r"""(K,): the step at which an agent's own local steps begin to grow, $2/(\lambda_{\max}(H_k) + \text{pull})$."""
     if algorithm.exact or not (problem.linear and problem.convex) or linear.local(algorithm, problem) is None:
         return None

@@ -1,12 +1,14 @@
 """FedRelax: every node minimises its own loss, tied to its neighbours' last models. Lecture 003."""
 
-from typing import Any
+from __future__ import annotations
 
 import jax.numpy as jnp
 
-from fedpoint.algorithms.fedgd import OnNetwork
+from fedpoint.algorithms.fedgd import Near, OnNetwork
 from fedpoint.algorithms.references import SARCHESHMEH
+from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Card, nonnegative
+from fedpoint.core.types import Message, Model
 from fedpoint.core.vector import where
 
 
@@ -47,9 +49,9 @@ class FedRelax(OnNetwork):
     proximal = True
     fits_any_model = True
 
-    coupling: Any = nonnegative(default=1.0)
+    coupling: float = nonnegative(default=1.0)
 
-    def local(self, near, w, agent):
+    def local(self, near: Near, w: Model, agent: Agent) -> tuple[Message, Model]:
         alone = near.mass <= 0  # nothing ties it: it keeps to its own loss
         centre = where(alone, w, near.total / jnp.where(alone, 1.0, near.mass))
         new = agent.prox(centre, self.coupling * near.mass)

@@ -1,19 +1,28 @@
 """The general update rule: any (tau_eff, w, a). Lecture 002."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from fedpoint.algorithms.references import WANG_NOVA
 from fedpoint.closed import linear
-from fedpoint.core.agent import descend
+from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Algorithm, Card, by_agent, counts, nonnegative, positive
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.inbox import Inbox
 from fedpoint.core.record import floats
-from fedpoint.core.steps import Epochs, at, most_steps
+from fedpoint.core.steps import Epochs, LocalSteps, Step, at, most_steps
+from fedpoint.core.types import Form, Message, Model, Number, State
 from fedpoint.core.vector import zeros
+from fedpoint.problems.base import Problem
+from fedpoint.timing.participation import Who
+
+if TYPE_CHECKING:
+    from fedpoint.algorithms.fednova import FedNova
 
 WEIGHTINGS = ("fedavg", "fednova")
 
@@ -21,16 +30,16 @@ WEIGHTINGS = ("fedavg", "fednova")
 class Normalised(NamedTuple):
     """An agent's message: its normalised direction d, scaled by w_k / p_k, and the length |a|_1 behind it."""
 
-    direction: Any
-    length: Any
+    direction: Model
+    length: Number
 
 
-def mean_length(inbox):
+def mean_length(inbox: Inbox) -> Number:
     """The mean length of those heard: equal lengths give that length, whoever answers."""
     return inbox.mean.length / inbox.weight
 
 
-def accumulate(self, w, agent):
+def accumulate(self: GeneralRule | FedNova, w: Model, agent: Agent) -> tuple[Model, Number]:
     """d = sum_j a_j g(x_j) / |a|_1 and |a|_1 for the local solver's own a, in units of the first step.
 
     The solver is linear in the gradients, so |a|_1 is how far it goes when every gradient is 1: one more scalar
@@ -40,7 +49,7 @@ def accumulate(self, w, agent):
     start = agent.round * steps
     first = at(self.step, start)
 
-    def advance(state, e):
+    def advance(state: tuple, e: Number) -> tuple:
         y, buffer, reach, unit = state
         ratio = at(self.step, start + e) / first * jnp.power(self.decay, e)
         buffer = self.momentum * buffer + agent.field(y, e) + self.pull * (y - w)
@@ -52,12 +61,12 @@ def accumulate(self, w, agent):
     return (w - y) / (first * length), length
 
 
-def custom(self, w, agent):
+def custom(self: GeneralRule, w: Model, agent: Agent) -> tuple[Model, Number]:
     """d and |a|_1 for given coefficients a, along plain local steps."""
     steps = agent.steps(self.local_steps)
     a = jnp.asarray(self.coefficients)
 
-    def advance(state, e):
+    def advance(state: tuple, e: Number) -> tuple:
         y, total, length = state
         gradient = agent.field(y, e)
         rate = at(self.step, agent.round * steps + e)
@@ -102,16 +111,16 @@ class GeneralRule(Algorithm):
     )
     exact_moments = True
 
-    step: Any = positive(per_agent=True, scheduled=True)
-    local_steps: Any = counts()
-    weights: Any = by_agent(default="fedavg")
+    step: Step = positive(per_agent=True, scheduled=True)
+    local_steps: LocalSteps = counts()
+    weights: str | Number = by_agent(default="fedavg")
     effective: float | None = positive(default=None)
-    coefficients: Any = None
+    coefficients: np.ndarray | None = None
     momentum: float = nonnegative(default=0.0, below=1.0)
     pull: float = nonnegative(default=0.0)
     decay: float = positive(default=1.0)
 
-    def check(self):
+    def check(self) -> None:
         if isinstance(self.weights, str) and self.weights not in WEIGHTINGS:
             raise FedpointError(f"GeneralRule: unknown weights {self.weights!r}: {nearest(self.weights, WEIGHTINGS)}")
         if not isinstance(self.weights, str) and not (np.ndim(w := floats(self.weights)) <= 1 and np.isfinite(w).all()):
@@ -126,62 +135,76 @@ class GeneralRule(Algorithm):
                 most = most_steps(self.local_steps).max()
                 raise FedpointError(f"GeneralRule: {len(a)} coefficients for {most} local steps: give one a step")
 
-    def alike(self):
+    def alike(self) -> bool:
         return self.decay == 1.0 and self.coefficients is None
 
-    def init(self, w):
+    def init(self, w: Model) -> tuple[State, State]:
         return w, ()
 
-    def local(self, w, memory, agent):
+    def local(self, w: Model, memory: State, agent: Agent) -> tuple[Message, State]:
         solver = accumulate if self.coefficients is None else custom
         direction, length = solver(self, w, agent)
         step = at(self.step, agent.round * agent.steps(self.local_steps))
         if not isinstance(self.weights, str):
-            direction = direction * (self.weights / agent.share).astype(length.dtype)
+            direction = direction * jnp.asarray(self.weights / agent.share, jnp.result_type(length))
         elif self.weights == "fedavg":
             direction = direction * length
         return Normalised(direction * step, length), memory
 
-    def combine(self, w, inbox):
+    def combine(self, w: Model, inbox: Inbox) -> Model:
         length = mean_length(inbox)
         effective = length if self.effective is None else self.effective
         fedavg = isinstance(self.weights, str) and self.weights == "fedavg"
         scale = effective / length if fedavg else effective
         return w - scale * inbox.mean.direction
 
-    def forms(self) -> Mapping[str, Callable]:
+    def forms(self) -> Mapping[str, Form]:
         return {"fixed_point": fixed_point, "bias": bias, "rate": rate}
 
 
 # What theory says, in closed form: on problems whose fields are affine, for constant steps.
 
 
-def solver(algorithm, A, setting):
-    """M_k (K, d, d) and |a_k|_1 (K,) of the local solver: it accumulates sum_j a_kj g(x_kj) = M_k g_k(w) / step."""
-    eye, s = np.eye(A.shape[-1]), setting.step[:, None, None]
-    moved, buffer, reach, unit = np.zeros_like(A), np.zeros_like(A), np.zeros(len(A)), np.zeros(len(A))
-    power = np.broadcast_to(eye, A.shape)
-    for e in range(setting.counts.max()):
-        works = setting.counts > e
-        if algorithm.coefficients is not None:
-            a = float(np.asarray(algorithm.coefficients)[e])
-            moved, reach = moved + (works * a)[:, None, None] * s * power, reach + works * a
-            power = power - s * A @ power
-            continue
-        ratio = algorithm.decay**e
-        buffer = algorithm.momentum * buffer + eye - A @ moved - algorithm.pull * moved
-        unit = algorithm.momentum * unit + 1.0 - setting.step * algorithm.pull * reach
-        moved, reach = moved + (works * ratio)[:, None, None] * s * buffer, reach + works * ratio * unit
-    return moved, reach
+class Solver(NamedTuple):
+    """The local solver's numbers."""
+
+    momentum: float
+    pull: float
+    decay: float
+    coefficients: np.ndarray | None = None
+
+    def moved(self, A: np.ndarray, step: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """M_k (K, d, d) and |a_k|_1 (K,): it accumulates sum_j a_kj g(x_kj) = M_k g_k(w) / step."""
+        eye, s = np.eye(A.shape[-1]), step[:, None, None]
+        moved, buffer, reach, unit = np.zeros_like(A), np.zeros_like(A), np.zeros(len(A)), np.zeros(len(A))
+        power = np.broadcast_to(eye, A.shape)
+        for e in range(counts.max()):
+            works = counts > e
+            if self.coefficients is not None:
+                a = float(np.asarray(self.coefficients)[e])
+                moved, reach = moved + (works * a)[:, None, None] * s * power, reach + works * a
+                power = power - s * A @ power
+                continue
+            ratio = self.decay**e
+            buffer = self.momentum * buffer + eye - A @ moved - self.pull * moved
+            unit = self.momentum * unit + 1.0 - step * self.pull * reach
+            moved, reach = moved + (works * ratio)[:, None, None] * s * buffer, reach + works * ratio * unit
+        return moved, reach
 
 
-def expected_round(algorithm, problem, participation=None, weights=None) -> linear.Round | None:
+def expected_round(
+    algorithm: GeneralRule | FedNova,
+    problem: Problem,
+    participation: Who,
+    weights: str | Number,
+    coefficients: np.ndarray | None = None,
+) -> linear.Round | None:
     """None also where the length tau_eff of a round depends on who answers: its mean is then not that of everyone."""
     setting = linear.local(algorithm, problem)
-    if not problem.linear or setting is None or setting.counts is None:
+    if setting is None or setting.counts is None or (fields := problem.linear_fields()) is None:
         return None
-    weights = algorithm.weights if weights is None else weights
-    M, length = solver(_Solver.of(algorithm), problem.linear_fields()[0], setting)
+    solver = Solver(algorithm.momentum, algorithm.pull, algorithm.decay, coefficients)
+    M, length = solver.moved(fields[0], setting.step, setting.counts)
     mean = problem.weights @ length
     effective = mean if algorithm.effective is None else algorithm.effective
     fedavg = isinstance(weights, str) and weights == "fedavg"
@@ -194,36 +217,26 @@ def expected_round(algorithm, problem, participation=None, weights=None) -> line
     return linear.averaged(problem, scale[:, None, None] * M)
 
 
-class _Solver(NamedTuple):
-    """The local solver's numbers; FedNova has no coefficients of its own."""
-
-    momentum: float
-    pull: float
-    decay: float
-    coefficients: Any
-
-    @classmethod
-    def of(cls, algorithm):
-        given = getattr(algorithm, "coefficients", None)
-        return cls(algorithm.momentum, algorithm.pull, algorithm.decay, given)
+def _round(algorithm: GeneralRule, problem: Problem, participation: Who) -> linear.Round | None:
+    return expected_round(algorithm, problem, participation, algorithm.weights, algorithm.coefficients)
 
 
-def fixed_point(algorithm, problem, participation=None):
+def fixed_point(algorithm: GeneralRule, problem: Problem, participation: Who = None) -> np.ndarray | None:
     r"""$[\sum_k w_k M_k H_k / |a_k|_1]^{-1} \sum_k w_k M_k A_k^\top b_k / |a_k|_1$, where the local solver accumulates
     $\eta \sum_j a_{kj} g_k(x_{kj}) = M_k g_k(w)$; it does not depend on $\tau_{\text{eff}}$.
 
     For everyone; for another unbiased participation where $\tau_{\text{eff}}$ does not depend on who answers.
     """
-    round = expected_round(algorithm, problem, participation)
+    round = _round(algorithm, problem, participation)
     return None if round is None else round.fixed_point()
 
 
-def bias(algorithm, problem, participation=None):
+def bias(algorithm: GeneralRule, problem: Problem, participation: Who = None) -> np.ndarray | None:
     """The fixed point minus w*."""
     return linear.away(fixed_point(algorithm, problem, participation), problem)
 
 
-def rate(algorithm, problem, participation=None):
+def rate(algorithm: GeneralRule, problem: Problem, participation: Who = None) -> float | None:
     r"""The mean's factor per round: the spectral radius of $I - \tau_{\text{eff}} \sum_k w_k M_k H_k / |a_k|_1$."""
-    round = expected_round(algorithm, problem, participation)
+    round = _round(algorithm, problem, participation)
     return None if round is None else round.rate()

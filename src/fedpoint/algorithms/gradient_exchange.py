@@ -1,15 +1,23 @@
 """Gradient exchange: agents send fields, the hub takes the step. Lecture 000, (13)-(14), (33)-(34)."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Mapping
 
 import jax.numpy as jnp
+import numpy as np
 
 from fedpoint.algorithms.references import RIZK
 from fedpoint.closed import linear
-from fedpoint.closed.lms import covered, lms_floor, lms_floor_small_step
+from fedpoint.closed.lms import lms_floor, lms_floor_small_step, where_covered
+from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm, Card, positive
-from fedpoint.core.steps import at
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.random import Row
+from fedpoint.core.steps import Step, at
+from fedpoint.core.types import Form, Message, Model, State
+from fedpoint.problems.base import Problem
+from fedpoint.timing.participation import Who
 
 
 class GradientExchange(Algorithm):
@@ -41,70 +49,68 @@ class GradientExchange(Algorithm):
     )
     exact_moments = True
 
-    step: Any = positive(scheduled=True)
+    step: Step = positive(scheduled=True)
 
-    def init(self, w):
+    def init(self, w: Model) -> tuple[State, State]:
         return (w, jnp.int32(0)), ()
 
-    def say(self, hub, row):
+    def say(self, hub: State, row: Row) -> Model:
         return hub[0]
 
-    def local(self, w, memory, agent):
+    def local(self, w: Model, memory: State, agent: Agent) -> tuple[Message, State]:
         return agent.field(w), memory
 
-    def combine(self, hub, inbox):
+    def combine(self, hub: State, inbox: Inbox) -> State:
         w, round = hub
         return w - at(self.step, round) * inbox.mean, round + 1
 
-    def read(self, hub, memory):
+    def read(self, hub: State, memory: State) -> Model:
         return hub[0]
 
-    def forms(self) -> Mapping[str, Callable]:
+    def forms(self) -> Mapping[str, Form]:
         return FORMS
 
 
 # What theory says, in closed form.
 
 
-def fixed_point(algorithm, problem):
+def fixed_point(algorithm: Algorithm, problem: Problem) -> np.ndarray | None:
     """w*, on every problem, for every step and unbiased participation: lecture 000, (19)."""
     return linear.solution(problem)
 
 
-def bias(algorithm, problem):
+def bias(algorithm: Algorithm, problem: Problem) -> np.ndarray | None:
     """None to speak of: the fixed point is w*."""
     return linear.away(fixed_point(algorithm, problem), problem)
 
 
-def rate(algorithm, problem):
+def rate(algorithm: Algorithm, problem: Problem) -> float | None:
     r"""The factor of the mean per round where fields are affine: the spectral radius of $I - \mu \sum_k p_k H_k$."""
     setting = linear.local(algorithm, problem)
-    if not problem.linear or setting is None:
+    if setting is None or (fields := problem.linear_fields()) is None:
         return None
-    return linear.averaged(problem, linear.descent(problem.linear_fields()[0], setting)).rate()
+    return linear.averaged(problem, linear.descent(fields[0], setting)).rate()
 
 
-def floor(algorithm, problem, participation=None):
+def floor(algorithm: Algorithm, problem: Problem, participation: Who = None) -> float | None:
     r"""Where E|w - w*|^2 settles on streaming linear regression, exactly, for p = 1/K and isotropic regressors:
     $(\mu/L)[M\sigma_v^2 + \sigma_h^2 D(M+1+c)] / (2 - \mu\sigma_h^2(1 + (M+1)/L))$, c = (K - L)/(K - 1), for L of K
     agents; see `theory.lms_floor`, also for draws with replacement.
     """
-    setting = covered(problem, algorithm.step, 1, participation)
-    return None if setting is None else lms_floor(problem, **setting)
+    return where_covered(lms_floor, problem, algorithm.step, 1, participation, normalise=False)
 
 
-def floor_small_step(algorithm, problem, participation=None):
+def floor_small_step(algorithm: Algorithm, problem: Problem, participation: Who = None) -> float | None:
     r"""The floor to first order in the step: $(\mu/2L)\,[M\sigma_v^2 + \sigma_h^2 D (M + 1 + c)]$ for L of K agents."""
-    setting = covered(problem, algorithm.step, 1, participation)
-    return None if setting is None else lms_floor_small_step(problem, **setting)
+    return where_covered(lms_floor_small_step, problem, algorithm.step, 1, participation, normalise=False)
 
 
-def stability(algorithm, problem):
+def stability(algorithm: Algorithm, problem: Problem) -> float | None:
     r"""$2/\lambda_{\max}(\sum_k p_k H_k)$: exact fields converge below this step and not above it."""
     return linear.descent_limit(problem)
 
 
-FORMS = {
+FORMS: Mapping[str, Form] = {
     "fixed_point": fixed_point,
     "bias": bias,
     "rate": rate,

@@ -1,12 +1,16 @@
 """Parameter exchange: agents take the step, the hub averages. Lecture 000, (11)-(12), (31)-(32)."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Mapping
 
 from fedpoint.algorithms import gradient_exchange
 from fedpoint.algorithms.references import RIZK
+from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm, Card, positive
-from fedpoint.core.steps import at
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.steps import Step, at
+from fedpoint.core.types import Form, Message, Model, State
 
 
 class ParameterExchange(Algorithm):
@@ -36,19 +40,19 @@ class ParameterExchange(Algorithm):
     )
     exact_moments = True
 
-    step: Any = positive(scheduled=True)
+    step: Step = positive(scheduled=True)
 
-    def init(self, w):
+    def init(self, w: Model) -> tuple[State, State]:
         return w, ()
 
-    def local(self, w, memory, agent):
+    def local(self, w: Model, memory: State, agent: Agent) -> tuple[Message, State]:
         moved = w - at(self.step, agent.round) * agent.field(w)
         return moved - w, memory
 
-    def combine(self, w, inbox):
+    def combine(self, w: Model, inbox: Inbox) -> Model:
         return w + inbox.mean
 
-    def forms(self) -> Mapping[str, Callable]:
+    def forms(self) -> Mapping[str, Form]:
         return gradient_exchange.FORMS
 
 

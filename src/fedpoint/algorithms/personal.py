@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fedpoint.core.algorithm import Algorithm, Model, State
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.types import Message, Model, State
 from fedpoint.core.vector import Vector, zeros
 from fedpoint.core.wrapped import Wrapped
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 class Own(NamedTuple):
     """What an agent remembers of the inner method, and its own parts of the model."""
 
-    memory: Any
-    parts: Any
+    memory: State
+    parts: Vector
 
 
 class Personal(Wrapped):
@@ -38,7 +39,7 @@ class Personal(Wrapped):
                 "changes of one model; use FedAvg or FedProx"
             )
 
-    def _split(self, model: Model) -> tuple[Any, Any]:
+    def _split(self, model: Model) -> tuple[Vector, Vector]:
         """The shared parts, and the others."""
         tree = model.tree if isinstance(model, Vector) else model
         if not isinstance(tree, Mapping):
@@ -56,7 +57,7 @@ class Personal(Wrapped):
         hub, memory = self.inner.init(w)
         return hub, Own(memory, self._split(w)[1])
 
-    def local(self, heard: State, memory: Own, agent: Agent) -> tuple[State, Own]:
+    def local(self, heard: State, memory: Own, agent: Agent) -> tuple[Message, Own]:
         mine = self._joined(self._split(self.inner.base(heard))[0], memory.parts)
         change, inner = self.inner.local(mine, memory.memory, agent)
         sent, kept = self._split(change)
@@ -70,7 +71,7 @@ class Personal(Wrapped):
     def settle(self, hub: State, memory: Own) -> Own:
         return Own(self.inner.settle(hub, memory.memory), memory.parts)
 
-    def acknowledge(self, memory: Own, sent: State, credited: State) -> Own:
+    def acknowledge(self, memory: Own, sent: Message, credited: Message) -> Own:
         return Own(self.inner.acknowledge(memory.memory, sent, credited), memory.parts)
 
     def sends_changes(self) -> bool:

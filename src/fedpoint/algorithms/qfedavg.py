@@ -1,23 +1,32 @@
 """q-FedAvg: agents with a larger loss weigh more. Lecture 002's outlook on fairness."""
 
+from __future__ import annotations
+
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
+from jax import Array
 
 from fedpoint.algorithms import fedavg
 from fedpoint.algorithms.references import LI_FAIR
-from fedpoint.core.agent import descend
+from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.steps import LocalSteps
+from fedpoint.core.types import Form, Message, Model, State
 from fedpoint.core.vector import square
+from fedpoint.problems.base import Problem
+from fedpoint.timing.participation import Who
 
 
 class Fair(NamedTuple):
     """F^q D, and an upper bound of the curvature along it."""
 
-    direction: Any
-    curvature: Any
+    direction: Model
+    curvature: Array
 
 
 class QFedAvg(Algorithm):
@@ -56,16 +65,16 @@ class QFedAvg(Algorithm):
     exact_moments = True
 
     q: float = nonnegative()
-    step: Any = positive()
-    local_steps: Any = counts()
+    step: float = positive()
+    local_steps: LocalSteps = counts()
 
-    def alike(self):
+    def alike(self) -> bool:
         return True
 
-    def init(self, w):
+    def init(self, w: Model) -> tuple[State, State]:
         return w, ()
 
-    def local(self, w, memory, agent):
+    def local(self, w: Model, memory: State, agent: Agent) -> tuple[Message, State]:
         loss = agent.loss(w)
         y = descend(agent, w, agent.steps(self.local_steps), lambda y, e: y - self.step * agent.field(y, e))
         direction = (w - y) / self.step
@@ -74,21 +83,21 @@ class QFedAvg(Algorithm):
         slope = jnp.where(self.q > 0, self.q * power / jnp.where(loss > 0, loss, 1.0), 0.0)
         return Fair(power * direction, slope * square(direction) + power / self.step), memory
 
-    def combine(self, w, inbox):
+    def combine(self, w: Model, inbox: Inbox) -> Model:
         return w - inbox.mean.direction * (inbox.weight / inbox.mean.curvature)
 
-    def forms(self) -> Mapping[str, Callable]:
+    def forms(self) -> Mapping[str, Form]:
         return {name: of_fedavg(form) for name, form in fedavg.FORMS.items()}
 
 
 # What theory says, in closed form: only for q = 0, where it is FedAvg whose steps are not normalised.
 
 
-def of_fedavg(form):
+def of_fedavg(form: Form) -> Form:
     """FedAvg's closed form for q = 0; None for q > 0, where none is known."""
 
     @functools.wraps(form)
-    def same(algorithm, problem, *rest):
+    def same(algorithm: QFedAvg, problem: Problem, *rest: Who) -> np.ndarray | float | None:
         if algorithm.q != 0:
             return None
         return form(fedavg.FedAvg(algorithm.step, algorithm.local_steps, normalise=False), problem, *rest)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,18 @@ import numpy as np
 
 from fedpoint.algorithms.references import MISHCHENKO
 from fedpoint.closed import linear
-from fedpoint.core.agent import descend
+from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Algorithm, Card, Outcomes, counts, positive
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.random import Row
 from fedpoint.core.record import with_leaves
+from fedpoint.core.types import Form, Message, Model, Number, State
 from fedpoint.core.vector import zeros
+from fedpoint.problems.base import Problem
 
 
-def geometric_nodes(p: float, tolerance: float = 1e-11):
+def geometric_nodes(p: float, tolerance: float = 1e-11) -> Outcomes:
     """A few values of H and weights with sum w_i x^H_i = E x^H for -1 <= x <= 1: a quadrature for Geometric(p).
 
     A round is a polynomial in powers of H of the local steps' eigenvalues, so that few of the many values of H do:
@@ -38,22 +42,22 @@ def geometric_nodes(p: float, tolerance: float = 1e-11):
         weights = p * (1 - p) ** (values - 1.0)
         weights /= weights.sum()
     some = weights > 0
-    return values[some].astype(np.int32), weights[some]
+    return Outcomes(values[some].astype(np.int32), weights[some])
 
 
-def geometric_values(p: float, tolerance: float = 1e-12):
+def geometric_values(p: float, tolerance: float = 1e-12) -> Outcomes:
     """All values of H but the rarest, of total probability `tolerance`, and their probabilities."""
     longest = 1 if p >= 1 else max(2, int(np.ceil(np.log(tolerance) / np.log1p(-p))))
     values = np.arange(1, longest + 1)
     weights = p * (1 - p) ** (values - 1.0) if p < 1 else np.ones(1)
-    return values.astype(np.int32), weights / weights.sum()
+    return Outcomes(values.astype(np.int32), weights / weights.sum())
 
 
 class Corrected(NamedTuple):
     """An agent's correction h and where its last local steps ended: h is completed by the merged model."""
 
-    h: Any
-    x: Any
+    h: Model
+    x: Model
 
 
 class Scaffnew(Algorithm):
@@ -100,57 +104,61 @@ class Scaffnew(Algorithm):
     def unbounded(self) -> bool:  # type: ignore[override]
         return self.local_steps is None
 
-    def check(self):
+    def check(self) -> None:
         if self.probability is None and self.local_steps is None:
             raise FedpointError("Scaffnew: give probability=, or a fixed local_steps=")
         if self.probability is not None and self.probability > 1:
             raise FedpointError(f"Scaffnew: probability must be at most 1, got {self.probability}")
 
-    def _probability(self):
-        return self.probability if self.local_steps is None or self.probability is not None else 1.0 / self.local_steps
+    def chance(self) -> float:
+        """p."""
+        if self.probability is not None:
+            return self.probability
+        assert self.local_steps is not None  # checked: one of them is given
+        return 1.0 / self.local_steps
 
-    def alike(self):
+    def alike(self) -> bool:
         return True
 
     def outcomes(self) -> Outcomes | None:
-        return None if self.local_steps is not None else Outcomes(*geometric_values(float(self._probability())))
+        return None if self.local_steps is not None else geometric_values(float(self.chance()))
 
     def gradient_outcomes(self) -> Outcomes | None:
-        return None if self.local_steps is not None else Outcomes(*geometric_nodes(float(self._probability())))
+        return None if self.local_steps is not None else geometric_nodes(float(self.chance()))
 
-    def given(self, value: Any) -> Scaffnew:
-        return with_leaves(self, {"local_steps": value, "probability": self._probability()})
+    def given(self, value: Number) -> Self:
+        return with_leaves(self, {"local_steps": value, "probability": self.chance()})
 
-    def init(self, w):
+    def init(self, w: Model) -> tuple[State, State]:
         return w, Corrected(zeros(w), w)
 
-    def say(self, w, row):
+    def say(self, w: Model, row: Row) -> tuple[Model, Number]:
         if self.local_steps is not None:
             return w, self.local_steps
         # Geometric on 1, 2, ... by inversion; log1p(-1) = -inf gives 1 for p = 1.
-        skip = jnp.floor(jnp.log(row.uniform()) / jnp.log1p(-self._probability()))
+        skip = jnp.floor(jnp.log(row.uniform()) / jnp.log1p(-self.chance()))
         return w, 1 + skip.astype(jnp.int32)
 
-    def settle(self, w, memory):
-        h = memory.h + (self._probability() / self.step) * (w - memory.x)
+    def settle(self, w: Model, memory: Corrected) -> Corrected:
+        h = memory.h + (self.chance() / self.step) * (w - memory.x)
         return Corrected(h, w)
 
-    def local(self, heard, memory, agent):
+    def local(self, heard: tuple[Model, Number], memory: Corrected, agent: Agent) -> tuple[Message, Corrected]:
         w, steps = heard
         h = self.settle(w, memory).h
         x = descend(agent, w, steps, lambda x, e: x - self.step * (agent.field(x, e) - h))
         return x - w, Corrected(h, x)
 
-    def acknowledge(self, memory, sent, credited):
+    def acknowledge(self, memory: Corrected, sent: Message, credited: Message) -> Corrected:
         return Corrected(memory.h, memory.x + (credited - sent))
 
-    def combine(self, w, inbox):
+    def combine(self, w: Model, inbox: Inbox) -> Model:
         return w + inbox.mean
 
-    def invariants(self, hub, memory, p):
+    def invariants(self, hub: State, memory: State, p: np.ndarray) -> dict[str, State]:
         return {"sum p_k h_k = 0": jax.tree.map(lambda h: jnp.einsum("k,rk...->r...", p, h), memory.h)}
 
-    def forms(self) -> Mapping[str, Callable]:
+    def forms(self) -> Mapping[str, Form]:
         return {
             "fixed_point": fixed_point,
             "bias": bias,
@@ -162,17 +170,17 @@ class Scaffnew(Algorithm):
 # What theory says, in closed form.
 
 
-def fixed_point(algorithm, problem):
+def fixed_point(algorithm: Scaffnew, problem: Problem) -> np.ndarray | None:
     """w*, on every problem, from its usual start h_k = 0."""
     return linear.solution(problem)
 
 
-def bias(algorithm, problem):
+def bias(algorithm: Scaffnew, problem: Problem) -> np.ndarray | None:
     """None to speak of: the fixed point is w*."""
     return linear.away(fixed_point(algorithm, problem), problem)
 
 
-def rate_bound(algorithm, problem):
+def rate_bound(algorithm: Scaffnew, problem: Problem) -> float | None:
     r"""$1 - \min(\gamma\mu, p^2)$: a bound for the factor of $E\Psi$ per **local step**, the coin included.
 
     $\Psi = \sum_k p_k |x_k - w^\star|^2 + (\gamma/p)^2 \sum_k p_k |h_k - g_k(w^\star)|^2$ is squared: distances shrink
@@ -185,10 +193,10 @@ def rate_bound(algorithm, problem):
     strong, smooth = float(np.min(constants.nu_k)), float(np.max(constants.delta_k))
     if not strong > 0 or algorithm.step * smooth > 1 + 1e-12:
         return None
-    return 1 - min(algorithm.step * strong, algorithm.probability**2)
+    return 1 - min(algorithm.step * strong, algorithm.chance() ** 2)
 
 
-def rate_bound_round(algorithm, problem):
+def rate_bound_round(algorithm: Scaffnew, problem: Problem) -> float | None:
     r"""`rate_bound` to the power 1/p: a bound for the factor of $\Psi$ **per round in the long run**, almost surely.
 
     With $\rho$ the factor per local step, $\Psi_t \rho^{-t}$ is a supermartingale, so that $\Psi_t$ is almost surely
@@ -196,4 +204,4 @@ def rate_bound_round(algorithm, problem):
     be short weigh more in a mean, and all that follows for it is $E\Psi_{\text{round}} \le \rho\,\Psi$.
     """
     step = rate_bound(algorithm, problem)
-    return None if step is None else step ** (1 / algorithm.probability)
+    return None if step is None else step ** (1 / algorithm.chance())

@@ -4,14 +4,15 @@ FedLSA is FedAvg with steps as they are. SCAFFLSA is Scaffnew with a fixed numbe
 correction h_k is SCAFFLSA's control variate: neither needs its field to be a gradient.
 """
 
-from typing import Any
+from __future__ import annotations
 
 from fedpoint.algorithms.fedavg import FedAvg
 from fedpoint.algorithms.references import DOAN, MANGOLD, MISHCHENKO
 from fedpoint.algorithms.scaffnew import Scaffnew
+from fedpoint.core.steps import LocalSteps, Step
 
 
-def FedLSA(step: Any, local_steps: Any = 1) -> FedAvg:
+def FedLSA(step: Step, local_steps: LocalSteps = 1) -> FedAvg:
     r"""FedAvg on a linear system (Doan, 2020; Mangold et al., 2024): H steps of size $\eta$, then the mean.
 
     $$\theta_c \leftarrow \theta_c - \eta (A(Z) \theta_c - b(Z)) \quad (H \text{ times}), \qquad

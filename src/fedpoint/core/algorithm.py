@@ -164,8 +164,8 @@ class Algorithm(Record):
     exact_moments = False  # True: it uses each sample once, so that second moments can be computed from the update
 
     # What a method without such a hyper-parameter has in its place; not fields, which have an annotation.
-    step = cast(Step, None)
-    local_steps = cast(LocalSteps, 1)
+    step = cast(Step | None, None)
+    local_steps = cast(LocalSteps | None, 1)
 
     def __init_subclass__(cls, **options: Setting) -> None:
         own_doc = vars(cls).get("__doc__")  # a dataclass makes one where there is none

@@ -117,7 +117,7 @@ def most_steps(local_steps: LocalSteps | PerAgent | None) -> np.ndarray:
     return np.asarray(1 if local_steps is None else local_steps)
 
 
-def chances_of_steps(local_steps: LocalSteps | PerAgent, agents: int) -> list[tuple[float, np.ndarray]]:
+def chances_of_steps(local_steps: LocalSteps | PerAgent | None, agents: int) -> list[tuple[float, np.ndarray]]:
     """Pairs of a probability and numbers of local steps (K,): one pair unless some agents straggle."""
     if not isinstance(local_steps, Stragglers):
         return [(1.0, np.broadcast_to(most_steps(local_steps).astype(int), (agents,)))]

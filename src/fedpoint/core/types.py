@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from jax import Array
@@ -21,3 +21,13 @@ Number: TypeAlias = float | int | np.ndarray | Array  # one number, or an array 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"  # what TOML and JSON hold
 Function: TypeAlias = Callable[..., Tree]
 Form: TypeAlias = Callable[..., np.ndarray | float | None]  # of algorithm, problem and perhaps participation
+
+
+class Optimiser(Protocol):
+    """What optax calls a gradient transformation."""
+
+    @property
+    def init(self) -> Callable[[Tree], State]: ...
+
+    @property
+    def update(self) -> Callable[..., tuple[Tree, State]]: ...

@@ -102,7 +102,7 @@ def square(a: Tree) -> Number:
     return sum(jnp.sum(x * x) for x in jax.tree.leaves(a))
 
 
-def where(condition: Number, a: Built, b: Built) -> Built:
+def where(condition: Number | np.bool_, a: Built, b: Built) -> Built:
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 

@@ -45,11 +45,11 @@ class Wrapped(Algorithm):
     # Hyper-parameters that the house asks for.
 
     @property
-    def step(self) -> Step:  # type: ignore[override]
+    def step(self) -> Step | None:  # type: ignore[override]
         return self.inner.step
 
     @property
-    def local_steps(self) -> LocalSteps:  # type: ignore[override]
+    def local_steps(self) -> LocalSteps | None:  # type: ignore[override]
         return self.inner.local_steps
 
     # The update.

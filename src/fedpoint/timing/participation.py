@@ -7,7 +7,7 @@ sum_k p_k m_k: weights for *changes*. They need not sum to one, and are never re
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -397,7 +397,10 @@ def _others_answer(chance: Array, least: int) -> Array:
 SCHEMES = {c.__name__.lower(): c for c in (Everyone, Uniform, ByWeight, Importance, Answering)}
 
 
-def as_participation(value: Participation | int | str | None) -> Participation:
+Who: TypeAlias = Participation | int | str | None  # as users say it
+
+
+def as_participation(value: Who) -> Participation:
     """None is everyone, a number L is Uniform(L), other schemes are objects."""
     if value is None:
         return Everyone()
