@@ -201,7 +201,7 @@ def parse(
     mistakes: dict[str, Mistake] = {}  # each once, though several experiments may share it
     entries: list[Entry] = []
     wholes: list[dict[str, Plain]] = []
-    for where, own, one in _experiments(content):
+    for where, own, one in _experiments(content, origin.allow):
         reader = _Reader(one, origin, built)
         found = reader.entries(str(own.get("name", "")) if where else "")
         mistakes |= {m.text({}): m for m in (_moved(m, where, own) for m in reader.mistakes)}
@@ -218,7 +218,9 @@ def experiment_of(content: Mapping[str, Plain], problem: Problem | None = None) 
     return parse(content, "experiment", origin=Origin(problem=problem))[0].experiment
 
 
-def _experiments(content: Mapping[str, Plain]) -> Iterator[tuple[Where, Mapping[str, Plain], dict[str, Plain]]]:
+def _experiments(
+    content: Mapping[str, Plain], allow: Allow
+) -> Iterator[tuple[Where, Mapping[str, Plain], dict[str, Plain]]]:
     """Every table of [[experiment]]: where it stands, what it says, and that with what is said for all."""
     several = content.get("experiment")
     common = {key: item for key, item in content.items() if key != "experiment"}
@@ -227,16 +229,17 @@ def _experiments(content: Mapping[str, Plain]) -> Iterator[tuple[Where, Mapping[
         return
     for i, own in enumerate(several if isinstance(several, list) else [several]):
         if isinstance(own, dict):
-            yield ("experiment", i), own, _merged(common, own)
+            yield ("experiment", i), own, _merged(common, own, allow)
 
 
-def _merged(common: Mapping[str, Plain], own: Mapping[str, Plain]) -> dict[str, Plain]:
-    """Tables key by key, unless the own one is of another kind."""
-    found = dict(common)
+def _merged(common: Mapping[str, Plain], own: Mapping[str, Plain], allow: Allow) -> dict[str, Plain]:
+    """What is said for all, and what an experiment says itself: tables key by key, unless its own is of another kind."""
+    found = {**common, **own}
     for key, item in own.items():
         under = common.get(key)
-        both = isinstance(item, dict) and isinstance(under, dict) and not {"kind", "class"} & set(item)
-        found[key] = {**under, **item} if both else item  # type: ignore[dict-item]
+        if not isinstance(item, dict) or not isinstance(under, dict) or {"kind", "class"} & set(item):
+            continue
+        found[key] = methods.merged(under, item, allow) if key == "algorithm" else {**under, **item}
     return found
 
 

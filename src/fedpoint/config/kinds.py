@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, PositiveInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
 from fedpoint.problems.base import Problem
 
@@ -37,7 +37,7 @@ class Table(BaseModel):
 class Kind(Table, ABC):
     """A problem."""
 
-    stated: dict[str, JsonValue] | None = None  # what a description says of its data, by which they are checked
+    total: float | None = None  # the sum of |x| over its numbers, by which a description checks them
 
     @abstractmethod
     def build(self) -> tuple[Problem, Any]:
@@ -49,4 +49,4 @@ class Kind(Table, ABC):
 
     def content(self) -> dict[str, Any]:
         """The table that makes this problem again, defaults written out."""
-        return self.model_dump(exclude_none=True, exclude={"stated"})
+        return self.model_dump(exclude_none=True, exclude={"total"})

@@ -53,6 +53,15 @@ def variants(given: Plain, path: Path, allow: Allow = ()) -> tuple[list[dict[str
     return tables, [Mistake(path, message) for message in failed]
 
 
+def merged(common: Mapping[str, Plain], own: Mapping[str, Plain], allow: Allow = ()) -> dict[str, Plain]:
+    """A table with what another one says too; of another method's, what this one knows."""
+    try:
+        known = table(_maker(own.get("name", common.get("name")), allow)[1]).model_fields
+    except FedpointError:  # which is said where the table is read
+        known = dict(own)
+    return {**{key: item for key, item in common.items() if key in known}, **own}
+
+
 def _known() -> str:
     return f"known: {', '.join(sorted([*makers(), *WRAPPERS]))}"
 
@@ -81,7 +90,9 @@ def table(make: Callable[..., Algorithm]) -> type[RecordTable]:
     """The keys of a method's table: what the class, or the function that presets one, lets be chosen."""
     cls, own = class_of(make), parameters(make)
     inner = Annotated[JsonValue, AfterValidator(build), WithJsonSchema({"type": "object"})]
-    return table_of(cls, "name", {"inner": inner} if "inner" in own else {}, lists=False, only=frozenset(own))
+    return table_of(
+        cls, "name", {"inner": inner} if "inner" in own else {}, lists=False, only=frozenset(own), name=make.__name__
+    )
 
 
 def _fails(given: Mapping[str, Plain], allow: Allow) -> str | None:

@@ -20,7 +20,7 @@ from fedpoint.core.memory_limits import check_room
 from fedpoint.core.types import Data, Plain
 from fedpoint.data.columns import BadTable
 from fedpoint.data.partitions import partition
-from fedpoint.experiment.describe import check_data, rebuild_problem
+from fedpoint.experiment.describe import check_total, rebuild_problem
 from fedpoint.problems.base import Problem
 
 __all__ = ["KINDS", "AnyKind", "Built", "Count", "Kind", "Positive", "Seed", "Table", "build", "read_problem"]
@@ -41,7 +41,7 @@ class LinearStream(Kind):
         return self.agents * self.dim
 
     def build(self) -> tuple[Problem, Any]:
-        fields = self.model_dump(exclude={"kind", "stated"})
+        fields = self.model_dump(exclude={"kind", "total"})
         return problems.LinearStream.sample(**fields), None
 
 
@@ -158,7 +158,7 @@ class Quadratic(Kind):
         return self
 
     def content(self) -> dict[str, Any]:
-        return self.model_dump(exclude_unset=True, exclude={"stated"}) if self.H is not None else super().content()
+        return self.model_dump(exclude_unset=True, exclude={"total"}) if self.H is not None else super().content()
 
     def numbers(self) -> int:
         return 0 if self.H is not None else self.agents * self.dim**2
@@ -211,7 +211,7 @@ class LinearSystem(Kind):
         return self
 
     def content(self) -> dict[str, Any]:
-        return self.model_dump(exclude_unset=True, exclude={"stated"}) if self.A is not None else super().content()
+        return self.model_dump(exclude_unset=True, exclude={"total"}) if self.A is not None else super().content()
 
     def numbers(self) -> int:
         return 0 if self.A is not None else self.agents * self.dim**2
@@ -236,7 +236,7 @@ class Worlds(Kind):
     seed: Seed = 0
 
     def build(self) -> tuple[Problem, Any]:
-        return getattr(problems, self.kind)(**self.model_dump(exclude={"kind", "stated"})), None  # type: ignore[attr-defined]
+        return getattr(problems, self.kind)(**self.model_dump(exclude={"kind", "total"})), None  # type: ignore[attr-defined]
 
 
 class Garnet(Worlds):
@@ -289,8 +289,7 @@ def read_problem(
             return None, wrong
         check_room(kind.numbers(), "it", "make it smaller")
         problem, held_out = kind.build()
-        if kind.stated is not None:
-            check_data(problem, kind.stated)
+        check_total(problem, kind.total)
         problem.source = kind.content()
         return Built(problem, held_out, dict(problem.source)), []
     except BadTable as error:

@@ -107,11 +107,13 @@ def table_of(
     more: Mapping[str, Key] | None = None,
     lists: bool = True,
     only: frozenset[str] | None = None,
+    name: str | None = None,
 ) -> type[RecordTable]:
     """The model of a record's table: its fields, and `more` keys, or types of their own for some fields.
 
-    lists: whether a list is an array. only: the fields that may be said.
+    lists: whether a list is an array. only: the fields that may be said. name: what people call it, if not its class.
     """
+    name = name or record.__name__
     keys: dict[str, tuple[Key, object]] = {head: (str | None, None)}
     for declared in dataclasses.fields(record):  # type: ignore[arg-type]
         if only is not None and declared.name not in only:
@@ -120,8 +122,8 @@ def table_of(
         free = any(x is not dataclasses.MISSING for x in (declared.default, declared.default_factory))
         keys[declared.name] = (kind, None if free else ...)
     keys |= {name: (kind, None) for name, kind in (more or {}).items() if name not in keys}
-    made = create_model(f"{record.__name__}Table", __base__=RecordTable, **keys)  # type: ignore[call-overload]
-    made.owner, made.__doc__ = record.__name__, (record.__doc__ or "").split("\n")[0]
+    made = create_model(f"{name}Table", __base__=RecordTable, **keys)  # type: ignore[call-overload]
+    made.owner, made.__doc__ = name, (record.__doc__ or "").split("\n")[0]
     return made
 
 
