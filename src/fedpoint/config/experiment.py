@@ -233,7 +233,7 @@ def _experiments(
 
 
 def _merged(common: Mapping[str, Plain], own: Mapping[str, Plain], allow: Allow) -> dict[str, Plain]:
-    """What is said for all, and what an experiment says itself: tables key by key, unless its own is of another kind."""
+    """What is said for all under what an experiment says itself: key by key, unless its own table is of another kind."""
     found = {**common, **own}
     for key, item in own.items():
         under = common.get(key)
