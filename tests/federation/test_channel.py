@@ -10,9 +10,9 @@ from studies import AVERAGE, BOWLS, CONTROL, content, gap
 
 import fedpoint as fp
 from fedpoint.federation import wire
+from fedpoint.federation.announcement import announce
 from fedpoint.federation.inprocess import Fault
 from fedpoint.federation.study import Study
-from fedpoint.federation.terms import terms
 
 TOLERANCE = 1e-10
 SPEEDS = {"a": 1.0, "b": 2.3, "c": 0.7}
@@ -43,7 +43,7 @@ def test_half_of_the_bytes_leave(tmp_path):
     announced, sent = [], []
     for more in ({}, {"channel": "half_precision"}):
         made = fp.federate(content(problem={**BOWLS, "dim": 50}, **more), folder=tmp_path / str(len(sent)))
-        announced.append({one["kind"]: one for one in terms(made.study)["leaves"]}["work"])
+        announced.append({one["kind"]: one for one in announce(made.study)["leaves"]}["work"])
         lines = (tmp_path / str(len(sent)) / "a" / "audit.jsonl").read_text().splitlines()
         sent.append(max(json.loads(line)["bytes"] for line in lines))
     assert [one["arrays"][0]["bytes"] for one in announced] == [400, 100]

@@ -11,9 +11,9 @@ import fedpoint as fp
 from fedpoint.cli import main
 from fedpoint.data.tables import read_table
 from fedpoint.federation import wire
+from fedpoint.federation.announcement import announce, lines
 from fedpoint.federation.inprocess import Fault
 from fedpoint.federation.study import parse, read
-from fedpoint.federation.terms import lines, terms
 
 WRONG = """
 name = "Trial"
@@ -150,7 +150,7 @@ def test_data_that_do_not_fit_stay_where_they_are(files, tmp_path):
 
 def test_what_leaves_is_said_before(files):
     study = parse(content({"name": "scaffold", "step": 0.1}, table(missing="mean")))
-    found = terms(study, files["a"])
+    found = announce(study, files["a"])
     assert json.loads(json.dumps(found)) == found
     kinds = {one["kind"]: one for one in found["leaves"]}
     assert list(kinds) == ["columns", "moments", "ready", "work", "measure"]
@@ -167,7 +167,7 @@ def test_what_leaves_is_said_before(files):
 def test_announced_bytes_are_those_that_leave(tmp_path):
     study = content(rounds=3)
     made = fp.federate(study, folder=tmp_path)
-    announced = {one["kind"]: one["bytes"] for one in terms(made.study)["leaves"]}["work"]
+    announced = {one["kind"]: one["bytes"] for one in announce(made.study)["leaves"]}["work"]
     sent = [json.loads(line)["bytes"] for line in (tmp_path / "a" / "audit.jsonl").read_text().splitlines()]
     assert max(sent) <= announced + 40  # digits of numbers
     assert made.study.problem["kind"] == ROWS["kind"]

@@ -95,14 +95,14 @@ def site(kit: Path, data: Path | None, dry_run: bool, yes: bool, as_json: bool) 
     KIT/records/audit.jsonl. Ctrl-C ends it; start it again, and the site takes part again.
     """
     from fedpoint.core.errors import FedpointError
+    from fedpoint.federation.announcement import announce, lines
     from fedpoint.federation.flare.kits import Kit
     from fedpoint.federation.flare.parties import consent, keep_running
-    from fedpoint.federation.terms import lines, terms
 
     own = Kit(kit, "site")
     if own.study.table is not None and data is None:
         raise FedpointError(f"{own.party} needs its data: say --data FILE")
-    found = terms(own.study, data)
+    found = announce(own.study, data)
     if as_json and dry_run:
         click.echo(json.dumps(found))
         return

@@ -18,13 +18,13 @@ from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.core.types import Message
 from fedpoint.engine.cpu import cache
 from fedpoint.federation import preparation, validate, wire
+from fedpoint.federation.center import Center
 from fedpoint.federation.engine import Arrival, Engine, Event, Stopped, Tell, Waiting
 from fedpoint.federation.holding import NEVER
 from fedpoint.federation.late import Late
 from fedpoint.federation.ledger import Ledger, Progress
 from fedpoint.federation.preparation import Setup
 from fedpoint.federation.shapes import arrays_of
-from fedpoint.federation.state import Center
 from fedpoint.federation.study import SiteTable, Study
 from fedpoint.federation.wire import Arrays
 from fedpoint.problems.base import check_weights

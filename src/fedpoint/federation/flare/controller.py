@@ -119,14 +119,8 @@ class HubController(Controller):
         since = since if isinstance(since, int) else 0
         events = [event for event in self.told if event["round"] >= since][-LATELY:]
         silent = [] if self.hub is None else sorted(self.hub.silent)
-        return Status(
-            round=self.round,
-            rounds=self.study.rounds,
-            waiting=self.waiting,
-            silent=silent,
-            events=events,
-            outcome=self.outcome,
-        )
+        found = Status(round=self.round, rounds=self.study.rounds, waiting=self.waiting, silent=silent)
+        return {**found, "events": events, "outcome": self.outcome}
 
     def _stop(self, topic: str, data: Plain, fl_ctx: FLContext, *_: object) -> dict[str, int]:
         """After the round at hand: for good, or (`again`) so that the next job has a site that came back."""

@@ -8,14 +8,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, Self, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
 from fedpoint.data.tables import read_table
-from fedpoint.federation.engine import Event
+from fedpoint.federation.engine import Tell
 from fedpoint.federation.flare.kits import Kit, needs_flare, provision
 from fedpoint.federation.flare.lead import Lead
 from fedpoint.federation.flare.parties import consent, running
@@ -29,15 +29,7 @@ BANKS = ("north", "south", "west")
 STATES = {"north": "NY NJ PA MA CT OH MI IL", "south": "FL TX GA NC VA", "west": "CA WA OR NV AZ CO"}
 SAME = 1e-10
 
-
-class Show(Protocol):
-    """Hears of rounds while it is entered."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def __call__(self, event: Event) -> None: ...
+Shown = Callable[[Study], contextlib.AbstractContextManager[Tell]]  # hears of the study's rounds
 
 
 def loans() -> dict[str, dict[str, np.ndarray]]:
@@ -122,7 +114,7 @@ def simulated(made: Federated, files: list[Path]) -> Run:
     return run(made.replay(problem), rounds=made.round)
 
 
-def play(rounds: int, port: int, keep: Path | None, show: Callable[[Study], Show]) -> tuple[Compared, list[str]]:
+def play(rounds: int, port: int, keep: Path | None, show: Shown) -> tuple[Compared, list[str]]:
     """The demo: what came out, in plain types and in lines for people."""
     needs_flare()
     with contextlib.ExitStack() as stack:

@@ -61,7 +61,7 @@ def _leaving(kind: str, often: str, says: Header = NOTHING, arrays: Arrays | Non
     return Leaving(kind=kind, often=often, says=says, arrays=listed, bytes=size)
 
 
-def terms(study: Study, data: str | Path | None = None) -> Announced:
+def announce(study: Study, data: str | Path | None = None) -> Announced:
     """What will run and what leaves. With the site's file, in its own numbers; categories that only other sites have
     may add columns."""
     table, rows = study.table, None
@@ -158,4 +158,4 @@ def _words(said: Header) -> str:
     return f"; {'; '.join(parts)}" if parts else ""
 
 
-__all__ = ["lines", "terms"]
+__all__ = ["announce", "lines"]
