@@ -24,7 +24,7 @@ def _references(name: str) -> list[Reference]:
     """The publications behind an algorithm, a file or a folder."""
     from fedpoint.config import read
     from fedpoint.core.describe import describe_record
-    from fedpoint.results.citations import of_method, of_run, of_scheme
+    from fedpoint.results.citations import of_method, of_run, of_scheme, of_table
     from fedpoint.store.comparison import COMPARISON
 
     path = Path(name)
@@ -34,6 +34,6 @@ def _references(name: str) -> list[Reference]:
         return of_method(name)
     found: list[Reference] = []
     for entry in read(path / COMPARISON if path.is_dir() else path):
-        found += of_method(entry.content["algorithm"]["name"])
+        found += of_table(entry.content["algorithm"])
         found += of_scheme(describe_record(entry.experiment.timing))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedpoint import __version__
@@ -25,17 +25,25 @@ def of_method(name: str) -> list[Reference]:
     return list(card_of(name).references)
 
 
+def of_table(algorithm: Plain) -> list[Reference]:
+    """The publications behind an algorithm in plain types; none for the user's own."""
+    name = str(algorithm["name"] if isinstance(algorithm, dict) else algorithm)
+    return of_method(name) if name in makers() else []
+
+
 def of_run(folder: Path) -> list[Reference]:
-    """The publications behind the run in a folder; none for the user's own algorithm."""
+    """The publications behind the run in a folder."""
     config = RunFolder.open(folder).config
-    name = (config.get("experiment") or config)["algorithm"]["name"]  # a file may name a preset
-    return [*(of_method(name) if name in makers() else ()), *of_scheme(config.get("participation", {}))]
+    said = config.get("experiment") or config  # a file may name a preset
+    return [*of_table(said["algorithm"]), *of_scheme(config.get("participation"))]
 
 
-def of_scheme(description: Mapping[str, Plain]) -> list[Reference]:
-    """The publications behind a participation, and behind one that it is around."""
-    own, inner = SCHEMES.get(str(description["class"])), description.get("scheme")
-    return [*([] if own is None else [own]), *(of_scheme(inner) if isinstance(inner, dict) else [])]
+def of_scheme(description: Plain) -> list[Reference]:
+    """The publications behind a participation in plain types, and behind one that it is around."""
+    if not isinstance(description, dict):
+        return []
+    own = SCHEMES.get(str(description.get("class")))
+    return [*([] if own is None else [own]), *of_scheme(description.get("scheme"))]
 
 
 def _fedpoint() -> str:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from fedpoint.core.numbers import evenly, rounded
 from fedpoint.show import plots, svg
 from fedpoint.show.facts import Facts
-from fedpoint.show.from_data import Part
+from fedpoint.show.from_data import ForecastPart, Numbers
 from fedpoint.show.markup import Html, number, table, tag
 from fedpoint.show.plots import AXES, BAND
 
@@ -25,9 +25,6 @@ WAYS = {
     "evaluations": "evaluations",
     "time": "virtual time",
 }  # the x axes
-
-
-Numbers = list[float | None]  # of a page: null where there is none
 
 
 class ChartLine(TypedDict):
@@ -147,12 +144,12 @@ def forecast_line(facts: Facts, colour: int | str, quiet: bool = False) -> list[
     return [{**line, "quiet": True} if quiet else line]
 
 
-def forecast_name(part: Part) -> str:
+def forecast_name(part: ForecastPart) -> str:
     """What a forecast's curve is called: with what it leaves out."""
     return f"forecast, {part['proviso']}" if part["proviso"] else "forecast"
 
 
-def level_lines(part: Part) -> list[ChartLine]:
+def level_lines(part: ForecastPart) -> list[ChartLine]:
     """Where the error ends by its forecast: floor and bias."""
     if part.get("diverges"):
         return []

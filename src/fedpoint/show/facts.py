@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.metrics.means import mean_and_error
 from fedpoint.results.labels import labels_of, short
-from fedpoint.show.from_data import Part, all_of, ask
+from fedpoint.show.from_data import ForecastPart, Parts, VerdictPart, all_of, ask
 from fedpoint.store.comparison import run_folders
 from fedpoint.store.folder import RunFolder
 from fedpoint.verbs.load import LoadedRun, load
 
+Source: TypeAlias = str | Path | LoadedRun  # the folder of a run or of a comparison, or a run that was read from one
 MOST_RUNS = 24
 IN_FULL = 8  # runs up to which each has its own charts and configuration on a common page
 
@@ -29,7 +30,7 @@ class Facts:
     run: LoadedRun
     label: str
     colour: int
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: Parts
     among: int = 1
 
     @property
@@ -55,7 +56,7 @@ class Facts:
         return found
 
     @property
-    def forecast(self) -> Part:
+    def forecast(self) -> ForecastPart:
         return self.parts["forecast"]
 
     def final(self, what: str) -> tuple[float | None, float | None]:
@@ -69,9 +70,9 @@ class Facts:
         return self.run.loss if self.run.has_loss else None
 
 
-def loaded(runs: Sequence[Any]) -> tuple[list[LoadedRun], str]:
+def loaded(runs: Sequence[Source]) -> tuple[list[LoadedRun], str]:
     """The runs, those of comparisons one by one, and what they are called together."""
-    found: list[Any] = []
+    found: list[LoadedRun] = []
     for run in runs:
         if isinstance(run, LoadedRun):
             found.append(run)
@@ -97,23 +98,23 @@ def readable(path: Path) -> LoadedRun:
     # Not by load alone, which would commit the start of a run that was killed before: a report writes into no run.
     if RunFolder.open(path).latest() is None:
         raise FedpointError(f"{path} holds no rounds yet: nothing to report")
-    return load(path)  # type: ignore[return-value]
+    return load(path)
 
 
-def parts_of(runs: Sequence[LoadedRun], patience: float) -> list[dict[str, Part]]:
+def parts_of(runs: Sequence[LoadedRun], patience: float) -> list[Parts]:
     """What needs the data. Runs whose data are given are forecast here, the others in another process."""
-    given = ["problem" in vars(run) for run in runs]
+    given = ["problem" in run.origin.given for run in runs]
     asked = iter(ask([r.stored.path for r, here in zip(runs, given, strict=True) if not here], patience))
     return [all_of(run) if here else next(asked) for run, here in zip(runs, given, strict=True)]
 
 
-def facts_of(runs: Sequence[LoadedRun], parts: Sequence[dict[str, Part]]) -> list[Facts]:
+def facts_of(runs: Sequence[LoadedRun], parts: Sequence[Parts]) -> list[Facts]:
     """What a page says of each run."""
     rows = zip(runs, labels(runs), parts, strict=True)
     return [Facts(run, label, i, found, len(runs)) for i, (run, label, found) in enumerate(rows)]
 
 
-def compared(verdict: dict[str, Any]) -> bool:
+def compared(verdict: VerdictPart) -> bool:
     """Whether a check found anything to compare."""
     return any(check["ok"] is not None for check in verdict["checks"])
 

@@ -14,30 +14,113 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias, TypedDict, cast
 
 import jax
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import finite, rounded
+from fedpoint.core.types import Plain
 from fedpoint.metrics import Fairness, fairness
+from fedpoint.results.forecast import Forecast
+from fedpoint.results.verdict import Verdict
+from fedpoint.show.plots import expected_curve
 from fedpoint.show.svg import MOST_NODES
-
-Part = dict[str, Any]
+from fedpoint.verbs.load import LoadedRun
 
 POINTS = 400  # of a forecast curve
 LOOK = 0.2  # seconds between looks at whether to stop
 
+Numbers: TypeAlias = list[float | None]  # of a page: null where there is none
 
-def all_of(run: Any) -> dict[str, Part]:
+
+class Part(TypedDict, total=False):
+    """What needs the data: empty where there is no such thing, and otherwise there or missing."""
+
+    missing: str  # why
+
+
+class TimePart(Part, total=False):
+    """Virtual time of runs on a clock, at the recorded rounds."""
+
+    seconds: Numbers
+
+
+class NetworkPart(Part, total=False):
+    """A network as it is drawn, its nodes coloured by `values`; `variation` at the recorded rounds."""
+
+    nodes: int
+    links: int
+    places: list[list[float]]
+    edges: list[list[int]]
+    weights: Numbers
+    names: list[str]
+    values: Numbers
+    label: str
+    variation: Numbers
+
+
+class AgentsPart(Part, total=False):
+    """Every agent's loss at the final model, a mean over repeats, and how fair that is."""
+
+    names: list[str]
+    weights: Numbers
+    losses: Numbers
+    fairness: dict[str, float | None]
+
+
+class CheckPart(TypedDict):
+    """One comparison of a run with its forecast."""
+
+    name: str
+    ok: bool | None
+    words: str
+    z: float | None
+
+
+class VerdictPart(TypedDict):
+    """All of them."""
+
+    passed: bool
+    words: str
+    checks: list[CheckPart]
+
+
+class ForecastPart(Part, total=False):
+    """What must happen, and whether it did; `no_curve` is why there is no expected curve."""
+
+    text: str
+    bias: float | None
+    bias2: float | None
+    rate: float | None
+    floor: float | None
+    diverges: bool
+    reason: str
+    proviso: str
+    verdict: VerdictPart
+    no_curve: str
+    at: list[float]
+    curve: Numbers
+
+
+class Parts(TypedDict):
+    """All that needs the data of a run."""
+
+    time: TimePart
+    network: NetworkPart
+    agents: AgentsPart
+    forecast: ForecastPart
+
+
+def all_of(run: LoadedRun) -> Parts:
     """Every part, in this process."""
-    return dict(parts_of(run))
+    return cast(Parts, dict(compute_parts(run)))
 
 
-def parts_of(run: Any) -> Iterator[tuple[str, Part]]:
+def compute_parts(run: LoadedRun) -> Iterator[tuple[str, Part]]:
     """The parts one after the other; one that cannot be made is {"missing": why}, one that is not there is empty."""
     for name, make in PARTS.items():
         try:
@@ -48,64 +131,59 @@ def parts_of(run: Any) -> Iterator[tuple[str, Part]]:
             yield name, {"missing": _where_less(f"{type(error).__name__}: {error}", run)}
 
 
-def _where_less(message: str, run: Any) -> str:
+def _where_less(message: str, run: LoadedRun) -> str:
     """The message in one line, without the place of the folder: the same run gives the same report anywhere."""
     path = run.stored.path
     return " ".join(message.replace(str(path), path.name).split())
 
 
-def _time(run: Any) -> Part:
+def _time(run: LoadedRun) -> TimePart:
     if not _has("time", run.config):
         return {}
     return {"seconds": rounded(np.asarray(run.time).mean(0))}
 
 
-def _network(run: Any) -> Part:
-    if not _has("network", run.config):
+def _network(run: LoadedRun) -> NetworkPart:
+    network = run.network
+    if network is None:
         return {}
     from fedpoint.show.network import layout
 
-    network = run.network
-    counts = {"nodes": int(network.nodes), "links": len(network.edges)}
+    found: NetworkPart = {"nodes": int(network.nodes), "links": len(network.edges)}
     if network.nodes > MOST_NODES:
-        return {**counts, "missing": f"{network.nodes:,} nodes are too many to be drawn (at most {MOST_NODES:,})"}
+        return {**found, "missing": f"{network.nodes:,} nodes are too many to be drawn (at most {MOST_NODES:,})"}
     models = [np.asarray(a, float).reshape(len(a), network.nodes, -1) for a in jax.tree.leaves(run.models)]
     flat = np.concatenate(models, axis=2)[0]  # of the first repeat
     values, label = flat[:, 0], "the model"
     if flat.shape[1] > 1:
         values, label = np.linalg.norm(flat - flat.mean(0), axis=1), "distance to the nodes' mean model"
+    variation = run.variation
+    assert variation is not None  # on a network it is there
     return {
-        **counts,
+        **found,
         "places": np.round(layout(network), 4).tolist(),
         "edges": network.edges.tolist(),
         "weights": rounded(network.weights),
         "names": [str(name) for name in network.names],
         "values": rounded(values),
         "label": label,
-        "variation": rounded(run.variation.mean(0)),
+        "variation": rounded(variation.mean(0)),
     }
 
 
-def _agents(run: Any) -> Part:
+def _agents(run: LoadedRun) -> AgentsPart:
     problem = run.problem
     if not run.has_loss:
         return {"missing": "the field of this problem is not a gradient: agents have no losses"}
-    run.session  # noqa: B018 - refuses other data than the run's, and gives the models their structure
-    losses = np.asarray([_losses(run, r) for r in range(run.repeats)], float)
+    session = run.session  # refuses other data than the run's, and gives the models their structure
+    losses = session.agent_losses(run.last, {name: values[:, -1] for name, values in run.metrics.items()})
     fair = [dataclasses.asdict(fairness(row)) for row in losses]
-    names = problem.names
     return {
-        "names": [str(i) for i in range(problem.agents)] if names is None else [str(name) for name in names],
+        "names": [str(name) for name in problem.names],
         "weights": rounded(problem.weights),
         "losses": rounded(losses.mean(0)),
         "fairness": {f.name: _mean([row[f.name] for row in fair]) for f in dataclasses.fields(Fairness)},
     }
-
-
-def _losses(run: Any, repeat: int) -> np.ndarray:
-    if run.network is not None:
-        return np.asarray(run.problem.own_losses(jax.tree.map(lambda a: a[repeat : repeat + 1], run.models))[0])
-    return np.asarray(run.problem.losses(jax.tree.map(lambda a: a[repeat], run.model)))
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -113,61 +191,63 @@ def _mean(values: list[float | None]) -> float | None:
     return float(np.mean(known)) if len(known) == len(values) else None
 
 
-def _forecast(run: Any) -> Part:
+def _forecast(run: LoadedRun) -> ForecastPart:
     from fedpoint.verbs.check import check
     from fedpoint.verbs.forecast import forecast
 
-    reached, asked = int(run.rounds[-1]), int(run.config["rounds"])
-    last = reached if run.finished else max(reached, asked)
-    verdict = None
     try:
         verdict = check(run)
-        f: Any = verdict.forecast
     except FedpointError:  # no rounds yet, or no limit: a forecast may say something all the same
-        where = {"participation": run.participation}
-        if run.network is not None:
-            where = {"network": run.network, "schedule": run.participation}
-        start = jax.tree.map(lambda a: a[0, 0], run.history)
-        f = forecast(run.algorithm, run.problem, start=start, exact=run.session.exact, **where)
-    part: Part = {"text": f.text()}
-    for name in ("bias", "bias2", "rate", "floor"):
-        part[name] = finite(getattr(f, name))
-    part["diverges"], part["reason"], part["proviso"] = bool(f.diverges), f.reason, f.proviso
-    if verdict is not None:
-        part["verdict"] = verdict.to_dict()
+        return _expectation(forecast(run.session.experiment), run)
+    return {**_expectation(verdict.forecast, run), "verdict": _verdict(verdict)}
+
+
+def _verdict(verdict: Verdict) -> VerdictPart:
+    checks: list[CheckPart] = [{"name": c.name, "ok": c.ok, "words": c.words, "z": c.z} for c in verdict.checks]
+    return {"passed": verdict.passed, "words": verdict.words, "checks": checks}
+
+
+def _expectation(f: Forecast, run: LoadedRun) -> ForecastPart:
+    """What a forecast says, with its curve over the rounds of the run."""
+    part: ForecastPart = {"text": f.text(), "bias": finite(f.bias), "bias2": finite(f.bias2), "rate": finite(f.rate)}
+    part["floor"], part["diverges"], part["reason"] = finite(f.floor), bool(f.diverges), f.reason
+    part["proviso"] = f.proviso
     if run.error is None:
-        part["no_curve"] = "the solution is not known, so that there is no error to draw the forecast beside"
-        return part
+        return {**part, "no_curve": "the solution is not known, so that there is no error to draw the forecast beside"}
+    reached, asked = int(run.rounds[-1]), int(run.config["rounds"])
     try:
-        with np.errstate(all="ignore"):
-            expected = np.asarray(f.curve(last))
+        at, curve = expected_curve(f, reached if run.finished else max(reached, asked), POINTS)
     except FedpointError as error:
-        part["no_curve"] = str(error)
-        return part
-    near = expected <= 1e30 * (1 + expected[0])  # one that diverges is drawn until it has done so
-    at = np.unique(np.linspace(0, int(np.flatnonzero(near)[-1]), min(last + 1, POINTS)).round().astype(int))
-    return {**part, "at": at.tolist(), "curve": rounded(expected[at])}
+        return {**part, "no_curve": str(error)}
+    return {**part, "at": at.tolist(), "curve": rounded(curve)}
 
 
-PARTS = {"time": _time, "network": _network, "agents": _agents, "forecast": _forecast}
+PARTS: dict[str, Callable[[LoadedRun], Part]] = {
+    "time": _time,
+    "network": _network,
+    "agents": _agents,
+    "forecast": _forecast,
+}
 
 
-def _has(part: str, config: Any) -> bool:
+def _has(part: str, config: Mapping[str, Plain]) -> bool:
     """Whether there is such a part at all: virtual time of runs on a clock, a network of runs on one."""
-    return {"time": "clock" in config["participation"], "network": "network" in config}.get(part, True)
+    schedule = config.get("schedule")
+    on_clock = isinstance(schedule, dict) and "clock" in schedule
+    return {"time": on_clock, "network": "network" in config}.get(part, True)
 
 
 # The other process
 
 
-def ask(folders: Sequence[Path], patience: float, stop: threading.Event | None = None) -> list[dict[str, Part]]:
+def ask(folders: Sequence[Path], patience: float, stop: threading.Event | None = None) -> list[Parts]:
     """The parts of every run, made by another process; one that takes longer than `patience` seconds is given up.
 
     stop: set by another thread, it ends the process at once.
     """
     from fedpoint.store.folder import RunFolder
 
-    found: list[dict[str, Part]] = []
+    found: list[Parts] = []
     worker = None
     try:
         for number, folder in enumerate(folders):
@@ -178,7 +258,7 @@ def ask(folders: Sequence[Path], patience: float, stop: threading.Event | None =
                 worker = None
                 config = RunFolder.open(folder).config
                 parts = {name: parts.get(name, {"missing": why} if _has(name, config) else {}) for name in PARTS}
-            found.append(parts)
+            found.append(cast(Parts, parts))
     finally:
         if worker is not None:
             worker.end()
@@ -232,7 +312,7 @@ def main(folders: Sequence[str]) -> None:
     from fedpoint import load  # with files' runs built again: this is the main module of a process
 
     for folder in folders:
-        for name, part in parts_of(load(folder)):
+        for name, part in compute_parts(load(folder)):
             print(json.dumps([name, part]), flush=True)
 
 

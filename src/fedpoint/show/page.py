@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
@@ -19,8 +18,8 @@ from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
 from fedpoint.results.citations import bibtex, of_run
 from fedpoint.show.charts import chart, curve, forecast_line, held_out, loggable, repeats
-from fedpoint.show.facts import Facts, compared, facts_of, loaded, parts_of, status
-from fedpoint.show.from_data import Part
+from fedpoint.show.facts import Facts, Source, compared, facts_of, loaded, parts_of, status
+from fedpoint.show.from_data import Parts
 from fedpoint.show.markup import Cell, Html, escape, join, number, size, table, tag, with_error
 from fedpoint.show.plots import WHAT
 from fedpoint.show.sections import run_section
@@ -28,7 +27,6 @@ from fedpoint.store import disk
 from fedpoint.verbs.load import LoadedRun
 
 NAME = "report.html"
-Source: TypeAlias = str | Path | LoadedRun  # the folder of a run or of a comparison, or a run that was read from one
 
 
 def write(
@@ -57,7 +55,7 @@ def write(
 
 
 def compose(
-    runs: Sequence[LoadedRun], parts: Sequence[dict[str, Part]], title: str | None = None, name: str | None = None
+    runs: Sequence[LoadedRun], parts: Sequence[Parts], title: str | None = None, name: str | None = None
 ) -> str:
     """The page of runs and of what needed their data; name: of several together."""
     facts = facts_of(runs, parts)

@@ -11,6 +11,7 @@ from fedpoint.results.labels import short
 from fedpoint.show import svg
 from fedpoint.show.charts import chart, curve, forecast_line, held_out, level_lines, loggable, repeats
 from fedpoint.show.facts import Facts, compared, status
+from fedpoint.show.from_data import Part
 from fedpoint.show.markup import Cell, Html, join, number, size, table, tag, with_error
 from fedpoint.show.plots import WHAT
 
@@ -74,16 +75,15 @@ def _tiles(facts: Facts) -> Html:
 def _missing(facts: Facts) -> Html | None:
     """What is not on the page, and why: parts with the same reason together."""
     whys: dict[str, list[str]] = {}
-    words = {
-        "time": "virtual time",
-        "network": "the network",
-        "agents": "losses per agent and fairness",
-        "forecast": "the forecast",
+    parts: dict[str, Part] = {
+        "virtual time": facts.parts["time"],
+        "the network": facts.parts["network"],
+        "losses per agent and fairness": facts.parts["agents"],
+        "the forecast": facts.parts["forecast"],
     }
-    for name, what in words.items():
-        why = facts.parts[name].get("missing")
-        if why:
-            whys.setdefault(why, []).append(what)
+    for what, part in parts.items():
+        if "missing" in part:
+            whys.setdefault(part["missing"], []).append(what)
     if "no_curve" in facts.forecast:
         whys.setdefault(facts.forecast["no_curve"], []).append("the forecast's curve")
     for what, why in facts.run.absent().items():
@@ -108,7 +108,7 @@ def _charts(facts: Facts) -> list[Html]:
     charts += [] if facts.several else [held_out([facts], name) for name in run.evaluation]
     variation = facts.parts["network"].get("variation")
     if variation is not None and any(variation):
-        values = np.array([[math.nan if v is None else v for v in variation]])
+        values = np.array([variation], float)
         own = curve(facts, values, run.rounds, "run")
         charts.append(chart("Disagreement", "sum over edges of A_ij |w_i − w_j|²", [own]))
     return charts
@@ -118,7 +118,7 @@ def _agents(facts: Facts) -> Html | None:
     part = facts.parts["agents"]
     if "losses" not in part:
         return None
-    losses = np.array([math.nan if v is None else v for v in part["losses"]])
+    losses = np.array(part["losses"], float)
     fair, count = part["fairness"], len(losses)
     rows = [
         ["mean loss", number(fair["mean"]), ""],
@@ -161,15 +161,15 @@ def _network(facts: Facts) -> Html | None:
     part = facts.parts["network"]
     if "places" not in part or not (facts.in_full or facts.colour == 0):
         return None
-    arrays = (part["places"], part["edges"], part["weights"], part["names"])
-    values = [math.nan if v is None else v for v in part["values"]]
+    weights, values = (np.array(part[key], float) for key in ("weights", "values"))  # null: nan
+    drawn = svg.network(part["places"], part["edges"], weights, part["names"], values, part["label"])
     told = f"{part['nodes']:,} nodes and {part['links']:,} edges; nodes are coloured by {part['label']} in the end"
     if part["links"] > svg.MOST_EDGES:
         told += f"; the {svg.MOST_EDGES:,} heaviest edges are drawn"
     return tag(
         "section",
         tag("h3", "Network"),
-        tag("div", svg.network(*arrays, values, part["label"]), class_="picture"),
+        tag("div", drawn, class_="picture"),
         tag("p", told + ".", class_="note"),
     )
 
@@ -216,10 +216,10 @@ def _configuration(facts: Facts) -> Html:
         for name, version in event.get("versions", {}).items():
             if version not in versions.setdefault(name, []):
                 versions[name].append(version)  # a run may be gone on with by another version
-    who = "schedule" if "network" in config else "participation"
+    who = "schedule" if "schedule" in config else "participation"
     rows: list[list[Cell]] = [
         ["algorithm", _table_of(config["algorithm"])],
-        [who, _table_of(config["participation"])],
+        [who, _table_of(config[who])],
         ["problem", f"{problem['class']}, {problem['agents']:,} agents"],
         ["rounds", f"{int(run.rounds[-1]):,}"],
         ["repeats", str(run.repeats)],

@@ -63,7 +63,7 @@ class Live:
         bound = experiment.bind().for_rounds(session.ready + 1)
         algorithm, start = bound.algorithm, np.asarray(bound.start)
         if "local_steps" in values_of(algorithm):
-            algorithm = with_leaves(algorithm, {"local_steps": np.int32(algorithm.local_steps)})
+            algorithm = with_leaves(algorithm, {"local_steps": np.asarray(algorithm.local_steps, np.int32)})
         inputs = session.inputs._replace(
             algorithm=jax.device_put(cast(algorithm, start.dtype)),
             timing=bound.timing,

@@ -11,7 +11,7 @@ from typing import TypedDict
 
 from fedpoint.show.charts import ChartLine, forecast_name, level_lines
 from fedpoint.show.facts import compared, readable
-from fedpoint.show.from_data import Part, ask
+from fedpoint.show.from_data import ForecastPart, Parts, ask
 from fedpoint.show.page import compose
 from fedpoint.ui.computations import Busy
 from fedpoint.ui.runs import Runs
@@ -43,7 +43,7 @@ class Outlook:
         self._one = asyncio.Lock()
         self._made: OrderedDict[tuple, asyncio.Task] = OrderedDict()
 
-    async def parts(self, name: str) -> dict[str, Part]:
+    async def parts(self, name: str) -> Parts:
         """See `show.from_data`. Made again when a run has ended, or has gone on since; not while it goes on."""
         path, key = await asyncio.to_thread(self._key, name)
         if key not in self._made:
@@ -60,7 +60,7 @@ class Outlook:
         reached = None if self.runs.state(path) == "running" else self.runs.reached(path)
         return path, (name, reached, (path / "run.json").stat().st_mtime_ns)
 
-    async def _make(self, path: Path) -> dict[str, Part]:
+    async def _make(self, path: Path) -> Parts:
         async with self._one:
             await asyncio.to_thread(readable, path)  # whatever has no rounds yet is refused, with the reason
             return (await asyncio.to_thread(ask, [path], self.patience, self._stop))[0]
@@ -87,7 +87,7 @@ class Outlook:
         self._stop.set()
 
 
-def _verdict(part: Part) -> Sentence:
+def _verdict(part: ForecastPart) -> Sentence:
     verdict = part.get("verdict")
     if part["diverges"]:
         return {"says": f"It must diverge: {part['reason']}.", "good": False}

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import evenly, rounded
-from fedpoint.show.charts import Numbers
+from fedpoint.show.from_data import Numbers
 from fedpoint.store import disk
 from fedpoint.store.folder import RunFolder
 
