@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from studies import AVERAGE, ROWS, SITES, content, gap
+from studies import AVERAGE, CONTROL, ROWS, SITES, content, gap
 
 import fedpoint as fp
 from fedpoint.cli import main
@@ -69,6 +69,27 @@ def test_all_mistakes_at_once(tmp_path):
     ],
 )
 def test_what_does_not_go_together(more, said):
+    with pytest.raises(fp.FedpointError) as error:
+        parse(content(**{k: v for k, v in more.items() if k == "algorithm"}) | more)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"repeats": 3}, "repeats = 3: a study is run once"),
+        ({"schedule": "synchronous"}, "give deadline and quorum, or asynchronous"),
+        ({"stop": 0.1}, "ends after its rounds"),
+        ({"participation": [1, 2]}, "one study runs one participation"),
+        ({"network": {"kind": "knn", "k": 1, "of": "gradients"}}, "takes everybody's data"),
+        ({"channel": "whisper"}, "channel = \"whisper\": unknown kind"),
+        ({"gather": "median", "algorithm": CONTROL}, "conserves a sum over all agents"),
+        ({"algorithm": {"name": "os.path.Method", "step": 0.1}}, "sites run what is installed there"),
+        ({"channel": {"class": "subprocess.Popen"}}, "channel.class = \"subprocess.Popen\": is not fedpoint's"),
+        ({"metrics": {"drift": {"python": "os.system"}}}, "metrics.drift.python"),
+    ],
+)
+def test_what_experiments_have_and_studies_do_not(more, said):
     with pytest.raises(fp.FedpointError) as error:
         parse(content(**{k: v for k, v in more.items() if k == "algorithm"}) | more)
     assert said in str(error.value)

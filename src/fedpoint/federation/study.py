@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,7 @@ from pydantic import AfterValidator, Field, JsonValue, model_validator
 from fedpoint import config
 from fedpoint.config.experiment import read_toml
 from fedpoint.config.kinds import Count, Kind, Positive, Table, Variance
+from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import Mistake, Mistakes, validated
 from fedpoint.config.problems import build, read_problem
 from fedpoint.config.schedules import staleness_of
@@ -60,6 +61,7 @@ NOT_HERE = {  # what experiments have and studies do not
     "metrics": "nobody sees the whole state of a study: leave it out",
     "start": "a study starts from the problem's own model: leave it out",
 }
+FOREIGN = "is not fedpoint's: sites run what is installed there, and no code of a study"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 RowCounts = int | Sequence[int] | np.ndarray | None  # one for all, or each its own
 ADDRESS = re.compile(r"([A-Za-z0-9.-]+):(\d{1,5})")
@@ -235,6 +237,9 @@ def parse(content: Mapping[str, Plain], source: str = "study", text: str = "", b
     given, own = _apart(content)
     terms, wrong = validated(Terms, given)
     wrong += [Mistake((key,), said, own[key]) for key, said in NOT_HERE.items() if own.get(key) is not None]
+    foreign = [*_foreign(own)]
+    if foreign:  # not even looked up
+        raise Mistakes(source, [*wrong, *foreign], text)
     outline, table, more = _outlined(content, base)
     wrong += more
     rest = {name: value for name, value in own.items() if name not in NOT_HERE}
@@ -250,6 +255,16 @@ def parse(content: Mapping[str, Plain], source: str = "study", text: str = "", b
     whole: dict[str, Plain] = {**made.content, **network, **terms.model_dump(exclude_none=True), "problem": table}
     whole["sites"] = [*sorted(terms.sites)]
     return Study(whole)
+
+
+def _foreign(text: Plain, path: Where = ()) -> Iterator[Mistake]:
+    """Classes and functions that are not fedpoint's, anywhere."""
+    items = text.items() if isinstance(text, dict) else enumerate(text) if isinstance(text, list) else ()
+    for key, item in items:
+        named = key in ("name", "class", "python") and isinstance(item, str) and "." in item
+        if named and not str(item).startswith("fedpoint."):
+            yield Mistake((*path, key), FOREIGN, item)
+        yield from _foreign(item, (*path, key))
 
 
 def _outlined(content: Mapping[str, Plain], base: Path | None) -> tuple[Outline, Plain, list[Mistake]]:
@@ -282,7 +297,8 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
     e, count, late = made[0].experiment, len(terms.sites), terms.asynchronous
     slots, card = e.timing.slots(count), e.algorithm.card
     if made.comparison:
-        wrong.append(Mistake(("algorithm",), "one study runs one algorithm: give one value a key"))
+        what = "participation" if isinstance(own.get("participation"), list) else "algorithm"
+        wrong.append(Mistake((what,), f"one study runs one {what}: give one value a key"))
     if e.repeats != 1:
         wrong.append(Mistake(("repeats",), "a study is run once: leave it out", e.repeats))
     if isinstance(e.timing, Answering):
