@@ -150,7 +150,7 @@ class AnyModelSession(Engine):
     def prepare(self, rounds: int) -> None:
         if rounds > self.ready:
             self.ready = power_of_two(rounds)
-            context = Context(network=self.graph, seed=self.seed, repeats=self.repeats, rounds=self.ready)
+            context = Context(self.problem, self.algorithm, self.graph, self.exact, self.seed, self.repeats, self.ready)
             self._timing = self.experiment.timing.bind(context)
             self.depth = max(self.depth, int(self.timing.depth(self.ready)))
             self.tick = ticker(self.timing, self.graph, self.seed, self.depth > 1)
