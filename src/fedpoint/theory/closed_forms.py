@@ -24,7 +24,7 @@ def closed_forms(
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
-    >>> found = closed_forms(fp.FedAvg(0.5, local_steps=2), quad)
+    >>> found = closed_forms(fp.FedAvg(0.5, local_steps=2, normalise=True), quad)
     >>> {name: np.round(found[name], 4).tolist() for name in ("bias", "rate", "stability")}
     {'bias': [-0.0351], 'rate': 0.4062, 'stability': 2.0}
     """
