@@ -139,52 +139,63 @@ class Round(NamedTuple):
         works: which of them work at all (None: all). summed: the tick with whose weights messages may be summed as they
         come. base: what messages are changes of, where models are sent.
         """
-        layout, inputs, (key, _, _), round = self
-        everybody = jnp.arange(layout.agents, dtype=jnp.int32)
-        agents = self.names(everybody if who is None else who)
+        layout, inputs = self.layout, self.inputs
+        tasks = self._tasks(state, who, heard, ahead, base)
         known: list[int] = []  # evaluations of an agent, where tracing already tells
-
-        def pick(tree: Tree) -> Tree:
-            return tree if who is None else take(tree, who)
 
         def work(algorithm: Algorithm, channel: Channel, common: State, tasks: Task) -> tuple:
             _, put = split_per_agent(algorithm)
 
-            def one(task: Task) -> tuple[Message, tuple[State, State], Number | tuple, State]:
-                stream = Stream(key, round if task.when is None else task.when, task.agent)
-                place = Place(Mine(task.own, inputs.common), stream, task.share, task.world)
-                said, method = common if task.said is None else task.said, put(task.tuned)
-                did = agent_round(layout.oracle, layout.exact, method, place, said, task.kept[0], task.ahead)
-                message, memory, agent, world = did
-                kept = memory, task.kept[1]
-                message, kept = transmitted(method, channel, message, kept, agent, task.base, task.last)
-                if isinstance(agent.evaluations, int):
-                    known.append(agent.evaluations)
+            def one(task: Task) -> tuple:
+                message, kept, spent, world = self._at_agent(put(task.tuned), channel, common, task)
+                if isinstance(spent, int):
+                    known.append(spent)
                     return message, kept, (), world
-                return message, kept, jnp.asarray(agent.evaluations, jnp.int64), world
+                return message, kept, jnp.asarray(spent, jnp.int64), world
 
             if summed is not None and layout.mapped and layout.blocks is None and inputs.gather.conserves:
                 return _one_by_one(one, tasks, summed)
             return over_agents(layout, one, tasks)
 
+        run: Function = work
+        if layout.tuning.kernel and not layout.whole:
+            run = partial(in_one_kernel, jnp.minimum(self.number + 1, 1), work)
+        messages, new, spent, world = self.fenced(run, inputs.algorithm, inputs.channel, heard.common, tasks)
+        if layout.oracle.moves and not layout.exact and works is not None:  # who does not work stays where it is
+            world = jax.vmap(where)(works, world, state.world if who is None else take(state.world, who))
+        if who is not None:
+            world = self.commit(state.world, who, jnp.ones(who.shape, bool), world, sure=True)
+        return Done(messages, new, known[0] if known else spent, world)
+
+    def _tasks(self, state: RunState, who: Array | None, heard: Said, ahead: Ahead, base: Model) -> Task:
+        """What these agents (None: all) have for their parts."""
+        layout, inputs = self.layout, self.inputs
+        agents = self.names(jnp.arange(layout.agents, dtype=jnp.int32) if who is None else who)
         tuned, _ = split_per_agent(inputs.algorithm)
+
+        def pick(tree: Tree) -> Tree:
+            return tree if who is None else take(tree, who)
+
         kept, world = pick((state.memory, state.wire)), pick(state.world)
         own = pick(inputs.own) if ahead.own is None else ahead.own
         share = inputs.p if who is None else take(inputs.p, agents)
         rest = self.fenced(lambda: (own, kept, pick(tuned), share, heard.each, world, heard.last, base))
         own, kept, tuned, share, each, world, last, base = rest
         if layout.blocks is not None:
-            ahead = draw_here(layout, inputs, agents, own, key, round)
-        tasks = Task(agents, own, kept, tuned, ahead, share, each, world, heard.when, last, base)
-        run: Function = work
-        if layout.tuning.kernel and not layout.whole:
-            run = partial(in_one_kernel, jnp.minimum(round + 1, 1), work)
-        messages, new, spent, world = self.fenced(run, inputs.algorithm, inputs.channel, heard.common, tasks)
-        if layout.oracle.moves and not layout.exact and works is not None:  # who does not work stays where it is
-            world = jax.vmap(where)(works, world, pick(state.world))
-        if who is not None:
-            world = self.commit(state.world, who, jnp.ones(who.shape, bool), world, sure=True)
-        return Done(messages, new, known[0] if known else spent, world)
+            ahead = draw_here(layout, inputs, agents, own, self.keys[0], self.number)
+        return Task(agents, own, kept, tuned, ahead, share, each, world, heard.when, last, base)
+
+    def _at_agent(
+        self, method: Algorithm, channel: Channel, common: State, task: Task
+    ) -> tuple[Message, tuple[State, State], Number, State]:
+        """What arrives of one agent's message, its memories, its field evaluations, and where its world is."""
+        stream = Stream(self.keys[0], self.number if task.when is None else task.when, task.agent)
+        place = Place(Mine(task.own, self.inputs.common), stream, task.share, task.world)
+        said, how = common if task.said is None else task.said, (self.layout.oracle, self.layout.exact)
+        message, memory, agent, world = agent_round(*how, method, place, said, task.kept[0], task.ahead)
+        kept = memory, task.kept[1]
+        message, kept = transmitted(method, channel, message, kept, agent, task.base, task.last)
+        return message, kept, agent.evaluations, world
 
 
 def transmitted(
