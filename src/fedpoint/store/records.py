@@ -34,12 +34,10 @@ class Measures:
     losses_every: int | None = None  # rounds between evaluations of the loss, each a pass over all data
 
     @classmethod
-    def of(cls, meta: Table, records: Mapping[str, np.ndarray]) -> Measures:
-        """As a folder has it; folders of before have evaluated whatever is in their records."""
-        told = meta.get("measures")
-        if told is None:
-            return cls("error" in records, 1 if "loss" in records else None)
-        return cls(told["errors"], told["losses_every"])
+    def of(cls, meta: Table) -> Measures:
+        """As a folder has it."""
+        told = meta.get("measures", {})
+        return cls(bool(told.get("errors")), told.get("losses_every"))
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class LoadedRun(Run):
         self.stored, self.config, self.origin, self._make = folder, folder.config, origin, make
         self._point = folder.latest() or self._restart()
         self.skipped = self._point.skipped  # why newer checkpoints were passed over
-        measures = Measures.of(folder.meta, self._point.records)
+        measures = Measures.of(folder.meta)
         store = Store(folder.path, self._point.round)
         super().__init__(self._read(self._point), self._info(summary or {}), None, store, measures)
         self.finished, summary = summary is not None, summary or {}
@@ -108,7 +108,7 @@ class LoadedRun(Run):
     def _restart(self) -> Checkpoint:
         """A run that was killed before its first commit: commit the start now."""
         session = self._new_session(None)
-        recorder = Recorder(session, Measures.of(self.stored.meta, {}))
+        recorder = Recorder(session, Measures.of(self.stored.meta))
         with RunFolder.open(self.stored.path, write=True) as handle:
             Store(handle.path, handle=handle).start(session, recorder.now())
         point = self.stored.latest()
