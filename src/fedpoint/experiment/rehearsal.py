@@ -155,7 +155,7 @@ def _tick(timing: Timing, p: Array, at: Stream) -> None:
     """Who works in a round, as arrays of the right shapes."""
     where, agents = f"{type(timing).__name__}.tick", len(p)
     with calling(where):
-        tick = timing.tick(timing.key_of(at.key, at.round), p, at.round)
+        tick = timing.tick(timing.key_of(at.key, jnp.asarray(at.round)), p, jnp.asarray(at.round))
     if not isinstance(tick, Tick):
         raise FedpointError(f"{where} must return an fp.Tick, such as fp.Tick.of(agents, weight); got {layout(tick)}")
     count = agents if tick.agents is None else timing.slots(agents)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,16 @@ class Context(NamedTuple):
     seed: int = 0
     repeats: int = 1
     rounds: int = 1  # it has to be good for so many
+
+    @property
+    def graph(self) -> Network:
+        """The network, where a schedule is one for its nodes: it is refused without."""
+        return cast("Network", self.network)
+
+    @property
+    def task(self) -> tuple[Problem, Algorithm]:
+        """Problem and method, which are known with a fusion center."""
+        return cast("Problem", self.problem), cast("Algorithm", self.algorithm)
 
 
 class Moments(NamedTuple):

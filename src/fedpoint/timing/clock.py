@@ -8,12 +8,15 @@ fusion center, `timing/turns.py` on a network). It goes on where it ended when a
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.record import Record, floats
+
+if TYPE_CHECKING:
+    from fedpoint.timing.timed import Arrivals, Waiting
 
 LAWS = ("constant", "exponential", "lognormal")
 STREAM = 0x71C7  # of a timetable's random numbers
@@ -23,37 +26,43 @@ def luck_of(seed: int, repeat: int) -> np.random.Generator:
     return np.random.default_rng([STREAM, seed & (2**64 - 1), repeat])
 
 
+class Times(TypedDict, total=False):
+    """What a clock says of all agents."""
+
+    law: str
+    travel: float
+
+
 class Clock(Record):
     """How long an agent works, in virtual seconds: `work` on average (one number, or one per agent), with a law around
     it; a message travels `travel` seconds. `spread` is the standard deviation of the logarithm of a lognormal time."""
 
-    work: Any = 1.0
+    work: float | np.ndarray = 1.0
     law: str = "exponential"
     travel: float = 0.0
     spread: float = 0.5
 
-    def check(self):
+    def check(self) -> None:
         work = floats(self.work)
         if work.ndim > 1 or not (np.isfinite(work).all() and (work > 0).all()):
             raise FedpointError(f"Clock: work must be seconds above 0, one number or one per agent, got {self.work!r}")
         if self.law not in LAWS:
             raise FedpointError(f"Clock: unknown law {self.law!r}: {nearest(str(self.law), LAWS)}")
-        for name in ("travel", "spread"):
-            value = getattr(self, name)
+        for name, value in (("travel", self.travel), ("spread", self.spread)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise FedpointError(f"Clock: {name} must be a number, at least 0, got {value!r}")
 
     @classmethod
-    def sample(cls, agents: int, spread: float = 1.0, seed: int = 0, **rest: Any) -> Clock:
+    def sample(cls, agents: int, spread: float = 1.0, seed: int = 0, **rest: Unpack[Times]) -> Clock:
         """Agents of different speed: mean times are lognormal around 1, `spread` their logarithm's deviation."""
         times = np.exp(spread * np.random.default_rng([STREAM, seed]).standard_normal(agents))
         return cls(work=times, **rest)
 
     def fits(self, agents: int) -> None:
-        if np.ndim(self.work) and len(self.work) != agents:
-            raise FedpointError(f"Clock: {len(self.work)} times for {agents} agents")
+        if np.ndim(self.work) and np.size(self.work) != agents:
+            raise FedpointError(f"Clock: {np.size(self.work)} times for {agents} agents")
 
-    def draw(self, luck: np.random.Generator, agents: Any) -> np.ndarray:
+    def draw(self, luck: np.random.Generator, agents: int | np.ndarray) -> np.ndarray:
         """Seconds of work of these agents."""
         mean = np.asarray(self.work, dtype=float)
         mean = mean[agents] if mean.ndim else np.full(np.shape(agents), float(mean))
@@ -64,7 +73,7 @@ class Clock(Record):
         return mean * np.exp(self.spread * luck.standard_normal(np.shape(agents)) - self.spread**2 / 2)
 
 
-def check_clock(self: Any) -> None:
+def check_clock(self: Arrivals | Waiting) -> None:
     if not isinstance(self.clock, Clock):
         raise FedpointError(f"{type(self).__name__}: clock must be an fp.Clock, got {self.clock!r}")
     if self.deadline is not None and not self.deadline > 0:

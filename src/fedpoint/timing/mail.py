@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from fedpoint.core.types import Message, Number
 
 
 def power_of_two(count: int) -> int:
@@ -20,11 +22,11 @@ class Mail(NamedTuple):
     With D = 1 there is only the newest, and no stamp.
     """
 
-    stamp: Any  # (N, D), or () when D = 1
-    value: Any  # (N, D, ...), or (N, ...)
+    stamp: Array | tuple[()]  # (N, D), or () when D = 1
+    value: Message  # (N, D, ...), or (N, ...)
 
 
-def open_mail(messages: Any, depth: int) -> Mail:
+def open_mail(messages: Message, depth: int) -> Mail:
     """What senders (leading axis) say before tick 0."""
     if depth == 1:
         return Mail((), messages)
@@ -34,7 +36,7 @@ def open_mail(messages: Any, depth: int) -> Mail:
     return Mail(stamp, value)
 
 
-def post(mail: Mail, sender: Array, said: Array, messages: Any, version: Any) -> Mail:
+def post(mail: Mail, sender: Array, said: Array, messages: Message, version: Number) -> Mail:
     """The messages of these senders, where they said something, in place of each one's oldest."""
     senders = jax.tree.leaves(mail.value)[0].shape[0]
     target = jnp.where(said, sender, senders)  # an index out of range is dropped
@@ -45,7 +47,7 @@ def post(mail: Mail, sender: Array, said: Array, messages: Any, version: Any) ->
     return Mail(stamp, jax.tree.map(lambda a, m: a.at[target, oldest].set(m, mode="drop"), mail.value, messages))
 
 
-def look(mail: Mail, sender: Array, version: Any) -> Any:
+def look(mail: Mail, sender: Array, version: Number) -> Message:
     """What these senders had said at a version: one number, or one for each."""
     if isinstance(mail.stamp, tuple):
         return jax.tree.map(lambda a: a.at[sender].get(mode="promise_in_bounds"), mail.value)
@@ -55,14 +57,14 @@ def look(mail: Mail, sender: Array, version: Any) -> Any:
     return jax.tree.map(lambda a: a.at[sender, place].get(mode="promise_in_bounds"), mail.value)
 
 
-def deepen(mail: Any, depth: int) -> Any:
+def deepen(mail: Mail | tuple, depth: int) -> Mail | tuple:
     """Room for more messages of each sender, nothing lost."""
     if not isinstance(mail, Mail) or isinstance(mail.stamp, tuple) or mail.stamp.shape[-1] >= depth:
         return mail
     more = depth - mail.stamp.shape[-1]
     lead = mail.stamp.ndim - 1
 
-    def widen(a, fill):
+    def widen(a: Array, fill: int) -> Array:
         return jnp.pad(a, [(0, more if axis == lead else 0) for axis in range(a.ndim)], constant_values=fill)
 
     return Mail(widen(mail.stamp, -1), jax.tree.map(lambda a: widen(a, 0), mail.value))

@@ -7,16 +7,18 @@ sum_k p_k m_k: weights for *changes*. They need not sum to one, and are never re
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.random import Key
 from fedpoint.core.record import floats, untouched
+from fedpoint.core.types import Number
 from fedpoint.core.vector import take
 from fedpoint.timing.base import Context, Moments, Tick, Timing
 
@@ -37,6 +39,9 @@ class Participation(Timing):
     >>> fp.run(fp.FedAvg(step=1.0), quad, rounds=3, participation=RoundRobin(size=1)).history[0].ravel()
     array([0., 0., 1., 2.])
     """
+
+    def bind(self, context: Context) -> Participation:
+        return self
 
     def key_of(self, key: Key, round: Array) -> Key:
         return key.fold(round)
@@ -67,12 +72,12 @@ def _completed(tick: Tick, p: Array) -> Tick:
     return tick._replace(share=share, asked=asked, merge=jnp.asarray(True) if tick.merge is None else tick.merge)
 
 
-def _positive_count(self: Any) -> None:
+def _positive_count(self: Uniform | ByWeight | Importance) -> None:
     if isinstance(self.count, bool) or not isinstance(self.count, int | np.integer) or self.count < 1:
         raise FedpointError(f"{type(self).__name__}: the number of participants must be at least 1, got {self.count}")
 
 
-def _limit_count(self: Any, agents: int) -> None:
+def _limit_count(self: Uniform, agents: int) -> None:
     if self.count > agents:
         raise FedpointError(
             f"{type(self).__name__}: {self.count} participants of {agents} agents: choose at most {agents}"
@@ -152,9 +157,9 @@ class Importance(Participation):
     """
 
     count: int
-    probabilities: Any = None
+    probabilities: Number | None = None
 
-    def check(self):
+    def check(self) -> None:
         _positive_count(self)
         q = self.probabilities
         if q is not None and not ((floats(q) > 0).all() and np.isfinite(floats(q)).all()):
@@ -167,14 +172,15 @@ class Importance(Participation):
         return self.count
 
     def bind(self, context: Context) -> Importance:
-        q = self.probabilities
-        if q is None:
-            q = context.problem.sampling_probabilities(context.algorithm, context.exact)
-        q = np.asarray(q, dtype=float)
+        given = self.probabilities
+        if given is None:
+            problem, algorithm = context.task
+            given = problem.sampling_probabilities(algorithm, context.exact)
+        q = np.asarray(given, dtype=float)
         return Importance(self.count, q / q.sum())
 
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
-        return _with_replacement(key, p, self.probabilities, self.count)
+        return _with_replacement(key, p, jnp.asarray(self.probabilities), self.count)
 
     def known_moments(self, p: np.ndarray) -> Moments:
         return _replacement_moments(p, np.asarray(self.probabilities), self.count)
@@ -207,13 +213,13 @@ class Answering(Participation):
 
     abandons = True
 
-    scheme: Any
-    probability: Any = None
-    trace: Any = None
+    scheme: Participation
+    probability: Number | None = None
+    trace: ArrayLike | None = None
     keep: int | None = None
     minimum: int = 1
 
-    def check(self):
+    def check(self) -> None:
         if isinstance(self.scheme, Answering):
             raise FedpointError("Answering: the scheme is itself Answering: give one, with the product of the chances")
         if (self.probability is None) == (self.trace is None):
@@ -221,7 +227,7 @@ class Answering(Participation):
         a = self.probability
         if a is not None and not ((floats(a) > 0) & (floats(a) <= 1)).all():
             raise FedpointError("Answering: probabilities must lie above 0 and at most at 1")
-        if self.keep is not None and np.ndim(a) == 1:
+        if self.keep is not None and a is not None and np.ndim(a):
             raise FedpointError(
                 "Answering: keeping only the first answers favours agents that answer often, and their chances "
                 "then have no simple correction: give one probability for all, or leave out keep"
@@ -250,7 +256,7 @@ class Answering(Participation):
         if self.minimum > count:
             raise FedpointError(f"Answering: a minimum of {self.minimum} answers, but only {count} agents are asked")
         for name, table in (("probabilities", self.probability), ("columns in the trace", self.trace)):
-            if np.ndim(table) and np.shape(table)[-1] != agents:
+            if table is not None and np.ndim(table) and np.shape(table)[-1] != agents:
                 raise FedpointError(f"Answering: {np.shape(table)[-1]} {name} for {agents} agents")
         return count
 
@@ -259,33 +265,38 @@ class Answering(Participation):
         trace = None if self.trace is None else np.asarray(self.trace, dtype=np.uint8)
         return Answering(scheme, self.probability, trace, self.keep, self.minimum)
 
+    def _chance(self, agents: Array) -> Array:
+        """That these agents answer: (L,), or one number for all."""
+        chance = jnp.asarray(self.probability)
+        return chance[agents] if chance.ndim else chance
+
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
         asked = _completed(self.scheme.tick(key, p, round), p)
         agents = jnp.arange(p.shape[0]) if asked.agents is None else asked.agents
         if self.trace is not None:
-            answers = self.trace[round % self.trace.shape[0], agents] > 0
+            there = jnp.asarray(self.trace)
+            answers = there[round % there.shape[0], agents] > 0
         else:
-            per_agent = jnp.ndim(self.probability) == 1
-            chance = self.probability[agents] if per_agent else self.probability
-            answers = key.fold(1).row().uniform_at(agents) < chance
+            answers = key.fold(1).row().uniform_at(agents) < self._chance(agents)
         answers = answers & asked.heard
         if self.keep is not None:
             arrival = jnp.where(answers, key.fold(2).row().uniform_at(agents), 2.0)
             answers = answers & (jnp.argsort(jnp.argsort(arrival)) < self.keep)
         # The answers stand for all that were asked.
         merged = jnp.sum(answers)
-        if self.trace is None and jnp.ndim(self.probability) == 1:
-            scale = 1.0 / self.probability[agents]
+        if self.trace is None and jnp.ndim(jnp.asarray(self.probability)):
+            scale = 1.0 / self._chance(agents)
             if self.minimum > 1:
-                scale = scale / _others_answer(jnp.where(asked.heard, self.probability[agents], 0.0), self.minimum - 1)
+                scale = scale / _others_answer(jnp.where(asked.heard, self._chance(agents), 0.0), self.minimum - 1)
         else:
             scale = jnp.sum(asked.heard) / jnp.maximum(merged, 1)
-        zero = jnp.zeros_like(asked.weight)
+        weight, share = cast(Array, asked.weight), cast(Array, asked.share)  # a completed tick has both
+        zero = jnp.zeros_like(weight)
         return Tick(
             asked.agents,
             answers,
-            jnp.where(answers, asked.weight * scale, zero),
-            jnp.where(answers, asked.share, zero),
+            jnp.where(answers, weight * scale, zero),
+            jnp.where(answers, share, zero),
             asked.asked,
             merged >= self.minimum,
         )
@@ -293,7 +304,7 @@ class Answering(Participation):
     def known_moments(self, p: np.ndarray) -> Moments | None:
         """Where those who answer are a uniform subset of a random size: it is as if so many were asked."""
         uniform = isinstance(self.scheme, Everyone | Uniform) and self.scheme.knows_moments()
-        if self.trace is not None or np.ndim(self.probability) or not uniform:
+        if self.probability is None or np.ndim(self.probability) or not uniform:
             return None
         asked, a = self.scheme.slots(len(p)), float(self.probability)
         chance = np.array([math.comb(asked, r) * a**r * (1 - a) ** (asked - r) for r in range(asked + 1)])
@@ -345,10 +356,10 @@ def sampled_moments(scheme: Participation, p: np.ndarray, keep: int = 8) -> Mome
     """From many drawn rounds; only the largest correlations between agents are kept."""
     K = len(p)
 
-    def one(scheme, round):
+    def one(scheme: Participation, round: Array) -> tuple[Array, Array, Array | None]:
         tick = scheme.at(Key.of(0x5EED), jnp.asarray(p), round)
         agents = jnp.arange(K) if tick.agents is None else tick.agents
-        v = jnp.zeros(K).at[agents].add(jnp.where(tick.heard, tick.weight, 0.0))
+        v = jnp.zeros(K).at[agents].add(jnp.where(tick.heard, cast(Array, tick.weight), 0.0))
         return v, jnp.zeros(K).at[agents].add(tick.heard * 1.0), tick.merge
 
     with jax.enable_x64(True):
@@ -382,8 +393,10 @@ def _others_answer(chance: Array, least: int) -> Array:
     """(L,): the probability that at least `least` of the other slots answer, slot j with chance[j]."""
     slots = jnp.arange(chance.shape[0])
 
-    def without(slot):
-        def add(few, one):  # few[i]: the probability of i answers so far, i < least
+    def without(slot: Array) -> Array:
+        def add(
+            few: Array, one: tuple[Array, Array]
+        ) -> tuple[Array, None]:  # few[i]: the probability of i answers so far, i < least
             index, a = one
             a = jnp.where(index == slot, 0.0, a)
             return few * (1 - a) + a * jnp.concatenate([jnp.zeros(1), few[:-1]]), None

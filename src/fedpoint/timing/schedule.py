@@ -7,14 +7,13 @@ is 0. Everything random is a function of (tick, node or arc), so that the same l
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import Key
+from fedpoint.core.types import Number
 from fedpoint.timing.base import Tick, Timing
 
 WORKS, LOST, LATE, AWAY, PHASE = 1, 2, 3, 4, 5  # purposes of a schedule's random numbers
@@ -30,19 +29,19 @@ class Schedule(Timing):
         return agents
 
 
-def check_chance(name: str, value: Any, least_open: bool = False) -> None:
+def check_chance(name: str, value: float, least_open: bool = False) -> None:
     good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
     if not good or (least_open and value == 0):
         low = "above 0" if least_open else "at least 0"
         raise FedpointError(f"{name} must be a probability, {low} and at most 1, got {value!r}")
 
 
-def check_whole(name: str, value: Any, least: int) -> None:
+def check_whole(name: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise FedpointError(f"{name} must be a whole number, at least {least}, got {value!r}")
 
 
-def _luck(key: Key, purpose: int, tick: Any, index: Array) -> Array:
+def _luck(key: Key, purpose: int, tick: Number, index: Array) -> Array:
     """Uniform on (0, 1), by (tick, index)."""
     return key.fold(tick, purpose).row().uniform_at(index)
 
@@ -108,7 +107,7 @@ class PartiallyAsynchronous(Schedule):
                     f"PartiallyAsynchronous: a delay of {self.delay} ticks exceeds the bound of {self.bounded}"
                 )
 
-    def works(self, key: Key, tick: Any, node: Array) -> Array:
+    def works(self, key: Key, tick: Number, node: Array) -> Array:
         here = _luck(key, AWAY, tick // self.stretch, node) >= self.away
         luck = here & (_luck(key, WORKS, tick, node) < self.activity)
         place = jnp.floor(_luck(key, PHASE, 0, node) * self.bounded).astype(jnp.int32)
@@ -120,7 +119,7 @@ class PartiallyAsynchronous(Schedule):
     def age(self, key: Key, round: Array, arc: Array, says: Array) -> Array:
         most = self.bounded if self.delay is None else self.delay
 
-        def newer(i, age):
+        def newer(i: Array, age: Array) -> Array:
             a = self.bounded - 1 - i
             version = round - a  # sent in the round before
             sent = self.works(key, version - 1, says) | (version <= 0)

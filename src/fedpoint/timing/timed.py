@@ -5,16 +5,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jax import Array
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import Key
+from fedpoint.core.types import Number
 from fedpoint.core.vector import take
 from fedpoint.timing.base import Context, Tick
-from fedpoint.timing.clock import check_clock, luck_of
+from fedpoint.timing.clock import Clock, check_clock, luck_of
 from fedpoint.timing.mail import power_of_two
 from fedpoint.timing.participation import Participation
 from fedpoint.timing.schedule import check_chance, check_whole
@@ -30,8 +30,8 @@ class Timetable(Participation):
     abandons = True
     on_clock = True
 
-    ticks: Any  # Tick, of which each array is (R, T, L) or (R, T)
-    clock: Any  # (R, T) seconds at the end of each round
+    ticks: Tick  # of which each array is (R, T, L) or (R, T)
+    clock: np.ndarray  # (R, T) seconds at the end of each round
     versions: int  # of the hub that are needed; 0 when all answers come in their round
     models: bool
 
@@ -44,7 +44,7 @@ class Timetable(Participation):
         return self.models
 
     def slots(self, agents: int) -> int:
-        return self.ticks.agents.shape[-1]
+        return self.ticks.heard.shape[-1]
 
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
         return take(self.ticks, round)
@@ -79,7 +79,7 @@ class Timed(Participation):
         raise FedpointError(f"{type(self).__name__} has no timetable")
 
     def bind(self, context: Context) -> Timetable:
-        problem, algorithm = context.problem, context.algorithm
+        problem, algorithm = context.task
         p = problem.weights
         self.slots(len(p))
         if self.rebase and not algorithm.sends_changes():
@@ -89,23 +89,23 @@ class Timed(Participation):
             )
         tables = [self.rounds(luck_of(context.seed, r), p, context.rounds) for r in range(context.repeats)]
 
-        def stack(pick: Callable[[Round], Any], dtype: type) -> np.ndarray:
+        def stack(pick: Callable[[Round], Number], dtype: type) -> np.ndarray:
             return np.array([[pick(one) for one in table] for table in tables], dtype=dtype)
 
         oldest = max(max(int(one.age.max(initial=0)) for one in table) for table in tables)
         oldest = max(oldest, *(table[-1].open for table in tables))  # who is at work still may answer later on
         agents, heard = stack(lambda o: o.agents, np.int32), stack(lambda o: o.heard, bool)
-        ticks: Any = Tick(
-            agents,  # type: ignore[arg-type]
-            heard,  # type: ignore[arg-type]
-            stack(lambda o: o.weight, float),  # type: ignore[arg-type]
-            np.where(heard, p[agents], 0.0),  # type: ignore[arg-type]
-            stack(lambda o: o.asked, np.int32),  # type: ignore[arg-type]
-            stack(lambda o: o.merge, bool),  # type: ignore[arg-type]
-            stack(lambda o: o.age, np.int32),  # type: ignore[arg-type]
+        columns = (
+            agents,
+            heard,
+            stack(lambda o: o.weight, float),
+            np.where(heard, p[agents], 0.0),
+            stack(lambda o: o.asked, np.int32),
+            stack(lambda o: o.merge, bool),
+            stack(lambda o: o.age, np.int32),
         )
         versions = power_of_two(oldest + 1) if self.late else 0
-        return Timetable(ticks, stack(lambda o: o.time, float), versions, self.rebase)
+        return Timetable(Tick._make(columns), stack(lambda o: o.time, float), versions, self.rebase)
 
 
 class Waiting(Timed):
@@ -116,7 +116,7 @@ class Waiting(Timed):
     dropout: the probability that an answer never comes. minimum: with fewer answers the round is abandoned.
     """
 
-    clock: Any
+    clock: Clock
     count: int | None = None
     keep: int | None = None
     deadline: float | None = None
@@ -126,9 +126,9 @@ class Waiting(Timed):
     def check(self) -> None:
         check_clock(self)
         check_chance("Waiting: dropout", self.dropout)
-        for name in ("count", "keep", "minimum"):
-            if getattr(self, name) is not None:
-                check_whole(f"Waiting: {name}", getattr(self, name), 1)
+        for name, value in (("count", self.count), ("keep", self.keep), ("minimum", self.minimum)):
+            if value is not None:
+                check_whole(f"Waiting: {name}", value, 1)
         if self.dropout > 0 and self.deadline is None:
             raise FedpointError("Waiting: an answer that never comes is waited for without end: give deadline=")
 
@@ -180,10 +180,10 @@ class Arrivals(Timed):
 
     late = True
 
-    clock: Any
+    clock: Clock
     working: int | None = None
     buffer: int = 1
-    staleness: Any = None
+    staleness: Staleness = Constant()
     mixing: float = 1.0
     models: bool = False
     dropout: float = 0.0
@@ -201,8 +201,6 @@ class Arrivals(Timed):
         check_chance("Arrivals: dropout", self.dropout)
         if self.dropout == 1:
             raise FedpointError("Arrivals: with dropout 1 no answer ever comes")
-        if self.staleness is None:
-            object.__setattr__(self, "staleness", Constant())
         if not isinstance(self.staleness, Staleness):
             raise FedpointError(
                 f"Arrivals: staleness must be Constant(), Polynomial() or Hinge(), got {self.staleness}"
@@ -229,7 +227,7 @@ class Arrivals(Timed):
         due: list[tuple[float, int, int, int, bool]] = []  # time, order, agent, version, lost
         sent = 0
 
-        def ask(agent, time, version):
+        def ask(agent: int, time: float, version: int) -> None:
             nonlocal sent
             took = float(self.clock.draw(luck, int(agent))) + 2 * self.clock.travel
             lost = bool(luck.random() < self.dropout)
@@ -238,7 +236,7 @@ class Arrivals(Timed):
             heapq.heappush(due, (time + took, sent, int(agent), version, lost))
             sent += 1
 
-        def another(agent):
+        def another(agent: int) -> int:
             """Who works next in this one's place."""
             if not idle:
                 return agent

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.timing.base import Context
-from fedpoint.timing.staleness import Constant
+from fedpoint.timing.staleness import Constant, Staleness
 from fedpoint.timing.timed import Round, Timed, Timetable
 
 
@@ -27,8 +27,8 @@ class Recorded(Timed):
     late = True
     _known: ClassVar[dict[str, int]] = {}  # the agents' numbers, once they are known
 
-    rows: Any  # of each round ((name, age), ...)
-    staleness: Any = None
+    rows: tuple[tuple[tuple[str, int], ...], ...]  # of each round ((name, age), ...)
+    staleness: Staleness = Constant()
     mixing: float = 1.0
     models: bool = False
 
@@ -40,8 +40,6 @@ class Recorded(Timed):
         counts = {len(row) for row in self.rows}
         if len(counts) != 1 or 0 in counts:
             raise FedpointError("Recorded: every round must have as many answers as the others, at least one")
-        if self.staleness is None:
-            object.__setattr__(self, "staleness", Constant())
         for round, row in enumerate(self.rows):
             for name, age in row:
                 if not isinstance(age, int | np.integer) or not 0 <= age <= round:
@@ -51,7 +49,7 @@ class Recorded(Timed):
         return len(self.rows[0])
 
     def bind(self, context: Context) -> Timetable:
-        known = {str(name): k for k, name in enumerate(context.problem.names)}
+        known = {str(name): k for k, name in enumerate(context.task[0].names)}
         unknown = sorted({name for row in self.rows for name, _ in row} - set(known))
         if unknown:
             raise FedpointError(f"Recorded: the problem has no agent {', '.join(unknown)}")

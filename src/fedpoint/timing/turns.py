@@ -6,7 +6,7 @@ import csv
 import heapq
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,11 +14,16 @@ from jax import Array
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import Key
+from fedpoint.core.vector import take
 from fedpoint.timing.base import Context, Tick
 from fedpoint.timing.clock import Clock, luck_of
 from fedpoint.timing.mail import power_of_two
 from fedpoint.timing.schedule import Schedule, check_chance
 
+if TYPE_CHECKING:
+    from fedpoint.graphs.network import Arcs, Network
+
+Event: TypeAlias = tuple[int, str, str | None, int]  # tick, node, neighbour, age
 SHOWN = 10  # mistakes that a message spells out
 
 
@@ -27,26 +32,26 @@ class Turns(Schedule):
 
     per_repeat = True
 
-    agents: Any  # (R, T, L), or None: all in every tick
-    heard: Any  # (R, T, L)
-    ages: Any  # (R, T, L, most neighbours), in the order of a node's arcs, or None
-    clock: Any  # (R, T)
+    agents: np.ndarray | None  # (R, T, L), or None: all in every tick
+    heard: np.ndarray | None  # (R, T, L)
+    ages: np.ndarray | None  # (R, T, L, most neighbours), in the order of a node's arcs, or None
+    clock: np.ndarray  # (R, T)
     kept: int  # messages of a node that are needed
 
     @property
-    def all_heard(self):  # type: ignore[override]
+    def all_heard(self) -> bool:  # type: ignore[override]
         return self.agents is None
 
     def slots(self, agents: int) -> int:
         return agents if self.agents is None else self.agents.shape[-1]
 
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
-        if self.agents is None:
+        if self.agents is None or self.heard is None:
             return Tick(None, jnp.ones(len(p), bool))
-        return Tick(self.agents[round], self.heard[round])
+        return take(Tick(jnp.asarray(self.agents), jnp.asarray(self.heard)), round)
 
     def age(self, key: Key, round: Array, arc: Array, says: Array) -> Array:
-        return self.ages[round]
+        return super().age(key, round, arc, says) if self.ages is None else take(jnp.asarray(self.ages), round)
 
     def times(self) -> np.ndarray:
         return self.clock
@@ -60,14 +65,14 @@ class InStep(Schedule):
 
     all_heard = True
 
-    clock: Any
+    clock: Clock
 
     def check(self) -> None:
         if not isinstance(self.clock, Clock):
             raise FedpointError(f"InStep: clock must be an fp.Clock, got {self.clock!r}")
 
     def bind(self, context: Context) -> Turns:
-        network, seed, repeats, ticks = context.network, context.seed, context.repeats, context.rounds
+        network, seed, repeats, ticks = context.graph, context.seed, context.repeats, context.rounds
         self.clock.fits(network.nodes)
         who = np.arange(network.nodes)
         times = [
@@ -83,7 +88,7 @@ class OwnPace(Schedule):
     A tick is one node's update. A message takes `clock.travel` seconds, and gets lost with probability `loss`.
     """
 
-    clock: Any
+    clock: Clock
     loss: float = 0.0
 
     def check(self) -> None:
@@ -95,14 +100,16 @@ class OwnPace(Schedule):
         return 1
 
     def bind(self, context: Context) -> Turns:
-        network, seed, repeats, ticks = context.network, context.seed, context.repeats, context.rounds
+        network, seed, repeats, ticks = context.graph, context.seed, context.repeats, context.rounds
         self.clock.fits(network.nodes)
         made = [self._ticks(network, luck_of(seed, r), ticks) for r in range(repeats)]
         agents, ages, times, kept = zip(*made, strict=True)
         who = np.array(agents, np.int32)[..., None]
         return Turns(who, np.ones(who.shape, bool), np.array(ages)[:, :, None], np.array(times), max(2, *kept))
 
-    def _ticks(self, network, luck, ticks):
+    def _ticks(
+        self, network: Network, luck: np.random.Generator, ticks: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
         arcs, nodes = network.arcs, network.nodes
         width = max(int(np.diff(arcs.first).max(initial=0)), 1)
         back = _reverse(arcs)
@@ -145,13 +152,13 @@ def _place(versions: list[int], version: int) -> int:
     return place
 
 
-def _reverse(arcs: Any) -> np.ndarray:
+def _reverse(arcs: Arcs) -> np.ndarray:
     """The number of the arc in the other direction."""
     number = {(int(i), int(j)): n for n, (i, j) in enumerate(zip(arcs.hears, arcs.says, strict=True))}
     return np.array([number[int(j), int(i)] for i, j in zip(arcs.hears, arcs.says, strict=True)], int)
 
 
-def _mistakes(event: Any) -> list[str]:
+def _mistakes(event: Event) -> list[str]:
     """What is wrong with an event of a trace."""
     if not isinstance(event, tuple) or len(event) != 4:
         return ["an event is (tick, node, neighbour or None, age)"]
@@ -178,16 +185,18 @@ class Replay(Schedule):
     from it (0 otherwise). Node and neighbour are names. `Replay.read(path)` reads them from a file.
     """
 
-    events: Any
+    events: tuple[Event, ...]
 
     @classmethod
-    def read(cls, path: Any) -> Replay:
+    def read(cls, path: str | Path) -> Replay:
         """From a CSV file with columns tick, node and, where something was old, neighbour and age."""
         try:
             with Path(path).open(newline="") as file:
                 rows = list(csv.DictReader(file))
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise FedpointError(f"trace {path}: {getattr(error, 'strerror', None) or error}") from None
+        except OSError as error:
+            raise FedpointError(f"trace {path}: {error.strerror or error}") from None
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise FedpointError(f"trace {path}: {error}") from None
         if not rows or not {"tick", "node"} <= set(rows[0]):
             raise FedpointError(f"trace {path}: needs columns tick and node (and neighbour, age), and at least one row")
         events, wrong = [], []
@@ -222,7 +231,7 @@ class Replay(Schedule):
         return max(len(a) for a in found.values())
 
     def bind(self, context: Context) -> Turns:
-        network, repeats, ticks = context.network, context.repeats, context.rounds
+        network, repeats, ticks = context.graph, context.repeats, context.rounds
         number = {name: i for i, name in enumerate(network.names)}
         arcs, L = network.arcs, self.slots(network.nodes)
         arc_of = {(int(i), int(j)): n for n, (i, j) in enumerate(zip(arcs.hears, arcs.says, strict=True))}
@@ -252,7 +261,7 @@ class Replay(Schedule):
         again = np.arange(ticks) % period
         ages = np.minimum(ages[again], np.arange(ticks)[:, None, None])  # nothing is older than the start
 
-        def spread(a):
+        def spread(a: np.ndarray) -> np.ndarray:
             return np.broadcast_to(a, (repeats, *a.shape))
 
         clock = spread(np.arange(1.0, ticks + 1))
