@@ -30,7 +30,7 @@ def leader(study: Path) -> Kit:
     kit = Kit(study.parent / f"kits-{wanted.name}" / "admin", "admin")
     if kit.study.fingerprint != wanted.fingerprint:
         raise FedpointError(
-            f"{study} was changed since its kits were made: sites have consented to the other; make new kits"
+            f"{study} was changed after its kits were made, which sites have consented to: make new kits"
         )
     return kit
 
@@ -40,22 +40,22 @@ def federate() -> None:
     """Run a study over real sites that keep their data (extra `federation`).
 
     \b
-    fedpoint federate demo                          see it: a server and three sites on this machine
-    fedpoint federate provision study.toml          who leads makes everybody's kit
-    fedpoint federate server KIT                    the server's machine
-    fedpoint federate site KIT --data local.csv     each site's machine
-    fedpoint federate run study.toml                who leads; then status, stop
+    fedpoint federate demo                          try it: a server and three sites on this machine
+    fedpoint federate provision study.toml          the leader makes a kit for every party
+    fedpoint federate server KIT                    on the server's machine
+    fedpoint federate site KIT --data local.csv     on each site's machine
+    fedpoint federate run study.toml                the leader; then status, stop
     """
 
 
 @federate.command()
 @click.argument("study", type=FILE)
-@click.option("--folder", type=FOLDER, help="Where the kits go; default kits-NAME beside the study.")
+@click.option("--folder", type=FOLDER, help="Folder for the kits; default kits-NAME beside the study.")
 @options.as_json
 def provision(study: Path, folder: Path | None, as_json: bool) -> None:
     """Make every party's kit for STUDY.toml: certificates, the study, and rules that lock it down.
 
-    Hand each kit to its party by a safe way: who has a kit is that party. The authority that signed them is not kept.
+    Hand each kit over securely: whoever has a kit is that party. The authority that signed them is not kept.
     """
     from fedpoint.federation.flare.kits import provision as make
     from fedpoint.federation.study import read
@@ -72,7 +72,7 @@ def provision(study: Path, folder: Path | None, as_json: bool) -> None:
 @federate.command()
 @click.argument("kit", type=FOLDER, default=".")
 def server(kit: Path) -> None:
-    """Start the server of KIT (default: this folder). Ctrl-C ends it; when it was killed, start it again."""
+    """Start the server of KIT (default: this folder). Ctrl-C stops it; after a crash, start it again."""
     from fedpoint.federation.flare.kits import Kit
     from fedpoint.federation.flare.parties import check_port, keep_running
 
@@ -84,15 +84,15 @@ def server(kit: Path) -> None:
 
 @federate.command()
 @click.argument("kit", type=FOLDER, default=".")
-@click.option("--data", type=FILE, help="This site's own file, CSV or Parquet. It is read here, and stays here.")
-@click.option("--dry-run", is_flag=True, help="Only say what would run and what would leave.")
-@click.option("--yes", is_flag=True, help="Consent without being asked.")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print one JSON document, for programs.")
+@click.option("--data", type=FILE, help="This site's own CSV or Parquet file; it never leaves this machine.")
+@click.option("--dry-run", is_flag=True, help="Print what would run and what would leave, then exit.")
+@click.option("--yes", is_flag=True, help="Consent without a prompt.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 def site(kit: Path, data: Path | None, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Take part in a study with KIT (default: this folder).
 
-    It says what will run on the data and what leaves, asks for consent, and stays connected. What left is noted in
-    KIT/records/audit.jsonl. Ctrl-C ends it; start it again, and the site takes part again.
+    Prints what will run on the data and what will leave, asks for consent, and stays connected. Every message that
+    leaves is logged in KIT/records/audit.jsonl. Ctrl-C stops it; start it again to rejoin.
     """
     from fedpoint.core.errors import FedpointError
     from fedpoint.federation.announcement import announce, lines
@@ -101,7 +101,7 @@ def site(kit: Path, data: Path | None, dry_run: bool, yes: bool, as_json: bool) 
 
     own = Kit(kit, "site")
     if own.study.table is not None and data is None:
-        raise FedpointError(f"{own.party} needs its data: say --data FILE")
+        raise FedpointError(f"{own.party} needs its data: pass --data FILE")
     found = announce(own.study, data)
     if as_json and dry_run:
         click.echo(json.dumps(found))
@@ -110,7 +110,7 @@ def site(kit: Path, data: Path | None, dry_run: bool, yes: bool, as_json: bool) 
     if dry_run:
         return
     if not yes and not click.confirm("Take part with these data?", default=False):
-        raise FedpointError("no consent: nothing was started, and nothing has left")
+        raise FedpointError("no consent: nothing was started and nothing has left this machine")
     consent(own, data)
     click.echo(f"{own.party} takes part; audit: {own.folder}/records/audit.jsonl; Ctrl-C ends it", err=True)
     keep_running(own, lambda text: click.echo(text, err=True))
@@ -118,16 +118,16 @@ def site(kit: Path, data: Path | None, dry_run: bool, yes: bool, as_json: bool) 
 
 @federate.command()
 @STUDY
-@click.option("--folder", type=FOLDER, help="Where the result goes; default runs/NAME-federated.")
+@click.option("--folder", type=FOLDER, help="Folder for the result; default runs/NAME-federated.")
 @click.option("--export", type=FILE, help="Also write the model, for `fedpoint predict`.")
 @click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for sites.")
-@click.option("--fresh", is_flag=True, help="Begin anew, instead of going on where the study stands.")
+@click.option("--fresh", is_flag=True, help="Start over instead of continuing.")
 @options.as_json
 @options.quiet
 def run(
     study: Path, folder: Path | None, export: Path | None, wait: float, fresh: bool, as_json: bool, quiet: bool
 ) -> None:
-    """Run STUDY.toml (or the study of the administrator's kit) from where it stands; whatever is killed, it goes on.
+    """Run STUDY.toml (or the study of the administrator's kit), continuing where it stopped.
 
     Ctrl-C leaves it running: `status` shows it, `stop` ends it, `run` follows it again.
     """
@@ -147,7 +147,7 @@ def run(
 @STUDY
 @options.as_json
 def status(study: Path, as_json: bool) -> None:
-    """Where STUDY.toml (or the study of the administrator's kit) is: who is connected, and what was the last round."""
+    """Show how far STUDY.toml (or the study of the administrator's kit) is, and which sites are connected."""
     from fedpoint.federation.flare.lead import Lead
 
     own = leader(study)
@@ -174,7 +174,7 @@ def status(study: Path, as_json: bool) -> None:
 @federate.command()
 @STUDY
 def stop(study: Path) -> None:
-    """Stop STUDY.toml (or the study of the administrator's kit) after the round at hand. `run` goes on from there."""
+    """Stop STUDY.toml (or the study of the administrator's kit) after the current round. `run` continues from there."""
     from fedpoint.federation.flare.lead import Lead
 
     with Lead(leader(study)) as lead:
@@ -183,15 +183,15 @@ def stop(study: Path) -> None:
 
 
 @federate.command()
-@click.option("--rounds", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
-@click.option("--port", default=0, type=click.IntRange(0, 65534), help="Of the server; 0: any that is free.")
+@click.option("--rounds", default=20, show_default=True, type=click.IntRange(min=1), help="Number of rounds.")
+@click.option("--port", default=0, type=click.IntRange(0, 65534), help="Port of the server; 0 picks a free one.")
 @click.option("--keep", type=FOLDER, help="Keep kits, logs and the result in this folder.")
 @options.as_json
 @options.quiet
 def demo(rounds: int, port: int, keep: Path | None, as_json: bool, quiet: bool) -> None:
-    """Credit scoring over three banks: a server and three sites as processes of this machine, with mutual TLS.
+    """Train a credit score over three banks: a server and three sites on this machine, with mutual TLS.
 
-    Prints what came out beside the simulation on pooled rows, and removes everything it made.
+    Prints the result beside a simulation on the pooled rows, and removes everything it created.
     """
     from fedpoint.cli.federate_show import Show
     from fedpoint.federation.flare.demo import play

@@ -21,7 +21,7 @@ from fedpoint.core.random import Key
 from fedpoint.core.types import Message, Model, State, Tree
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.engine.layout import Layout
-from fedpoint.engine.precompute import NOTHING_AHEAD
+from fedpoint.engine.precompute import NOTHING_PRECOMPUTED
 from fedpoint.engine.round import Done, Round, decoded
 from fedpoint.engine.state import AGENTS, HUB, SCHEDULE, Inputs, RunState
 from fedpoint.experiment.bound import Bound
@@ -72,7 +72,7 @@ def _merge(
     """Before hubs have heard these messages, and after."""
     at, everyone = Answered(layout, inputs, keys, round), Tick(None, jnp.ones(layout.agents, bool))
     at.messages = messages
-    state, sent, _ = layout.topology.speak(at, state, tick, NOTHING_AHEAD)
+    state, sent, _ = layout.topology.speak(at, state, tick, NOTHING_PRECOMPUTED)
     return state, layout.topology.listen(at, state, sent, tick, everyone)
 
 

@@ -1,4 +1,4 @@
-"""The same over sites that keep their data: `fp.federate` rehearses a study in this process, message by message."""
+"""How is a study rehearsed? `fp.federate` runs it in this process, message by message."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def federate(
     Args:
         study: a study file, its content, or a `Study`.
         data: each site's file; None where the problem is generated.
-        folder: where hub and sites keep what they keep; a second call goes on from there. Default: one that is removed
-            with the result.
+        folder: where hub and sites write; a second call continues from there. Default: a temporary one, removed with
+            the result.
         seconds: how long sites take on the virtual clock: a number, one by site, or a function of (site, order).
         faults: what goes wrong (`fedpoint.federation.inprocess.Fault`).
-        tell: hears of every round.
+        tell: called after every round.
 
     >>> made = federate({
     ...     "name": "trial", "sites": ["a", "b"], "server": "localhost:8102", "rounds": 30,
@@ -54,7 +54,9 @@ def federate(
     data = {} if data is None else data
     unknown = sorted(set(data) - set(study.sites))
     if unknown:
-        raise FedpointError(f"{', '.join(unknown)}: no site of {study.name}: {', '.join(study.sites)}")
+        raise FedpointError(
+            f"{', '.join(unknown)}: not a site of {study.name}, whose sites are {', '.join(study.sites)}"
+        )
     root = Path(tempfile.mkdtemp(prefix="fedpoint-") if folder is None else folder)
     sites = {name: Site(study, name, root / name, data.get(name)).answer for name in study.sites}
     engine, ledger = InProcess(sites, seconds, faults), Ledger(root / "hub", study)

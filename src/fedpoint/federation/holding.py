@@ -19,7 +19,7 @@ from fedpoint.core.record import one_agent
 from fedpoint.core.types import Data, Model, State, Tree
 from fedpoint.core.vector import wrap
 from fedpoint.data.column import Column
-from fedpoint.engine.round import Place, agent_round, encoded
+from fedpoint.engine.round import Workplace, agent_round, encoded
 from fedpoint.engine.state import AGENTS
 from fedpoint.federation import preparation
 from fedpoint.federation.shapes import arrays_of, blank, elsewhere, shapes_of, tree_of
@@ -72,7 +72,7 @@ def _work(
     memory, wire, world = memories
     sends_difference = topology.by_node and not own.channel.lossless
     said, last = heard if sends_difference else (heard, None)
-    place = Place(own.mine, Stream(own.key, round, own.agent), own.share, world)
+    place = Workplace(own.mine, Stream(own.key, round, own.agent), own.share, world)
     message, memory, agent, world = agent_round(oracle, exact, own.algorithm, place, said, memory)
     base = own.algorithm.base(said) if topology.by_node and not own.algorithm.at_agents else None
     code, (memory, wire) = encoded(own.algorithm, own.channel, message, (memory, wire), agent, base, last)

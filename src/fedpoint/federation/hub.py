@@ -151,7 +151,7 @@ class Hub:
         """The next arrival before a moment; None after it."""
         while True:
             if self.stop():
-                raise Stopped(f"stopped after round {self.round}; run it again to go on")
+                raise Stopped(f"stopped after round {self.round}; run it again to continue")
             left = until - self.engine.now()
             if left <= 0:
                 return None
@@ -346,9 +346,9 @@ def _fatal(site: str, reason: str) -> str:
     advice = {
         "version": f"it runs another fedpoint than this one ({__version__}): install the same",
         "study": "it has consented to another study: give it this one's kit",
-        "data": "its data do not fit the study: its own log says why",
+        "data": "its data do not fit the study; its own log says why",
         "memory": "it has lost its memory of this study: restore its folder, or begin a new study",
-        "statement": "what it says of its data cannot be",
+        "statement": "what it says about its data is impossible",
     }
     return f"{site} cannot take part ({reason}): {advice[reason]}"
 

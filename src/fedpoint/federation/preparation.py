@@ -83,7 +83,7 @@ def labels_of(target: Column) -> np.ndarray:
     if target.words is not None:
         return np.array(target.words)[target.values]
     if not (target.values == np.round(target.values)).all() or np.abs(target.values).max() >= 2**53:
-        raise FedpointError("the target holds numbers that are not whole: they are no classes")
+        raise FedpointError('the target holds fractions, which cannot be classes: choose model = "linear"')
     return target.values.astype(np.int64)
 
 
@@ -97,7 +97,7 @@ def problem_of(table: SiteTable, columns: Mapping[str, Column], recipe: Sequence
     """A site's own problem: one agent."""
     X, unknown = encode(recipe, columns)
     if unknown:
-        raise FedpointError(f"{unknown} cells are of categories that nobody had when the study was prepared")
+        raise FedpointError(f"{unknown} cells hold categories that no site had when the study was prepared")
     target = columns[table.target]
     y = target.values if table.model == "linear" else labels_of(target)
     names = [name for feature in recipe for name in feature.names]
@@ -154,7 +154,7 @@ def _all_classes(table: SiteTable, answers: Sequence[Packet]) -> Classes:
     if len({type(value) for value in found}) > 1:
         raise FedpointError(f"{table.target!r} holds numbers at some sites and words at others")
     if not 2 <= len(found) <= CLASSES:
-        raise FedpointError(f"{table.target!r} has {len(found)} classes: from 2 to {CLASSES} can be told apart")
+        raise FedpointError(f"{table.target!r} has {len(found)} classes: from 2 to {CLASSES} are supported")
     return sorted(found)
 
 

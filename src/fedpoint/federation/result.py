@@ -41,7 +41,7 @@ class Federated:
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         if not (self.folder / "hub.npz").exists():
-            raise FedpointError(f"{self.folder} holds no study that has begun")
+            raise FedpointError(f"{self.folder} does not hold a study that has begun")
         self.study: Study = read(self.folder / "study.toml")
         progress = cast(Progress, read_npz(self.folder / "hub.npz", "hub")[1])
         self.round, self.setup, self.measures = progress["round"], progress["setup"], progress["measures"]
@@ -121,7 +121,7 @@ class Federated:
         """The model for `fedpoint predict`."""
         table = self.study.table
         if table is None or self.study.network:
-            raise FedpointError("only the one model of a table can be exported")
+            raise FedpointError("only the model of a study of tables with one hub can be exported")
         width = int(np.shape(self.model)[0]) - table.intercept
         about = {
             "algorithm": describe_record(self.study.method()),

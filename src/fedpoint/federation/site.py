@@ -45,7 +45,7 @@ class Site:
         if name not in study.sites:
             raise FedpointError(f"{name} is not a site of {study.name}: {', '.join(study.sites)}")
         if study.table is not None and data is None:
-            raise FedpointError(f"{name} has no data: say --data FILE")
+            raise FedpointError(f"{name} has no data: pass --data FILE")
         self.study, self.name, self.folder, self.data = study, name, Path(folder), data
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "audit.jsonl").touch()
@@ -95,7 +95,7 @@ class Site:
         if header.get("fedpoint") != __version__:
             raise Refused("version", f"the hub runs fedpoint {header.get('fedpoint')}, this site {__version__}")
         if header.get("study") != self.study.fingerprint:
-            raise Refused("study", "the order is of another study than the one consented to")
+            raise Refused("study", "the order belongs to another study than the one this site consented to")
         whole = all(type(header.get(key)) is int for key in ("round", "merged"))
         if not whole or not isinstance(header.get("run"), str) or not header["run"].isalnum():
             raise Refused("order", "the order has no run, round or merged round")
@@ -122,7 +122,7 @@ class Site:
                 self._remember(held, header["run"], self._settled(held, header["run"], header["merged"]), None)
                 model = tree_of(held.problem.start(), packet.arrays)
                 return {"measures": held.measure(model)}, {}
-        raise Refused("order", f"there is no order {header.get('kind')!r}")
+        raise Refused("order", f"unknown order {header.get('kind')!r}")
 
     def _local_work(self, packet: wire.Packet) -> tuple[wire.Header, dict[str, np.ndarray]]:
         header = packet.header
@@ -142,7 +142,7 @@ class Site:
         """What the file holds; read once."""
         table = self.study.table
         if table is None or self.data is None:
-            raise Refused("order", "there is no file here")
+            raise Refused("order", "this site has no file")
         return read_own(self.data, table.target, table.features, table.categorical, table.missing, table.separator)
 
     def _holding(self, setup: wire.OwnSetup) -> Holding:

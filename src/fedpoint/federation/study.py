@@ -69,7 +69,9 @@ ADDRESS = re.compile(r"([A-Za-z0-9.-]+):(\d{1,5})")
 
 def _name(text: str) -> str:
     if not NAME.fullmatch(text) or text in ("server", "admin"):
-        raise ValueError("must be small letters, digits and dashes, a letter first, and neither server nor admin")
+        raise ValueError(
+            "must be lower-case letters, digits and dashes, starting with a letter; server and admin are taken"
+        )
     return text
 
 

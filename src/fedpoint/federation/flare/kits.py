@@ -56,7 +56,9 @@ def provision(study: Study, folder: str | Path) -> dict[str, Path]:
     needs_flare()
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
-        raise FedpointError(f"{folder} is not empty: kits that were handed out must stay as they are; name another")
+        raise FedpointError(
+            f"{folder} is not empty, and kits that were handed out must not change: choose another folder"
+        )
     with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
         made = _made_by_flare(study, work)
         folder.mkdir(parents=True, exist_ok=True)
@@ -116,14 +118,14 @@ class Kit:
         try:
             self.about = json.loads((self.folder / "kit.json").read_text())
         except (OSError, ValueError):
-            raise FedpointError(f"{folder} is no kit: `fedpoint federate provision` makes them") from None
+            raise FedpointError(f"{folder} is not a kit: create kits with `fedpoint federate provision`") from None
         self.party: str = self.about["party"]
         kind = self.party if self.party in ("server", "admin") else "site"
         if party is not None and kind != party:
-            raise FedpointError(f"{folder} is the kit of {self.party}, but this needs one for: {party}")
+            raise FedpointError(f"{folder} is the kit of {self.party}, but this command needs that of a {party}")
         self.study = read(self.folder / "study.toml")
         if self.study.fingerprint != self.about["fingerprint"]:
-            raise FedpointError(f"{folder}: the study was changed since the kit was made: make new kits")
+            raise FedpointError(f"{folder}: the study was changed after the kit was made: make new kits")
         if self.about["fedpoint"] != __version__:
             raise FedpointError(
                 f"{folder} is of fedpoint {self.about['fedpoint']}, but this is {__version__}: install the same"

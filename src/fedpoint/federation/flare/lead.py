@@ -97,7 +97,7 @@ class Lead:
             except Exception as error:  # the engine raises many kinds while its server is starting or away
                 said = str(error) or type(error).__name__
                 time.sleep(0.5)
-        raise Waiting(f"no server answers at {self.study.terms.server} for {self.wait:.0f} seconds ({said})")
+        raise Waiting(f"no server answered at {self.study.terms.server} for {self.wait:.0f} seconds ({said})")
 
     def close(self) -> None:
         if self._session is not None:
@@ -184,9 +184,7 @@ class Lead:
                 vain, last = (vain + 1, last) if reached <= last else (0, reached)
                 tell({"segment": outcome["message"]})
             if vain >= SEGMENTS:
-                raise Waiting(
-                    f"{vain} jobs in a row gained no round; last: {self.trouble or 'the server log says why'}"
-                )
+                raise Waiting(f"{vain} jobs in a row completed no round; last: {self.trouble or 'see the server log'}")
             time.sleep(1.0)
 
     def _gather(self, wait: float, tell: Tell) -> None:
@@ -200,7 +198,7 @@ class Lead:
             if not missing or (len(here) >= least and now > soon):
                 return
             if now > end:
-                raise Waiting(f"waited {wait:.0f} seconds for {', '.join(missing)}; start them, and run again")
+                raise Waiting(f"waited {wait:.0f} seconds for {', '.join(missing)}; start them and run again")
             tell({"waiting": "sites", "for": missing})
             time.sleep(POLL)
 

@@ -29,9 +29,9 @@ def consent(kit: Kit, data: str | Path | None) -> None:
     """Note that this site takes part, and with which file."""
     if kit.study.table is not None:
         if data is None:
-            raise FedpointError(f"{kit.party} needs its data: say --data FILE")
+            raise FedpointError(f"{kit.party} needs its data: pass --data FILE")
         if not Path(data).is_file():
-            raise FedpointError(f"there is no file {data}")
+            raise FedpointError(f"{data} does not exist")
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     where = None if data is None else str(Path(data).absolute())
     said = {"site": kit.party, "study": kit.study.fingerprint, "time": when, "data": where}
@@ -135,8 +135,6 @@ def keep_running(kit: Kit, say: Callable[[str], None]) -> None:
             code = process.wait()
         ends = [*(t for t in ends if time.monotonic() - t < 60), time.monotonic()]
         if len(ends) >= TRIES:
-            raise FedpointError(
-                f"the engine's process ended {TRIES} times in a minute: {kit.folder}/process.log says why"
-            )
-        say(f"the engine's process ended (status {code}); it is started again; {kit.folder}/process.log says why")
+            raise FedpointError(f"the engine's process ended {TRIES} times in a minute: see {kit.folder}/process.log")
+        say(f"the engine's process ended (status {code}) and is started again; see {kit.folder}/process.log")
         time.sleep(AGAIN)
