@@ -46,6 +46,16 @@ def test_another_position_compiles_nothing_and_is_what_a_run_does():
     np.testing.assert_allclose(models, run.history, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", PLAYGROUNDS)
+def test_sliders_describe_the_experiments_that_are_run(name):
+    play, values = PLAYGROUNDS[name], {**start(name), "heterogeneity": 0.4}
+    found, experiments = play.run(values), play.experiments(values)
+    assert list(found) == list(experiments)
+    for title, experiment in experiments.items():
+        run = fp.run(experiment, rounds=play.rounds)
+        np.testing.assert_allclose(found[title], run.history, rtol=1e-9, atol=1e-12, err_msg=title)
+
+
 def test_some_of_has_the_law_of_uniform():
     K, L, n = 6, 2, 20_000
     p = np.arange(1.0, K + 1) / np.arange(1.0, K + 1).sum()
