@@ -88,6 +88,9 @@ class FedAvg(Algorithm):
     def alike(self) -> bool:
         return self.optimiser is None
 
+    def averages_descent(self) -> bool:
+        return self.optimiser is None
+
     def work_of_a_step(self) -> float | np.ndarray:
         return most_steps(self.local_steps).astype(float) if self.normalise else 1.0
 

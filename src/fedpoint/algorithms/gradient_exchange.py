@@ -51,6 +51,9 @@ class GradientExchange(Algorithm):
 
     step: Step = positive(scheduled=True)
 
+    def averages_descent(self) -> bool:
+        return True
+
     def init(self, w: Model) -> tuple[State, State]:
         return (w, jnp.int32(0)), ()
 

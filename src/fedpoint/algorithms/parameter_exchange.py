@@ -42,6 +42,9 @@ class ParameterExchange(Algorithm):
 
     step: Step = positive(scheduled=True)
 
+    def averages_descent(self) -> bool:
+        return True
+
     def init(self, w: Model) -> tuple[State, State]:
         return w, ()
 

@@ -293,6 +293,10 @@ class Algorithm(Record):
         """Every local step is the same map: forecasts of long rounds are then cheaper."""
         return False
 
+    def averages_descent(self) -> bool:
+        """A round is plain gradient steps of the agents and the mean of where they lead: what lectures' bounds are of."""
+        return False
+
     def scheduled(self) -> bool:
         """Steps change from round to round."""
         return any(isinstance(value, StepSchedule) for value in values_of(self).values())

@@ -255,6 +255,8 @@ class Forecast:
             return "it is computed for nodes in step"
         if s.lossy and keeps_memory(s.space, s.numbers, s.bound.channel):
             return "the channel keeps a memory of its own at the agents"
+        if not s.bound.gather.conserves:
+            return f"{type(s.bound.gather).__name__} does not merge linearly: noise moves where it ends"
         doubt = self._doubt()
         wanted = self._how if self._how != "auto" else "sampled" if doubt else "exact"
         if wanted == "sampled":
@@ -263,7 +265,7 @@ class Forecast:
             return f"the state has {s.size} numbers: sampled rounds are differentiated up to {LARGEST}" + (
                 f", and {doubt}" if doubt else ""
             )
-        if s.lossy or not s.bound.gather.conserves:
+        if s.lossy:
             return doubt
         size = s.origin.size
         model = len(s.flatten(s.start))
@@ -286,8 +288,6 @@ class Forecast:
             return "the algorithm is your own"
         if s.lossy:
             return "what the channel does is known from drawn rounds only"
-        if not s.bound.gather.conserves:
-            return "messages are not merged linearly"
         if self.by_node and not s.exact and samples_per_round(self.algorithm) != 1:
             return "nodes take several samples a round"
         return ""

@@ -11,20 +11,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.closed import linear
-from fedpoint.core.algorithm import bind_algorithm
+from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.core.steps import InverseTime
+from fedpoint.core.types import Model
+from fedpoint.problems.base import Problem
 from fedpoint.theory.case import Assumption, Case, arrays, named, show
+from fedpoint.timing.base import Timing
 from fedpoint.timing.participation import ByWeight, Everyone, Uniform, as_participation
 
 FACTOR = "factor of E|w - w*|^2 per round"
 FLOOR = "E|w - w*|^2 in the long run"
 NOISE = "sigma_fed^2, the noise power of a round's gradient"
 EXCESS = "E f(x_T) - f*"
+
+Curve = Callable[[ArrayLike], np.ndarray]  # the bound after so many rounds
+Need = Callable[[], Assumption | list[Assumption]]  # what a bound assumes, looked at when it is asked
 
 
 @dataclass(frozen=True)
@@ -38,12 +44,17 @@ class Bound:
     value: float | None  # None when void
     assumptions: list[Assumption]  # text, whether it holds (None: not known, or not checkable), detail
     void: str = ""  # why it does not apply; empty when it does
-    curve: Callable[[Any], np.ndarray] | None = None  # the bound after so many rounds, where it is one per round
+    curve: Curve | None = None  # the bound after so many rounds, where it is one per round
     strict: bool = True  # False: to first order in the step, or up to a constant
 
 
 def bounds(
-    algorithm: Any, problem: Any, participation: Any = None, start: Any = None, exact: bool = False, rounds: int = 1000
+    algorithm: Algorithm,
+    problem: Problem,
+    participation: Timing | int | None = None,
+    start: Model | None = None,
+    exact: bool = False,
+    rounds: int = 1000,
 ) -> list[Bound]:
     """The bounds of lecture 000 and of lecture 004's theorem 1, each with its assumptions checked.
 
@@ -60,7 +71,8 @@ def bounds(
     >>> found["000 (52)"].void
     'it assumes: one agent a round; here: Everyone'
     """
-    case = Case(bind_algorithm(algorithm, problem), problem, as_participation(participation), start, exact, rounds)
+    scheme = participation if isinstance(participation, Timing) else as_participation(participation)
+    case = Case(bind_algorithm(algorithm, problem), problem, scheme, start, exact, rounds)
     return [make(case) for make in MAKERS]
 
 
@@ -69,8 +81,8 @@ def _bound(
     lecture: str,
     formula: str,
     quantity: str,
-    needs: list[Callable[[], Any]],
-    value: Callable[[], tuple[float, Callable | None]],
+    needs: list[Need],
+    value: Callable[[], tuple[float, Curve | None]],
     strict: bool = True,
     notes: tuple[Assumption, ...] = (),
 ) -> Bound:
@@ -96,30 +108,30 @@ def _bound(
 
 def descent(case: Case) -> Bound:
     def factor() -> float:
-        return 1 - 2 * case.mu * case.constants.nu + case.mu**2 * case.constants.delta**2
+        return 1 - 2 * case.mu * case.nu + case.mu**2 * case.delta**2
 
     def shrinks() -> Assumption:
         return "mu < 2 nu/delta^2, or it says nothing", factor() < 1, f"lambda = {factor():.6g}"
 
-    def value():
+    def value() -> tuple[float, Curve | None]:
         first = case.distance2
         return factor(), None if first is None else lambda rounds: first * factor() ** np.asarray(rounds)
 
-    needs = [case.one_step, case.everyone, case.no_noise, case.strongly_convex, case.smooth, shrinks]
+    needs: list[Need] = [case.one_step, case.everyone, case.no_noise, case.strongly_convex, case.smooth, shrinks]
     return _bound("gradient descent", "000 (20)", "lambda = 1 - 2 mu nu + mu^2 delta^2", FACTOR, needs, value)
 
 
-def _steady(case: Case, noise: tuple[float, float]) -> tuple[float, Callable | None]:
+def _steady(case: Case, noise: tuple[float, float]) -> tuple[float, Curve | None]:
     """mu sigma^2 / nu, and lambda^i |w_0 - w*|^2 above it, lambda = 1 - 2 mu nu + mu^2 (delta^2 + beta^2)."""
     beta2, sigma2 = noise
-    mu, nu, delta, first = case.mu, case.constants.nu, case.constants.delta, case.distance2
+    mu, nu, delta, first = case.mu, case.nu, case.delta, case.distance2
     limit, shrink = mu * sigma2 / nu, 1 - 2 * mu * nu + mu**2 * (delta**2 + beta2)
     if first is None:
         return limit, None
     return limit, lambda rounds: limit + first * shrink ** np.asarray(rounds)
 
 
-def _everyone(case: Case, *more: Callable[[], Any]) -> list[Callable[[], Any]]:
+def _everyone(case: Case, *more: Need) -> list[Need]:
     """What (30) and (40) assume; the longest step last, since it needs the constants."""
     known = [case.strongly_convex, case.smooth, case.noise_known, case.minimisers_known]
     return [
@@ -132,7 +144,7 @@ def _everyone(case: Case, *more: Callable[[], Any]) -> list[Callable[[], Any]]:
     ]
 
 
-def _one_agent(case: Case, *more: Callable[[], Any]) -> list[Callable[[], Any]]:
+def _one_agent(case: Case, *more: Need) -> list[Need]:
     """What (49)-(52) assume."""
     known = [case.strongly_convex, case.smooth, case.noise_known, case.minimisers_known, case.agents_smooth]
     return [
@@ -185,7 +197,7 @@ FIRST_ORDER: tuple[Assumption, ...] = (
 ORDER: tuple[Assumption, ...] = (("up to a constant and terms O(mu^2)", None, "an order of magnitude"),)
 
 
-def _federated(case: Case) -> list[Callable[[], Any]]:
+def _federated(case: Case) -> list[Need]:
     return [
         case.fedavg,
         case.strongly_convex,
@@ -199,7 +211,7 @@ def _federated(case: Case) -> list[Callable[[], Any]]:
 
 def _root(case: Case) -> float:
     """lambda of (74)."""
-    mu, nu, delta = case.mu, case.constants.nu, case.constants.delta
+    mu, nu, delta = case.mu, case.nu, case.delta
     return 1 - 2 * mu * nu + mu**2 * (delta**2 + case.fed_noise[0])
 
 
@@ -221,8 +233,8 @@ def federated_factor(case: Case) -> Bound:
 
 
 def federated(case: Case) -> Bound:
-    def value():
-        limit, first = 4 * case.mu * case.fed_noise[1] / case.constants.nu, case.distance2
+    def value() -> tuple[float, Curve | None]:
+        limit, first = 4 * case.mu * case.fed_noise[1] / case.nu, case.distance2
         shrink = math.sqrt(_root(case))
         return limit, None if first is None else lambda rounds: limit + first * shrink ** np.asarray(rounds)
 
@@ -245,7 +257,7 @@ def federated_order(case: Case) -> Bound:
         "O(mu sigma_fed^2 / nu)",
         FLOOR,
         _federated(case),
-        lambda: (case.mu * case.fed_noise[1] / case.constants.nu, None),
+        lambda: (case.mu * case.fed_noise[1] / case.nu, None),
         strict=False,
         notes=ORDER,
     )
@@ -296,7 +308,7 @@ def identical_order(case: Case) -> Bound:
         "O(mu sigma^2 / (nu L E))",
         FLOOR,
         [*_federated(case), case.homogeneous, case.same_noise, lambda: _equal_steps(case)],
-        lambda: (case.mu * case.fed_noise[1] / case.constants.nu, None),
+        lambda: (case.mu * case.fed_noise[1] / case.nu, None),
         strict=False,
         notes=ORDER,
     )
@@ -325,7 +337,7 @@ class Region:
     G2: float
 
 
-def region(case: Case, alpha: float, first_step: float) -> Any:
+def region(case: Case, alpha: float, first_step: float) -> Region | None:
     r"""A `Region`: a ball in mean square that no local step and no mean leaves; None where steps are too long for one.
 
     With D^2 = E|x - w*|^2, an agent's step of length s <= 2/(alpha + beta) gives
@@ -336,7 +348,7 @@ def region(case: Case, alpha: float, first_step: float) -> Any:
     that sum to one stays inside by convexity. In it E|noise|^2 <= beta_k^2 (R + |w_k - w*|)^2 + sigma_k^2, and
     E|g(x; z)|^2 is at most that plus (delta_k R + |g_k(w*)|)^2.
     """
-    beta2, sigma2, spread, delta = arrays(case.beta2, case.sigma2, case.spread, case.constants.delta_k)
+    beta2, sigma2, spread, delta = arrays(case.beta2, case.sigma2, case.spread, case.delta_k)
     pull = np.linalg.norm(case.problem.fields(case.problem.solution()), axis=1)
     h, s = np.sqrt(spread), first_step
     a = 2 * alpha - s * (alpha**2 + beta2)
@@ -352,16 +364,17 @@ def region(case: Case, alpha: float, first_step: float) -> Any:
 
 def local_sgd(case: Case) -> Bound:
     step = case.algorithm.step
-    schedule: Any = step if isinstance(step, InverseTime) else None
+    known = isinstance(step, InverseTime)
+    schedule = step if isinstance(step, InverseTime) else InverseTime(1.0, 1.0)  # the bound is void then
     E = int(case.counts[0]) if case.counts is not None else 1
 
     def method() -> list[Assumption]:
-        local = case.plain and (E == 1 or not getattr(case.algorithm, "normalise", False))
+        local = case.plain and bool(np.all(np.asarray(case.algorithm.work_of_a_step()) == 1))
         same = case.counts is not None and bool((case.counts == case.counts[0]).all())
         return [
             ("local SGD, steps not normalised", local, type(case.algorithm).__name__),
             ("one number E of local steps", same, show(case.counts)),
-            ("steps s_t = 2/(alpha (gamma + t)), t counting gradient steps", schedule is not None, f"step = {step}"),
+            ("steps s_t = 2/(alpha (gamma + t)), t counting gradient steps", known, f"step = {step}"),
             case.independent(),
         ]
 
@@ -389,10 +402,10 @@ def local_sgd(case: Case) -> Bound:
         return 2.0 / schedule.scale
 
     def beta() -> float:
-        return float(np.max(case.constants.delta_k))
+        return float(np.max(case.delta_k))
 
     def schedule_fits() -> list[Assumption]:
-        low, offset = float(np.min(case.constants.nu_k)), schedule.offset
+        low, offset = float(np.min(case.nu_k)), schedule.offset
         need = max(8 * beta() / alpha(), E)
         tiny = 1 + 1e-12
         return [
@@ -410,10 +423,11 @@ def local_sgd(case: Case) -> Bound:
         detail = f"E|x_k - w*|^2 <= {found.radius**2:.4g} at all steps, by induction; there G^2 = {found.G2:.4g}"
         return text, True, detail
 
-    def value():
+    def value() -> tuple[float, Curve | None]:
         gamma = schedule.offset
         found = region(case, alpha(), schedule.value(0))
-        B = case.problem.weights**2 @ found.sigma2 + 6 * beta() * case.constants.gamma + 8 * (E - 1) ** 2 * found.G2
+        assert found is not None  # `bounded` has asked
+        B = case.problem.weights**2 @ found.sigma2 + 6 * beta() * case.gamma + 8 * (E - 1) ** 2 * found.G2
         if isinstance(case.scheme, ByWeight):
             B += 4 * E**2 * found.G2 / case.L
         elif isinstance(case.scheme, Uniform):
@@ -421,7 +435,7 @@ def local_sgd(case: Case) -> Bound:
         kappa = beta() / alpha()
         top = kappa * (2 * B / alpha() + alpha() * gamma / 2 * case.distance2)
 
-        def curve(rounds):
+        def curve(rounds: ArrayLike) -> np.ndarray:
             T = np.asarray(rounds) * E
             return top / np.maximum(gamma + T - 1, 1e-300)
 

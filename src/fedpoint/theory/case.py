@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from fedpoint.algorithms import FedAvg, GradientExchange, ParameterExchange
 from fedpoint.closed import linear
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.precision import double
 from fedpoint.core.record import PerAgent, Record
-from fedpoint.core.steps import chances_of_steps
-from fedpoint.timing.participation import ByWeight, Everyone, Uniform
+from fedpoint.core.steps import Step, chances_of_steps
+from fedpoint.core.types import Model
+from fedpoint.problems.base import Constants, Problem
+from fedpoint.timing.base import Timing
+from fedpoint.timing.participation import ByWeight, Everyone, Importance, Uniform
 
 Assumption = tuple[str, bool | None, str]  # text, whether it holds (None: not known), detail
 
 
 @dataclass(frozen=True)
 class Case:
-    """A setting, and the numbers that bounds are made of."""
+    """A setting, and the numbers that bounds are made of; NaN where a number is not known."""
 
-    algorithm: Any
-    problem: Any
-    scheme: Any
-    start: Any
+    algorithm: Algorithm
+    problem: Problem
+    scheme: Timing
+    start: Model | None
     exact: bool
     rounds: int
 
@@ -44,8 +46,28 @@ class Case:
         return (self.K - self.L) / (self.K - 1) if self.K > 1 else 0.0
 
     @cached_property
-    def constants(self) -> Any:
+    def constants(self) -> Constants:
         return self.problem.constants()
+
+    @cached_property
+    def nu(self) -> float:
+        return _number(self.constants.nu)
+
+    @cached_property
+    def delta(self) -> float:
+        return _number(self.constants.delta)
+
+    @cached_property
+    def gamma(self) -> float:
+        return _number(self.constants.gamma)
+
+    @cached_property
+    def nu_k(self) -> np.ndarray:
+        return arrays(self.constants.nu_k)[0]
+
+    @cached_property
+    def delta_k(self) -> np.ndarray:
+        return arrays(self.constants.delta_k)[0]
 
     @cached_property
     def sampled(self) -> bool:
@@ -69,22 +91,20 @@ class Case:
         return ((np.asarray(own).reshape(self.K, -1) - star.ravel()) ** 2).sum(axis=1)
 
     @cached_property
-    def distance2(self) -> Any:
+    @double
+    def distance2(self) -> float | None:
         """|start - w*|^2."""
         star = linear.solution(self.problem)
         if star is None:
             return None
         start = self.problem.start() if self.start is None else self.start
-        with jax.enable_x64(True):
-            flat = np.asarray(ravel_pytree(start)[0])
+        flat = np.asarray(ravel_pytree(start)[0])
         return float(((flat - star.ravel()) ** 2).sum())
 
     @cached_property
     def plain(self) -> bool:
         """Whether a round is gradient steps and a mean: FedAvg without a local optimiser, or an exchange."""
-        if type(self.algorithm) in (GradientExchange, ParameterExchange):
-            return True
-        return type(self.algorithm) is FedAvg and self.algorithm.optimiser is None
+        return self.algorithm.averages_descent() and not self.algorithm.own_kind()
 
     @cached_property
     def local(self) -> linear.Local | None:
@@ -99,12 +119,12 @@ class Case:
         return draws[0][1] if len(draws) == 1 else None
 
     @cached_property
-    def mu(self) -> Any:
+    def mu(self) -> float:
         """The step of a round: E_k mu_k where that is one number for all agents, lecture 000 (72)."""
         if self.local is None or self.counts is None:
-            return None
-        each = self.local.step * (1 if getattr(self.algorithm, "normalise", True) else self.counts)
-        return float(each[0]) if np.allclose(each, each[0], rtol=1e-12, atol=0) else None
+            return np.nan
+        each = self.local.step * self.counts / self.algorithm.work_of_a_step()
+        return float(each[0]) if np.allclose(each, each[0], rtol=1e-12, atol=0) else np.nan
 
     # Assumptions.
 
@@ -112,7 +132,7 @@ class Case:
         """A round is one gradient step, of one constant length, with equal weights."""
         name = type(self.algorithm).__name__
         single = self.plain and self.counts is not None and bool((self.counts == 1).all())
-        constant = self.local is not None and self.mu is not None
+        constant = self.local is not None and not np.isnan(self.mu)
         return [
             ("one gradient step a round", single, name if not self.plain else f"E = {show(self.counts)}"),
             ("one constant step for all", constant, f"step = {show(self.algorithm.step)}"),
@@ -125,7 +145,7 @@ class Case:
         return [
             ("federated averaging", self.plain, name),
             ("fixed numbers of local steps", self.counts is not None, show(self.counts)),
-            ("constant steps with mu_k E_k = mu for all agents, (72)", self.mu is not None, named("mu", self.mu)),
+            ("constant steps with mu_k E_k = mu for all agents, (72)", not np.isnan(self.mu), named("mu", self.mu)),
             ("L agents uniformly without replacement, (56)", drawn, self.who()),
             self.equal_weights(),
             self.independent(),
@@ -136,7 +156,8 @@ class Case:
         return "weights p_k = 1/K", same, "" if same else f"from {min(self.problem.weights):.3g} up"
 
     def independent(self) -> Assumption:
-        fresh = self.exact or self.problem.oracle.independent or (self.counts is not None and self.counts.max() == 1)
+        once = self.counts is not None and self.counts.max() == 1
+        fresh = self.exact or self.problem.oracle.independent or once
         return "samples of a round are independent", bool(fresh), "" if fresh else "rows are shuffled"
 
     def strongly_convex(self) -> Assumption:
@@ -182,12 +203,12 @@ class Case:
 
     def everyone(self) -> Assumption:
         everyone = isinstance(self.scheme, Everyone) or (isinstance(self.scheme, Uniform) and self.L == self.K)
-        plain = getattr(self.scheme, "plain", False) and not self.equal_weights()[1]
+        plain = isinstance(self.scheme, Uniform) and self.scheme.plain and not self.equal_weights()[1]
         return "everyone takes part", everyone and not plain, self.who()
 
     def who(self) -> str:
-        count = getattr(self.scheme, "count", None)
-        return type(self.scheme).__name__ + ("" if count is None else f"({count})")
+        counts = isinstance(self.scheme, Uniform | ByWeight | Importance)
+        return type(self.scheme).__name__ + (f"({self.scheme.count})" if counts else "")  # type: ignore[attr-defined]
 
     def one_agent(self) -> Assumption:
         """Uniform(1), or with equal weights ByWeight(1); everyone when there is one agent."""
@@ -196,7 +217,7 @@ class Case:
 
     def short_step(self, beta2: float) -> Assumption:
         """mu <= nu / (delta^2 + beta^2), which the lecture leaves out."""
-        top = self.constants.nu / (self.constants.delta**2 + beta2)
+        top = self.nu / (self.delta**2 + beta2)
         return "mu <= nu/(delta^2 + beta^2)", self.mu <= top * (1 + 1e-12), f"mu = {self.mu:.3g}, limit {top:.3g}"
 
     # Constants of the lecture.
@@ -213,33 +234,38 @@ class Case:
     @cached_property
     def one_noise(self) -> tuple[float, float]:
         """beta^2 and sigma^2 of one sampled agent, (50)-(51)."""
-        beta2, sigma2, h, delta = arrays(self.beta2, self.sigma2, self.spread, self.constants.delta_k)
-        slope = 2 * beta2 + 4 * delta**2 + 2 * self.constants.delta**2
+        beta2, sigma2, h, delta = arrays(self.beta2, self.sigma2, self.spread, self.delta_k)
+        slope = 2 * beta2 + 4 * delta**2 + 2 * self.delta**2
         return self.mean(slope), self.mean(2 * (beta2 + 2 * delta**2) * h + sigma2)
 
     @cached_property
     def fed_noise(self) -> tuple[float, float]:
         """beta_fed^2, which the lecture does not define (by analogy with (50)), and sigma_fed^2, (77)."""
-        beta2, sigma2, h, delta = arrays(self.beta2, self.sigma2, self.spread, self.constants.delta_k)
+        beta2, sigma2, h, delta = arrays(self.beta2, self.sigma2, self.spread, self.delta_k)
         E = self.counts
-        slope = 2 * beta2 / E + self.c * (4 * delta**2 + 2 * self.constants.delta**2)
+        slope = 2 * beta2 / E + self.c * (4 * delta**2 + 2 * self.delta**2)
         power = (2 * beta2 * h + sigma2) / E + self.c * 4 * delta**2 * h
         return self.mean(slope) / self.L, self.mean(power) / self.L
 
 
-def arrays(*values: Any) -> list[np.ndarray]:
-    return [np.asarray(v, dtype=float) for v in values]
+def _number(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def arrays(*values: np.ndarray | None) -> list[np.ndarray]:
+    """As they are; NaN where there is none."""
+    return [np.asarray(np.nan if v is None else v, dtype=float) for v in values]
 
 
 def named(name: str, value: float | None) -> str:
-    return f"{name} is not known" if value is None else f"{name} = {value:.4g}"
+    return f"{name} is not known" if value is None or np.isnan(value) else f"{name} = {value:.4g}"
 
 
 def largest(values: np.ndarray | None) -> float | None:
     return None if values is None else float(np.max(values))
 
 
-def show(value: Any) -> str:
+def show(value: Step | PerAgent | None) -> str:
     """A number, or the range of several."""
     if value is None or isinstance(value, Record):
         return "drawn anew each round" if value is None else str(value)

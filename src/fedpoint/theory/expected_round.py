@@ -20,7 +20,9 @@ from fedpoint.channel import Channel
 from fedpoint.channel.base import Hub
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK, Stream
 from fedpoint.core.record import one_agent, with_leaves
 from fedpoint.core.steps import Stragglers, chances_of_steps
@@ -28,7 +30,7 @@ from fedpoint.core.steps import most_steps as most_of
 from fedpoint.core.types import Message, Model, Number, State, Tree
 from fedpoint.core.vector import zeros
 from fedpoint.core.wrapped import Wrapped
-from fedpoint.engine.precompute import NOTHING_AHEAD
+from fedpoint.engine.precompute import NOTHING_PRECOMPUTED
 from fedpoint.engine.round import one_round
 from fedpoint.engine.state import Inputs, RunState
 from fedpoint.problems.base import Mine
@@ -143,6 +145,12 @@ class Calm(Agent):
     def uniform(self, like: Tree) -> Tree:
         return jax.tree.map(lambda a: jnp.full_like(a, 0.5), like)
 
+    def key(self) -> Array:
+        raise FedpointError(
+            "agent.key(): nothing is known of what is drawn with it. For a forecast draw with agent.normal(like) or "
+            "agent.uniform(like)"
+        )
+
 
 class OnAverage(Wrapped):
     """A method whose agents have no luck, and take the mean over their numbers of steps."""
@@ -216,7 +224,7 @@ def _merged(space: Space, numbers: Numbers, hub: State, m: Array, round: Number)
     state = RunState(hub, memories(space, numbers, hub, m), numbers.mail, ())
     keys = (NO_LUCK, NO_LUCK, NO_LUCK)
     state = one_round(
-        space.layout, inputs._replace(algorithm=calm), state, (tick, tick), NOTHING_AHEAD, keys, jnp.asarray(round)
+        space.layout, inputs._replace(algorithm=calm), state, (tick, tick), NOTHING_PRECOMPUTED, keys, jnp.asarray(round)
     )
     new = rows(space, inputs.algorithm, state.hub, state.memory, agents)
     return flat(state.hub), m + numbers.heard[:, None] * (new - m)
@@ -266,10 +274,6 @@ class Watched(Calm):
         self.asked = True
         return super().uniform(like)
 
-    def key(self) -> Array:
-        self.asked = True
-        return super().key()
-
 
 def trial(space: Space, numbers: Numbers) -> tuple[Message, State, Watched]:
     """What the first agent answers in the first round and remembers, and the agent as it was used."""
@@ -285,6 +289,7 @@ def template(space: Space, numbers: Numbers) -> tuple[Message, State]:
     return jax.eval_shape(lambda numbers: trial(space, numbers)[:2], numbers)
 
 
+@double
 def draws_own(space: Space, numbers: Numbers) -> bool:
     """Whether agents draw random numbers of their own."""
     agents: list[Watched] = []
@@ -298,6 +303,7 @@ def draws_own(space: Space, numbers: Numbers) -> bool:
     return agents[0].asked
 
 
+@double
 def keeps_memory(space: Space, numbers: Numbers, channel: Channel) -> bool:
     """Whether a channel remembers something at the agents."""
     return bool(jax.tree.leaves(jax.eval_shape(channel.init, template(space, numbers)[0])))

@@ -110,9 +110,6 @@ class Probe(Agent):
     def uniform(self, like: Tree) -> Tree:
         return self._luck(like, 0.5, 1 / 12)
 
-    def key(self) -> Array:
-        raise FedpointError("agent.key() has no exact noise floor: draw with agent.normal or agent.uniform")
-
     def loop(self, start: Tree, steps: Number, advance: Callable[[Tree, Array], Tree]) -> Tree:
         if not all(is_real(a) for a in jax.tree.leaves(start)):
             raise FedpointError("local optimisers with counters have no exact noise floor")

@@ -173,7 +173,6 @@ class Setting:
         return not np.allclose(self.step(x, 0), self.step(x, 1000), rtol=1e-12, atol=1e-12)
 
     @cached_property
-    @double
     def lucky(self) -> bool:
         """Agents draw random numbers of their own."""
         return draws_own(self.space, self.numbers)

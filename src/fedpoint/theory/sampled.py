@@ -18,7 +18,7 @@ from jax import Array, lax
 
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key
-from fedpoint.engine.precompute import NOTHING_AHEAD
+from fedpoint.engine.precompute import NOTHING_PRECOMPUTED
 from fedpoint.engine.round import one_round
 from fedpoint.engine.session import cast
 from fedpoint.engine.state import AGENTS, HUB, SCHEDULE, RunState, start_worlds
@@ -105,7 +105,7 @@ def _drawn(space: Space, numbers: Numbers, x: Array, keys: tuple[Key, Key, Key],
         def move(x: Array) -> Array:
             hub, m = start_at(numbers, x, 0)  # the draws are the round's; the algorithm's clock stands still
             begun = RunState(hub, memories(space, numbers, hub, m), numbers.mail, (), worlds)
-            state = one_round(layout, inputs, begun, (tick, tick), NOTHING_AHEAD, keys, round)
+            state = one_round(layout, inputs, begun, (tick, tick), NOTHING_PRECOMPUTED, keys, round)
             settled = rows(space, inputs.algorithm, state.hub, state.memory, agents)
             return jnp.concatenate([flat(state.hub), settled.ravel()])
 
