@@ -78,6 +78,18 @@ def test_given_labels_and_one_shot_callbacks():
     assert both.labels == ["many", "one"] and seen.count(3) == 2
 
 
+def test_experiments_are_compared():
+    """They may differ in who takes part, and then the labels say so; they are on one problem."""
+    few = fp.Experiment(METHODS[2], QUAD, participation=1, seed=2, repeats=4)
+    both = fp.compare([few, few.replace(participation=None)], rounds=5)
+    assert both.labels == ["SCAFFOLD, Uniform(1)", "SCAFFOLD, Everyone()"]
+    assert np.array_equal(both.runs[0].history, fp.run(few, rounds=5).history)
+    with pytest.raises(fp.FedpointError, match="on different problems"):
+        fp.compare([few, few.replace(problem=fp.problems.Quadratic(1.0, [[0.0], [1.0]]))])
+    with pytest.raises(fp.FedpointError, match="an experiment has its problem"):
+        fp.compare([few], QUAD, rounds=5)
+
+
 def test_each_run_has_its_folder(monkeypatch, tmp_path):
     module, asked = importlib.import_module("fedpoint.verbs.compare"), []
     monkeypatch.setattr(module, "run", lambda *a, folder, **k: asked.append(folder))
