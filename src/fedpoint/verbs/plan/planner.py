@@ -133,12 +133,12 @@ def _fill(
                 costs = [c.cost for c in made.choices]
                 progress(Progress(done, total, method.title, min(costs) if costs else None))
 
-        good, failures = search.method(method, grid, schemes, tick)
-        made.tried += good
-        if good:
-            made.choices.append(min(good, key=lambda c: c.cost))
+        found = search.method(method, grid, schemes, tick)
+        made.tried += found.good
+        if found.best is not None:
+            made.choices.append(found.best)
         else:
-            made.excluded.append(Excluded(method.title, search.telling(method, failures)))
+            made.excluded.append(Excluded(method.title, search.telling(method, found.failures)))
     made.choices.sort(key=lambda c: (c.cost, c.evaluations))
     made.forecasts = search.forecasts
     made.frontiers = {title: frontier(curves) for title, curves in search.curves.items()}

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -81,9 +81,23 @@ class Failure:
 
     kind: str
     text: str
-    high: tuple[int, Participation, Trial] | None = (
-        None  # local steps, participation and step that settle above the target
-    )
+    high: tuple[int, Participation, Trial] | None = None  # local steps, participation, step that settles too high
+
+
+@dataclass
+class Found:
+    """What is known of a method's settings."""
+
+    good: list[Choice] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def best(self) -> Choice | None:
+        return min(self.good, key=lambda c: c.cost, default=None)
+
+    @property
+    def cost(self) -> float:
+        return math.inf if self.best is None else self.best.cost
 
 
 class Search:
@@ -204,7 +218,7 @@ class Search:
 
     def method(
         self, method: Method, steps: Sequence[int], schemes: Sequence[Participation], tick: Callable[[int], None]
-    ) -> tuple[list[Choice], list[Failure]]:
+    ) -> Found:
         """All settings of a method that were good, and why the others were not.
 
         Participations from many to few; in each, local steps from the best so far outwards, until twice in a row
@@ -212,37 +226,46 @@ class Search:
         long as that helps. What costs more than the best so far is given up as soon as that is known.
         """
         grid = list(steps) if method.local else [1]
-        good: list[Choice] = []
-        failures: list[Failure] = []
-        best, centre, local = math.inf, len(grid) // 2, None
+        found = Found()
         for scheme in schemes:
-            seen, before = 0, best
-            for direction in (range(centre, len(grid)), range(centre - 1, -1, -1)):
-                worse = 0
-                for i in direction:
-                    if worse == (1 if self.dear.get(method.title) else 2):
-                        break
-                    seen += 1
-                    E = grid[i]
-                    guess = self.guess if local is None else local[0] * min(1.0, local[1] / E)
-                    try:
-                        found, trials = self.setting(method, E, scheme, guess, best)
-                    except FedpointError as error:
-                        failures.append(Failure("refused", str(error)))
-                        break
-                    tick(1)
-                    if found is None:
-                        worse += 1
-                        failures.append(_why_not(method, E, scheme, trials))
-                        continue
-                    worse = 0
-                    good.append(found)
-                    if found.cost < best:
-                        best, centre, local = found.cost, i, (found.step / (E if method.per_round else 1), E)
+            before = found.cost
+            middle = len(grid) // 2 if found.best is None else grid.index(found.best.local_steps)
+            outwards = grid[middle:], grid[:middle][::-1]
+            seen = sum(self._along(method, some, scheme, found, tick) for some in outwards)
             tick(len(grid) - seen)
-            if self.dear.get(method.title) and before == best < math.inf:
+            if self.dear.get(method.title) and before == found.cost < math.inf:
                 break
-        return good, failures
+        return found
+
+    def _along(
+        self, method: Method, steps: Sequence[int], scheme: Participation, found: Found, tick: Callable[[int], None]
+    ) -> int:
+        """Add what these local steps give, as long as that helps. How many were looked at."""
+        worse = seen = 0
+        for E in steps:
+            if worse == (1 if self.dear.get(method.title) else 2):
+                break
+            seen += 1
+            try:
+                choice, trials = self.setting(method, E, scheme, self._first_step(method, E, found), found.cost)
+            except FedpointError as error:
+                found.failures.append(Failure("refused", str(error)))
+                break
+            tick(1)
+            if choice is None:
+                worse += 1
+                found.failures.append(_why_not(method, E, scheme, trials))
+            else:
+                worse = 0
+                found.good.append(choice)
+        return seen
+
+    def _first_step(self, method: Method, E: int, found: Found) -> float:
+        """Where to look first: the best step so far, shorter with more local steps."""
+        best = found.best
+        if best is None:
+            return self.guess
+        return best.step / (best.local_steps if method.per_round else 1) * min(1.0, best.local_steps / E)
 
 
 def _why_not(method: Method, E: int, scheme: Participation, trials: Sequence[Trial]) -> Failure:
