@@ -6,11 +6,14 @@ changes with weights is then w+ = w - sum_k push_k (A_k w - b_k): one linear map
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.record import PerAgent
 from fedpoint.core.steps import chances_of_steps
 from fedpoint.problems.base import Problem
@@ -39,6 +42,14 @@ class Round(NamedTuple):
         """The spectral radius of I - G: the asymptotic factor of the mean per round."""
         G = self.progress()
         return spectral_radius(np.eye(len(G)) - G) if np.isfinite(G).all() else np.inf
+
+
+def fields_of(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """A (K, d, d) and b (K, d) of affine fields A_k w - b_k."""
+    fields = problem.linear_fields()
+    if fields is None:
+        raise FedpointError(f"{type(problem).__name__} has no linear field A w - b")
+    return fields
 
 
 class Local(NamedTuple):
@@ -104,13 +115,13 @@ def descent(A: np.ndarray, setting: Local, normalise: bool = False, pull: float 
     return found
 
 
-def averaged(problem: Any, M: np.ndarray) -> Round:
+def averaged(problem: Problem, M: np.ndarray) -> Round:
     """The round that merges changes -M_k g_k(w) with the weights p_k."""
-    A, b = problem.linear_fields()
+    A, b = fields_of(problem)
     return Round(problem.weights[:, None, None] * M, A, b)
 
 
-def first_order(problem: Any, setting: Local, normalise: bool = False) -> np.ndarray | None:
+def first_order(problem: Problem, setting: Local, normalise: bool = False) -> np.ndarray | None:
     r"""The fixed point of local descent to first order in the step.
 
     Local steps weigh agents by q_k, proportional to p_k s_k E_k. With w_0 the solution for these weights and
@@ -132,28 +143,29 @@ def first_order(problem: Any, setting: Local, normalise: bool = False) -> np.nda
     return w + np.linalg.solve(mean, drift)
 
 
-def limits(problem: Any, pull: float = 0.0) -> np.ndarray:
+def limits(problem: Problem, pull: float = 0.0) -> np.ndarray:
     """(K,): the step below which the agent's own steps along A_k + pull I do not grow.
 
     2 / lambda_max where A_k is symmetric, else the least 2 Re(lambda)/|lambda|^2 over the eigenvalues.
     """
-    A = problem.linear_fields()[0]
+    A, _ = fields_of(problem)
     if not problem.has_loss:
         return step_limits(A + pull * np.eye(A.shape[-1]))
     top = np.linalg.eigvalsh(A)[:, -1] + pull
     return np.where(top > 0, 2.0 / np.where(top > 0, top, 1.0), np.inf)
 
 
-def descent_limit(problem: Any) -> float | None:
+def descent_limit(problem: Problem) -> float | None:
     """2 / lambda_max(sum_k p_k A_k): gradient descent on the aggregate is stable below it, and not above.
 
     Without symmetry the least 2 Re(lambda)/|lambda|^2 over the aggregate's eigenvalues.
     """
     if not (problem.linear and problem.convex):
         return None
+    mean = np.tensordot(problem.weights, fields_of(problem)[0], 1)
     if not problem.has_loss:
-        return float(step_limits(np.tensordot(problem.weights, problem.linear_fields()[0], 1)[None])[0])
-    top = np.linalg.eigvalsh(np.tensordot(problem.weights, problem.linear_fields()[0], 1))[-1]
+        return float(step_limits(mean[None])[0])
+    top = np.linalg.eigvalsh(mean)[-1]
     return float(2.0 / top) if top > 0 else np.inf
 
 
@@ -161,22 +173,22 @@ def spectral_radius(B: np.ndarray) -> float:
     return float(np.abs(np.linalg.eigvals(B)).max())
 
 
-def common(values: Any) -> float | None:
+def common(values: ArrayLike) -> float | None:
     """The one value of an array, or None where there are several."""
     values = np.asarray(values)
     return values.flat[0].item() if (values == values.flat[0]).all() else None
 
 
-def solution(problem: Any) -> np.ndarray | None:
+def solution(problem: Problem) -> np.ndarray | None:
     """w* as an array; None where it is unknown, or a model is a tree of several."""
     w = problem.solution()
-    return np.asarray(w, dtype=float) if hasattr(w, "dtype") else None
+    return np.asarray(w, dtype=float) if isinstance(w, np.ndarray | np.generic | Array) else None
 
 
-def away(point: np.ndarray | None, problem: Any) -> np.ndarray | None:
+def away(point: np.ndarray | None, problem: Problem) -> np.ndarray | None:
     """point - w*, where both are known."""
-    star = solution(problem)
-    return None if point is None or star is None else point - star
+    optimum = solution(problem)
+    return None if point is None or optimum is None else point - optimum
 
 
 def everyone(participation: Who) -> bool:

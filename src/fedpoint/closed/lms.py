@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.steps import Step
@@ -21,7 +21,7 @@ def lms_msd(
     local_steps: int = 1,
     participants: int | None = None,
     rounds: int = 100,
-    start: Any = None,
+    start: ArrayLike | None = None,
     normalise: bool = False,
     replacement: bool = False,
 ) -> np.ndarray:
@@ -175,7 +175,7 @@ def _recursion(
     return a ** (2 * E) + q * jitter, q * s + spread * (q * jitter + g * (1 - a**E) ** 2)
 
 
-def _numbers(problem: Any) -> tuple[int, int, float, float, float]:
+def _numbers(problem: Problem) -> tuple[int, int, float, float, float]:
     """K, M, the regressors' and the noise variance, and D; refused where the recursion does not hold."""
     if not isinstance(problem, LinearStream):
         raise FedpointError(f"the exact prediction is for fp.problems.LinearStream, not {type(problem).__name__}")
@@ -193,7 +193,7 @@ def _numbers(problem: Any) -> tuple[int, int, float, float, float]:
     return K, M, float(root[0] ** 2), float((problem.own.deviation**2).mean()), float(spread)
 
 
-def _whole(name: str, value: Any) -> int:
+def _whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise FedpointError(f"the exact prediction needs {name} as one whole number, common to all; got {value!r}")
     return int(value)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
+from fedpoint.closed.linear import fields_of, geometric
 from fedpoint.core.errors import FedpointError
+from fedpoint.problems.base import Problem
 
 
-def lsa_bias(problem: Any, step: float, local_steps: int) -> np.ndarray:
+def lsa_bias(problem: Problem, step: float, local_steps: int) -> np.ndarray:
     r"""(d,): what local steps of different agents cost FedLSA in the limit,
 
     $$(I - G)^{-1} \sum_c p_c (I - (I - \eta A_c)^H)(\theta_c^\star - \theta^\star), \qquad
@@ -21,7 +22,9 @@ def lsa_bias(problem: Any, step: float, local_steps: int) -> np.ndarray:
     return _parts(problem, step, local_steps)[1]
 
 
-def lsa_path(problem: Any, step: float, local_steps: int, rounds: int, start: Any = None) -> np.ndarray:
+def lsa_path(
+    problem: Problem, step: float, local_steps: int, rounds: int, start: ArrayLike | None = None
+) -> np.ndarray:
     r"""(rounds + 1, d): $E\theta_t - \theta^\star = (I - G^t)\, \text{bias} + G^t (\theta_0 - \theta^\star)$.
 
     >>> import fedpoint as fp
@@ -41,32 +44,28 @@ def lsa_path(problem: Any, step: float, local_steps: int, rounds: int, start: An
     return np.stack(found)
 
 
-def lsa_bias_small_step(problem: Any, step: float, local_steps: int) -> np.ndarray:
+def lsa_bias_small_step(problem: Problem, step: float, local_steps: int) -> np.ndarray:
     r"""(d,): the bias to first order in the step,
 
     $$\frac{\eta (H-1)}{2} \bar A^{-1} \sum_c p_c (A_c - \bar A)(A_c \theta^\star - b_c).$$
     """
-    A, b, p, star = _system(problem)
+    A, b, p, optimum = _system(problem)
     mean = np.tensordot(p, A, 1)
-    drift = np.einsum("c,cij,cj->i", p, A - mean, A @ star - b)
+    drift = np.einsum("c,cij,cj->i", p, A - mean, A @ optimum - b)
     return step * (local_steps - 1) / 2 * np.linalg.solve(mean, drift)
 
 
-def _system(problem: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    fields, star = problem.linear_fields(), problem.solution()
-    if fields is None:
-        raise FedpointError(f"{type(problem).__name__} has no linear field A w - b")
-    if star is None:
+def _system(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    fields, optimum = fields_of(problem), problem.solution()
+    if optimum is None:
         raise FedpointError("the systems' mean is singular: there is no one solution to be away from")
-    return *fields, problem.weights, np.asarray(star)
+    return *fields, problem.weights, np.asarray(optimum)
 
 
-def _parts(problem: Any, step: float, local_steps: int) -> tuple[np.ndarray, np.ndarray]:
+def _parts(problem: Problem, step: float, local_steps: int) -> tuple[np.ndarray, np.ndarray]:
     """G and the bias."""
-    from fedpoint.closed.linear import geometric  # imports the algorithms' steps
-
-    A, b, p, star = _system(problem)
+    A, b, p, optimum = _system(problem)
     power, total = geometric(np.eye(A.shape[-1]) - step * A, np.full(len(A), local_steps))
     G = np.tensordot(p, power, 1)
-    pull = step * np.einsum("c,cij,cj->i", p, total, b - A @ star)
+    pull = step * np.einsum("c,cij,cj->i", p, total, b - A @ optimum)
     return G, np.linalg.solve(np.eye(len(G)) - G, pull)

@@ -16,7 +16,7 @@ from fedpoint.core.types import Model, Plain
 from fedpoint.problems.base import Problem
 from fedpoint.results import forecast_text as words
 from fedpoint.theory.assumptions import Condition, assumptions
-from fedpoint.theory.asynchronous import Bounds, asynchronous
+from fedpoint.theory.asynchronous import Bounds, Contraction, asynchronous
 from fedpoint.theory.bounds import Bound, bounds
 from fedpoint.theory.closed_forms import closed_forms
 from fedpoint.theory.expected_round import keeps_memory
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from fedpoint.graphs.network import Network
     from fedpoint.results.run import Run
-    from fedpoint.theory.networks import Contraction
     from fedpoint.timing.base import Timing
 
 LARGEST_STATE = 2500  # numbers of a state whose covariance is computed
@@ -433,16 +432,16 @@ class Forecast:
     @cached_property
     def contraction(self) -> Contraction | None:
         """The factor in the block-maximum norm, from which `bound` follows for a schedule."""
-        if self.network is None:
+        a, network = self.algorithm, self.network
+        if network is None:
             return None
-        from fedpoint.theory import networks  # loads scipy
-
-        a = self.algorithm
         if a.own_kind() or not a.at_agents or a.local_steps != 1:
-            return networks.Contraction(None, None, "", "known for FedGD, FedRelax and FedSGD with one step a tick")
+            return Contraction(None, None, "", "known for FedGD, FedRelax and FedSGD with one step a tick")
         if self.setting.scheduled:
-            return networks.Contraction(None, None, "", "steps decay")
-        return networks.contraction(a, self.problem, self.network)
+            return Contraction(None, None, "", "steps decay")
+        from fedpoint.theory.networks import contraction  # loads scipy
+
+        return contraction(a, self.problem, network)
 
     @cached_property
     def step_limit(self) -> float | None:

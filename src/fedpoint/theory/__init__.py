@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from fedpoint.closed.lms import lms_floor, lms_msd
 from fedpoint.closed.lsa import lsa_bias, lsa_bias_small_step, lsa_path
-from fedpoint.theory.asynchronous import Bounds, asynchronous
+from fedpoint.theory.asynchronous import Bounds, Contraction, asynchronous
 
 if TYPE_CHECKING:
     from fedpoint.theory.networks import (
-        Contraction,
         block_norm,
         contraction,
         iteration_matrix,
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
         step_limit,
     )
 
-# Loaded when first used: algorithms need this package, but not SciPy's solvers.
-_NETWORKS = ("Contraction", "block_norm", "contraction", "iteration_matrix", "spectral_rate", "step_limit")
+# Loaded when first used: with a fusion center nobody needs SciPy's solvers.
+_NETWORKS = ("block_norm", "contraction", "iteration_matrix", "spectral_rate", "step_limit")
 
 __all__ = [
     "Bounds",

@@ -5,16 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedpoint.theory.networks import Contraction
+
+@dataclass(frozen=True)
+class Contraction:
+    """A method's contraction factor in the block-maximum norm max_i |w_i|, about its fixed point.
+
+    kappa: below 1, or None with the reason. nodes: (K,) each node's own factor, of which kappa is the largest.
+    """
+
+    kappa: float | None
+    nodes: np.ndarray | None
+    formula: str
+    reason: str = ""
+
+    def __repr__(self) -> str:
+        if self.kappa is None:
+            return f"<no contraction in the block-maximum norm: {self.reason}>"
+        return f"<contraction {self.kappa:.6g} in the block-maximum norm: {self.formula}>"
 
 
 @dataclass(frozen=True)
@@ -60,7 +77,7 @@ class Bounds:
             f"lecture 003's exponent is {said}>"
         )
 
-    def plot(self, path: str | Path | None = None, errors: Any = None, title: str | None = None) -> Figure:
+    def plot(self, path: str | Path | None = None, errors: ArrayLike | None = None, title: str | None = None) -> Figure:
         """Both bounds over ticks, and measured V_k/V_0 (one per tick of `ticks`) where given."""
         from fedpoint.show.plots import COLOURS, Line, check_path, draw, end_labels, one_axes, save, style
 
@@ -105,9 +122,7 @@ def asynchronous(kappa: float | Contraction, B: int, ticks: int | Sequence[int])
     >>> b.fails
     array([1])
     """
-    if not isinstance(kappa, int | float | np.number) and hasattr(
-        kappa, "kappa"
-    ):  # of `contraction`, whose module is not loaded for this
+    if isinstance(kappa, Contraction):
         if kappa.kappa is None:
             raise FedpointError(f"there is no contraction: {kappa.reason}")
         kappa = kappa.kappa

@@ -414,7 +414,7 @@ def local_sgd(case: Case) -> Bound:
         ]
 
     def bounded() -> Assumption:
-        found = region(case, alpha(), schedule.value(0))
+        found = region(case, alpha(), float(schedule.value(0)))
         text = "gradients are bounded in mean square where the iterates are (A3, A4)"
         if found is None:
             worst = float(arrays(case.beta2)[0].max())
@@ -425,8 +425,8 @@ def local_sgd(case: Case) -> Bound:
 
     def value() -> tuple[float, Curve | None]:
         gamma = schedule.offset
-        found = region(case, alpha(), schedule.value(0))
-        assert found is not None  # `bounded` has asked
+        found = region(case, alpha(), float(schedule.value(0)))
+        assert found is not None and case.distance2 is not None  # `bounded` has asked
         B = case.problem.weights**2 @ found.sigma2 + 6 * beta() * case.gamma + 8 * (E - 1) ** 2 * found.G2
         if isinstance(case.scheme, ByWeight):
             B += 4 * E**2 * found.G2 / case.L

@@ -85,21 +85,21 @@ class Case:
     @cached_property
     def spread(self) -> np.ndarray | None:
         """(K,): |w_k - w*|^2."""
-        star, own = linear.solution(self.problem), self.problem.local_solutions()
-        if star is None or own is None:
+        optimum, own = linear.solution(self.problem), self.problem.local_solutions()
+        if optimum is None or own is None:
             return None
-        return ((np.asarray(own).reshape(self.K, -1) - star.ravel()) ** 2).sum(axis=1)
+        return ((np.asarray(own).reshape(self.K, -1) - optimum.ravel()) ** 2).sum(axis=1)
 
     @cached_property
     @double
     def distance2(self) -> float | None:
         """|start - w*|^2."""
-        star = linear.solution(self.problem)
-        if star is None:
+        optimum = linear.solution(self.problem)
+        if optimum is None:
             return None
         start = self.problem.start() if self.start is None else self.start
         flat = np.asarray(ravel_pytree(start)[0])
-        return float(((flat - star.ravel()) ** 2).sum())
+        return float(((flat - optimum.ravel()) ** 2).sum())
 
     @cached_property
     def plain(self) -> bool:

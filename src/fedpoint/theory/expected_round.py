@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +81,7 @@ def draws_of(algorithm: Algorithm, symmetric: bool) -> Draws:
 def decided(algorithm: Algorithm, count: Number) -> Algorithm:
     """The method, at any depth, of an agent that takes so many steps where it might straggle."""
 
-    def straggles(value: Any) -> bool:
+    def straggles(value: object) -> bool:
         return isinstance(value, Stragglers)
 
     return jax.tree.map(lambda a: count if straggles(a) else a, algorithm, is_leaf=straggles)
@@ -155,8 +155,8 @@ class Calm(Agent):
 class OnAverage(Wrapped):
     """A method whose agents have no luck, and take the mean over their numbers of steps."""
 
-    probabilities: Any
-    counts: Any
+    probabilities: Tree
+    counts: Tree
     straggles: bool
 
     def local(self, heard: State, memory: State, agent: Agent) -> tuple[Message, State]:
@@ -222,10 +222,8 @@ def _merged(space: Space, numbers: Numbers, hub: State, m: Array, round: Number)
     calm = OnAverage(inputs.algorithm, numbers.late[0], numbers.late[1], numbers.drawn.agent)
     tick = Tick(None, jnp.ones(agents, bool), numbers.mean, inputs.p * numbers.heard, jnp.int32(agents))
     state = RunState(hub, memories(space, numbers, hub, m), numbers.mail, ())
-    keys = (NO_LUCK, NO_LUCK, NO_LUCK)
-    state = one_round(
-        space.layout, inputs._replace(algorithm=calm), state, (tick, tick), NOTHING_PRECOMPUTED, keys, jnp.asarray(round)
-    )
+    quiet, keys = inputs._replace(algorithm=calm), (NO_LUCK, NO_LUCK, NO_LUCK)
+    state = one_round(space.layout, quiet, state, (tick, tick), NOTHING_PRECOMPUTED, keys, jnp.asarray(round))
     new = rows(space, inputs.algorithm, state.hub, state.memory, agents)
     return flat(state.hub), m + numbers.heard[:, None] * (new - m)
 

@@ -13,7 +13,6 @@ exactly for affine gradients, near the solution for other losses. Nothing here i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,6 +29,7 @@ from fedpoint.graphs.gtv.nodes import check
 from fedpoint.graphs.gtv.system import Coupled
 from fedpoint.graphs.network import Network
 from fedpoint.problems.base import Problem, numbers
+from fedpoint.theory.asynchronous import Contraction
 
 LARGEST = 4000  # up to which the whole matrix is given
 RESTARTS = 40  # of Lanczos' method, before another way is tried
@@ -86,24 +86,6 @@ def spectral_rate(
             return found
         low, high = _ends(M, root, power(0.5))  # many are nearly equal, as on long rings: through the inverse
     return float(max(abs(1 - low), abs(1 - high)))
-
-
-@dataclass(frozen=True)
-class Contraction:
-    """A method's contraction factor in the block-maximum norm max_i |w_i|, about its fixed point.
-
-    kappa: below 1, or None with the reason. nodes: (K,) each node's own factor, of which kappa is the largest.
-    """
-
-    kappa: float | None
-    nodes: np.ndarray | None
-    formula: str
-    reason: str = ""
-
-    def __repr__(self) -> str:
-        if self.kappa is None:
-            return f"<no contraction in the block-maximum norm: {self.reason}>"
-        return f"<contraction {self.kappa:.6g} in the block-maximum norm: {self.formula}>"
 
 
 def contraction(
