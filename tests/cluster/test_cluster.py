@@ -23,7 +23,7 @@ from fedpoint.experiment import Experiment
 from fedpoint.results.run import begin, drive
 from fedpoint.store.records import Place
 from fedpoint.store.statement import versions
-from fedpoint.verbs.processes.job import Goal, Job, Nameless, _agree, pack, unpack
+from fedpoint.verbs.processes.job import Goal, Job, UnnamedFile, _agree, pack, unpack
 from fedpoint.verbs.processes.supervisor import _free_port
 
 HERE = Path(__file__).parent
@@ -92,7 +92,7 @@ def test_rows_of_any_number_of_agents_go_through_one_file_once(model):
     X, groups = np.random.default_rng(0).normal(size=(4_000, 30)), np.repeat(np.arange(100), 40)
     given = model(X, X.sum(1) > 0, groups=groups, batch=3)
     asked = Experiment(METHOD, given, seed=3, record_every=1)
-    arrays = Nameless()
+    arrays = UnnamedFile()
     packed = pack(Job(asked, Goal(1), Place(Path()), False, ""), arrays)
     assert len(packed) < 20_000  # bytes: the data are not in the stream
     others = given.label.nbytes if model is fp.problems.Logistic else 100 * 31 * 31 * 8

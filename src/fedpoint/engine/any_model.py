@@ -82,7 +82,7 @@ def _draw(
     return who, turn.heard, schedule.age(key, tick, arc, says[arc])
 
 
-class Mail:
+class Predictions:
     """The last messages of every node, each with the version from which on it held, for those who hear late."""
 
     def __init__(self, repeats: int, nodes: int):
@@ -128,7 +128,7 @@ class AnyModelSession(Engine):
         self.local_losses = np.zeros((repeats, K))
         self.used = np.zeros((repeats, 3), np.int64)  # messages, numbers in them, fits
         self.answered = np.full((repeats, K), -1)  # the latest version that a node has fitted to all of
-        self.mail = Mail(repeats, K)
+        self.mail = Predictions(repeats, K)
         self._measure: Measure | None = None
         for r in range(repeats):
             self._work(r, np.ones(K, bool))

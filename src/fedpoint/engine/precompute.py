@@ -18,7 +18,7 @@ from fedpoint.problems.base import Mine
 from fedpoint.timing.base import Tick
 
 
-class Ahead(NamedTuple):
+class Precomputed(NamedTuple):
     """What is fetched and drawn ahead for the agents of a round; None where it is done on the spot."""
 
     own: Data = None
@@ -26,10 +26,10 @@ class Ahead(NamedTuple):
     samples: Data = None
 
 
-NOTHING_AHEAD = Ahead()
+NOTHING_PRECOMPUTED = Precomputed()
 
 
-def draw_ahead(layout: Layout, inputs: Inputs, ticks: Tick, key: Key, rounds: Array, once: Array) -> Ahead:
+def precompute(layout: Layout, inputs: Inputs, ticks: Tick, key: Key, rounds: Array, once: Array) -> Precomputed:
     """For a chunk of rounds: (rounds, slots, ...)."""
     oracle, common = layout.oracle, inputs.common
     who, axis = (jnp.arange(layout.agents, dtype=jnp.int32), inputs.own), None
@@ -37,7 +37,7 @@ def draw_ahead(layout: Layout, inputs: Inputs, ticks: Tick, key: Key, rounds: Ar
         who, axis = (ticks.agents, take(inputs.own, ticks.agents)), 0
     fetched = who[1] if layout.fetch and axis == 0 else None  # everyone: nothing to fetch
     if layout.blocks is not None or layout.exact or oracle.moves or (layout.samples is None and oracle.predraw):
-        return Ahead(fetched)
+        return Precomputed(fetched)
 
     def each(function: Function, of_round: Tree, of_agent: Tree = ()) -> Tree:
         """function(agent, own, of_round, of_agent) for every round and agent."""
@@ -59,7 +59,7 @@ def draw_ahead(layout: Layout, inputs: Inputs, ticks: Tick, key: Key, rounds: Ar
 
     plans = each(plan, rounds, when)
     if layout.samples is None:
-        return Ahead(fetched, plans)
+        return Precomputed(fetched, plans)
     steps = jnp.arange(layout.samples)
     if layout.topology.late:
 
@@ -68,7 +68,7 @@ def draw_ahead(layout: Layout, inputs: Inputs, ticks: Tick, key: Key, rounds: Ar
             return draw_samples(oracle, Mine(own, common), plan, jax.vmap(Stream(key, when, agent).row)(steps))
 
         drawn = each(late, rounds, (plans, when))
-        return Ahead(fetched, plans, oracle.fetch(common, drawn) if oracle.fetches else drawn)
+        return Precomputed(fetched, plans, oracle.fetch(common, drawn) if oracle.fetches else drawn)
 
     def draw(plans: Tree, keys: Key) -> Data:
         def one(agent: Array, own: Data, keys: Key, plan: Tree) -> Data:
@@ -76,19 +76,19 @@ def draw_ahead(layout: Layout, inputs: Inputs, ticks: Tick, key: Key, rounds: Ar
 
         return each(one, keys, plans)
 
-    keys = layout.tuning.apart(once, jax.vmap(lambda r: jax.vmap(lambda e: key.fold(r, e))(steps)), rounds)
+    keys = layout.tuning.computed_once(once, jax.vmap(lambda r: jax.vmap(lambda e: key.fold(r, e))(steps)), rounds)
     if oracle.fetches:
-        return Ahead(fetched, plans, oracle.fetch(common, layout.tuning.apart(once, draw, plans, keys)))
-    return Ahead(fetched, plans, draw(plans, keys))
+        return Precomputed(fetched, plans, oracle.fetch(common, layout.tuning.computed_once(once, draw, plans, keys)))
+    return Precomputed(fetched, plans, draw(plans, keys))
 
 
-def draw_here(layout: Layout, inputs: Inputs, agents: Array, own: Data, key: Key, round: Number) -> Ahead:
+def draw_in_round(layout: Layout, inputs: Inputs, agents: Array, own: Data, key: Key, round: Number) -> Precomputed:
     """What a chunk's agents draw in a round: at once, so that a key is hashed for a step and not for every number."""
     oracle = layout.oracle
     if inputs.part is None or layout.samples is None or layout.topology.late or oracle.moves:
-        return NOTHING_AHEAD
+        return NOTHING_PRECOMPUTED
     once = jnp.minimum(inputs.part.blocks, 1)
-    keys = layout.tuning.apart(once, jax.vmap(lambda e: key.fold(round, e)), jnp.arange(layout.samples))
+    keys = layout.tuning.computed_once(once, jax.vmap(lambda e: key.fold(round, e)), jnp.arange(layout.samples))
 
     def draw(agents: Array, own: Data) -> tuple[Tree, Data]:
         def one(agent: Array, own: Data) -> tuple[Tree, Data]:
@@ -99,4 +99,4 @@ def draw_here(layout: Layout, inputs: Inputs, agents: Array, own: Data, key: Key
         return over_agents(layout, one, agents, own)
 
     plans, drawn = separate(layout, inputs, draw, agents, own)
-    return Ahead(None, plans, oracle.fetch(inputs.common, drawn) if oracle.fetches else drawn)
+    return Precomputed(None, plans, oracle.fetch(inputs.common, drawn) if oracle.fetches else drawn)

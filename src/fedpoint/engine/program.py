@@ -24,7 +24,7 @@ from fedpoint.core.vector import take, write
 from fedpoint.engine.cpu.kernel import in_one_kernel
 from fedpoint.engine.cpu.tuning import like_rows, programs
 from fedpoint.engine.layout import Layout
-from fedpoint.engine.precompute import draw_ahead
+from fedpoint.engine.precompute import precompute
 from fedpoint.engine.round import one_round
 from fedpoint.engine.state import Inputs, Records, RunState, Seeds, Traffic, trial
 from fedpoint.experiment.metric import measure
@@ -52,7 +52,7 @@ def _segment(
 
     def draw(rounds: Array) -> Tick:
         """Who works in each of these rounds."""
-        folded = layout.tuning.apart(once, jax.vmap(lambda r: timing.key_of(schedule, r)), rounds)
+        folded = layout.tuning.computed_once(once, jax.vmap(lambda r: timing.key_of(schedule, r)), rounds)
         return jax.vmap(lambda k, r: timing.completed(k, inputs.p, r))(folded, rounds)
 
     def run_chunk(c: Array, carry: Carry) -> Carry:
@@ -63,7 +63,7 @@ def _segment(
             ticks = jax.tree.map(lambda a: a[:chunk], turns)
         else:
             turns = ticks = timing.at(schedule, inputs.p, base)
-        ahead = draw_ahead(layout, inputs, ticks, key, in_chunk, once)
+        ahead = precompute(layout, inputs, ticks, key, in_chunk, once)
         dense = layout.tuning.dense(ahead)
 
         def place(i: Array) -> Array:
@@ -152,14 +152,14 @@ def message_of(model: Model, layout: Layout, inputs: Inputs) -> Traffic:
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class Told:
+class Evaluations:
     """What tracing tells, and no array holds."""
 
     evaluations: int | None
 
 
 @partial(jax.jit, static_argnames="layout")  # traced once for all runs of its kind
-def _messages(layout: Layout, model: Model, inputs: Inputs) -> tuple[State, Message, Told]:
+def _messages(layout: Layout, model: Model, inputs: Inputs) -> tuple[State, Message, Evaluations]:
     """What an agent hears and what it answers."""
     heard, message, agent = trial(layout, inputs, model)
-    return heard, message, Told(agent.evaluations if isinstance(agent.evaluations, int) else None)
+    return heard, message, Evaluations(agent.evaluations if isinstance(agent.evaluations, int) else None)

@@ -21,7 +21,7 @@ from fedpoint.core.vector import take, where, write
 from fedpoint.engine.cluster.fence import separate
 from fedpoint.engine.cpu.kernel import in_one_kernel, traced
 from fedpoint.engine.layout import Layout, over_agents
-from fedpoint.engine.precompute import NOTHING_AHEAD, Ahead, draw_here
+from fedpoint.engine.precompute import NOTHING_PRECOMPUTED, Precomputed, draw_in_round
 from fedpoint.engine.state import Inputs, Part, RunState, names_of
 from fedpoint.graphs.topology import Said
 from fedpoint.problems.base import Mine, Oracle
@@ -32,7 +32,13 @@ Keys: TypeAlias = tuple[Key, Key, Key]  # of agents, timing and hub
 
 
 def one_round(
-    layout: Layout, inputs: Inputs, state: RunState, ticks: tuple[Tick, Tick], ahead: Ahead, keys: Keys, round: Array
+    layout: Layout,
+    inputs: Inputs,
+    state: RunState,
+    ticks: tuple[Tick, Tick],
+    ahead: Precomputed,
+    keys: Keys,
+    round: Array,
 ) -> RunState:
     """The operator that everything else is about. ticks: of this round, and of the one after it."""
     at, (tick, after) = Round(layout, inputs, keys, round), ticks
@@ -60,7 +66,7 @@ class Task(NamedTuple):
     own: Data
     kept: tuple[State, State]  # memories: the method's, the channel's
     tuned: list[Array]  # its own numbers of the method
-    ahead: Ahead
+    ahead: Precomputed
     share: Array
     said: State  # None: what everybody hears
     world: State
@@ -69,7 +75,7 @@ class Task(NamedTuple):
     base: Model  # what its message is a change of, where models are sent
 
 
-class Place(NamedTuple):
+class Workplace(NamedTuple):
     """Where an agent works: its data, its luck, its share p_k, and where its world is."""
 
     mine: Mine
@@ -129,7 +135,7 @@ class Round(NamedTuple):
         state: RunState,
         who: Array | None,
         heard: Said,
-        ahead: Ahead,
+        ahead: Precomputed,
         works: Array | None = None,
         summed: Tick | None = None,
         base: Model = None,
@@ -167,7 +173,7 @@ class Round(NamedTuple):
             world = self.commit(state.world, who, jnp.ones(who.shape, bool), world, sure=True)
         return Done(messages, new, known[0] if known else spent, world)
 
-    def _tasks(self, state: RunState, who: Array | None, heard: Said, ahead: Ahead, base: Model) -> Task:
+    def _tasks(self, state: RunState, who: Array | None, heard: Said, ahead: Precomputed, base: Model) -> Task:
         """What these agents (None: all) have for their parts."""
         layout, inputs = self.layout, self.inputs
         agents = self.names(jnp.arange(layout.agents, dtype=jnp.int32) if who is None else who)
@@ -182,7 +188,7 @@ class Round(NamedTuple):
         rest = self.fenced(lambda: (own, kept, pick(tuned), share, heard.each, world, heard.last, base))
         own, kept, tuned, share, each, world, last, base = rest
         if layout.blocks is not None:
-            ahead = draw_here(layout, inputs, agents, own, self.keys[0], self.number)
+            ahead = draw_in_round(layout, inputs, agents, own, self.keys[0], self.number)
         return Task(agents, own, kept, tuned, ahead, share, each, world, heard.when, last, base)
 
     def _at_agent(
@@ -190,7 +196,7 @@ class Round(NamedTuple):
     ) -> tuple[Message, tuple[State, State], Number, State]:
         """What arrives of one agent's message, its memories, its field evaluations, and where its world is."""
         stream = Stream(self.keys[0], self.number if task.when is None else task.when, task.agent)
-        place = Place(Mine(task.own, self.inputs.common), stream, task.share, task.world)
+        place = Workplace(Mine(task.own, self.inputs.common), stream, task.share, task.world)
         said, how = common if task.said is None else task.said, (self.layout.oracle, self.layout.exact)
         message, memory, agent, world = agent_round(*how, method, place, said, task.kept[0], task.ahead)
         kept = memory, task.kept[1]
@@ -268,10 +274,10 @@ def agent_round(
     oracle: Oracle,
     exact: bool,
     method: Algorithm,
-    place: Place,
+    place: Workplace,
     heard: State,
     memory: State,
-    ahead: Ahead = NOTHING_AHEAD,
+    ahead: Precomputed = NOTHING_PRECOMPUTED,
 ) -> tuple[Message, State, Agent, State]:
     """One agent's part of a round, wherever it is done: message, new memory, the agent as it was used, where its world
     is."""

@@ -23,7 +23,7 @@ from fedpoint.timing.base import Tick
 from fedpoint.timing.mail import Mail, look, open_mail, post
 
 if TYPE_CHECKING:  # who calls: it lies above
-    from fedpoint.engine.precompute import Ahead
+    from fedpoint.engine.precompute import Precomputed
     from fedpoint.engine.round import Round
     from fedpoint.engine.state import RunState
 
@@ -128,7 +128,7 @@ class Topology(ABC):
         """What these agents hear (None: all): the same, or each its own."""
 
     @abstractmethod
-    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Ahead) -> tuple[RunState, Inbox | None, Used]:
+    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Precomputed) -> tuple[RunState, Inbox | None, Used]:
         """Agents hear, work and answer: the state after it, what is on its way to hubs, and what it took."""
 
     @abstractmethod
@@ -173,7 +173,7 @@ class Star(Topology):
     def say(self, at: Round, hub: State, agents: Array | None) -> State:
         return at.algorithm.say(hub, at.hub_luck())
 
-    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Ahead) -> tuple[RunState, Inbox, Used]:
+    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Precomputed) -> tuple[RunState, Inbox, Used]:
         said = self.say(at, state.hub, tick.agents)
         if self.late:  # answers to what the hub said some versions ago
             sender, value = jnp.zeros(1, jnp.int32), jax.tree.map(lambda a: a[None], said)
@@ -193,7 +193,9 @@ class Star(Topology):
         when = at.number - tick.age
         return Said(each=look(state.mail, jnp.zeros(when.shape, jnp.int32), when), when=when)
 
-    def meet(self, at: Round, state: RunState, tick: Tick, said: State, ahead: Ahead) -> tuple[Inbox, RunState, Number]:
+    def meet(
+        self, at: Round, state: RunState, tick: Tick, said: State, ahead: Precomputed
+    ) -> tuple[Inbox, RunState, Number]:
         """The agents of a tick work: what is heard of them, the state after it, and their field evaluations."""
         heard = self.words(at, state, tick, said)
         done = at.work(state, tick.agents, heard, ahead, summed=None if self.rebase else tick)
@@ -261,7 +263,7 @@ class Graph(Topology):
         names = at.names(self.nodes(at, agents))
         return jax.vmap(lambda one, node: at.algorithm.say(one, at.hub_luck(node)))(_picked(hub, agents), names)
 
-    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Ahead) -> tuple[RunState, None, Used]:
+    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Precomputed) -> tuple[RunState, None, Used]:
         algorithm, wires = at.algorithm, at.inputs.wires
         nodes = self.nodes(at, tick.agents)
         said = self.say(at, state.hub, tick.agents)

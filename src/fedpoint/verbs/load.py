@@ -23,8 +23,9 @@ from fedpoint.engine.cluster.session import ClusterSession, Group
 from fedpoint.engine.session import Session, unflatten
 from fedpoint.engine.state import RunState
 from fedpoint.experiment.describe import rebuild_part
-from fedpoint.experiment.experiment import Experiment, Parts
+from fedpoint.experiment.experiment import Experiment, Others
 from fedpoint.graphs.topology import Star
+from fedpoint.graphs.wiring import NOT_WIRED
 from fedpoint.problems.base import Problem
 from fedpoint.results.follow import Following
 from fedpoint.results.run import Recorder, Run, RunInfo, drive, take_repeat
@@ -63,7 +64,7 @@ def load(
     *,
     allow: Sequence[str] = (),
     reader: Reader | None = None,
-    **given: Unpack[Parts],
+    **given: Unpack[Others],
 ) -> LoadedRun:
     """A run read back from its folder.
 
@@ -203,7 +204,7 @@ class LoadedRun(Run):
         algorithm, model = self.algorithm, wrap(take_repeat(self.model, 0))
         arrays = {name.removeprefix("state"): a for name, a in self._point.state.items()}
         with jax.enable_x64(True):
-            hub, memory, *_ = Star().begin(algorithm, model, (), self.info.agents)
+            hub, memory, *_ = Star().begin(algorithm, model, NOT_WIRED, self.info.agents)
             one = RunState(hub, memory, (), ())
             like = jax.tree.map(lambda a: np.broadcast_to(a, (self.repeats, *np.shape(a))), one)
             state = unflatten(like, arrays)
@@ -282,18 +283,10 @@ class LoadedRun(Run):
         start = self._part("start") if start is None else start
         if self._from_file:
             return self._file.replace(**self.origin.given, start=start, record_every=config["record_every"])
-        key = next((name for name in TIMING if name in config), "participation")
-        parts = {name: self._part(name) for name in ("network", "channel", "gather", "share")}
-        numbers = {name: config[name] for name in ("exact", "seed", "repeats", "record_every")}
-        return Experiment(
-            self.algorithm,
-            self.problem,
-            **{key: self.participation},
-            **parts,
-            **numbers,
-            start=start,
-            metrics=self._metrics(),
-        )
+        parts: dict[str, Tree] = {name: self._part(name) for name in ("network", "channel", "gather", "share")}
+        parts |= {name: config[name] for name in ("exact", "seed", "repeats", "record_every")}
+        parts[next((name for name in TIMING if name in config), TIMING[0])] = self.participation
+        return Experiment(self.algorithm, self.problem, **parts, start=start, metrics=self._metrics())
 
     def _metrics(self) -> Mapping[str, Tree]:
         asked, given = self.config.get("metrics", {}), self.origin.given.get("metrics", {})

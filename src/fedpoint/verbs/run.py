@@ -86,8 +86,7 @@ def run(
 
         if experiment.metrics or losses_every is not None:
             raise FedpointError("metrics= and losses_every= are not for several processes: none of them has all agents")
-        # None where the driver is on another host: whoever starts it there knows.
-        return run_on(processes, experiment, Goal(rounds, stop, evaluate), folder, given)  # type: ignore[return-value]
+        return run_on(processes, experiment, Goal(rounds, stop, evaluate), folder, given)
     session = Session(experiment.bind(), experiment.every(rounds))
     errors = folder is not None and (stop is not None or bool(given) or session.knows_solution)
     begun = begin(session, Measures(errors, losses_every))

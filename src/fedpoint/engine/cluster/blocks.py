@@ -21,7 +21,7 @@ from jax import Array, lax
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.types import Model, Number, State, Tree
-from fedpoint.engine.precompute import NOTHING_AHEAD, Ahead
+from fedpoint.engine.precompute import NOTHING_PRECOMPUTED, Precomputed
 from fedpoint.engine.round import Round
 from fedpoint.engine.state import Part, RunState
 from fedpoint.graphs.topology import Age, Begun, Graph, Star, Used, bases
@@ -171,14 +171,16 @@ class StarInBlocks(Star):
 
     blocks: Blocks = Blocks(1, 1)
 
-    def meet(self, at: Round, state: RunState, tick: Tick, said: State, ahead: Ahead) -> tuple[Inbox, RunState, Number]:
+    def meet(
+        self, at: Round, state: RunState, tick: Tick, said: State, ahead: Precomputed
+    ) -> tuple[Inbox, RunState, Number]:
         """The agents of a tick, chunk by chunk, and the sum over all blocks."""
         blocks, meet = self.blocks, super().meet
         kept = ("memory", "wire", "world")
 
         def some(slots: Array, inside: Array, places: Array, here: Kept) -> tuple[Tree, Kept, Number]:
             one = _some(tick, slots, inside, places)
-            inbox, after, spent = meet(at, state._replace(**here), one, said, NOTHING_AHEAD)
+            inbox, after, spent = meet(at, state._replace(**here), one, said, NOTHING_PRECOMPUTED)
             return (inbox.mean, inbox.total), _fields(after, kept), spent
 
         def body(j: Array, slots: Array, inside: Array, places: Array, carry: Tree) -> Tree:
@@ -203,14 +205,14 @@ class GraphInBlocks(Graph):
 
     blocks: Blocks = Blocks(1, 1)
 
-    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Ahead) -> tuple[RunState, None, Used]:
+    def speak(self, at: Round, state: RunState, tick: Tick, ahead: Precomputed) -> tuple[RunState, None, Used]:
         """Chunk by chunk; then processes tell each other what crosses."""
         speak, kept = super().speak, ("memory", "wire", "mail", "world")
 
         def body(j: Array, slots: Array, inside: Array, places: Array, carry: Tree) -> Tree:
             here, sent, spent = carry
             one = _some(tick, slots, inside, places)
-            after, _, used = speak(at, state._replace(**here), one, NOTHING_AHEAD)
+            after, _, used = speak(at, state._replace(**here), one, NOTHING_PRECOMPUTED)
             return _fields(after, kept), sent + used.up, spent + used.evaluations
 
         carry = (_fields(state, kept), jnp.int64(0), jnp.int64(0))

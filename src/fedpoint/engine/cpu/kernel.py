@@ -79,7 +79,7 @@ def _first(a: Array) -> Array:
     return lax.reshape(lax.slice(a, (0,) * a.ndim, (1,) * a.ndim), ())
 
 
-def apart(once: Array, function: Function, *arguments: Tree) -> Tree:
+def keep_out_of_fusion(once: Array, function: Function, *arguments: Tree) -> Tree:
     """function(*arguments), computed once and kept.
 
     XLA fuses a cheap expression into every place that uses it: a key would be hashed again for each number drawn from
@@ -102,8 +102,8 @@ class InKernel(Operations):
 
     def softmax(self, z: Array) -> Array:
         """All exponentials in one loop, without a rest in each row."""
-        low = apart(self.once, lambda z: z - z.max(0), z)
-        e = apart(self.once, lambda low: jnp.exp(low.ravel()), low).reshape(z.shape)
+        low = keep_out_of_fusion(self.once, lambda z: z - z.max(0), z)
+        e = keep_out_of_fusion(self.once, lambda low: jnp.exp(low.ravel()), low).reshape(z.shape)
         return e / e.sum(0)
 
 

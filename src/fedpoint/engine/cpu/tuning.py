@@ -62,9 +62,9 @@ class Tuning:
         """Which of `programs` it asks for."""
         return "plain" if not self.on else "threads" if self.threads else "one thread"
 
-    def apart(self, once: Array, function: Function, *arguments: Tree) -> Tree:
+    def computed_once(self, once: Array, function: Function, *arguments: Tree) -> Tree:
         """function(*arguments), computed once and kept; once is 1, in a way that the compiler does not know."""
-        return kernel.apart(once, function, *arguments) if self.on else function(*arguments)
+        return kernel.keep_out_of_fusion(once, function, *arguments) if self.on else function(*arguments)
 
     def dense(self, rows: Tree) -> Tree:
         """Rows without axes of length one, which XLA would lay out in another order than a loop's, and copy."""

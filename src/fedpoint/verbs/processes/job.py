@@ -89,7 +89,7 @@ class Descriptor(Protocol):
     def detach(self) -> int: ...
 
 
-class Nameless:
+class UnnamedFile:
     """A file without a name, which goes to processes as it is open here."""
 
     def __init__(self, number: int | None = None):
@@ -99,7 +99,7 @@ class Nameless:
         self.number = number
         weakref.finalize(self, os.close, number)
 
-    def __reduce__(self) -> tuple[Callable[[Descriptor], Nameless], tuple[Descriptor]]:
+    def __reduce__(self) -> tuple[Callable[[Descriptor], UnnamedFile], tuple[Descriptor]]:
         return _reopened, (DupFd(self.number),)
 
     def bytes(self) -> np.ndarray:
@@ -109,8 +109,8 @@ class Nameless:
         return np.frombuffer(mmap.mmap(self.number, 0, access=mmap.ACCESS_READ), np.uint8)
 
 
-def _reopened(handle: Descriptor) -> Nameless:
-    return Nameless(handle.detach())
+def _reopened(handle: Descriptor) -> UnnamedFile:
+    return UnnamedFile(handle.detach())
 
 
 class _Pack(pickle.Pickler):
@@ -132,7 +132,7 @@ class _Pack(pickle.Pickler):
 
 
 class _Unpack(pickle.Unpickler):
-    def __init__(self, stream: io.BytesIO, arrays: Nameless):
+    def __init__(self, stream: io.BytesIO, arrays: UnnamedFile):
         super().__init__(stream)
         self.bytes = arrays.bytes()
 
@@ -141,7 +141,7 @@ class _Unpack(pickle.Unpickler):
         return np.ndarray(shape, dtype, self.bytes, place)
 
 
-def pack(job: Job, arrays: Nameless) -> bytes:
+def pack(job: Job, arrays: UnnamedFile) -> bytes:
     """The job for processes of this machine."""
     stream = io.BytesIO()
     try:
@@ -156,7 +156,7 @@ def pack(job: Job, arrays: Nameless) -> bytes:
     return stream.getvalue()
 
 
-def unpack(packed: bytes, arrays: Nameless) -> Job:
+def unpack(packed: bytes, arrays: UnnamedFile) -> Job:
     """The job, its arrays mapped: of each, what is used is read."""
     return _Unpack(io.BytesIO(packed), arrays).load()
 
@@ -198,7 +198,7 @@ class Line:
             os._exit(1)
 
 
-def work(packed: bytes, arrays: Nameless, seat: Seat, connection: Connection, parent: int, log: Nameless) -> None:
+def work(packed: bytes, arrays: UnnamedFile, seat: Seat, connection: Connection, parent: int, log: UnnamedFile) -> None:
     """The whole life of a process."""
     _alone(parent, log, driver=seat.process == 0)
     line = Line(connection)
@@ -218,7 +218,7 @@ def work(packed: bytes, arrays: Nameless, seat: Seat, connection: Connection, pa
     os._exit(0 if end["is"] == "finished" else 1)  # what waits for lost peers at the exit would wait in vain
 
 
-def _alone(parent: int, log: Nameless, driver: bool) -> None:
+def _alone(parent: int, log: UnnamedFile, driver: bool) -> None:
     """In a session of its own (Ctrl-C is for the supervisor, which tells the driver), dying with its parent."""
     with contextlib.suppress(OSError):
         os.setsid()
@@ -233,7 +233,7 @@ def _alone(parent: int, log: Nameless, driver: bool) -> None:
         os.dup2(log.number, stream)
 
 
-def _work(packed: bytes, arrays: Nameless, seat: Seat, line: Line) -> Word:
+def _work(packed: bytes, arrays: UnnamedFile, seat: Seat, line: Line) -> Word:
     group = _join(seat, line)
     job = unpack(packed, arrays)
     _agree(group, job.digest)

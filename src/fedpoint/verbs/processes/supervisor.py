@@ -24,7 +24,7 @@ import numpy as np
 
 from fedpoint.core.errors import Diverged, FedpointError, Recovered
 from fedpoint.core.record import Record
-from fedpoint.verbs.processes.job import JOINING, Job, Nameless, Seat, Word, pack, unpack, work
+from fedpoint.verbs.processes.job import JOINING, Job, Seat, UnnamedFile, Word, pack, unpack, work
 
 Tell: TypeAlias = Callable[[Word, dict[str, np.ndarray]], None]  # progress: numbers, and arrays by name
 SILENCE = 30.0  # seconds without a sign of life, after which a process counts as stuck
@@ -107,7 +107,7 @@ class Child:
     number: int
     process: BaseProcess
     line: Connection
-    log: Nameless
+    log: UnnamedFile
     doing: str = "starting"
     steps: int = -1
     heard: float = field(default_factory=time.monotonic)  # the last sign of life
@@ -120,7 +120,7 @@ class Child:
 
 def supervise(job: Job, given: Processes, resume: str, tell: Tell = lambda word, arrays: None) -> None:
     """The job to its end. `resume` is the command that goes on with it, `tell` gets progress."""
-    arrays = Nameless()
+    arrays = UnnamedFile()
     packed = pack(job, arrays)
     if job.given_up:  # from here on mapped
         vars(job.experiment.problem).update(vars(unpack(packed, arrays).experiment.problem))
@@ -147,7 +147,7 @@ def _checkpoint(job: Job) -> int:
 
 
 @contextlib.contextmanager
-def _children(packed: bytes, arrays: Nameless, given: Processes) -> Iterator[list[Child]]:
+def _children(packed: bytes, arrays: UnnamedFile, given: Processes) -> Iterator[list[Child]]:
     """The processes of this machine; none is left afterwards."""
     address = given.coordinator or f"127.0.0.1:{_free_port()}"
     spawn = multiprocessing.get_context("spawn")
@@ -156,7 +156,7 @@ def _children(packed: bytes, arrays: Nameless, given: Processes) -> Iterator[lis
         for number in given.here:
             seat = Seat(number, given.count, address, given.bind, given.patience)
             ours, theirs = spawn.Pipe(duplex=False)
-            said = Nameless()
+            said = UnnamedFile()
             process = spawn.Process(target=work, args=(packed, arrays, seat, theirs, os.getpid(), said))
             process.start()
             theirs.close()
