@@ -301,7 +301,7 @@ class Silent(fp.Participation):
 
 
 SCHEMES = [
-    (NoSlots, r"NoSlots\.slots must return a whole number of at least 1.*; got 1\.5"),
+    (NoSlots, r"NoSlots\.slots must return a whole number of at least 1, how many work in a round; got 1\.5"),
     (OtherSlots, r"OtherSlots\.tick: agents must be whole numbers for the 3 places that slots.*; got int32\[2\]"),
     (
         Plain,
@@ -321,6 +321,43 @@ SCHEMES = [
 def test_a_mistake_in_a_scheme(scheme, message, around):
     with pytest.raises(fp.FedpointError, match=message):
         fp.run(fp.FedAvg(step=0.1), bowls(), rounds=2, participation=around(scheme()))
+
+
+class Turns(fp.Schedule):
+    """Every other node."""
+
+    def tick(self, key, p, round):
+        return fp.Tick(None, jnp.arange(len(p)) % 2 == round % 2)
+
+
+class Loud(Turns):
+    def tick(self, key, p, round):
+        return fp.Tick(None, jnp.ones(len(p)))
+
+
+class Old(Turns):
+    def age(self, key, round, arc, says):
+        return 1.0
+
+
+class Deep(Turns):
+    def depth(self, rounds):
+        return None
+
+
+SCHEDULES = [
+    (Loud, r"Loud\.tick: heard must be truth values for the 3 places that slots\(\) promises; got float64\[3\]"),
+    (Old, r"Old\.age must return how many rounds old is what is heard over each arc, int32\[3\]; got float64\[\]"),
+    (Deep, r"Deep\.depth must return a whole number of at least 1, how many messages of a sender are kept; got None"),
+]
+
+
+@pytest.mark.parametrize(("schedule", "message"), SCHEDULES, ids=lambda s: getattr(s, "__name__", ""))
+def test_a_mistake_in_a_schedule(schedule, message):
+    task = fp.FedGD(step=0.1), bowls()
+    assert np.isfinite(fp.run(*task, rounds=2, network=fp.Network.ring(3), schedule=Turns()).history).all()
+    with pytest.raises(fp.FedpointError, match=message):
+        fp.run(*task, rounds=2, network=fp.Network.ring(3), schedule=schedule())
 
 
 def test_a_scheme_that_fails_on_its_clock():

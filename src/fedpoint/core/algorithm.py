@@ -294,7 +294,7 @@ class Algorithm(Record):
         return False
 
     def averages_descent(self) -> bool:
-        """A round is plain gradient steps of the agents and the mean of where they lead: what lectures' bounds are of."""
+        """A round is plain gradient steps of the agents and the mean of where they lead: the lectures' bounds hold."""
         return False
 
     def scheduled(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,6 +72,15 @@ def several(where: str, came: Tree, names: Sequence[str]) -> Sequence[Tree]:
         return came
     count = f"{len(came)} results: " if isinstance(came, tuple | list) else ""
     raise FedpointError(f"{where} must return {len(names)} results, {' and '.join(names)}; got {count}{layout(came)}")
+
+
+def whole(where: str, what: str, function: Callable[[int], int], given: int) -> int:
+    """The count that a user's function says, of at least one."""
+    with calling(where):
+        count = function(given)
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise FedpointError(f"{where} must return a whole number of at least 1, {what}; got {count!r}")
+    return int(count)
 
 
 def check_arrays(where: str, what: str, came: Tree) -> None:

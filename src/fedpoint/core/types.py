@@ -17,8 +17,8 @@ Data: TypeAlias = Tree  # rows, samples, or what is prepared of them
 
 Setting: TypeAlias = Any  # the value of a hyper-parameter, or what a field declares of it
 
-Number: TypeAlias = float | int | np.integer | np.floating | np.ndarray | Array  # one number, or an array of them; it may be traced
-Plain: TypeAlias = "None | bool | int | float | str | Sequence[Plain] | Mapping[str, Plain]"  # what TOML and JSON hold
+Number: TypeAlias = float | int | np.integer | np.floating | np.ndarray | Array  # one or several, perhaps traced
+Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"  # what TOML and JSON hold
 Function: TypeAlias = Callable[..., Tree]
 Form: TypeAlias = Callable[..., np.ndarray | float | None]  # of algorithm, problem and perhaps participation
 

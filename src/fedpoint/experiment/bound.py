@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedpoint.channel import Channel, Gather
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
-from fedpoint.core.own_code import calling
+from fedpoint.core.own_code import calling, whole
+from fedpoint.core.types import Model
 from fedpoint.graphs.topology import Graph, Star, Topology
 from fedpoint.graphs.wiring import NOT_WIRED, Wires, wire
 from fedpoint.problems.base import Oracle, Problem
@@ -29,7 +30,7 @@ class Bound:
     timing: Timing  # with what it needs of the experiment, good for `rounds` rounds
     topology: Topology
     wires: Wires  # of a network: traced
-    start: Any  # checked; on a network it leads with the nodes
+    start: Model  # checked; on a network it leads with the nodes
     rounds: int = 1
 
     @classmethod
@@ -44,10 +45,11 @@ class Bound:
         context = Context(e.problem, self.algorithm, e.network, self.exact, e.seed, e.repeats, rounds)
         with calling(f"{type(e.timing).__name__}.bind"):
             timing = e.timing.bind(context)
+        depth = whole(f"{type(timing).__name__}.depth", "how many messages of a sender are kept", timing.depth, rounds)
         if e.network is None:
-            topology: Topology = Star(timing.depth(rounds) if timing.late else 0, timing.rebase)
+            topology: Topology = Star(depth if timing.late else 0, timing.rebase)
             return replace(self, timing=timing, topology=topology, rounds=rounds)
-        wiring, wires = wire(e.network, power_of_two(timing.depth(rounds)))
+        wiring, wires = wire(e.network, power_of_two(depth))
         return replace(self, timing=timing, topology=Graph(wiring), wires=wires, rounds=rounds)
 
     def in_step(self) -> Bound:
@@ -79,7 +81,7 @@ class Bound:
         return self.problem.prepare(self.algorithm)
 
     @cached_property
-    def solution(self) -> Any:
+    def solution(self) -> Model | None:
         """What the models of a run are compared with, or None. This may read all data."""
         aim = self.algorithm.aim(self.problem, self.network)
         return self.topology.aim(self.algorithm, aim, self.problem.agents)

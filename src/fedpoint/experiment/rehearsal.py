@@ -17,7 +17,7 @@ from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.own_code import calling, check_arrays, check_like, layout, several
+from fedpoint.core.own_code import calling, check_arrays, check_like, layout, several, whole
 from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK, Key, Row, Stream
 from fedpoint.core.record import Record, one_agent, values_of
@@ -49,7 +49,7 @@ def rehearse(bound: Bound) -> None:
     """One `FedpointError` where code that a user brought does not fit the round."""
     e, problem = bound.experiment, bound.problem
     for timing in nested(bound.timing, Timing):
-        places(timing, problem.agents)
+        whole(f"{type(timing).__name__}.slots", "how many work in a round", timing.slots, problem.agents)
     model = wrap(bound.topology.one(bound.start))
     dtype = jnp.result_type(*jax.tree.leaves(model))
     cast = _in_precision(Cast(bound.algorithm, bound.timing, bound.channel, bound.gather), dtype)
@@ -139,43 +139,40 @@ def inbox_like(message: Message) -> Inbox:
     return Inbox(message, message, one, one)
 
 
-def places(timing: Timing, agents: int) -> int:
-    """How many places a round has."""
-    where = f"{type(timing).__name__}.slots"
-    with calling(where):
-        count = timing.slots(agents)
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-        raise FedpointError(
-            f"{where} must return a whole number of at least 1: how many work in a round; got {count!r}"
-        )
-    return int(count)
+FIELDS = {  # of a tick: kinds of numbers, in words, and whether there is one for every place
+    "agents": ("iu", "whole numbers", True),
+    "heard": ("b", "truth values", True),
+    "weight": ("f", "numbers", True),
+    "share": ("f", "numbers", True),
+    "asked": ("iu", "one whole number", False),
+    "merge": ("b", "one truth value", False),
+    "age": ("iu", "whole numbers", True),
+}
 
 
 def _tick(timing: Timing, p: Array, at: Stream) -> None:
-    """Who works in a round, as arrays of the right shapes."""
-    where, agents = f"{type(timing).__name__}.tick", len(p)
-    with calling(where):
-        tick = timing.tick(timing.key_of(at.key, jnp.asarray(at.round)), p, jnp.asarray(at.round))
+    """Who works in a round, and on a network how old is what is heard, as arrays of the right shapes."""
+    name, agents, round = type(timing).__name__, len(p), jnp.asarray(at.round)
+    key = timing.key_of(at.key, round)
+    with calling(f"{name}.tick"):
+        tick = timing.tick(key, p, round)
     if not isinstance(tick, Tick):
-        raise FedpointError(f"{where} must return an fp.Tick, such as fp.Tick.of(agents, weight); got {layout(tick)}")
+        raise FedpointError(
+            f"{name}.tick must return an fp.Tick, such as fp.Tick.of(agents, weight); got {layout(tick)}"
+        )
     count = agents if tick.agents is None else timing.slots(agents)
-    row, one = (count,), ()
-    expected = {
-        "agents": (row, "iu", "whole numbers"),
-        "heard": (row, "b", "truth values"),
-        "weight": (row, "f", "numbers"),
-        "share": (row, "f", "numbers"),
-        "asked": (one, "iu", "one whole number"),
-        "merge": (one, "b", "one truth value"),
-        "age": (row, "iu", "whole numbers"),
-    }
-    for name, (shape, kinds, words) in expected.items():
-        value = tick._asdict()[name]
-        if value is None and (name not in ("heard", "weight") or (name == "weight" and timing.on_network)):
-            continue
-        if np.shape(value) != shape or value is None or jnp.result_type(value).kind not in kinds:
-            what = f"{words} for the {count} places that slots() promises" if shape else words
-            raise FedpointError(f"{where}: {name} must be {what}; got {layout(value)}")
+    needed = ("heard",) if timing.on_network else ("heard", "weight")
+    for field, value in tick._asdict().items():
+        kinds, words, each = FIELDS[field]
+        right = value is None or (np.shape(value) == (count,) * each and jnp.result_type(value).kind in kinds)
+        if not right or (value is None and field in needed):
+            many = f" for the {count} places that slots() promises" if each else ""
+            raise FedpointError(f"{name}.tick: {field} must be {words}{many}; got {layout(value)}")
+    if timing.on_network:
+        arcs = jnp.zeros(agents, jnp.int32)
+        with calling(f"{name}.age"):
+            age = timing.age(key, round, arcs, arcs)
+        check_like(f"{name}.age", "how many rounds old is what is heard over each arc", age, arcs)
 
 
 @jax.jit  # compiled once for all schemes of its kind
