@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from studies import AVERAGE, BOWLS, CONTROL, FULL, METHODS, ROWS, SITES, SYSTEM, content, every_method, gap
+from studies import AVERAGE, BOWLS, CONTROL, FULL, METHODS, ROWS, SITES, SYSTEM, content, every_method, gap, simulated
 
 import fedpoint as fp
 from fedpoint.algorithms.catalogue import makers
@@ -162,6 +162,16 @@ def test_an_abandoned_round_is_as_in_the_simulation(algorithm, tmp_path):
     assert gap(made) <= TOLERANCE
     if not needs_all:
         assert invariant(made, tmp_path) <= 1e-14
+
+
+def test_a_node_that_is_not_heard_hears_its_neighbours_when_it_works_again(tmp_path):
+    """As in the simulation; a record shows what nodes would work from, which there is known when they do."""
+    network = {"edges": [["a", "b"], ["b", "c"]], "weights": [0.3, 0.4]}
+    study = content(AVERAGE, BOWLS, rounds=8, network=network, quorum=1)
+    made = fp.federate(study, folder=tmp_path, faults=[Fault("a", 4, "unheard")])
+    assert [e["round"] for e in made.events if e["answered"] != SITES] == [2]
+    far = np.abs(made.history - simulated(made)).max(axis=(1, 2))
+    assert np.flatnonzero(far > TOLERANCE).tolist() == [2]
 
 
 def invariant(made, root):

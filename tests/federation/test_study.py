@@ -15,6 +15,7 @@ from fedpoint.federation.announcement import announce, lines
 from fedpoint.federation.inprocess import Fault
 from fedpoint.federation.study import parse, read
 
+EDGES = {"edges": [["a", "b"], ["b", "c"]], "weights": [0.3, 0.4]}
 WRONG = """
 name = "Trial"
 sites = ["a", "b", "b"]
@@ -78,7 +79,8 @@ def test_what_does_not_go_together(more, said):
     ("more", "said"),
     [
         ({"repeats": 3}, "repeats = 3: a study is run once"),
-        ({"schedule": "synchronous"}, "give deadline and quorum, or asynchronous"),
+        ({"schedule": {"kind": "arrivals", "clock": {"work": 1.0}}}, "give deadline and quorum, or asynchronous"),
+        ({"schedule": "random_activation", "network": EDGES}, "give deadline and quorum, or asynchronous"),
         ({"stop": 0.1}, "ends after its rounds"),
         ({"participation": [1, 2]}, "one study runs one participation"),
         ({"network": {"kind": "knn", "k": 1, "of": "gradients"}}, "takes everybody's data"),
@@ -235,3 +237,24 @@ def test_rows_must_be_the_same_twice(files, tmp_path):
     study = content(AVERAGE, table(missing="mean"), rounds=3)
     with pytest.raises(fp.FedpointError, match="b speaks of 14 rows, and then of 13"):
         fp.federate(study, files, folder=tmp_path, faults=[told(1, lambda h, a: ({**h, "count": 13}, a))])
+
+
+TERMS = {"name": "described", "sites": SITES, "server": "localhost:8102", "rounds": 4}
+OPTIONS = {
+    "few, another seed": (fp.Scaffold(step=0.1, local_steps=2), {"participation": 2, "seed": 3}),
+    "half precision": (fp.Scaffold(step=0.1), {"channel": fp.channel.HalfPrecision(), "exact": True}),
+    "median": (fp.FedAvg(step=0.1, local_steps=[1, 3, 2]), {"gather": fp.channel.Median()}),
+    "averaged": (fp.Averaged(fp.Scaffold(step=0.1), burn_in=1), {}),
+    "a ring": (fp.FedAvg(step=[0.1, 0.05, 0.2]), {"network": fp.Network.ring(3, weight=0.3)}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_study_is_an_experiment_and_its_terms(name, tmp_path):
+    """What an experiment says of itself, and the terms: it runs over sites as it does here."""
+    method, more = OPTIONS[name]
+    problem = fp.problems.Quadratic(1.0, [[0.0, 1.0], [2.0, 0.5], [1.0, -1.0]], noise=0.1)
+    e = fp.Experiment(method, problem, **more)
+    made = fp.federate({**e.describe(), **TERMS}, folder=tmp_path)
+    assert gap(made) <= 1e-10
+    assert np.abs(made.history - fp.run(e, rounds=4).history[0]).max() <= 1e-10

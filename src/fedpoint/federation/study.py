@@ -51,12 +51,12 @@ from fedpoint.experiment import Experiment
 from fedpoint.federation.outline import Outline
 from fedpoint.problems.base import Problem
 from fedpoint.store.disk import canonical
-from fedpoint.timing.participation import Answering, Uniform
+from fedpoint.timing.participation import Answering, Participation, Uniform
+from fedpoint.timing.schedule import Synchronous
 from fedpoint.timing.staleness import Staleness
 
 NOT_HERE = {  # what experiments have and studies do not
     "experiment": "a study is one experiment: write its tables as they are",
-    "schedule": "sites answer when they do: give deadline and quorum, or asynchronous",
     "stop": "a study ends after its rounds: leave it out",
     "metrics": "nobody sees the whole state of a study: leave it out",
     "start": "a study starts from the problem's own model: leave it out",
@@ -303,6 +303,9 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
         wrong.append(Mistake((what,), f"one study runs one {what}: give one value a key"))
     if e.repeats != 1:
         wrong.append(Mistake(("repeats",), "a study is run once: leave it out", e.repeats))
+    if e.timing.on_clock or not isinstance(e.timing, Participation | Synchronous):
+        said = "sites answer when they do: give deadline and quorum, or asynchronous"
+        wrong.append(Mistake(("schedule",), said, own["schedule"]))
     if isinstance(e.timing, Answering):
         said = "sites answer or do not: give deadline and quorum instead of probability, trace, keep and minimum"
         wrong.append(Mistake(("participation",), said, own["participation"]))
