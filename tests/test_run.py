@@ -228,6 +228,15 @@ def test_an_extended_run_is_the_longer_one():
 # Held-out data.
 
 
+def test_a_run_is_extended_once():
+    """Its session has gone on: records behind a gap would be no run."""
+    run = noisy_run(4)
+    longer = run.extend(6)
+    with pytest.raises(fp.FedpointError, match="extend the longer one"):
+        run.extend(8)
+    np.testing.assert_array_equal(longer.extend(8).history, noisy_run(8).history)
+
+
 def test_evaluate_by_a_function():
     run = noisy_run(6, repeats=2, evaluate=lambda w: {"first": w[0], "norm": np.linalg.norm(w)})
     np.testing.assert_array_equal(run.evaluated_rounds, np.arange(7))
@@ -249,6 +258,21 @@ def test_evaluate_on_held_out_rows():
         fp.FedAvg(0.1), fp.problems.LeastSquares(X, 1.0 * y, groups=ids, mean=True), rounds=4, evaluate=(X_new, y_new)
     )
     np.testing.assert_allclose(ls.evaluation["mse"][0], ((ls.history[0] @ X_new.T - y_new) ** 2).mean(1))
+
+
+def test_a_finished_run_is_evaluated_on_any_rows():
+    X, y, ids = rows()
+    X_new, y_new, whose = rows(seed=1)
+    problem = fp.problems.Logistic(X, y, groups=ids)
+    run = fp.run(fp.FedAvg(0.5, 2), problem, rounds=5, evaluate=(X_new, y_new))
+    assert run.evaluate(X_new, y_new) == {name: values[0, -1] for name, values in run.evaluation.items()}
+    assert "worst_tenth" in run.evaluate(X_new, y_new, whose)
+    own = fp.run(fp.FedGD(0.1, coupling=0.1), problem, rounds=5, network=fp.Network.ring(3), repeats=2)
+    each = [problem.evaluate(own.models[1, k], X_new[whose == k], y_new[whose == k])["accuracy"] for k in range(3)]
+    by_hand = np.average(each, weights=np.bincount(whose))
+    assert own.evaluate(X_new, y_new, whose, repeat=1)["accuracy"] == pytest.approx(by_hand)
+    with pytest.raises(fp.FedpointError, match="models that are arrays: export the run"):
+        run.predict(X_new)
 
 
 def test_at_most_two_hundred_rounds_are_evaluated():
