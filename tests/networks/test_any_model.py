@@ -364,3 +364,22 @@ def test_mistakes_in_the_run():
         run.predict(np.zeros((1, 3)), groups=[0])
     with pytest.raises(fp.FedpointError, match="one node's name a row"):
         run.predict(np.zeros((1, 2)), groups=[0, 1])
+
+
+ASKED = {
+    "memories": (lambda run: run.memories, "keep no memories"),
+    "state": (lambda run: run.session.whole(), "no state in arrays"),
+    "export": (lambda run: run.export("model.npz"), "no arrays: save run.models"),
+    "check": (fp.check, "no forecast to check"),
+    "folder": (lambda run: fp.run(run.session.experiment, folder="run"), "folder= is not for models"),
+    "processes": (lambda run: fp.run(run.session.experiment, processes=2), "processes= is not for models"),
+    "sweep": (lambda run: fp.sweep(run.session.experiment, over={"coupling": [0.1, 0.2]}), "no round in arrays"),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_what_only_arrays_can_answer_is_refused(rows, points, net, what):
+    ask, message = ASKED[what]
+    run = relax(AnyModel(*rows, models=LINEAR, shared=points), net, rounds=1)
+    with pytest.raises(fp.FedpointError, match=message):
+        ask(run)

@@ -48,6 +48,8 @@ def check(run: Run, claims: Algorithm | str | None = None) -> Verdict:
         raise FedpointError(f"check needs a run (fp.run or fp.load), got {type(run).__name__}")
     if int(run.rounds[-1]) < 1:
         raise FedpointError("the run has no rounds yet: there is nothing to check")
+    if run.repeat_models:
+        raise FedpointError("models that only fit and predict have no forecast to check the run against")
     experiment = run.session.experiment
     start = jax.tree.map(lambda a: a[0, 0], run.history)
     algorithm = experiment.algorithm if claims is None else claimed(claims, experiment.algorithm)
