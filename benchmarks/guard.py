@@ -277,6 +277,20 @@ EXPERIMENTS: dict[str, Callable[[], Arrays]] = {
     "forecast, SCAFFOLD": forecast(fp.Scaffold(0.05, 3), lambda: quadratic(0.3), participation=2),
     "forecast, FedProx": forecast(fp.FedProx(0.05, 3), lambda: logistic(batch=3)),
     "forecast, FedLSA": forecast(fp.FedLSA(0.02, 3), td),
+    "forecast, stragglers": forecast(fedavg(0.05, steps.Stragglers(4, 0.5)), lambda: quadratic(0.3)),
+    "forecast, answering": forecast(
+        fp.Scaffold(0.05, 3),
+        lambda: least_squares(batch=2),
+        participation=fp.Answering(fp.Uniform(4), probability=0.7, keep=2),
+    ),
+    "forecast, Scaffnew": forecast(fp.Scaffnew(0.05, probability=0.4), lambda: quadratic(0.3)),
+    "forecast, FedAvgM": forecast(fp.FedAvgM(0.05, 2, momentum=0.5), lambda: least_squares(batch=2), participation=3),
+    "forecast, FedGD on a ring": forecast(fp.FedGD(0.05, coupling=0.5), quadratic, network=RING),
+    "forecast, FedRelax on a ring": forecast(fp.FedRelax(0.5), lambda: logistic(), network=RING),
+    "forecast, FedAvg by gossip": forecast(fedavg(), quadratic, network=GOSSIP, exact=True),
+    "forecast, delays": forecast(
+        fp.FedGD(0.05), quadratic, network=RING, schedule=fp.PartiallyAsynchronous(4), exact=True
+    ),
     "forecast, FedSGD on a ring": forecast(fp.FedSGD(0.05), lambda: least_squares(batch=2), network=RING),
 }
 
