@@ -33,7 +33,7 @@ def federate(
     Every message is serialised, validated and audited as between machines; only the network is missing.
 
     Args:
-        study: a study file, its content, or a `Study`.
+        study: a study file, its content (`{**experiment.describe(), "name": ..., "sites": ...}`, say), or a `Study`.
         data: each site's file; None where the problem is generated.
         folder: where hub and sites write; a second call continues from there. Default: a temporary one, removed with
             the result.

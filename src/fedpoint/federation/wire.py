@@ -13,14 +13,14 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 
 MAGIC = b"FEDP"
 HEADER = 1 << 24  # bytes of a header, at most
 ARRAYS = 10_000  # of a message, at most
 TYPES = {name: np.dtype(name) for name in ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "|u1", "|b1")}
-TYPES["bf2"] = np.dtype(ml_dtypes.bfloat16)  # which NumPy has no code for
+TYPES["bf2"] = np.dtype(jnp.bfloat16)  # which NumPy has no code for
 NAMES = {kind: name for name, kind in TYPES.items()}
 
 Arrays = Mapping[str, np.ndarray]
