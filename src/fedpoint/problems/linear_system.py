@@ -15,6 +15,7 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.own_code import calling
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key, Row
 from fedpoint.core.types import Data, Model, Number
@@ -365,7 +366,8 @@ class LinearSystem(LinearFields):
     def _check_sampler(self, sampler: Sampler) -> None:
         d = self.b.shape[1]
         one = jax.tree.map(lambda a: jnp.asarray(a[0]), self.own.data)
-        found = jax.eval_shape(lambda: sampler(one, Key.of(0).row()))
+        with calling("the sampler"):
+            found = jax.eval_shape(lambda: sampler(one, Key.of(0).row()))
         shapes = [tuple(np.shape(a)) for a in found] if isinstance(found, tuple) else found
         if shapes != [(d, d), (d,)]:
             raise FedpointError(f"the sampler must return (A, b) of shapes {(d, d)} and {(d,)}, got {shapes}")

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.own_code import calling
 from fedpoint.core.precision import double
 from fedpoint.core.types import Data, Model
 from fedpoint.problems.base import by_agent, check_agents, check_finite, check_weights
@@ -87,10 +88,8 @@ class Loss(RowsProblem):
         self.batch, self._given, self._convex = batch, solution, convex
         largest = int(counts.max())
         two = jax.tree.map(lambda a: a[:1].repeat(2, 0), data)
-        try:
+        with calling("loss(params, batch) fails on two rows of the data: it"):
             shape = double(jax.eval_shape)(loss, self.params, two).shape
-        except Exception as error:
-            raise FedpointError(f"loss(params, batch) fails on two rows of the data: {error}") from error
         if shape not in ((), (2,)):
             raise FedpointError(f"loss(params, batch) must return a number or one number a row, got shape {shape}")
         oracle = LossOracle(
