@@ -236,6 +236,19 @@ def test_a_round_robin_ends_near_the_solution_and_with_wrong_weights_elsewhere()
     assert far[RoundRobin] < 1e-4 < 1e-3 < far[Equal]
 
 
+def test_rounds_that_depend_on_each_other_have_no_floor_and_the_forecast_says_so():
+    """A cycle is much quieter than draws with its moments: a floor of independent rounds would be four times too high."""
+    problem = bowls(noise=0.1, weights=WEIGHTS)
+    right, wrong = (fp.forecast(fp.FedAvg(step=0.1), problem, participation=s(size=5)) for s in (RoundRobin, Equal))
+    assert right.floor is None and right.noise_by == "who works in a round of RoundRobin depends on who did before"
+    assert right.bias < 1e-12 and wrong.bias > 0.05  # its weights are known, and so is where they lead
+    run = fp.run(fp.FedAvg(step=0.1), problem, rounds=50, repeats=10, participation=RoundRobin(size=5))
+    assert fp.check(run).passed
+    p = np.full(8, 1 / 8)
+    assert not RoundRobin(size=2).moments(p).independent
+    assert fp.Answering(fp.Uniform(4), probability=np.linspace(0.3, 0.9, 8)).moments(p).independent
+
+
 def test_a_subclass_with_other_draws_does_not_inherit_known_moments():
     class Favourites(fp.Uniform):
         def tick(self, key, p, round):

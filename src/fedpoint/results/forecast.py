@@ -252,6 +252,8 @@ class Forecast:
             return "adaptive optimisers rescale changes by their history: only limit and rate are forecast"
         if not self.in_step:
             return "it is computed for nodes in step"
+        if not s.moments.independent:
+            return f"who works in a round of {s.timing.names()[0]} depends on who did before"
         if s.lossy and keeps_memory(s.space, s.numbers, s.bound.channel):
             return "the channel keeps a memory of its own at the agents"
         if not s.bound.gather.conserves:
@@ -381,9 +383,9 @@ class Forecast:
 
     @cached_property
     def proviso(self) -> str:
-        """What the curve leaves out on a network; empty where it is the expected error of the run."""
+        """What the curve leaves out; empty where it is the expected error of the run."""
         if not self.by_node:
-            return ""
+            return "" if self.setting.moments.independent else "without noise, as if rounds were independent"
         spreads = self.noiseless or (self.noise_by == "exact" and not self.diverges)
         return ", ".join([*([] if spreads else ["without noise"]), *([] if self.in_step else ["all nodes in step"])])
 

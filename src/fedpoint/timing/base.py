@@ -72,6 +72,7 @@ class Moments(NamedTuple):
     scale: np.ndarray  # (R,)
     factor: np.ndarray  # (R, 2, K): of v, of s
     sampled: bool = False  # estimated from drawn rounds, not exact
+    independent: bool = True  # False: who works in a round depends on who did in others
 
     def second(self) -> np.ndarray:
         """(3, K): E v_k^2, E v_k s_k, E s_k^2."""

@@ -350,6 +350,7 @@ def _replacement_moments(p: np.ndarray, q: np.ndarray, count: int) -> Moments:
 
 
 SAMPLED_TICKS = 1 << 15
+LAGS = 32
 
 
 def sampled_moments(scheme: Participation, p: np.ndarray, keep: int = 8) -> Moments:
@@ -365,6 +366,7 @@ def sampled_moments(scheme: Participation, p: np.ndarray, keep: int = 8) -> Mome
     with jax.enable_x64(True):
         many = jax.jit(lambda scheme, rounds: lax.map(lambda r: one(scheme, r), rounds, batch_size=1024))
         v, s, merge = (np.asarray(a) for a in many(scheme, np.arange(SAMPLED_TICKS)))
+    independent = _independent(v)
     v, s = v[merge], s[merge]
     if not len(v):
         raise FedpointError(f"{type(scheme).__name__}: no round of {SAMPLED_TICKS} drawn ones was merged")
@@ -386,7 +388,15 @@ def sampled_moments(scheme: Participation, p: np.ndarray, keep: int = 8) -> Mome
     own = own + np.stack(
         [-(value @ (a * b)) for a, b in ((factor[:, 0],) * 2, (factor[:, 0], factor[:, 1]), (factor[:, 1],) * 2)]
     )
-    return Moments(float(merge.mean()), mean, s.mean(0), own, value, factor, sampled=True)
+    return Moments(float(merge.mean()), mean, s.mean(0), own, value, factor, True, independent)
+
+
+def _independent(v: np.ndarray) -> bool:
+    """Whether weights (rounds, K) are uncorrelated between rounds, to five standard errors, up to LAGS rounds apart."""
+    x = v - v.mean(0)
+    error = np.linalg.norm(x.T @ x / len(x)) / np.sqrt(len(x))
+    apart = [abs(np.einsum("tk,tk->", x[lag:], x[:-lag])) / len(x) for lag in range(1, LAGS + 1)]
+    return max(apart) <= 5 * error + 1e-12
 
 
 def _others_answer(chance: Array, least: int) -> Array:
