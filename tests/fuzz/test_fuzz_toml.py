@@ -54,7 +54,7 @@ def named(key, kinds, keys_of):
 
 networks_ = named("kind", networks.KINDS, lambda kind: networks.KINDS[kind].model_fields)
 schedules_ = named("kind", schedules.KINDS, lambda kind: schedules.FAMILY.table(schedules.KINDS[kind]).model_fields)
-schemes_ = named("scheme", schemes.INNER, lambda name: schemes.table(schemes.INNER[name]).model_fields)
+schemes_ = named("scheme", schemes.INNER, lambda name: schemes.TABLES[schemes.INNER[name]].model_fields)
 problems_ = named("kind", problems.KINDS, lambda kind: problems.KINDS[kind].model_fields)
 methods_ = named("name", catalogue.makers(), lambda name: catalogue.parameters(catalogue.makers()[name]))
 SMALL = {"agents": 3, "dim": 2, "states": 3}

@@ -455,8 +455,8 @@ def test_metrics_on_a_network_and_of_a_tree():
     [
         ([1], "metrics must be a dictionary of functions"),
         ({"drift": 3}, "metrics: 'drift' must be a name and 3 a function"),
-        ({"drift": lambda state: "far"}, "metric 'drift' must return a number or an array of numbers, got 'far'"),
-        ({"drift": lambda state: None}, "metric 'drift' must return a number or an array of numbers, got None"),
+        ({"drift": lambda state: "far"}, "metric 'drift' must return a number or an array of numbers; got str"),
+        ({"drift": lambda state: None}, "metric 'drift' must return a number or an array of numbers; got None"),
         ({"drift": lambda state: state.weights}, "metric 'drift' failed .*no attribute 'weights'"),
         ({"drift": lambda state: 1.0 if state.round > 3 else 0.0}, "metric 'drift' asks for the value .*jnp.where"),
     ],

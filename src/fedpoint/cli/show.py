@@ -22,15 +22,14 @@ def picture(outcomes: list[Outcome], path: Path | None, folder: Path) -> Path | 
     """Draw the curves of what did not diverge: the error where it is known, else the loss; None without either."""
     from fedpoint.show.plots import curves
 
-    done = [o for o in outcomes if o.run is not None]
+    done = {o.label: o.run for o in outcomes if o.run is not None}
     if not done:
         return None
-    runs = [o.run for o in done]
-    what = "loss" if any(r.error is None for r in runs) else "error"  # type: ignore[union-attr]
-    if what == "loss" and not all(r.has_loss for r in runs):  # type: ignore[union-attr]
+    what = "loss" if any(run.error is None for run in done.values()) else "error"
+    if what == "loss" and not all(run.has_loss for run in done.values()):
         return None
     path = path or folder / f"{what}.png"
-    curves(runs, path=path, what=what, labels=[o.label for o in done])
+    curves(list(done.values()), path=path, what=what, labels=list(done))
     return path
 
 

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
 from fedpoint.config.kinds import Agents, Count, Kind, Positive, Sampling, Seed, Table, Variance
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Data, Plain
 from fedpoint.data.columns import opened, shown
 from fedpoint.data.pieces import files_of
 from fedpoint.data.tables import read_table
+from fedpoint.problems.base import Problem
 
 
 class Partition(Table):
@@ -36,7 +38,7 @@ class Partition(Table):
     seed: Seed = 0
 
     @model_validator(mode="after")
-    def _options(self) -> Any:
+    def _options(self) -> Self:
         given = self.model_fields_set - {"kind", "seed"}
         known = {"natural": set(), "iid": {"agents"}, "shards": {"agents", "classes"}}
         unknown = given - known.get(self.kind, {"agents", "alpha"})
@@ -73,7 +75,7 @@ class TableFile(Kind):
     sha256: str | None = None  # of the files, when the run was begun
 
     @model_validator(mode="after")
-    def _whose(self) -> Any:
+    def _whose(self) -> Self:
         if (self.file is None) == (self.files is None):
             raise ValueError("give either file, or files: one per agent")
         spread = self.partition is not None and self.partition.kind != "natural"
@@ -84,7 +86,7 @@ class TableFile(Kind):
         return self
 
     @model_validator(mode="after")
-    def _relative(self, info: ValidationInfo) -> Any:
+    def _relative(self, info: ValidationInfo) -> Self:
         """Paths from the folder of the TOML file on."""
         base = Path((info.context or {}).get("base") or "")
         if self.file is not None:
@@ -95,7 +97,7 @@ class TableFile(Kind):
             self.files = absolute if isinstance(self.files, list) else absolute[0]
         return self
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Plain]:
         return {**super().content(), "sha256": self._fingerprint()}
 
     def _fingerprint(self) -> str:
@@ -106,7 +108,7 @@ class TableFile(Kind):
                 sha.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()};".encode())
         return sha.hexdigest()
 
-    def build(self) -> tuple[Any, Any]:
+    def build(self) -> tuple[Problem, Data]:
         if self.sha256 is not None and self.sha256 != self._fingerprint():
             what = shown(self.file) if self.file is not None else f"files = {self.files!r}"
             raise FedpointError(f"{what}: the data have changed since the run was begun; start a new run")

@@ -25,12 +25,13 @@ import itertools
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple, Union, overload
+from typing import Annotated, NamedTuple, overload
 
-from pydantic import Field, JsonValue, SkipValidation, create_model
+from pydantic import Field, JsonValue, SkipValidation
+from pydantic.json_schema import models_json_schema
 
 from fedpoint.algorithms.catalogue import makers, title_of
 from fedpoint.channel import Channel, Gather, HalfPrecision, Median, WeightedSums
@@ -38,7 +39,7 @@ from fedpoint.config import methods, networks, schedules, schemes
 from fedpoint.config.kinds import Seed, Table
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import Mistake, Mistakes, validated
-from fedpoint.config.problems import KINDS, AnyKind, Built, read_problem
+from fedpoint.config.problems import KINDS, Built, read_problem
 from fedpoint.config.records import Family, snake
 from fedpoint.config.text import absolute, read_text
 from fedpoint.core.describe import Allow
@@ -51,6 +52,7 @@ from fedpoint.graphs.network import Network
 from fedpoint.problems.base import Problem
 from fedpoint.results.labels import labels_of, short
 from fedpoint.store import disk
+from fedpoint.store.disk import Table as Raw
 from fedpoint.timing.base import Context, Timing
 
 CHANNELS = Family("a channel", {snake(cls.__name__): cls for cls in (Channel, HalfPrecision)})
@@ -91,6 +93,7 @@ class Content(Table):
     name: str | None = None
 
 
+Reader = Callable[[Plain, Where, Path | None], tuple[Tree, list[Mistake]]]
 Choices = list[tuple[Plain, Timing | None]]  # what a file says of who works when, and what that means
 
 
@@ -107,7 +110,7 @@ class Entry:
     rounds: int
     stop: float | None = None  # a tolerance at which the run may end
     held_out: Data = None  # what it is evaluated on, in the file's words
-    content: dict[str, Plain] = field(default_factory=dict, repr=False)
+    content: Raw = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ class File(Sequence[Entry]):
     """The experiments of a file; `content` makes the same ones again, anywhere."""
 
     name: str
-    content: dict[str, Plain]
+    content: Raw
     entries: tuple[Entry, ...]
 
     @overload
@@ -165,7 +168,7 @@ def read(path: str | Path, *, allow: Allow = (), problem: Problem | None = None,
     return parse({**content, **given}, path.stem, text, Origin(path.parent, allow, problem), str(path))
 
 
-def read_toml(path: Path) -> tuple[dict[str, Plain], str]:
+def read_toml(path: Path) -> tuple[Raw, str]:
     """The content of a TOML file, and its text, in which mistakes are looked up."""
     text = read_text(path, advice=": a TOML file must be")
     try:
@@ -192,15 +195,15 @@ HERE = Origin()
 
 
 def parse(
-    content: Mapping[str, Plain], name: str, text: str = "", origin: Origin = HERE, source: str | None = None
+    content: Mapping[str, Tree], name: str, text: str = "", origin: Origin = HERE, source: str | None = None
 ) -> File:
     """The experiments of the content of a file; all its mistakes in one error."""
     if isinstance(content.get("experiment"), dict):  # the folder of a run holds the file that it comes from
-        return parse(content["experiment"], name, "", origin, source)  # type: ignore[arg-type]
+        return parse(content["experiment"], name, "", origin, source)
     built: dict[str, Built] = {}
     mistakes: dict[str, Mistake] = {}  # each once, though several experiments may share it
     entries: list[Entry] = []
-    wholes: list[dict[str, Plain]] = []
+    wholes: list[Raw] = []
     for where, own, one in _experiments(content, origin.allow):
         reader = _Reader(one, origin, built)
         found = reader.entries(str(own.get("name", "")) if where else "")
@@ -210,17 +213,15 @@ def parse(
     if mistakes or not entries:
         raise Mistakes(source or name, list(mistakes.values()), text)
     whole = wholes[0] if len(wholes) == 1 else {"experiment": wholes}
-    return File(name, whole, tuple(entries))  # type: ignore[arg-type]
+    return File(name, whole, tuple(entries))
 
 
-def experiment_of(content: Mapping[str, Plain], problem: Problem | None = None) -> Experiment:
+def experiment_of(content: Mapping[str, Tree], problem: Problem | None = None) -> Experiment:
     """The one experiment of a table. With `problem`, it is for this one: what the table says of it is passed over."""
     return parse(content, "experiment", origin=Origin(problem=problem))[0].experiment
 
 
-def _experiments(
-    content: Mapping[str, Plain], allow: Allow
-) -> Iterator[tuple[Where, Mapping[str, Plain], dict[str, Plain]]]:
+def _experiments(content: Mapping[str, Tree], allow: Allow) -> Iterator[tuple[Where, Mapping[str, Tree], Raw]]:
     """Every table of [[experiment]]: where it stands, what it says, and that with what is said for all."""
     several = content.get("experiment")
     common = {key: item for key, item in content.items() if key != "experiment"}
@@ -232,8 +233,8 @@ def _experiments(
             yield ("experiment", i), own, _merged(common, own, allow)
 
 
-def _merged(common: Mapping[str, Plain], own: Mapping[str, Plain], allow: Allow) -> dict[str, Plain]:
-    """What is said for all under what an experiment says itself: key by key, unless its own table is of another kind."""
+def _merged(common: Mapping[str, Tree], own: Mapping[str, Tree], allow: Allow) -> Raw:
+    """What is said for all under what an experiment says itself: key by key, unless its table is of another kind."""
     found = {**common, **own}
     for key, item in own.items():
         under = common.get(key)
@@ -243,7 +244,7 @@ def _merged(common: Mapping[str, Plain], own: Mapping[str, Plain], allow: Allow)
     return found
 
 
-def _moved(mistake: Mistake, where: Where, own: Mapping[str, Plain]) -> Mistake:
+def _moved(mistake: Mistake, where: Where, own: Mapping[str, Tree]) -> Mistake:
     """A mistake at the place where the file says it: in the experiment's own table, or for all."""
     first, *rest = mistake.path or ("",)
     inside = own.get(str(first))
@@ -254,10 +255,10 @@ def _moved(mistake: Mistake, where: Where, own: Mapping[str, Plain]) -> Mistake:
 class _Reader:
     """Reads the table of an experiment, or of several to compare. Every mistake is noted, and what can be read is."""
 
-    def __init__(self, content: Mapping[str, Plain], origin: Origin, built: dict[str, Built]):
+    def __init__(self, content: Mapping[str, Tree], origin: Origin, built: dict[str, Built]):
         self.content, self.origin, self.built = content, origin, built
         self.mistakes: list[Mistake] = []
-        self.whole: dict[str, Plain] = {}
+        self.whole: Raw = {}
 
     def note(self, path: Where, message: str | FedpointError, *value: Plain) -> None:
         self.mistakes.append(Mistake(path, str(message), *value))
@@ -286,16 +287,18 @@ class _Reader:
 
     # The parts.
 
-    def _algorithms(self) -> list[tuple[Where, dict[str, Plain]]]:
+    def _algorithms(self) -> list[tuple[Where, Raw]]:
         """Every algorithm with one value a key, and where it stands."""
         given = self.content.get("algorithm")
         if given is None:
             return []  # already reported as missing
         if given == []:
             self.note(("algorithm",), "the list is empty: name at least one", given)
-        tables = []
-        places = [(("algorithm", i), t) for i, t in enumerate(given)] if isinstance(given, list) else None
-        for where, table in places or [(("algorithm",), given)]:
+        tables: list[tuple[Where, Raw]] = []
+        places: list[tuple[Where, Plain]] = [(("algorithm",), given)]
+        if isinstance(given, list):
+            places = [(("algorithm", i), table) for i, table in enumerate(given)]
+        for where, table in places:
             some, wrong = methods.variants(table, where, self.origin.allow)
             tables += [(where, one) for one in some]
             self.mistakes += wrong
@@ -317,7 +320,7 @@ class _Reader:
             found += [(choice, made)] if made is not None or choice is None else []
         return key, found
 
-    def _one(self, key: str, text: Plain, read_own) -> Tree:  # type: ignore[no-untyped-def]
+    def _one(self, key: str, text: Plain, read_own: Reader) -> Tree:
         """A part as its description has it, or as the words of files do."""
         try:
             if isinstance(text, dict) and "class" in text:
@@ -360,21 +363,13 @@ class _Reader:
         text = self.content.get("network")
         if text is None:
             return None
-        if isinstance(text, dict) and "class" in text:
-            return self._one("network", text, None)
-        wrong = networks.mistakes(text, ("network",), self.origin.base)
-        self.mistakes += wrong
-        try:
-            return None if wrong else networks.network_of(text, self.origin.base, problem)
-        except FedpointError as error:
-            self.note(("network",), error)
-        return None
+        return self._one("network", text, lambda own, where, base: networks.read(own, where, base, problem))
 
     # What they make together.
 
     def _together(
         self,
-        tables: Sequence[tuple[Where, dict[str, Plain]]],
+        tables: Sequence[tuple[Where, Raw]],
         key: str,
         choices: Choices,
         parts: Mapping[str, Tree],
@@ -399,16 +394,14 @@ class _Reader:
         self.mistakes += wrong.values()
         return found
 
-    def _whole(
-        self, checked: Content, built: Built, tables: list[dict[str, Plain]], key: str, choices: Choices
-    ) -> dict[str, Plain]:
+    def _whole(self, checked: Content, built: Built, tables: list[Raw], key: str, choices: Choices) -> Raw:
         """The table with its defaults, lists multiplied out: it makes the same experiments anywhere."""
         whole = checked.model_dump(exclude_none=True, exclude={*OWN, *BESIDE})
         who = [absolute(choice, self.origin.base) for choice, _ in choices]
         asked = {} if who == [None] else {key: who[0] if len(who) == 1 else who}
         if checked.network is not None:
             asked["network"] = absolute(checked.network, self.origin.base)
-        return {**whole, **asked, "problem": built.table, "algorithm": tables[0] if len(tables) == 1 else tables}  # type: ignore[dict-item]
+        return {**whole, **asked, "problem": built.table, "algorithm": tables[0] if len(tables) == 1 else tables}
 
     def _named(self, experiments: list[Experiment], checked: Content, built: Built, name: str) -> list[Entry]:
         """The experiments, algorithms before participations, each by what tells it from the others."""
@@ -430,7 +423,7 @@ class _Reader:
 
 def _fits(key: str, timing: Timing | None, problem: Problem, network: Network | None) -> None:
     """Refuse a timing that does not fit the agents or the network."""
-    given = {key: timing}
+    given: dict[str, Tree] = {key: timing}
     made = check_timing(given.get("participation"), given.get("schedule"), network is not None)
     made.slots(problem.agents)
     if network is not None:
@@ -448,40 +441,43 @@ def write(path: str | Path, *experiments: Experiment | Entry, rounds: int = 100)
     if not experiments:
         raise FedpointError("give at least one experiment to write")
     tables = [_table(e, rounds) for e in experiments]
-    missing = list(dict.fromkeys(why for table in tables for why in table.get("not_rebuildable", ())))  # type: ignore[union-attr]
+    missing = list(dict.fromkeys(why for table in tables for why in table.get("not_rebuildable", ())))
     if missing:
         warnings.warn(f"{path} does not hold all of it: {'; '.join(map(str, missing))}", NotRebuildable, stacklevel=2)
-    content: dict[str, Plain] = tables[0]
+    content: Raw = tables[0]
     if len(tables) > 1:
         content = {key: item for key, item in tables[0].items() if all(t.get(key) == item for t in tables)}
         own = [{key: item for key, item in table.items() if key not in content} for table in tables]
-        content = {**content, "experiment": own}  # type: ignore[dict-item]
+        content = {**content, "experiment": own}
     disk.write_bytes(Path(path), disk.to_toml(content))
 
 
-def _table(e: Experiment | Entry, rounds: int) -> dict[str, Plain]:
+def _table(e: Experiment | Entry, rounds: int) -> Raw:
     if isinstance(e, Experiment):
         return {"rounds": rounds, **e.describe()}
-    stop: dict[str, Plain] = {} if e.stop is None else {"stop": e.stop}
+    stop: Raw = {} if e.stop is None else {"stop": e.stop}
     return {"name": e.name, "rounds": e.rounds, **stop, **e.experiment.describe()}
 
 
-def schema() -> dict[str, Plain]:
+def schema() -> Raw:
     """The JSON schema of files: what `read` takes. Editors complete and check TOML by it."""
-    tables = tuple(methods.table(make) for make in makers().values())
-    method = Union[tables]  # type: ignore[valid-type] # noqa: UP007 - of a tuple
-    scheme = Union[tuple(schemes.table(cls) for cls in schemes.INNER.values())]  # type: ignore[valid-type] # noqa: UP007
-    schedule = Union[tuple(schedules.FAMILY.table(cls) for cls in schedules.CLASSES)]  # type: ignore[valid-type] # noqa: UP007
-    network = Union[tuple(dict.fromkeys([*networks.KINDS.values(), networks.Edges, networks.File]))]  # type: ignore[valid-type] # noqa: UP007
-    who = int | str | scheme
-    typed = create_model(
-        "File",
-        __base__=Content,
-        problem=(AnyKind, ...),
-        algorithm=(method | list[method], ...),
-        participation=(who | list[who] | None, None),
-        schedule=(str | schedule | list[str | schedule] | None, None),
-        network=(str | network | None, None),
-        experiment=(list[dict[str, JsonValue]] | None, None),
-    )
-    return typed.model_json_schema()
+    tables: dict[str, list[type[Table]]] = {
+        "problem": list(KINDS.values()),
+        "algorithm": [methods.table(make) for make in makers().values()],
+        "participation": list(schemes.TABLES.values()),
+        "schedule": [schedules.FAMILY.table(cls) for cls in schedules.CLASSES],
+        "network": [*dict.fromkeys(networks.KINDS.values()), networks.Edges, networks.File],
+        "channel": [CHANNELS.table(cls) for cls in CHANNELS.classes.values()],
+        "gather": [GATHERS.table(cls) for cls in GATHERS.classes.values()],
+    }
+    every = [(table, "validation") for some in tables.values() for table in some]
+    references, definitions = models_json_schema(every, ref_template="#/$defs/{model}")  # type: ignore[arg-type]
+    whole = {**Content.model_json_schema(), **definitions}
+    for key, some in tables.items():
+        one = [references[table, "validation"] for table in some]
+        words = [] if key in ("problem", "algorithm") else [{"type": "string"}]
+        words += [{"type": "integer"}] if key == "participation" else []
+        several = [{"type": "array"}] if key in ("algorithm", "participation", "schedule") else []
+        whole["properties"][key] = {"anyOf": [*one, *words, *several]}
+    whole["properties"]["experiment"] = {"type": "array", "items": {"type": "object"}}
+    return whole

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, SkipValidation
 
+from fedpoint.core.types import Data, Plain
 from fedpoint.problems.base import Problem
 
 Agents = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -17,14 +18,14 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Sampling = Literal["iid", "shuffle", "importance"]
 
 
-def _row_counts(rows: Any) -> Any:
+def _row_counts(rows: int | list[int]) -> int | list[int]:
     numbers = rows if isinstance(rows, list) and len(rows) == 2 else [rows]
-    if not all(type(n) is int and n >= 1 for n in numbers) or numbers[0] > numbers[-1]:
+    if not all(type(n) is int and n >= 1 for n in numbers) or numbers[0] > numbers[-1]:  # type: ignore[operator]
         raise ValueError("must be a whole number, at least 1, or [least, most]")
     return rows
 
 
-Rows = Annotated[Any, AfterValidator(_row_counts)]
+Rows = Annotated[SkipValidation[int | list[int]], AfterValidator(_row_counts)]
 
 
 class Table(BaseModel):
@@ -40,13 +41,13 @@ class Kind(Table, ABC):
     total: float | None = None  # the sum of |x| over its numbers, by which a description checks them
 
     @abstractmethod
-    def build(self) -> tuple[Problem, Any]:
+    def build(self) -> tuple[Problem, Data]:
         """The problem, and data (X, y) or (X, y, groups) that no agent has, for evaluation, or None."""
 
     def numbers(self) -> int:
         """How many numbers `build` draws; those of files are not counted."""
         return 0
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Plain]:
         """The table that makes this problem again, defaults written out."""
         return self.model_dump(exclude_none=True, exclude={"total"})

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Unpack
 
 from fedpoint.config.experiment import experiment_of
-from fedpoint.experiment.experiment import Parts
+from fedpoint.experiment.experiment import Others
 from fedpoint.problems.base import Problem
 from fedpoint.verbs import load as stored
 from fedpoint.verbs.load import LoadedRun
 
 
 def load(
-    folder: str | Path, problem: Problem | None = None, *, allow: Sequence[str] = (), **given: Unpack[Parts]
+    folder: str | Path, problem: Problem | None = None, *, allow: Sequence[str] = (), **given: Unpack[Others]
 ) -> LoadedRun:
     return stored.load(folder, problem, allow=allow, reader=experiment_of, **given)
 

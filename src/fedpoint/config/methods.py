@@ -58,7 +58,7 @@ def merged(common: Mapping[str, Plain], own: Mapping[str, Plain], allow: Allow =
     try:
         known = table(_maker(own.get("name", common.get("name")), allow)[1]).model_fields
     except FedpointError:  # which is said where the table is read
-        known = dict(own)
+        return dict(own)
     return {**{key: item for key, item in common.items() if key in known}, **own}
 
 

@@ -27,6 +27,7 @@ from pydantic import Field, ValidationInfo, model_validator
 from fedpoint.config.kinds import Count, Positive, Seed, Table
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import Mistake, validated
+from fedpoint.config.records import only
 from fedpoint.config.text import read_text
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.types import Plain
@@ -193,29 +194,33 @@ KINDS: dict[str, type[NetworkTable]] = {
 
 
 def mistakes(text: Plain, where: Where, base: Path | None) -> list[Mistake]:
-    """What is wrong with a network by itself; whether it fits the agents is seen by `network_of`."""
-    return [] if text is None else _read(text, where, base)[1]
+    """What is wrong with a network by itself."""
+    return [] if text is None else _table(text, where, base)[1]
 
 
 def network_of(text: Plain, base: Path | None, problem: Agents) -> Network | None:
     """The network that a file's text stands for, its nodes in the order of the agents; None for none."""
-    if text is None:
-        return None
-    table, wrong = _read(text, ("network",), base)
+    return None if text is None else only(read(text, ("network",), base, problem))
+
+
+def read(text: Plain, where: Where, base: Path | None, problem: Agents) -> tuple[Network | None, list[Mistake]]:
+    """The network of these agents, or what is wrong with it."""
+    table, wrong = _table(text, where, base)
     if table is None or wrong:
-        raise FedpointError("; ".join(m.text({}) for m in wrong))
+        return None, wrong
     try:
-        return table.build(problem).aligned(problem.names)
+        return table.build(problem).aligned(problem.names), []
     except FedpointError as error:
-        raise FedpointError(_bare(error)) from None
+        return None, [Mistake(where, _bare(error))]
 
 
-def _read(text: Plain, where: Where, base: Path | None) -> tuple[NetworkTable | None, list[Mistake]]:
+def _table(text: Plain, where: Where, base: Path | None) -> tuple[NetworkTable | None, list[Mistake]]:
     try:
         model = _class_of(text)
     except FedpointError as error:
-        key = (*where, "kind") if isinstance(text, Mapping) and "kind" in text else where
-        return None, [Mistake(key, str(error), text["kind"] if key != where else text)]  # type: ignore[index, call-overload]
+        if isinstance(text, Mapping) and "kind" in text:
+            return None, [Mistake((*where, "kind"), str(error), text["kind"])]
+        return None, [Mistake(where, str(error), text)]
     table, wrong = validated(model, {"kind": text} if isinstance(text, str) else text, where, base=base)
     return table, wrong if table is None else table.own_mistakes(where)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, SkipValidation, model_validator
 
 from fedpoint import problems
 from fedpoint.config import generate
@@ -26,6 +26,9 @@ from fedpoint.problems.base import Problem
 __all__ = ["KINDS", "AnyKind", "Built", "Count", "Kind", "Positive", "Seed", "Table", "build", "read_problem"]
 
 
+Numbers = SkipValidation[JsonValue]  # one for all, or arrays: looked at when the problem is built
+
+
 class LinearStream(Kind):
     """Lecture 000, lab 1: fresh samples at every step."""
 
@@ -40,7 +43,7 @@ class LinearStream(Kind):
     def numbers(self) -> int:
         return self.agents * self.dim
 
-    def build(self) -> tuple[Problem, Any]:
+    def build(self) -> tuple[Problem, Data]:
         fields = self.model_dump(exclude={"kind", "total"})
         return problems.LinearStream.sample(**fields), None
 
@@ -70,7 +73,7 @@ class LeastSquares(Stored):
     mean: bool = False
     half: bool = True  # 1/2 |A x - b|^2; false: without the half, as lecture 003 has it
 
-    def build(self) -> tuple[Problem, Any]:
+    def build(self) -> tuple[Problem, Data]:
         A, b = generate.regression(self.agents, self.rows, self.dim, self.heterogeneity, self.noise, self.seed)
         made = problems.LeastSquares(
             A, b, weights=self.weights, mean=self.mean, half=self.half, batch=self.batch, sampling=self.sampling
@@ -89,7 +92,7 @@ class Logistic(Stored):
     def numbers(self) -> int:
         return super().numbers() * self.classes  # every row meets its agent's own model of all classes
 
-    def build(self) -> tuple[Problem, Any]:
+    def build(self) -> tuple[Problem, Data]:
         X, y, groups = generate.classification(
             self.agents, self.rows, self.dim, self.heterogeneity, self.classes, self.seed
         )
@@ -119,7 +122,7 @@ class Digits(Kind):
     test: Annotated[float, Field(ge=0, le=0.9)] = 0.2
     seed: Seed = 0
 
-    def build(self) -> tuple[Problem, Any]:
+    def build(self) -> tuple[Problem, Data]:
         X, y, held_out = generate.digits(self.test, self.seed)
         groups = partition(y, "dirichlet", self.agents, alpha=self.dirichlet, seed=self.seed)
         made = problems.Logistic(
@@ -138,7 +141,7 @@ class Quadratic(Kind):
     """f_k(x) = 1/2 (x - c_k)' H_k (x - c_k): H and centers as given, or drawn."""
 
     kind: Literal["quadratic"]
-    H: Any = None
+    H: Numbers | None = None
     centers: list[list[float]] | None = None
     weights: list[Positive] | None = None
     agents: Agents = 10
@@ -149,7 +152,7 @@ class Quadratic(Kind):
     seed: Seed = 0
 
     @model_validator(mode="after")
-    def _given_or_drawn(self) -> Any:
+    def _given_or_drawn(self) -> Self:
         drawn = {"agents", "dim", "curvature", "spread", "seed"} & self.model_fields_set
         if (self.H is None) != (self.centers is None):
             raise ValueError("give both H and centers, or neither: then they are drawn")
@@ -157,13 +160,13 @@ class Quadratic(Kind):
             raise ValueError(f"H and centers are given, so leave out what draws them: {', '.join(sorted(drawn))}")
         return self
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Plain]:
         return self.model_dump(exclude_unset=True, exclude={"total"}) if self.H is not None else super().content()
 
     def numbers(self) -> int:
         return 0 if self.H is not None else self.agents * self.dim**2
 
-    def build(self) -> tuple[Problem, Any]:
+    def build(self) -> tuple[Problem, Data]:
         if self.H is None or self.centers is None:
             H, centers = generate.bowls(self.agents, self.dim, self.curvature, self.spread, self.seed)
         elif len({len(c) for c in self.centers}) > 1:
@@ -173,7 +176,7 @@ class Quadratic(Kind):
         return problems.Quadratic(H, centers, noise=self.noise, weights=self.weights), None
 
 
-def _numbers(H: Any, name: str = "H") -> np.ndarray:
+def _numbers(H: Plain, name: str = "H") -> np.ndarray:
     try:
         array = np.asarray(H)
     except ValueError:
@@ -187,8 +190,8 @@ class LinearSystem(Kind):
     """Fields A_k w - b_k that are no gradients: A and b as given, or drawn; noise by the variances of their entries."""
 
     kind: Literal["linear_system"]
-    A: Any = None
-    b: Any = None
+    A: Numbers | None = None
+    b: Numbers | None = None
     weights: list[Positive] | None = None
     agents: Agents = 10
     dim: Count = 5
@@ -201,7 +204,7 @@ class LinearSystem(Kind):
     seed: Seed = 0
 
     @model_validator(mode="after")
-    def _given_or_drawn(self) -> Any:
+    def _given_or_drawn(self) -> Self:
         making = {"agents", "dim", "curvature", "rotation", "heterogeneity", "spread", "seed"}
         drawn = making & self.model_fields_set
         if (self.A is None) != (self.b is None):
@@ -210,13 +213,13 @@ class LinearSystem(Kind):
             raise ValueError(f"A and b are given, so leave out what draws them: {', '.join(sorted(drawn))}")
         return self
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Plain]:
         return self.model_dump(exclude_unset=True, exclude={"total"}) if self.A is not None else super().content()
 
     def numbers(self) -> int:
         return 0 if self.A is not None else self.agents * self.dim**2
 
-    def build(self) -> tuple[Problem, Any]:
+    def build(self) -> tuple[Problem, Data]:
         if self.A is not None:
             A, b = _numbers(self.A, "A"), _numbers(self.b, "b")
         else:
@@ -235,7 +238,7 @@ class Worlds(Kind):
     weights: list[Positive] | None = None
     seed: Seed = 0
 
-    def build(self) -> tuple[Problem, Any]:
+    def build(self) -> tuple[Problem, Data]:
         return getattr(problems, self.kind)(**self.model_dump(exclude={"kind", "total"})), None  # type: ignore[attr-defined]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial, reduce
 from pathlib import Path
 from typing import Annotated, Generic, TypeAlias, TypeVar
 
@@ -22,6 +23,7 @@ from fedpoint.core.record import Record
 from fedpoint.core.types import Plain, Tree
 
 Kind = TypeVar("Kind", bound=Record)
+Read = TypeVar("Read")
 Key: TypeAlias = object  # a type, with what pydantic is to do with it
 SCALARS: dict[str, tuple[type, str]] = {
     "int": (int, "integer"),
@@ -95,9 +97,7 @@ def read_value(owner: str, declared: dataclasses.Field, lists: bool, text: Plain
 
 @cache
 def _scalar(words: tuple[str, ...]) -> TypeAdapter:
-    kind: object = SCALARS[words[0]][0]
-    for word in words[1:]:
-        kind = kind | SCALARS[word][0]  # type: ignore[operator]
+    kind = reduce(operator.or_, (SCALARS[word][0] for word in words))
     return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False))
 
 
@@ -151,7 +151,16 @@ class Family(Generic[Kind]):
         return self.classes[found]
 
     def table(self, cls: type[Kind]) -> type[RecordTable]:
-        return self.tables.get(cls) or _table(cls, self.head, tuple(sorted(self.keys.items(), key=lambda k: k[0])))
+        """The keys of a record's table."""
+        return self._tables[cls]
+
+    @cached_property
+    def _tables(self) -> dict[type, type[RecordTable]]:
+        return {cls: self.tables.get(cls) or self._table(cls) for cls in self.classes.values()}
+
+    def _table(self, cls: type[Kind]) -> type[RecordTable]:
+        fields = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        return table_of(cls, self.head, {name: kind for name, kind in self.keys.items() if name in fields})
 
     def read(self, text: Plain, where: Where, base: Path | None = None) -> tuple[Kind | None, list[Mistake]]:
         """The record that a text stands for, or what is wrong with it."""
@@ -166,13 +175,7 @@ class Family(Generic[Kind]):
             return None, [Mistake(where, str(error), text)]
 
 
-@cache
-def _table(cls: type[Record], head: str, keys: tuple[tuple[str, Key], ...]) -> type[RecordTable]:
-    own = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    return table_of(cls, head, {name: kind for name, kind in keys if name in own})
-
-
-def only(read: tuple[Kind | None, list[Mistake]]) -> Kind:
+def only(read: tuple[Read | None, list[Mistake]]) -> Read:
     """What was read, or one error with all that is wrong."""
     made, wrong = read
     if made is None or wrong:

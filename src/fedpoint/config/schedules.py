@@ -23,7 +23,7 @@ from pydantic import AfterValidator, JsonValue, ValidationInfo, WithJsonSchema
 
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import Mistake, validated
-from fedpoint.config.records import Family, RecordTable, only, snake, table_of
+from fedpoint.config.records import Family, Kind, RecordTable, only, snake, table_of
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
 from fedpoint.timing import schedule, timed, turns
@@ -58,7 +58,7 @@ class ReplayTable(RecordTable):
     kind: str
     file: Annotated[str, AfterValidator(_events)]
 
-    def build(self, cls: type[Timing]) -> Timing:
+    def build(self, cls: type[Kind]) -> Kind:
         return self.file  # type: ignore[return-value] # which was read to be checked
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -36,16 +35,9 @@ def _trace(text: str, info: ValidationInfo) -> np.ndarray:
 INNER = {snake(cls.__name__): cls for cls in SCHEMES.values() if cls is not Answering}
 FAMILY = Family("a scheme", INNER, "scheme")
 AROUND: dict[str, Key] = {
-    f.name: key_of("Answering", f)
-    for f in dataclasses.fields(Answering)
-    if f.name != "scheme"  # type: ignore[arg-type]
+    f.name: key_of("Answering", f) for f in dataclasses.fields(Answering) if f.name != "scheme"
 } | {"trace": Annotated[str, AfterValidator(_trace)]}
-
-
-@cache
-def table(cls: type[Participation]) -> type[RecordTable]:
-    """The keys of a scheme's table."""
-    return table_of(cls, "scheme", AROUND)
+TABLES: dict[type[Participation], type[RecordTable]] = {cls: table_of(cls, "scheme", AROUND) for cls in INNER.values()}
 
 
 def mistakes(text: Plain, where: Where, base: Path | None) -> list[Mistake]:
@@ -72,9 +64,11 @@ def read(text: Plain, where: Where, base: Path | None = None) -> tuple[Participa
         return None, [Mistake(where, str(error), text)]
 
 
-def _read_table(text: Mapping, where: Where, base: Path | None) -> tuple[Participation | None, list[Mistake]]:
+def _read_table(
+    text: Mapping[str, Plain], where: Where, base: Path | None
+) -> tuple[Participation | None, list[Mistake]]:
     cls = FAMILY.class_of(text) if "scheme" in text else Uniform if "count" in text else INNER["everyone"]
-    made, wrong = validated(table(cls), text, where, base=base)
+    made, wrong = validated(TABLES[cls], text, where, base=base)
     if made is None:
         return None, wrong
     around = {name: value for name, value in made if name in AROUND and name in made.model_fields_set}

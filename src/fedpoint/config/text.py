@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Plain
 
 
 def read_text(path: Path, encoding: str = "utf-8", advice: str = "") -> str:
@@ -21,9 +21,9 @@ def read_text(path: Path, encoding: str = "utf-8", advice: str = "") -> str:
         raise FedpointError(f"{path} is not UTF-8 text (byte {error.start}){advice}") from None
 
 
-def absolute(text: Any, base: Path | None) -> Any:
+def absolute(text: Plain, base: Path | None) -> Plain:
     """The same with the path of a file that it names made absolute, for a folder that is resumed from elsewhere."""
     if not isinstance(text, Mapping):
         return text
-    named = [key for key in ("file", "trace") if isinstance(text.get(key), str)]
-    return {**text, **{key: str(((base or Path()) / text[key]).absolute()) for key in named}}
+    named = {key: path for key in ("file", "trace") if isinstance(path := text.get(key), str)}
+    return {**text, **{key: str(((base or Path()) / path).absolute()) for key, path in named.items()}}

@@ -24,6 +24,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -39,7 +40,7 @@ FORMS = ("per_agent", "values", "epochs", "stragglers", "inverse_time", "exponen
 CODE = ("name", "class", "python")  # what is found by its name
 NATIVE = (np.dtype(float), np.dtype(int), np.dtype(bool))  # what plain numbers become arrays of
 
-Table = Mapping[str, Plain]
+Table: TypeAlias = Mapping[str, Tree]  # of plain values
 Allow = Collection[str]  # modules that may be imported
 
 
@@ -202,7 +203,7 @@ def _unknown(text: Table) -> str:
 def construct(cls: type, values: Mapping[str, Tree]) -> Tree:
     """cls(**values), with a clear message for arguments that it does not have, or lacks."""
     try:
-        inspect.signature(cls.__init__).bind(None, **values)
+        inspect.signature(cls.__init__).bind(None, **values)  # type: ignore[misc]
     except TypeError as error:
         raise FedpointError(f"{cls.__name__}: {error}") from None
     return cls(**values)
@@ -213,9 +214,9 @@ def find_class(word: Plain, kinds: tuple[type, ...], allow: Allow = ()) -> type:
     if not isinstance(word, str):
         raise FedpointError(f"the name of a class must be a word, got {word!r}")
     if "." not in word:
-        for cls in (cls for kind in kinds for cls in _below(kind)):
-            if word == word_of(cls):
-                return cls
+        for found in (cls for kind in kinds for cls in _below(kind)):
+            if word == word_of(found):
+                return found
         raise Unreadable(f"{word} is not one of fedpoint's classes")
     found = find_code(word, allow, imported=True)
     if not isinstance(found, type) or not (issubclass(found, kinds) or dataclasses.is_dataclass(found)):
@@ -224,7 +225,8 @@ def find_class(word: Plain, kinds: tuple[type, ...], allow: Allow = ()) -> type:
 
 
 def _below(kind: type) -> Iterator[type]:
-    for cls in kind.__subclasses__():
+    inner: list[type] = kind.__subclasses__()
+    for cls in inner:
         yield cls
         yield from _below(cls)
 
@@ -300,7 +302,7 @@ def _array(name: str) -> Reader:
         try:
             array = np.asarray(numbers)
             if rest:
-                array = np.asarray(numbers, rest.get("dtype")).reshape(rest.get("shape", array.shape))  # type: ignore[call-overload, arg-type]
+                array = np.asarray(numbers, rest.get("dtype")).reshape(rest.get("shape", array.shape))
         except (ValueError, TypeError):  # rows of different lengths
             array = np.asarray(None)
         empty = isinstance(numbers, list) and not numbers and "shape" not in rest

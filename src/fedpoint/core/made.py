@@ -31,7 +31,7 @@ class Made:
 
 def _by_name(cls: type, values: tuple[Data, ...], named: dict[str, Data]) -> dict[str, Data] | None:
     """The arguments of a constructor; None where they do not fit, of which it has more to say itself."""
-    signature = inspect.signature(cls.__init__)
+    signature = inspect.signature(cls.__init__)  # type: ignore[misc]
     try:
         found = dict(signature.bind(None, *values, **named).arguments)
     except TypeError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Model, Tree
 from fedpoint.problems.base import Problem
 from fedpoint.timing.base import Timing
 from fedpoint.timing.participation import Participation, as_participation
@@ -18,13 +19,13 @@ if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do with
     from fedpoint.graphs.network import Network
 
 
-def check_seed(seed: Any) -> int:
+def check_seed(seed: object) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
         raise FedpointError(f"seed must be a whole number, got {seed!r}")
     return int(seed)
 
 
-def check_network(network: Any, names: list[str]) -> Network | None:
+def check_network(network: Network | None, names: list[str]) -> Network | None:
     """The network with its nodes in the agents' order, or None."""
     if network is None:
         return None
@@ -35,7 +36,9 @@ def check_network(network: Any, names: list[str]) -> Network | None:
     return network.aligned(names)
 
 
-def check_timing(participation: Any, schedule: Any, on_network: bool) -> Timing:
+def check_timing(
+    participation: Participation | int | str | None, schedule: Schedule | Participation | None, on_network: bool
+) -> Timing:
     """Who takes part, and when: a schedule for networks, a participation or a timed schedule with a fusion center."""
     if on_network:
         if participation is not None:
@@ -81,13 +84,13 @@ def check_valid(algorithm: Algorithm, timing: Timing) -> None:
         raise FedpointError(reason)
 
 
-def check_start(problem: Problem, start: Any, nodes: int | None = None) -> Any:
+def check_start(problem: Problem, start: Model | None, nodes: int | None = None) -> Model:
     """The start, checked against the problem's own. With `nodes` it leads with them; one for all is copied."""
     own = problem.start()
     if nodes is None:
         return own if start is None else fitting(own, start)
 
-    def spread(model: Any) -> Any:
+    def spread(model: Model) -> Model:
         return jax.tree.map(lambda a: np.broadcast_to(a, (nodes, *np.shape(a))).copy(), model)
 
     if start is None:
@@ -98,11 +101,11 @@ def check_start(problem: Problem, start: Any, nodes: int | None = None) -> Any:
     return fitting(spread(own), start)
 
 
-def fitting(own: Any, start: Any) -> Any:
+def fitting(own: Model, start: Model) -> Model:
     """A start that fits the problem's own."""
     if isinstance(own, np.ndarray | jax.Array):  # a model that is one array may be given as a list
         start = np.asarray(start)
-    built: list[Any] = [jax.tree.structure(tree) for tree in (start, own)]
+    built: list[Tree] = [jax.tree.structure(tree) for tree in (start, own)]
     if built[0] != built[1]:
         raise FedpointError(f"start is built as {built[0]}, but a model of this problem as {built[1]}")
     given, like = jax.tree.leaves(start), jax.tree.leaves(own)
@@ -114,8 +117,3 @@ def fitting(own: Any, start: Any) -> Any:
     dtypes = [np.asarray(b).dtype for b in like]
     leaves = [np.asarray(a, d) for a, d in zip(given, dtypes, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(own), leaves)
-
-
-def as_given(timing: Timing) -> dict[str, Timing]:
-    """The argument by which a timing is given."""
-    return {"participation" if isinstance(timing, Participation) and not timing.on_clock else "schedule": timing}

@@ -17,7 +17,7 @@ import dataclasses
 import importlib
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import jax
 import numpy as np
@@ -67,13 +67,13 @@ def describe_experiment(e: Experiment, data: bool = True, facts: Table | None = 
 
     data: False tells the problem by its facts alone. facts: those of the problem, where they are known already.
     """
-    shared = e.share is not None and isinstance(e.algorithm, Personal)
+    method = e.algorithm.inner if e.share is not None and isinstance(e.algorithm, Personal) else e.algorithm
     found: dict[str, Plain] = {
         "seed": e.seed,
         "repeats": e.repeats,
         "record_every": e.record_every,
         "exact": e.exact,
-        "algorithm": describe_record(e.algorithm.inner if shared else e.algorithm),
+        "algorithm": describe_record(method),
         timing_key(e.timing): describe_record(e.timing),
         "network": None if e.network is None else describe_network(e.network),
         "channel": None if type(e.channel) is Channel else describe_record(e.channel),
@@ -109,11 +109,11 @@ def facts_of(problem: Problem) -> dict[str, Plain]:
     oracle = problem.oracle
     parts = {"own": problem.own, "common": problem.common, "weights": problem.weights}
     arrays = {name: array for part, tree in parts.items() for name, array in named(part, tree).items()}
-    fields = dataclasses.fields(oracle) if dataclasses.is_dataclass(oracle) else ()
+    fields: list[str] = [f.name for f in dataclasses.fields(oracle)] if dataclasses.is_dataclass(oracle) else []
     return {
         "class": type(problem).__name__,
         "agents": problem.agents,
-        "oracle": {f.name: describe(vars(oracle)[f.name]) for f in fields},
+        "oracle": {name: describe(vars(oracle)[name]) for name in fields},
         "shapes": {name: list(np.shape(array)) for name, array in arrays.items()},
         "sha256": fingerprint(arrays),
     }
@@ -144,7 +144,10 @@ def describe_network(network: Network) -> dict[str, Plain]:
 # Back.
 
 
-def rebuild_experiment(kind: type[Experiment], table: Table, allow: Allow, given: Mapping[str, Tree]) -> Experiment:
+Kind = TypeVar("Kind", bound="Experiment")
+
+
+def rebuild_experiment(kind: type[Kind], table: Table, allow: Allow, given: Mapping[str, Tree]) -> Kind:
     """The experiment that a description stands for, with these parts in the place of the described ones."""
     known = [f.name for f in dataclasses.fields(kind) if f.init]
     for key in table:

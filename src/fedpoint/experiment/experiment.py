@@ -62,10 +62,15 @@ class Options(TypedDict):
     metrics: NotRequired[Mapping[str, Metric]]
 
 
-class Parts(Options):
-    """All arguments of an experiment."""
+class Others(Options):
+    """All arguments of an experiment but the problem."""
 
     algorithm: NotRequired[Algorithm]
+
+
+class Parts(Others):
+    """All arguments of an experiment."""
+
     problem: NotRequired[Problem]
 
 
@@ -209,6 +214,8 @@ class Experiment:
 
     @cached_property
     def _bound(self) -> Bound:
+        if isinstance(self.problem, AnyModel):
+            raise FedpointError("models that only fit and predict have no round in arrays: run them, with fp.run")
         return Bound.of(self)
 
     def arguments(self) -> dict[str, Tree]:

@@ -13,23 +13,25 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
 from importlib import resources
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, cast
 
 import numpy as np
 from pydantic import Field
 
+from fedpoint.algorithms import FedAvg
 from fedpoint.algorithms.catalogue import title_of
 from fedpoint.closed.lms import lms_floor, lms_msd
 from fedpoint.config import Entry, parse
 from fedpoint.config.kinds import Table
 from fedpoint.core.errors import FedpointError, check_count, nearest
-from fedpoint.core.types import Plain
+from fedpoint.core.types import Plain, Tree
 from fedpoint.experiment import Experiment
 from fedpoint.lab.study import studies
 from fedpoint.metrics.means import mean_and_error
 from fedpoint.problems import LinearStream
+from fedpoint.store import disk
 from fedpoint.verbs.forecast import forecast
 from fedpoint.verbs.run import run
 
@@ -84,12 +86,11 @@ class Setting:
     def predict(self) -> Prediction:
         """What must happen."""
         e = self.experiment
-        if isinstance(e.problem, LinearStream):  # lecture 000's recursion, at once
-            a, agents = e.algorithm, e.timing.slots(e.problem.agents)
-            numbers = e.problem, a.step, a.local_steps, agents
-            return Prediction(
-                lms_msd(*numbers, self.rounds, normalise=a.normalise), lms_floor(*numbers, normalise=a.normalise)
-            )
+        a, p = e.algorithm, e.problem
+        if isinstance(p, LinearStream) and isinstance(a, FedAvg) and isinstance(a.local_steps, int):
+            numbers = p, float(cast(float, a.step)), a.local_steps, e.timing.slots(p.agents)  # lecture 000's recursion
+            floor = lms_floor(*numbers, normalise=a.normalise)
+            return Prediction(lms_msd(*numbers, self.rounds, normalise=a.normalise), floor)
         f = forecast(e)
         if f.floor is None:
             raise FedpointError(f"the forecast of {self.name} has no floor: {f.text()}")
@@ -120,7 +121,7 @@ class Lab:
     """A file of experiments, and how they are shown. Problems are built when they are asked for."""
 
     name: str
-    content: Mapping[str, Plain] = field(repr=False)
+    content: disk.Table = field(repr=False)
     table: LabTable = field(repr=False)
 
     @property
@@ -162,7 +163,7 @@ class Lab:
 
     def only(self, panel: PanelTable) -> Lab:
         """One of its panels, and no experiment but this one's."""
-        wanted = [e for e in self.content["experiment"] if e["name"] in panel.curves.values()]  # type: ignore[union-attr, index, call-overload]
+        wanted = [e for e in self.content["experiment"] if e["name"] in panel.curves.values()]
         table = self.table.model_copy(update={"panel": [panel]})
         return Lab(panel.name, {**self.content, "experiment": wanted}, table)
 
@@ -171,12 +172,8 @@ def look_up(entry: Entry, key: str) -> float | str:
     """What a file says of an experiment, by a dotted key; participation is a number of agents."""
     if key == "participation":
         return entry.experiment.timing.slots(entry.experiment.problem.agents)
-    found: Plain = entry.content
-    for part in key.split("."):
-        found = found[part]  # type: ignore[index, call-overload]
-    if key == "algorithm.name":
-        return title_of(str(found)).replace("ScaffLSA", "SCAFFLSA")
-    return found  # type: ignore[return-value]
+    found: Tree = reduce(lambda table, part: table[part], key.split("."), entry.content)
+    return title_of(str(found)).replace("ScaffLSA", "SCAFFLSA") if key == "algorithm.name" else found
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,17 @@ Hashes find what was damaged; this finds what was written by others: no message 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.store.disk import Table
 
 Count = Annotated[int, Field(strict=True, ge=1, lt=2**53)]
 Natural = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
 Number = Annotated[float, Field(strict=True)]
-Table = dict[str, Any]
 
 
 class _Stated(BaseModel):
@@ -104,9 +103,9 @@ class _Body(_Stated):
     spec: dict[str, list[StrictStr | Natural]]
 
 
-def check_run(path: Path, config: Any, meta: Any, summary: Any) -> None:
+def check_run(path: Path, config: Table, meta: Table, summary: Table | None) -> None:
     """Refuse what is not the statement of a run."""
-    parts: list[tuple[str, type[BaseModel], Any]] = [("config.toml", _Config, config), ("run.json", _Meta, meta)]
+    parts: list[tuple[str, type[BaseModel], Table]] = [("config.toml", _Config, config), ("run.json", _Meta, meta)]
     if summary is not None:
         parts.append(("summary.json", _Summary, summary))
     for name, kind, value in parts:
@@ -118,12 +117,12 @@ def check_run(path: Path, config: Any, meta: Any, summary: Any) -> None:
         raise FedpointError(f"{path / 'run.json'} is not what a run writes (model: paths repeat); restore it")
 
 
-def wrong_body(body: Any) -> str:
+def wrong_body(body: Table) -> str:
     """What is wrong with the manifest of a checkpoint; empty: nothing."""
     return _wrong(_Body, body)
 
 
-def _wrong(kind: type[BaseModel], value: Any) -> str:
+def _wrong(kind: type[BaseModel], value: Table) -> str:
     try:
         kind.model_validate(value)
     except ValidationError as error:
@@ -134,11 +133,11 @@ def _wrong(kind: type[BaseModel], value: Any) -> str:
 
 def check_records(
     path: Path,
-    config: Any,
+    config: Table,
     names: list[str],
     round: int,
-    records: dict[str, NDArray[Any]],
-    state: dict[str, NDArray[Any]],
+    records: dict[str, np.ndarray],
+    state: dict[str, np.ndarray],
 ) -> None:
     """Refuse arrays that are not the records and the state of this run at this round."""
     at, repeats = records.get("round", np.zeros(())), config["repeats"]

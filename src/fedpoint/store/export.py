@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
 
 import jax
 import numpy as np
 
+from fedpoint.core.types import Model, Tree
 from fedpoint.problems.base import Problem
+from fedpoint.store.disk import Table
 
 
-def layout_of(model: Any) -> list[dict[str, Any]]:
+def layout_of(model: Model) -> list[Table]:
     """Names and paths of a model's arrays, for a reader who does not have the problem."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(model)
     return [{"name": "model" + jax.tree_util.keystr(path), "path": [_step(key) for key in path]} for path, _ in leaves]
 
 
-def _step(key: Any) -> str | int:
+def _step(key: Hashable) -> str | int:
     match key:
         case jax.tree_util.DictKey(key=name) | jax.tree_util.FlattenedIndexKey(key=name):
             pass
@@ -27,11 +29,11 @@ def _step(key: Any) -> str | int:
     return name if isinstance(name, int) else str(name)
 
 
-def nested(layout: list[dict[str, Any]], leaves: list[np.ndarray]) -> Any:
+def nested(layout: list[Table], leaves: list[np.ndarray]) -> Tree:
     """The arrays as a tree of dictionaries and lists, as `layout_of` has it."""
     if [entry["path"] for entry in layout] == [[]]:
         return leaves[0]
-    inside: dict[str | int, list[tuple[dict[str, Any], np.ndarray]]] = {}
+    inside: dict[str | int, list[tuple[Table, np.ndarray]]] = {}
     for entry, leaf in zip(layout, leaves, strict=True):
         first, *rest = entry["path"]
         inside.setdefault(first, []).append(({**entry, "path": rest}, leaf))
@@ -39,7 +41,7 @@ def nested(layout: list[dict[str, Any]], leaves: list[np.ndarray]) -> Any:
     return list(made.values()) if list(made) == list(range(len(made))) else made
 
 
-def use_of(problem: Problem, model: Any) -> dict[str, Any]:
+def use_of(problem: Problem, model: Model) -> Table:
     """How rows of data become predictions."""
     width = np.shape(model)[-1] if isinstance(model, np.ndarray) and np.ndim(model) else None
     return {

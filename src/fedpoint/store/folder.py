@@ -21,16 +21,16 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.store import disk
 from fedpoint.store.checks import wrong_body
 
 Arrays = disk.Arrays
+Table = disk.Table
 
 MAX_RECORD_FILES = 64
 
@@ -48,8 +48,8 @@ class _Head:
     """What the next commit must know of the last one."""
 
     round: int = -1
-    files: list[dict[str, Any]] = field(default_factory=list)  # file, sha256, nbytes; in order
-    spec: dict[str, Any] = field(default_factory=dict)  # name -> dtype and shape of one record
+    files: list[Table] = field(default_factory=list)  # file, sha256, nbytes; in order
+    spec: Table = field(default_factory=dict)  # name -> dtype and shape of one record
 
 
 def _claim(aside: Path, path: Path) -> None:
@@ -69,16 +69,16 @@ def _remove_litter(path: Path) -> None:
             shutil.rmtree(aside)
 
 
-def config_hash(config: Mapping[str, Any]) -> str:
+def config_hash(config: Mapping[str, object]) -> str:
     return hashlib.sha256(disk.canonical(disk.plain(config, "config", drop_none=True))).hexdigest()
 
 
-def export_model(path: str | Path, arrays: Mapping[str, ArrayLike], manifest: Mapping[str, Any]) -> None:
+def export_model(path: str | Path, arrays: Mapping[str, ArrayLike], manifest: Mapping[str, object]) -> None:
     body = {"manifest": disk.plain(manifest, "manifest")}
     disk.write_npz(Path(path), "model", disk.checked(arrays, "model"), body)
 
 
-def load_model(path: str | Path) -> tuple[Arrays, dict[str, Any]]:
+def load_model(path: str | Path) -> tuple[Arrays, Table]:
     arrays, body = disk.read_npz(Path(path), "model")
     return arrays, body["manifest"]
 
@@ -86,14 +86,14 @@ def load_model(path: str | Path) -> tuple[Arrays, dict[str, Any]]:
 class RunFolder:
     """A handle on a run folder. `create` and `open(write=True)` hold the folder's lock until `close`."""
 
-    def __init__(self, path: Path, config: dict[str, Any], meta: dict[str, Any], lock: disk.Lock | None):
+    def __init__(self, path: Path, config: Table, meta: Table, lock: disk.Lock | None):
         self.path, self.config, self.meta = path, config, meta
         self.config_hash = config_hash(config)
         self._lock = lock
         self._head: _Head | None = None
 
     @classmethod
-    def create(cls, path: str | Path, config: Mapping[str, Any], *, meta: Mapping[str, Any]) -> RunFolder:
+    def create(cls, path: str | Path, config: Mapping[str, object], *, meta: Mapping[str, object]) -> RunFolder:
         path = Path(os.path.abspath(path))
         config, meta = disk.plain(config, "config", drop_none=True), disk.plain(meta, "meta")
         toml, sha = disk.to_toml(config), config_hash(config)
@@ -165,11 +165,11 @@ class RunFolder:
             self._lock.close()
         self._lock = None
 
-    def append_event(self, event: Mapping[str, Any]) -> None:
+    def append_event(self, event: Mapping[str, object]) -> None:
         self._check_writable()
         disk.append_line(self.path / "events.jsonl", json.dumps(disk.plain(event, "event")).encode())
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[Table]:
         """All events, without a last line that a crash cut short."""
         return disk.read_lines(self.path / "events.jsonl")[0]
 
@@ -217,7 +217,7 @@ class RunFolder:
             raise FedpointError(f"no checkpoint in {self.path} is usable: {' | '.join(skipped)}")
         return found and replace(found, skipped=tuple(skipped))
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    def finish(self, summary: Mapping[str, object]) -> None:
         """Mark the run as complete: it takes no commits until it is reopened."""
         self._check_writable()
         text = json.dumps(disk.plain(summary, "summary"), indent=2)
@@ -231,7 +231,7 @@ class RunFolder:
             disk.sync_folder(self.path)  # or a power cut may bring back the end of a run that has gone on
 
     @property
-    def summary(self) -> dict[str, Any] | None:
+    def summary(self) -> Table | None:
         """What `finish` was given, or None for a run that is not finished."""
         path = self.path / "summary.json"
         try:
@@ -267,8 +267,8 @@ class RunFolder:
         head = _Head(body["round"], body["files"], body["spec"])
         return Checkpoint(head.round, state, self._read_records(head.files)), head
 
-    def _read_records(self, files: list[dict[str, Any]]) -> Arrays:
-        parts: dict[str, list[NDArray[Any]]] = {}
+    def _read_records(self, files: list[Table]) -> Arrays:
+        parts: dict[str, list[np.ndarray]] = {}
         for entry in files:
             path = self.path / "records" / entry["file"]
             arrays, body = disk.read_npz(path, "records")
@@ -282,12 +282,12 @@ class RunFolder:
         except (ValueError, TypeError) as err:
             raise disk.Damaged(f"the records in {self.path} do not fit each other ({err}); restore them") from err
 
-    def _write_records(self, first: int, last: int, rows: Arrays) -> dict[str, Any]:
+    def _write_records(self, first: int, last: int, rows: Arrays) -> Table:
         name, nbytes = f"{first:012d}-{last:012d}.npz", sum(a.nbytes for a in rows.values())
         sha = disk.write_npz(self.path / "records" / name, "records", rows, {"first": first, "last": last})
         return {"file": name, "sha256": sha, "nbytes": nbytes}
 
-    def _merge(self, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _merge(self, files: list[Table]) -> list[Table]:
         """Merge a tail of files of like size: sizes then fall geometrically and no row is rewritten often."""
         start, nbytes = len(files) - 1, files[-1]["nbytes"]
         while start and (start >= MAX_RECORD_FILES or files[start - 1]["nbytes"] <= 2 * nbytes):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from fedpoint.core.describe import named
 from fedpoint.core.types import Model, Plain
-from fedpoint.store.disk import Table
+
+if TYPE_CHECKING:  # files, which runs without a folder can do without
+    from fedpoint.store.disk import Table
 
 
 @dataclass(frozen=True)

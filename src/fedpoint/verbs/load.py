@@ -350,7 +350,10 @@ class LoadedRun(Run):
             )
         given = as_processes(processes).summing(self.config["sums"] == "all-reduce")
         place = Place(self.stored.path, self.config.get("experiment", {}))
-        return run_on(given, self.experiment(self._start()), Goal(rounds, stop, evaluate), place, callbacks)
+        done = run_on(given, self.experiment(self._start()), Goal(rounds, stop, evaluate), place, callbacks)
+        if done is None:
+            raise FedpointError("a run is gone on with by process 0, which keeps its folder: start the others with run")
+        return done
 
     def _stopped(self, stop: Stop | None) -> bool:
         """Whether the last record already met `stop`, so that an uninterrupted run would not have gone on."""
