@@ -66,14 +66,13 @@ class Agent:
 
     def __init__(self, k, round):
         self.k, self.round, self.share, self.evaluations, self.asked = k, round, WORLD.p[k], 0, []
-        self._step = 0  # of `loop`
 
     def field(self, w, e=0):
         self.evaluations += 1
         self.asked.append(int(e))
         return WORLD.H[self.k] @ np.asarray(w - WORLD.c[self.k])
 
-    loop = fp.Agent.loop
+    loop, _step = fp.Agent.loop, 0
 
     def loss(self, w):
         return WORLD.loss(self.k, np.asarray(w))

@@ -258,7 +258,7 @@ class Scripted:
     def field(self, w, e=0):
         return self.gradients[e]
 
-    loop = fp.Agent.loop
+    loop, _step = fp.Agent.loop, 0
 
 
 @pytest.mark.parametrize("tau", [1, 2, 3, 7])
