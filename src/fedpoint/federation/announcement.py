@@ -8,8 +8,9 @@ from typing import TypedDict
 from fedpoint.algorithms.catalogue import makers, title_of
 from fedpoint.core.types import Model, Plain
 from fedpoint.data.tables import Feature, read_own
+from fedpoint.engine.session import flatten
 from fedpoint.federation import preparation, wire
-from fedpoint.federation.shapes import arrays_of, blank, named, shapes_of
+from fedpoint.federation.shapes import blank, named, shapes_of
 from fedpoint.federation.study import SiteTable, Study
 from fedpoint.federation.wire import Arrays, Classes, Header
 
@@ -74,7 +75,7 @@ def announce(study: Study, data: str | Path | None = None) -> Announced:
         start, rows, leaves = _prepared(table, data)
     shapes = shapes_of(study.experiment(study.outline(start, rows=rows or 1)).bind())
     measured = Header(measures={"loss": 0.1, "accuracy": 0.1})
-    code = arrays_of(blank(shapes.code))
+    code = flatten(blank(shapes.code))
     return Announced(
         study=study.name,
         fingerprint=study.fingerprint,

@@ -23,9 +23,10 @@ from fedpoint.core.vector import unwrap, wrap
 from fedpoint.engine.layout import Layout
 from fedpoint.engine.precompute import NOTHING_PRECOMPUTED
 from fedpoint.engine.round import Done, Round, decoded
+from fedpoint.engine.session import flatten
 from fedpoint.engine.state import AGENTS, HUB, SCHEDULE, Inputs, RunState
 from fedpoint.experiment.bound import Bound
-from fedpoint.federation.shapes import Arrays, arrays_of, blank, elsewhere, shapes_of, tree_of
+from fedpoint.federation.shapes import Arrays, blank, elsewhere, shapes_of, tree_of
 from fedpoint.graphs.topology import Begun, Said, Star
 from fedpoint.timing.base import Tick, Timing
 from fedpoint.timing.mail import Mail
@@ -132,7 +133,7 @@ class Center:
         said = self.topology.at(agent, self._said[1])
         self.told[agent] = self.topology.at(agent, _host(self.state.hub)) if self.topology.by_node else said
         last = self._last(agent)
-        return arrays_of(said if last is None else (said, last))
+        return flatten(said if last is None else (said, last))
 
     def _last(self, agent: int) -> Message | None:
         """What neighbours know of a node, where it sends the difference to that."""
@@ -193,7 +194,7 @@ class Center:
         return (self.found, self.state.mail, self.state.hub) if self.topology.by_node else self.state.hub
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return arrays_of(self._durable())
+        return flatten(self._durable())
 
     @double
     def restore(self, arrays: Arrays) -> None:

@@ -20,9 +20,10 @@ from fedpoint.core.types import Data, Model, State, Tree
 from fedpoint.core.vector import wrap
 from fedpoint.data.column import Column
 from fedpoint.engine.round import Workplace, agent_round, encoded
+from fedpoint.engine.session import flatten
 from fedpoint.engine.state import AGENTS
 from fedpoint.federation import preparation
-from fedpoint.federation.shapes import arrays_of, blank, elsewhere, shapes_of, tree_of
+from fedpoint.federation.shapes import blank, elsewhere, shapes_of, tree_of
 from fedpoint.federation.study import Study
 from fedpoint.federation.wire import Arrays, OwnSetup
 from fedpoint.graphs.topology import Topology
@@ -41,7 +42,7 @@ class Kept(NamedTuple):
     world: Data  # where its world is, where that goes on between rounds
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return arrays_of(tuple(self[1:]))
+        return flatten(tuple(self[1:]))
 
 
 class Own(NamedTuple):
@@ -123,11 +124,11 @@ class Holding:
     def work(self, heard: Arrays, kept: Kept, round: int) -> tuple[dict[str, np.ndarray], Kept]:
         told = tree_of(self.shapes.heard, heard)
         code, memories = _work(self.structure, self.own, told, kept[1:], jnp.int32(round))
-        return arrays_of(code), Kept(round, *jax.tree.map(np.asarray, memories))
+        return flatten(code), Kept(round, *jax.tree.map(np.asarray, memories))
 
     def silence(self) -> dict[str, np.ndarray]:
         """Something to hear that says nothing."""
-        return arrays_of(blank(self.shapes.heard))
+        return flatten(blank(self.shapes.heard))
 
     @double
     def measure(self, model: Model) -> dict[str, float]:

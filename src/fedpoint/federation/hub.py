@@ -17,6 +17,7 @@ from fedpoint import __version__
 from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.core.types import Message
 from fedpoint.engine.cpu import cache
+from fedpoint.engine.session import flatten
 from fedpoint.federation import preparation, validate, wire
 from fedpoint.federation.center import Center
 from fedpoint.federation.engine import Arrival, Engine, Event, Stopped, Tell, Waiting
@@ -24,7 +25,6 @@ from fedpoint.federation.holding import NEVER
 from fedpoint.federation.late import Late
 from fedpoint.federation.ledger import Ledger, Progress
 from fedpoint.federation.preparation import Setup
-from fedpoint.federation.shapes import arrays_of
 from fedpoint.federation.study import SiteTable, Study
 from fedpoint.federation.wire import Arrays
 from fedpoint.problems.base import check_weights
@@ -73,7 +73,7 @@ class Hub:
         if self.own:
             return
         self._settle_in(self._generated() if self.study.table is None else self._tabulated(self.study.table))
-        self.ledger.record(0, arrays_of(self.state.model()))
+        self.ledger.record(0, flatten(self.state.model()))
         self._save()
 
     def _generated(self) -> Setup:
@@ -307,7 +307,7 @@ class Hub:
         if not all(np.isfinite(a).all() for a in jax.tree.leaves(model)):
             raise Diverged(f"the model left the finite numbers in round {number}: take a smaller step", number)
         if self.round % self.every == 0 or self.round == self.study.rounds:
-            self.ledger.record(self.round, arrays_of(model))
+            self.ledger.record(self.round, flatten(model))
         seconds["all"] = time.perf_counter() - begun
         down, up = self.bytes
         event |= {"round": number, "down": down, "up": up, "seconds": {k: round(v, 6) for k, v in seconds.items()}}
@@ -320,7 +320,7 @@ class Hub:
     def finish(self) -> None:
         """Sites hear what was merged last, and say how good the model is for them."""
         model, topology = self.state.model(), self.state.topology
-        arrays = {site: arrays_of(topology.at(k, model)) for k, site in enumerate(self.sites)}
+        arrays = {site: flatten(topology.at(k, model)) for k, site in enumerate(self.sites)}
         found = self.ask_all("measure", validate.measures, arrays=arrays, needed=False)
         self.measures = {site: validate.measures(packet) for site, packet in found.items()}
         self._save()

@@ -74,10 +74,6 @@ def named(tree: Tree) -> dict[str, Tree]:
     return {jax.tree_util.keystr(path) or "model": leaf for path, leaf in leaves}
 
 
-def arrays_of(tree: Tree) -> dict[str, np.ndarray]:
-    return {name: np.asarray(leaf) for name, leaf in named(tree).items()}
-
-
 def tree_of(like: Tree, arrays: Arrays) -> Tree:
     """The tree again, of arrays that are known to fit."""
     return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in named(like)])
