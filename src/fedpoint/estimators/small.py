@@ -16,12 +16,14 @@ from fedpoint.core.agent import Advance, Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.precision import double
 from fedpoint.core.steps import LocalSteps
 from fedpoint.core.types import Model, Number, State
 from fedpoint.engine.session import TOO_FAR
 from fedpoint.problems.penalised import Penalised
 from fedpoint.timing.participation import Participation
 
+CALCULATING = (FedAvg, FedProx, GradientExchange, Scaffnew, Scaffold)  # all they do is arithmetic on models
 PATIENCE = 1.0  # seconds up to which NumPy is preferred: about what compiling takes
 CALL, MULTIPLICATION = 3e-5, 1.5e-9  # seconds of one local step beside its multiplications, and of one of these
 
@@ -53,12 +55,11 @@ def suits(algorithm: Algorithm, task: Penalised, rounds: int, participation: Par
     steps = algorithm.local_steps
     if type(steps) is not int or not isinstance(algorithm.step, float):
         return False
-    plain = (
-        type(algorithm) in (Scaffold, Scaffnew, GradientExchange)
-        or (type(algorithm) is FedAvg and algorithm.optimiser is None)
-        or (type(algorithm) is FedProx and not algorithm.exact)
-    )
-    return plain and rounds * (steps + 1) * (CALL + MULTIPLICATION * task.work) <= PATIENCE
+    if not isinstance(algorithm, CALCULATING) or algorithm.own_kind() or algorithm.proximal:
+        return False
+    if isinstance(algorithm, FedAvg) and algorithm.optimiser is not None:
+        return False
+    return rounds * (steps + 1) * (CALL + MULTIPLICATION * task.work) <= PATIENCE
 
 
 def walk(
@@ -74,9 +75,7 @@ def walk(
            [0.9 ],
            [1.35]])
     """
-    with jax.enable_x64(True):
-        hub, memory = algorithm.init(task.start())
-        hub, memory = jax.tree.map(np.asarray, (hub, memory))
+    hub, memory = jax.tree.map(np.asarray, double(algorithm.init)(task.start()))
     K, p = task.agents, task.weights
     memory = jax.tree.map(lambda a: np.repeat(a[None], K, axis=0), memory)
     models = [np.asarray(algorithm.read(hub, memory))]
