@@ -104,14 +104,19 @@ class Said(NamedTuple):
     agent: Agent
 
 
-def _method(method: Algorithm, model: Model, agent: Agent, luck: Row) -> Said:
-    """init, say, local, combine, settle and read of a method, each checked."""
-    name = type(method).__name__
+def caller(owner: Record) -> Callable[..., Tree]:
+    """Calls an object's methods, so that what goes wrong in one names it."""
 
     def call(function: Callable[..., Tree], *arguments: Tree) -> Tree:
-        with calling(f"{name}.{function.__name__}"):
+        with calling(f"{type(owner).__name__}.{function.__name__}"):
             return function(*arguments)
 
+    return call
+
+
+def _method(method: Algorithm, model: Model, agent: Agent, luck: Row) -> Said:
+    """init, say, local, combine, settle and read of a method, each checked."""
+    name, call = type(method).__name__, caller(method)
     parts = "the hub's state", "an agent's memory"
     hub, memory = begun = several(f"{name}.init", call(method.init, model), parts)
     for part, value in zip(parts, begun, strict=True):
@@ -154,8 +159,8 @@ def _tick(timing: Timing, p: Array, at: Stream) -> None:
     """Who works in a round, and on a network how old is what is heard, as arrays of the right shapes."""
     name, agents, round = type(timing).__name__, len(p), jnp.asarray(at.round)
     key = timing.key_of(at.key, round)
-    with calling(f"{name}.tick"):
-        tick = timing.tick(key, p, round)
+    call = caller(timing)
+    tick = call(timing.tick, key, p, round)
     if not isinstance(tick, Tick):
         raise FedpointError(
             f"{name}.tick must return an fp.Tick, such as fp.Tick.of(agents, weight); got {layout(tick)}"
@@ -170,8 +175,7 @@ def _tick(timing: Timing, p: Array, at: Stream) -> None:
             raise FedpointError(f"{name}.tick: {field} must be {words}{many}; got {layout(value)}")
     if timing.on_network:
         arcs = jnp.zeros(agents, jnp.int32)
-        with calling(f"{name}.age"):
-            age = timing.age(key, round, arcs, arcs)
+        age = call(timing.age, key, round, arcs, arcs)
         check_like(f"{name}.age", "how many rounds old is what is heard over each arc", age, arcs)
 
 
@@ -204,12 +208,7 @@ def _channel(channel: Channel, method: Algorithm, said: Said) -> None:
     """init, encode, decode, owed and release of a channel, each checked."""
     if channel.plain():
         return
-    name, message = type(channel).__name__, said.message
-
-    def call(function: Callable[..., Tree], *arguments: Tree) -> Tree:
-        with calling(f"{name}.{function.__name__}"):
-            return function(*arguments)
-
+    name, call, message = type(channel).__name__, caller(channel), said.message
     memory = call(channel.init, message)
     check_arrays(f"{name}.init", "what the channel keeps at an agent", memory)
     sent = call(channel.encode, message, memory, said.agent)
@@ -226,22 +225,17 @@ def _channel(channel: Channel, method: Algorithm, said: Said) -> None:
         number = call(function, message)
         if isinstance(number, bool) or not isinstance(number, int | float | np.number):
             raise FedpointError(f"{name}.{function.__name__} must return a number; got {layout(number)}")
-    where = f"{type(method).__name__}.acknowledge"
-    with calling(where):
-        known = one_agent(method, 0).acknowledge(said.memory, message, message)
-    check_like(where, "the agent's memory as init made it", known, said.memory)
+    known = caller(method)(one_agent(method, 0).acknowledge, said.memory, message, message)
+    check_like(f"{type(method).__name__}.acknowledge", "the agent's memory as init made it", known, said.memory)
 
 
 def _gather(gather: Gather, message: Message) -> None:
     """location and inbox of a gather, each checked."""
     if gather.conserves:
         return
-    name, heard = type(gather).__name__, jnp.ones(2)
+    name, call, heard = type(gather).__name__, caller(gather), jnp.ones(2)
     messages = jax.tree.map(lambda a: jnp.broadcast_to(a, (2, *jnp.shape(a))), message)
     for leaf, one in zip(jax.tree.leaves(messages), jax.tree.leaves(message), strict=True):
-        with calling(f"{name}.location"):
-            middle = gather.location(leaf, heard / 2)
-        check_like(f"{name}.location", "the middle of messages", middle, one)
-    with calling(f"{name}.inbox"):
-        inbox = gather.inbox(messages, heard, heard)
+        check_like(f"{name}.location", "the middle of messages", call(gather.location, leaf, heard / 2), one)
+    inbox = call(gather.inbox, messages, heard, heard)
     check_like(f"{name}.inbox", "an inbox", inbox, inbox_like(message))
