@@ -78,7 +78,7 @@ def server(kit: Path) -> None:
 
     own = Kit(kit, "server")
     check_port(own)
-    click.echo(f"server of {own.study.name}: {own.study.terms.server}, mutual TLS; Ctrl-C ends it", err=True)
+    click.echo(f"server of {own.study.name}: {own.study.server}, mutual TLS; Ctrl-C ends it", err=True)
     keep_running(own, lambda text: click.echo(text, err=True))
 
 
@@ -158,7 +158,7 @@ def status(study: Path, as_json: bool) -> None:
         click.echo(json.dumps({**found, "missing": missing}))
         return
     click.echo(
-        f"{own.study.name} at {own.study.terms.server}: {len(found['sites'])} of {len(own.study.sites)} sites are there"
+        f"{own.study.name} at {own.study.server}: {len(found['sites'])} of {len(own.study.sites)} sites are there"
     )
     if missing:
         click.echo(f"missing: {', '.join(missing)}")

@@ -79,7 +79,7 @@ def announce(study: Study, data: str | Path | None = None) -> Announced:
     return Announced(
         study=study.name,
         fingerprint=study.fingerprint,
-        server=study.terms.server,
+        server=study.server,
         sites=study.sites,
         algorithm={"title": _title(study), **study.algorithm},
         problem=study.problem,

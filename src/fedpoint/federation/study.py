@@ -181,6 +181,10 @@ class Study:
         return self.terms.sites
 
     @property
+    def server(self) -> str:
+        return self.terms.server
+
+    @property
     def rounds(self) -> int:
         return self.terms.rounds
 

@@ -63,7 +63,7 @@ def provision(study: Study, folder: str | Path) -> dict[str, Path]:
         made = _made_by_flare(study, work)
         folder.mkdir(parents=True, exist_ok=True)
         kits = {}
-        host = study.terms.server.rpartition(":")[0]
+        host = study.server.rpartition(":")[0]
         for name in ("server", "admin", *study.sites):
             theirs = {"server": host, "admin": ADMIN}.get(name, name)
             kits[name] = folder / name
@@ -80,7 +80,7 @@ def _made_by_flare(study: Study, work: str) -> Path:
     from nvflare.lighter.impl.workspace import WorkspaceBuilder
     from nvflare.lighter.provisioner import Provisioner
 
-    host, _, port = study.terms.server.rpartition(":")
+    host, _, port = study.server.rpartition(":")
     parties = [Participant("server", host, "fedpoint", props={"fed_learn_port": int(port)})]
     parties += [Participant("client", site, "fedpoint") for site in study.sites]
     parties += [Participant("admin", ADMIN, "fedpoint", props={"role": ROLE})]

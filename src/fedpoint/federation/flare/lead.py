@@ -88,7 +88,7 @@ class Lead:
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)
         ConfigService.initialize({}, [str(self.kit.folder / "startup")])  # or it searches all below this folder
         end, said = time.monotonic() + self.wait, "no answer"
-        host, _, port = self.study.terms.server.rpartition(":")
+        host, _, port = self.study.server.rpartition(":")
         while time.monotonic() < end:
             try:
                 socket.create_connection((host, int(port)), timeout=2.0).close()  # is anybody there yet?
@@ -97,7 +97,7 @@ class Lead:
             except Exception as error:  # the engine raises many kinds while its server is starting or away
                 said = str(error) or type(error).__name__
                 time.sleep(0.5)
-        raise Waiting(f"no server answered at {self.study.terms.server} for {self.wait:.0f} seconds ({said})")
+        raise Waiting(f"no server answered at {self.study.server} for {self.wait:.0f} seconds ({said})")
 
     def close(self) -> None:
         if self._session is not None:
@@ -139,7 +139,7 @@ class Lead:
     def status(self, since: int = 0) -> Status:
         """Where the study is: connected sites, and what the hub says while a job runs."""
         sites, jobs = self.sites(), self.jobs()
-        found = Status(study=self.study.name, server=self.study.terms.server, sites=sites, jobs=jobs)
+        found = Status(study=self.study.name, server=self.study.server, sites=sites, jobs=jobs)
         for job in found["jobs"]:
             found |= self._told(job, since)
         return found

@@ -50,7 +50,7 @@ def command_of(kit: Kit) -> list[str]:
 
 def check_port(kit: Kit) -> None:
     """Refuse a port that is taken, before the engine waits for it without end."""
-    port = int(kit.study.terms.server.rpartition(":")[2])
+    port = int(kit.study.server.rpartition(":")[2])
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
