@@ -125,10 +125,7 @@ class LeastSquares(RowsProblem):
         self.batch, self.mean, self.half = batch, mean, half
         factor = (1.0 if half else 2.0) / (counts if mean else np.ones(K))
         gram = K * d * d * 8 <= GRAM_BYTES
-        largest = int(counts.max())
-        oracle = LeastSquaresOracle(
-            batch, sampling, largest, equal=bool((counts == largest).all()), mean=mean, gram=gram, half=half
-        )
+        oracle = LeastSquaresOracle(batch, sampling, mean=mean, gram=gram, half=half)
         self.set_rows((np.concatenate(A_k), np.concatenate(b_k)), counts, (), oracle)
         self.g = np.stack([f * (a.T @ y) for f, a, y in zip(factor, A_k, b_k, strict=True)])
         self.constant = np.array([0.5 * f * (y @ y) for f, y in zip(factor, b_k, strict=True)])

@@ -123,10 +123,7 @@ class Logistic(RowsProblem):
         self.label, self.intercept, self.ridge = label, intercept, float(ridge)
         self.weights = check_weights(weights, len(counts), default=counts.astype(float))
         self.batch = batch
-        largest = int(counts.max())
-        oracle = LogisticOracle(
-            batch, sampling, largest, equal=bool((counts == largest).all()), classes=len(self.classes)
-        )
+        oracle = LogisticOracle(batch, sampling, classes=len(self.classes))
         self.set_rows((h, target.astype(dtype)), counts, np.asarray(ridge, dtype), oracle)
         self._solution: np.ndarray | str | None = "unknown"
         if sampling == "importance":

@@ -86,15 +86,12 @@ class Loss(RowsProblem):
         self.params = jax.tree.map(np.asarray, params)
         self.weights = check_weights(weights, len(counts), default=counts.astype(float))
         self.batch, self._given, self._convex = batch, solution, convex
-        largest = int(counts.max())
         two = jax.tree.map(lambda a: a[:1].repeat(2, 0), data)
         with calling("loss(params, batch) fails on two rows of the data: it"):
             shape = double(jax.eval_shape)(loss, self.params, two).shape
         if shape not in ((), (2,)):
             raise FedpointError(f"loss(params, batch) must return a number or one number a row, got shape {shape}")
-        oracle = LossOracle(
-            batch, sampling, largest, bool((counts == largest).all()), function=loss, by_row=shape == (2,)
-        )
+        oracle = LossOracle(batch, sampling, function=loss, by_row=shape == (2,))
         self.set_rows(data, counts, (), oracle)
 
     @property

@@ -63,8 +63,8 @@ class RowsOracle(Oracle):
 
     batch: int | None
     sampling: str
-    largest: int  # most rows of an agent
-    equal: bool  # all agents have that many
+    largest: int = 0  # most rows of an agent
+    equal: bool = True  # all agents have that many
     mean: bool = True  # f_k is a mean over rows, else their sum
     epochs: int = 1  # orders of the rows that a round may need
     buckets: tuple[int, ...] = ()  # sizes below the largest, when agents' sizes differ much
@@ -304,13 +304,17 @@ class RowsProblem(Problem):
         """Lay the rows (ordered by agent, as the loss wants them) into the table, with padding for the last block."""
         width = sum(int(np.prod(a.shape[1:])) for a in jax.tree.leaves(rows))
         narrow = oracle.batch is not None and oracle.batch * width <= NARROW
-        pad = oracle.largest
+        self._set_counts(counts, replace(oracle, width=width, narrow=narrow))
+        pad = self.oracle.largest
         padded = jax.tree.map(lambda a: np.concatenate([a, np.zeros((pad, *a.shape[1:]), a.dtype)]), rows)
-        self.counts = np.asarray(counts)
-        offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        self.oracle = replace(oracle, width=width, narrow=narrow)
-        self.own = Span(offsets.astype(np.int32), self.counts.astype(np.int32), np.arange(len(counts), dtype=np.int32))
         self.common = Table(padded, (), extra)
+
+    def _set_counts(self, counts: np.ndarray, oracle: RowsOracle) -> None:
+        """How many rows each agent has, and where they are."""
+        self.counts, largest = counts, int(counts.max())
+        self.oracle = replace(oracle, largest=largest, equal=bool((counts == largest).all()))
+        offsets = np.cumsum(counts) - counts
+        self.own = Span(offsets.astype(np.int32), counts.astype(np.int32), np.arange(len(counts), dtype=np.int32))
 
     def set_chances(self, norms: np.ndarray) -> None:
         """Probabilities of rows within their agents, proportional to `norms`, at least a thousandth of the mean."""
@@ -352,16 +356,11 @@ class RowsProblem(Problem):
         for k in np.flatnonzero(counts == 0):
             raise FedpointError(f"agent {self.names[k]} would be left without rows")
         index = self.row_numbers(chosen)
-        largest = int(counts.max())
         part = copy.copy(self)
-        part.batch, part.counts = None, counts
-        part.oracle = replace(
-            self.oracle, batch=None, sampling="iid", largest=largest, equal=bool((counts == largest).all())
-        )
-        padding = np.zeros(largest, index.dtype)  # any row: it counts nothing
+        part.batch = None
+        part._set_counts(counts, replace(self.oracle, batch=None, sampling="iid"))
+        padding = np.zeros(part.oracle.largest, index.dtype)  # any row: it counts nothing
         rows = jax.tree.map(lambda a: a[np.concatenate([index, padding])], self.common.rows)
-        offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        part.own = Span(offsets.astype(np.int32), counts.astype(np.int32), np.arange(len(counts), dtype=np.int32))
         part.common = Table(rows, (), self.common.extra)
         return part
 
