@@ -6,11 +6,15 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fedpoint.cli import options
+
+if TYPE_CHECKING:
+    from fedpoint.core.types import Plain
+    from fedpoint.results.forecast import Forecast
 
 
 @click.command()
@@ -25,7 +29,7 @@ def forecast(file: Path, target: float | None, with_bounds: bool, figure: Path |
     from fedpoint.verbs.forecast import forecast as make
 
     experiment = read(file)
-    documents: list[dict[str, Any]] = []
+    documents: list[dict[str, Plain]] = []
     for number, entry in enumerate(experiment, 1):
         with busy(f"{entry.name} ({number} of {len(experiment)})"):
             f = make(entry.experiment)
@@ -65,7 +69,7 @@ def busy(what: str) -> Iterator[None]:
         yield
 
 
-def bounds_text(f: Any) -> str:
+def bounds_text(f: Forecast) -> str:
     """Each bound beside what the forecast says of the same quantity; a void one with its reason."""
     from fedpoint.theory.bounds import FACTOR, FLOOR
 

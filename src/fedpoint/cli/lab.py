@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +18,7 @@ from fedpoint.core.errors import FedpointError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedpoint.core.types import Plain
     from fedpoint.lab import Findings, Lab, Outcome, Setting, Study
 
 
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 @click.option("--rounds", type=int, metavar="N", help="Rounds of every curve.")
 @click.option("--repeats", type=int, metavar="N", help="Independent runs that are averaged.")
 @click.option("--format", "ending", default="png", show_default=True, type=click.Choice(["png", "svg", "pdf"]))
-def lab(name, out, as_json, quick, rounds, repeats, ending) -> None:
+def lab(
+    name: str | None, out: str, as_json: bool, quick: bool, rounds: int | None, repeats: int | None, ending: str
+) -> None:
     """Run a lecture's experiments, or one panel of them by NAME, beside the exact prediction.
 
     lecture000 (default; observation-1 to observation-4, linear-gain): what heterogeneity, partial participation and
@@ -119,7 +122,7 @@ def _folder(out: str) -> Path:
 
 
 @contextlib.contextmanager
-def _progress(lab: Lab) -> Iterator[Callable[[Setting, int], Any]]:
+def _progress(lab: Lab) -> Iterator[Callable[[Setting, int], None]]:
     """A bar on a terminal, a line per setting elsewhere; on stderr, so that stdout stays for results."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -148,10 +151,10 @@ def _progress(lab: Lab) -> Iterator[Callable[[Setting, int], Any]]:
         yield show
 
 
-def _summary(lab: Lab, outcomes: dict[Setting, Outcome], path: Path, seconds: float) -> dict[str, Any]:
+def _summary(lab: Lab, outcomes: dict[Setting, Outcome], path: Path, seconds: float) -> dict[str, Plain]:
     from fedpoint.lab.runner import sentence
 
-    panels = [
+    panels: list[Plain] = [
         {
             "name": panel.name,
             "says": sentence(panel, outcomes),

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -17,6 +17,9 @@ from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.data.column import Column
 from fedpoint.data.columns import BadTable, cell_at, header_of, not_values, read_columns, shown
 from fedpoint.data.tables import Feature, encode
+
+if TYPE_CHECKING:
+    from fedpoint.store.disk import Table
 
 LINEAR = ("LeastSquares", "LinearStream", "RidgeTask")
 CLASSIFIER = "Logistic"
@@ -53,7 +56,7 @@ def predict(model: Path, data: Path, output: Path | None, target: str | None, as
             click.echo(f"{name.replace('_', ' ')}: {value:.6g}", err=output is None)
 
 
-def _model(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
+def _model(path: Path) -> tuple[np.ndarray, Table]:
     from fedpoint.store.folder import load_model
 
     if path.is_dir():
@@ -69,7 +72,7 @@ def _model(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
 
 
 def _rows(
-    manifest: dict[str, Any], header: list[str], model: Path, data: Path, target: str | None
+    manifest: Table, header: list[str], model: Path, data: Path, target: str | None
 ) -> tuple[np.ndarray, Column | None]:
     """The model's rows, and the truth where it is named; all that is wrong with them in one error."""
     recipe = [Feature(**feature) for feature in manifest.get("columns") or []]
@@ -110,7 +113,7 @@ def _not_numbers(path: Path, columns: Mapping[str, Column]) -> list[str]:
     return wrong
 
 
-def _check_width(manifest: dict[str, Any], names: list[str], model: Path, data: Path, target: str | None) -> None:
+def _check_width(manifest: Table, names: list[str], model: Path, data: Path, target: str | None) -> None:
     wanted = manifest["features"]
     if len(names) == wanted:
         return
@@ -131,7 +134,7 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _predict(w: np.ndarray, manifest: dict[str, Any], rows: np.ndarray) -> tuple[dict[str, list], list]:
+def _predict(w: np.ndarray, manifest: Table, rows: np.ndarray) -> tuple[dict[str, list], list]:
     """The columns of the output, and the predictions among them."""
     if manifest["intercept"]:
         rows = np.column_stack([rows, np.ones(len(rows))])
@@ -148,7 +151,7 @@ def _predict(w: np.ndarray, manifest: dict[str, Any], rows: np.ndarray) -> tuple
     return {"prediction": predictions, **shares}, predictions
 
 
-def _score(predictions: list, truth: Column, manifest: dict[str, Any]) -> dict[str, float]:
+def _score(predictions: list, truth: Column, manifest: Table) -> dict[str, float]:
     """Accuracy of a classifier, mean squared error of a regression."""
     classes = manifest["classes"]
     if classes is None:
@@ -159,7 +162,7 @@ def _score(predictions: list, truth: Column, manifest: dict[str, Any]) -> dict[s
     return {"accuracy": float(np.mean([p == known[t] for p, t in zip(predictions, truth.values, strict=True)]))}
 
 
-def _as(kind: type, word: str) -> Any:
+def _as(kind: type[float] | type[str], word: str) -> float | str | None:
     try:
         return kind(word)
     except ValueError:

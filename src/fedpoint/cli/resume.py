@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fedpoint.cli import options
 from fedpoint.cli.processes import process_options
+
+if TYPE_CHECKING:
+    from fedpoint.verbs.processes.supervisor import Processes
 
 
 @click.command()
@@ -26,7 +29,7 @@ def resume(
     no_figure: bool,
     as_json: bool,
     quiet: bool,
-    processes: Any = None,
+    processes: Processes | None = None,
 ) -> None:
     """Continue the run (or comparison) in the folder RUN, to the bits of one that was never interrupted.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -14,7 +13,9 @@ from fedpoint.config import File
 from fedpoint.config.runner import Outcome
 from fedpoint.core.errors import Diverged
 from fedpoint.core.numbers import finite
+from fedpoint.core.types import Plain
 from fedpoint.metrics.means import mean_and_error
+from fedpoint.results.run import Run
 from fedpoint.show.markup import size
 
 
@@ -56,17 +57,17 @@ def report(experiment: File, outcomes: list[Outcome], folder: Path, figure: Path
         raise Diverged("\n".join(texts), wrong[0].diverged.round)  # type: ignore[union-attr]
 
 
-def _curves(run: Any) -> dict[str, np.ndarray | None]:
+def _curves(run: Run) -> dict[str, np.ndarray | None]:
     return {"error": run.error, "loss": run.loss if run.has_loss else None}
 
 
-def _final(run: Any) -> dict[str, np.ndarray | None]:
+def _final(run: Run) -> dict[str, np.ndarray | None]:
     """(repeats,) of every final measure."""
     final = {name: None if curve is None else curve[:, -1] for name, curve in _curves(run).items()}
     return final | {name: values[:, -1] for name, values in run.evaluation.items()}
 
 
-def _plain(outcome: Outcome) -> dict[str, Any]:
+def _plain(outcome: Outcome) -> dict[str, Plain]:
     run, row = outcome.run, {"method": outcome.label, "folder": str(outcome.folder)}
     if run is None:
         assert outcome.diverged is not None

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpoint.show.plots import AXES, COLOURS, INK, PALE, Line, draw, end_labels, new_figure, save, style
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from fedpoint.lab.asynchrony import Asynchrony, Course, Worst
+
 POINTS = 600
 
 
-def async_picture(study: Any, star: list, nets: list, worst: Any, path: Path) -> None:
+def async_picture(study: Asynchrony, hub: list[Course], nets: list[Course], worst: Worst, path: Path) -> None:
     figure = new_figure(14.5, 8.4, pad=0.12)
     figure.suptitle(study.title, x=0.008, ha="left", fontsize=17, fontweight="bold", color=INK)
     axes = figure.subplots(2, 3)
     titles = ("1. Fusion center: time", "2. the same: messages", "3. the same: bytes")
     for ax, used, title in zip(axes[0], ("time", "messages", "bytes"), titles, strict=True):
-        _curves(ax, star, used, title, labels=used == "time")
+        _curves(ax, hub, used, title, labels=used == "time")
     _curves(axes[1, 0], nets, "time", "4. Network: time", labels=True)
     _curves(axes[1, 1], nets, "messages", "5. the same: messages", labels=False)
     _worst(axes[1, 2], study, worst)
@@ -31,11 +36,11 @@ def async_picture(study: Any, star: list, nets: list, worst: Any, path: Path) ->
     save(figure, path)
 
 
-def _curves(ax: Any, paths: list, used: str, title: str, labels: bool) -> None:
-    last = min(getattr(p, used)[-1] for p in paths) if used != "time" else None
+def _curves(ax: Axes, paths: list[Course], used: str, title: str, labels: bool) -> None:
+    last = min(p.used(used)[-1] for p in paths) if used != "time" else None
     lines = []
     for i, p in enumerate(paths):
-        x, y = getattr(p, used), np.maximum(p.error, 1e-20)
+        x, y = p.used(used), np.maximum(p.error, 1e-20)
         if last is not None:
             inside = x <= last
             x, y = x[inside], y[inside]
@@ -47,7 +52,7 @@ def _curves(ax: Any, paths: list, used: str, title: str, labels: bool) -> None:
         end_labels(ax, lines)
 
 
-def _worst(ax: Any, study: Any, worst: Any) -> None:
+def _worst(ax: Axes, study: Asynchrony, worst: Worst) -> None:
     k = worst.bounds.ticks
     lines = [
         Line(k, worst.measured, "worst\nschedule", COLOURS[0]),

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from fedpoint.algorithms import FedAvg, FedRelax, Scaffold
 from fedpoint.config import generate
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import FedpointError
+from fedpoint.experiment import Experiment
 from fedpoint.graphs.network import Network
 from fedpoint.lab.study import Findings, Study, Tell
 from fedpoint.problems import LeastSquares, Quadratic
-from fedpoint.problems.base import Problem
 from fedpoint.theory import asynchronous, contraction
+from fedpoint.theory.asynchronous import Bounds
 from fedpoint.timing.clock import Clock
 from fedpoint.timing.schedule import WorstCase
 from fedpoint.timing.timed import Arrivals, Waiting
 from fedpoint.timing.turns import InStep, OwnPace
 from fedpoint.verbs.run import run
 
+Clocked = Waiting | Arrivals | InStep | OwnPace
 TARGET = 1e-6  # of the squared error, at which methods are compared
 
 
-class Path(NamedTuple):
+class Course(NamedTuple):
     """A run, as curves over what it used."""
 
     label: str
@@ -35,14 +39,18 @@ class Path(NamedTuple):
     def first(self, used: str) -> float | None:
         """How much of `used` it took to the target; None where it never came there."""
         there = self.error <= TARGET
-        return float(getattr(self, used)[there.argmax()]) if there.any() else None
+        return float(self.used(used)[there.argmax()]) if there.any() else None
+
+    def used(self, what: str) -> np.ndarray:
+        """Time, messages or bytes so far."""
+        return {"time": self.time, "messages": self.messages, "bytes": self.bytes}[what]
 
 
 class Worst(NamedTuple):
     """The largest distance of a node under the worst schedule, over that at the start, and two bounds of it."""
 
     measured: np.ndarray
-    bounds: Any
+    bounds: Bounds
 
 
 @dataclass(frozen=True)
@@ -76,46 +84,49 @@ class Asynchrony(Study):
         return Network.random(self.agents, self.degree, seed=self.world)
 
     def perform(self, tell: Tell) -> Findings:
-        task, clock, network = self.task(), self.clock(), self.network()
+        clock, network = self.clock(), self.network()
         tell("with a fusion center")
         scaffold = Scaffold(step=self.step, local_steps=self.local_steps)
         average = FedAvg(step=self.step, local_steps=self.local_steps, normalise=False)
         waiting, coming = Waiting(clock), Arrivals(clock)
-        longest = self._run(scaffold, task, self.rounds, schedule=waiting)
+        longest = self._run(scaffold, self.rounds, waiting)
         span = longest.time[-1]
-        star = [
+        hub = [
             ("waits for all", longest),
-            ("as answers come", self._until(scaffold, task, span, coming)),
-            (f"{self.buffer} answers a merge", self._until(scaffold, task, span, Arrivals(clock, buffer=self.buffer))),
-            ("FedAvg, as they come", self._until(average, task, span, coming)),
+            ("as answers come", self._until(scaffold, span, coming)),
+            (f"{self.buffer} answers a merge", self._until(scaffold, span, Arrivals(clock, buffer=self.buffer))),
+            ("FedAvg, as they come", self._until(average, span, coming)),
         ]
         tell("on a network")
         relax = FedRelax(coupling=self.coupling)
-        in_step = self._run(relax, task, self.ticks, network=network, schedule=InStep(clock))
-        pace = self._until(relax, task, in_step.time[-1], OwnPace(clock), network=network)
+        in_step = self._run(relax, self.ticks, InStep(clock), network)
+        pace = self._until(relax, in_step.time[-1], OwnPace(clock), network)
         nets = [("in step", in_step), ("own pace", pace)]
         tell("the worst schedule")
         return self._findings(
-            [one._replace(label=label) for label, one in star],
+            [one._replace(label=label) for label, one in hub],
             [one._replace(label=label) for label, one in nets],
             self._worst(),
         )
 
-    def _run(self, algorithm: Any, task: Problem, rounds: int, **options: Any) -> Path:
-        done = run(algorithm, task, rounds=rounds, exact=True, seed=self.seed, record_every=1, **options)
+    def _run(self, algorithm: Algorithm, rounds: int, schedule: Clocked, network: Network | None = None) -> Course:
+        e = Experiment(algorithm, self.task(), schedule=schedule, network=network, exact=True, seed=self.seed)
+        done = run(e, rounds=rounds, record_every=1)
         used = done.used[0].astype(float)
         message = done.session.message
         size = (used[:, 0] * message.down + used[:, 1] * message.up) * message.width
-        assert done.error is not None
-        return Path("", done.error[0], done.time[0], used[:, 0] + used[:, 1], size)
+        if done.error is None:
+            raise FedpointError("the solution of this lab is not known")
+        return Course("", done.error[0], done.time[0], used[:, 0] + used[:, 1], size)
 
-    def _until(self, algorithm: Any, task: Problem, span: float, schedule: Any, **options: Any) -> Path:
+    def _until(self, algorithm: Algorithm, span: float, schedule: Clocked, network: Network | None = None) -> Course:
         """As many merges or updates as fit into a time."""
-        often = float((1 / schedule.clock.work).sum())  # answers a second, at most
-        rounds = int(1.1 * span * often / getattr(schedule, "buffer", 1)) + 100
-        path = self._run(algorithm, task, rounds, schedule=schedule, **options)
+        often = float((1 / np.asarray(schedule.clock.work)).sum())  # answers a second, at most
+        merged = schedule.buffer if isinstance(schedule, Arrivals) else 1
+        rounds = int(1.1 * span * often / merged) + 100
+        path = self._run(algorithm, rounds, schedule, network)
         inside = path.time <= span
-        return Path("", *(values[inside] for values in path[1:]))
+        return Course("", *(values[inside] for values in path[1:]))
 
     def _worst(self) -> Worst:
         """FedRelax on a ring of equal quadratics, where every node's factor is kappa itself."""
@@ -128,7 +139,7 @@ class Asynchrony(Study):
         measured = np.abs(done.history[0]).max(axis=(1, 2))
         return Worst(measured, asynchronous(contraction(method, task, ring), self.bounded, ticks))
 
-    def _findings(self, star: list[Path], nets: list[Path], worst: Worst) -> Findings:
+    def _findings(self, hub: list[Course], nets: list[Course], worst: Worst) -> Findings:
         from fedpoint.lab.async_picture import async_picture
 
         rows = [
@@ -137,10 +148,10 @@ class Asynchrony(Study):
                 *(_said(p.first(used)) for used in ("time", "messages", "bytes")),
                 f"{p.error[-1]:.1e}",
             ]
-            for place, paths in (("hub", star), ("network", nets))
+            for place, paths in (("hub", hub), ("network", nets))
             for p in paths
         ]
-        times = [p.first("time") for p in (*star[:3], *nets)]
+        times = [p.first("time") for p in (*hub[:3], *nets)]
         above = worst.bounds.fails
         violated = int((worst.measured > worst.bounds.printed * (1 + 1e-12)).sum())
         gap = float(np.abs(worst.measured[self.bounded :] / worst.bounds.safe[self.bounded :] - 1).max())
@@ -150,7 +161,7 @@ class Asynchrony(Study):
             (
                 "heterogeneity",
                 "FedAvg that merges answers as they come ends at a point that favours the fast: "
-                f"{star[3].error[-1]:.2g} from w* (squared). SCAFFOLD ends at w* ({star[1].error[-1]:.1g}).",
+                f"{hub[3].error[-1]:.2g} from w* (squared). SCAFFOLD ends at w* ({hub[1].error[-1]:.1g}).",
             ),
             (
                 "worst case",
@@ -169,7 +180,7 @@ class Asynchrony(Study):
                     **{used: p.first(used) for used in ("time", "messages", "bytes")},
                     "final_error": float(p.error[-1]),
                 }
-                for place, paths in (("hub", star), ("network", nets))
+                for place, paths in (("hub", hub), ("network", nets))
                 for p in paths
             ],
             "worst": {
@@ -186,7 +197,7 @@ class Asynchrony(Study):
             says,
             numbers,
             f"Virtual seconds, messages and bytes until the squared error is {TARGET:g}; exact fields.",
-            lambda path: async_picture(self, star, nets, worst, path),
+            lambda path: async_picture(self, hub, nets, worst, path),
         )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from fedpoint.algorithms import FedGD, FedRelax
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.types import Model
 from fedpoint.graphs import gtv
 from fedpoint.graphs.network import Network
 from fedpoint.lab.study import Findings, Study, Tell
@@ -59,7 +61,7 @@ class GTVMin(Study):
     changes: ClassVar[dict[str, str]] = {"rounds": "rounds", "repeats": "repeats"}
 
     @property
-    def grid(self) -> Any:
+    def grid(self) -> np.ndarray:
         """The couplings."""
         least, most = self.couplings
         return np.geomspace(least, most, self.count)
@@ -96,7 +98,7 @@ class GTVMin(Study):
             own = labels == label
             known[own] = LeastSquares(list(X[own]), list(y[own])).solution()
 
-        def error(models: Any) -> float:
+        def error(models: Model) -> float:
             return float(((models - truth) ** 2).sum(1).mean())
 
         return Draw(
@@ -114,7 +116,7 @@ class GTVMin(Study):
         coupling = draw.choice.coupling
         slopes = np.linalg.eigvalsh(iteration_matrix("fedgd", draw.task, network, coupling, step=1.0))
         step = 2.0 / (2.0 - slopes[0] - slopes[-1])  # the fastest fixed step, 2/(least + largest curvature)
-        methods: list[Any] = [FedGD(step=step, coupling=coupling), FedRelax(coupling=coupling)]
+        methods: list[Algorithm] = [FedGD(step=step, coupling=coupling), FedRelax(coupling=coupling)]
         found = []
         for algorithm in methods:
             M = iteration_matrix(algorithm, draw.task, network)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,20 +14,30 @@ from fedpoint.show.plots import COLOURS, INK, PALE, Line, draw, end_labels, new_
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
+
+    from fedpoint.graphs.network import Network
+    from fedpoint.lab.gtvmin import Descent, Draw, GTVMin
+    from fedpoint.lab.states import Curve, Stage, States
 
 
-def gtvmin_picture(study: Any, network: Any, truth: np.ndarray, draws: list, descents: list, path: Path) -> None:
+def gtvmin_picture(
+    study: GTVMin, network: Network, truth: np.ndarray, draws: list[Draw], descents: list[Descent], path: Path
+) -> None:
     figure = new_figure(13.2, 8.6, pad=0.1)
     figure.suptitle(study.title, x=0.008, ha="left", fontsize=17, fontweight="bold", color=INK)
-    halves: Any = figure.subfigures(2, 1, height_ratios=[1.12, 1])
-    above, below = halves
+    above, below = np.asarray(figure.subfigures(2, 1, height_ratios=[1.12, 1]))
     error, held_out, rounds = above.subplots(1, 3)
     errors = np.array([d.error for d in draws])
     chosen = np.array([d.choice.coupling for d in draws])
-    fits = [("alone", "local"), ("one for all", "pooled"), ("one per cluster,\nwere they known", "known")]
+    fits = {
+        "alone": [d.local for d in draws],
+        "one for all": [d.pooled for d in draws],
+        "one per cluster,\nwere they known": [d.known for d in draws],
+    }
     _couplings(error, study.grid, [("", errors, COLOURS[0])], "error against the truth")
-    for label, name in fits:
-        _level(error, float(np.mean([getattr(d, name) for d in draws])), label)
+    for label, values in fits.items():
+        _level(error, float(np.mean(values)), label)
     _title(error, "1. Between fits alone\nand one model for all")
     _couplings(held_out, study.grid, [("", np.array([d.choice.errors for d in draws]), COLOURS[2])], "held-out error")
     _title(held_out, "2. Validation finds the coupling")
@@ -53,7 +63,7 @@ def gtvmin_picture(study: Any, network: Any, truth: np.ndarray, draws: list, des
     save(figure, path)
 
 
-def _explain_gtvmin(study: Any, network: Any, figure: Any) -> None:
+def _explain_gtvmin(study: GTVMin, network: Network, figure: SubFigure) -> None:
     text = (
         f"{study.clusters} clusters of {study.size} nodes, {study.rows} rows a node for {study.dim} parameters, noise "
         f"variance {study.noise:g}; {len(network.edges)} edges. Mean of {study.repeats} draws of the rows, bands: the "
@@ -62,20 +72,21 @@ def _explain_gtvmin(study: Any, network: Any, figure: Any) -> None:
     figure.supxlabel(text, x=0.008, ha="left", fontsize=9, color=PALE)
 
 
-def states_picture(study: Any, last: Any, curve: Any, shuffled: list, limits: Any, path: Path) -> None:
+def states_picture(
+    study: States, last: Stage, curve: Curve, shuffled: list[Curve], limits: tuple[list[float], list[float]], path: Path
+) -> None:
     figure = new_figure(13.2, 6.6, pad=0.1)
     figure.suptitle(study.title, x=0.008, ha="left", fontsize=17, fontweight="bold", color=INK)
-    halves: Any = figure.subfigures(1, 2, width_ratios=[1, 1.9])
-    left, right = halves
+    left, right = np.asarray(figure.subfigures(1, 2, width_ratios=[1, 1.9]))
     choose, test = left.subplots(2, 1, sharex=True)
     local, pooled = limits
-    for i, (ax, name, years) in enumerate(((choose, "choose", study.choose), (test, "test", study.test))):
-        moved = np.array([getattr(c, name) for c in shuffled])
-        lines = [("neighbours", getattr(curve, name)[None], COLOURS[0]), ("states exchanged", moved, PALE)]
+    for i, (ax, years) in enumerate(((choose, study.choose), (test, study.test))):
+        own, *others = ((c.choose, c.test)[i] for c in (curve, *shuffled))
+        lines = [("neighbours", own[None], COLOURS[0]), ("states exchanged", np.array(others), PALE)]
         _couplings(ax, study.grid, lines, "mean squared error", bottom=i == 1)
         _level(ax, local[i], "alone")
         _level(ax, pooled[i], "one for all")
-        ax.plot(study.grid[curve.best], getattr(curve, name)[curve.best], "o", color=COLOURS[1], markersize=6, zorder=5)
+        ax.plot(study.grid[curve.best], own[curve.best], "o", color=COLOURS[1], markersize=6, zorder=5)
         what = "choose the coupling" if i == 0 else "only tested"
         _title(ax, f"{years[0]} to {years[1]}: {what}")
     net = contiguity(codes=True)

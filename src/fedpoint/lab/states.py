@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from fedpoint.core.types import Model
 from fedpoint.data import Panel, produc
 from fedpoint.graphs import gtv
 from fedpoint.graphs.network import Network
@@ -20,7 +21,7 @@ class Stage(NamedTuple):
     task: LeastSquares
     later: Panel
 
-    def error(self, models: Any) -> np.ndarray:
+    def error(self, models: Model) -> np.ndarray:
         """(K,): the mean squared error of every state's model in the later years."""
         models = np.broadcast_to(models, (self.task.agents, self.later.X.shape[1]))
         at = np.searchsorted(self.task.names, self.later.groups)
@@ -50,7 +51,7 @@ class States(Study):
     changes: ClassVar[dict[str, str]] = {"repeats": "shuffles"}
 
     @property
-    def grid(self) -> Any:
+    def grid(self) -> np.ndarray:
         """The couplings."""
         least, most = self.couplings
         return np.geomspace(least, most, self.count)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module, resources
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, Self
 
 from fedpoint.core.errors import FedpointError, check_count
+from fedpoint.core.types import Tree
 
 STUDIES = {  # kind of a lab: its module
     "asynchrony": "fedpoint.lab.asynchrony",
@@ -20,7 +21,7 @@ STUDIES = {  # kind of a lab: its module
     "states": "fedpoint.lab.states",
 }
 
-Tell = Callable[[str], Any]  # what is being done now
+Tell = Callable[[str], object]  # what is being done now
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class Findings:
     headings: list[str]
     rows: list[list[str]]
     says: list[tuple[str, str]]  # what, and a sentence about it
-    numbers: dict[str, Any]
+    numbers: Mapping[str, object]
     note: str = ""  # what the table's numbers are
-    draw: Callable[[Path], Any] = field(default=lambda path: None, repr=False)
+    draw: Callable[[Path], object] = field(default=lambda path: None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,14 @@ class Study(ABC):
     about: str
     changes: ClassVar[dict[str, str]] = {}  # options of the command line, and the fields they change
 
-    def change(self, **changes: int | None) -> Any:
+    def change(self, **changes: int | None) -> Self:
         """The same with other numbers, where they are not None."""
         given = {name: value for name, value in changes.items() if value is not None}
         for name, value in given.items():
             if name not in self.changes:
                 raise FedpointError(f"the lab {self.name} has no {name}")
             check_count(name, value, 1)
-        fields: Any = {self.changes[name]: value for name, value in given.items()}
+        fields: dict[str, Tree] = {self.changes[name]: value for name, value in given.items()}
         return dataclasses.replace(self, **fields)
 
     @abstractmethod
