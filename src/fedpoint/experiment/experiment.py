@@ -130,11 +130,12 @@ class Experiment:
         if self.share is not None:
             self._set(algorithm=_personal(self.algorithm, self.share))
         self._set(seed=check_seed(self.seed), network=check_network(self.network, self.problem.names))
-        for name, default, kind in (("channel", Channel(), Channel), ("gather", WeightedSums(), Gather)):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, kind):
-                raise FedpointError(f"{name} must be an fp.{kind.__name__}, got {value!r}")
-            self._set(**{name: default if value is None else value})
+        self._set(channel=Channel() if self.channel is None else self.channel)
+        self._set(gather=WeightedSums() if self.gather is None else self.gather)
+        if not isinstance(self.channel, Channel):
+            raise FedpointError(f"channel must be an fp.Channel, got {self.channel!r}")
+        if not isinstance(self.gather, Gather):
+            raise FedpointError(f"gather must be an fp.Gather, got {self.gather!r}")
         self._check_metrics()
         self._set(timing=check_timing(self.participation, self.schedule, self.network is not None))
         if isinstance(self.problem, AnyModel):
@@ -143,7 +144,7 @@ class Experiment:
         check_place(self.algorithm, self.network)
         check_valid(self.algorithm, self.timing)
         self._check_gather()
-        nodes = None if self.network is None else self.problem.agents
+        nodes = self.problem.agents if self.timing.on_network else None
         self._set(start_model=jax.tree.map(np.asarray, check_start(self.problem, self.start, nodes)))
         rehearse(self.bind())
         self.check_repeats(self.repeats)
@@ -165,7 +166,7 @@ class Experiment:
     def _check_gather(self) -> None:
         if self.gather.conserves:
             return
-        if self.network is not None:
+        if self.timing.on_network:
             raise FedpointError(
                 f"gather={type(self.gather).__name__} is for a fusion center: a node of a network hears weighted sums"
             )
@@ -178,25 +179,24 @@ class Experiment:
     def _check_any_model(self) -> None:
         if self.algorithm.fits_any_model is False:
             raise FedpointError(
-                f"AnyModel has no fields: {self.algorithm.card.title} cannot run with models that only fit and predict; "
-                "use fp.FedRelax(coupling=...)"
+                f"AnyModel has no fields: {self.algorithm.card.title} cannot run with models that only fit and "
+                "predict; use fp.FedRelax(coupling=...)"
             )
         others = {"participation": self.participation, "start": self.start, "exact": self.exact or None}
         for name, value in others.items():
             if value is not None:
                 raise FedpointError(f"{name}= is not for models that only fit and predict: leave it out")
-        if self.network is None:
+        if not self.timing.on_network:
             raise FedpointError("AnyModel needs a network of neighbours: give network=, such as fp.Network.ring(K)")
 
     def check_repeats(self, lanes: int) -> None:
         """Refuse more repeats (times points of a sweep) than there is memory for: their states, and a round's work."""
         if lanes == 1:
             return
-        agents = self.problem.agents
-        by_node = self.network is not None
-        node = jax.tree.map(lambda a: a[0], self.start_model) if by_node else self.start_model
+        agents, topology = self.problem.agents, self.bind().topology
+        node, hubs = topology.one(self.start_model), topology.models(agents)
         hub, memory = (_numbers(part) for part in jax.eval_shape(lambda w: self.algorithm.init(wrap(w)), node))
-        size, hubs = _numbers(node), agents if by_node else 1
+        size = _numbers(node)
         at_once = self.timing.slots(agents) if size <= LARGE_MODEL else 1  # large models are worked on one by one
         each = hubs * hub + agents * memory + WORK * at_once * size
         check_room(lanes * each, f"{lanes:,} repeats at once", "take fewer, with other seeds for more")
@@ -220,7 +220,7 @@ class Experiment:
 
     def arguments(self) -> dict[str, Tree]:
         """As they were given, by name."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
+        return {f.name: vars(self)[f.name] for f in dataclasses.fields(self) if f.init}
 
     def replace(self, **changes: Tree) -> Self:
         """The same experiment but for these arguments."""
