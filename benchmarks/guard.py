@@ -1,4 +1,4 @@
-"""Does the library still compute what it computed? Keep the results of some fifty experiments; compare them later.
+"""Does the library still compute what it computed? Keep the results of some eighty experiments; compare them later.
 
     python benchmarks/guard.py --keep FILE        # on one commit
     python benchmarks/guard.py --compare FILE     # on another; exits with 1 where results differ
