@@ -39,19 +39,23 @@ def sweep(
     {'step': 0.5}
     """
     check_count("rounds", rounds, 0)
+    repeats = options.pop("repeats", None)
     experiment = as_experiment(algorithm, problem, options)
+    repeats = experiment.repeats if repeats is None else repeats
     method, over = experiment.algorithm, over or {}
     _check(method, over)
     points = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
     algorithms = [_replaced(method, point) for point in points]
     # What sizes are chosen by: the most local steps of any point.
     largest = experiment.replace(algorithm=algorithms[int(np.argmax([p.get("local_steps", 0) for p in points]))])
-    count = len(points) * experiment.repeats
-    largest.check_repeats(count)
+    check_count("repeats", repeats, 1)
+    count = len(points) * repeats
+    largest.check_repeats(count)  # of all points together, before those of one
+    largest = largest.replace(repeats=repeats)
     bound = [_traced(bind_algorithm(a, experiment.problem), over) for a in algorithms]
-    lanes = jax.tree.map(lambda *a: np.stack(a), *(a for a in bound for _ in range(experiment.repeats)))
+    lanes = jax.tree.map(lambda *a: np.stack(a), *(a for a in bound for _ in range(repeats)))
     session = Session(largest.bind(), largest.every(rounds, count), swept=lanes)
-    return Sweep(points, algorithms, drive(begin(session), rounds), experiment.repeats)
+    return Sweep(points, algorithms, drive(begin(session), rounds), repeats)
 
 
 def _check(method: Algorithm, over: Mapping[str, Sequence[float]]) -> None:
