@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from pydantic import Field, JsonValue, SkipValidation, model_validator
@@ -23,7 +23,7 @@ from fedpoint.data.partitions import partition
 from fedpoint.experiment.describe import check_total, rebuild_problem
 from fedpoint.problems.base import Problem
 
-__all__ = ["KINDS", "AnyKind", "Built", "Count", "Kind", "Positive", "Seed", "Table", "build", "read_problem"]
+__all__ = ["KINDS", "Built", "Count", "Kind", "Positive", "Seed", "Table", "build", "read_problem"]
 
 
 Numbers = SkipValidation[JsonValue]  # one for all, or arrays: looked at when the problem is built
@@ -75,10 +75,8 @@ class LeastSquares(Stored):
 
     def build(self) -> tuple[Problem, Data]:
         A, b = generate.regression(self.agents, self.rows, self.dim, self.heterogeneity, self.noise, self.seed)
-        made = problems.LeastSquares(
-            A, b, weights=self.weights, mean=self.mean, half=self.half, batch=self.batch, sampling=self.sampling
-        )
-        return made, None
+        options = self.model_dump(include={"weights", "mean", "half", "batch", "sampling"})
+        return problems.LeastSquares(A, b, **options), None
 
 
 class Logistic(Stored):
@@ -93,20 +91,10 @@ class Logistic(Stored):
         return super().numbers() * self.classes  # every row meets its agent's own model of all classes
 
     def build(self) -> tuple[Problem, Data]:
-        X, y, groups = generate.classification(
-            self.agents, self.rows, self.dim, self.heterogeneity, self.classes, self.seed
-        )
-        made = problems.Logistic(
-            X,
-            y,
-            groups=groups,
-            ridge=self.ridge,
-            weights=self.weights,
-            intercept=self.intercept,
-            batch=self.batch,
-            sampling=self.sampling,
-        )
-        return made, None
+        drawn = self.agents, self.rows, self.dim, self.heterogeneity, self.classes, self.seed
+        X, y, groups = generate.classification(*drawn)
+        options = self.model_dump(include={"ridge", "weights", "intercept", "batch", "sampling"})
+        return problems.Logistic(X, y, groups=groups, **options), None
 
 
 class Digits(Kind):
@@ -125,107 +113,91 @@ class Digits(Kind):
     def build(self) -> tuple[Problem, Data]:
         X, y, held_out = generate.digits(self.test, self.seed)
         groups = partition(y, "dirichlet", self.agents, alpha=self.dirichlet, seed=self.seed)
-        made = problems.Logistic(
-            X,
-            y,
-            groups=groups,
-            ridge=self.ridge,
-            intercept=self.intercept,
-            batch=self.batch,
-            sampling=self.sampling,
-        )
-        return made, held_out
+        options = self.model_dump(include={"ridge", "intercept", "batch", "sampling"})
+        return problems.Logistic(X, y, groups=groups, **options), held_out
 
 
-class Quadratic(Kind):
+class GivenOrDrawn(Kind):
+    """What problems have in common whose arrays stand in the file, or are drawn."""
+
+    given: ClassVar[tuple[str, str]]  # the keys of the arrays
+    drawing: ClassVar[set[str]]  # the keys by which they are drawn
+    weights: list[Positive] | None = None
+    agents: Agents = 10
+    dim: Count = 5
+    spread: Variance = 1.0
+    noise: Variance = 0.0
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        said, names = self.model_fields_set & set(self.given), " and ".join(self.given)
+        if len(said) == 1:
+            raise ValueError(f"give both {names}, or neither: then they are drawn")
+        drawn = self.drawing & self.model_fields_set
+        if said and drawn:
+            raise ValueError(f"{names} are given, so leave out what draws them: {', '.join(sorted(drawn))}")
+        return self
+
+    @property
+    def written(self) -> bool:
+        """Whether the arrays stand in the file."""
+        return set(self.given) <= self.model_fields_set
+
+    def content(self) -> dict[str, Plain]:
+        return self.model_dump(exclude_unset=True, exclude={"total"}) if self.written else super().content()
+
+    def numbers(self) -> int:
+        return 0 if self.written else self.agents * self.dim**2
+
+
+class Quadratic(GivenOrDrawn):
     """f_k(x) = 1/2 (x - c_k)' H_k (x - c_k): H and centers as given, or drawn."""
 
+    given = ("H", "centers")
+    drawing: ClassVar[set[str]] = {"agents", "dim", "curvature", "spread", "seed"}
     kind: Literal["quadratic"]
     H: Numbers | None = None
     centers: list[list[float]] | None = None
-    weights: list[Positive] | None = None
-    agents: Agents = 10
-    dim: Count = 5
     curvature: Annotated[list[Positive], Field(min_length=2, max_length=2)] = [1.0, 10.0]
-    spread: Variance = 1.0
-    noise: Variance = 0.0
-    seed: Seed = 0
-
-    @model_validator(mode="after")
-    def _given_or_drawn(self) -> Self:
-        drawn = {"agents", "dim", "curvature", "spread", "seed"} & self.model_fields_set
-        if (self.H is None) != (self.centers is None):
-            raise ValueError("give both H and centers, or neither: then they are drawn")
-        if self.H is not None and drawn:
-            raise ValueError(f"H and centers are given, so leave out what draws them: {', '.join(sorted(drawn))}")
-        return self
-
-    def content(self) -> dict[str, Plain]:
-        return self.model_dump(exclude_unset=True, exclude={"total"}) if self.H is not None else super().content()
-
-    def numbers(self) -> int:
-        return 0 if self.H is not None else self.agents * self.dim**2
 
     def build(self) -> tuple[Problem, Data]:
-        if self.H is None or self.centers is None:
+        if self.centers is None:
             H, centers = generate.bowls(self.agents, self.dim, self.curvature, self.spread, self.seed)
-        elif len({len(c) for c in self.centers}) > 1:
-            raise FedpointError("centers must all have the same length")
         else:
-            H, centers = _numbers(self.H), np.asarray(self.centers, float)
+            H, centers = _array("H", self.H), _array("centers", self.centers)
         return problems.Quadratic(H, centers, noise=self.noise, weights=self.weights), None
 
 
-def _numbers(H: Plain, name: str = "H") -> np.ndarray:
+def _array(name: str, given: Plain) -> np.ndarray:
     try:
-        array = np.asarray(H)
+        array = np.asarray(given)
     except ValueError:
-        raise FedpointError(f"{name} must have rows of equal lengths") from None
+        raise FedpointError(f"{name} must have rows of the same length") from None
     if array.dtype.kind not in "iuf":
-        raise FedpointError(f"{name} must hold numbers: one for all, one per agent, or matrices; got {H!r}")
+        raise FedpointError(f"{name} must hold numbers: one for all, one per agent, or matrices; got {given!r}")
     return array.astype(float)
 
 
-class LinearSystem(Kind):
+class LinearSystem(GivenOrDrawn):
     """Fields A_k w - b_k that are no gradients: A and b as given, or drawn; noise by the variances of their entries."""
 
+    given = ("A", "b")
+    drawing: ClassVar[set[str]] = {"agents", "dim", "curvature", "rotation", "heterogeneity", "spread", "seed"}
     kind: Literal["linear_system"]
     A: Numbers | None = None
     b: Numbers | None = None
-    weights: list[Positive] | None = None
-    agents: Agents = 10
-    dim: Count = 5
     curvature: Annotated[list[Positive], Field(min_length=2, max_length=2)] = [1.0, 3.0]
     rotation: Variance = 1.0
     heterogeneity: Annotated[float, Field(ge=0, le=1)] = 0.3
-    spread: Variance = 1.0
-    noise: Variance = 0.0
     noise_A: Variance = 0.0
-    seed: Seed = 0
-
-    @model_validator(mode="after")
-    def _given_or_drawn(self) -> Self:
-        making = {"agents", "dim", "curvature", "rotation", "heterogeneity", "spread", "seed"}
-        drawn = making & self.model_fields_set
-        if (self.A is None) != (self.b is None):
-            raise ValueError("give both A and b, or neither: then they are drawn")
-        if self.A is not None and drawn:
-            raise ValueError(f"A and b are given, so leave out what draws them: {', '.join(sorted(drawn))}")
-        return self
-
-    def content(self) -> dict[str, Plain]:
-        return self.model_dump(exclude_unset=True, exclude={"total"}) if self.A is not None else super().content()
-
-    def numbers(self) -> int:
-        return 0 if self.A is not None else self.agents * self.dim**2
 
     def build(self) -> tuple[Problem, Data]:
-        if self.A is not None:
-            A, b = _numbers(self.A, "A"), _numbers(self.b, "b")
+        if self.written:
+            A, b = _array("A", self.A), _array("b", self.b)
         else:
-            A, b = generate.systems(
-                self.agents, self.dim, self.curvature, self.rotation, self.heterogeneity, self.spread, self.seed
-            )
+            shape = self.agents, self.dim, self.curvature, self.rotation, self.heterogeneity, self.spread, self.seed
+            A, b = generate.systems(*shape)
         noise = problems.Noise(b=self.noise, A=self.noise_A)
         return problems.LinearSystem(A, b, noise=noise, weights=self.weights), None
 
@@ -333,18 +305,15 @@ def build(table: dict[str, Plain]) -> Problem:
     return built.problem
 
 
-AnyKind = Annotated[
-    LinearStream | LeastSquares | Logistic | Digits | TableFile | Quadratic | LinearSystem | Garnet | FrozenLake,
-    Field(discriminator="kind"),
-]
-KINDS: dict[str, type[Kind]] = {
-    "linear_stream": LinearStream,
-    "least_squares": LeastSquares,
-    "logistic": Logistic,
-    "digits": Digits,
-    "table": TableFile,
-    "quadratic": Quadratic,
-    "linear_system": LinearSystem,
-    "garnet": Garnet,
-    "frozen_lake": FrozenLake,
-}
+CLASSES: tuple[type[Kind], ...] = (
+    LinearStream,
+    LeastSquares,
+    Logistic,
+    Digits,
+    TableFile,
+    Quadratic,
+    LinearSystem,
+    Garnet,
+    FrozenLake,
+)
+KINDS: dict[str, type[Kind]] = {get_args(cls.model_fields["kind"].annotation)[0]: cls for cls in CLASSES}
