@@ -268,12 +268,10 @@ class Forecast:
             )
         if s.lossy:
             return doubt
-        size = s.origin.size
-        model = len(s.flatten(s.start))
-        largest = LARGEST_MODELS if self.by_node else LARGEST_MODEL
-        if size > LARGEST_STATE or model > largest:
+        model, largest = len(s.flatten(s.start)), LARGEST_MODELS if self.by_node else LARGEST_MODEL
+        if s.size > LARGEST_STATE or model > largest:
             return (
-                f"the state has {size} numbers ({model} of them the model): covariances are computed up to "
+                f"the state has {s.size} numbers ({model} of them the model): covariances are computed up to "
                 f"{LARGEST_STATE} ({largest})"
             )
         return "exact"
@@ -348,11 +346,11 @@ class Forecast:
             target = s.read(self._settles())
         if s.scheduled and not self.by_node:
             return self._decaying(rounds, target)
-        if self.steady is not None and s.problem.linear and s.straight and not self.noiseless and not self.proviso:
+        if self.steady is not None and s.problem.linear and s.straight and not self.noiseless:
             gap = self.measured(s.read(self._settles()) - target)
             return self.steady.curve(self.origin, gap, rounds)
         mean = (self.measured(s.path(self.origin, rounds) - target) ** 2).sum(1)
-        return mean if self.noiseless or "noise" in self.proviso else mean + self._growth(rounds)
+        return mean if self.noiseless or self.without_noise else mean + self._growth(rounds)
 
     def _decaying(self, rounds: int, target: np.ndarray) -> np.ndarray:
         """The curve of steps that decay: linearised anew in every round."""
@@ -382,12 +380,22 @@ class Forecast:
         return not self.by_node or (timing.all_heard and timing.slots(agents) == agents and timing.depth(1) == 1)
 
     @cached_property
+    def without_noise(self) -> bool:
+        """The curve is that of the mean: where noise does not follow from the update of nodes, or from the rounds of a
+        scheme that depend on each other."""
+        if not self.setting.moments.independent:
+            return True
+        return self.by_node and not self.noiseless and (self.noise_by != "exact" or self.diverges)
+
+    @property
     def proviso(self) -> str:
         """What the curve leaves out; empty where it is the expected error of the run."""
-        if not self.by_node:
-            return "" if self.setting.moments.independent else "without noise, as if rounds were independent"
-        spreads = self.noiseless or (self.noise_by == "exact" and not self.diverges)
-        return ", ".join([*([] if spreads else ["without noise"]), *([] if self.in_step else ["all nodes in step"])])
+        left_out = {
+            "without noise": self.without_noise,
+            "as if rounds were independent": not self.setting.moments.independent,
+            "all nodes in step": not self.in_step,
+        }
+        return ", ".join(words for words, so in left_out.items() if so)
 
     def rounds_to(self, target: float) -> Rounds:
         """The first round at which the expected error is at most `target`; or never, and why."""
@@ -414,7 +422,7 @@ class Forecast:
         """Why the expected error does not stay below `target`; an empty text where it does."""
         if self.diverges:
             return f"it diverges: {self.reason}"
-        if "noise" in self.proviso:
+        if self.without_noise:
             return f"its bias^2 {self.bias2:.3g} lies above {target:g}" if self.bias2 >= target else ""
         if self.floor is None or self.floor <= target:
             return ""

@@ -51,7 +51,7 @@ def _of_network(f: Forecast) -> list[str]:
         )
     if f.network is not None and f.network.caution():
         said.append(f.network.caution())
-    if "noise" in f.proviso:
+    if f.without_noise:
         said.append("a curve without noise")
     return said
 
