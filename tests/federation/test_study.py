@@ -79,6 +79,10 @@ def test_what_does_not_go_together(more, said):
     ("more", "said"),
     [
         ({"repeats": 3}, "repeats = 3: a study is run once"),
+        (
+            {"algorithm": {"name": "averaged", "inner": {"name": "scaffnew", "step": 0.1}}, "quorum": 2},
+            "needs everybody: Scaffnew cannot run",
+        ),
         ({"schedule": {"kind": "arrivals", "clock": {"work": 1.0}}}, "give deadline and quorum, or asynchronous"),
         ({"schedule": "random_activation", "network": EDGES}, "give deadline and quorum, or asynchronous"),
         ({"stop": 0.1}, "ends after its rounds"),

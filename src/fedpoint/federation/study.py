@@ -315,16 +315,17 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
         wrong.append(Mistake(("participation",), said, own["participation"]))
     if terms.quorum is not None and terms.quorum > slots:
         wrong.append(Mistake(("quorum",), f"only {slots} sites are asked in a round", terms.quorum))
-    if e.algorithm.invalid_under(Uniform(1)) and (late is not None or (terms.quorum or slots) < count):
-        said = f"{card.title} needs everybody: {card.restriction}"
+    reason = e.algorithm.invalid_under(Uniform(1))
+    if reason and (late is not None or (terms.quorum or slots) < count):
+        said = f"{card.title} needs everybody: {card.restriction or reason}"
         wrong.append(Mistake(("asynchronous",) if late is not None else ("quorum",), said))
-    return wrong + ([] if late is None else _late_misfits(terms, late, e, own))
+    return wrong + ([] if late is None else _late_misfits(terms, late, e))
 
 
-def _late_misfits(terms: Terms, late: Asynchronous, e: Experiment, own: Mapping[str, Plain]) -> list[Mistake]:
+def _late_misfits(terms: Terms, late: Asynchronous, e: Experiment) -> list[Mistake]:
     wrong, where, algorithm = [], ("asynchronous",), e.algorithm
     title = algorithm.card.title
-    if own.get("participation") is not None:
+    if isinstance(e.timing, Participation) and not e.timing.everyone:
         wrong.append(Mistake(("participation",), "answers are merged as they come, from all: leave it out"))
     if late.buffer > len(terms.sites):
         wrong.append(Mistake((*where, "buffer"), f"never fills with {len(terms.sites)} sites", late.buffer))
