@@ -16,6 +16,7 @@ from fedpoint.federation.inprocess import Fault
 from fedpoint.federation.study import parse, read
 
 EDGES = {"edges": [["a", "b"], ["b", "c"]], "weights": [0.3, 0.4]}
+EVERYBODY = {"name": "scaffnew", "step": 0.1, "probability": 0.5}
 WRONG = """
 name = "Trial"
 sites = ["a", "b", "b"]
@@ -79,10 +80,7 @@ def test_what_does_not_go_together(more, said):
     ("more", "said"),
     [
         ({"repeats": 3}, "repeats = 3: a study is run once"),
-        (
-            {"algorithm": {"name": "averaged", "inner": {"name": "scaffnew", "step": 0.1}}, "quorum": 2},
-            "needs everybody: Scaffnew cannot run",
-        ),
+        ({"algorithm": {"name": "averaged", "inner": EVERYBODY}, "quorum": 2}, "needs everybody: Scaffnew cannot run"),
         ({"schedule": {"kind": "arrivals", "clock": {"work": 1.0}}}, "give deadline and quorum, or asynchronous"),
         ({"schedule": "random_activation", "network": EDGES}, "give deadline and quorum, or asynchronous"),
         ({"stop": 0.1}, "ends after its rounds"),
