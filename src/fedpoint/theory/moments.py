@@ -318,6 +318,15 @@ class Nudged(Wrapped):
         return fill(message, flat(message) + self.nudge), memory
 
 
+class Nodes(NamedTuple):
+    """A linearised round of all nodes: the mean one, how the state moves with what each sends and remembers, and its
+    work."""
+
+    M: Array  # (1 + n, 1 + n)
+    reach: Array  # (n, K, message and memory)
+    locals: Local
+
+
 class OverNetwork:
     """The second-moment operator of a network's nodes: M S M' for the mean round, and every node's own noise, which
     goes into its memory and with its message to its neighbours."""
@@ -325,17 +334,20 @@ class OverNetwork:
     @double
     def __init__(self, setting: Setting, x: np.ndarray):
         self.setting, n = setting, len(x)
-        self.M = np.eye(n + 1)
-        self.M[1:, 1:], self.M[1:, 0] = setting.matrix(x), setting.step(x) - x
-        reach, self.locals = _nodes(setting.space, setting.numbers, jnp.asarray(x))
-        self.reach = np.asarray(reach)  # (n, K, message and memory)
+        M = np.eye(n + 1)
+        M[1:, 1:], M[1:, 0] = setting.matrix(x), setting.step(x) - x
+        self.nodes = Nodes(jnp.asarray(M), *_nodes(setting.space, setting.numbers, jnp.asarray(x)))
 
     @double
     def __call__(self, S: np.ndarray) -> np.ndarray:
-        noise = np.asarray(_node_noise(self.setting.space, self.setting.numbers, self.locals, (S + S.T) / 2))
-        new = self.M @ S @ self.M.T
-        new[1:, 1:] += np.einsum("xko,kop,ykp->xy", self.reach, noise, self.reach, optimize=True)
-        return new
+        return np.asarray(_moved_nodes(self.setting.space, self.setting.numbers, self.nodes, (S + S.T) / 2))
+
+
+@partial(jax.jit, static_argnums=0)
+def _moved_nodes(space: Space, numbers: Numbers, nodes: Nodes, S: Array) -> Array:
+    noise = _node_noise(space, numbers, nodes.locals, S)
+    spread = jnp.einsum("xko,kop->xkp", nodes.reach, noise).reshape(len(nodes.reach), -1)
+    return (nodes.M @ S @ nodes.M.T).at[1:, 1:].add(spread @ nodes.reach.reshape(len(nodes.reach), -1).T)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -361,7 +373,6 @@ def _nodes(space: Space, numbers: Numbers, x: Array) -> tuple[Array, Local]:
     return jnp.concatenate([by_message, by_memory], axis=2), locals_
 
 
-@partial(jax.jit, static_argnums=0)
 def _node_noise(space: Space, numbers: Numbers, locals_: Local, S: Array) -> Array:
     """(K, out, out): the covariance of what each node sends and remembers."""
     hub, m = start_at(numbers, jnp.arange(S.shape[0] - 1.0), 0)  # where each node's numbers are in the state
