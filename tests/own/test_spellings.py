@@ -237,7 +237,7 @@ def test_a_round_robin_ends_near_the_solution_and_with_wrong_weights_elsewhere()
 
 
 def test_rounds_that_depend_on_each_other_have_no_floor_and_the_forecast_says_so():
-    """A cycle is much quieter than draws with its moments: a floor of independent rounds would be four times too high."""
+    """A cycle is much quieter than draws with its moments: a floor of independent rounds would be far too high."""
     problem = bowls(noise=0.1, weights=WEIGHTS)
     right, wrong = (fp.forecast(fp.FedAvg(step=0.1), problem, participation=s(size=5)) for s in (RoundRobin, Equal))
     assert right.floor is None and right.noise_by == "who works in a round of RoundRobin depends on who did before"
@@ -312,28 +312,56 @@ def test_an_own_channel_runs_on_networks(method):
     assert 0 < np.abs(half.model - plain.model).max() < 2e-2
 
 
+class Later(fp.Channel):
+    """Half of the numbers are sent; what is not sent is kept for later."""
+
+    lossless = False
+
+    def init(self, message):
+        return jax.tree.map(jnp.zeros_like, message)
+
+    def encode(self, message, memory, agent):
+        owed = jax.tree.map(jnp.add, message, memory)
+        code = jax.tree.map(lambda a, u: jnp.where(u < 0.5, a, 0.0), owed, agent.uniform(owed))
+        return code, jax.tree.map(jnp.subtract, owed, code)
+
+    def owed(self, memory, like):
+        return memory
+
+    def omega(self, message):
+        return 1.0
+
+
+class Sparse(fp.Channel):
+    """Every number is sent with probability 1/2, doubled: unbiased, and nothing is made up for later."""
+
+    lossless = False
+
+    def encode(self, message, memory, agent):
+        return jax.tree.map(lambda a, u: jnp.where(u < 0.5, 2 * a, 0.0), message, agent.uniform(message)), memory
+
+    def omega(self, message):
+        return 1.0
+
+
+class Deaf(fp.Scaffold):
+    """It does not listen to what arrived of its control variates."""
+
+    def acknowledge(self, c_k, sent, credited):
+        return c_k
+
+
 def test_a_channel_may_use_an_agents_randomness_and_keep_a_memory():
-    class Dropped(fp.Channel):
-        """Half of the numbers are sent, doubled; what is not sent is kept for later."""
+    """A method whose memories know what arrived still ends at w*; one that does not listen is convicted."""
 
-        lossless = False
+    def end(method, channel):
+        run = fp.run(method, bowls(), 3000, participation=10, seed=3, channel=channel, record_every=3000)
+        return run.error[0, -1]
 
-        def init(self, message):
-            return jax.tree.map(jnp.zeros_like, message)
-
-        def encode(self, message, memory, agent):
-            owed = jax.tree.map(jnp.add, message, memory)
-            code = jax.tree.map(lambda a, u: jnp.where(u < 0.5, a, 0.0), owed, agent.uniform(owed))
-            return code, jax.tree.map(jnp.subtract, owed, code)
-
-        def owed(self, memory, like):
-            return memory
-
-        def omega(self, message):
-            return 1.0
-
-    run = fp.run(fp.Scaffold(step=0.1), bowls(), 1500, participation=10, seed=3, channel=Dropped(), record_every=1500)
-    assert run.error[0, -1] < 1e-20
+    settings = {"step": 0.05, "local_steps": 4}
+    assert end(fp.Scaffold(**settings), Later()) < 1e-20
+    assert end(fp.Scaffold(**settings), Sparse()) < 1e-20
+    assert end(Deaf(**settings), Sparse()) > 1e-2
 
 
 class Trimmed(fp.Gather):
