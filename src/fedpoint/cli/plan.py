@@ -15,7 +15,7 @@ from fedpoint.cli import options
 
 if TYPE_CHECKING:
     from fedpoint.config.plans import Overrides
-    from fedpoint.results.plan import Progress
+    from fedpoint.results.plan import PlanProgress
 
 SECONDS = 3.0  # between two lines of progress
 
@@ -72,7 +72,7 @@ def plan(
 
 
 @contextlib.contextmanager
-def following(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
+def following(quiet: bool) -> Iterator[Callable[[PlanProgress], None] | None]:
     """A bar on a terminal, a line now and then elsewhere, nothing when quiet; always on stderr."""
     if quiet:
         yield None
@@ -92,10 +92,10 @@ def following(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
         yield lambda p: bar.update(task, completed=p.done, total=p.total, description=p.method)
 
 
-def lines() -> Callable[[Progress], None]:
+def lines() -> Callable[[PlanProgress], None]:
     last = time.monotonic()
 
-    def say(p: Progress) -> None:
+    def say(p: PlanProgress) -> None:
         nonlocal last
         if time.monotonic() - last >= SECONDS and p.done < p.total:
             click.echo(f"{p.method}: {p.done} of {p.total} settings", err=True)

@@ -34,7 +34,7 @@ from fedpoint.core.types import Plain
 from fedpoint.problems.base import Problem
 from fedpoint.theory.planning_cost import Prices
 from fedpoint.timing.participation import Participation
-from fedpoint.verbs.plan.planner import Options
+from fedpoint.verbs.plan.planner import PlanOptions
 
 Cost = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -80,7 +80,7 @@ class PlanContent(Table):
     exact: bool = False
 
 
-class Arguments(Options, total=False):
+class Arguments(PlanOptions, total=False):
     """Those of `fp.plan` beside the problem."""
 
     target: float

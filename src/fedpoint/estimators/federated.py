@@ -22,7 +22,7 @@ from fedpoint.estimators import small
 from fedpoint.estimators.choose import choose
 from fedpoint.estimators.history import History
 from fedpoint.estimators.neural import forward, layers, neural_task
-from fedpoint.estimators.table import Coordinates, Table, read_fit, read_rows
+from fedpoint.estimators.table import Columns, Coordinates, read_fit, read_rows
 from fedpoint.metrics import Fairness, fairness
 from fedpoint.problems.penalised import LogisticTask, Penalised, RidgeTask
 from fedpoint.problems.rows import RowsProblem
@@ -83,11 +83,11 @@ class Federated(BaseEstimator):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers of the rows, targets, and whose row it is."""
         check_count("rounds", self.rounds, 1)
-        self._table: Table
-        self._table, numbers, target = read_fit(self, X, y, groups, labels, self.categorical)
+        self._columns: Columns
+        self._columns, numbers, target = read_fit(self, X, y, groups, labels, self.categorical)
         names = np.zeros(len(numbers), int) if groups is None else check_groups(groups, len(numbers))
         self.agents_ = np.unique(names)
-        self.feature_names_out_ = self._table.names
+        self.feature_names_out_ = self._columns.names
         shorten, deep = bool(self.precondition), self.hidden is not None
         ridge = 0.0 if deep else penalty / len(numbers) * (4.0 if labels else 1.0)  # logistic losses bend a quarter
         intercept = bool(self.fit_intercept) or deep
@@ -179,7 +179,7 @@ class Federated(BaseEstimator):
     def _output(self, X: ArrayLike) -> np.ndarray:
         """(n,) or (n, C): what the model says of rows, before it is made a prediction."""
         check_is_fitted(self)
-        Z = read_rows(self, self._table, X)
+        Z = read_rows(self, self._columns, X)
         if self.hidden is not None:
             # In double precision: products of single ones depend on how many rows are asked for at once.
             return forward(jax.tree.map(np.float64, self.model_), self._coordinates(Z))

@@ -23,7 +23,7 @@ from fedpoint.estimators.federated import (
     probabilities,
     seed_of,
 )
-from fedpoint.estimators.table import Coordinates, Table, read_fit, read_rows
+from fedpoint.estimators.table import Columns, Coordinates, read_fit, read_rows
 from fedpoint.graphs import gtv
 from fedpoint.graphs.gtv.minimum import AT_INFINITY
 from fedpoint.graphs.network import Network
@@ -53,11 +53,11 @@ class Networked(BaseEstimator):
         self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None, labels: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The design, targets, and whose row it is."""
-        self._table: Table
-        self._table, numbers, target = read_fit(self, X, y, groups, labels, self.categorical)
+        self._columns: Columns
+        self._columns, numbers, target = read_fit(self, X, y, groups, labels, self.categorical)
         names = np.zeros(len(numbers), int) if groups is None else check_groups(groups, len(numbers))
         self.agents_ = np.unique(names)
-        self.feature_names_out_ = self._table.names
+        self.feature_names_out_ = self._columns.names
         self._coordinates = Coordinates.of(numbers, names, bool(self.scale), False, bool(self.fit_intercept))
         return self._coordinates.design(numbers, bool(self.fit_intercept)), target, names
 
@@ -138,7 +138,7 @@ class Networked(BaseEstimator):
 
     def _output(self, X: ArrayLike, groups: ArrayLike | None) -> np.ndarray:
         check_is_fitted(self)
-        Z = read_rows(self, self._table, X)
+        Z = read_rows(self, self._columns, X)
         which = self._which(groups, len(Z))
         Z = self._coordinates(Z) if self._coordinates.own else Z
         out = np.empty((len(Z), *self._constants.shape[1:]))

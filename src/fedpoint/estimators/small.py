@@ -28,7 +28,7 @@ PATIENCE = 1.0  # seconds up to which NumPy is preferred: about what compiling t
 CALL, MULTIPLICATION = 3e-5, 1.5e-9  # seconds of one local step beside its multiplications, and of one of these
 
 
-class Everyone(Agent):
+class AllAgents(Agent):
     """All agents in one: models have a leading axis, (K, ...)."""
 
     def __init__(self, fields: Callable[[np.ndarray], np.ndarray], round: int):
@@ -83,7 +83,7 @@ def walk(
     with np.errstate(all="ignore"):
         for round in range(rounds):
             heard = jax.tree.map(lambda a: _spread(a, K), algorithm.say(hub, None))  # type: ignore[arg-type]
-            message, memory = algorithm.local(heard, memory, Everyone(task.fields_at, round))
+            message, memory = algorithm.local(heard, memory, AllAgents(task.fields_at, round))
             mean = jax.tree.map(lambda m: np.tensordot(p, m, axes=1), message)
             hub = algorithm.combine(hub, Inbox(mean, mean, np.float64(1.0), np.float64(1.0)))  # type: ignore[arg-type]
             w = algorithm.read(hub, memory)

@@ -36,7 +36,7 @@ Cells: TypeAlias = ArrayLike | Frame
 
 
 @dataclass(frozen=True)
-class Table:
+class Columns:
     """How rows become numbers: made in fit, used by predict."""
 
     encoder: FederatedEncoder | None
@@ -59,7 +59,7 @@ def read_fit(
     groups: ArrayLike | None,
     labels: bool,
     categorical: str | Sequence[str] | None,
-) -> tuple[Table, np.ndarray, np.ndarray]:
+) -> tuple[Columns, np.ndarray, np.ndarray]:
     """The table, its numbers (n, d), and y; names and numbers of columns are noted on the estimator."""
     if isinstance(X, Frame) and not X.columns.is_unique:
         raise FedpointError(f"the table has two columns {X.columns[X.columns.duplicated()][0]!r}: rename one")
@@ -73,13 +73,13 @@ def read_fit(
             estimator, plain_frame(X), y, dtype=np.float64, ensure_all_finite=False, y_numeric=not labels
         )
         check_cells(numbers, columns_of(estimator))
-        table, target = Table(None, (), columns_of(estimator)), column_or_1d(given, warn=True)
+        table, target = Columns(None, (), columns_of(estimator)), column_or_1d(given, warn=True)
     return table, numbers, _labels(target) if labels else _target(target)
 
 
 def _with_categories(
     estimator: BaseEstimator, X: Frame, y: ArrayLike, groups: ArrayLike | None, encoded: tuple[str, ...]
-) -> tuple[Table, np.ndarray, np.ndarray]:
+) -> tuple[Columns, np.ndarray, np.ndarray]:
     validate_data(estimator, X, y, skip_check_array=True)
     target = column_or_1d(y, warn=True)
     check_consistent_length(X, target)
@@ -87,7 +87,7 @@ def _with_categories(
     encoder = FederatedEncoder(handle_unknown="ignore").fit(X[list(encoded)], groups=agents)
     numeric = [name for name in X.columns if name not in encoded]
     names = np.array([*numeric, *encoder.get_feature_names_out()], dtype=object)
-    table = Table(encoder, encoded, names)
+    table = Columns(encoder, encoded, names)
     return table, table.numbers(X), target
 
 
@@ -107,7 +107,7 @@ def _target(y: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def read_rows(estimator: BaseEstimator, table: Table, X: Cells) -> np.ndarray:
+def read_rows(estimator: BaseEstimator, table: Columns, X: Cells) -> np.ndarray:
     """(n, d) numbers of the rows to predict."""
     if table.encoder is not None:
         if not isinstance(X, Frame):

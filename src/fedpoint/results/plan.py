@@ -160,7 +160,7 @@ Measure = Callable[[Choice, int, int, Sequence[Callback]], Measured]  # by repea
 
 
 @dataclass(frozen=True)
-class Progress:
+class PlanProgress:
     """What a `progress` function gets after each setting: how many are done, of which method, the best cost so far."""
 
     done: int

@@ -14,7 +14,7 @@ from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.graphs.network import Network
 from fedpoint.results.baselines import Baselines
 from fedpoint.verbs.baselines.fit import DENSE
-from fedpoint.verbs.baselines.rows import Inner, Mask, Splits, Table
+from fedpoint.verbs.baselines.rows import GroupedTable, Inner, Mask, Splits
 from fedpoint.verbs.baselines.search import Search
 
 METHODS = ("local", "pooled", "SCAFFOLD", "FedAvg", "coupled")
@@ -23,7 +23,7 @@ RIDGE = {"regression": 1e-6, "classification": 0.01}
 RIDGES = np.logspace(-6, 1, 8)  # "tuned" chooses from these
 
 
-class Options(TypedDict, total=False):
+class BaselineOptions(TypedDict, total=False):
     """The arguments of `fp.baselines` beside the table and the network."""
 
     seeds: int | Iterable[int]
@@ -56,7 +56,7 @@ class Settings(Splits):
     step: float | None = None
 
     @classmethod
-    def of_options(cls, options: Options) -> Settings:
+    def of_options(cls, options: BaselineOptions) -> Settings:
         known = [f.name for f in fields(cls)]
         for name in options:
             if name not in known:
@@ -71,7 +71,7 @@ class Settings(Splits):
         if self.step is not None and not self.step > 0:
             raise FedpointError(f"step must be above 0, got {self.step}")
 
-    def search(self, network: Network | None, table: Table) -> Search:
+    def search(self, network: Network | None, table: GroupedTable) -> Search:
         counts = table.counts.astype(float)
         return Search(
             network,
@@ -90,7 +90,7 @@ class Settings(Splits):
             return RIDGES
         return _grid("ridge", RIDGE[kind] if self.ridge is None else self.ridge, above=True)
 
-    def wanted(self, table: Table) -> list[str]:
+    def wanted(self, table: GroupedTable) -> list[str]:
         """The methods to compare."""
         if self.methods is None:
             return [m for m in METHODS if m != "FedAvg" or table.size <= DENSE]
@@ -111,7 +111,7 @@ class Settings(Splits):
 
 
 def baselines(
-    X: ArrayLike, y: ArrayLike, groups: ArrayLike, network: Network | None = None, **options: Unpack[Options]
+    X: ArrayLike, y: ArrayLike, groups: ArrayLike, network: Network | None = None, **options: Unpack[BaselineOptions]
 ) -> Baselines:
     """Local models, one pooled model, federated ones and models coupled over a graph: held-out error of each agent.
 
@@ -162,7 +162,7 @@ def baselines(
     (True, True)
     """
     settings = Settings.of_options(options)
-    table = Table(X, y, groups, settings.task)
+    table = GroupedTable(X, y, groups, settings.task)
     wanted = settings.wanted(table)
     if network is not None:
         if not isinstance(network, Network):
@@ -195,7 +195,9 @@ class Tested:
     chosen: dict[str, float]
 
 
-def _one_split(table: Table, search: Search, methods: list[str], test: np.ndarray, inner: Inner) -> dict[str, Tested]:
+def _one_split(
+    table: GroupedTable, search: Search, methods: list[str], test: np.ndarray, inner: Inner
+) -> dict[str, Tested]:
     """Choose, fit and test every method on one split."""
     whole = table.case(~test, test)
     cases = [table.case(fit, check) for fit, check in inner]

@@ -20,7 +20,7 @@ Mask = ArrayLike | Callable[[int], ArrayLike]  # rows, or a function of the seed
 Inner = list[tuple[np.ndarray, np.ndarray]]  # pairs (fit, check) of masks
 
 
-class Table:
+class GroupedTable:
     """The rows, sorted by agent, and what is predicted: numbers, or labels 0, 1, ... of so many `classes`."""
 
     def __init__(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike, task: str | None):
@@ -50,7 +50,7 @@ class Table:
         """Numbers of a model."""
         return (self.X.shape[1] + 1) * (self.classes if self.classes > 2 else 1)
 
-    def case(self, fit: np.ndarray, check: np.ndarray) -> Case:
+    def case(self, fit: np.ndarray, check: np.ndarray) -> Holdout:
         """Rows to fit and to check, both as masks in sorted order."""
         lacking = np.flatnonzero(np.bincount(self.agent[fit], minlength=len(self.names)) == 0)
         if len(lacking):
@@ -61,7 +61,7 @@ class Table:
         scaled = np.column_stack([np.ones(len(self.X)), (self.X - shift) / spread])
         target = self.target if self.classes else self.target - self.target[fit].mean()
         fitted, tested = (Rows(scaled[some], target[some], self.agent[some]) for some in (fit, check))
-        return Case(fitted, tested, self.classes, len(self.names))
+        return Holdout(fitted, tested, self.classes, len(self.names))
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Case:
+class Holdout:
     """Rows that are fitted, and others of the same agents to test the models on."""
 
     fitted: Rows
@@ -137,7 +137,7 @@ class Splits:
     time: ArrayLike | None = None
     folds: int = 3
 
-    def of(self, table: Table) -> list[tuple[np.ndarray, Inner]]:
+    def of(self, table: GroupedTable) -> list[tuple[np.ndarray, Inner]]:
         """For every seed the rows to test on, and pairs (fit, check) within the others; masks in sorted order."""
         seeds = self._seeds()
         if not 0 < self.held_out < 1:
@@ -159,7 +159,7 @@ class Splits:
             raise FedpointError("seeds: give at least one")
         return seeds[:1] if self.split is not None and not callable(self.split) else seeds  # always the same rows
 
-    def _one(self, table: Table, seed: int) -> tuple[np.ndarray, Inner]:
+    def _one(self, table: GroupedTable, seed: int) -> tuple[np.ndarray, Inner]:
         rng = np.random.default_rng(seed)
         test = _drawn(table, rng, self.held_out) if self.split is None else _mask("split", self.split, seed, table)
         if self.validation is None:
@@ -176,7 +176,7 @@ class Splits:
         return how + (f", {count} splits" if count > 1 else "")
 
 
-def _in_time(table: Table, time: np.ndarray, share: float) -> tuple[np.ndarray, Inner]:
+def _in_time(table: GroupedTable, time: np.ndarray, share: float) -> tuple[np.ndarray, Inner]:
     """Each agent's last rows, and the last of those before them."""
     if time.shape != table.agent.shape:
         raise FedpointError(f"time: one for each of the {len(table.agent)} rows; got shape {time.shape}")
@@ -201,7 +201,7 @@ def _some(rows: int, share: float) -> int:
     return int(np.clip(round(share * rows), 1, rows - 1)) if rows > 1 else 0
 
 
-def _drawn(table: Table, rng: np.random.Generator, share: float) -> np.ndarray:
+def _drawn(table: GroupedTable, rng: np.random.Generator, share: float) -> np.ndarray:
     test = np.zeros(len(table.X), bool)
     ends = np.cumsum(table.counts)
     for start, m in zip(ends - table.counts, table.counts, strict=True):
@@ -212,7 +212,7 @@ def _drawn(table: Table, rng: np.random.Generator, share: float) -> np.ndarray:
     return test
 
 
-def _folds(table: Table, fit: np.ndarray, folds: int, rng: np.random.Generator) -> Inner:
+def _folds(table: GroupedTable, fit: np.ndarray, folds: int, rng: np.random.Generator) -> Inner:
     fold = np.full(len(table.X), -1)
     for k in range(len(table.names)):
         rows = np.flatnonzero(fit & (table.agent == k))
@@ -225,7 +225,7 @@ def _folds(table: Table, fit: np.ndarray, folds: int, rng: np.random.Generator) 
     return pairs
 
 
-def _mask(name: str, given: Mask, seed: int, table: Table) -> np.ndarray:
+def _mask(name: str, given: Mask, seed: int, table: GroupedTable) -> np.ndarray:
     found = np.asarray(given(seed) if callable(given) else given)
     if found.dtype != bool or found.shape != table.agent.shape:
         raise FedpointError(

@@ -10,7 +10,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.graphs.network import Network
 from fedpoint.results.baselines import interval, mean_of
 from fedpoint.verbs.baselines.fit import alone, coupled, fedavg, pooled
-from fedpoint.verbs.baselines.rows import Case
+from fedpoint.verbs.baselines.rows import Holdout
 
 DECADES, COUPLINGS = 6.0, 13  # around the one where an agent's rows and its neighbours pull alike
 
@@ -27,7 +27,7 @@ class Search:
     local_steps: int
     step: float | None
 
-    def choose(self, method: str, cases: list[Case]) -> dict[str, float]:
+    def choose(self, method: str, cases: list[Holdout]) -> dict[str, float]:
         """Ridge (and coupling) with the least validation error."""
         if method != "coupled" and len(self.ridges) == 1:
             return {"ridge": float(self.ridges[0])}
@@ -62,7 +62,7 @@ class Search:
     def fit(
         self,
         method: str,
-        case: Case,
+        case: Holdout,
         setting: dict[str, float],
         net: Network | None = None,
         start: np.ndarray | None = None,
@@ -78,16 +78,16 @@ class Search:
             one = fedavg(task, self.step, self.local_steps, one)
         return np.repeat(one[None], case.agents, axis=0)
 
-    def net(self, case: Case) -> Network:
+    def net(self, case: Holdout) -> Network:
         """The network, or one of agents whose gradients at the pooled model are alike."""
         return self.network or self._alike(case)
 
-    def _alike(self, case: Case) -> Network:
+    def _alike(self, case: Holdout) -> Network:
         task = case.task(float(self.ridges[len(self.ridges) // 2]))
         gradients = task.fields(pooled(task).reshape(task.start().shape))
         return Network.knn(gradients.reshape(case.agents, -1), min(self.neighbours, case.agents - 1))
 
-    def _couplings(self, case: Case, net: Network | None) -> np.ndarray:
+    def _couplings(self, case: Holdout, net: Network | None) -> np.ndarray:
         if self.couplings is not None:
             return self.couplings
         assert net is not None

@@ -228,7 +228,7 @@ def same_point(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() <= SAME_LIMIT * (1 + np.abs(b).max()))
 
 
-def whereabouts(evidence: Evidence, settings: Settings) -> tuple[str, str]:
+def describe_limit(evidence: Evidence, settings: Settings) -> tuple[str, str]:
     """The end of the long run: (name, words)."""
     run = evidence.everyone
     if run.diverged:

@@ -111,7 +111,7 @@ def _judge(evidence: Evidence, claim: str | None, known: Settings) -> Certificat
     match = battery.identify(evidence, claim, known)
     correct = match if match is not None and match.mistake is None else None
     like = correct or battery.find_correct(evidence, known, battery.WHOLE)
-    place, words = battery.whereabouts(evidence, known)
+    place, words = battery.describe_limit(evidence, known)
     beside, mistake, reason = correct, None, None
     if match is not None and match.mistake is not None:
         beside = Match(match.method, match.right or match.recipe)

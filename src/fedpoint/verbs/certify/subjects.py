@@ -218,7 +218,7 @@ def observe(subject: FunctionSubject, world: World, claim: str | None, given: Se
         return world.H[k] @ (y - world.c[k])
 
     steps = np.array([len(path) for path in paths])
-    found: Settings = {"local_steps": tidy(steps)}
+    found: Settings = {"local_steps": one_if_equal(steps)}
     if steps.max() > 1:
         rates = [fit(path[0] - path[1], field(k, w)) for k, path in enumerate(paths) if len(path) > 1]
     else:
@@ -276,5 +276,5 @@ def fit(change: np.ndarray, direction: np.ndarray) -> float | None:
     return factor if left <= 1e-8 * (np.linalg.norm(change) + 1e-6 * np.sqrt(square)) else None
 
 
-def tidy(steps: np.ndarray) -> int | np.ndarray:
+def one_if_equal(steps: np.ndarray) -> int | np.ndarray:
     return int(steps[0]) if (steps == steps[0]).all() else steps

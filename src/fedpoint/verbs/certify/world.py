@@ -166,13 +166,13 @@ def play(
             if not np.isfinite(w).all() or np.abs(w).max() > HUGE:
                 return Play(np.array(models), True, counts, asked=asked)
             models.append(w)
-            if still(models):
+            if stands_still(models):
                 models += [w] * (len(ticks) - r - 1)
                 break
     return Play(np.array(models), False, counts, *_controls(world, memories, server), asked)
 
 
-def still(models: list[np.ndarray]) -> bool:
+def stands_still(models: list[np.ndarray]) -> bool:
     """No change beyond rounding for long enough, whoever took part (all are heard within six rounds)."""
     if len(models) < 20:
         return False

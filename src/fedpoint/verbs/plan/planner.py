@@ -15,7 +15,7 @@ from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.types import Model
 from fedpoint.experiment import Experiment
 from fedpoint.problems.base import Problem
-from fedpoint.results.plan import REPEATS, Choice, Excluded, Goal, Plan, Progress
+from fedpoint.results.plan import REPEATS, Choice, Excluded, Goal, Plan, PlanProgress
 from fedpoint.results.plan_table import MINIMISE, amount
 from fedpoint.theory.planning import frontier
 from fedpoint.theory.planning_cost import Prices
@@ -48,7 +48,7 @@ class FixedOptions(TypedDict, total=False):
     share: str | Sequence[str] | None
 
 
-class Options(GoalOptions, FixedOptions, total=False):
+class PlanOptions(GoalOptions, FixedOptions, total=False):
     """The other arguments of `fp.plan`."""
 
     top: int
@@ -62,8 +62,8 @@ def plan(
     local_steps: Iterable[int] | None = None,
     participation: Iterable[Participation | int | None] | None = None,
     verify: bool = False,
-    progress: Callable[[Progress], object] | None = None,
-    **options: Unpack[Options],
+    progress: Callable[[PlanProgress], object] | None = None,
+    **options: Unpack[PlanOptions],
 ) -> Plan:
     """Choose algorithm, step, local steps, participation and rounds that reach a target at the least cost.
 
@@ -77,7 +77,7 @@ def plan(
         local_steps: numbers of local steps to choose from; default 1, 4, 16, 64.
         participation: numbers of participants or schemes to choose from; default: all, a third, a tenth, one.
         verify: run the first `top` choices `repeats` times, and show their mean beside the forecast.
-        progress: called with a `Progress` after every setting.
+        progress: called with a `PlanProgress` after every setting.
         budget: at most so much of what is minimised; where nothing is within it, the plan says what it buys.
         rounds: at most so many; what takes more is left out.
         minimise: "communication" (numbers sent, both ways), "computation" (evaluations of local fields) or "time".
@@ -116,7 +116,7 @@ def _fill(
     methods: list[Method],
     grid: list[int],
     schemes: list[Participation],
-    progress: Callable[[Progress], object] | None,
+    progress: Callable[[PlanProgress], object] | None,
 ) -> None:
     """Search the settings of every method."""
     total, done = len(schemes) * sum(len(grid) if m.local else 1 for m in methods), 0
@@ -131,7 +131,7 @@ def _fill(
             done += count
             if progress is not None:
                 costs = [c.cost for c in made.choices]
-                progress(Progress(done, total, method.title, min(costs) if costs else None))
+                progress(PlanProgress(done, total, method.title, min(costs) if costs else None))
 
         found = search.method(method, grid, schemes, tick)
         made.tried += found.good
@@ -177,8 +177,8 @@ def _cut(choice: Choice, budget: float) -> Choice:
 GOAL = tuple(f.name for f in dataclasses.fields(Goal) if f.name != "target")
 
 
-def _check_known(options: Options) -> None:
-    known = (*Options.__annotations__, "methods", "local_steps", "participation", "verify", "progress")
+def _check_known(options: PlanOptions) -> None:
+    known = (*PlanOptions.__annotations__, "methods", "local_steps", "participation", "verify", "progress")
     for name in options:
         if name not in known:
             raise FedpointError(f"plan has no argument {name!r}: {nearest(name, known)}")
