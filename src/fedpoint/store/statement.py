@@ -14,7 +14,7 @@ import numpy as np
 
 from fedpoint.core.describe import fingerprint, named
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.types import Plain
+from fedpoint.core.types import Plain, Tree
 from fedpoint.engine.base import Engine
 from fedpoint.experiment.describe import describe_experiment
 
@@ -55,7 +55,7 @@ def _brief(value: Plain) -> str:
     return text if len(text) <= 32 else text[:12] + "..."
 
 
-def without_none(tree: Plain) -> Plain:
+def without_none(tree: Tree) -> Tree:
     """Without None, as the folder's TOML has none."""
     if isinstance(tree, Mapping):
         return {key: without_none(item) for key, item in tree.items() if item is not None}

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 NO_LOSS = "its field is not a gradient"
 TIMING = ("participation", "schedule")
-# What a comparison of a run with its folder passes over: the start is told by its fingerprint.
-PASSED_OVER = ("start", "not_rebuildable")
 
 Reader: TypeAlias = Callable[[Table, Problem | None], Experiment]  # of the table of a file, with its problem if known
 
@@ -82,6 +80,11 @@ def load(
     if problem is not None:
         run.session  # noqa: B018 - other data are refused here, not later
     return run
+
+
+def _compared(config: Table) -> dict[str, Tree]:
+    """What must be the same for a run to go on. The start is told by its fingerprint."""
+    return {key: item for key, item in config.items() if key not in ("start", "not_rebuildable")}
 
 
 class LoadedRun(Run):
@@ -304,8 +307,8 @@ class LoadedRun(Run):
     def _new_session(self, start: Model | None) -> Engine:
         """Not advanced, and checked to be the stored run's."""
         session = (self._make or self._same_sums)(self.experiment(start))
-        now = {key: item for key, item in statement(session).items() if key not in PASSED_OVER and item is not None}
-        check_same({key: self.config.get(key) for key in now}, without_none(now), self.stored.path)
+        now = _compared(without_none(statement(session)))
+        check_same({key: _compared(self.config).get(key) for key in now}, now, self.stored.path)
         return session
 
     def _same_sums(self, experiment: Experiment) -> Engine:
