@@ -135,7 +135,8 @@ def lines(found: Announced) -> list[str]:
         f"Runs here: {algorithm['title']} ({numbers}), {found['rounds']} rounds",
     ]
     if found["reads"] is None:
-        text.append(f"Data: generated ({found['problem']['kind']}), for a trial")
+        made = found["problem"].get("kind", found["problem"].get("class"))
+        text.append(f"Data: generated ({made}), for a trial")
     else:
         text.append(f"Reads: {found['reads']}")
     if found["rows"] is not None:

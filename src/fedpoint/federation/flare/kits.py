@@ -25,23 +25,13 @@ from fedpoint.store.disk import to_toml, write_bytes
 ADMIN = "admin@fedpoint.study"
 LOGGING = "nvflare.app_common.logging."  # which the engine adds to every job by itself
 ROLE = "lead"
+MAY = ("submit_job", "manage_job", "download_job", "view", "app_command")
+MAY_NOT = ("clone_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr")
 RULES = {
     "format_version": "1.0",
-    "permissions": {
-        ROLE: {
-            "submit_job": "any",
-            "manage_job": "any",
-            "download_job": "any",
-            "view": "any",
-            "app_command": "any",
-            "clone_job": "none",
-            "operate": "none",
-            "shell_commands": "none",
-            "byoc": "none",
-            "server-predeployed-flwr": "none",
-        },
-    },
+    "permissions": {ROLE: dict.fromkeys(MAY, "any") | dict.fromkeys(MAY_NOT, "none")},
 }
+PARTS = "nvflare.app_common"
 
 
 def needs_flare() -> None:
@@ -125,7 +115,7 @@ class Kit:
             raise FedpointError(f"{folder} is the kit of {self.party}, but this command needs that of a {party}")
         self.study = read(self.folder / "study.toml")
         if self.study.fingerprint != self.about["fingerprint"]:
-            raise FedpointError(f"{folder}: the study was changed after the kit was made: make new kits")
+            raise FedpointError(f"{folder}: the study was changed since the kit was made: make new kits")
         if self.about["fedpoint"] != __version__:
             raise FedpointError(
                 f"{folder} is of fedpoint {self.about['fedpoint']}, but this is {__version__}: install the same"
@@ -146,65 +136,42 @@ def _policy(cls: str) -> dict[str, Plain]:
     return {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": [cls, LOGGING]}
 
 
+def _component(name: str, path: str, **arguments: Plain) -> dict[str, Plain]:
+    return {"id": name, "path": path, "args": arguments}
+
+
 def _server_rules(kit: Path) -> dict[str, Plain]:
-    parts = "nvflare.app_common"
-    storage = f"{parts}.storages.filesystem_storage.FilesystemStorage"
+    storage = f"{PARTS}.storages.filesystem_storage.FilesystemStorage"
     keep: Plain = {"path": storage, "args": {"root_dir": str(kit / "engine" / "snapshots"), "uri_root": "/"}}
+    server: dict[str, Plain] = {"admin_storage": "transfer", "max_num_clients": 1000, "heart_beat_timeout": 30}
+    scheduler = f"{PARTS}.job_schedulers.job_scheduler.DefaultJobScheduler"
+    manager = "nvflare.apis.impl.job_def_manager.SimpleJobDefManager"
+    launcher = f"{PARTS}.job_launcher.server_process_launcher.ServerProcessJobLauncher"
     return _policy(HUB) | {
-        "servers": [
-            {
-                "admin_storage": "transfer",
-                "max_num_clients": 1000,
-                "heart_beat_timeout": 30,
-                "download_job_url": "",
-                "admin_timeout": 10.0,
-            }
-        ],
+        "servers": [{**server, "download_job_url": "", "admin_timeout": 10.0}],
         "snapshot_persistor": {
-            "path": f"{parts}.state_persistors.storage_state_persistor.StorageStatePersistor",
+            "path": f"{PARTS}.state_persistors.storage_state_persistor.StorageStatePersistor",
             "args": {"uri_root": "/", "storage": keep},
         },
         "components": [
-            {
-                "id": "job_scheduler",
-                "path": f"{parts}.job_schedulers.job_scheduler.DefaultJobScheduler",
-                "args": {"max_jobs": 1, "min_schedule_interval": 0.5, "max_schedule_interval": 5.0},
-            },
-            {
-                "id": "job_manager",
-                "path": "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
-                "args": {"uri_root": str(kit / "engine" / "jobs"), "job_store_id": "job_store"},
-            },
-            {"id": "job_store", "path": storage},
-            {
-                "id": "process_launcher",
-                "path": f"{parts}.job_launcher.server_process_launcher.ServerProcessJobLauncher",
-                "args": {},
-            },
+            _component("job_scheduler", scheduler, max_jobs=1, min_schedule_interval=0.5, max_schedule_interval=5.0),
+            _component("job_manager", manager, uri_root=str(kit / "engine" / "jobs"), job_store_id="job_store"),
+            _component("job_store", storage),
+            _component("process_launcher", launcher),
         ],
     }
 
 
 def _site_rules() -> dict[str, Plain]:
-    parts = "nvflare.app_common"
+    manager = f"{PARTS}.resource_managers.gpu_resource_manager.GPUResourceManager"
+    consumer = f"{PARTS}.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"
+    launcher = f"{PARTS}.job_launcher.client_process_launcher.ClientProcessJobLauncher"
     return _policy(SITE) | {
         "allow_log_streaming": False,
         "client": {"retry_timeout": 30},
         "components": [
-            {
-                "id": "resource_manager",
-                "path": f"{parts}.resource_managers.gpu_resource_manager.GPUResourceManager",
-                "args": {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300},
-            },
-            {
-                "id": "resource_consumer",
-                "path": f"{parts}.resource_consumers.gpu_resource_consumer.GPUResourceConsumer",
-                "args": {},
-            },
-            {
-                "id": "process_launcher",
-                "path": f"{parts}.job_launcher.client_process_launcher.ClientProcessJobLauncher",
-                "args": {},
-            },
+            _component("resource_manager", manager, num_of_gpus=0, mem_per_gpu_in_GiB=0, expiration_period=300),
+            _component("resource_consumer", consumer),
+            _component("process_launcher", launcher),
         ],
     }

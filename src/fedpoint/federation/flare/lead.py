@@ -44,23 +44,12 @@ def job_folder(study: Study, fresh: str, where: Path) -> Path:
     config = folder / "app" / "config"
     config.mkdir(parents=True)
     meta = {"name": study.name, "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
-    server = {
-        "format_version": 2,
-        "server": {"task_request_interval": REQUEST, "heart_beat_timeout": 30},
-        "workflows": [
-            {"id": "hub", "path": HUB, "args": {"study": study.content, "fresh": fresh, "version": __version__}}
-        ],
-        "components": [],
-        "task_data_filters": [],
-        "task_result_filters": [],
-    }
-    client = {
-        "format_version": 2,
-        "executors": [{"tasks": [TASK], "executor": {"path": SITE, "args": {}}}],
-        "components": [],
-        "task_data_filters": [],
-        "task_result_filters": [],
-    }
+    hub = {"id": "hub", "path": HUB, "args": {"study": study.content, "fresh": fresh, "version": __version__}}
+    none: dict[str, object] = {"components": [], "task_data_filters": [], "task_result_filters": []}
+    asks = {"task_request_interval": REQUEST, "heart_beat_timeout": 30}
+    server = {"format_version": 2, "server": asks, "workflows": [hub], **none}
+    site = {"tasks": [TASK], "executor": {"path": SITE, "args": {}}}
+    client = {"format_version": 2, "executors": [site], **none}
     (folder / "meta.json").write_text(json.dumps(meta))
     (config / "config_fed_server.json").write_text(json.dumps(server))
     (config / "config_fed_client.json").write_text(json.dumps(client))
