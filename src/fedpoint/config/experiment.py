@@ -139,8 +139,8 @@ class File(Sequence[Entry]):
     def notes(self) -> list[str]:
         """What was done to the data that the file names, and what is odd about its network."""
         found = [note for entry in self for note in entry.experiment.problem.notes]
-        cautions = [entry.experiment.network.caution() for entry in self if entry.experiment.network is not None]
-        return list(dict.fromkeys([*found, *filter(None, cautions)]))
+        networks = filter(None, (entry.experiment.network for entry in self))
+        return list(dict.fromkeys([*found, *filter(None, (network.caution() for network in networks))]))
 
     def with_rounds(self, rounds: int) -> File:
         """The same with so many rounds."""
@@ -398,10 +398,9 @@ class _Reader:
         """The table with its defaults, lists multiplied out: it makes the same experiments anywhere."""
         whole = checked.model_dump(exclude_none=True, exclude={*OWN, *BESIDE})
         who = [absolute(choice, self.origin.base) for choice, _ in choices]
-        asked = {} if who == [None] else {key: who[0] if len(who) == 1 else who}
-        if checked.network is not None:
-            asked["network"] = absolute(checked.network, self.origin.base)
-        return {**whole, **asked, "problem": built.table, "algorithm": tables[0] if len(tables) == 1 else tables}
+        whole |= {key: who[0] if len(who) == 1 else who, "network": absolute(checked.network, self.origin.base)}
+        whole |= {"problem": built.table, "algorithm": tables[0] if len(tables) == 1 else tables}
+        return {name: item for name, item in whole.items() if item is not None}
 
     def _named(self, experiments: list[Experiment], checked: Content, built: Built, name: str) -> list[Entry]:
         """The experiments, algorithms before participations, each by what tells it from the others."""
@@ -424,9 +423,9 @@ class _Reader:
 def _fits(key: str, timing: Timing | None, problem: Problem, network: Network | None) -> None:
     """Refuse a timing that does not fit the agents or the network."""
     given: dict[str, Tree] = {key: timing}
-    made = check_timing(given.get("participation"), given.get("schedule"), network is not None)
+    made = check_timing(given.get("participation"), given.get("schedule"), bool(network))
     made.slots(problem.agents)
-    if network is not None:
+    if made.on_network:
         made.bind(Context(problem, network=network))
 
 

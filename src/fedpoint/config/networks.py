@@ -37,6 +37,7 @@ from fedpoint.problems.base import Problem
 Chance = Annotated[float, Field(ge=0, le=1)]
 Degree = Annotated[int, Field(ge=0)]
 EdgeList = tuple[list[tuple[str, str]], list[float]]  # pairs of names, and weights
+EVEN = {"ring": Network.ring, "star": Network.star, "complete": Network.complete}
 TOLD = 5  # lines of a file that are wrong, and said
 
 
@@ -69,8 +70,7 @@ class Even(NetworkTable):
     weight: Positive = 1.0
 
     def build(self, problem: Agents) -> Network:
-        make = {"ring": Network.ring, "star": Network.star, "complete": Network.complete}[self.kind]
-        return make(problem.agents, self.weight)
+        return EVEN[self.kind](problem.agents, self.weight)
 
 
 class Grid(NetworkTable):
@@ -183,9 +183,7 @@ class File(NetworkTable):
 
 
 KINDS: dict[str, type[NetworkTable]] = {
-    "ring": Even,
-    "star": Even,
-    "complete": Even,
+    **dict.fromkeys(EVEN, Even),
     "grid": Grid,
     "random": Random,
     "clusters": Clusters,

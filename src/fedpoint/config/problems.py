@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
@@ -210,13 +211,16 @@ class Worlds(Kind):
     weights: list[Positive] | None = None
     seed: Seed = 0
 
+    make: ClassVar[Callable[..., Problem]]
+
     def build(self) -> tuple[Problem, Data]:
-        return getattr(problems, self.kind)(**self.model_dump(exclude={"kind", "total"})), None  # type: ignore[attr-defined]
+        return type(self).make(**self.model_dump(exclude={"kind", "total"})), None
 
 
 class Garnet(Worlds):
     """Temporal differences on random MDPs that are alike up to `heterogeneity`."""
 
+    make = staticmethod(problems.garnet)
     kind: Literal["garnet"]
     states: Count = 30
     actions: Count = 2
@@ -232,6 +236,7 @@ class Garnet(Worlds):
 class FrozenLake(Worlds):
     """Temporal differences on Gymnasium's FrozenLake (extra rl): lakes and success rates differ between agents."""
 
+    make = staticmethod(problems.frozen_lake)
     kind: Literal["frozen_lake"]
     agents: Annotated[int, Field(ge=1, le=100_000)] = 10
     size: Annotated[int, Field(ge=2)] = 4

@@ -75,7 +75,7 @@ def describe_experiment(e: Experiment, data: bool = True, facts: Table | None = 
         "exact": e.exact,
         "algorithm": describe_record(method),
         timing_key(e.timing): describe_record(e.timing),
-        "network": None if e.network is None else describe_network(e.network),
+        "network": describe_network(e.network) if e.network else None,
         "channel": None if type(e.channel) is Channel else describe_record(e.channel),
         "gather": None if type(e.gather) is WeightedSums else describe_record(e.gather),
         "share": None if e.share is None else list([e.share] if isinstance(e.share, str) else e.share),
