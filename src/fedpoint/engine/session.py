@@ -275,13 +275,7 @@ class Session(Engine):
         return np.stack([self.problem.losses(model) for model in each])
 
     def variation(self, models: Model, metrics: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """Sum over edges of A_ij |w_i - w_j|^2."""
-        if self.network is None:
-            return None
-        i, j = self.network.edges.T
-        leaves = jax.tree.leaves(models)
-        gaps = [((a[:, :, i] - a[:, :, j]) ** 2).sum(axis=tuple(range(3, a.ndim))) for a in leaves]
-        return np.asarray(sum(gap @ self.network.weights for gap in gaps))
+        return None if self.network is None else self.network.variations(jax.tree.leaves(models))
 
     def measure(self, data: Data) -> Measure:
         return data if callable(data) else HeldOut(self.problem, data, own=self.topology.by_node)

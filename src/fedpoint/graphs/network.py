@@ -356,6 +356,12 @@ class Network:
         gaps = flat[self.edges[:, 0]] - flat[self.edges[:, 1]]
         return float(self.weights @ (gaps**2).sum(1))
 
+    def variations(self, leaves: Iterable[np.ndarray]) -> np.ndarray:
+        """(repeats, n): the same of recorded models, whose arrays lead with (repeats, n, K)."""
+        i, j = self.edges.T
+        gaps = [((a[:, :, i] - a[:, :, j]) ** 2).sum(axis=tuple(range(3, a.ndim))) for a in leaves]
+        return np.asarray(sum(gap @ self.weights for gap in gaps))
+
     def aligned(self, names: Names) -> Network:
         """The same graph with its nodes in the order of `names`, which are the agents' names in a problem.
 

@@ -153,7 +153,9 @@ class _Examination:
             if not settled and any(c.ok for c in checks if c.name == "bound"):
                 good = f"stays within what is certain under {type(self.f.timing).__name__}"
             elif not settled and any(c.ok for c in checks if c.name == "path"):
-                if not self.f.setting.scheduled:
+                if self.f.noiseless and any(c.ok for c in checks if c.name == "rate"):  # both to rounding
+                    good = f"{self.title} does what its forecast says"
+                elif not self.f.setting.scheduled:
                     good = f"follows the forecast of {self.title} so far: {self.rounds[-1]} rounds do not show its end"
             elif not settled:
                 left_out = next((c.words for c in checks if c.ok is None), "nothing to compare")

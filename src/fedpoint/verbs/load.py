@@ -166,6 +166,10 @@ class LoadedRun(Run):
             return self.records.error
         return self.session.errors(self.history)
 
+    @cached_property
+    def variation(self) -> np.ndarray | None:
+        return None if self.network is None else self.network.variations(jax.tree.leaves(self.history))
+
     @property
     def has_loss(self) -> bool:
         """Whether there are losses to be had here."""
