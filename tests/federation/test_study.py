@@ -86,10 +86,10 @@ def test_what_does_not_go_together(more, said):
         ({"stop": 0.1}, "ends after its rounds"),
         ({"participation": [1, 2]}, "one study runs one participation"),
         ({"network": {"kind": "knn", "k": 1, "of": "gradients"}}, "takes everybody's data"),
-        ({"channel": "whisper"}, "channel = \"whisper\": unknown kind"),
+        ({"channel": "whisper"}, 'channel = "whisper": unknown kind'),
         ({"gather": "median", "algorithm": CONTROL}, "conserves a sum over all agents"),
         ({"algorithm": {"name": "os.path.Method", "step": 0.1}}, "sites run what is installed there"),
-        ({"channel": {"class": "subprocess.Popen"}}, "channel.class = \"subprocess.Popen\": is not fedpoint's"),
+        ({"channel": {"class": "subprocess.Popen"}}, 'channel.class = "subprocess.Popen": is not fedpoint\'s'),
         ({"metrics": {"drift": {"python": "os.system"}}}, "metrics.drift.python"),
     ],
 )
