@@ -131,6 +131,10 @@ class File(Sequence[Entry]):
     def __len__(self) -> int:
         return len(self.entries)
 
+    def __repr__(self) -> str:
+        said = ", ".join(f"{entry.name} ({entry.rounds} rounds)" for entry in self)
+        return f"<File {self.name}: {said}>"
+
     @property
     def comparison(self) -> bool:
         return len(self) > 1

@@ -247,7 +247,7 @@ class Forecast:
         """The same, without looking for a limit."""
         s = self.setting
         if s.scheduled:
-            return "decaying steps have no steady state: only the curve is forecast"
+            return "decaying steps and running means have no steady state: only the curve is forecast"
         if s.adaptive:
             return "adaptive optimisers rescale changes by their history: only limit and rate are forecast"
         if not self.in_step:
@@ -342,7 +342,7 @@ class Forecast:
         s, target = self.setting, self.optimum
         if target is None:
             if s.scheduled:
-                raise FedpointError("with decaying steps and an unknown solution there is nothing to measure from")
+                raise FedpointError("with rounds that change and an unknown solution there is nothing to measure from")
             target = s.read(self._settles())
         if s.scheduled and not self.by_node:
             return self._decaying(rounds, target)
@@ -357,7 +357,7 @@ class Forecast:
         s = self.setting
         if s.size > LARGEST or not (s.exact or s.oracle.known_noise):
             raise FedpointError(
-                f"the curve of decaying steps is forecast for states up to {LARGEST} numbers and problems that "
+                f"the curve of rounds that change is forecast for states up to {LARGEST} numbers and problems that "
                 f"tell the covariance of their samples; this one has {s.size}"
             )
         mean, variance = along_path(s, self.origin, self.reading, rounds)
@@ -414,7 +414,7 @@ class Forecast:
             if len(below):
                 return Rounds(int(below[0]))
             if self.setting.scheduled and rounds >= LONGEST_DECAY:
-                return Rounds(math.inf, f"not within {rounds} rounds, as far as decaying steps are followed")
+                return Rounds(math.inf, f"not within {rounds} rounds, as far as rounds that change are followed")
             rounds *= 8
         return Rounds(math.inf, f"not within {LONGEST} rounds: the rate is {self.rate:.8g} per round")
 
@@ -448,7 +448,7 @@ class Forecast:
         if a.own_kind() or not a.at_agents or a.local_steps != 1:
             return Contraction(None, None, "", "known for FedGD, FedRelax and FedSGD with one step a tick")
         if self.setting.scheduled:
-            return Contraction(None, None, "", "steps decay")
+            return Contraction(None, None, "", "later rounds move less")
         from fedpoint.theory.networks import contraction  # loads scipy
 
         return contraction(a, self.problem, network)

@@ -59,7 +59,7 @@ def _of_network(f: Forecast) -> list[str]:
 def text(f: Forecast) -> str:
     lines = [_title(f)]
     if f.setting.scheduled:
-        lines.append("  steps decay: only curve(rounds) is forecast")
+        lines.append("  no steady state: only curve(rounds) is forecast")
     elif f.diverges:
         lines.append(f"  diverges: {f.reason}")
     else:

@@ -116,7 +116,7 @@ class _Examination:
             )
         if self.f.setting.scheduled:
             checks = [*self._path(), *self._invariants()]
-            words = f"follows the forecast of {self.title}'s decaying steps"
+            words = f"follows the forecast of {self.title}, whose rounds change"
             return self._conclude(checks, words)
         if self.f.state is None and not self.f.setting.adaptive:
             raise FedpointError(f"the forecast has no limit to check against: {self.f.reason}")
