@@ -22,7 +22,7 @@ from fedpoint.federation.flare.kits import Kit, provision
 from fedpoint.federation.flare.lead import Lead
 from fedpoint.federation.flare.parties import consent, running
 from fedpoint.federation.ledger import Ledger
-from fedpoint.federation.result import Federated
+from fedpoint.federation.result import StudyResult
 from fedpoint.federation.shapes import shapes_of
 from fedpoint.federation.study import Study, parse
 
@@ -38,7 +38,7 @@ def study_of(dim: int, rounds: int) -> Study:
                   "record_every": rounds})  # fmt: skip
 
 
-def measured(study: Study, root: Path) -> Federated:
+def measured(study: Study, root: Path) -> StudyResult:
     kits = {name: Kit(path) for name, path in provision(study, root / "kits").items()}
     with contextlib.ExitStack() as stack:
         stack.enter_context(running(kits["server"]))
@@ -56,7 +56,7 @@ def timed(function: Callable[[], Any], turns: int) -> float:
     return (time.perf_counter() - begun) / turns
 
 
-def parts(made: Federated) -> dict[str, float]:
+def parts(made: StudyResult) -> dict[str, float]:
     """Median seconds of a round, and what each part takes of it; the rest is the hub's own: asking, merging, noting."""
     events, study = made.events[1:], made.study
     said, wait, site = (float(np.median([e["seconds"][key] for e in events])) for key in ("all", "wait", "site"))

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 
 import fedpoint as fp
-from fedpoint.engine.cluster.session import PROGRAMS, ClusterSession, Group
+from fedpoint.engine.cluster.session import PROGRAMS, ClusterSession, ProcessGroup
 from fedpoint.experiment import Experiment
 
 DIM = 7
 COLLECTIVE = re.compile(r"= (.*?) (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(-start)?\(")
 
 
-class Both(Group):
+class Both(ProcessGroup):
     """Every device has the same share."""
 
     def put(self, tree):

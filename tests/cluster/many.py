@@ -10,7 +10,7 @@ from kinds_of_rounds import ROUNDS, worlds
 from fedpoint.engine.cluster.session import ClusterSession
 from fedpoint.experiment import Experiment
 from fedpoint.results.run import begin, drive
-from fedpoint.verbs.processes.job import Line, Seat, _join
+from fedpoint.verbs.processes.job import Seat, SupervisorLink, _join
 
 
 class Mute:
@@ -23,7 +23,7 @@ def session(group, fast, algorithm, problem, options):
 
 
 def main(process, processes, port, out, *more):
-    line = Line(Mute())
+    line = SupervisorLink(Mute())
     group = _join(Seat(int(process), int(processes), f"127.0.0.1:{port}", "127.0.0.1", 60.0), line)
     fast, only = "fast" in more, [name for name in more if name != "fast"]
     found = {}

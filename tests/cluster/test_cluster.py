@@ -18,12 +18,12 @@ import pytest
 import fedpoint as fp
 from fedpoint.core.errors import Recovered
 from fedpoint.engine.cluster.blocks import BLOCKS, Blocks
-from fedpoint.engine.cluster.session import ClusterSession, Group
+from fedpoint.engine.cluster.session import ClusterSession, ProcessGroup
 from fedpoint.experiment import Experiment
 from fedpoint.results.run import begin, drive
 from fedpoint.store.records import Place
 from fedpoint.store.statement import versions
-from fedpoint.verbs.processes.job import Goal, Job, UnnamedFile, _agree, pack, unpack
+from fedpoint.verbs.processes.job import Job, RunGoal, UnnamedFile, _agree, pack, unpack
 from fedpoint.verbs.processes.supervisor import _free_port
 
 HERE = Path(__file__).parent
@@ -51,7 +51,7 @@ def problem():
 def here(rounds=ROUNDS):
     """The same sums in this process."""
     bound = Experiment(METHOD, problem(), L, seed=3).bind()
-    return drive(begin(ClusterSession(bound, EVERY, Group(), False)), rounds)
+    return drive(begin(ClusterSession(bound, EVERY, ProcessGroup(), False)), rounds)
 
 
 def shared_out(tmp_path, processes=2, rounds=ROUNDS, **options):
@@ -93,7 +93,7 @@ def test_rows_of_any_number_of_agents_go_through_one_file_once(model):
     given = model(X, X.sum(1) > 0, groups=groups, batch=3)
     asked = Experiment(METHOD, given, seed=3, record_every=1)
     arrays = UnnamedFile()
-    packed = pack(Job(asked, Goal(1), Place(Path()), False, ""), arrays)
+    packed = pack(Job(asked, RunGoal(1), Place(Path()), False, ""), arrays)
     assert len(packed) < 20_000  # bytes: the data are not in the stream
     others = given.label.nbytes if model is fp.problems.Logistic else 100 * 31 * 31 * 8
     assert arrays.bytes().size < 1.1 * sum(a.nbytes for a in given.common.rows) + others
@@ -340,7 +340,7 @@ class Board:
 def test_processes_of_other_versions_or_with_another_experiment_are_refused(hellos, message):
     """All of them, with the same words."""
     for process in range(len(hellos)):
-        group = Group(process, 1)
+        group = ProcessGroup(process, 1)
         group.processes, group.client = len(hellos), Board(*hellos)
         with contextlib.nullcontext() if message is None else pytest.raises(fp.FedpointError, match=message):
             _agree(group, "same")

@@ -13,7 +13,7 @@ from studies import BOWLS, CONTROL, content
 from test_equality import invariant
 
 import fedpoint as fp
-from fedpoint.federation.result import Federated
+from fedpoint.federation.result import StudyResult
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def test_hub_and_sites_at_once_at_random_moments(seed, tmp_path):
         time.sleep(float(rng.uniform(0, 0.01)))
         os.kill(process.pid, signal.SIGKILL)
         kills += process.wait() == -signal.SIGKILL
-    made = Federated(root / "hub")
+    made = StudyResult(root / "hub")
     assert kills >= 4
     assert np.array_equal(made.history, whole.history)
     assert [event["round"] for event in made.events] == list(range(120))

@@ -128,14 +128,14 @@ def test_a_site_talks_to_no_server_of_another_authority(other, tmp_path):
 
 
 def test_kits_of_another_study(live, other):
-    from fedpoint.federation.engine import Waiting
+    from fedpoint.federation.transport import NoAnswerYet
 
     for party in ("a", "admin"):  # sent to our server
         for path in (other.kits[party].folder / "startup").glob("*.json"):
             path.write_text(path.read_text().replace(str(port_of(other)), str(port_of(live))))
     object.__setattr__(other.study, "content", {**other.study.content, "server": live.study.server})
     other.kits["admin"].study = other.study
-    with pytest.raises(Waiting, match="cannot connect to server"), other.lead(wait=15.0) as lead:
+    with pytest.raises(NoAnswerYet, match="cannot connect to server"), other.lead(wait=15.0) as lead:
         lead.sites()
     with live.lead(wait=15.0) as lead:
         assert lead.sites() == SITES

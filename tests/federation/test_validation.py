@@ -10,8 +10,8 @@ from studies import BOWLS, CONTROL, content
 
 import fedpoint as fp
 from fedpoint.federation import wire
-from fedpoint.federation.engine import Waiting
 from fedpoint.federation.inprocess import Fault
+from fedpoint.federation.transport import NoAnswerYet
 
 STUDY = content(CONTROL, BOWLS, rounds=4, quorum=2, norm_cap=100.0)
 FIRST = 2  # an order before the rounds: columns, ready
@@ -118,12 +118,12 @@ def test_below_the_quorum_a_round_is_abandoned(tmp_path):
 
 def test_waiting_has_an_end_and_says_for_what(tmp_path):
     lost = [Fault("a", number, "lost") for number in range(FIRST, 99)]
-    with pytest.raises(Waiting, match=r"3 rounds in a row .* a: deadline"):
+    with pytest.raises(NoAnswerYet, match=r"3 rounds in a row .* a: deadline"):
         fp.federate({**STUDY, "quorum": 3}, folder=tmp_path, faults=lost)
     made = fp.federate({**STUDY, "quorum": 3}, folder=tmp_path)  # a is back: the study goes on, and it takes part
     assert made.round == 4
     assert made.events[3]["answered"] == ["a", "b", "c"]
-    with pytest.raises(Waiting, match="no answer to 'columns' from c in 3 attempts"):
+    with pytest.raises(NoAnswerYet, match="no answer to 'columns' from c in 3 attempts"):
         fp.federate(STUDY, folder=tmp_path / "none", faults=[Fault("c", number, "lost") for number in range(9)])
 
 
@@ -142,11 +142,11 @@ def test_a_silent_site_is_not_waited_for_again(tmp_path):
 def test_a_site_that_lost_its_memory_says_so(tmp_path):
     """Rather than going on from another memory, which would break c = sum p_k c_k for ever."""
     study = {**STUDY, "quorum": 3, "rounds": 9}
-    with pytest.raises(Waiting):
+    with pytest.raises(NoAnswerYet):
         fp.federate(study, folder=tmp_path, faults=[Fault("b", number, "lost") for number in range(FIRST + 2, 99)])
     for file in (tmp_path / "a").glob("memory-*.npz"):
         file.unlink()
-    with pytest.raises(Waiting, match="a: memory"):
+    with pytest.raises(NoAnswerYet, match="a: memory"):
         fp.federate(study, folder=tmp_path)
 
 

@@ -140,7 +140,7 @@ def test_draws_within_local_steps_are_sampled():
 
 
 def test_a_raw_key_has_no_forecast():
-    with pytest.raises(fp.FedpointError, match="draw with agent.normal"):
+    with pytest.raises(fp.FedpointError, match=r"draw with agent\.normal"):
         assert fp.forecast(Keyed(0.1, 3), QUAD).rate
 
 

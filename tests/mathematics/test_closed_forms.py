@@ -377,11 +377,11 @@ def test_local_optimisers_have_none():
 
 def dropped_weights(problem, M):
     A, b = problem.linear_fields()
-    return linear.Round(M / problem.agents, A, b)
+    return linear.AffineRound(M / problem.agents, A, b)
 
 
 def one_term_less(A, setting, normalise=False, pull=0.0):
-    fewer = linear.Local(setting.step, [(c, np.maximum(n - 1, 1)) for c, n in setting.draws])
+    fewer = linear.LocalWork(setting.step, [(c, np.maximum(n - 1, 1)) for c, n in setting.draws])
     return DESCENT(A, fewer, normalise, pull)
 
 

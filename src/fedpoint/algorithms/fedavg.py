@@ -117,7 +117,7 @@ class FedAvg(Algorithm):
 # What theory says, in closed form: on problems whose fields are affine, for constant steps and plain local descent.
 
 
-def expected_round(algorithm: FedAvg, problem: Problem, normalise: bool) -> linear.Round | None:
+def expected_round(algorithm: FedAvg, problem: Problem, normalise: bool) -> linear.AffineRound | None:
     """The expected round of local descent and averaging; None for other fields, schedules and local optimisers."""
     setting = linear.local(algorithm, problem)
     if setting is None or algorithm.optimiser is not None or (fields := problem.linear_fields()) is None:

@@ -101,7 +101,7 @@ class FedProx(Algorithm):
 # What theory says, in closed form: on problems whose fields are affine, for constant steps.
 
 
-def expected_round(algorithm: FedProx, problem: Problem) -> linear.Round | None:
+def expected_round(algorithm: FedProx, problem: Problem) -> linear.AffineRound | None:
     """Agents end at w - M_k g_k(w): M_k = (H_k + pull I)^-1 exactly, else a sum over the local steps."""
     fields = problem.linear_fields()
     if fields is None:

@@ -198,7 +198,7 @@ def expected_round(
     participation: Who,
     weights: str | Number,
     coefficients: np.ndarray | None = None,
-) -> linear.Round | None:
+) -> linear.AffineRound | None:
     """None also where the length tau_eff of a round depends on who answers: its mean is then not that of everyone."""
     setting = linear.local(algorithm, problem)
     if setting is None or setting.counts is None or (fields := problem.linear_fields()) is None:
@@ -217,7 +217,7 @@ def expected_round(
     return linear.averaged(problem, scale[:, None, None] * M)
 
 
-def _round(algorithm: GeneralRule, problem: Problem, participation: Who) -> linear.Round | None:
+def _round(algorithm: GeneralRule, problem: Problem, participation: Who) -> linear.AffineRound | None:
     return expected_round(algorithm, problem, participation, algorithm.weights, algorithm.coefficients)
 
 

@@ -131,5 +131,5 @@ def rate(algorithm: Scaffold, problem: Problem, participation: Who = None) -> fl
         return None
     if (fields := problem.linear_fields()) is None:
         return None
-    one = linear.Local(setting.step * algorithm.server_step, setting.draws)
+    one = linear.LocalWork(setting.step * algorithm.server_step, setting.draws)
     return linear.averaged(problem, linear.descent(fields[0], one)).rate()

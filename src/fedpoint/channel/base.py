@@ -66,7 +66,7 @@ class Channel(Record):
         """E of what arrives, for forecasts."""
         return message
 
-    def plain(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether nothing happens to a message at all."""
         return type(self) is Channel
 

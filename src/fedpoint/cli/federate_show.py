@@ -10,9 +10,9 @@ import click
 
 from fedpoint.cli.progress import watch
 from fedpoint.engine.base import Callback, Progress
-from fedpoint.federation.engine import Event
-from fedpoint.federation.result import Federated
+from fedpoint.federation.result import StudyResult
 from fedpoint.federation.study import Study
+from fedpoint.federation.transport import Event
 
 
 class Show:
@@ -63,7 +63,7 @@ class Summary(TypedDict):
     bytes: dict[str, int]
 
 
-def summary(made: Federated) -> Summary:
+def summary(made: StudyResult) -> Summary:
     return Summary(
         study=made.study.name,
         folder=str(made.folder),
@@ -76,7 +76,7 @@ def summary(made: Federated) -> Summary:
     )
 
 
-def show_result(made: Federated, as_json: bool) -> None:
+def show_result(made: StudyResult, as_json: bool) -> None:
     found = summary(made)
     if as_json:
         click.echo(json.dumps(found))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedpoint.core.types import Plain
-    from fedpoint.lab import Findings, Lab, Outcome, Setting, Study
+    from fedpoint.lab import Findings, Lab, LabOutcome, LabSetting, LabStudy
 
 
 @click.command()
@@ -61,7 +61,7 @@ def lab(
         _show(chosen, outcomes, path, seconds)
 
 
-def _study(study: Study, folder: Path, ending: str, as_json: bool) -> None:
+def _study(study: LabStudy, folder: Path, ending: str, as_json: bool) -> None:
     """A lab that reports in its own way."""
     from rich.console import Console
 
@@ -82,7 +82,7 @@ def _study(study: Study, folder: Path, ending: str, as_json: bool) -> None:
         click.echo(f"Picture: {path}   ({seconds:.1f} s)")
 
 
-def _show_findings(study: Study, findings: Findings) -> None:
+def _show_findings(study: LabStudy, findings: Findings) -> None:
     from rich import box
     from rich.table import Table
 
@@ -122,7 +122,7 @@ def _folder(out: str) -> Path:
 
 
 @contextlib.contextmanager
-def _progress(lab: Lab) -> Iterator[Callable[[Setting, int], None]]:
+def _progress(lab: Lab) -> Iterator[Callable[[LabSetting, int], None]]:
     """A bar on a terminal, a line per setting elsewhere; on stderr, so that stdout stays for results."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -131,7 +131,7 @@ def _progress(lab: Lab) -> Iterator[Callable[[Setting, int], None]]:
     reached = dict.fromkeys(settings, 0)
     if not console.is_terminal:
 
-        def say(setting: Setting, round: int) -> None:
+        def say(setting: LabSetting, round: int) -> None:
             reached[setting] = round
             if round == setting.rounds:
                 done = sum(r == s.rounds for s, r in reached.items())
@@ -144,14 +144,14 @@ def _progress(lab: Lab) -> Iterator[Callable[[Setting, int], None]]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=sum(s.rounds for s in settings))
 
-        def show(setting: Setting, round: int) -> None:
+        def show(setting: LabSetting, round: int) -> None:
             reached[setting] = round
             bar.update(task, completed=sum(reached.values()), description=f"{setting!s:{width}}")
 
         yield show
 
 
-def _summary(lab: Lab, outcomes: dict[Setting, Outcome], path: Path, seconds: float) -> dict[str, Plain]:
+def _summary(lab: Lab, outcomes: dict[LabSetting, LabOutcome], path: Path, seconds: float) -> dict[str, Plain]:
     from fedpoint.lab.runner import sentence
 
     panels: list[Plain] = [
@@ -165,7 +165,7 @@ def _summary(lab: Lab, outcomes: dict[Setting, Outcome], path: Path, seconds: fl
     return {"lab": lab.name, "picture": str(path), "seconds": round(seconds, 2), "panels": panels}
 
 
-def _show(lab: Lab, outcomes: dict[Setting, Outcome], path: Path, seconds: float) -> None:
+def _show(lab: Lab, outcomes: dict[LabSetting, LabOutcome], path: Path, seconds: float) -> None:
     console = _console()
     console.print(f"\n[bold]{lab.title}[/bold]\n{lab.about}\n")
     _table(console, lab, outcomes)
@@ -178,7 +178,7 @@ def _show(lab: Lab, outcomes: dict[Setting, Outcome], path: Path, seconds: float
     click.echo(f"Picture: {path}   ({seconds:.1f} s)")
 
 
-def _table(console: Console, lab: Lab, outcomes: dict[Setting, Outcome]) -> None:
+def _table(console: Console, lab: Lab, outcomes: dict[LabSetting, LabOutcome]) -> None:
     from rich import box
     from rich.table import Table
 
@@ -201,7 +201,7 @@ def _table(console: Console, lab: Lab, outcomes: dict[Setting, Outcome]) -> None
     console.print(table)
 
 
-def _measured(outcome: Outcome) -> str:
+def _measured(outcome: LabOutcome) -> str:
     """2.57e-05 ± 0.03: the error in units of the last place's power."""
     digits, exponent = f"{outcome.steady:.2e}".split("e")
     if outcome.uncertainty is None:
@@ -209,7 +209,7 @@ def _measured(outcome: Outcome) -> str:
     return f"({digits} ± {outcome.uncertainty / 10 ** int(exponent):.2f})e{exponent}"
 
 
-def _sentences(console: Console, lab: Lab, outcomes: dict[Setting, Outcome]) -> None:
+def _sentences(console: Console, lab: Lab, outcomes: dict[LabSetting, LabOutcome]) -> None:
     from rich.table import Table
 
     from fedpoint.lab.runner import sentence

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from fedpoint.config import File
-from fedpoint.config.runner import Outcome
+from fedpoint.config.runner import RunOutcome
 from fedpoint.core.errors import Diverged
 from fedpoint.core.numbers import finite
 from fedpoint.core.types import Plain
@@ -19,7 +19,7 @@ from fedpoint.results.run import Run
 from fedpoint.show.markup import size
 
 
-def picture(outcomes: list[Outcome], path: Path | None, folder: Path) -> Path | None:
+def picture(outcomes: list[RunOutcome], path: Path | None, folder: Path) -> Path | None:
     """Draw the curves of what did not diverge: the error where it is known, else the loss; None without either."""
     from fedpoint.show.plots import curves
 
@@ -34,7 +34,7 @@ def picture(outcomes: list[Outcome], path: Path | None, folder: Path) -> Path | 
     return path
 
 
-def report(experiment: File, outcomes: list[Outcome], folder: Path, figure: Path | None, as_json: bool) -> None:
+def report(experiment: File, outcomes: list[RunOutcome], folder: Path, figure: Path | None, as_json: bool) -> None:
     """Print what came out. Where a run diverged its message is the end, as an error."""
     if as_json:
         document = {
@@ -67,7 +67,7 @@ def _final(run: Run) -> dict[str, np.ndarray | None]:
     return final | {name: values[:, -1] for name, values in run.evaluation.items()}
 
 
-def _plain(outcome: Outcome) -> dict[str, Plain]:
+def _plain(outcome: RunOutcome) -> dict[str, Plain]:
     run, row = outcome.run, {"method": outcome.label, "folder": str(outcome.folder)}
     if run is None:
         assert outcome.diverged is not None
@@ -83,7 +83,7 @@ def _plain(outcome: Outcome) -> dict[str, Plain]:
     }
 
 
-def _table(outcomes: list[Outcome]) -> None:
+def _table(outcomes: list[RunOutcome]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table

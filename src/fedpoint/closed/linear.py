@@ -22,7 +22,7 @@ from fedpoint.problems.quadratic import solve_or_none
 from fedpoint.timing.participation import Who, as_participation
 
 
-class Round(NamedTuple):
+class AffineRound(NamedTuple):
     """The expected round w+ = w - sum_k push_k (A_k w - b_k); push_k = (weight of agent k) M_k."""
 
     push: np.ndarray  # (K, d, d)
@@ -52,7 +52,7 @@ def fields_of(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     return fields
 
 
-class Local(NamedTuple):
+class LocalWork(NamedTuple):
     """Constant steps (K,), and how many: pairs of a probability and counts (K,), one pair unless some straggle."""
 
     step: np.ndarray
@@ -72,14 +72,14 @@ def constant_step(algorithm: Algorithm) -> np.ndarray | None:
     return np.asarray(step.values if isinstance(step, PerAgent) else step, dtype=float)
 
 
-def local(algorithm: Algorithm, problem: Problem) -> Local | None:
+def local(algorithm: Algorithm, problem: Problem) -> LocalWork | None:
     """The local steps of an algorithm; None for a schedule of steps, whose rounds differ."""
     bound = bind_algorithm(algorithm, problem)
     if bound.scheduled():
         return None
     step = constant_step(bound)  # none where a proximal problem is solved exactly
     each = np.broadcast_to(np.nan if step is None else step, (problem.agents,))
-    return Local(each, chances_of_steps(bound.local_steps, problem.agents))
+    return LocalWork(each, chances_of_steps(bound.local_steps, problem.agents))
 
 
 def geometric(B: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -101,7 +101,7 @@ def geometric(B: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return power, total
 
 
-def descent(A: np.ndarray, setting: Local, normalise: bool = False, pull: float = 0.0) -> np.ndarray:
+def descent(A: np.ndarray, setting: LocalWork, normalise: bool = False, pull: float = 0.0) -> np.ndarray:
     """(K, d, d): M_k = s_k sum_{e < E_k} (I - s_k (A_k + pull I))^e, its mean where E_k is drawn.
 
     E_k gradient steps from w, with a proximal term (pull/2)|y - w|^2, end at w - M_k g_k(w). Normalised, s_k is the
@@ -115,16 +115,16 @@ def descent(A: np.ndarray, setting: Local, normalise: bool = False, pull: float 
     return found
 
 
-def averaged(problem: Problem, M: np.ndarray) -> Round:
+def averaged(problem: Problem, M: np.ndarray) -> AffineRound:
     """The round that merges changes -M_k g_k(w) with the weights p_k."""
     A, b = fields_of(problem)
-    return Round(problem.weights[:, None, None] * M, A, b)
+    return AffineRound(problem.weights[:, None, None] * M, A, b)
 
 
-def first_order(problem: Problem, setting: Local, normalise: bool = False) -> np.ndarray | None:
+def first_order(problem: Problem, setting: LocalWork, normalise: bool = False) -> np.ndarray | None:
     r"""The fixed point of local descent to first order in the step.
 
-    Local steps weigh agents by q_k, proportional to p_k s_k E_k. With w_0 the solution for these weights and
+    LocalWork steps weigh agents by q_k, proportional to p_k s_k E_k. With w_0 the solution for these weights and
     a_k = s_k (E_k - 1)/2 it is w_0 + [sum q_k A_k]^-1 sum q_k a_k A_k g_k(w_0). For a common s and E, w_0 = w* and the
     second term is lecture 001's first-order bias.
     """

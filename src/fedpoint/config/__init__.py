@@ -1,6 +1,17 @@
 """Experiments as TOML files: read, checked as a whole, built, written."""
 
-from fedpoint.config.experiment import Entry, File, Origin, experiment_of, parse, read, schema, write
-from fedpoint.config.mistakes import Mistake, Mistakes
+from fedpoint.config.experiment import Entry, File, FileOrigin, experiment_of, parse, read, schema, write
+from fedpoint.config.mistakes import FileMistake, Mistakes
 
-__all__ = ["Entry", "File", "Mistake", "Mistakes", "Origin", "experiment_of", "parse", "read", "schema", "write"]
+__all__ = [
+    "Entry",
+    "File",
+    "FileMistake",
+    "FileOrigin",
+    "Mistakes",
+    "experiment_of",
+    "parse",
+    "read",
+    "schema",
+    "write",
+]

@@ -38,7 +38,7 @@ from fedpoint.channel import Channel, Gather, HalfPrecision, Median, WeightedSum
 from fedpoint.config import methods, networks, schedules, schemes
 from fedpoint.config.kinds import Seed, Table
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.mistakes import Mistake, Mistakes, validated
+from fedpoint.config.mistakes import FileMistake, Mistakes, validated
 from fedpoint.config.problems import KINDS, Built, read_problem
 from fedpoint.config.records import Family, snake
 from fedpoint.config.text import absolute, read_text
@@ -93,7 +93,7 @@ class Content(Table):
     name: str | None = None
 
 
-Reader = Callable[[Plain, Where, Path | None], tuple[Tree, list[Mistake]]]
+Reader = Callable[[Plain, Where, Path | None], tuple[Tree, list[FileMistake]]]
 Choices = list[tuple[Plain, Timing | None]]  # what a file says of who works when, and what that means
 
 
@@ -169,7 +169,7 @@ def read(path: str | Path, *, allow: Allow = (), problem: Problem | None = None,
     path = Path(path)
     content, text = read_toml(path)
     given = {key: value for key, value in overrides.items() if value is not None}
-    return parse({**content, **given}, path.stem, text, Origin(path.parent, allow, problem), str(path))
+    return parse({**content, **given}, path.stem, text, FileOrigin(path.parent, allow, problem), str(path))
 
 
 def read_toml(path: Path) -> tuple[Raw, str]:
@@ -187,7 +187,7 @@ def syntax(message: str) -> str:
     return f"{found.group(2)}: not TOML: {found.group(1)}" if found else f"not TOML: {message}"
 
 
-class Origin(NamedTuple):
+class FileOrigin(NamedTuple):
     """Where a content comes from: the folder that paths begin at, modules that may be imported, a problem it is for."""
 
     base: Path | None = None
@@ -195,17 +195,17 @@ class Origin(NamedTuple):
     problem: Problem | None = None
 
 
-HERE = Origin()
+HERE = FileOrigin()
 
 
 def parse(
-    content: Mapping[str, Tree], name: str, text: str = "", origin: Origin = HERE, source: str | None = None
+    content: Mapping[str, Tree], name: str, text: str = "", origin: FileOrigin = HERE, source: str | None = None
 ) -> File:
     """The experiments of the content of a file; all its mistakes in one error."""
     if isinstance(content.get("experiment"), dict):  # the folder of a run holds the file that it comes from
         return parse(content["experiment"], name, "", origin, source)
     built: dict[str, Built] = {}
-    mistakes: dict[str, Mistake] = {}  # each once, though several experiments may share it
+    mistakes: dict[str, FileMistake] = {}  # each once, though several experiments may share it
     entries: list[Entry] = []
     wholes: list[Raw] = []
     for where, own, one in _experiments(content, origin.allow):
@@ -222,7 +222,7 @@ def parse(
 
 def experiment_of(content: Mapping[str, Tree], problem: Problem | None = None) -> Experiment:
     """The one experiment of a table. With `problem`, it is for this one: what the table says of it is passed over."""
-    return parse(content, "experiment", origin=Origin(problem=problem))[0].experiment
+    return parse(content, "experiment", origin=FileOrigin(problem=problem))[0].experiment
 
 
 def _experiments(content: Mapping[str, Tree], allow: Allow) -> Iterator[tuple[Where, Mapping[str, Tree], Raw]]:
@@ -248,7 +248,7 @@ def _merged(common: Mapping[str, Tree], own: Mapping[str, Tree], allow: Allow) -
     return found
 
 
-def _moved(mistake: Mistake, where: Where, own: Mapping[str, Tree]) -> Mistake:
+def _moved(mistake: FileMistake, where: Where, own: Mapping[str, Tree]) -> FileMistake:
     """A mistake at the place where the file says it: in the experiment's own table, or for all."""
     first, *rest = mistake.path or ("",)
     inside = own.get(str(first))
@@ -259,13 +259,13 @@ def _moved(mistake: Mistake, where: Where, own: Mapping[str, Tree]) -> Mistake:
 class _Reader:
     """Reads the table of an experiment, or of several to compare. Every mistake is noted, and what can be read is."""
 
-    def __init__(self, content: Mapping[str, Tree], origin: Origin, built: dict[str, Built]):
+    def __init__(self, content: Mapping[str, Tree], origin: FileOrigin, built: dict[str, Built]):
         self.content, self.origin, self.built = content, origin, built
-        self.mistakes: list[Mistake] = []
+        self.mistakes: list[FileMistake] = []
         self.whole: Raw = {}
 
     def note(self, path: Where, message: str | FedpointError, *value: Plain) -> None:
-        self.mistakes.append(Mistake(path, str(message), *value))
+        self.mistakes.append(FileMistake(path, str(message), *value))
 
     def entries(self, name: str) -> list[Entry]:
         """The experiments of the table."""
@@ -331,7 +331,7 @@ class _Reader:
                 return rebuild_part(key, text, self.origin.allow)
             made, wrong = read_own(text, (key,), self.origin.base)
         except FedpointError as error:
-            made, wrong = None, [Mistake((key,), str(error), text)]
+            made, wrong = None, [FileMistake((key,), str(error), text)]
         self.mistakes += wrong
         return made
 
@@ -379,7 +379,7 @@ class _Reader:
         parts: Mapping[str, Tree],
     ) -> list[Experiment]:
         """The experiments; what is right by itself and wrong together is noted, each once."""
-        wrong: dict[tuple[Where, str], Mistake] = {}
+        wrong: dict[tuple[Where, str], FileMistake] = {}
         found = []
         good = []
         for choice, timing in choices:
@@ -387,14 +387,14 @@ class _Reader:
                 _fits(key, timing, parts["problem"], parts["network"])
                 good.append(timing)
             except FedpointError as error:
-                wrong[(key,), str(error)] = Mistake((key,), str(error), choice)
+                wrong[(key,), str(error)] = FileMistake((key,), str(error), choice)
         for (where, table), timing in itertools.product(tables, good):
             try:
                 e = Experiment(methods.build(table, self.origin.allow), **{**parts, key: timing})
                 e.bind().oracle  # noqa: B018 - per-agent numbers and samples that do not fit the data
                 found.append(e)
             except FedpointError as error:
-                wrong[where, str(error)] = Mistake(where, str(error))
+                wrong[where, str(error)] = FileMistake(where, str(error))
         self.mistakes += wrong.values()
         return found
 
@@ -469,7 +469,7 @@ def schema() -> Raw:
         "algorithm": [methods.table(make) for make in makers().values()],
         "participation": list(schemes.TABLES.values()),
         "schedule": [schedules.FAMILY.table(cls) for cls in schedules.CLASSES],
-        "network": [*dict.fromkeys(networks.KINDS.values()), networks.Edges, networks.File],
+        "network": [*dict.fromkeys(networks.KINDS.values()), networks.Edges, networks.NetworkFile],
         "channel": [CHANNELS.table(cls) for cls in CHANNELS.classes.values()],
         "gather": [GATHERS.table(cls) for cls in GATHERS.classes.values()],
     }

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, JsonValue, WithJsonSchema
 from fedpoint.algorithms import Averaged
 from fedpoint.algorithms.catalogue import class_of, find_maker, makers, parameters
 from fedpoint.config.lines import Path
-from fedpoint.config.mistakes import Mistake, must, validated
+from fedpoint.config.mistakes import FileMistake, must, validated
 from fedpoint.config.records import RecordTable, table_of
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.describe import Allow, find_class
@@ -32,14 +32,14 @@ MOST = 200  # runs of one comparison
 WRAPPERS: dict[str, Callable[..., Algorithm]] = {"averaged": Averaged}
 
 
-def variants(given: Plain, path: Path, allow: Allow = ()) -> tuple[list[dict[str, Plain]], list[Mistake]]:
+def variants(given: Plain, path: Path, allow: Allow = ()) -> tuple[list[dict[str, Plain]], list[FileMistake]]:
     """The tables that one table with lists of values stands for, or its mistakes."""
     if not isinstance(given, Mapping) or "name" not in given:
-        return [], [Mistake(path, f'must be a table with a name, for instance name = "fedavg"; {_known()}', given)]
+        return [], [FileMistake(path, f'must be a table with a name, for instance name = "fedavg"; {_known()}', given)]
     try:
         name, make = _maker(given["name"], allow)
     except FedpointError as error:
-        return [], [Mistake((*path, "name"), str(error), given["name"])]
+        return [], [FileMistake((*path, "name"), str(error), given["name"])]
     keys = {key: text for key, text in given.items() if key != "name"}
     mistakes = [m for key, text in keys.items() for m in _check_key(make, key, text, path)]
     if mistakes:
@@ -47,10 +47,10 @@ def variants(given: Plain, path: Path, allow: Allow = ()) -> tuple[list[dict[str
     choices = [text if isinstance(text, list) else [text] for text in keys.values()]
     count = math.prod(map(len, choices))
     if count > MOST:
-        return [], [Mistake(path, f"its lists make {count} runs; compare at most {MOST}")]
+        return [], [FileMistake(path, f"its lists make {count} runs; compare at most {MOST}")]
     tables = [{"name": name, **dict(zip(keys, chosen, strict=True))} for chosen in itertools.product(*choices)]
     failed = dict.fromkeys(message for one in tables if (message := _fails(one, allow)))
-    return tables, [Mistake(path, message) for message in failed]
+    return tables, [FileMistake(path, message) for message in failed]
 
 
 def merged(common: Mapping[str, Plain], own: Mapping[str, Plain], allow: Allow = ()) -> dict[str, Plain]:
@@ -75,14 +75,14 @@ def _maker(name: Plain, allow: Allow) -> tuple[str, Callable[..., Algorithm]]:
     return find_maker(name)  # type: ignore[arg-type] # what is no word is refused there
 
 
-def _check_key(make: Callable[..., Algorithm], key: str, text: Plain, path: Path) -> list[Mistake]:
+def _check_key(make: Callable[..., Algorithm], key: str, text: Plain, path: Path) -> list[FileMistake]:
     """The mistakes of one key, each of the values it lists looked at by itself."""
     if text == []:
-        return [Mistake((*path, key), "an empty list; give a value, or several to compare", text)]
+        return [FileMistake((*path, key), "an empty list; give a value, or several to compare", text)]
     known = key in table(make).model_fields
     choices = text if isinstance(text, list) and known else [text]
     found = [m for one in choices for m in validated(table(make), {key: one}, path)[1]]
-    return [Mistake((*path, key), m.message, m.value) for m in found if m.path[: len(path) + 1] == (*path, key)]
+    return [FileMistake((*path, key), m.message, m.value) for m in found if m.path[: len(path) + 1] == (*path, key)]
 
 
 @cache

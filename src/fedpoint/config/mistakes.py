@@ -32,7 +32,7 @@ Model = TypeVar("Model", bound=Table)
 
 
 @dataclass(frozen=True)
-class Mistake:
+class FileMistake:
     """One mistake: the key's path, the value that stands there, and what is wrong."""
 
     path: Path
@@ -49,7 +49,7 @@ class Mistake:
 class Mistakes(FedpointError):
     """A file with mistakes; `mistakes` lists them in the order of the file."""
 
-    def __init__(self, name: str, mistakes: list[Mistake], text: str = ""):
+    def __init__(self, name: str, mistakes: list[FileMistake], text: str = ""):
         lines = key_lines(text)
         self.mistakes = sorted(mistakes, key=lambda m: line_of(lines, m.path) or 0)
         shown = [m.text(lines) for m in self.mistakes]
@@ -59,7 +59,7 @@ class Mistakes(FedpointError):
 
 def validated(
     model: type[Model], table: Plain, where: Path = (), **context: object
-) -> tuple[Model | None, list[Mistake]]:
+) -> tuple[Model | None, list[FileMistake]]:
     """A table of a file as its model has it, or what is wrong with it."""
     try:
         return model.model_validate(table, context=context), []
@@ -67,23 +67,25 @@ def validated(
         return None, [_mistake(e, where, model) for e in error.errors(include_url=False)]
 
 
-def _mistake(error: ErrorDetails, where: Path, model: type[Table]) -> Mistake:
+def _mistake(error: ErrorDetails, where: Path, model: type[Table]) -> FileMistake:
     """One of pydantic's errors in our words, at the key of the file."""
     loc = tuple(part for part in error["loc"] if isinstance(part, int) or part not in ("int", "str", "float"))
     path, value = (*where, *loc), error["input"]
     match error["type"]:
         case "extra_forbidden":
-            return Mistake(path, f"unknown key; {nearest(str(loc[-1]), _inner(model, loc[:-1]).model_fields)}", value)
+            return FileMistake(
+                path, f"unknown key; {nearest(str(loc[-1]), _inner(model, loc[:-1]).model_fields)}", value
+            )
         case "missing" if owner := _inner(model, loc[:-1]).owner:
-            return Mistake(path[:-1], f"{owner} needs {loc[-1]}")
+            return FileMistake(path[:-1], f"{owner} needs {loc[-1]}")
         case "missing":
             hint = _inner(model, loc[:-1]).model_fields[str(loc[-1])].description
-            return Mistake(path, "is missing" + (f"; {hint}" if hint else ""))
+            return FileMistake(path, "is missing" + (f"; {hint}" if hint else ""))
         case "too_short" | "too_long" if loc[:1] == ("edges",):
-            return Mistake(path, "an edge is a pair of nodes", value)
+            return FileMistake(path, "an edge is a pair of nodes", value)
         case "value_error" if not loc:
-            return Mistake(path, must(error["msg"]))
-    return Mistake(path, must(error["msg"]), value)
+            return FileMistake(path, must(error["msg"]))
+    return FileMistake(path, must(error["msg"]), value)
 
 
 def _inner(model: type[Table], path: Path) -> type[Table]:

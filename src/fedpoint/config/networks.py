@@ -26,7 +26,7 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from fedpoint.config.kinds import Count, Positive, Seed, Table
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.mistakes import Mistake, validated
+from fedpoint.config.mistakes import FileMistake, validated
 from fedpoint.config.records import only
 from fedpoint.config.text import read_text
 from fedpoint.core.errors import FedpointError, nearest
@@ -58,7 +58,7 @@ class NetworkTable(Table, ABC):
     def build(self, problem: Agents) -> Network:
         """With the agents of a problem as its nodes."""
 
-    def own_mistakes(self, where: Where) -> list[Mistake]:
+    def own_mistakes(self, where: Where) -> list[FileMistake]:
         """What is wrong whatever the agents are."""
         return []
 
@@ -154,18 +154,18 @@ class Edges(NetworkTable):
     edges: list[Annotated[list[int | str], Field(min_length=2, max_length=2)]]
     weights: list[float] | None = None
 
-    def own_mistakes(self, where: Where) -> list[Mistake]:
+    def own_mistakes(self, where: Where) -> list[FileMistake]:
         try:
             Network.from_edges(self.edges, self.weights)
         except FedpointError as error:
-            return [Mistake(where, _bare(error))]
+            return [FileMistake(where, _bare(error))]
         return []
 
     def build(self, problem: Agents) -> Network:
         return Network.from_edges(self.edges, self.weights, names=problem.names)
 
 
-class File(NetworkTable):
+class NetworkFile(NetworkTable):
     file: Annotated[str, Field(min_length=1)]
     _wrong: list[str] = []
     _found: EdgeList = ([], [])
@@ -175,8 +175,8 @@ class File(NetworkTable):
         *self._found, self._wrong = read_edges(self.file, (info.context or {}).get("base"))  # type: ignore[assignment]
         return self
 
-    def own_mistakes(self, where: Where) -> list[Mistake]:
-        return [Mistake((*where, "file"), said, self.file) for said in self._wrong]
+    def own_mistakes(self, where: Where) -> list[FileMistake]:
+        return [FileMistake((*where, "file"), said, self.file) for said in self._wrong]
 
     def build(self, problem: Agents) -> Network:
         return Network.from_edges(*self._found, names=problem.names)
@@ -191,7 +191,7 @@ KINDS: dict[str, type[NetworkTable]] = {
 }
 
 
-def mistakes(text: Plain, where: Where, base: Path | None) -> list[Mistake]:
+def mistakes(text: Plain, where: Where, base: Path | None) -> list[FileMistake]:
     """What is wrong with a network by itself."""
     return [] if text is None else _table(text, where, base)[1]
 
@@ -201,7 +201,7 @@ def network_of(text: Plain, base: Path | None, problem: Agents) -> Network | Non
     return None if text is None else only(read(text, ("network",), base, problem))
 
 
-def read(text: Plain, where: Where, base: Path | None, problem: Agents) -> tuple[Network | None, list[Mistake]]:
+def read(text: Plain, where: Where, base: Path | None, problem: Agents) -> tuple[Network | None, list[FileMistake]]:
     """The network of these agents, or what is wrong with it."""
     table, wrong = _table(text, where, base)
     if table is None or wrong:
@@ -209,16 +209,16 @@ def read(text: Plain, where: Where, base: Path | None, problem: Agents) -> tuple
     try:
         return table.build(problem).aligned(problem.names), []
     except FedpointError as error:
-        return None, [Mistake(where, _bare(error))]
+        return None, [FileMistake(where, _bare(error))]
 
 
-def _table(text: Plain, where: Where, base: Path | None) -> tuple[NetworkTable | None, list[Mistake]]:
+def _table(text: Plain, where: Where, base: Path | None) -> tuple[NetworkTable | None, list[FileMistake]]:
     try:
         model = _class_of(text)
     except FedpointError as error:
         if isinstance(text, Mapping) and "kind" in text:
-            return None, [Mistake((*where, "kind"), str(error), text["kind"])]
-        return None, [Mistake(where, str(error), text)]
+            return None, [FileMistake((*where, "kind"), str(error), text["kind"])]
+        return None, [FileMistake(where, str(error), text)]
     table, wrong = validated(model, {"kind": text} if isinstance(text, str) else text, where, base=base)
     return table, wrong if table is None else table.own_mistakes(where)
 
@@ -231,7 +231,7 @@ def _class_of(text: Plain) -> type[NetworkTable]:
     if len(ways) != 1:
         raise FedpointError(f"say one of kind, edges and file; kinds are {', '.join(KINDS)}")
     if ways != ["kind"]:
-        return Edges if ways == ["edges"] else File
+        return Edges if ways == ["edges"] else NetworkFile
     found = KINDS.get(table["kind"]) if isinstance(table["kind"], str) else None
     if found is None:
         raise FedpointError(f"unknown kind; {nearest(str(table['kind']), KINDS)}")

@@ -26,7 +26,7 @@ from fedpoint.algorithms.catalogue import find_maker
 from fedpoint.config import methods, schemes
 from fedpoint.config.experiment import Content, read_toml
 from fedpoint.config.kinds import Seed, Table
-from fedpoint.config.mistakes import Mistake, Mistakes, validated
+from fedpoint.config.mistakes import FileMistake, Mistakes, validated
 from fedpoint.config.problems import read_problem
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError, nearest
@@ -113,7 +113,7 @@ def read_plan(path: str | Path, **instead: Unpack[Overrides]) -> Planned:
 def _parse(content: Mapping[str, Plain], path: Path, text: str) -> Planned:
     known = {*Content.model_fields, *PlanContent.model_fields}
     wrong = [
-        Mistake((key,), f"unknown key; {nearest(key, known)}", value)
+        FileMistake((key,), f"unknown key; {nearest(key, known)}", value)
         for key, value in content.items()
         if key not in known
     ]
@@ -141,13 +141,13 @@ def _parse(content: Mapping[str, Plain], path: Path, text: str) -> Planned:
     return Planned(path.stem, built.problem, {**arguments, "seed": checked.seed, "exact": checked.exact})
 
 
-def _methods(given: Plain) -> tuple[list[str | Algorithm] | None, list[Mistake]]:
+def _methods(given: Plain) -> tuple[list[str | Algorithm] | None, list[FileMistake]]:
     if not isinstance(given, list):
         return None, []
     found: list[str | Algorithm] = []
     wrong = []
     if not given:
-        wrong.append(Mistake(("plan", "methods"), "the list is empty: name at least one", given))
+        wrong.append(FileMistake(("plan", "methods"), "the list is empty: name at least one", given))
     for i, one in enumerate(given):
         try:
             if isinstance(one, Mapping):
@@ -156,14 +156,16 @@ def _methods(given: Plain) -> tuple[list[str | Algorithm] | None, list[Mistake]]
                 found.append(find_maker(cast(str, one))[0])  # which refuses what is no name
         except (FedpointError, KeyError) as error:
             what = 'must have a name, for instance {name = "fedprox"}' if isinstance(error, KeyError) else str(error)
-            wrong.append(Mistake(("plan", "methods", i), what, one))
+            wrong.append(FileMistake(("plan", "methods", i), what, one))
     return found, wrong
 
 
-def _schemes(given: Plain, base: Path) -> tuple[list[Participation | int] | None, list[Mistake]]:
+def _schemes(given: Plain, base: Path) -> tuple[list[Participation | int] | None, list[FileMistake]]:
     if not isinstance(given, list):
         return None, []
     wrong = [m for one in given for m in schemes.mistakes(one, ("plan", "participation"), base)]
     if not given:
-        wrong.append(Mistake(("plan", "participation"), "the list is empty: give a number, a name or a table", given))
+        wrong.append(
+            FileMistake(("plan", "participation"), "the list is empty: give a number, a name or a table", given)
+        )
     return (None if wrong else [schemes.scheme_of(one, base) for one in given]), wrong

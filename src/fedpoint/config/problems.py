@@ -14,10 +14,10 @@ from fedpoint.config import generate
 from fedpoint.config.data import TableFile
 from fedpoint.config.kinds import Agents, Count, Kind, Positive, Rows, Sampling, Seed, Table, Variance
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.mistakes import NOTHING, Mistake, validated
+from fedpoint.config.mistakes import NOTHING, FileMistake, validated
 from fedpoint.core.describe import Allow
 from fedpoint.core.errors import FedpointError, nearest
-from fedpoint.core.memory_limits import check_room
+from fedpoint.core.memory_limits import check_memory
 from fedpoint.core.types import Data, Plain
 from fedpoint.data.columns import BadTable
 from fedpoint.data.partitions import partition
@@ -258,7 +258,7 @@ class Built(NamedTuple):
 
 def read_problem(
     text: Plain, where: Where = ("problem",), base: Path | None = None, allow: Allow = ()
-) -> tuple[Built | None, list[Mistake]]:
+) -> tuple[Built | None, list[FileMistake]]:
     """The problem of a table, or what is wrong with it."""
     try:
         if isinstance(text, dict) and "class" in text:
@@ -267,7 +267,7 @@ def read_problem(
         kind, wrong = validated(model, text, where, base=base)
         if kind is None:
             return None, wrong
-        check_room(kind.numbers(), "it", "make it smaller")
+        check_memory(kind.numbers(), "it", "make it smaller")
         problem, held_out = kind.build()
         check_total(problem, kind.total)
         problem.source = kind.content()
@@ -275,9 +275,9 @@ def read_problem(
     except BadTable as error:
         return None, [_of_table(key, said, text, where) for key, said in error.shown()]  # type: ignore[arg-type]
     except UnknownKind as error:
-        return None, [Mistake((*where, "kind"), str(error), error.kind)]
+        return None, [FileMistake((*where, "kind"), str(error), error.kind)]
     except FedpointError as error:
-        return None, [Mistake(where, str(error))]
+        return None, [FileMistake(where, str(error))]
 
 
 class UnknownKind(FedpointError):
@@ -295,11 +295,11 @@ def kind_of(text: Plain) -> type[Kind]:
     return KINDS[text["kind"]]
 
 
-def _of_table(key: str, said: str, table: dict[str, Plain], where: Where) -> Mistake:
+def _of_table(key: str, said: str, table: dict[str, Plain], where: Where) -> FileMistake:
     """A mistake in the data, at the key that leads there."""
     if key in ("file", "files"):
-        return Mistake((*where, "files" if "files" in table else "file"), said)
-    return Mistake((*where, key), said, table.get(key, NOTHING))
+        return FileMistake((*where, "files" if "files" in table else "file"), said)
+    return FileMistake((*where, key), said, table.get(key, NOTHING))
 
 
 def build(table: dict[str, Plain]) -> Problem:

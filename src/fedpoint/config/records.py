@@ -15,7 +15,7 @@ from pydantic import AfterValidator, ConfigDict, JsonValue, TypeAdapter, Validat
 
 from fedpoint.config.kinds import Table
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.mistakes import Mistake, must, validated
+from fedpoint.config.mistakes import FileMistake, must, validated
 from fedpoint.core.algorithm import check_value
 from fedpoint.core.describe import rebuild
 from fedpoint.core.errors import FedpointError, nearest
@@ -162,7 +162,7 @@ class Family(Generic[Kind]):
         fields = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
         return table_of(cls, self.head, {name: kind for name, kind in self.keys.items() if name in fields})
 
-    def read(self, text: Plain, where: Where, base: Path | None = None) -> tuple[Kind | None, list[Mistake]]:
+    def read(self, text: Plain, where: Where, base: Path | None = None) -> tuple[Kind | None, list[FileMistake]]:
         """The record that a text stands for, or what is wrong with it."""
         try:
             cls = self.class_of(text)
@@ -172,10 +172,10 @@ class Family(Generic[Kind]):
                 return None, wrong
             return made.build(cls), []
         except FedpointError as error:
-            return None, [Mistake(where, str(error), text)]
+            return None, [FileMistake(where, str(error), text)]
 
 
-def only(read: tuple[Read | None, list[Mistake]]) -> Read:
+def only(read: tuple[Read | None, list[FileMistake]]) -> Read:
     """What was read, or one error with all that is wrong."""
     made, wrong = read
     if made is None or wrong:

@@ -24,7 +24,7 @@ LOSSES = 100  # of a run, at most, that are evaluated while it goes on
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What became of one run."""
 
     label: str
@@ -74,7 +74,7 @@ def reopen(folder: Path) -> File:
 
 def perform(
     file: File, folder: Path, watch: Watch, rounds: int | None = None, processes: Processes | None = None
-) -> list[Outcome]:
+) -> list[RunOutcome]:
     """Every run of the file to its end. One that diverges does not keep the others from running.
 
     rounds: go on to so many; default: as many as were asked for. processes: over which a run is shared out.
@@ -83,9 +83,9 @@ def perform(
     for number, entry in enumerate(file, 1):
         path = folder / f"{number}-{slug(entry.name)}" if file.comparison else folder
         try:
-            outcomes.append(Outcome(entry.name, path, _one(entry, path, watch, rounds, processes)))
+            outcomes.append(RunOutcome(entry.name, path, _one(entry, path, watch, rounds, processes)))
         except Diverged as error:
-            outcomes.append(Outcome(entry.name, path, None, error))
+            outcomes.append(RunOutcome(entry.name, path, None, error))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_interrupted(entry, path, folder, file)) from None
         except disk.Refused as error:  # a full disk, say: what is on it is whole

@@ -22,7 +22,7 @@ from typing import Annotated
 from pydantic import AfterValidator, JsonValue, ValidationInfo, WithJsonSchema
 
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.mistakes import Mistake, validated
+from fedpoint.config.mistakes import FileMistake, validated
 from fedpoint.config.records import Family, Kind, RecordTable, only, snake, table_of
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
@@ -99,7 +99,7 @@ FAMILY = Family(
 )
 
 
-def mistakes(text: Plain, where: Where, base: Path | None) -> list[Mistake]:
+def mistakes(text: Plain, where: Where, base: Path | None) -> list[FileMistake]:
     """What is wrong with a schedule by itself."""
     return FAMILY.read(text, where, base)[1]
 

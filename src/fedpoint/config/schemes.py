@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import AfterValidator, ValidationInfo
 
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.mistakes import Mistake, validated
+from fedpoint.config.mistakes import FileMistake, validated
 from fedpoint.config.records import Family, Key, RecordTable, key_of, only, snake, table_of
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
@@ -40,7 +40,7 @@ AROUND: dict[str, Key] = {
 TABLES: dict[type[Participation], type[RecordTable]] = {cls: table_of(cls, "scheme", AROUND) for cls in INNER.values()}
 
 
-def mistakes(text: Plain, where: Where, base: Path | None) -> list[Mistake]:
+def mistakes(text: Plain, where: Where, base: Path | None) -> list[FileMistake]:
     """What is wrong with a participation by itself."""
     return read(text, where, base)[1]
 
@@ -50,7 +50,7 @@ def scheme_of(text: Plain, base: Path | None = None) -> Participation:
     return only(read(text, ("participation",), base))
 
 
-def read(text: Plain, where: Where, base: Path | None = None) -> tuple[Participation | None, list[Mistake]]:
+def read(text: Plain, where: Where, base: Path | None = None) -> tuple[Participation | None, list[FileMistake]]:
     """The participation of a text, or what is wrong with it."""
     try:
         if isinstance(text, Mapping):
@@ -61,12 +61,12 @@ def read(text: Plain, where: Where, base: Path | None = None) -> tuple[Participa
             raise FedpointError("must be a number of agents, the name of a scheme, or a table")
         return as_participation(text), []
     except FedpointError as error:
-        return None, [Mistake(where, str(error), text)]
+        return None, [FileMistake(where, str(error), text)]
 
 
 def _read_table(
     text: Mapping[str, Plain], where: Where, base: Path | None
-) -> tuple[Participation | None, list[Mistake]]:
+) -> tuple[Participation | None, list[FileMistake]]:
     cls = FAMILY.class_of(text) if "scheme" in text else Uniform if "count" in text else INNER["everyone"]
     made, wrong = validated(TABLES[cls], text, where, base=base)
     if made is None:

@@ -22,7 +22,7 @@ def memory() -> int:
         return total
 
 
-def check_room(numbers: int, what: str, advice: str) -> None:
+def check_memory(numbers: int, what: str, advice: str) -> None:
     """Refuse what so many numbers in double precision, and their copies, would not fit."""
     needed = 8 * COPIES * numbers
     if needed > memory():

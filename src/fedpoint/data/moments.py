@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)
-class Moments:
+class ColumnMoments:
     r"""Rows, means and squared deviations of each column: what one agent sends, or several together.
 
     Merging is Chan, Golub and LeVeque's: with $\delta = \bar x_b - \bar x_a$ and $n = n_a + n_b$,
@@ -20,7 +20,7 @@ class Moments:
     Nothing is subtracted from a sum of squares, and a mean is sent in two parts, rounded and what rounding left, so
     that columns far from zero keep their variance.
 
-    >>> a, b = Moments.of([[1.0], [2.0]]), Moments.of([[6.0]])
+    >>> a, b = ColumnMoments.of([[1.0], [2.0]]), ColumnMoments.of([[6.0]])
     >>> (a + b).mean, (a + b).variance
     (array([3.]), array([4.66666667]))
     """
@@ -31,19 +31,19 @@ class Moments:
     square: np.ndarray  # (d,): sum of squared deviations from the mean
 
     @classmethod
-    def of(cls, X: ArrayLike) -> Moments:
+    def of(cls, X: ArrayLike) -> ColumnMoments:
         """Of one agent's rows."""
         X = np.asarray(X, dtype=float)
         mean = X.mean(axis=0)
         mean, rest = _two_parts(mean, (X - mean).mean(axis=0))
         return cls(len(X), mean, rest, (((X - mean) - rest) ** 2).sum(axis=0))
 
-    def __add__(self, other: Moments) -> Moments:
+    def __add__(self, other: ColumnMoments) -> ColumnMoments:
         n = self.count + other.count
         gap = (other.mean - self.mean) + (other.rest - self.rest)
         square = self.square + other.square + gap**2 * (self.count * other.count / n)
         mean, rest = _two_parts(self.mean, gap * (other.count / n) + self.rest)
-        return Moments(n, mean, rest, square)
+        return ColumnMoments(n, mean, rest, square)
 
     @property
     def variance(self) -> np.ndarray:
@@ -68,7 +68,7 @@ def _two_parts(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return total, (a - (total - back)) + (b - back)
 
 
-def merge(parts: Iterable[Moments]) -> Moments:
+def merge(parts: Iterable[ColumnMoments]) -> ColumnMoments:
     """Of all agents, pairwise: the rounding of a long chain would add up."""
     parts = list(parts)
     while len(parts) > 1:

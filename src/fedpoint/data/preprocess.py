@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.data.columns import Cell, is_frame
-from fedpoint.data.moments import Moments, merge
+from fedpoint.data.moments import ColumnMoments, merge
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 # What agents send
 
 
-def federated_moments(X: np.ndarray, groups: ArrayLike | None = None) -> Moments:
+def federated_moments(X: np.ndarray, groups: ArrayLike | None = None) -> ColumnMoments:
     """What the hub knows once every agent has sent its own."""
-    return merge(Moments.of(X[rows]) for rows in agents_rows(groups, len(X)))
+    return merge(ColumnMoments.of(X[rows]) for rows in agents_rows(groups, len(X)))
 
 
 def agents_rows(groups: ArrayLike | None, rows: int) -> list[np.ndarray]:
@@ -239,4 +239,4 @@ def check_cells(X: np.ndarray, names: Sequence[str] | np.ndarray | None = None, 
     raise FedpointError(f"Input {what} contains {value} at row {row}{where}{more}: remove or impute it")
 
 
-__all__ = ["FederatedEncoder", "FederatedScaler", "Moments", "federated_moments", "merge"]
+__all__ = ["ColumnMoments", "FederatedEncoder", "FederatedScaler", "federated_moments", "merge"]

@@ -146,7 +146,7 @@ def message_of(model: Model, layout: Layout, inputs: Inputs) -> Traffic:
     used, each = None, told.evaluations
     if inputs.timing.all_heard and each is not None:
         used = layout.topology.constant_use(layout.slots, layout.agents, each)
-    up_bytes = float(up * width) if inputs.channel.plain() else inputs.channel.bits(message) / 8
+    up_bytes = float(up * width) if inputs.channel.is_identity() else inputs.channel.bits(message) / 8
     return Traffic(down, up, width, up_bytes, used, each)
 
 

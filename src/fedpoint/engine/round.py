@@ -234,7 +234,7 @@ def encoded(
     """
     if base is not None:
         message = jax.tree.map(lambda m, x: m + x, message, base)
-    if channel.plain():
+    if channel.is_identity():
         return message, kept
     memory, wire = kept
     if last is not None:
@@ -247,7 +247,7 @@ def encoded(
 
 def decoded(channel: Channel, code: Tree, like: Message, last: Message = None) -> Message:
     """What arrives, built as `like`. Of a difference to `last` a part, so that what is lost does not grow."""
-    if channel.plain():
+    if channel.is_identity():
         return code
     arrived = channel.decode(code, like)
     if last is None:

@@ -101,7 +101,7 @@ def start_state(layout: Layout, inputs: Inputs, models: Model, counted: bool) ->
     topology, algorithm = layout.topology, inputs.algorithm
     begun = topology.begin(algorithm, models, inputs.wires, layout.agents)
     wire: State = ()
-    if not inputs.channel.plain():
+    if not inputs.channel.is_identity():
         one = inputs.channel.init(message_like(layout, inputs, topology.one(models)))
         wire = jax.tree.map(lambda a: jnp.broadcast_to(a, (layout.agents, *jnp.shape(a))), one)
     return RunState(*begun, none_used(counted), wire=wire)

@@ -14,7 +14,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
 from fedpoint.core.errors import FedpointError
-from fedpoint.data.preprocess import FederatedEncoder, Moments, check_cells, check_groups, federated_moments, is_missing
+from fedpoint.data.preprocess import (
+    ColumnMoments,
+    FederatedEncoder,
+    check_cells,
+    check_groups,
+    federated_moments,
+    is_missing,
+)
 
 
 @runtime_checkable
@@ -179,7 +186,7 @@ class Coordinates:
         d = X.shape[1]
         if not (scale or shorten):
             return cls(np.zeros(d), np.ones(d), False)
-        found: Moments = federated_moments(X, groups)
+        found: ColumnMoments = federated_moments(X, groups)
         if scale:
             return cls(found.mean, found.scale, True)
         # Without an intercept a shift would change the model.

@@ -95,7 +95,7 @@ def _round(
     measure(metrics, cast.algorithm.read(said.hub, said.memory), said.hub, memory, at.round)
 
 
-class Said(NamedTuple):
+class Rehearsed(NamedTuple):
     """What a round has shown of a method, and who said it."""
 
     hub: State
@@ -114,7 +114,7 @@ def caller(owner: Record) -> Callable[..., Tree]:
     return call
 
 
-def _method(method: Algorithm, model: Model, agent: Agent, luck: Row) -> Said:
+def _method(method: Algorithm, model: Model, agent: Agent, luck: Row) -> Rehearsed:
     """init, say, local, combine, settle and read of a method, each checked."""
     name, call = type(method).__name__, caller(method)
     parts = "the hub's state", "an agent's memory"
@@ -135,7 +135,7 @@ def _method(method: Algorithm, model: Model, agent: Agent, luck: Row) -> Said:
     check_like(f"{name}.combine", "the hub's state as it was", combined, hub)
     check_like(f"{name}.settle", "the agent's memory as init made it", call(method.settle, hub, kept), memory)
     check_like(f"{name}.read", "a model", call(method.read, hub, kept), model)
-    return Said(hub, memory, message, agent)
+    return Rehearsed(hub, memory, message, agent)
 
 
 def inbox_like(message: Message) -> Inbox:
@@ -204,9 +204,9 @@ def _look(timing: Timing, p: np.ndarray) -> None:
             )
 
 
-def _channel(channel: Channel, method: Algorithm, said: Said) -> None:
+def _channel(channel: Channel, method: Algorithm, said: Rehearsed) -> None:
     """init, encode, decode, owed and release of a channel, each checked."""
-    if channel.plain():
+    if channel.is_identity():
         return
     name, call, message = type(channel).__name__, caller(channel), said.message
     memory = call(channel.init, message)

@@ -146,7 +146,7 @@ class Center:
     def decoded(self, agent: int, arrays: Arrays) -> Message:
         """The message of an agent, from what it sent."""
         code = tree_of(self.shapes.code, arrays)
-        if self.inputs.channel.plain():
+        if self.inputs.channel.is_identity():
             return code
         return _host(_decode(self.inputs.channel, code, blank(self.shapes.message), self._last(agent)))
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
-from fedpoint.federation.engine import Tell
-from fedpoint.federation.hub import Hub
+from fedpoint.federation.hub import StudyHub
 from fedpoint.federation.inprocess import Fault, InProcess, Seconds
 from fedpoint.federation.ledger import Ledger
-from fedpoint.federation.result import Federated
+from fedpoint.federation.result import StudyResult
 from fedpoint.federation.site import Site
 from fedpoint.federation.study import Study, parse, read
+from fedpoint.federation.transport import Tell
 
 
 def federate(
@@ -27,7 +27,7 @@ def federate(
     seconds: Seconds = 1.0,
     faults: Iterable[Fault] = (),
     tell: Tell = lambda event: None,
-) -> Federated:
+) -> StudyResult:
     """Run a study with all its sites in this process: a rehearsal of what `fedpoint federate` does between machines.
 
     Every message is serialised, validated and audited as between machines; only the network is missing.
@@ -61,11 +61,11 @@ def federate(
     sites = {name: Site(study, name, root / name, data.get(name)).answer for name in study.sites}
     engine, ledger = InProcess(sites, seconds, faults), Ledger(root / "hub", study)
     try:
-        Hub(study, engine, ledger, tell).run()
+        StudyHub(study, engine, ledger, tell).run()
     finally:
         engine.close()
         ledger.close()
-    made = Federated(root / "hub")
+    made = StudyResult(root / "hub")
     if folder is None:
         weakref.finalize(made, shutil.rmtree, root, True)
     return made

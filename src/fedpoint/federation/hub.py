@@ -20,12 +20,12 @@ from fedpoint.engine.cpu import cache
 from fedpoint.engine.session import flatten
 from fedpoint.federation import preparation, validate, wire
 from fedpoint.federation.center import Center
-from fedpoint.federation.engine import Arrival, Engine, Event, Stopped, Tell, Waiting
 from fedpoint.federation.holding import NEVER
 from fedpoint.federation.late import Late
-from fedpoint.federation.ledger import Ledger, Progress
+from fedpoint.federation.ledger import Ledger, StudyProgress
 from fedpoint.federation.preparation import Setup
 from fedpoint.federation.study import SiteTable, Study
+from fedpoint.federation.transport import Arrival, Event, NoAnswerYet, Stopped, Tell, Transport
 from fedpoint.federation.wire import Arrays
 from fedpoint.problems.base import check_weights
 
@@ -35,13 +35,13 @@ SEGMENT = 0.5  # seconds between looks at whether to stop
 FIRST = 120.0  # seconds at least for what comes before the rounds: sites start, read their data and compile
 
 
-class Hub:
+class StudyHub:
     """A study at its hub. `tell` hears of every round; `stop` is asked whether to."""
 
     def __init__(
         self,
         study: Study,
-        engine: Engine,
+        engine: Transport,
         ledger: Ledger,
         tell: Tell = lambda event: None,
         stop: Callable[[], bool] = lambda: False,
@@ -197,7 +197,7 @@ class Hub:
                     found[arrival.site] = packet
         missing = [site for site in self.sites if site not in found]
         if missing and needed:
-            raise Waiting(f"no answer to {kind!r} from {', '.join(missing)} in {self.terms.patience} attempts")
+            raise NoAnswerYet(f"no answer to {kind!r} from {', '.join(missing)} in {self.terms.patience} attempts")
         return found
 
     def note(self, site: str, reason: str) -> None:
@@ -236,7 +236,7 @@ class Hub:
 
     def message(self, k: int, packet: wire.Packet) -> Message:
         """What an agent says in its answer, looked at and decoded."""
-        share, cap, plain = float(self.outline.weights[k]), self.terms.norm_cap, self.state.inputs.channel.plain()
+        share, cap, plain = float(self.outline.weights[k]), self.terms.norm_cap, self.state.inputs.channel.is_identity()
         arrays = validate.message(packet, self.state.shapes.code, share, cap if plain else None)
         message = self.state.decoded(k, arrays)
         if not plain:  # what is sent may be longer, or no vector at all
@@ -294,7 +294,7 @@ class Hub:
         event = Event(merged=merges, answered=[self.sites[k] for k in sorted(good)], refused=bad)
         self.end(event, {"down": sent - begun, "wait": came - sent, "site": slowest}, begun)
         if self.in_vain >= self.terms.patience:
-            raise Waiting(
+            raise NoAnswerYet(
                 f"{self.in_vain} rounds in a row had fewer than {self.study.least} good answers "
                 f"(last: {', '.join(f'{s}: {r}' for s, r in bad.items()) or 'none refused'}); the model of round "
                 f"{self.round} is kept; run the study again when the sites are back"
@@ -326,7 +326,7 @@ class Hub:
         self._save()
 
     def _save(self) -> None:
-        progress = Progress(
+        progress = StudyProgress(
             round=self.round,
             merged=self.merged,
             refused=dict(self.refused),
@@ -353,4 +353,4 @@ def _fatal(site: str, reason: str) -> str:
     return f"{site} cannot take part ({reason}): {advice[reason]}"
 
 
-__all__ = ["Hub"]
+__all__ = ["StudyHub"]

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from fedpoint.federation.engine import Arrival
+from fedpoint.federation.transport import Arrival
 
 Seconds = float | Mapping[str, float] | Callable[[str, int], float]  # of a site's orders
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from fedpoint.core.types import Message
 from fedpoint.federation import validate
-from fedpoint.federation.engine import Arrival, Event, Waiting
 from fedpoint.federation.study import Asynchronous
+from fedpoint.federation.transport import Arrival, Event, NoAnswerYet
 
 if TYPE_CHECKING:
-    from fedpoint.federation.hub import Hub
+    from fedpoint.federation.hub import StudyHub
 
 AGAIN = 1.0  # seconds before a site that was refused is asked again
 
@@ -24,7 +24,7 @@ AGAIN = 1.0  # seconds before a site that was refused is asked again
 class Late:
     """The asynchronous rounds of a hub."""
 
-    def __init__(self, hub: Hub, how: Asynchronous):
+    def __init__(self, hub: StudyHub, how: Asynchronous):
         self.hub, self.how, self.terms = hub, how, hub.terms
         self.versions: dict[str, int] = {}  # the round in which a site was asked
         self.until: dict[str, float] = {}  # when its answer is due; who is not here has answered
@@ -56,7 +56,7 @@ class Late:
                     self.refuse(site, "deadline")
                 self.ask(site)
         if now - self.last > self.terms.patience * self.terms.deadline:
-            raise Waiting(
+            raise NoAnswerYet(
                 f"no good answer for {now - self.last:.0f} seconds; the model of round {self.hub.round} is kept; "
                 "run the study again when sites are back"
             )

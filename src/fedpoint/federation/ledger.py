@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from fedpoint.core.errors import FedpointError
-from fedpoint.federation.engine import Event
 from fedpoint.federation.preparation import Setup
 from fedpoint.federation.study import Study
+from fedpoint.federation.transport import Event
 from fedpoint.federation.wire import Arrays
 from fedpoint.store.disk import (
     append_line,
@@ -30,7 +30,7 @@ from fedpoint.store.disk import (
 )
 
 
-class Progress(TypedDict):
+class StudyProgress(TypedDict):
     """Where a study is, beside its arrays."""
 
     round: int  # the next
@@ -49,13 +49,13 @@ class Ledger:
             (self.folder / "models").mkdir(parents=True, exist_ok=True)
         self.lock = take_lock(self.folder)
         self.run = secrets.token_hex(8)
-        self.begun: tuple[Arrays, Progress] | None = None
+        self.begun: tuple[Arrays, StudyProgress] | None = None
         if (self.folder / "hub.npz").exists():
             arrays, about = read_npz(self.folder / "hub.npz", "hub")
             if about["study"] != study.fingerprint:
                 self.close()
                 raise FedpointError(f"{self.folder} holds another study: choose another folder, or remove this one")
-            self.begun, self.run = (arrays, cast(Progress, about)), about["run"]
+            self.begun, self.run = (arrays, cast(StudyProgress, about)), about["run"]
             self._forget_after(about["round"])
         else:
             write_bytes(self.folder / "study.toml", to_toml(study.content))
@@ -70,7 +70,7 @@ class Ledger:
             if int(path.stem) > round:
                 path.unlink()
 
-    def save(self, arrays: Arrays, progress: Progress) -> None:
+    def save(self, arrays: Arrays, progress: StudyProgress) -> None:
         """Where the study is after a round."""
         body = {"study": self.study.fingerprint, "run": self.run, **progress}
         write_npz(self.folder / "hub.npz", "hub", dict(arrays), body)

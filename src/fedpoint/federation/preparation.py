@@ -13,7 +13,7 @@ import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.data.column import Column
-from fedpoint.data.moments import Moments, merge
+from fedpoint.data.moments import ColumnMoments, merge
 from fedpoint.data.tables import CATEGORIES, CLASSES, Feature, Table, encode
 from fedpoint.federation.study import SiteTable
 from fedpoint.federation.wire import Classes, ColumnSaid, Header, Packet, Recipe, Written
@@ -38,7 +38,7 @@ def written(recipe: Sequence[Feature]) -> list[Written]:
     return [Written(column=f.column, mean=f.mean, scale=f.scale, categories=f.categories, fill=f.fill) for f in recipe]
 
 
-def _parts(moments: Moments) -> dict[str, np.ndarray]:
+def _parts(moments: ColumnMoments) -> dict[str, np.ndarray]:
     return dict(zip(PARTS, (moments.mean, moments.rest, moments.square), strict=True))
 
 
@@ -56,7 +56,7 @@ def columns_of(table: SiteTable, columns: Mapping[str, Column]) -> tuple[Header,
         elif column.words is None:
             said[name] = {"kind": "number"}
             if table.missing == "mean":
-                own = Moments.of(column.values[there, None])
+                own = ColumnMoments.of(column.values[there, None])
                 said[name]["count"] = own.count
                 arrays |= {f"{name}.{part}": values for part, values in _parts(own).items()}
         else:
@@ -89,7 +89,7 @@ def labels_of(target: Column) -> np.ndarray:
 
 def moments_of(columns: Mapping[str, Column], recipe: Sequence[Feature]) -> tuple[int, dict[str, np.ndarray]]:
     """A site's answer to "moments"."""
-    own = Moments.of(encode(recipe, columns)[0])
+    own = ColumnMoments.of(encode(recipe, columns)[0])
     return own.count, _parts(own)
 
 
@@ -124,7 +124,7 @@ def first_recipe(table: SiteTable, answers: Sequence[Packet]) -> tuple[list[Feat
         if kinds == {"number"}:
             if table.missing == "mean":
                 there = [(a, s) for a, s in zip(answers, said, strict=True) if s["kind"] == "number"]
-                parts = [Moments(s["count"], *(a.arrays[f"{name}.{p}"] for p in PARTS)) for a, s in there]
+                parts = [ColumnMoments(s["count"], *(a.arrays[f"{name}.{p}"] for p in PARTS)) for a, s in there]
                 fill = float(merge(parts).mean[0])
             recipe.append(Feature(name, fill=fill))
             continue
@@ -162,7 +162,7 @@ def last_recipe(
     table: SiteTable, recipe: Sequence[Feature], answers: Sequence[Packet]
 ) -> tuple[list[Feature], list[str]]:
     """Of all sites' answers to "moments": constant columns left out, the others scaled; notes."""
-    whole = merge(Moments(a.header["count"], *(a.arrays[part] for part in PARTS)) for a in answers)
+    whole = merge(ColumnMoments(a.header["count"], *(a.arrays[part] for part in PARTS)) for a in answers)
     made, gone, at = [], [], 0
     for feature in recipe:
         if feature.categories is not None:

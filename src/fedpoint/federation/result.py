@@ -15,11 +15,11 @@ from fedpoint.core.describe import describe_record
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Model, Tree
 from fedpoint.experiment import Experiment
-from fedpoint.federation.engine import Event
-from fedpoint.federation.ledger import Progress
+from fedpoint.federation.ledger import StudyProgress
 from fedpoint.federation.preparation import features
 from fedpoint.federation.shapes import tree_of
 from fedpoint.federation.study import Study, read
+from fedpoint.federation.transport import Event
 from fedpoint.graphs.network import Network
 from fedpoint.problems.base import Problem
 from fedpoint.store.disk import read_lines, read_npz
@@ -31,7 +31,7 @@ from fedpoint.timing.trace import Recorded
 from fedpoint.timing.turns import Replay
 
 
-class Federated:
+class StudyResult:
     """A study's folder, as far as it got.
 
     rounds: (n,) those recorded. history: the models at them, (n, ...), on a network (n, sites, ...). events: what
@@ -43,7 +43,7 @@ class Federated:
         if not (self.folder / "hub.npz").exists():
             raise FedpointError(f"{self.folder} does not hold a study that has begun")
         self.study: Study = read(self.folder / "study.toml")
-        progress = cast(Progress, read_npz(self.folder / "hub.npz", "hub")[1])
+        progress = cast(StudyProgress, read_npz(self.folder / "hub.npz", "hub")[1])
         self.round, self.setup, self.measures = progress["round"], progress["setup"], progress["measures"]
         self.refused = Counter(progress["refused"])
 

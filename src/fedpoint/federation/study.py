@@ -41,7 +41,7 @@ from fedpoint import config
 from fedpoint.config.experiment import read_toml
 from fedpoint.config.kinds import Count, Kind, Positive, Table, Variance
 from fedpoint.config.lines import Path as Where
-from fedpoint.config.mistakes import Mistake, Mistakes, validated
+from fedpoint.config.mistakes import FileMistake, Mistakes, validated
 from fedpoint.config.problems import build, read_problem
 from fedpoint.config.schedules import staleness_of
 from fedpoint.core.algorithm import Algorithm
@@ -242,7 +242,7 @@ def parse(content: Mapping[str, Plain], source: str = "study", text: str = "", b
     """The study of the content of a file; all its mistakes in one error."""
     given, own = _apart(content)
     terms, wrong = validated(Terms, given)
-    wrong += [Mistake((key,), said, own[key]) for key, said in NOT_HERE.items() if own.get(key) is not None]
+    wrong += [FileMistake((key,), said, own[key]) for key, said in NOT_HERE.items() if own.get(key) is not None]
     foreign = [*_foreign(own)]
     if foreign:  # not even looked up
         raise Mistakes(source, [*wrong, *foreign], text)
@@ -250,7 +250,7 @@ def parse(content: Mapping[str, Plain], source: str = "study", text: str = "", b
     wrong += more
     rest = {name: value for name, value in own.items() if name not in NOT_HERE}
     try:
-        made = config.parse(rest, source, text, config.Origin(base, (), outline))
+        made = config.parse(rest, source, text, config.FileOrigin(base, (), outline))
     except Mistakes as error:
         raise Mistakes(source, [*wrong, *error.mistakes], text) from None
     if terms is not None:
@@ -263,84 +263,88 @@ def parse(content: Mapping[str, Plain], source: str = "study", text: str = "", b
     return Study(whole)
 
 
-def _foreign(text: Plain, path: Where = ()) -> Iterator[Mistake]:
+def _foreign(text: Plain, path: Where = ()) -> Iterator[FileMistake]:
     """Classes and functions that are not fedpoint's, anywhere."""
     items = text.items() if isinstance(text, dict) else enumerate(text) if isinstance(text, list) else ()
     for key, item in items:
         named = key in ("name", "class", "python") and isinstance(item, str) and "." in item
         if named and not str(item).startswith("fedpoint."):
-            yield Mistake((*path, key), FOREIGN, item)
+            yield FileMistake((*path, key), FOREIGN, item)
         yield from _foreign(item, (*path, key))
 
 
-def _outlined(content: Mapping[str, Plain], base: Path | None) -> tuple[Outline, Plain, list[Mistake]]:
+def _outlined(content: Mapping[str, Plain], base: Path | None) -> tuple[Outline, Plain, list[FileMistake]]:
     """What the hub will know of the problem, the table that makes it again, and what is wrong with that."""
     text, named = content.get("problem"), content.get("sites")
     sites = sorted({str(site) for site in named}) if isinstance(named, list) and named else [""]
     nobody = Outline(sites, np.zeros(1), rows=np.ones(len(sites), int))
     if text is None:
-        return nobody, None, [Mistake(("problem",), "is missing")]
+        return nobody, None, [FileMistake(("problem",), "is missing")]
     if isinstance(text, dict) and text.get("kind") == "table":
         table, wrong = validated(SiteTable, text, ("problem",))
         if table is None:
             return nobody, None, wrong
         if table.weights is not None and len(table.weights) != len(sites):
             said = f"{len(table.weights)} weights for {len(sites)} sites"
-            wrong.append(Mistake(("problem", "weights"), said))
+            wrong.append(FileMistake(("problem", "weights"), said))
         return nobody, table.content(), wrong
     built, wrong = read_problem(text, ("problem",), base)
     if built is None:
         return nobody, None, wrong
     problem = built.problem
     if problem.agents != len(sites):
-        return nobody, None, [Mistake(("problem",), f"has {problem.agents} agents, but there are {len(sites)} sites")]
+        return (
+            nobody,
+            None,
+            [FileMistake(("problem",), f"has {problem.agents} agents, but there are {len(sites)} sites")],
+        )
     return Outline(sites, problem.start(), rows=problem.local_rows(), batch=problem.batch), built.table, []
 
 
-def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[Mistake]:
+def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[FileMistake]:
     """What is right by itself and wrong together."""
-    wrong: list[Mistake] = []
+    wrong: list[FileMistake] = []
     e, count, late = made[0].experiment, len(terms.sites), terms.asynchronous
     slots, card = e.timing.slots(count), e.algorithm.card
     if made.comparison:
         what = "participation" if isinstance(own.get("participation"), list) else "algorithm"
-        wrong.append(Mistake((what,), f"one study runs one {what}: give one value a key"))
+        wrong.append(FileMistake((what,), f"one study runs one {what}: give one value a key"))
     if e.repeats != 1:
-        wrong.append(Mistake(("repeats",), "a study is run once: leave it out", e.repeats))
+        wrong.append(FileMistake(("repeats",), "a study is run once: leave it out", e.repeats))
     if e.timing.on_clock or not isinstance(e.timing, Participation | Synchronous):
         said = "sites answer when they do: give deadline and quorum, or asynchronous"
-        wrong.append(Mistake(("schedule",), said, own["schedule"]))
+        wrong.append(FileMistake(("schedule",), said, own["schedule"]))
     if isinstance(e.timing, Answering):
         said = "sites answer or do not: give deadline and quorum instead of probability, trace, keep and minimum"
-        wrong.append(Mistake(("participation",), said, own["participation"]))
+        wrong.append(FileMistake(("participation",), said, own["participation"]))
     if terms.quorum is not None and terms.quorum > slots:
-        wrong.append(Mistake(("quorum",), f"only {slots} sites are asked in a round", terms.quorum))
+        wrong.append(FileMistake(("quorum",), f"only {slots} sites are asked in a round", terms.quorum))
     reason = e.algorithm.invalid_under(Uniform(1))
     if reason and (late is not None or (terms.quorum or slots) < count):
         said = f"{card.title} needs everybody: {card.restriction or reason}"
-        wrong.append(Mistake(("asynchronous",) if late is not None else ("quorum",), said))
+        wrong.append(FileMistake(("asynchronous",) if late is not None else ("quorum",), said))
     return wrong + ([] if late is None else _late_misfits(terms, late, e))
 
 
-def _late_misfits(terms: Terms, late: Asynchronous, e: Experiment) -> list[Mistake]:
+def _late_misfits(terms: Terms, late: Asynchronous, e: Experiment) -> list[FileMistake]:
     wrong, where, algorithm = [], ("asynchronous",), e.algorithm
     title = algorithm.card.title
     if isinstance(e.timing, Participation) and not e.timing.everyone:
-        wrong.append(Mistake(("participation",), "answers are merged as they come, from all: leave it out"))
+        wrong.append(FileMistake(("participation",), "answers are merged as they come, from all: leave it out"))
     if late.buffer > len(terms.sites):
-        wrong.append(Mistake((*where, "buffer"), f"never fills with {len(terms.sites)} sites", late.buffer))
+        wrong.append(FileMistake((*where, "buffer"), f"never fills with {len(terms.sites)} sites", late.buffer))
     if late.models and not algorithm.sends_changes():
-        wrong.append(Mistake((*where, "models"), f"{title} sends no changes of one model"))
+        wrong.append(FileMistake((*where, "models"), f"{title} sends no changes of one model"))
     if e.bind().topology.by_node:
         if late != Asynchronous():
-            wrong.append(Mistake(where, "on a network a tick is one node's update: give asynchronous = {}"))
+            wrong.append(FileMistake(where, "on a network a tick is one node's update: give asynchronous = {}"))
         if not algorithm.at_agents:
-            wrong.append(Mistake(("algorithm",), f"{title} keeps step on a network: leave out asynchronous"))
+            wrong.append(FileMistake(("algorithm",), f"{title} keeps step on a network: leave out asynchronous"))
         elif not (e.exact or algorithm.full or algorithm.proximal):
             said = "on a network only with exact fields, which do not depend on when: exact = true"
-            wrong.append(Mistake(where, said))
+            wrong.append(FileMistake(where, said))
         if algorithm.scheduled():
-            wrong.append(Mistake(where, "on a network only with steps that do not depend on when: give a number"))
+            wrong.append(FileMistake(where, "on a network only with steps that do not depend on when: give a number"))
     return wrong
 
 

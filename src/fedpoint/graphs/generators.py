@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from fedpoint.core.errors import FedpointError, nearest
-from fedpoint.core.memory_limits import check_room
+from fedpoint.core.memory_limits import check_memory
 
 if TYPE_CHECKING:  # a graph needs no JAX
     from fedpoint.core.types import Model
@@ -58,7 +58,7 @@ def ring_like(nodes: np.ndarray, degree: int, rng: np.random.Generator) -> np.nd
     So everyone has about `degree` neighbours (fewer where circles share an edge), and from degree 2 on it is connected.
     """
     count = len(nodes)
-    check_room(count * min(degree, count), "a network with so many edges", "take fewer neighbours")
+    check_memory(count * min(degree, count), "a network with so many edges", "take fewer neighbours")
     if degree >= count - 1:
         return nodes[np.stack(np.triu_indices(count, 1), axis=1)]
     layers = []
@@ -81,7 +81,7 @@ def chosen_pairs(labels: np.ndarray, same: bool, chance: float, rng: np.random.G
     if same and chance == 1:
         groups = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
         return np.concatenate([ring_like(group, len(group), rng) for group in groups])
-    check_room(int(2 * total * (1 if chance > 0.1 else chance)), "a network with so many edges", "lower its chances")
+    check_memory(int(2 * total * (1 if chance > 0.1 else chance)), "a network with so many edges", "lower its chances")
     if chance > 0.1:  # most of what would be drawn is kept, so go through all
         ends = np.stack(np.triu_indices(nodes, 1), axis=1)
         ends = ends[(labels[ends[:, 0]] == labels[ends[:, 1]]) == same]

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import connected_components
 
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.memory_limits import check_room
+from fedpoint.core.memory_limits import check_memory
 from fedpoint.graphs import generators as graphs
 
 if TYPE_CHECKING:  # a graph needs no JAX
@@ -144,7 +144,7 @@ class Network:
     def complete(cls, nodes: int, weight: float = 1.0) -> Network:
         """Everyone is everyone's neighbour."""
         _count("nodes", nodes)
-        check_room(nodes**2, "a complete network of so many nodes", "take one with fewer edges")
+        check_memory(nodes**2, "a complete network of so many nodes", "take one with fewer edges")
         ends = np.stack(np.triu_indices(nodes, 1), axis=1)
         return cls(ends, np.full(len(ends), weight), range(nodes))
 

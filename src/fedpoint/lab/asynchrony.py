@@ -13,7 +13,7 @@ from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.experiment import Experiment
 from fedpoint.graphs.network import Network
-from fedpoint.lab.study import Findings, Study, Tell
+from fedpoint.lab.study import Findings, LabStudy, Tell
 from fedpoint.problems import LeastSquares, Quadratic
 from fedpoint.theory import asynchronous, contraction
 from fedpoint.theory.asynchronous import Bounds
@@ -54,7 +54,7 @@ class Worst(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asynchrony(Study):
+class Asynchrony(LabStudy):
     agents: int
     rows: int
     dim: int

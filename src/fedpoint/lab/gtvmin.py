@@ -12,7 +12,7 @@ from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.types import Model
 from fedpoint.graphs import gtv
 from fedpoint.graphs.network import Network
-from fedpoint.lab.study import Findings, Study, Tell
+from fedpoint.lab.study import Findings, LabStudy, Tell
 from fedpoint.metrics.means import mean_and_error
 from fedpoint.problems import LeastSquares
 from fedpoint.theory.networks import iteration_matrix, spectral_rate
@@ -42,7 +42,7 @@ class Descent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GTVMin(Study):
+class GTVMin(LabStudy):
     clusters: int
     size: int
     dim: int

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpoint.lab.runner import Lab, Outcome, Panel, Setting
+from fedpoint.lab.runner import Lab, LabOutcome, LabSetting, Panel
 from fedpoint.show.plots import COLOURS, INK, PALE, Line, draw, end_labels, new_figure, save, style
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ DASHES = (0, (4, 2.5))
 DOTS = (0, (1, 1.5))
 
 
-def picture(lab: Lab, outcomes: dict[Setting, Outcome], path: str | Path | None = None) -> Figure:
+def picture(lab: Lab, outcomes: dict[LabSetting, LabOutcome], path: str | Path | None = None) -> Figure:
     """All panels on common axes; the cell that is left over says how to read them."""
     if len(lab.panels) == 1:
         figure = _alone(lab.panels[0], outcomes)
@@ -31,7 +31,7 @@ def picture(lab: Lab, outcomes: dict[Setting, Outcome], path: str | Path | None 
     return figure
 
 
-def _together(lab: Lab, outcomes: dict[Setting, Outcome]) -> Figure:
+def _together(lab: Lab, outcomes: dict[LabSetting, LabOutcome]) -> Figure:
     count = len(lab.panels)
     rows = -(-(count + 1) // COLUMNS)
     figure = new_figure(4.45 * COLUMNS, 3.75 * rows, pad=0.1)
@@ -49,7 +49,7 @@ def _together(lab: Lab, outcomes: dict[Setting, Outcome]) -> Figure:
     return figure
 
 
-def _alone(panel: Panel, outcomes: dict[Setting, Outcome]) -> Figure:
+def _alone(panel: Panel, outcomes: dict[LabSetting, LabOutcome]) -> Figure:
     figure = new_figure(8, 4.5)
     ax = figure.add_subplot()
     _panel(ax, panel, outcomes, left=True, bottom=True)
@@ -63,7 +63,7 @@ def _alone(panel: Panel, outcomes: dict[Setting, Outcome]) -> Figure:
     return figure
 
 
-def _panel(ax: Axes, panel: Panel, outcomes: dict[Setting, Outcome], left: bool, bottom: bool) -> None:
+def _panel(ax: Axes, panel: Panel, outcomes: dict[LabSetting, LabOutcome], left: bool, bottom: bool) -> None:
     lines = _lines(panel, outcomes)
     draw(ax, lines, width=1.8)
     for i, (_, setting) in enumerate(panel.curves):
@@ -76,11 +76,11 @@ def _panel(ax: Axes, panel: Panel, outcomes: dict[Setting, Outcome], left: bool,
     ax.tick_params(labelbottom=bottom, labelleft=left)
 
 
-def _lowest(panels: Sequence[Panel], outcomes: dict[Setting, Outcome]) -> float:
+def _lowest(panels: Sequence[Panel], outcomes: dict[LabSetting, LabOutcome]) -> float:
     return min(float(outcomes[setting].mean.min()) for panel in panels for _, setting in panel.curves)
 
 
-def _lines(panel: Panel, outcomes: dict[Setting, Outcome]) -> list[Line]:
+def _lines(panel: Panel, outcomes: dict[LabSetting, LabOutcome]) -> list[Line]:
     found = []
     for i, (label, setting) in enumerate(panel.curves):
         outcome = outcomes[setting]
@@ -95,7 +95,7 @@ def _power(value: float) -> str:
     return f"${digits} \\cdot 10^{{{int(exponent)}}}$"
 
 
-def _explain(ax: Axes, lab: Lab, outcomes: dict[Setting, Outcome]) -> None:
+def _explain(ax: Axes, lab: Lab, outcomes: dict[LabSetting, LabOutcome]) -> None:
     repeats, text = lab.settings[0].experiment.repeats, lab.explain()
     ax.text(0.0, 1.0, text, transform=ax.transAxes, va="top", fontsize=10, color=INK, linespacing=1.5)
     keys = [

@@ -38,7 +38,7 @@ from fedpoint.verbs.run import run
 DEFAULT = "lecture000"
 WORKERS = min(2, os.cpu_count() or 1)
 
-Progress = Callable[["Setting", int], object]  # an experiment, and the round that it has reached
+Progress = Callable[["LabSetting", int], object]  # an experiment, and the round that it has reached
 
 
 class PanelTable(Table):
@@ -70,7 +70,7 @@ class Prediction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Setting:
+class LabSetting:
     """An experiment of a lab. Equal ones are run once."""
 
     name: str
@@ -113,7 +113,7 @@ class Panel:
     name: str
     title: str
     says: str
-    curves: tuple[tuple[str, Setting], ...]
+    curves: tuple[tuple[str, LabSetting], ...]
 
 
 @dataclass(frozen=True)
@@ -133,13 +133,13 @@ class Lab:
         return self.table.about
 
     @cached_property
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[LabSetting]:
         """All that is to be run, each once."""
         return [self._setting(entry) for entry in parse(self.content, self.name)]
 
-    def _setting(self, entry: Entry) -> Setting:
+    def _setting(self, entry: Entry) -> LabSetting:
         cells = {name: look_up(entry, key) for name, key in self.table.columns.items()}
-        return Setting(entry.name, entry.rounds, json.dumps(entry.content, sort_keys=True), entry, cells)
+        return LabSetting(entry.name, entry.rounds, json.dumps(entry.content, sort_keys=True), entry, cells)
 
     @cached_property
     def panels(self) -> tuple[Panel, ...]:
@@ -177,10 +177,10 @@ def look_up(entry: Entry, key: str) -> float | str:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LabOutcome:
     """A setting, simulated and predicted."""
 
-    setting: Setting
+    setting: LabSetting
     mean: np.ndarray  # (rounds + 1,) squared error, mean over repeats
     exact: np.ndarray  # (rounds + 1,) what it must be
     steady: float  # measured, mean over the last third of the rounds
@@ -246,7 +246,7 @@ def labs() -> dict[str, Lab]:
     }
 
 
-def perform(lab: Lab, progress: Progress = lambda setting, round: None) -> Iterator[Outcome]:
+def perform(lab: Lab, progress: Progress = lambda setting, round: None) -> Iterator[LabOutcome]:
     """Run the settings of a lab; progress(setting, round) is called on the way, from several threads.
 
     Two at a time: compilation, half of the work, uses one core. Settings that share a program are not neighbours in
@@ -261,7 +261,7 @@ def perform(lab: Lab, progress: Progress = lambda setting, round: None) -> Itera
             pool.shutdown(cancel_futures=True)
 
 
-def _perform(s: Setting, progress: Progress) -> Outcome:
+def _perform(s: LabSetting, progress: Progress) -> LabOutcome:
     progress(s, 0)
     done = run(s.experiment, rounds=s.rounds, callbacks=[lambda p: progress(s, p.round)])
     error = done.error
@@ -270,10 +270,10 @@ def _perform(s: Setting, progress: Progress) -> Outcome:
     exact, floor, bias2 = s.predict()
     window = slice(s.rounds - s.rounds // 3, None)
     steady, spread = mean_and_error(error[:, window].mean(1))
-    return Outcome(s, error.mean(0), exact, float(steady), spread, float(exact[window].mean()), floor, bias2)  # type: ignore[arg-type]
+    return LabOutcome(s, error.mean(0), exact, float(steady), spread, float(exact[window].mean()), floor, bias2)  # type: ignore[arg-type]
 
 
-def sentence(panel: Panel, outcomes: Mapping[Setting, Outcome]) -> str:
+def sentence(panel: Panel, outcomes: Mapping[LabSetting, LabOutcome]) -> str:
     """What a panel says, with its factors as measured and as predicted."""
 
     def factor(match: re.Match[str]) -> str:

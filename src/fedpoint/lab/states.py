@@ -11,7 +11,7 @@ from fedpoint.core.types import Model
 from fedpoint.data import Panel, produc
 from fedpoint.graphs import gtv
 from fedpoint.graphs.network import Network
-from fedpoint.lab.study import Findings, Study, Tell
+from fedpoint.lab.study import Findings, LabStudy, Tell
 from fedpoint.problems import LeastSquares
 
 
@@ -39,7 +39,7 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True)
-class States(Study):
+class States(LabStudy):
     fit: list[int]
     choose: list[int]
     test: list[int]

@@ -37,7 +37,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Study(ABC):
+class LabStudy(ABC):
     """An experiment: subclasses add its numbers as fields, which the TOML file's [setting] names."""
 
     name: str
@@ -60,9 +60,9 @@ class Study(ABC):
 
 
 @cache
-def studies(quick: bool = False) -> dict[str, Study]:
+def studies(quick: bool = False) -> dict[str, LabStudy]:
     """Every study, by its name."""
-    found: dict[str, Study] = {}
+    found: dict[str, LabStudy] = {}
     for file in sorted(resources.files("fedpoint.lab").iterdir(), key=lambda f: f.name):
         if not file.name.endswith(".toml"):
             continue

@@ -42,7 +42,7 @@ class Span(NamedTuple):
     agent: Numbers
 
 
-class Table(NamedTuple):
+class RowTable(NamedTuple):
     """All agents' rows, followed by a block of padding so that no slice runs out; and what else is shared."""
 
     rows: Data
@@ -167,7 +167,7 @@ class RowsOracle(Oracle):
     def fetches(self) -> bool:  # type: ignore[override]
         return self.narrow and self.sampling == "iid"
 
-    def fetch(self, common: Table, z: Batch) -> Data:
+    def fetch(self, common: RowTable, z: Batch) -> Data:
         flat = take(common.rows, z.at.reshape(-1))  # one axis: XLA would lay out several in another order, and copy
         return jax.tree.map(lambda a: a.reshape(*z.at.shape, *a.shape[1:]), flat)
 
@@ -307,7 +307,7 @@ class RowsProblem(Problem):
         self._set_counts(counts, replace(oracle, width=width, narrow=narrow))
         pad = self.oracle.largest
         padded = jax.tree.map(lambda a: np.concatenate([a, np.zeros((pad, *a.shape[1:]), a.dtype)]), rows)
-        self.common = Table(padded, (), extra)
+        self.common = RowTable(padded, (), extra)
 
     def _set_counts(self, counts: np.ndarray, oracle: RowsOracle) -> None:
         """How many rows each agent has, and where they are."""
@@ -361,7 +361,7 @@ class RowsProblem(Problem):
         part._set_counts(counts, replace(self.oracle, batch=None, sampling="iid"))
         padding = np.zeros(part.oracle.largest, index.dtype)  # any row: it counts nothing
         rows = jax.tree.map(lambda a: a[np.concatenate([index, padding])], self.common.rows)
-        part.common = Table(rows, (), self.common.extra)
+        part.common = RowTable(rows, (), self.common.extra)
         return part
 
     def row_numbers(self, chosen: Sequence[np.ndarray]) -> np.ndarray:

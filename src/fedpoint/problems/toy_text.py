@@ -20,7 +20,7 @@ Outcome: TypeAlias = tuple[
 ]  # its chance, the state that is reached, the reward, whether it ends
 
 
-class World(Protocol):
+class GymWorld(Protocol):
     """What is read of an environment of Gymnasium's toy text."""
 
     P: dict[int, dict[int, list[Outcome]]]
@@ -29,7 +29,7 @@ class World(Protocol):
 
 class ToyText(Protocol):
     @property
-    def unwrapped(self) -> World: ...
+    def unwrapped(self) -> GymWorld: ...
 
 
 def frozen_lake(

@@ -107,7 +107,7 @@ class Case:
         return self.algorithm.averages_descent() and not self.algorithm.own_kind()
 
     @cached_property
-    def local(self) -> linear.Local | None:
+    def local(self) -> linear.LocalWork | None:
         return linear.local(self.algorithm, self.problem) if self.plain else None
 
     @cached_property

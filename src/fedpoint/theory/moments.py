@@ -29,7 +29,7 @@ from fedpoint.core.vector import zeros
 from fedpoint.core.wrapped import Wrapped
 from fedpoint.problems.base import per_agent
 from fedpoint.theory.expected_round import Numbers, decided, expected, hub_at, start_at, template
-from fedpoint.theory.noise import Local, Luck, Place, covariance_of, linearised
+from fedpoint.theory.noise import LocalNoise, Luck, ProbePlace, covariance_of, linearised
 from fedpoint.theory.operator import Setting, models_at
 from fedpoint.theory.space import Space, fill, flat, row_of, size_of
 
@@ -58,7 +58,7 @@ class Linear(NamedTuple):
 
     arrows: Arrow  # leads with the mean and the schedule's factors
     scale: Array  # (1 + R,)
-    locals: Local  # leads with agents (and stragglers' counts)
+    locals: LocalNoise  # leads with agents (and stragglers' counts)
     mean: Array  # (K, n_out, 1 + n_z): the mean local map, memory as a change
     B: Array
     C: Array
@@ -93,11 +93,11 @@ def linearise(space: Space, numbers: Numbers, common: Factors, x: Array, round: 
         tuned, put = split_per_agent(one.algorithm)
         message, memory = template(space, one)
 
-        def agent(k: Tree) -> Local:
+        def agent(k: Tree) -> LocalNoise:
             own, tuned, m, share = k
-            algorithm, place = put(tuned), Place(own, share, hub_like, u, m)
+            algorithm, place = put(tuned), ProbePlace(own, share, hub_like, u, m)
 
-            def late(count: Array) -> Local:
+            def late(count: Array) -> LocalNoise:
                 chosen = decided(algorithm, count) if numbers.drawn.agent else algorithm
                 return linearised(space, one, chosen, place, round)
 
@@ -324,7 +324,7 @@ class Nodes(NamedTuple):
 
     M: Array  # (1 + n, 1 + n)
     reach: Array  # (n, K, message and memory)
-    locals: Local
+    locals: LocalNoise
 
 
 class OverNetwork:
@@ -351,7 +351,7 @@ def _moved_nodes(space: Space, numbers: Numbers, nodes: Nodes, S: Array) -> Arra
 
 
 @partial(jax.jit, static_argnums=0)
-def _nodes(space: Space, numbers: Numbers, x: Array) -> tuple[Array, Local]:
+def _nodes(space: Space, numbers: Numbers, x: Array) -> tuple[Array, LocalNoise]:
     """How the state moves with what nodes send and remember, and every node's linearised work."""
     hub, m = start_at(numbers, x, 0)
     K, sent = numbers.p.shape[0], size_of(template(space, numbers)[0])
@@ -365,15 +365,15 @@ def _nodes(space: Space, numbers: Numbers, x: Array) -> tuple[Array, Local]:
     by_memory = jnp.eye(x.size)[:, x.size - m.size :].reshape(x.size, K, -1)
     tuned, put = split_per_agent(numbers.algorithm)
 
-    def node(k: Tree) -> Local:
+    def node(k: Tree) -> LocalNoise:
         own, tuned, hub, m, share = k
-        return linearised(space, numbers, put(tuned), Place(own, share, hub, flat(hub), m), 0)
+        return linearised(space, numbers, put(tuned), ProbePlace(own, share, hub, flat(hub), m), 0)
 
     locals_ = per_agent(node, (numbers.inputs.own, tuned, hub, m, numbers.p))
     return jnp.concatenate([by_message, by_memory], axis=2), locals_
 
 
-def _node_noise(space: Space, numbers: Numbers, locals_: Local, S: Array) -> Array:
+def _node_noise(space: Space, numbers: Numbers, locals_: LocalNoise, S: Array) -> Array:
     """(K, out, out): the covariance of what each node sends and remembers."""
     hub, m = start_at(numbers, jnp.arange(S.shape[0] - 1.0), 0)  # where each node's numbers are in the state
     K = numbers.p.shape[0]

@@ -155,7 +155,7 @@ class Probe(Agent):
         return unravel(last + probe)
 
 
-class Local(NamedTuple):
+class LocalNoise(NamedTuple):
     """One agent's linearised round: out = value + slope ext, ext = (u, m_k, probes)."""
 
     value: Array
@@ -163,7 +163,7 @@ class Local(NamedTuple):
     sources: tuple[Source, ...]
 
 
-class Place(NamedTuple):
+class ProbePlace(NamedTuple):
     """An agent around a state: what it holds, its weight, the hub that it hears (for its structure, and its floats) and
     its memory's floats."""
 
@@ -174,7 +174,7 @@ class Place(NamedTuple):
     m: Array
 
 
-def linearised(space: Space, numbers: Numbers, algorithm: Algorithm, place: Place, round: Number) -> Local:
+def linearised(space: Space, numbers: Numbers, algorithm: Algorithm, place: ProbePlace, round: Number) -> LocalNoise:
     """Message (with a 1 behind it) and memory of one agent, settled with the hub it has, around (u, m)."""
     mine = Mine(place.own, numbers.inputs.common)
     size = size_of(numbers.model)
@@ -207,7 +207,7 @@ def linearised(space: Space, numbers: Numbers, algorithm: Algorithm, place: Plac
         elif isinstance(s, Point):
             s = s._replace(V=slopes[0])
         done.append(s)
-    return Local(value, slope, tuple(done))
+    return LocalNoise(value, slope, tuple(done))
 
 
 def local_round(
@@ -218,7 +218,7 @@ def local_round(
     return algorithm.local(heard, memory_of(space, algorithm, hub, numbers.model, m), agent)
 
 
-def covariance_of(space: Space, numbers: Numbers, own: Data, local: Local, Z: Array) -> Array:
+def covariance_of(space: Space, numbers: Numbers, own: Data, local: LocalNoise, Z: Array) -> Array:
     """Covariance of out that samples and the agent's own luck make, given Z = E[z z'] with z = (1, u, m_k)."""
     oracle, mine = space.oracle, Mine(own, numbers.inputs.common)
     _, unravel = ravel_pytree(unwrap(numbers.model))

@@ -57,7 +57,7 @@ class Timetable(Participation):
 
 
 @dataclass
-class Round:
+class TimedRound:
     """One round on its way into a timetable."""
 
     agents: np.ndarray
@@ -75,7 +75,7 @@ class Timed(Participation):
 
     on_clock = True
 
-    def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[Round]:
+    def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[TimedRound]:
         raise FedpointError(f"{type(self).__name__} has no timetable")
 
     def bind(self, context: Context) -> Timetable:
@@ -89,7 +89,7 @@ class Timed(Participation):
             )
         tables = [self.rounds(luck_of(context.seed, r), p, context.rounds) for r in range(context.repeats)]
 
-        def stack(pick: Callable[[Round], Number], dtype: type) -> np.ndarray:
+        def stack(pick: Callable[[TimedRound], Number], dtype: type) -> np.ndarray:
             return np.array([[pick(one) for one in table] for table in tables], dtype=dtype)
 
         oldest = max(max(int(one.age.max(initial=0)) for one in table) for table in tables)
@@ -143,7 +143,7 @@ class Waiting(Timed):
             raise FedpointError(f"Waiting: of the {self.keep} answers that are kept never {self.minimum} are there")
         return count
 
-    def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[Round]:
+    def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[TimedRound]:
         K, L = len(p), self.slots(len(p))
         made, time = [], 0.0
         for _ in range(count):
@@ -160,7 +160,7 @@ class Waiting(Timed):
             merged = int(heard.sum())
             time += end
             weight = np.where(heard, p[agents] * (K / max(merged, 1)), 0.0)
-            made.append(Round(agents, weight, heard, L, merged >= self.minimum, np.zeros(L, int), time))
+            made.append(TimedRound(agents, weight, heard, L, merged >= self.minimum, np.zeros(L, int), time))
         return made
 
 
@@ -219,7 +219,7 @@ class Arrivals(Timed):
             raise FedpointError("Arrivals: the deadline is shorter than the messages travel")
         return self.buffer
 
-    def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[Round]:
+    def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[TimedRound]:
         K, m = len(p), self.buffer
         at_work = K if self.working is None else self.working
         first = luck.permutation(K)
@@ -246,7 +246,7 @@ class Arrivals(Timed):
 
         for agent in first[:at_work]:
             ask(agent, 0.0, 0)
-        made: list[Round] = []
+        made: list[TimedRound] = []
         here: list[tuple[int, int]] = []
         before = vain = 0
         while len(made) < count:
@@ -264,7 +264,7 @@ class Arrivals(Timed):
             agents, versions = np.array(here).T
             age = len(made) - versions
             weight = self.mixing * self.staleness.weight(age) * p[agents] * (K / m)
-            made.append(Round(agents, weight, np.ones(m, bool), sent - before, True, age, time))
+            made.append(TimedRound(agents, weight, np.ones(m, bool), sent - before, True, age, time))
             made[-1].open = max((len(made) - 1 - one[3] for one in due), default=0)
             before, here = sent, []
             for agent in agents:  # an answer waits for its merge: nobody is twice in one

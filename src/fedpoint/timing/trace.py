@@ -9,7 +9,7 @@ import numpy as np
 from fedpoint.core.errors import FedpointError
 from fedpoint.timing.base import Context
 from fedpoint.timing.staleness import Constant, Staleness
-from fedpoint.timing.timed import Round, Timed, Timetable
+from fedpoint.timing.timed import Timed, TimedRound, Timetable
 
 
 class Recorded(Timed):
@@ -56,11 +56,11 @@ class Recorded(Timed):
         object.__setattr__(self, "_known", known)
         return super().bind(context)
 
-    def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[Round]:
+    def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[TimedRound]:
         made = []
         for time in range(count):
             row = self.rows[time % len(self.rows)]
             agents, age = (np.array(column) for column in zip(*((self._known[n], a) for n, a in row), strict=True))
             weight = self.mixing * self.staleness.weight(age) * p[agents] * (len(p) / len(row))
-            made.append(Round(agents, weight, np.ones(len(row), bool), len(row), True, age, float(time + 1)))
+            made.append(TimedRound(agents, weight, np.ones(len(row), bool), len(row), True, age, float(time + 1)))
         return made

@@ -22,7 +22,7 @@ MOST_DRAWN = 8  # mean of a random H in the search: its forecast goes through al
 
 
 @dataclass(frozen=True)
-class Setting:
+class ComplexitySetting:
     """A step, local steps H, rounds T, and local steps of an agent in all, TH."""
 
     step: float
@@ -35,12 +35,12 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComplexityRow:
     """A method: what the lecture's orders say with constants 1, and what a search with forecasts finds (or why not)."""
 
     method: str
-    says: Setting
-    finds: Setting | None = None
+    says: ComplexitySetting
+    finds: ComplexitySetting | None = None
     why: str = ""
 
 
@@ -59,9 +59,9 @@ class Complexity:
     drift: float
     norm2: float
     distance: float
-    rows: Sequence[Row]
+    rows: Sequence[ComplexityRow]
 
-    def __getitem__(self, method: str) -> Row:
+    def __getitem__(self, method: str) -> ComplexityRow:
         return {row.method: row for row in self.rows}[method]
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Complexity:
     __repr__ = __str__
 
 
-def _cells(s: Setting) -> tuple[str, str, str, str]:
+def _cells(s: ComplexitySetting) -> tuple[str, str, str, str]:
     return f"{s.step:.3g}", f"{s.local_steps:.4g}", f"{s.rounds:.4g}", f"{s.samples:.4g}"
 
 
@@ -125,11 +125,11 @@ def complexity(
     distance = float(np.linalg.norm(origin - th))
     log = max(math.log(distance / eps), 0.0) if distance > 0 else 0.0
 
-    def setting(step: float, H: float, T: float) -> Setting:
+    def setting(step: float, H: float, T: float) -> ComplexitySetting:
         """Whole numbers, at least 1; a step without noise in its way is limited by stability."""
         total = max(H * T, 1.0) if math.isfinite(H * T) else max(log / (step * a), 1.0)
         H = max(1, math.ceil(min(H, total) * (1 - 1e-12)))
-        return Setting(step, H, max(1, math.ceil(total / H * (1 - 1e-12))))
+        return ComplexitySetting(step, H, max(1, math.ceil(total / H * (1 - 1e-12))))
 
     def over(above: float, below: float) -> float:
         return above / below if below > 0 else math.inf
@@ -142,13 +142,13 @@ def complexity(
         "SCAFFLSA": setting(eta, sigma2 / (N * target * norm2), norm2 / a**2 * log),
     }
     found = _search(problem, target, start, list(local_steps)) if search else {}
-    rows = [Row(name, says, *found.get(name, (None, ""))) for name, says in says.items()]
+    rows = [ComplexityRow(name, says, *found.get(name, (None, ""))) for name, says in says.items()]
     return Complexity(float(target), N, a, sigma2, drift, norm2, distance, rows)
 
 
 def _search(
     problem: LinearFields, target: float, start: Any, steps: list[int]
-) -> dict[str, tuple[Setting | None, str]]:
+) -> dict[str, tuple[ComplexitySetting | None, str]]:
     """The fewest rounds of each method by exact forecasts."""
 
     def scaffnew(step: float, local_steps: int) -> Scaffnew:
@@ -160,7 +160,7 @@ def _search(
         "Scaffnew": (scaffnew, [H for H in steps if H <= MOST_DRAWN] or [min(steps)]),
         "SCAFFLSA": (ScaffLSA, steps),
     }
-    found: dict[str, tuple[Setting | None, str]] = {}
+    found: dict[str, tuple[ComplexitySetting | None, str]] = {}
     for name, (make, choices) in methods.items():
         best, why, guess, fewest = None, "", problem.stability().step, LONGEST
         for H in sorted(choices):
@@ -175,6 +175,10 @@ def _search(
                 why = str(error)
                 break
             if not trial.why and trial.rounds < fewest:
-                best, fewest, guess = Setting(trial.step, float(H), trial.rounds), int(trial.rounds), trial.step
+                best, fewest, guess = (
+                    ComplexitySetting(trial.step, float(H), trial.rounds),
+                    int(trial.rounds),
+                    trial.step,
+                )
         found[name] = (best, "" if best else why or "not reached")
     return found

@@ -19,7 +19,7 @@ from fedpoint.core.errors import FedpointError, Recovered
 from fedpoint.core.types import Data, Model, Plain, Tree
 from fedpoint.core.vector import unwrap_all, wrap
 from fedpoint.engine.base import Callback, Engine, Stop
-from fedpoint.engine.cluster.session import ClusterSession, Group
+from fedpoint.engine.cluster.session import ClusterSession, ProcessGroup
 from fedpoint.engine.session import Session, unflatten
 from fedpoint.engine.state import RunState
 from fedpoint.experiment.describe import rebuild_part
@@ -48,7 +48,7 @@ Reader: TypeAlias = Callable[[Table, Problem | None], Experiment]  # of the tabl
 
 
 @dataclass(frozen=True)
-class Origin:
+class RunOrigin:
     """From what the parts of a run are built: what is given, what its folder describes, the file it comes from."""
 
     given: Mapping[str, Tree] = field(default_factory=dict)  # arguments of an experiment
@@ -73,7 +73,7 @@ def load(
     only name them: an optax object, a large graph, your own class or function, unless its module is in `allow`.
     """
     parts = {name: part for name, part in {"problem": problem, **given}.items() if part is not None}
-    run = LoadedRun(RunFolder.open(folder), Origin(parts, allow, reader))
+    run = LoadedRun(RunFolder.open(folder), RunOrigin(parts, allow, reader))
     if run.skipped:
         last = f"the one before it serves, of round {run._point.round}"
         warnings.warn(f"{' | '.join(run.skipped)}; {last}", Recovered, stacklevel=2)
@@ -90,7 +90,7 @@ def _compared(config: Table) -> dict[str, Tree]:
 class LoadedRun(Run):
     """A run on disk. Its session, which needs the data, is made when something asks for it."""
 
-    def __init__(self, folder: RunFolder, origin: Origin, make: Callable[[Experiment], Engine] | None = None):
+    def __init__(self, folder: RunFolder, origin: RunOrigin, make: Callable[[Experiment], Engine] | None = None):
         summary = folder.summary
         check_run(folder.path, folder.config, folder.meta, summary)
         self.stored, self.config, self.origin, self._make = folder, folder.config, origin, make
@@ -320,7 +320,7 @@ class LoadedRun(Run):
         bound, every = experiment.bind(), self.config["record_every"]
         if "sums" not in self.config:
             return Session(bound, every)
-        return ClusterSession(bound, every, Group(), self.config["sums"] == "all-reduce")
+        return ClusterSession(bound, every, ProcessGroup(), self.config["sums"] == "all-reduce")
 
     def extend(
         self,
@@ -347,7 +347,7 @@ class LoadedRun(Run):
         callbacks: Callback | Iterable[Callback | Following],
         evaluate: Data,
     ) -> Run:
-        from fedpoint.verbs.processes.run_on import Goal, run_on
+        from fedpoint.verbs.processes.run_on import RunGoal, run_on
         from fedpoint.verbs.processes.supervisor import as_processes
 
         if "sums" not in self.config:
@@ -357,7 +357,7 @@ class LoadedRun(Run):
             )
         given = as_processes(processes).summing(self.config["sums"] == "all-reduce")
         place = Place(self.stored.path, self.config.get("experiment", {}))
-        done = run_on(given, self.experiment(self._start()), Goal(rounds, stop, evaluate), place, callbacks)
+        done = run_on(given, self.experiment(self._start()), RunGoal(rounds, stop, evaluate), place, callbacks)
         if done is None:
             raise FedpointError("a run is gone on with by process 0, which keeps its folder: start the others with run")
         return done

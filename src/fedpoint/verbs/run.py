@@ -82,11 +82,11 @@ def run(
     if losses_every is not None and not experiment.problem.has_loss:
         raise FedpointError("losses_every= needs a problem with losses: the field of this one is not a gradient")
     if processes is not None:
-        from fedpoint.verbs.processes.run_on import Goal, run_on
+        from fedpoint.verbs.processes.run_on import RunGoal, run_on
 
         if experiment.metrics or losses_every is not None:
             raise FedpointError("metrics= and losses_every= are not for several processes: none of them has all agents")
-        return run_on(processes, experiment, Goal(rounds, stop, evaluate), folder, given)
+        return run_on(processes, experiment, RunGoal(rounds, stop, evaluate), folder, given)
     session = Session(experiment.bind(), experiment.every(rounds))
     errors = folder is not None and (stop is not None or bool(given) or session.knows_solution)
     begun = begin(session, Measures(errors, losses_every))

@@ -62,7 +62,7 @@ class Coordinator(Protocol):
     def wait_at_barrier(self, name: str, milliseconds: int) -> None: ...
 
 
-class Group:
+class ProcessGroup:
     """The processes of a job: this one's number, how many there are, and how they talk."""
 
     def __init__(
@@ -145,7 +145,7 @@ PROGRAMS = programs(_program, static=("mesh", "layout"), donated="state")
 class ClusterSession(Session):
     """A session on a group of processes. The driver's is used as any other; the others `follow`."""
 
-    def __init__(self, bound: Bound, every: int, group: Group, fast: bool, known: Known | None = None):
+    def __init__(self, bound: Bound, every: int, group: ProcessGroup, fast: bool, known: Known | None = None):
         self.group, self.fast = group, fast
         self.sums = "all-reduce" if fast else "blocks"
         self.marked: RunState | None = None

@@ -1,4 +1,4 @@
-"""The hub's half of a job: `Hub` over FLARE's tasks. One task is one order to one site."""
+"""The hub's half of a job: `StudyHub` over FLARE's tasks. One task is one order to one site."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from nvflare.apis.signal import Signal
 from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
-from fedpoint.federation.engine import Arrival, Event, Outcome, Status, Stopped, Waiting
 from fedpoint.federation.flare.names import ANSWER, FETCH, ORDER, STATUS, STOP, TASK
-from fedpoint.federation.hub import Hub
+from fedpoint.federation.hub import StudyHub
 from fedpoint.federation.ledger import Ledger
 from fedpoint.federation.study import Study, parse
+from fedpoint.federation.transport import Arrival, Event, NoAnswerYet, Outcome, Status, Stopped
 from fedpoint.store.disk import write_bytes
 
 # At the end of a job the engine would import torch where it is installed, for tensors that are never there: seconds.
@@ -45,7 +45,7 @@ class Aborted(Exception):
 
 
 class FlareEngine:
-    """FLARE as an `Engine`."""
+    """FLARE as a `Transport`."""
 
     def __init__(self, controller: HubController, context: FLContext, signal: Signal):
         self.controller, self.context, self.signal = controller, context, signal
@@ -99,7 +99,7 @@ class HubController(Controller):
         self.study: Study = parse(study)
         self.fresh, self.version = fresh, version
         self.engine: FlareEngine | None = None
-        self.hub: Hub | None = None
+        self.hub: StudyHub | None = None
         self.stopping, self.again = threading.Event(), False
         self.told: list[Event] = []
         self.waiting = Event()
@@ -159,13 +159,13 @@ class HubController(Controller):
                 )
             ledger = self._ledger(folder)
             try:
-                self.hub = Hub(self.study, self.engine, ledger, self._tell, self.stopping.is_set)
+                self.hub = StudyHub(self.study, self.engine, ledger, self._tell, self.stopping.is_set)
                 self.round = self.hub.round
                 self.hub.run()
                 state = "done"
             finally:
                 ledger.close()
-        except Waiting as error:
+        except NoAnswerYet as error:
             state, said = "waiting", str(error)
         except Stopped as error:
             state, said = ("waiting", "a site is back") if self.again else ("stopped", str(error))
@@ -202,7 +202,7 @@ class HubController(Controller):
                 if "is writing" not in str(error):
                     raise
                 if time.monotonic() > end:
-                    raise Waiting(str(error)) from None
+                    raise NoAnswerYet(str(error)) from None
                 time.sleep(0.5)
 
     def _hand_over(self, folder: Path, outcome: Outcome) -> None:

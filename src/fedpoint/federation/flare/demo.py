@@ -15,13 +15,13 @@ import numpy as np
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
 from fedpoint.data.tables import read_table
-from fedpoint.federation.engine import Tell
 from fedpoint.federation.flare.kits import Kit, needs_flare, provision
 from fedpoint.federation.flare.lead import Lead
 from fedpoint.federation.flare.parties import consent, running
 from fedpoint.federation.preparation import features
-from fedpoint.federation.result import Federated
+from fedpoint.federation.result import StudyResult
 from fedpoint.federation.study import Study, parse
+from fedpoint.federation.transport import Tell
 from fedpoint.results.run import Run
 from fedpoint.verbs.run import run
 
@@ -104,7 +104,7 @@ class Compared(TypedDict):
     seconds_a_round: float
 
 
-def simulated(made: Federated, files: list[Path]) -> Run:
+def simulated(made: StudyResult, files: list[Path]) -> Run:
     """The same study by `fp.run` on all rows together."""
     table = made.study.table
     if table is None:
@@ -157,7 +157,7 @@ def play(rounds: int, port: int, keep: Path | None, show: Shown) -> tuple[Compar
         return found, lines
 
 
-def _lines(made: Federated, beside: Run, found: Compared) -> list[str]:
+def _lines(made: StudyResult, beside: Run, found: Compared) -> list[str]:
     names = [name for feature in features(made.setup["recipe"]) for name in feature.names] + ["intercept"]
     lines = [f"{'':>14}  {'three sites':>14}  {'simulation':>14}"]
     for name, a, b in zip(names, made.model, beside.model[0], strict=True):

@@ -22,11 +22,11 @@ from typing import Any
 
 from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
-from fedpoint.federation.engine import Outcome, Status, Tell, Waiting
 from fedpoint.federation.flare.kits import ADMIN, Kit
 from fedpoint.federation.flare.names import FETCH, HUB, SITE, STATUS, STOP, TASK
-from fedpoint.federation.result import Federated
+from fedpoint.federation.result import StudyResult
 from fedpoint.federation.study import Study
+from fedpoint.federation.transport import NoAnswerYet, Outcome, Status, Tell
 
 POLL = 0.3
 REQUEST = 0.02  # seconds between a site's questions for work; the engine's own 2 would be 2 s a round
@@ -86,7 +86,7 @@ class Lead:
             except Exception as error:  # the engine raises many kinds while its server is starting or away
                 said = str(error) or type(error).__name__
                 time.sleep(0.5)
-        raise Waiting(f"no server answered at {self.study.server} for {self.wait:.0f} seconds ({said})")
+        raise NoAnswerYet(f"no server answered at {self.study.server} for {self.wait:.0f} seconds ({said})")
 
     def close(self) -> None:
         if self._session is not None:
@@ -105,7 +105,7 @@ class Lead:
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 return getattr(self.session, function)(*arguments)
-        except Waiting:
+        except NoAnswerYet:
             raise
         except Exception as error:  # the engine raises many kinds for a server that is away
             self.trouble = f"{type(error).__name__}: {error}"
@@ -147,7 +147,7 @@ class Lead:
 
     # Running.
 
-    def run(self, folder: Path, tell: Tell, fresh: bool = False, wait: float = 300.0) -> Federated:
+    def run(self, folder: Path, tell: Tell, fresh: bool = False, wait: float = 300.0) -> StudyResult:
         """From where the hub's ledger stands to the end, segment by segment; the hub's folder is copied to `folder`."""
         vain, last = 0, -1
         anew = secrets.token_hex(8) if fresh else ""
@@ -156,7 +156,7 @@ class Lead:
                 self.ask("abort_job", job)
             _, outcome = self._follow(job, folder, tell, GONE)
             if outcome["state"] == "done" and not fresh:
-                return Federated(folder)
+                return StudyResult(folder)
         while True:
             self._gather(wait, tell)
             with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
@@ -167,13 +167,15 @@ class Lead:
             else:
                 reached, outcome = self._follow(job, folder, tell, BEGIN)
                 if outcome["state"] == "done":
-                    return Federated(folder)
+                    return StudyResult(folder)
                 if outcome["state"] in ("stopped", "failed"):
                     raise FedpointError(outcome["message"])
                 vain, last = (vain + 1, last) if reached <= last else (0, reached)
                 tell({"segment": outcome["message"]})
             if vain >= SEGMENTS:
-                raise Waiting(f"{vain} jobs in a row completed no round; last: {self.trouble or 'see the server log'}")
+                raise NoAnswerYet(
+                    f"{vain} jobs in a row completed no round; last: {self.trouble or 'see the server log'}"
+                )
             time.sleep(1.0)
 
     def _gather(self, wait: float, tell: Tell) -> None:
@@ -187,7 +189,7 @@ class Lead:
             if not missing or (len(here) >= least and now > soon):
                 return
             if now > end:
-                raise Waiting(f"waited {wait:.0f} seconds for {', '.join(missing)}; start them and run again")
+                raise NoAnswerYet(f"waited {wait:.0f} seconds for {', '.join(missing)}; start them and run again")
             tell({"waiting": "sites", "for": missing})
             time.sleep(POLL)
 

@@ -15,7 +15,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Model
 from fedpoint.graphs.gtv.minimum import minimise, solve
-from fedpoint.graphs.gtv.nodes import Local, check, check_convex
+from fedpoint.graphs.gtv.nodes import NodeLosses, check, check_convex
 from fedpoint.graphs.network import Network
 from fedpoint.problems.base import Problem, numbers
 from fedpoint.problems.rows import RowsProblem
@@ -96,7 +96,7 @@ def path(task: Problem, network: Network, couplings: Sequence[float] | np.ndarra
     """
     network, _ = check(task, network, 0.0)
     values = _check_couplings(couplings)
-    local = Local(task)
+    local = NodeLosses(task)
     check_convex(task, None)
     solutions = _along(local, network, values, tolerance)
     losses = np.stack([local.losses(W) for W in solutions])
@@ -193,8 +193,8 @@ def choose(
     splits, how = splits_of_rows(task, held_out, folds, seed)
     total, times = np.zeros((len(values), task.agents)), np.zeros(task.agents)
     for train, test, tested in splits:
-        fitted = _along(Local(train), network, values, tolerance)
-        local = Local(test)
+        fitted = _along(NodeLosses(train), network, values, tolerance)
+        local = NodeLosses(test)
         for n, W in enumerate(fitted):
             total[n] += np.where(tested, local.row_errors(W), 0.0)
         times += tested
@@ -212,7 +212,7 @@ def balanced(task: Problem, network: Network, count: int = 13, decades: float = 
     network, _ = check(task, network, 0.0)
     if not len(network.edges):
         raise FedpointError("the network has no edge: there is nothing to couple")
-    local = Local(task)
+    local = NodeLosses(task)
     curvature = np.median(local.curvature(local.begin(None)))
     degree = np.median(network.degrees[network.degrees > 0])
     if not (np.isfinite(curvature) and curvature > 0):
@@ -227,7 +227,7 @@ def _check_couplings(couplings: ArrayLike) -> np.ndarray:
     return values
 
 
-def _along(local: Local, network: Network, couplings: np.ndarray, tolerance: float) -> list[np.ndarray]:
+def _along(local: NodeLosses, network: Network, couplings: np.ndarray, tolerance: float) -> list[np.ndarray]:
     """(K, d) for every coupling, each started from the next smaller one's."""
     found: dict[int, np.ndarray] = {}
     W = local.begin(None)

@@ -10,7 +10,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Model
 from fedpoint.graphs.gtv.minimum import coupled
-from fedpoint.graphs.gtv.nodes import Local, check
+from fedpoint.graphs.gtv.nodes import NodeLosses, check
 from fedpoint.graphs.gtv.system import Coupled
 from fedpoint.graphs.network import Network
 from fedpoint.problems.base import Problem
@@ -45,7 +45,7 @@ def step_limit(task: Problem, network: Network, coupling: float, models: Model |
 
 
 def hessian(task: Problem, network: Network, coupling: float, models: Model | None) -> Coupled:
-    local = Local(task)
+    local = NodeLosses(task)
     W = local.begin(None) if models is None else local.flat(models, "models")
     return coupled(local, network, coupling, W)
 

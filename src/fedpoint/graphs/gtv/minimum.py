@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Model
-from fedpoint.graphs.gtv.nodes import Local, Losses, check, check_convex
+from fedpoint.graphs.gtv.nodes import Losses, NodeLosses, check, check_convex
 from fedpoint.graphs.gtv.system import Coupled, Parts, dot, pull, why_not_unique
 from fedpoint.graphs.network import Network
 from fedpoint.problems.base import Problem
@@ -45,7 +45,7 @@ def solve(
     network, coupling = check(task, network, coupling)
     if not tolerance > 0:
         raise FedpointError(f"tolerance must be above 0, got {tolerance}")
-    local = Local(task)
+    local = NodeLosses(task)
     begin = local.begin(start)
     check_convex(task, start)
     return local.models(minimise(local, network, coupling, begin, tolerance))
@@ -82,7 +82,7 @@ def objective(task: Problem, network: Network, coupling: float, models: Model) -
     <GTVMin objective 3: losses 2 + 1 * variation 1>
     """
     network, coupling = check(task, network, coupling)
-    local = Local(task)
+    local = NodeLosses(task)
     flat = local.flat(models, "models", one=False)
     return Objective(local.losses(flat), network.total_variation(flat), coupling)
 

@@ -82,7 +82,7 @@ class Losses(ABC):
         """(K,): the mean eigenvalue of each node's Hessian."""
 
 
-class Local(Losses):
+class NodeLosses(Losses):
     """The losses of a problem's agents."""
 
     def __init__(self, task: Problem):

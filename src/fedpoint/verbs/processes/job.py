@@ -36,7 +36,7 @@ from fedpoint.store.disk import os_errors
 if TYPE_CHECKING:  # a new process first sees to its place, and then loads JAX
     from fedpoint.core.types import Data
     from fedpoint.engine.base import Progress, Stop
-    from fedpoint.engine.cluster.session import ClusterSession, Group, Known
+    from fedpoint.engine.cluster.session import ClusterSession, Known, ProcessGroup
     from fedpoint.experiment.experiment import Experiment
     from fedpoint.store.records import Place
 
@@ -50,7 +50,7 @@ LINK = 60  # seconds after which a process that the coordinator hears nothing of
 
 
 @dataclass(frozen=True)
-class Goal:
+class RunGoal:
     """How far a run goes, and what is evaluated at its end."""
 
     rounds: int
@@ -63,7 +63,7 @@ class Job:
     """A run, checked, as `fp.run` would begin it."""
 
     experiment: Experiment  # with `record_every` chosen
-    goal: Goal
+    goal: RunGoal
     place: Place
     fast: bool
     digest: str  # of what all processes must agree on
@@ -165,7 +165,7 @@ def digest(*facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-class Line:
+class SupervisorLink:
     """To the supervisor: what this process does, and how it ends."""
 
     def __init__(self, connection: Connection):
@@ -201,7 +201,7 @@ class Line:
 def work(packed: bytes, arrays: UnnamedFile, seat: Seat, connection: Connection, parent: int, log: UnnamedFile) -> None:
     """The whole life of a process."""
     _alone(parent, log, driver=seat.process == 0)
-    line = Line(connection)
+    line = SupervisorLink(connection)
     line.start()
     try:
         end = _work(packed, arrays, seat, line)
@@ -233,7 +233,7 @@ def _alone(parent: int, log: UnnamedFile, driver: bool) -> None:
         os.dup2(log.number, stream)
 
 
-def _work(packed: bytes, arrays: UnnamedFile, seat: Seat, line: Line) -> Word:
+def _work(packed: bytes, arrays: UnnamedFile, seat: Seat, line: SupervisorLink) -> Word:
     group = _join(seat, line)
     job = unpack(packed, arrays)
     _agree(group, job.digest)
@@ -261,13 +261,13 @@ def _work(packed: bytes, arrays: UnnamedFile, seat: Seat, line: Line) -> Word:
     return {"is": "finished"}
 
 
-def _join(seat: Seat, line: Line) -> Group:
+def _join(seat: Seat, line: SupervisorLink) -> ProcessGroup:
     import jax
 
-    from fedpoint.engine.cluster.session import Group
+    from fedpoint.engine.cluster.session import ProcessGroup
 
     if seat.processes == 1:
-        return Group(beat=line.beat)
+        return ProcessGroup(beat=line.beat)
     port = seat.coordinator.rsplit(":", 1)[1]
     if seat.process == 0:
         _check_port(seat.bind, int(port))
@@ -283,7 +283,7 @@ def _join(seat: Seat, line: Line) -> Group:
     )
     from jax._src import distributed  # the client has no public name
 
-    return Group(seat.process, seat.processes, distributed.global_state.client, line.beat)
+    return ProcessGroup(seat.process, seat.processes, distributed.global_state.client, line.beat)
 
 
 def _check_port(host: str, port: int) -> None:
@@ -304,7 +304,7 @@ def _leave(seat: Seat) -> None:
         jax.distributed.shutdown()
 
 
-def _agree(group: Group, digest: str) -> None:
+def _agree(group: ProcessGroup, digest: str) -> None:
     """Refuse processes of other versions than process 0's, or with another experiment: all with the same words."""
     if group.processes == 1:
         return
@@ -331,20 +331,20 @@ def _agree(group: Group, digest: str) -> None:
             raise FedpointError(f"process {number} has other versions than process 0: {'; '.join(differ.values())}")
 
 
-def _session(job: Job, group: Group, experiment: Experiment) -> ClusterSession:
+def _session(job: Job, group: ProcessGroup, experiment: Experiment) -> ClusterSession:
     from fedpoint.engine.cluster.session import ClusterSession
 
     return ClusterSession(experiment.bind(), experiment.every(job.goal.rounds), group, job.fast, job.known)
 
 
-def _drive(job: Job, group: Group, line: Line) -> None:
+def _drive(job: Job, group: ProcessGroup, line: SupervisorLink) -> None:
     """Process 0: the run as `fp.run` has it, begun or gone on with."""
     from fedpoint.engine.session import flatten
     from fedpoint.results.run import begin, drive
     from fedpoint.store.folder import RunFolder
     from fedpoint.store.records import Measures
     from fedpoint.store.writer import create
-    from fedpoint.verbs.load import LoadedRun, Origin
+    from fedpoint.verbs.load import LoadedRun, RunOrigin
 
     def tell(progress: Progress) -> None:
         arrays = {} if progress.error is None else {"error": progress.error}
@@ -355,7 +355,7 @@ def _drive(job: Job, group: Group, line: Line) -> None:
 
     asked, goal, path = job.experiment, job.goal, job.place.path
     if (path / "run.json").exists():
-        loaded = LoadedRun(RunFolder.open(path), Origin(asked.arguments()), partial(_session, job, group))
+        loaded = LoadedRun(RunFolder.open(path), RunOrigin(asked.arguments()), partial(_session, job, group))
         if not loaded.finished or loaded.rounds[-1] < goal.rounds:
             loaded.extend(goal.rounds, goal.stop, [tell], goal.evaluate)
         return

@@ -20,15 +20,15 @@ from fedpoint.results.follow import Following
 from fedpoint.results.run import Run
 from fedpoint.store.folder import RunFolder
 from fedpoint.store.records import Place
-from fedpoint.verbs.load import LoadedRun, Origin
-from fedpoint.verbs.processes.job import Goal, Job, Word, digest
+from fedpoint.verbs.load import LoadedRun, RunOrigin
+from fedpoint.verbs.processes.job import Job, RunGoal, Word, digest
 from fedpoint.verbs.processes.supervisor import Ended, Processes, as_processes, check_processes, supervise
 
 
 def run_on(
     processes: int | Processes,
     experiment: Experiment,
-    goal: Goal,
+    goal: RunGoal,
     folder: str | Path | Place | None,
     callbacks: Callback | Iterable[Callback | Following],
 ) -> Run:
@@ -66,7 +66,7 @@ def run_on(
         supervise(job, given, resume, tell)
         if not given.driver:
             return None  # type: ignore[return-value] # no caller on this host goes on with it
-        done = LoadedRun(RunFolder.open(place.path), Origin(asked.arguments()))
+        done = LoadedRun(RunFolder.open(place.path), RunOrigin(asked.arguments()))
         done.shaped_as(asked.start_model)
     except BaseException as error:
         if own_folder and not isinstance(error, Ended):  # which says how to go on from it

@@ -63,7 +63,7 @@ class Arrival(NamedTuple):
     failure: str = ""
 
 
-class Engine(Protocol):
+class Transport(Protocol):
     """Carries orders to sites and answers back."""
 
     def send(self, site: str, order: bytes, deadline: float) -> None:
@@ -79,7 +79,7 @@ class Engine(Protocol):
         """Nothing more will be sent."""
 
 
-class Waiting(FedpointError):
+class NoAnswerYet(FedpointError):
     """The study stands still: too few sites answer. It goes on when it is run again."""
 
 
