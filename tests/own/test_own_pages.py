@@ -32,7 +32,7 @@ def message_of(page, code):
 
 
 def rewritten(page, text):
-    """The page with the messages as they are now: what `python tests/own/test_page.py` writes."""
+    """The page with the messages as they are now: what `python tests/own/test_own_pages.py` writes."""
     for code, said in PAGES[page][1:]:
         new = textwrap.fill("FedpointError: " + message_of(page, code), 118, break_on_hyphens=False) + "\n"
         text = text.replace(f"```py\n{code}```\n\n```text\n{said}```", f"```py\n{code}```\n\n```text\n{new}```")
