@@ -486,3 +486,10 @@ def test_steps_by_another_name_still_get_fresh_samples():
     mine = fp.run(Mine(0.05), lab, rounds=20)
     fedavg = fp.run(fp.FedAvg(0.05, local_steps=5, normalise=False), lab, rounds=20)
     assert np.allclose(mine.model, fedavg.model, rtol=1e-12, atol=0)  # the same draws, ahead or on the spot
+
+
+@pytest.mark.parametrize("verb", [fp.run, fp.forecast])
+def test_an_argument_that_no_experiment_has_is_named(verb):
+    quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
+    with pytest.raises(fp.FedpointError, match="no 'participations': did you mean 'participation'"):
+        verb(fp.FedAvg(step=0.1), quad, participations=1)

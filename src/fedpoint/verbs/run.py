@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.errors import FedpointError, check_count
+from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.types import Data
 from fedpoint.engine.base import Callback, Stop
 from fedpoint.engine.session import Session
@@ -26,6 +26,9 @@ def as_experiment(
     algorithm: Algorithm | Experiment, problem: Problem | AnyModel | None, options: Options
 ) -> Experiment:
     """The experiment that a verb was given, whole or in its parts."""
+    for name in options:
+        if name not in Options.__annotations__:
+            raise FedpointError(f"an experiment has no {name!r}: {nearest(name, Options.__annotations__)}")
     if not isinstance(algorithm, Experiment):
         return Experiment(algorithm, problem, **options)  # type: ignore[arg-type]
     if problem is not None:
