@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import fedpoint as fp
 from fedpoint.cli.lab import lab as command
-from fedpoint.lab import Lab, Outcome, find, names, perform
+from fedpoint.lab import Lab, LabOutcome, find, names, perform
 from fedpoint.lab.picture import picture
 from fedpoint.lab.runner import PanelTable, sentence
 from fedpoint.theory import lms_floor, lms_msd
@@ -29,7 +29,7 @@ def pretend(setting):
     """The outcome of a simulation without error."""
     numbers = numbers_of(setting)
     exact, floor = lms_msd(*numbers, setting.rounds, normalise=True), lms_floor(*numbers, normalise=True)
-    return Outcome(setting, exact, exact, floor, 0.01 * floor, floor, floor)
+    return LabOutcome(setting, exact, exact, floor, 0.01 * floor, floor, floor)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fedpoint as fp
-from fedpoint.data.preprocess import Moments, federated_moments, merge
+from fedpoint.data.preprocess import ColumnMoments, federated_moments, merge
 from fedpoint.estimators import FederatedEncoder, FederatedScaler
 
 GROUPS = np.repeat([2, 0, 1, 3], [50, 3, 30, 1])  # one agent has a single row
@@ -46,7 +46,7 @@ def test_variance_survives_a_large_offset(rng):
 
 
 def test_merging_is_chans_formula():
-    a, b = Moments.of([[1.0], [2.0], [3.0]]), Moments.of([[10.0], [20.0]])
+    a, b = ColumnMoments.of([[1.0], [2.0], [3.0]]), ColumnMoments.of([[10.0], [20.0]])
     both = a + b
     assert (both.count, both.mean[0]) == (5, pytest.approx(7.2))
     assert both.square[0] == pytest.approx(sum((x - 7.2) ** 2 for x in (1, 2, 3, 10, 20)))

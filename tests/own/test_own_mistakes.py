@@ -150,10 +150,10 @@ METHODS = [
     (SumOfHub, r"SumOfHub\.combine must return the hub's state as it was, float64\[2\]; got float64\[\]"),
     (SmallModel, r"SmallModel\.read must return a model, float64\[2\]; got float64\[\]"),
     (Settled, r"Settled\.settle must return the agent's memory .*, float64\[2\]; got \(float64\[2\], float64\[2\]\)"),
-    (Grad, r"Grad\.local: agent has no 'grad': did you mean 'field'\? .*test_mistakes\.py, line \d+: return -self"),
+    (Grad, r"Grad\.local: agent has no 'grad': did you mean 'field'\? .*test_own_mistakes\.py, line \d+: return -self"),
     (Messages, r"Messages\.combine: inbox has no 'messages': did you mean 'mean'\? Known: mass, mean, total, weight"),
     (Order, r"Order\.local: fp\.descend takes \(agent, start, steps, advance\)"),
-    (If, r"If\.local uses a Python if.*use jnp\.where.*jax\.lax\.cond \(test_mistakes\.py, line \d+: if g\.sum"),
+    (If, r"If\.local uses a Python if.*use jnp\.where.*jax\.lax\.cond \(test_own_mistakes\.py, line \d+: if g\.sum"),
     (
         Float,
         r"Float\.local needs the value of an array, .*: return -float",
@@ -162,7 +162,8 @@ METHODS = [
     (Shapes, r"Shapes\.local raised TypeError: add got incompatible shapes.*line \d+: return agent\.field\(w\) \+"),
     (
         Fails,
-        r"Fails\.local raised KeyError: 'change' \(test_mistakes\.py, line \d+: return \{\}\[\"change\"\], memory\)",
+        r"Fails\.local raised KeyError: 'change' \(test_own_mistakes\.py, line \d+: return \{\}\[\"change\"\], "
+        r"memory\)",
     ),
 ]
 
@@ -309,7 +310,7 @@ SCHEMES = [
     ),
     (OneWeight, r"OneWeight\.tick: weight must be numbers for the 2 places that slots\(\) promises; got float64\[\]"),
     (NoWeight, r"NoWeight\.tick: weight must be numbers for the 2 places that slots\(\) promises; got None"),
-    (Odd, r"Odd\.tick uses a Python if.*\(test_mistakes\.py, line \d+: return super"),
+    (Odd, r"Odd\.tick uses a Python if.*\(test_own_mistakes\.py, line \d+: return super"),
     (Outside, r"Outside\.tick: agents must be numbers from 0 to 2; got \[2 3\] in round 2"),
     (Twice, r"Twice\.tick: agents that are heard must all be different; got \[0 0\] in round 0"),
     (Silent, r"Silent does not say who works: write tick\(self, key, p, round\)"),
