@@ -1,5 +1,7 @@
 """A mistake in a user's own code is one FedpointError: the class, the method, what was expected and what came."""
 
+import traceback
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -492,3 +494,9 @@ def test_a_mistake_in_a_schedule_of_steps_or_an_optimiser():
 
     with pytest.raises(fp.FedpointError, match=r"FedAvg\.local uses a Python if.*line \d+: return 0\.1 if t < 10"):
         fp.run(fp.FedAvg(step=Halving()), bowls())
+
+
+def test_a_message_has_no_notes_of_jax():
+    with pytest.raises(fp.FedpointError) as caught:
+        fp.run(Grad(), bowls(), rounds=1)
+    assert "JAX" not in "".join(traceback.format_exception_only(caught.value))

@@ -11,6 +11,10 @@ MOST_ROUNDS = 2**31 - 1  # the program counts them in 32 bits
 class FedpointError(ValueError):
     """A mistake of the user's. The command line prints it without a traceback and exits with status 2."""
 
+    def add_note(self, note: str) -> None:
+        if "JAX has removed" not in note:  # what JAX says of its own frames is not about the mistake
+            super().add_note(note)
+
 
 class Diverged(FedpointError):
     """A run left the finite numbers; `round` says when."""
