@@ -222,7 +222,7 @@ class Experiment:
         """As they were given, by name."""
         return {f.name: vars(self)[f.name] for f in dataclasses.fields(self) if f.init}
 
-    def replace(self, **changes: Tree) -> Self:
+    def replace(self, **changes: Unpack[Parts]) -> Self:
         """The same experiment but for these arguments."""
         known = [f.name for f in dataclasses.fields(self) if f.init]
         for name in changes:
