@@ -199,23 +199,8 @@ class Round(NamedTuple):
         place = Workplace(Mine(task.own, self.inputs.common), stream, task.share, task.world)
         said, how = common if task.said is None else task.said, (self.layout.oracle, self.layout.exact)
         message, memory, agent, world = agent_round(*how, method, place, said, task.kept[0], task.ahead)
-        kept = memory, task.kept[1]
-        message, kept = transmitted(method, channel, message, kept, agent, task.base, task.last)
-        return message, kept, agent.evaluations, world
-
-
-def transmitted(
-    method: Algorithm,
-    channel: Channel,
-    message: Message,
-    kept: tuple[State, State],
-    agent: Agent,
-    base: Model = None,
-    last: Message = None,
-) -> tuple[Message, tuple[State, State]]:
-    """What arrives of a message, and memories that know of it."""
-    code, kept = encoded(method, channel, message, kept, agent, base, last)
-    return decoded(channel, code, message, last), kept
+        code, kept = encoded(method, channel, message, (memory, task.kept[1]), agent, task.base, task.last)
+        return decoded(channel, code, message, task.last), kept, agent.evaluations, world
 
 
 def encoded(
