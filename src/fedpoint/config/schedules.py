@@ -86,7 +86,6 @@ def staleness_of(text: Plain) -> Staleness:
     raise FedpointError(f'staleness must be "constant", {{polynomial = 0.5}} or {{hinge = [10.0, 4.0]}}, got {text!r}')
 
 
-TABLE = {"type": "object"}
 CLOCK = table_of(Clock, "kind")
 FAMILY = Family(
     "a schedule",

@@ -49,6 +49,8 @@ class Bound:
         if e.network is None:
             topology: Topology = Star(depth if timing.late else 0, timing.rebase)
             return replace(self, timing=timing, topology=topology, rounds=rounds)
+        if self.topology.by_node:  # wired already: only the room for messages may have to grow
+            return replace(self, timing=timing, topology=self.topology.deepened(power_of_two(depth)), rounds=rounds)
         wiring, wires = wire(e.network, power_of_two(depth))
         return replace(self, timing=timing, topology=Graph(wiring), wires=wires, rounds=rounds)
 

@@ -131,7 +131,6 @@ class RidgeTask(Penalised, LeastSquares):
         self.ridge = np.asarray(ridge, dtype=float)
         self.oracle = RidgeOracle(**vars(self.oracle))  # the same fields
         self.common = self.common._replace(extra=self.ridge)
-        self.plain_H = self.H
         if self.H is not None:
             self.H = self.H + np.diag(self.ridge)
             self.own = self.own._replace(H=self.H)
