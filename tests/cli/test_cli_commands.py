@@ -13,6 +13,7 @@ import pytest
 
 import fedpoint
 from fedpoint.cli import COMMANDS
+from fedpoint.cli.status import URGENCY, Status
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
 
@@ -56,6 +57,20 @@ def test_names_load_when_used_and_tools_see_the_same():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(cli, command):
     assert "Usage: fedpoint " + command in cli(command, "--help").stdout
+
+
+def test_exit_statuses_are_one_table(cli):
+    table = "0 fine, 1 contradicted or convicted, 2 bad input, 3 undecided, 4 diverges, 130 interrupted"
+    assert f"Exit status: {table}." in " ".join(cli("--help").stdout.split())
+    page = (Path(__file__).resolve().parents[2] / "docs/safety.md").read_text(encoding="utf-8")
+    assert all(f"| {int(status)} | {status.meaning} |" in page for status in Status)
+
+
+def test_the_worst_of_several_statuses_is_told():
+    assert Status.worst([]) == Status.FINE
+    assert Status.worst([Status.FINE, Status.UNDECIDED, Status.DIVERGES]) == Status.DIVERGES
+    assert Status.worst([Status.DIVERGES, Status.CONTRADICTED]) == Status.CONTRADICTED
+    assert set(URGENCY) == set(Status)
 
 
 def test_a_mistyped_command(cli):

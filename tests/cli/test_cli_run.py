@@ -88,17 +88,17 @@ def test_figures(cli, toml):
 
 
 def test_a_diverging_run(cli, toml):
-    result = cli("run", toml(ONE.replace("0.05", "5")), status=2)
+    result = cli("run", toml(ONE.replace("0.05", "5")), status=4)
     assert "FedAvg diverged" in result.stderr and "by round " in result.stderr
     assert "with step 5" in result.stderr and "the largest stable step here is 0.2" in result.stderr
     assert "Traceback" not in result.stderr and "Folder:  runs/file-1" in result.stdout
 
 
 def test_one_that_diverges_does_not_stop_the_others(cli, toml):
-    result = cli("run", toml(ONE.replace("0.05", "[5, 0.02]")), "--no-figure", status=2)
+    result = cli("run", toml(ONE.replace("0.05", "[5, 0.02]")), "--no-figure", status=4)
     assert "diverged by" in result.stdout and "FedAvg, step=0.02" in result.stdout
     assert result.stderr.strip().splitlines()[-1].startswith("Error: FedAvg, step=5: FedAvg diverged")
-    shown = json.loads(cli("run", toml(ONE.replace("0.05", "[5, 0.02]")), "--json", status=2).stdout)
+    shown = json.loads(cli("run", toml(ONE.replace("0.05", "[5, 0.02]")), "--json", status=4).stdout)
     assert shown["runs"][0]["diverged"]["round"] > 0 and shown["runs"][1]["rounds"] == 40
 
 

@@ -14,7 +14,8 @@ from typing import Any, ParamSpec, TextIO, TypeVar
 import click
 
 from fedpoint import __version__
-from fedpoint.core.errors import FedpointError, Recovered, nearest
+from fedpoint.cli.status import Status, table
+from fedpoint.core.errors import Diverged, FedpointError, Recovered, nearest
 from fedpoint.core.garbage import paused_collection
 from fedpoint.interrupts import loading
 
@@ -106,19 +107,23 @@ class Main(click.Group):
                 return super().invoke(ctx)
         except FedpointError as error:
             click.echo(f"Error: {error}", err=True)
-            ctx.exit(2)
+            ctx.exit(Status.DIVERGES if isinstance(error, Diverged) else Status.BAD_INPUT)
         except MemoryError as error:
             click.echo(f"Error: not enough memory for this ({error}); make it smaller", err=True)
-            ctx.exit(2)
+            ctx.exit(Status.BAD_INPUT)
         except KeyboardInterrupt as error:
             click.echo(f"\n{error}" if str(error) else "\ninterrupted", err=True)
-            ctx.exit(130)
+            ctx.exit(Status.INTERRUPTED)
         except BrokenPipeError:  # `fedpoint cite fedavg | head -1`
             sys.stdout = None
-            ctx.exit(0)
+            ctx.exit(Status.FINE)
 
 
-@click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Main,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=f"Exit status: {table()}.",
+)
 @click.version_option(__version__, prog_name="fedpoint")
 def main() -> None:
     """fedpoint: federated optimisation that knows where it will end.

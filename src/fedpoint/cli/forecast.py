@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedpoint.cli import options
+from fedpoint.cli.status import Status
 
 if TYPE_CHECKING:
     from fedpoint.core.types import Plain
@@ -23,17 +24,25 @@ if TYPE_CHECKING:
 @click.option("--bounds", "with_bounds", is_flag=True, help="Also print the lectures' bounds.")
 @options.figure("Draw the curve; the suffix chooses png, svg or pdf.")
 @options.as_json
-def forecast(file: Path, target: float | None, with_bounds: bool, figure: Path | None, as_json: bool) -> None:
-    """Predict where the runs of FILE.toml converge, how far from the optimum, how fast and how noisily; run nothing."""
+@click.pass_context
+def forecast(
+    ctx: click.Context, file: Path, target: float | None, with_bounds: bool, figure: Path | None, as_json: bool
+) -> None:
+    """Predict where the runs of FILE.toml converge, how far from the optimum, how fast and how noisily; run nothing.
+
+    The exit status is 4 when one of them diverges.
+    """
     from fedpoint.config import read
     from fedpoint.verbs.forecast import forecast as make
 
     experiment = read(file)
     documents: list[dict[str, Plain]] = []
+    statuses = []
     for number, entry in enumerate(experiment, 1):
         with busy(f"{entry.name} ({number} of {len(experiment)})"):
             f = make(entry.experiment)
             text = f.text()
+            statuses.append(Status.DIVERGES if f.diverges else Status.FINE)
             rounds = None if target is None else f.rounds_to(target)
         drawn = None
         if figure is not None:
@@ -53,6 +62,7 @@ def forecast(file: Path, target: float | None, with_bounds: bool, figure: Path |
         click.echo()
     if as_json:
         click.echo(json.dumps({"name": experiment.name, "forecasts": documents}, indent=2))
+    ctx.exit(Status.worst(statuses))
 
 
 @contextlib.contextmanager

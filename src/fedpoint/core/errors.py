@@ -17,7 +17,7 @@ class FedpointError(ValueError):
 
 
 class Diverged(FedpointError):
-    """A run left the finite numbers; `round` says when."""
+    """A run left the finite numbers; `round` says when. The command line exits with status 4."""
 
     def __init__(self, message: str, round: int):
         super().__init__(message)
