@@ -55,7 +55,7 @@ def test_the_first_page_works_as_it_is_written(rng):
     for problem in (lab, ls, quad, logit, own):
         done = fp.run(algorithm, problem, rounds=3, exact=True)
         assert done.loss.shape == (1, 4) and done.loss[0, -1] < done.loss[0, 0]
-        assert (done.error is None) == (problem is own)
+        assert done.has_error == (problem is not own)
         w, w_k, c = problem.solution(), problem.local_solutions(), problem.constants()
         assert (w is None) == (problem is own) and (w_k is None) == (problem is own)
         if problem is not own:
@@ -187,8 +187,54 @@ def test_stop_by_the_change_where_no_solution_is_known():
     problem = fp.problems.Loss(loss, np.float64(3.0), X, groups=ids)
     run = fp.run(fp.GradientExchange(0.5), problem, rounds=200, stop=1e-8)
     change = np.diff(run.history[0]) ** 2
-    assert run.error is None and run.rounds[-1] < 200
+    assert not run.has_error and run.rounds[-1] < 200
     assert change[-1] <= 1e-8 < change[-2]
+
+
+def undetermined():
+    """Three parameters of which the agents' rows determine two."""
+    A = [np.array([[1.0, 1.0, 0.0]]), np.array([[0.0, 0.0, 1.0]])]
+    return fp.problems.LeastSquares(A, [np.array([1.0]), np.array([2.0])])
+
+
+def test_where_w_star_is_not_unique_the_error_says_so_and_everything_else_works():
+    run = fp.run(fp.FedAvg(0.1, 2), undetermined(), rounds=4)
+    assert not run.has_error and run.has_loss
+    with pytest.raises(fp.FedpointError, match=r"no error: w\* is not unique.*run.loss has the objective"):
+        run.error.mean()
+    assert "error" not in repr(run) and "error" not in run._repr_html_()
+    run.plot()  # the loss
+    with pytest.raises(fp.FedpointError, match="not unique"):
+        run.plot(what="error")
+    both = fp.compare([fp.FedAvg(0.1), fp.FedAvg(0.2)], undetermined(), rounds=3)
+    assert [row["error"] for row in both.table()] == [None, None] and "loss" in both._repr_html_()
+    both.plot()
+
+
+def test_a_sweep_without_a_solution_says_so_and_chooses_by_the_loss():
+    swept = fp.sweep(fp.FedAvg(0.1), undetermined(), {"step": [0.01, 0.5]}, rounds=20)
+    assert not swept.has_error and swept.best() == {"step": 0.5}
+    with pytest.raises(fp.FedpointError, match="not unique"):
+        _ = swept.error
+
+
+def test_on_a_network_the_error_names_who_lacks_data():
+    net = fp.Network([(0, 1)], [1.0], "01")
+    run = fp.run(fp.FedGD(step=0.1, coupling=1.0), undetermined(), network=net, rounds=3)
+    assert not run.has_error
+    with pytest.raises(fp.FedpointError, match=r"GTVMin's solution is not unique: .* determines 2 of 3 parameters"):
+        _ = run.error
+    swept = fp.sweep(fp.FedGD(step=0.1, coupling=1.0), undetermined(), {"coupling": [0.5, 1.0]}, network=net, rounds=3)
+    assert not swept.has_error
+    with pytest.raises(fp.FedpointError, match=r"at \{'coupling': 0.5\}: GTVMin's solution is not unique"):
+        _ = swept.error
+
+
+def test_a_loss_of_ones_own_is_asked_for_its_solution():
+    X, _, ids = rows()
+    problem = fp.problems.Loss(lambda w, x: jnp.mean((x[:, 0] - w) ** 2), np.float64(0), X, groups=ids)
+    with pytest.raises(fp.FedpointError, match="give it as solution="):
+        _ = fp.run(fp.FedAvg(0.1), problem, rounds=2).error
 
 
 def test_a_stop_that_never_comes_changes_nothing():

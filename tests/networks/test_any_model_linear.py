@@ -10,6 +10,7 @@ import pytest
 from any_model_world import LINEAR, D, Least, local_solutions, relax
 from sklearn.linear_model import Ridge
 
+import fedpoint as fp
 from fedpoint.core.random import Key
 from fedpoint.engine.exchange import Exchange
 from fedpoint.engine.state import SCHEDULE
@@ -61,7 +62,9 @@ def test_with_linear_models_it_is_parametric_fedrelax(rows, points, net, couplin
     assert run.history.shape == (1, 7, 5, 8)
     assert np.abs(run.history[0] - path @ points.T).max() < 1e-10
     assert np.abs(np.stack([m.coef_ for m in run.models]) - path[-1]).max() < 1e-10
-    assert run.error is None
+    assert not run.has_error
+    with pytest.raises(fp.FedpointError, match="models that only fit and predict have no parameters"):
+        _ = run.error
     # Objective: local losses plus coupling times total variation.
     local = [sum(((x @ w - t) ** 2).mean() for x, t, w in zip(*rows, v, strict=True)) for v in path]
     variation = [net.total_variation(v) for v in path]

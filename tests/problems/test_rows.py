@@ -268,7 +268,10 @@ def test_separable_classes_without_a_ridge_have_no_solution():
     X = np.array([[1.0], [2.0], [-1.0], [-2.0]])
     problem = fp.problems.Logistic(X, [1, 1, -1, -1], ridge=0.0)
     assert problem.solution() is None and problem.local_solutions() is None
-    assert fp.run(fp.GradientExchange(0.1), problem, rounds=3).error is None
+    run = fp.run(fp.GradientExchange(0.1), problem, rounds=3)
+    assert not run.has_error
+    with pytest.raises(fp.FedpointError, match="the classes can be separated, and without a ridge the minimum is at"):
+        _ = run.error
 
 
 def test_a_solution_that_is_not_separable_needs_no_ridge():

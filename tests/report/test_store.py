@@ -279,7 +279,7 @@ def test_a_tree_of_parameters(tmp_path, segments):
     with pytest.raises(Killed):
         fp.run(fp.FedAvg(step=0.1), problem, rounds=150, folder=tmp_path / "r", callbacks=[kill_at(70)])
     bare = fp.load(tmp_path / "r")  # dictionaries and lists, without the problem
-    assert bare.model["layers"][0].shape == (1, 2) and bare.error is None
+    assert bare.model["layers"][0].shape == (1, 2) and not bare.has_error
     done = fp.load(tmp_path / "r", problem).extend(150)
     assert done.model["layers"][0].tobytes() == whole.model["layers"][0].tobytes()
     assert done.history["bias"].tobytes() == whole.history["bias"].tobytes()
@@ -379,10 +379,12 @@ def test_a_folder_asks_for_one_loss_and_for_no_solution(tmp_path, segments):
     at, known = run.known_loss()
     assert at.tolist() == [400] and known.shape == (1, 1)
     loaded = fp.load(tmp_path / "r")
-    assert loaded.error is None and not loaded.has_loss and set(loaded.absent()) == {"the loss", "the error"}
+    assert not loaded.has_error and not loaded.has_loss and set(loaded.absent()) == {"the loss", "the error"}
     assert loaded.known_loss()[1].tobytes() == known.tobytes()
     with pytest.raises(fp.FedpointError, match=r"has no loss: none was evaluated.*give fp.load\(folder, problem="):
         _ = loaded.loss
+    with pytest.raises(fp.FedpointError, match=r"has no error: the solution was not known.*give fp.load\(folder, pro"):
+        _ = loaded.error
     given = fp.load(tmp_path / "r", counted())
     same_bits(given, run)
     assert given.error.shape == (1, 401) and problem.solved_for == 1

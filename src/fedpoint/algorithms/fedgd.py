@@ -62,6 +62,13 @@ class OnNetwork(Algorithm):
         except FedpointError:
             return None
 
+    def why_no_aim(self, problem: Problem, network: Network | None) -> str:
+        try:
+            cast("Network", network).minimum(problem, self.coupling)
+        except FedpointError as error:
+            return str(error)
+        return ""
+
 
 def coupled_step(self: OnNetwork, w: Model, near: Near, gradient: Model, rate: Number) -> Model:
     """One gradient step on L_i(w) + alpha sum_j A_ij |w - w_j|^2."""

@@ -26,7 +26,7 @@ def picture(outcomes: list[RunOutcome], path: Path | None, folder: Path) -> Path
     done = {o.label: o.run for o in outcomes if o.run is not None}
     if not done:
         return None
-    what = "loss" if any(run.error is None for run in done.values()) else "error"
+    what = "error" if all(run.has_error for run in done.values()) else "loss"
     if what == "loss" and not all(run.has_loss for run in done.values()):
         return None
     path = path or folder / f"{what}.png"
@@ -58,7 +58,7 @@ def report(experiment: File, outcomes: list[RunOutcome], folder: Path, figure: P
 
 
 def _curves(run: Run) -> dict[str, np.ndarray | None]:
-    return {"error": run.error, "loss": run.loss if run.has_loss else None}
+    return {"error": run.error if run.has_error else None, "loss": run.loss if run.has_loss else None}
 
 
 def _final(run: Run) -> dict[str, np.ndarray | None]:

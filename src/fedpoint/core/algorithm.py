@@ -305,6 +305,10 @@ class Algorithm(Record):
         """What a run is after: w*, or on a network a model for each node; None where it is not known."""
         return problem.solution()
 
+    def why_no_aim(self, problem: Problem, network: Network | None) -> str:
+        """Why `aim` is None."""
+        return problem.why_no_solution()
+
     def invariants(self, hub: State, memory: State, p: np.ndarray) -> dict[str, State]:
         """What a run conserves, by name: arrays that stay zero. Hub and memories lead with the repeats."""
         return {}

@@ -132,6 +132,9 @@ class Wrapped(Algorithm):
     def aim(self, problem: Problem, network: Network | None) -> Model | None:
         return self.inner.aim(problem, network)
 
+    def why_no_aim(self, problem: Problem, network: Network | None) -> str:
+        return self.inner.why_no_aim(problem, network)
+
     def advice(self, problem: Problem, network: Network | None, exact: bool) -> str:
         return self.inner.advice(problem, network, exact)
 

@@ -232,6 +232,10 @@ class Engine(ABC):
         """(repeats, n): squared distance to the solution; on a network a mean over the nodes; None where unknown."""
         return None
 
+    def why_no_error(self) -> str:
+        """Why `errors` is None."""
+        return "models that only fit and predict have no parameters whose distance to w* could be measured"
+
     @abstractmethod
     def losses(self, records: Records) -> np.ndarray:
         """(repeats, n): the objective at recorded models."""

@@ -265,6 +265,9 @@ class Session(Engine):
             total = total + (gap**2).sum(axis=tuple(range(2, a.ndim))) / nodes
         return np.asarray(total)
 
+    def why_no_error(self) -> str:
+        return self.algorithm.why_no_aim(self.problem, self.network)
+
     def losses(self, records: Records) -> np.ndarray:
         return objective(self.problem, self.topology.by_node, records.model)
 

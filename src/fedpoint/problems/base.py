@@ -254,8 +254,14 @@ class Problem(Made):
         raise FedpointError(f"{type(self).__name__} has no start(): write it, it returns the model a run starts from")
 
     def solution(self) -> Model | None:
-        """w*, or None where it is not known."""
+        """w*, or None where it is not unique or not known."""
         return None
+
+    def why_no_solution(self) -> str:
+        """Why `solution` is None, for whoever asks for a distance to it."""
+        if self.linear:
+            return "w* is not unique: the agents' data together do not determine every parameter"
+        return "w* is not known"
 
     @property
     def solved(self) -> bool:

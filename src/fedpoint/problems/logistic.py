@@ -186,6 +186,9 @@ class Logistic(RowsProblem):
             self._solution = w if size < 1e-9 and np.linalg.norm(w - rough) <= 0.1 * np.linalg.norm(w) else None
         return self._solution
 
+    def why_no_solution(self) -> str:
+        return "there is no w*: the classes can be separated, and without a ridge the minimum is at infinity"
+
     @property
     def solved(self) -> bool:
         return not isinstance(self._solution, str)

@@ -104,6 +104,9 @@ class Loss(RowsProblem):
     def solution(self) -> Model | None:
         return self._given
 
+    def why_no_solution(self) -> str:
+        return "w* is not known: give it as solution= of the problem"
+
     @double
     def noise(self, w: Model) -> np.ndarray:
         if self.batch is None:

@@ -66,7 +66,7 @@ class Comparison:
         """One line a method, see `fedpoint.show.plots.curves`; what: the error where it is known, else the loss."""
         from fedpoint.show.plots import curves
 
-        what = what or ("loss" if self.runs[0].error is None else "error")
+        what = what or ("error" if self.runs[0].has_error else "loss")
         return curves(self.runs, path, what=what, labels=self.labels, title=title, x=x)
 
     def __len__(self) -> int:
@@ -87,8 +87,7 @@ class Comparison:
 
 def _row(run: Run, label: str) -> Row:
     cost = run.cost
-    error = None if run.error is None else run.error[:, -1]
-    mean, spread = mean_and_error(error)
+    mean, spread = mean_and_error(run.error[:, -1] if run.has_error else None)
     loss, loss_spread = mean_and_error(run.loss[:, -1] if run.has_loss else None)
     return {
         "method": label,

@@ -75,9 +75,9 @@ class Run:
 
     rounds: (n,) the recorded rounds, from 0 on. history: the global models at them, (repeats, n, ...); of models that
     are no arrays what they predict on the shared points. used: (repeats, n, 3), models sent, answers and field
-    evaluations. error: (repeats, n) squared distance to the solution, None where it is not known. loss: (repeats, n)
-    the objective sum_k p_k f_k. Both are computed when first asked for. metrics: by name, (repeats, n, ...).
-    evaluation: held-out metrics by name, (repeats, m), at `evaluated_rounds`.
+    evaluations. error: (repeats, n) squared distance to the solution, where `has_error`. loss: (repeats, n) the
+    objective sum_k p_k f_k, where `has_loss`. Both are computed when first asked for. metrics: by name,
+    (repeats, n, ...). evaluation: held-out metrics by name, (repeats, m), at `evaluated_rounds`.
     """
 
     def __init__(
@@ -164,10 +164,25 @@ class Run:
     # What is made of it.
 
     @cached_property
-    def error(self) -> np.ndarray | None:
+    def _error(self) -> np.ndarray | None:
         if self.records.error is not None:
             return self.records.error
         return self.session.errors(self.history)
+
+    def _why_no_error(self) -> str:
+        return self.session.why_no_error()
+
+    @property
+    def has_error(self) -> bool:
+        """Whether there is one solution, and it is known."""
+        return self._error is not None
+
+    @property
+    def error(self) -> np.ndarray:
+        if self._error is None:
+            other = "run.loss has the objective" if self.has_loss else "run.history has the models"
+            raise FedpointError(f"the run has no error: {self._why_no_error()}. {other}; run.has_error asks first")
+        return self._error
 
     @property
     def has_loss(self) -> bool:
@@ -295,10 +310,10 @@ class Run:
     def plot(
         self, path: str | None = None, what: str | None = None, x: str = "rounds", title: str | None = None
     ) -> Figure:
-        """Draw the curves (default: the error; of models that are no arrays the loss), into `path` where given."""
+        """Draw the curves (default: the error, or the loss where there is no error), into `path` where given."""
         from fedpoint.show.plots import curves
 
-        return curves([self], path=path, what=what or ("loss" if self.info.fitted else "error"), x=x, title=title)
+        return curves([self], path=path, what=what or ("error" if self.has_error else "loss"), x=x, title=title)
 
     def _repr_html_(self) -> str:
         from fedpoint.show.html import run_html
@@ -357,7 +372,7 @@ class Run:
     def __repr__(self) -> str:
         card = self.algorithm.card
         last = ""
-        if self.error is not None:
+        if self.has_error:
             last = f", error {self.error[:, -1].mean():.3g}"
         return f"<Run {card.title}: {int(self.rounds[-1])} rounds, {self.repeats} repeats{last}>"
 
@@ -491,7 +506,7 @@ def summarise(run: Run) -> dict[str, object]:
         if known is None or np.isnan(known).any():
             known = session.losses(Records(jax.tree.map(lambda a: a[:, -1:], run.history), ()))[:, 0]
         run.final_loss = known
-    error = run.error if run.measures.errors else None
+    error = run.error if run.measures.errors and run.has_error else None
     final = {"error": None if error is None else error[:, -1], "loss": run.final_loss}
     agents = {  # None: nothing of this agent is held out
         name: [[finite(x) for x in row] for row in values.tolist()] for name, values in run.held_out.items()

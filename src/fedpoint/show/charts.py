@@ -131,7 +131,7 @@ def _places(facts: Facts, rounds: np.ndarray) -> list[list[float]]:
 def forecast_line(facts: Facts, colour: int | str, quiet: bool = False) -> list[ChartLine]:
     """The forecast's curve beside a run's error, at the same rounds."""
     part = facts.forecast
-    if "curve" not in part or facts.run.error is None:
+    if "curve" not in part or not facts.run.has_error:
         return []
     rounds = facts.run.rounds[_thinned(facts, facts.run.rounds)]
     known = np.array([[at, v] for at, v in zip(part["at"], part["curve"], strict=True) if v is not None])

@@ -66,7 +66,7 @@ class Facts:
 
     def measure(self, what: str) -> np.ndarray | None:
         if what == "error":
-            return self.run.error
+            return self.run.error if self.run.has_error else None
         return self.run.loss if self.run.has_loss else None
 
 

@@ -212,7 +212,7 @@ def _expectation(f: Forecast, run: LoadedRun) -> ForecastPart:
     part: ForecastPart = {"text": f.text(), "bias": finite(f.bias), "bias2": finite(f.bias2), "rate": finite(f.rate)}
     part["floor"], part["diverges"], part["reason"] = finite(f.floor), bool(f.diverges), f.reason
     part["proviso"] = f.proviso
-    if run.error is None:
+    if not run.has_error:
         return {**part, "no_curve": "the solution is not known, so that there is no error to draw the forecast beside"}
     reached, asked = int(run.rounds[-1]), int(run.config["rounds"])
     try:

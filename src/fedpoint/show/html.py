@@ -31,20 +31,20 @@ ROUNDS = 400  # of a forecast's picture, at most: it is drawn whenever a cell sh
 def run_html(run: Run) -> str:
     """Final numbers, and the curve: of the error, or of a loss that has been computed already (it may cost a pass over
     all data per record)."""
-    cost, error, (known, loss) = run.cost, run.error, run.known_loss()
+    cost, (known, loss) = run.cost, run.known_loss()
     rows: list[tuple[str, Cell]] = [("rounds", f"{int(run.rounds[-1]):,}")]
     if len(run.used) > 1:
         rows.append(("repeats", len(run.used)))
-    if error is not None:
-        rows.append(("error", _final(error)))
+    if run.has_error:
+        rows.append(("error", _final(run.error)))
     if len(known) and known[-1] == run.rounds[-1]:
         rows.append(("loss", _final(loss)))
     rows += [(f"held-out {name.removeprefix('held-out ')}", _final(v)) for name, v in run.evaluation.items()]
     rows.append(("sent", size(cost.bytes_down + cost.bytes_up)))
     rows.append(("evaluations", number(cost.evaluations)))
     picture = None
-    if error is not None:
-        picture = _curves([_line(run.rounds, error, "", 0)], "error")
+    if run.has_error:
+        picture = _curves([_line(run.rounds, run.error, "", 0)], "error")
     elif len(known) > 1:
         picture = _curves([_line(known, loss, "", 0)], "loss")
     return _block(run.title, _pairs(rows), picture)
@@ -66,7 +66,7 @@ def comparison_html(comparison: Comparison) -> str:
     """The table of `str(comparison)`, and the curves."""
     rows = [[_cell(row, key) for key, _ in COLUMNS] for row in comparison.table()]
     runs, picture = comparison.runs, None
-    values, what = [run.error for run in runs if run.error is not None], "error"
+    values, what = [run.error for run in runs if run.has_error], "error"
     if len(values) < len(runs):
         values, what = [run.loss for run in runs if run.has_loss], "loss"
     if len(values) == len(runs):

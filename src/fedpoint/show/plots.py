@@ -218,8 +218,6 @@ def _values(run: Run, what: str) -> tuple[np.ndarray, np.ndarray]:
             raise FedpointError(f"unknown what {what!r}: {nearest(str(what), [*WHAT, *held_out])}")
         return np.asarray(held_out[name]), np.asarray(run.evaluated_rounds)
     values = run.error if what == "error" else run.loss
-    if values is None:
-        raise FedpointError('the solution of this problem is not known, so there is no error: plot what="loss"')
     return np.asarray(values), np.asarray(run.rounds)
 
 

@@ -95,11 +95,11 @@ def _missing(facts: Facts) -> Html | None:
 def _charts(facts: Facts) -> list[Html]:
     """The curves of one run; beside others, only what the comparison has not shown."""
     run, charts = facts.run, []
-    if run.error is not None:
+    if run.has_error:
         own = curve(facts, run.error, run.rounds, "run")
         lines = [own, *forecast_line(facts, "ink"), *level_lines(facts.forecast)]
         charts.append(chart("Error", WHAT["error"], lines, loggable([facts], "error"), repeats([facts])))
-    if run.has_loss and not (facts.several and run.error is not None):
+    if run.has_loss and not (facts.several and run.has_error):
         own = curve(facts, run.loss, run.rounds, "run")
         charts.append(chart("Loss", WHAT["loss"], [own], loggable([facts], "loss"), repeats([facts])))
     for name, values in run.metrics.items():

@@ -70,7 +70,7 @@ class TrackerFollower(Follower):
         for i, at in enumerate(run.evaluated_rounds):
             held_out = {f"held-out {k.removeprefix('held-out ')}": v[:, i].mean() for k, v in run.evaluation.items()}
             self._log(int(at), held_out)
-        final = {} if run.error is None else {"error": float(run.error[:, -1].mean())}
+        final = {"error": float(run.error[:, -1].mean())} if run.has_error else {}
         self._end({"status": FINISHED, "rounds": int(run.rounds[-1]), **final, "cost": dataclasses.asdict(run.cost)})
 
     def fail(self, error: BaseException) -> None:

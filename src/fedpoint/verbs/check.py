@@ -109,7 +109,7 @@ class _Examination:
         return loose + (0.03 if self.f.setting.moments.sampled else 0.0)
 
     def verdict(self) -> Verdict:
-        top = 0.0 if self.run.error is None or self.f.noiseless else float(self.run.error.max())
+        top = float(self.run.error.max()) if self.run.has_error and not self.f.noiseless else 0.0
         if top and not TINY < top < 1 / TINY:
             raise FedpointError(
                 f"the squared errors go up to {top:.0e} and their variance is beyond the floats: run it in other units"
@@ -128,7 +128,7 @@ class _Examination:
 
     def _divergence(self, checks: list[Check]) -> Verdict:
         """A mean that must grow has to; a mean square grows by rare events, which few repeats may not have met."""
-        last, first = (float(self.run.error[:, i].mean()) if self.run.error is not None else 0.0 for i in (-1, 0))
+        last, first = (float(self.run.error[:, i].mean()) if self.run.has_error else 0.0 for i in (-1, 0))
         grew = not last <= 10 * first
         failed = {c.name for c in checks if c.ok is False}
         if self.f.rate is not None and self.f.rate >= 1 and "path" in failed and not grew:
@@ -229,12 +229,12 @@ class _Examination:
         return np.array([f.variance or 0.0])
 
     def _floor(self) -> list[Check]:
-        f, tail, error = self.f, self.tail, self.run.error
+        f, tail = self.f, self.tail
         if f.noiseless:
             return []
-        if tail is None or error is None or f.floor is None:
+        if tail is None or not self.run.has_error or f.floor is None:
             return [Check("floor", None, None, f.floor, None, "the run has not settled, or no floor is forecast")]
-        per_repeat = error[:, tail].mean(1)
+        per_repeat = self.run.error[:, tail].mean(1)
         measured, expected = float(per_repeat.mean()), float(self.curve[tail].mean())  # type: ignore[index]
         worth = self._effective(f.rate_ms or 0.0, tail.stop - tail.start) * self.repeats
         sigma, b2 = self._spread(), (f.bias or 0.0) ** 2
@@ -271,9 +271,9 @@ class _Examination:
 
     def _path(self) -> list[Check]:
         """The expected error on the way, at a few rounds."""
-        error = self.run.error
-        if self.curve is None or error is None:
+        if self.curve is None or not self.run.has_error:
             return [Check("path", None, None, None, None, self.f.proviso or "no expected error to compare with")]
+        error = self.run.error
         n = len(self.rounds)
         at = np.unique(np.geomspace(1, n - 1, 8).round().astype(int)) if n > 1 else np.array([], int)
         if self.f.noiseless:

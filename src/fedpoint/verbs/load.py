@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fedpoint.verbs.processes.supervisor import Processes
 
 NO_LOSS = "its field is not a gradient"
+NO_SOLUTION = "the solution was not known while the run went on, and the data are not here"
 TIMING = ("participation", "schedule")
 
 Reader: TypeAlias = Callable[[Table, Problem | None], Experiment]  # of the table of a file, with its problem if known
@@ -161,10 +162,13 @@ class LoadedRun(Run):
         return "problem" in self.origin.given or self._from_file
 
     @cached_property
-    def error(self) -> np.ndarray | None:
+    def _error(self) -> np.ndarray | None:
         if self.records.error is not None or self.measures.errors or not self.has_data:
             return self.records.error
         return self.session.errors(self.history)
+
+    def _why_no_error(self) -> str:
+        return super()._why_no_error() if self.has_data else f"{NO_SOLUTION}: give fp.load(folder, problem=...)"
 
     @cached_property
     def variation(self) -> np.ndarray | None:
@@ -200,8 +204,8 @@ class LoadedRun(Run):
         found = {}
         if not self.has_loss and self.stored.meta.get("has_loss"):
             found["the loss"] = "it was not evaluated while the run went on (losses_every=), and the data are not here"
-        if self.error is None and not self.measures.errors:
-            found["the error"] = "the solution was not known while the run went on, and the data are not here"
+        if not self.has_error and not self.measures.errors:
+            found["the error"] = NO_SOLUTION
         return found
 
     @property
@@ -367,7 +371,7 @@ class LoadedRun(Run):
         if stop is None or len(self._point.records["round"]) != len(self.rounds) or len(self.rounds) < 2:
             return False
         before = jax.tree.map(lambda a: a[:, :-1], self.history)
-        error = None if self.error is None else self.error[:, -1]
+        error = self.error[:, -1] if self.has_error else None
         return bool(self.session.stopper(stop, before)(int(self.rounds[-1]), self.model, error))
 
     def __repr__(self) -> str:

@@ -14,6 +14,7 @@ from fedpoint.engine.base import Callback
 from fedpoint.experiment import Experiment
 from fedpoint.metrics.means import mean_and_error
 from fedpoint.results.plan import Choice, Goal, Measure, Measured
+from fedpoint.results.run import Run
 from fedpoint.verbs.run import run
 
 
@@ -32,15 +33,18 @@ def measure_on(experiment: Experiment, goal: Goal) -> Measure:
             done = run(asked, rounds=choice.rounds, callbacks=callbacks)
         except Diverged:
             return Measured(choice, repeats, math.inf, 0.0, goal.target)
-        problem, values = experiment.problem, done.error
-        if goal.measure == "loss":
-            values = done.loss - problem.objective(lead(problem.solution()))[0]
-        assert values is not None  # the solution is known, or there would be no plan
-        mean, error = mean_and_error(values[:, -1])
+        mean, error = mean_and_error(_measured(done, goal.measure)[:, -1])
         assert mean is not None and error is not None  # of two repeats at least
         return Measured(choice, repeats, mean, error, goal.target, done.cost)
 
     return measure
+
+
+def _measured(done: Run, measure: str) -> np.ndarray:
+    """(repeats, n): what the goal is about."""
+    if measure == "error":
+        return done.error
+    return done.loss - done.problem.objective(lead(done.problem.solution()))[0]
 
 
 def lead(model: Model) -> Model:
