@@ -123,7 +123,7 @@ def test_many_runs_fit_on_a_page(facts):
     long = copy.copy(facts[0].run)
     used, curve = np.cumsum(np.full((2, rounds, 3), 40), axis=1), np.random.default_rng(0).random((2, rounds))
     long.records = RoundRecords(np.arange(rounds), long.history, used, error=curve, loss=curve)
-    long.error = long._loss = curve
+    long._error = long._loss = curve
     long.evaluation, long.evaluated_rounds = {"accuracy": curve[:, ::100]}, long.rounds[::100]
     agents = {**facts[0].parts["agents"], "losses": [0.123] * 1000, "weights": [0.001] * 1000}
     part = {"at": list(range(400)), "curve": [0.12345] * 400, "text": "x" * 400, "floor": 0.1, "proviso": ""}

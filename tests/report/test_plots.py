@@ -161,8 +161,9 @@ def test_mistakes(tmp_path, monkeypatch, options, message):
 def test_mistakes_of_the_runs():
     with pytest.raises(fp.FedpointError, match="at least one run"):
         curves([])
-    with pytest.raises(fp.FedpointError, match='plot what="loss"'):
-        curves([made_up(error=None)])
+    flat = fp.problems.LeastSquares([np.array([[1.0, 1.0]])], [np.array([1.0])])
+    with pytest.raises(fp.FedpointError, match=r"not unique.*run.loss has the objective"):
+        curves([fp.run(fp.FedAvg(0.1), flat, rounds=2)])
 
 
 def test_a_real_run(tmp_path):
