@@ -1,9 +1,9 @@
-"""Which numbers are shown? Finite ones, to a few digits, and of many only some; null stands for what JSON has not."""
+"""Which numbers are shown, and how? Finite ones, to a few digits, of many only some, and counts with their nouns."""
 
 from __future__ import annotations
 
 import math
-from typing import SupportsFloat
+from typing import SupportsFloat, SupportsInt
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,3 +34,23 @@ def evenly(count: int, most: int) -> np.ndarray:
     (array([ 0,  5, 10]), array([0, 1]), array([], dtype=int64))
     """
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+
+
+def counted(count: SupportsInt, noun: str) -> str:
+    """A count in words: the noun is given in the singular, its last word is put into the plural where it must be.
+
+    >>> [counted(1, "repeat"), counted(0, "class"), counted(2, "local step"), counted(1500, "category")]
+    ['1 repeat', '0 classes', '2 local steps', '1,500 categories']
+    """
+    return f"{int(count):,} {noun if int(count) == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """The plural of a regular noun.
+
+    >>> [plural(noun) for noun in ("cell", "process", "batch", "category", "day", "index")]
+    ['cells', 'processes', 'batches', 'categories', 'days', 'indexes']
+    """
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "z", "ch", "sh")) else f"{noun}s"

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.made import Made
+from fedpoint.core.numbers import counted
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.steps import most_steps
@@ -206,6 +207,21 @@ class Problem(Made):
     notes: Sequence[str] = ()  # what was done to the data
     fits = False  # it was found to answer what a run will ask
     source: Mapping[str, Plain] | None = None  # the table of a file that makes it again
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if "weights" not in dir(self):  # its constructor has failed, or has not got there
+            return f"<{name}, not complete>"
+        rows, model = self.local_rows(), () if type(self).start is Problem.start else self.start()
+        counts = {
+            "agent": self.agents,
+            "row": 0 if rows is None else rows.sum(),
+            "class": 0 if self.classes is None else len(self.classes),
+            "parameter": sum(np.size(leaf) for leaf in jax.tree.leaves(model)),
+        }
+        said = [counted(count, noun) for noun, count in counts.items() if count]
+        said += [] if self.batch is None else [f"batches of {self.batch}"]
+        return f"<{name}: {', '.join(said)}>"
 
     @property
     def convex(self) -> bool | None:
