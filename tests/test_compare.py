@@ -37,8 +37,32 @@ def test_text_is_aligned(comparison):
     lines = str(comparison).splitlines()
     assert len(lines) == 5 and len({len(line) for line in lines}) == 1
     assert lines[0].split()[:2] == ["method", "rounds"] and "±" in lines[2]
-    assert repr(comparison) == "<Comparison: FedAvg, local_steps=5, FedAvg, local_steps=1, SCAFFOLD>"
-    assert len(comparison) == 3
+    assert repr(comparison) == "<Comparison of 3 runs: FedAvg, local_steps=5; FedAvg, local_steps=1; SCAFFOLD>"
+
+
+def test_a_comparison_is_a_mapping_from_labels(comparison):
+    assert comparison["SCAFFOLD"] is comparison[2] is comparison[-1] is comparison.runs[2]
+    assert list(comparison) == comparison.keys() == comparison.labels and len(comparison) == 3
+    assert dict(comparison) == dict(comparison.items()) and comparison.values() == comparison.runs
+    assert "SCAFFOLD" in comparison and "FedProx" not in comparison
+    with pytest.raises(fp.FedpointError, match="no run 'Scafold': did you mean 'SCAFFOLD'"):
+        comparison["Scafold"]
+    for place in (3, -4):
+        with pytest.raises(fp.FedpointError, match=f"has 3 runs, from 0 on: there is no run {place}"):
+            comparison[place]
+    for strange in (1.0, None, True):
+        with pytest.raises(fp.FedpointError, match="by its label or its place"):
+            comparison[strange]
+
+
+def test_a_dictionary_gives_the_labels(tmp_path):
+    both = fp.compare({"plain": METHODS[0], "corrected": METHODS[2]}, QUAD, rounds=3, repeats=2, folder=tmp_path)
+    assert both.labels == ["plain", "corrected"] and both["corrected"].algorithm == METHODS[2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1-plain", "2-corrected"]
+    with pytest.raises(fp.FedpointError, match="leave out labels="):
+        fp.compare({"plain": METHODS[0]}, QUAD, labels=["a"])
+    with pytest.raises(fp.FedpointError, match="nothing to compare"):
+        fp.compare({}, QUAD)
 
 
 def test_json(comparison):
@@ -108,7 +132,7 @@ def test_divergence_names_the_culprit():
     [
         ([], None, "nothing to compare"),
         (["fedavg"], None, "compare takes algorithms such as"),
-        (METHODS, ["a"], "1 labels for 3 algorithms"),
+        (METHODS, ["a"], "1 label for 3 algorithms"),
         (METHODS[:2], ["a", "a"], "the same"),
     ],
 )

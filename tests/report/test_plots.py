@@ -29,7 +29,9 @@ def made_up(algorithm=None, repeats=3, scale=1.0, **changes):
         "error": decay,
         "loss": decay + 1,
         "used": used,
-        "session": SimpleNamespace(message=SimpleNamespace(down=10, up=3)),
+        "has_error": True,
+        "has_loss": True,
+        "info": SimpleNamespace(message=(10, 3, 8, 6.0)),  # answers of half precision
         "evaluation": {"accuracy": 1 - 0.1 * decay[:, :4], "loss": decay[:, :4] + 7},
         "evaluated_rounds": ROUNDS[:4],
     }
@@ -58,7 +60,16 @@ def test_one_repeat_has_no_band():
     assert not figure.axes[0].collections and texts(figure) == []
 
 
-@pytest.mark.parametrize("x, factor", [("rounds", 1), ("floats", 4 * 10 + 2 * 3), ("evaluations", 6)])
+@pytest.mark.parametrize(
+    "x, factor",
+    [
+        ("rounds", 1),
+        ("messages", 4 + 2),
+        ("floats", 4 * 10 + 2 * 3),
+        ("bytes", 4 * 10 * 8 + 2 * 6),
+        ("evaluations", 6),
+    ],
+)
 def test_across(x, factor):
     figure = curves([made_up()], x=x)
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_xdata(), factor * ROUNDS)
@@ -149,7 +160,7 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
         ({"what": "eror"}, "did you mean 'error'"),
         ({"what": "acuracy"}, "held-out accuracy"),
         ({"x": "round"}, "did you mean 'rounds'"),
-        ({"labels": ["a", "b"]}, "2 labels for 1 runs"),
+        ({"labels": ["a", "b"]}, "2 labels for 1 run: give one each"),
     ],
 )
 def test_mistakes(tmp_path, monkeypatch, options, message):
@@ -163,7 +174,31 @@ def test_mistakes_of_the_runs():
         curves([])
     flat = fp.problems.LeastSquares([np.array([[1.0, 1.0]])], [np.array([1.0])])
     with pytest.raises(fp.FedpointError, match=r"not unique.*run.loss has the objective"):
-        curves([fp.run(fp.FedAvg(0.1), flat, rounds=2)])
+        curves([fp.run(fp.FedAvg(0.1), flat, rounds=2)], what="error")
+    neither = made_up(has_error=False, has_loss=False)
+    with pytest.raises(fp.FedpointError, match="there is no loss; name a held-out metric with what=: accuracy, loss"):
+        curves([neither])
+    with pytest.raises(fp.FedpointError, match="there is no loss; give"):
+        curves([made_up(has_error=False, has_loss=False, evaluation={})])
+
+
+def test_the_loss_is_drawn_where_the_error_of_a_run_is_not_known():
+    known, unknown = made_up(), made_up(scale=2.0, has_error=False)
+    for runs in ([unknown], [known, unknown]):
+        ax = curves(runs).axes[0]
+        assert ax.get_ylabel() == "loss"
+        for run, line in zip(runs, ax.lines, strict=True):
+            np.testing.assert_allclose(line.get_ydata(), run.loss.mean(0))
+
+
+def test_a_line_that_diverges_does_not_flatten_the_others():
+    steady, gone = made_up(repeats=1), made_up(repeats=1)
+    gone.error = np.geomspace(1.0, 1e90, len(ROUNDS))[None]
+    gone.error[:, -3:] = np.nan, np.inf, np.nan
+    ax = curves([steady, gone], labels=["steady", "gone"]).axes[0]
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), steady.error[0])
+    assert ax.get_yscale() == "log" and ax.lines[1].get_ydata().max() == 100  # times the start, which is 1
+    assert ax.get_ylim()[1] < 1e4 and ax.get_ylim()[0] > 1e-4
 
 
 def test_a_real_run(tmp_path):
@@ -174,6 +209,22 @@ def test_a_real_run(tmp_path):
     assert line.get_xdata()[-1] == run.cost.floats_up + run.cost.floats_down
     np.testing.assert_allclose(line.get_ydata(), run.error[0])
     assert curves([run], x="evaluations").axes[0].lines[0].get_xdata()[-1] == run.cost.evaluations
+
+
+def test_a_run_without_a_known_solution_draws_its_loss(tmp_path):
+    problem = fp.problems.Loss(lambda w, x: ((w - x) ** 2).mean() + w**4, np.zeros(()), np.array([1.0, 2.0, 3.0]))
+    run = fp.run(fp.FedAvg(step=0.01), problem, rounds=5)
+    ax = run.plot(str(tmp_path / "run.png")).axes[0]
+    assert ax.get_ylabel() == "loss"
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), run.loss[0])
+
+
+def test_bytes_across_are_those_that_a_run_cost():
+    """A lossy channel's answers are shorter than what goes down."""
+    quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
+    run = fp.run(fp.FedAvg(step=0.5), quad, rounds=3, channel=fp.channel.HalfPrecision())
+    assert run.cost.bytes_up < run.cost.bytes_down
+    assert run.plot(x="bytes").axes[0].lines[0].get_xdata()[-1] == run.cost.bytes_up + run.cost.bytes_down
 
 
 def test_matplotlib_is_loaded_when_drawing_and_pyplot_never():

@@ -14,23 +14,21 @@ from fedpoint.config.runner import RunOutcome
 from fedpoint.core.errors import Diverged
 from fedpoint.core.numbers import finite
 from fedpoint.core.types import Plain
-from fedpoint.metrics.means import mean_and_error
+from fedpoint.metrics.means import mean_and_error, mean_text
 from fedpoint.results.run import Run
 from fedpoint.show.markup import size
 
 
 def picture(outcomes: list[RunOutcome], path: Path | None, folder: Path) -> Path | None:
     """Draw the curves of what did not diverge: the error where it is known, else the loss; None without either."""
-    from fedpoint.show.plots import curves
+    from fedpoint.show.plots import curves, known_measures
 
     done = {o.label: o.run for o in outcomes if o.run is not None}
-    if not done:
+    measures = known_measures(list(done.values())) if done else []
+    if not measures:
         return None
-    what = "error" if all(run.has_error for run in done.values()) else "loss"
-    if what == "loss" and not all(run.has_loss for run in done.values()):
-        return None
-    path = path or folder / f"{what}.png"
-    curves(list(done.values()), path=path, what=what, labels=list(done))
+    path = path or folder / f"{measures[0]}.png"
+    curves(list(done.values()), path=path, what=measures[0], labels=list(done))
     return path
 
 
@@ -100,16 +98,9 @@ def _table(outcomes: list[RunOutcome]) -> None:
             table.add_row(outcome.label, f"diverged by {outcome.diverged.round:,}")
             continue
         cost, final = run.cost, _final(run)
-        cells = [_cell(*mean_and_error(final.get(name))) for name in measured]
+        cells = [mean_text(*mean_and_error(final.get(name))) for name in measured]
         sent = size(cost.bytes_down + cost.bytes_up)
         table.add_row(outcome.label, f"{cost.rounds:,}", *cells, sent, f"{cost.evaluations:,.0f}")
     console = Console(highlight=False)
     # A file or a pipe has no width: nothing to wrap for.
     (console if console.is_terminal else Console(highlight=False, width=200)).print(table)
-
-
-def _cell(mean: float | None, spread: float | None) -> str:
-    """The mean with as many digits as its standard error allows, at most four."""
-    if mean is None:
-        return "-"
-    return f"{mean:.4g}" if spread is None else f"{mean:.3g} ± {spread:.1g}"

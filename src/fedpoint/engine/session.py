@@ -261,8 +261,9 @@ class Session(Engine):
         total = 0.0
         nodes = self.topology.models(self.problem.agents)
         for a, b in zip(jax.tree.leaves(models), jax.tree.leaves(self.solution), strict=True):
-            gap = a.astype(np.float64) - np.asarray(b)
-            total = total + (gap**2).sum(axis=tuple(range(2, a.ndim))) / nodes
+            with np.errstate(over="ignore", invalid="ignore"):  # of what diverged
+                gap = a.astype(np.float64) - np.asarray(b)
+                total = total + (gap**2).sum(axis=tuple(range(2, a.ndim))) / nodes
         return np.asarray(total)
 
     def why_no_error(self) -> str:

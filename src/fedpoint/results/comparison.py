@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from fedpoint.core.numbers import finite
+import numpy as np
+
+from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.numbers import counted, finite
 from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Plain
-from fedpoint.metrics.means import mean_and_error
+from fedpoint.metrics.means import mean_and_error, mean_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +35,10 @@ Row: TypeAlias = dict[str, str | int | float | None]
 
 
 class Comparison:
-    """Several runs on one problem, with the same seed. Printed, it is a table."""
+    """Several runs on one problem, with the same seed: a mapping from their labels. Printed, it is a table.
+
+    comparison["FedAvg"] and comparison[0] are runs; iterating gives the labels, as of a dictionary.
+    """
 
     def __init__(self, runs: Sequence[Run], labels: Sequence[str]):
         self.runs, self.labels = list(runs), list(labels)
@@ -66,8 +72,34 @@ class Comparison:
         """One line a method, see `fedpoint.show.plots.curves`; what: the error where it is known, else the loss."""
         from fedpoint.show.plots import curves
 
-        what = what or ("error" if self.runs[0].has_error else "loss")
         return curves(self.runs, path, what=what, labels=self.labels, title=title, x=x)
+
+    def __getitem__(self, which: str | int) -> Run:
+        """The run of this label, or of this place."""
+        if isinstance(which, str):
+            if which not in self.labels:
+                raise FedpointError(f"the comparison has no run {which!r}: {nearest(which, self.labels)}")
+            return self.runs[self.labels.index(which)]
+        if isinstance(which, bool) or not isinstance(which, int | np.integer):
+            raise FedpointError(f"a run of a comparison is asked for by its label or its place, not by {which!r}")
+        if not -len(self) <= which < len(self):
+            raise FedpointError(f"the comparison has {counted(len(self), 'run')}, from 0 on: there is no run {which}")
+        return self.runs[which]
+
+    def __contains__(self, label: object) -> bool:
+        return label in self.labels
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.labels)
+
+    def keys(self) -> list[str]:
+        return list(self.labels)
+
+    def values(self) -> list[Run]:
+        return list(self.runs)
+
+    def items(self) -> list[tuple[str, Run]]:
+        return list(zip(self.labels, self.runs, strict=True))
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -82,7 +114,7 @@ class Comparison:
         return comparison_html(self)
 
     def __repr__(self) -> str:
-        return f"<Comparison: {', '.join(self.labels)}>"
+        return f"<Comparison of {counted(len(self), 'run')}: {'; '.join(self.labels)}>"
 
 
 def _row(run: Run, label: str) -> Row:
@@ -110,5 +142,5 @@ def _cell(row: Row, key: str) -> str:
         return value
     if key in ("error", "loss"):
         spread = row[f"{key}_se"]
-        return f"{value:.3g}" if spread is None else f"{value:.3g} ± {spread:.1g}"
+        return mean_text(value, spread if isinstance(spread, float) else None)
     return f"{value:,.0f}"

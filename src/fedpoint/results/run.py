@@ -19,7 +19,7 @@ import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.numbers import finite
+from fedpoint.core.numbers import counted, finite
 from fedpoint.core.types import Data, Model, State, Tree
 from fedpoint.engine.base import Callback, Engine, Stop, measured
 from fedpoint.engine.session import flatten, objective
@@ -276,7 +276,7 @@ class Run:
         """The same run, gone on to `rounds` rounds in all: the bits of a run that was that long from the start."""
         reached = self.session.round
         if rounds <= reached:
-            raise FedpointError(f"the run has {reached} rounds already: extend it to more")
+            raise FedpointError(f"the run has {counted(reached, 'round')} already: extend it to more")
         if int(self.rounds[-1]) != reached:
             raise FedpointError("this run was extended before: extend the longer one")
         return drive(self, rounds, stop, callbacks, evaluate)
@@ -310,10 +310,13 @@ class Run:
     def plot(
         self, path: str | None = None, what: str | None = None, x: str = "rounds", title: str | None = None
     ) -> Figure:
-        """Draw the curves (default: the error, or the loss where there is no error), into `path` where given."""
+        """Draw the curves, into `path` where given: see `fedpoint.show.plots.curves`.
+
+        what: default the error where the solution is known, else the loss.
+        """
         from fedpoint.show.plots import curves
 
-        return curves([self], path=path, what=what or ("error" if self.has_error else "loss"), x=x, title=title)
+        return curves([self], path=path, what=what, x=x, title=title)
 
     def _repr_html_(self) -> str:
         from fedpoint.show.html import run_html
@@ -367,14 +370,15 @@ class Run:
     @property
     def title(self) -> str:
         """What it is called where it is shown."""
-        return f"{self.algorithm.card.title} on {type(self.problem).__name__}, {self.problem.agents:,} agents"
+        return f"{self.algorithm.card.title} on {type(self.problem).__name__}, {counted(self.problem.agents, 'agent')}"
 
     def __repr__(self) -> str:
         card = self.algorithm.card
         last = ""
         if self.has_error:
             last = f", error {self.error[:, -1].mean():.3g}"
-        return f"<Run {card.title}: {int(self.rounds[-1])} rounds, {self.repeats} repeats{last}>"
+        counts = f"{counted(self.rounds[-1], 'round')}, {counted(self.repeats, 'repeat')}"
+        return f"<Run {card.title}: {counts}{last}>"
 
 
 def export(run: Run, path: str | Path, repeat: int = 0) -> None:

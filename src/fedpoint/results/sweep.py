@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.errors import FedpointError
+from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.numbers import counted
+from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Model, Tree
+from fedpoint.metrics.means import mean_and_error, mean_text
+from fedpoint.results.labels import short
 from fedpoint.results.run import Run
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Sweep:
-    """The result of a sweep: every array leads with the points, then the repeats.
+    """The result of a sweep: every array leads with the points, then the repeats. Printed, it is a table.
 
     points: the swept values, a dictionary each. A point that diverged has inf or nan from there on.
     """
@@ -56,8 +65,10 @@ class Sweep:
                 raise FedpointError(f"the sweep has no error at {point}: {why}. sweep.has_error asks first")
         leaves = jax.tree.leaves(self._by_point(self.run.history))
         ends = [np.stack(leaf)[:, None, None] for leaf in zip(*map(jax.tree.leaves, self._aims), strict=True)]
-        gaps = [a.astype(np.float64) - b for a, b in zip(leaves, ends, strict=True)]
-        return np.asarray(sum((gap**2).sum(axis=tuple(range(3, gap.ndim))) for gap in gaps) / session.problem.agents)
+        with np.errstate(over="ignore", invalid="ignore"):  # of what diverged
+            gaps = [a.astype(np.float64) - b for a, b in zip(leaves, ends, strict=True)]
+            squares = sum((gap**2).sum(axis=tuple(range(3, gap.ndim))) for gap in gaps)
+        return np.asarray(squares / session.problem.agents)
 
     @property
     def loss(self) -> np.ndarray:
@@ -72,8 +83,64 @@ class Sweep:
         """(points, repeats, n, 3): models sent, answers and field evaluations."""
         return self._by_point(self.run.used)
 
+    @property
+    def labels(self) -> list[str]:
+        """What tells the points apart, such as "step=0.1, local_steps=5"."""
+        return [", ".join(f"{name}={short(value)}" for name, value in point.items()) for point in self.points]
+
+    @property
+    def measures(self) -> list[str]:
+        """What the points can be judged by: "error" where the solution is known, "loss" where there is one."""
+        return ["error"] * self.has_error + ["loss"] * self.run.has_loss
+
+    def measured(self, name: str) -> np.ndarray:
+        """(points, repeats, n): "error" or "loss"."""
+        if name not in ("error", "loss"):
+            raise FedpointError(f"the points of a sweep have no {name!r}: {nearest(str(name), ('error', 'loss'))}")
+        return self.error if name == "error" else self.loss
+
+    def judge(self) -> str:
+        """The first of the measures."""
+        if not self.measures:
+            raise FedpointError("the points cannot be told apart: the solution is not known, and there is no loss")
+        return self.measures[0]
+
     def best(self) -> dict[str, float]:
         """The point with the least mean final error (or loss, where no solution is known)."""
-        final = self.error if self.has_error else self.loss
-        mean = final[..., -1].mean(axis=1)
-        return self.points[int(np.nanargmin(np.where(np.isfinite(mean), mean, np.inf)))]
+        mean = self.measured(self.judge())[..., -1].mean(axis=1)
+        if not np.isfinite(mean).any():
+            raise FedpointError(f"every point of the sweep diverged: {'; '.join(self.labels[:4])}")
+        return self.points[int(np.argmin(np.where(np.isfinite(mean), mean, np.inf)))]
+
+    def table(self) -> list[dict[str, float | None]]:
+        """One row a point: the swept values, and the means over repeats of the final error and loss where they are
+        known, with standard errors (None for a single repeat)."""
+        rows: list[dict[str, float | None]] = [dict(point) for point in self.points]
+        for name in self.measures:
+            for row, final in zip(rows, self.measured(name)[..., -1], strict=True):
+                row[name], row[f"{name}_se"] = mean_and_error(final)
+        return rows
+
+    def plot(
+        self, path: str | Path | None = None, what: str | None = None, x: str = "rounds", title: str | None = None
+    ) -> Figure:
+        """One line a point; what: "error" or "loss", default the error where the solution is known."""
+        from fedpoint.show.plots import point_curves
+
+        return point_curves(self, path=path, what=what, x=x, title=title)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __str__(self) -> str:
+        swept, rows = list(self.points[0]), []
+        for row in self.table():
+            final = [mean_text(row[name], row[f"{name}_se"]) for name in self.measures]
+            rows.append([*(short(row[name]) for name in swept), *final])
+        return "\n".join(aligned([[*swept, *(f"final {name}" for name in self.measures)], *rows], left=0))
+
+    def __repr__(self) -> str:
+        swept = " and ".join(self.points[0]) or "nothing"
+        about = ((len(self.points), "point"), (int(self.rounds[-1]), "round"), (self.repeats, "repeat"))
+        counts = ", ".join(counted(count, noun) for count, noun in about)
+        return f"<Sweep of {self.algorithms[0].card.title} over {swept}: {counts}>"

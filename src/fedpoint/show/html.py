@@ -14,7 +14,7 @@ from fedpoint.metrics.means import mean_and_error
 from fedpoint.results.comparison import COLUMNS, Comparison
 from fedpoint.show import svg
 from fedpoint.show.markup import Cell, Html, number, size, tag, with_error
-from fedpoint.show.plots import AXES, BAND, WHAT, expected_curve, levels, settling_rounds
+from fedpoint.show.plots import AXES, BAND, WHAT, expected_curve, known_measures, levels, measured, settling_rounds
 
 if TYPE_CHECKING:
     from fedpoint.results.certificate import Certificate
@@ -66,12 +66,11 @@ def comparison_html(comparison: Comparison) -> str:
     """The table of `str(comparison)`, and the curves."""
     rows = [[_cell(row, key) for key, _ in COLUMNS] for row in comparison.table()]
     runs, picture = comparison.runs, None
-    values, what = [run.error for run in runs if run.has_error], "error"
-    if len(values) < len(runs):
-        values, what = [run.loss for run in runs if run.has_loss], "loss"
-    if len(values) == len(runs):
-        rows_of = zip(runs, values, comparison.labels, strict=True)
-        picture = _curves([_line(run.rounds, own, label, i) for i, (run, own, label) in enumerate(rows_of)], what)
+    measures = known_measures(runs)
+    if measures:
+        named = enumerate(zip(runs, comparison.labels, strict=True))
+        lines = [_line(run.rounds, measured(run, measures[0])[0], label, i) for i, (run, label) in named]
+        picture = _curves(lines, measures[0])
     return _block("", _table([heading for _, heading in COLUMNS], rows), picture)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from fedpoint.core.errors import FedpointError, nearest
-from fedpoint.core.numbers import evenly
+from fedpoint.core.numbers import counted, evenly
 from fedpoint.results.labels import labels_of, short
 from fedpoint.store import disk
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # matplotlib is loaded when something is drawn, not before
     from fedpoint.results.forecast import Forecast
     from fedpoint.results.plan import Plan
     from fedpoint.results.run import Run
+    from fedpoint.results.sweep import Sweep
 
 FORMATS = ("png", "svg", "pdf")
 # Okabe and Ito's colours, told apart by colour-blind readers too, less the ones that are pale on white.
@@ -30,6 +31,7 @@ DOTTED: Stroke = (0, (1.5, 1))
 STROKES: tuple[Stroke, ...] = ("-", DASHED, DOTTED)  # when the colours are used up
 INK, PALE = "#222222", "#767676"
 POINTS = 1500  # of a line: more cannot be seen, and makes vector files large
+FAR = 1e4  # times the start: a line that goes there diverges
 BAND = (10, 90)  # percent of the repeats
 
 WHAT = {
@@ -46,6 +48,14 @@ AXES = {
 }
 
 
+class Series(NamedTuple):
+    """What one line is drawn of: where its points lie across, (n,), and their values, (repeats, n)."""
+
+    x: np.ndarray
+    values: np.ndarray
+    label: str
+
+
 class Line(NamedTuple):
     """A curve and what its label needs to know."""
 
@@ -59,7 +69,7 @@ class Line(NamedTuple):
 def curves(
     runs: Sequence[Run],
     path: str | Path | None = None,
-    what: str = "error",
+    what: str | None = None,
     labels: Sequence[str] | None = None,
     title: str | None = None,
     x: str = "rounds",
@@ -69,7 +79,8 @@ def curves(
     Args:
         runs: results of `fp.run`.
         path: where to save it; png, svg or pdf by the ending.
-        what: "error", "loss", or a metric of `evaluate=` such as "accuracy" or "held-out loss".
+        what: "error", "loss", or a metric of `evaluate=` such as "accuracy" or "held-out loss"; default: the error
+            where the solution is known, else the loss.
         labels: one per run; default: what differs between the runs.
         x: "rounds", "messages", "floats" (numbers sent, both ways), "bytes", "evaluations" (of local fields) or "time"
             (virtual seconds).
@@ -82,19 +93,45 @@ def curves(
     if labels is None:
         labels = labels_of([r.algorithm for r in runs], [short(r.participation) for r in runs])
     if len(labels) != len(runs):
-        raise FedpointError(f"{len(labels)} labels for {len(runs)} runs: give one each")
-    widest = max(map(len, labels)) if len(runs) > 1 else 0
+        raise FedpointError(f"{counted(len(labels), 'label')} for {counted(len(runs), 'run')}: give one each")
+    what = what or default_measure(runs)
+    series = []
+    for run, name in zip(runs, labels, strict=True):
+        values, rounds = measured(run, what)
+        series.append(Series(across(run, rounds, x), values, name))
+    return draw_series(series, path, what, x, title)
+
+
+def point_curves(
+    sweep: Sweep, path: str | Path | None = None, what: str | None = None, x: str = "rounds", title: str | None = None
+) -> Figure:
+    """One line a point of a sweep, as `curves` draws runs."""
+    if path is not None:
+        check_path(path)
+    what = what or sweep.judge()
+    values = sweep.measured(what)
+    series = []
+    for i, (own, name) in enumerate(zip(values, sweep.labels, strict=True)):
+        lanes = slice(i * sweep.repeats, (i + 1) * sweep.repeats)
+        series.append(Series(across(sweep.run, sweep.rounds, x, lanes), own, name))
+    return draw_series(series, path, what, x, title)
+
+
+def draw_series(series: Sequence[Series], path: str | Path | None, what: str, x: str, title: str | None) -> Figure:
+    """One line each, with a band where there are repeats."""
+    widest = max(len(one.label) for one in series) if len(series) > 1 else 0
     figure, ax = one_axes(width=6.5 + 0.075 * widest)
     lines, repeats = [], []
-    for i, (run, name) in enumerate(zip(runs, labels, strict=True)):
-        across, values = _points(run, what, x)
+    for i, one in enumerate(_in_sight(series)):
+        chosen = evenly(len(one.x), POINTS)
+        at, values = one.x[chosen], one.values[:, chosen]
         colour, stroke = COLOURS[i % len(COLOURS)], STROKES[i // len(COLOURS) % len(STROKES)]
-        lines.append(Line(across, values.mean(0), name, colour, stroke))
+        lines.append(Line(at, values.mean(0), one.label, colour, stroke))
         repeats.append(len(values))
         if len(values) > 1:
             low, high = np.percentile(values, BAND, axis=0)
-            ax.fill_between(across, low, high, color=colour, alpha=0.15, linewidth=0)
-    positive = all((line.y >= 0).all() and (line.y > 0).any() for line in lines)
+            ax.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+    positive = all(not (line.y < 0).any() and (line.y > 0).any() for line in lines)
     draw(ax, lines, log=positive and (what in WHAT or what.endswith("loss")))
     style(ax, AXES[x], WHAT.get(what, f"held-out {what.removeprefix('held-out ')}"), title)
     if len(lines) > 1:
@@ -103,6 +140,35 @@ def curves(
     if path is not None:
         save(figure, path)
     return figure
+
+
+def _in_sight(series: Sequence[Series]) -> list[Series]:
+    """The same, one that diverges ended a little above where all start: it would flatten the others."""
+    start = max((one.values[:, 0].mean() for one in series), default=0.0)
+    if not start > 0 or not any((one.values > FAR * start).any() for one in series):
+        return list(series)
+    made = []
+    for one in series:
+        gone = ~(one.values.mean(0) <= 100 * start)  # nan too
+        end = int(gone.argmax()) + 1 if gone.any() else len(one.x)
+        made.append(Series(one.x[:end], np.minimum(one.values[:, :end], 100 * start), one.label))
+    return made
+
+
+def known_measures(runs: Sequence[Run]) -> list[str]:
+    """Which of "error" and "loss" all of the runs have."""
+    known = {"error": all(run.has_error for run in runs), "loss": all(run.has_loss for run in runs)}
+    return [what for what, there in known.items() if there]
+
+
+def default_measure(runs: Sequence[Run]) -> str:
+    """What is drawn of runs unless somebody asks: the error where the solution is known, else the loss."""
+    measures = known_measures(runs)
+    if measures:
+        return measures[0]
+    told = sorted({name for run in runs for name in run.evaluation})
+    hint = f"name a held-out metric with what=: {', '.join(told)}" if told else "give fp.run an evaluate= to plot"
+    raise FedpointError(f"nothing to plot: the solution is not known, and there is no loss; {hint}")
 
 
 def forecast_curve(
@@ -136,7 +202,7 @@ def forecast_curve(
 
 def _run_line(ax: Axes, forecast: Forecast, run: Run, rounds: int) -> Line:
     """A run's curve of what is forecast, with its band drawn."""
-    values, at = _values(run, forecast.measure)
+    values, at = measured(run, forecast.measure)
     values, at = values[:, at <= rounds], at[at <= rounds]
     some = evenly(len(at), POINTS)
     values, at = values[:, some], at[some]
@@ -187,29 +253,27 @@ def _say_repeats(ax: Axes, repeats: list[int]) -> None:
         ax.text(1, 1, text, transform=ax.transAxes, ha="right", va="bottom", fontsize=8, color=PALE)
 
 
-def _points(run: Run, what: str, x: str) -> tuple[np.ndarray, np.ndarray]:
-    """Where the points of a run lie across, (n,), and its values, (repeats, n)."""
+def across(run: Run, rounds: np.ndarray, x: str, lanes: slice = slice(None)) -> np.ndarray:
+    """Where recorded rounds lie on an axis, (n,): a mean over these of the run's repeats."""
     if x not in AXES:
         raise FedpointError(f"unknown x {x!r}: {nearest(str(x), AXES)}")
-    values, rounds = _values(run, what)
-    chosen = evenly(len(rounds), POINTS)
-    rounds, values = rounds[chosen], values[:, chosen]
     if x == "rounds":
-        return rounds, values
+        return rounds
     places = np.searchsorted(run.rounds, rounds)
     if x == "time":
-        return np.asarray(run.time).mean(0)[places], values
-    used = np.asarray(run.used, float).mean(0)[places]
-    if x == "evaluations":
-        return used[:, 2], values
-    if x == "messages":
-        return used[:, 0] + used[:, 1], values
-    message = run.session.message
-    floats = used[:, 0] * message.down + used[:, 1] * message.up
-    return floats * (message.width if x == "bytes" else 1), values
+        return np.asarray(run.time)[lanes].mean(0)[places]
+    asked, heard, evaluations = np.asarray(run.used, float)[lanes].mean(0)[places].T
+    down, up, width, up_bytes = run.info.message
+    sent = {
+        "evaluations": evaluations,
+        "messages": asked + heard,
+        "floats": asked * down + heard * up,
+        "bytes": asked * down * width + heard * up_bytes,
+    }
+    return sent[x]
 
 
-def _values(run: Run, what: str) -> tuple[np.ndarray, np.ndarray]:
+def measured(run: Run, what: str) -> tuple[np.ndarray, np.ndarray]:
     """(repeats, n) and the rounds they belong to."""
     if what not in WHAT:
         held_out = {f"held-out {name}": values for name, values in run.evaluation.items()}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged, FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.engine.base import Stop
 from fedpoint.experiment.experiment import Experiment, Options
 from fedpoint.problems.base import Problem
@@ -34,7 +35,7 @@ class RunOptions(Options, total=False):
 
 
 def compare(
-    algorithms: Iterable[Algorithm | Experiment],
+    algorithms: Iterable[Algorithm | Experiment] | Mapping[str, Algorithm | Experiment],
     problem: Problem | None = None,
     labels: Sequence[str] | None = None,
     folder: str | Path | None = None,
@@ -42,7 +43,7 @@ def compare(
 ) -> Comparison:
     """Run each algorithm on the problem, with the same seed and the same options of `fp.run`.
 
-    algorithms: or experiments on one problem, without `problem` then.
+    algorithms: or experiments on one problem, without `problem` then; a dictionary gives them labels.
     labels: one for each; default: what differs between them, such as "FedAvg, local_steps=10".
     With `folder=` each run gets a folder in it, named by its label.
 
@@ -51,8 +52,15 @@ def compare(
     >>> both = fp.compare([fp.FedAvg(step=0.1, local_steps=5), fp.Scaffold(step=0.1, local_steps=5)], quad, rounds=99)
     >>> {row["method"]: row["error"] < 1e-10 for row in both.table()}
     {'FedAvg': False, 'SCAFFOLD': True}
+    >>> fp.compare({"short": fp.FedAvg(step=0.1), "long": fp.FedAvg(step=0.5)}, quad, rounds=9)["long"].algorithm.step
+    0.5
     """
-    given = list(algorithms)
+    if isinstance(algorithms, Mapping):
+        if labels is not None:
+            raise FedpointError("the algorithms are a dictionary, whose keys are their labels: leave out labels=")
+        given, labels = list(algorithms.values()), [str(label) for label in algorithms]
+    else:
+        given = list(algorithms)
     names = _labels(given, labels)
     if "callbacks" in options and not callable(options["callbacks"]):
         options["callbacks"] = list(options["callbacks"])  # an iterator would serve the first run only
@@ -80,7 +88,7 @@ def _labels(given: list[Algorithm | Experiment], labels: Sequence[str] | None) -
         return labels_of([one.algorithm if isinstance(one, Experiment) else one for one in given], notes)
     names = [str(label) for label in labels]
     if len(names) != len(given):
-        raise FedpointError(f"{len(names)} labels for {len(given)} algorithms: give one each")
+        raise FedpointError(f"{counted(len(names), 'label')} for {counted(len(given), 'algorithm')}: give one each")
     if len(set(names)) != len(names):
         raise FedpointError(f"two of the labels are the same: {', '.join(names)}")
     return names
