@@ -88,6 +88,7 @@ def test_every_part_with_a_fusion_center(options):
         fp.OwnPace(CLOCK, loss=0.1),
         fp.InStep(CLOCK),
         fp.Replay(((0, "0", None, 0), (1, "1", "0", 1), (1, "2", None, 0), (2, "3", "2", 2))),
+        fp.Replay(((0, "0"), (1, "1", "0"), (1, "2", "1", None))),
     ],
     ids=lambda schedule: type(schedule).__name__,
 )

@@ -25,7 +25,9 @@ def lsa_bias(problem: Problem, step: float, local_steps: int) -> np.ndarray:
 def lsa_path(
     problem: Problem, step: float, local_steps: int, rounds: int, start: ArrayLike | None = None
 ) -> np.ndarray:
-    r"""(rounds + 1, d): $E\theta_t - \theta^\star = (I - G^t)\, \text{bias} + G^t (\theta_0 - \theta^\star)$.
+    r"""(rounds + 1, d): how far the mean model is from the solution after every round, the start being round 0,
+
+    $$E\theta_t - \theta^\star = (I - G^t)\, \text{bias} + G^t (\theta_0 - \theta^\star).$$
 
     >>> import fedpoint as fp
     >>> A, b = [[[1.0, 1.0], [-1.0, 1.0]], [[2.0, 0.0], [0.0, 1.0]]], [[1, 0], [0, 1]]

@@ -23,7 +23,8 @@ from fedpoint.timing.schedule import Schedule, check_chance
 if TYPE_CHECKING:
     from fedpoint.graphs.network import Arcs, Network
 
-Event: TypeAlias = tuple[int, str, str | None, int]  # tick, node, neighbour, age
+# tick, node, neighbour, age: the last two may be left out
+Event: TypeAlias = tuple[int, str] | tuple[int, str, str | None] | tuple[int, str, str | None, int | None]
 SHOWN = 10  # mistakes that a message spells out
 
 
@@ -158,11 +159,17 @@ def _reverse(arcs: Arcs) -> np.ndarray:
     return np.array([number[int(j), int(i)] for i, j in zip(arcs.hears, arcs.says, strict=True)], int)
 
 
+def _complete(event: Event) -> tuple[int, str, str | None, int]:
+    """With neighbour and age: what has no age was fresh."""
+    age = event[3] if len(event) == 4 else None
+    return event[0], event[1], None if len(event) == 2 else event[2], 0 if age is None else age
+
+
 def _mistakes(event: Event) -> list[str]:
     """What is wrong with an event of a trace."""
-    if not isinstance(event, tuple) or len(event) != 4:
-        return ["an event is (tick, node, neighbour or None, age)"]
-    tick, node, neighbour, age = event
+    if not isinstance(event, tuple) or not 2 <= len(event) <= 4:
+        return ["an event is (tick, node), (tick, node, neighbour) or (tick, node, neighbour, age)"]
+    tick, node, neighbour, age = _complete(event)
     wrong = []
     if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in (tick, age)):
         wrong.append("tick and age must be whole numbers, at least 0")
@@ -171,6 +178,14 @@ def _mistakes(event: Event) -> list[str]:
     if node is None or not str(node):
         wrong.append("there is no name of a node")
     return wrong
+
+
+def _whole(text: str) -> int:
+    """A whole number, also as tables with gaps write it: 3.0."""
+    number = float(text)
+    if number != int(number):
+        raise ValueError
+    return int(number)
 
 
 def _listed(wrong: list[str]) -> str:
@@ -182,14 +197,15 @@ class Replay(Schedule):
     """A measured run again: events (tick, node, neighbour, age), repeated from the start when they end.
 
     An event says that a node worked in a tick; with a neighbour and an age, that it heard something so many ticks old
-    from it (0 otherwise). Node and neighbour are names. `Replay.read(path)` reads them from a file.
+    from it. Where the age is left out or None, and of neighbours that are not named, what it heard was fresh (age 0).
+    Node and neighbour are names. `Replay.read(path)` reads them from a file.
     """
 
     events: tuple[Event, ...]
 
     @classmethod
     def read(cls, path: str | Path) -> Replay:
-        """From a CSV file with columns tick, node and, where something was old, neighbour and age."""
+        """From a CSV file with columns tick, node and, where something was old, neighbour and age; without one, 0."""
         try:
             with Path(path).open(newline="") as file:
                 rows = list(csv.DictReader(file))
@@ -202,8 +218,8 @@ class Replay(Schedule):
         events, wrong = [], []
         for line, row in enumerate(rows, start=2):
             try:
-                tick, age = int(row["tick"]), int(row.get("age") or 0)
-            except (TypeError, ValueError):
+                tick, age = _whole(row["tick"]), _whole((row.get("age") or "").strip() or "0")
+            except (TypeError, ValueError, OverflowError):
                 wrong.append(f"line {line}: tick and age must be whole numbers")
                 continue
             event = tick, (row["node"] or "").strip(), (row.get("neighbour") or "").strip() or None, age
@@ -241,7 +257,7 @@ class Replay(Schedule):
         ages = np.zeros((period, L, width), np.int32)
         places: list[dict[int, int]] = [{} for _ in range(period)]
         wrong = []
-        for tick, node, neighbour, age in self.events:
+        for tick, node, neighbour, age in map(_complete, self.events):
             if str(node) not in number:
                 wrong.append(f"tick {tick}: there is no node {node}")
                 continue
