@@ -32,10 +32,7 @@ def test_a_replay_is_read_from_a_file(tmp_path):
 def test_what_has_no_age_was_fresh(tmp_path):
     whole = fp.Replay(((0, "1", "0", 0), (1, "0", None, 0), (2, "1", "0", 2), (3, "2", "1", 0)))
     short = fp.Replay(((0, "1", "0"), (1, "0"), (2, "1", "0", 2), (3, "2", "1", None)))
-    runs = [
-        fp.run(fp.FedGD(0.05, 0.5), WORLD.problem(), network=NET, schedule=trace, rounds=12) for trace in (whole, short)
-    ]
-    np.testing.assert_array_equal(runs[0].history, runs[1].history)
+    assert short == whole
     file = tmp_path / "trace.csv"
     for ages in (("", "", "2", " "), ("", "", "2.0", "")):  # the second as a table with gaps writes whole numbers
         rows = zip("0123", "1012", ("0", "", "0", "1"), ages, strict=True)

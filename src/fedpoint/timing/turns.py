@@ -23,8 +23,8 @@ from fedpoint.timing.schedule import Schedule, check_chance
 if TYPE_CHECKING:
     from fedpoint.graphs.network import Arcs, Network
 
-# tick, node, neighbour, age: the last two may be left out
-Event: TypeAlias = tuple[int, str] | tuple[int, str, str | None] | tuple[int, str, str | None, int | None]
+Event: TypeAlias = tuple[int, str, str | None, int]  # tick, node, neighbour, age
+Given: TypeAlias = tuple[int, str] | tuple[int, str, str | None] | tuple[int, str, str | None, int | None] | Event
 SHOWN = 10  # mistakes that a message spells out
 
 
@@ -159,13 +159,13 @@ def _reverse(arcs: Arcs) -> np.ndarray:
     return np.array([number[int(j), int(i)] for i, j in zip(arcs.hears, arcs.says, strict=True)], int)
 
 
-def _complete(event: Event) -> tuple[int, str, str | None, int]:
+def _complete(event: Given) -> Event:
     """With neighbour and age: what has no age was fresh."""
     age = event[3] if len(event) == 4 else None
     return event[0], event[1], None if len(event) == 2 else event[2], 0 if age is None else age
 
 
-def _mistakes(event: Event) -> list[str]:
+def _mistakes(event: Given) -> list[str]:
     """What is wrong with an event of a trace."""
     if not isinstance(event, tuple) or not 2 <= len(event) <= 4:
         return ["an event is (tick, node), (tick, node, neighbour) or (tick, node, neighbour, age)"]
@@ -201,7 +201,7 @@ class Replay(Schedule):
     Node and neighbour are names. `Replay.read(path)` reads them from a file.
     """
 
-    events: tuple[Event, ...]
+    events: tuple[Event, ...]  # neighbour and age may be left out: they are completed
 
     @classmethod
     def read(cls, path: str | Path) -> Replay:
@@ -239,6 +239,7 @@ class Replay(Schedule):
         wrong = [f"{event}: {mistake}" for event in self.events for mistake in _mistakes(event)]
         if wrong:
             raise FedpointError(f"Replay: {_listed(wrong)}")
+        object.__setattr__(self, "events", tuple(_complete(event) for event in self.events))
 
     def slots(self, agents: int) -> int:
         found: dict[int, set[str]] = {}
@@ -257,7 +258,7 @@ class Replay(Schedule):
         ages = np.zeros((period, L, width), np.int32)
         places: list[dict[int, int]] = [{} for _ in range(period)]
         wrong = []
-        for tick, node, neighbour, age in map(_complete, self.events):
+        for tick, node, neighbour, age in self.events:
             if str(node) not in number:
                 wrong.append(f"tick {tick}: there is no node {node}")
                 continue
