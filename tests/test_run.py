@@ -511,7 +511,7 @@ def test_a_start_is_the_first_record():
 
 
 def test_a_run_prints_what_it_was():
-    assert repr(fp.run(fp.FedAvg(0.1), quad(), rounds=3)).startswith("<Run FedAvg: 3 rounds, 1 repeats, error")
+    assert repr(fp.run(fp.FedAvg(0.1), quad(), rounds=3)).startswith("<Run FedAvg: 3 rounds, 1 repeat, error")
 
 
 def test_steps_by_another_name_still_get_fresh_samples():

@@ -236,7 +236,7 @@ def test_a_single_precision_model_stays_one():
             return w + inbox.mean * jnp.ones(2, jnp.float64)
 
     def loss(w, row):
-        return jnp.sum((w - row) ** 2)
+        return jnp.sum((w - row) ** 2, axis=-1)
 
     problem = fp.problems.Loss(loss, np.zeros(2, np.float32), np.eye(2, dtype=np.float32), groups=[0, 1])
     assert fp.run(Right(), problem, rounds=2).model.dtype == np.float32

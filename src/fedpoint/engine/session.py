@@ -282,7 +282,9 @@ class Session(Engine):
         return None if self.network is None else self.network.variations(jax.tree.leaves(models))
 
     def measure(self, data: Data) -> Measure:
-        return data if callable(data) else HeldOut(self.problem, data, own=self.topology.by_node)
+        if callable(data):
+            return lambda model: data(self.problem.whole(model))
+        return HeldOut(self.problem, data, own=self.topology.by_node)
 
     @cached_property
     def _largest_start(self) -> float:

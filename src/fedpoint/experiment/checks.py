@@ -87,6 +87,7 @@ def check_valid(algorithm: Algorithm, timing: Timing) -> None:
 def check_start(problem: Problem, start: Model | None, nodes: int | None = None) -> Model:
     """The start, checked against the problem's own. With `nodes` it leads with them; one for all is copied."""
     own = problem.start()
+    start = None if start is None else problem.learnt(start)
     if nodes is None:
         return own if start is None else fitting(own, start)
 

@@ -269,6 +269,14 @@ class Problem(Made):
         """The model a run starts from when none is given."""
         raise FedpointError(f"{type(self).__name__} has no start(): write it, it returns the model a run starts from")
 
+    def learnt(self, model: Tree) -> Model:
+        """What is learnt of a model as its user wrote it: all of it, unless a problem says otherwise."""
+        return model
+
+    def whole(self, learnt: Model) -> Tree:
+        """The model as its user wrote it."""
+        return learnt
+
     def solution(self) -> Model | None:
         """w*, or None where it is not unique or not known."""
         return None

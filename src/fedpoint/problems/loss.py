@@ -15,9 +15,10 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.learnt import OfWhole, fixed_of
 from fedpoint.core.own_code import calling
 from fedpoint.core.precision import double
-from fedpoint.core.types import Data, Model
+from fedpoint.core.types import Data, Function, Model, Tree
 from fedpoint.problems.base import by_agent, check_agents, check_finite, check_weights
 from fedpoint.problems.rows import RowOptions, RowsOracle, RowsProblem, row_options
 
@@ -47,8 +48,9 @@ class Loss(RowsProblem):
 
     Args:
         loss: loss(params, batch) -> the mean over the batch's rows (a number), or one loss a row. It must be a mean
-            over rows: agents' batches differ in size, so rows are weighted.
-        params: any pytree of arrays: where a run starts.
+            over rows: agents' batches differ in size, so rows are weighted. A sum is refused.
+        params: any pytree of arrays: where a run starts. An object that is a pytree, such as a module of Equinox, may
+            hold functions and settings too: its arrays of real numbers are learnt, the rest stays as it is.
         data: a pytree of arrays with one row per sample.
         groups: whose row it is. Without it there is one agent.
         solution: w*, where it is known.
@@ -79,18 +81,25 @@ class Loss(RowsProblem):
                 raise FedpointError(f"data: array {i} has shape {np.shape(leaf)}, but array 0 has {rows} rows")
             check_finite(f"data (array {i})", leaf)
         check_agents(rows)
+        self._fixed = fixed_of("params", params)
+        params = self._fixed.split(params)
         for i, leaf in enumerate(jax.tree.leaves(params)):
             check_finite(f"params (array {i})", leaf)
         order, counts, self.names = by_agent(np.zeros(rows, int) if groups is None else groups, rows)
         data = jax.tree.map(lambda a: np.asarray(a)[order], data)
         self.params = jax.tree.map(np.asarray, params)
         self.weights = check_weights(weights, len(counts), default=counts.astype(float))
-        self.batch, self._given, self._convex = batch, solution, convex
+        self._given = None if solution is None else self.learnt(solution)
+        self.batch, self._convex = batch, convex
+        loss = OfWhole(loss, self._fixed) if self._fixed else loss
         two = jax.tree.map(lambda a: a[:1].repeat(2, 0), data)
         with calling("loss(params, batch) fails on two rows of the data: it"):
             shape = double(jax.eval_shape)(loss, self.params, two).shape
         if shape not in ((), (2,)):
             raise FedpointError(f"loss(params, batch) must return a number or one number a row, got shape {shape}")
+        if shape == ():
+            some = jax.tree.map(lambda a: a[[0, -1]], data)
+            check_mean(loss, self.params, some)
         oracle = LossOracle(batch, sampling, function=loss, by_row=shape == (2,))
         self.set_rows(data, counts, (), oracle)
 
@@ -100,6 +109,12 @@ class Loss(RowsProblem):
 
     def start(self) -> Model:
         return self.params
+
+    def learnt(self, model: Tree) -> Model:
+        return self._fixed.split(model)
+
+    def whole(self, learnt: Model) -> Tree:
+        return self._fixed.whole(learnt)
 
     def solution(self) -> Model | None:
         return self._given
@@ -118,6 +133,37 @@ class Loss(RowsProblem):
     def objective(self, models: Model) -> np.ndarray:
         weight = np.repeat(self.weights / self.counts, self.counts)
         return np.asarray(_objective(self.oracle, self.all_rows(), weight, models))
+
+
+@double
+def check_mean(loss: Function, params: Model, rows: Data) -> None:
+    """Refuse a loss that is a sum over the rows of a batch: of m copies of the same rows it is m S + r, with S not 0.
+
+    At two points, the second one generic: at the start a loss may be zero.
+    """
+    for point in (_generic(params), params):
+        with calling("loss(params, batch) fails on some rows of the data: it"):
+            once, twice = np.asarray(_of_copies(loss, (1, 2), point, rows))
+        rounding, grown = np.sqrt(np.finfo(once.dtype).eps), float(twice) - float(once)
+        if not np.isfinite(grown) or abs(grown) <= rounding * max(abs(once), abs(twice)):
+            continue
+        thrice = float(_of_copies(loss, (3,), point, rows)[0])
+        if abs(thrice - twice - grown) <= 10 * rounding * max(abs(once), abs(thrice)):
+            raise FedpointError(
+                f"loss(params, batch) is a sum over the rows of the batch: the same rows twice give {twice:.6g} "
+                f"instead of {once:.6g}. It must be a mean, because agents have different numbers of rows: write "
+                "jnp.mean(...) instead of jnp.sum(...), or return one loss a row"
+            )
+
+
+def _generic(params: Model) -> Model:
+    """A point nearby at which nothing is zero by symmetry."""
+    return jax.tree.map(lambda a: a + 0.1 * np.cos(1.0 + np.arange(a.size)).reshape(a.shape).astype(a.dtype), params)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _of_copies(loss: Function, copies: tuple[int, ...], params: Model, rows: Data) -> Array:
+    return jnp.stack([loss(params, jax.tree.map(lambda a: jnp.concatenate([a] * m), rows)) for m in copies])  # noqa: B023
 
 
 @partial(jax.jit, static_argnums=0)

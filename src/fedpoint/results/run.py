@@ -215,9 +215,17 @@ class Run:
         return self.records.last  # not the session's, which goes on when the run is extended
 
     @property
-    def model(self) -> Model:
+    def model(self) -> Tree:
         """The final global model of each repeat; on a network the nodes' mean, weighted by p_k."""
+        return self._whole(self.learnt)
+
+    @property
+    def learnt(self) -> Model:
+        """The arrays of `model`, without what is fixed where a model is more than arrays."""
         return self.last if self.info.weights is None else mean_model(self.last, self.info.weights)
+
+    def _whole(self, learnt: Model) -> Tree:
+        return self.problem.whole(learnt)
 
     @property
     def models(self) -> Tree:
@@ -281,9 +289,9 @@ class Run:
             raise FedpointError("this run was extended before: extend the longer one")
         return drive(self, rounds, stop, callbacks, evaluate)
 
-    def final(self, repeat: int = 0) -> Model:
+    def final(self, repeat: int = 0) -> Tree:
         """One repeat's final model: the global one, or those of all nodes."""
-        return self.info.fitted[repeat] if self.info.fitted else take_repeat(self.last, repeat)
+        return self.info.fitted[repeat] if self.info.fitted else self._whole(take_repeat(self.last, repeat))
 
     def evaluate(self, X: Data, y: Data, groups: Data = None, repeat: int = 0) -> dict[str, float]:
         """Metrics of the final model on held-out rows; groups: the names of the agents whose they are."""
@@ -349,7 +357,7 @@ class Run:
         from fedpoint.core.describe import describe_record
         from fedpoint.store.export import use_of
 
-        return describe_record(self.algorithm), use_of(self.problem, take_repeat(self.model, 0))
+        return describe_record(self.algorithm), use_of(self.problem, take_repeat(self.learnt, 0))
 
     def manifest(self, repeat: int = 0) -> dict[str, object]:
         """What a program must know to use the model."""
@@ -365,7 +373,7 @@ class Run:
             raise FedpointError(f"there is no repeat {repeat}: the run has {self.repeats}, from 0 on")
         from fedpoint.store.folder import export_model  # loads pydantic
 
-        export_model(path, flatten(take_repeat(self.model, repeat)), self.manifest(repeat))
+        export_model(path, flatten(take_repeat(self.learnt, repeat)), self.manifest(repeat))
 
     @property
     def title(self) -> str:
@@ -471,7 +479,7 @@ def drive(
             done.held_out_at_records(evaluate)
         if done.folder is not None:
             summary = summarise(done)
-            done.folder.finish(done.session, take_repeat(done.model, 0), done.manifest(), summary)
+            done.folder.finish(done.session, take_repeat(done.learnt, 0), done.manifest(), summary)
         for follower in followers:
             follower.finish(done)
         return done

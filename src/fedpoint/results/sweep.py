@@ -75,8 +75,8 @@ class Sweep:
         return self._by_point(self.run.loss)
 
     @property
-    def model(self) -> Model:
-        return self._by_point(self.run.model)
+    def model(self) -> Tree:
+        return self.run.problem.whole(self._by_point(self.run.learnt))
 
     @property
     def used(self) -> np.ndarray:

@@ -161,6 +161,10 @@ class LoadedRun(Run):
         """Whether the problem was given, or can be built again."""
         return "problem" in self.origin.given or self._from_file
 
+    def _whole(self, learnt: Model) -> Tree:
+        """Without the problem a model is what the folder tells: arrays in dictionaries and lists."""
+        return super()._whole(learnt) if self.has_data else learnt
+
     @cached_property
     def _error(self) -> np.ndarray | None:
         if self.records.error is not None or self.measures.errors or not self.has_data:
@@ -212,7 +216,7 @@ class LoadedRun(Run):
     def memories(self) -> Tree:
         if self.info.weights is not None:
             return self.session.memories()
-        algorithm, model = self.algorithm, wrap(take_repeat(self.model, 0))
+        algorithm, model = self.algorithm, wrap(take_repeat(self.learnt, 0))
         arrays = {name.removeprefix("state"): a for name, a in self._point.state.items()}
         with jax.enable_x64(True):
             hub, memory, *_ = Star().begin(algorithm, model, NOT_WIRED, self.info.agents)
@@ -372,7 +376,7 @@ class LoadedRun(Run):
             return False
         before = jax.tree.map(lambda a: a[:, :-1], self.history)
         error = self.error[:, -1] if self.has_error else None
-        return bool(self.session.stopper(stop, before)(int(self.rounds[-1]), self.model, error))
+        return bool(self.session.stopper(stop, before)(int(self.rounds[-1]), self.learnt, error))
 
     def __repr__(self) -> str:
         name = self.config["algorithm"]["name"]
