@@ -79,7 +79,7 @@ def same_bits(one, other):
         assert getattr(a, name).tobytes() == getattr(b, name).tobytes(), name
     states = [run._point.state for run in (a, b)]
     for name in states[0].keys() | states[1].keys():
-        assert name == "seconds" or states[0][name].tobytes() == states[1][name].tobytes(), name
+        assert name == "pace" or states[0][name].tobytes() == states[1][name].tobytes(), name
     assert (Path(one) / "model.npz").read_bytes() == (Path(other) / "model.npz").read_bytes()
 
 

@@ -24,13 +24,13 @@ class Lines(Watch):
 
     @contextlib.contextmanager
     def following(self, label: str, rounds: int) -> Iterator[list[Callback]]:
-        last, pace = time.monotonic(), Pace()
+        last, details = time.monotonic(), Details()
 
         def say(progress: Progress) -> None:
             nonlocal last
-            details = pace.details(progress)
+            text = details.of(progress)
             if time.monotonic() - last >= SECONDS and progress.round < rounds:
-                click.echo(f"{label}: round {progress.round:,} of {rounds:,}{details}", err=True)
+                click.echo(f"{label}: round {progress.round:,} of {rounds:,}{text}", err=True)
                 last = time.monotonic()
 
         yield [say]
@@ -49,27 +49,23 @@ class Bar(Watch):
 
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[details]}"))
         with rich_progress.Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True) as bar:
-            task, pace = bar.add_task(label, total=rounds, details="compiling"), Pace()
+            task, details = bar.add_task(label, total=rounds, details="compiling"), Details()
 
             def show(progress: Progress) -> None:
-                details = pace.details(progress).removeprefix(", ")
-                bar.update(task, completed=progress.round, details=details)
+                bar.update(task, completed=progress.round, details=details.of(progress).removeprefix(", "))
 
             yield [show]
 
 
-class Pace:
-    """Rounds per second from the first segment's end on: before it the program is compiled."""
+class Details:
+    """Rounds a second from the second segment on: in the first one the program is compiled."""
 
     def __init__(self) -> None:
-        self.start: tuple[float, int] | None = None
+        self.compiled = False
 
-    def details(self, progress: Progress) -> str:
-        now, text = time.monotonic(), ""
-        if self.start is None:
-            self.start = now, progress.round
-        elif now > self.start[0]:
-            text = f", {(progress.round - self.start[1]) / (now - self.start[0]):,.0f} rounds/s"
+    def of(self, progress: Progress) -> str:
+        text = f", {progress.rate:,.0f} rounds/s" if self.compiled else ""
+        self.compiled = True
         return text if progress.error is None else f"{text}, error {progress.error.mean():.2e}"
 
 

@@ -208,7 +208,7 @@ class AnyModelSession(Engine):
     def segment(self, rounds: int) -> tuple[np.ndarray, Records]:
         begun = time.perf_counter()
         self._step()
-        self.seconds += time.perf_counter() - begun
+        self.pace.add(1, time.perf_counter() - begun)
         if self.round % self.every:
             return np.zeros(0, int), jax.tree.map(lambda a: a[:, :0], self._record())
         return np.array([self.round]), self.now()

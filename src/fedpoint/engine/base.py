@@ -18,6 +18,7 @@ import numpy as np
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Data, Model, Plain, State, Tree
+from fedpoint.engine.pace import Pace
 from fedpoint.engine.state import Records, RunState, Traffic
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.problems.base import Problem
@@ -36,7 +37,7 @@ class Progress:
     round: int
     rounds: int
     seconds: float
-    rate: float  # rounds a second
+    rate: float  # rounds a second, as `Pace` defines them
     model: Model
     error: np.ndarray | None
 
@@ -54,7 +55,7 @@ def keep_nothing(rounds: np.ndarray, records: Records) -> None:
 class Engine(ABC):
     """A run in progress. `advance` goes on; everything is a function of the experiment and its seed.
 
-    round, seconds: how far it is, and how long that took. every: rounds between records. sums: how messages are added,
+    round: how far it is. pace: how long that took. every: rounds between records. sums: how messages are added,
     where that is not left to the compiler. stated: what a folder states about the problem, where somebody has read all
     of it. watched: held-out metrics of every repeat at recorded rounds, where models cannot be measured later.
     """
@@ -65,8 +66,8 @@ class Engine(ABC):
 
     def __init__(self, experiment: Experiment, every: int) -> None:
         self.experiment, self.every = experiment, every
-        self.round, self.seconds = 0, 0.0
-        self.first = (0, 0.0)  # rounds and seconds of the first segment, where that compiles
+        self.round, self.pace = 0, Pace()
+        self.compiled = False  # the last segment compiled the program
         self.watched: dict[int, list[dict[str, float]]] = {}
 
     # What it works on.
@@ -137,7 +138,7 @@ class Engine(ABC):
 
     def next_size(self, size: int, took: float) -> int:
         """Rounds of the next segment: about the patience. The first one compiles and says nothing about the rounds."""
-        if took < PATIENCE or self.round == self.first[0]:
+        if took < PATIENCE or self.compiled:
             return size * 8
         return max(1, size // 2) if took > 4 * PATIENCE else size
 
@@ -151,13 +152,13 @@ class Engine(ABC):
         """Go on to round `rounds`, handing records to `keep` segment by segment. Returns the round reached."""
         told = [callbacks] if callable(callbacks) else list(callbacks)
         self.prepare(rounds)
-        begun, since, size, stopped = time.perf_counter(), self.round, 1, False
+        begun, size, stopped = time.perf_counter(), 1, False
         while self.round < rounds and not stopped:
-            first, busy = self.round, self.seconds
+            first, busy = self.round, self.pace.seconds
             # The state is donated, so a copy to return to: only when stopping may have to.
             before = self.mark() if stop is not None else None
             at, records = self.segment(min(size, rounds - first))
-            size = self.next_size(size, self.seconds - busy)
+            size = self.next_size(size, self.pace.seconds - busy)
             errors = self.errors(records.model) if stop is not None or told else None
             if stop is not None:
                 enough = _first_enough(stop, at, records, errors)
@@ -169,8 +170,7 @@ class Engine(ABC):
             keep(at, records)
             if told:
                 spent = time.perf_counter() - begun
-                rate = (self.round - since) / max(spent, 1e-9)
-                progress = Progress(self.round, rounds, spent, rate, self.model(), _column(errors, -1))
+                progress = Progress(self.round, rounds, spent, self.speed, self.model(), _column(errors, -1))
                 for callback in told:
                     callback(progress)
         return self.round
@@ -199,11 +199,8 @@ class Engine(ABC):
 
     @property
     def speed(self) -> float:
-        """Rounds a second; compilation, which is in the first segment, counts only when there was no other."""
-        rounds, seconds = self.first
-        if self.round > rounds and self.seconds > seconds:
-            return (self.round - rounds) / (self.seconds - seconds)
-        return self.round / max(self.seconds, 1e-9)
+        """Rounds a second, as `Pace` defines them."""
+        return self.pace.speed
 
     # What can be asked.
 

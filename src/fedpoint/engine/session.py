@@ -60,6 +60,7 @@ class Session(Engine):
         cache.enable()
         self.bound, self.swept = bound, swept is not None
         self.ready = 0  # timetables are good for so many rounds
+        self._fresh = True  # the next segment compiles
         repeats = self.experiment.repeats
         self.lanes = repeats if swept is None else len(jax.tree.leaves(swept)[0])
         dtype = np.result_type(*jax.tree.leaves(bound.start))
@@ -142,7 +143,7 @@ class Session(Engine):
     def prepare(self, rounds: int) -> None:
         if rounds <= self.ready:
             return
-        self.ready = power_of_two(rounds)
+        self.ready, self._fresh = power_of_two(rounds), True
         self.bound = self.bound.for_rounds(self.ready + 1)  # hubs of a network hear for the tick after the last
         self._retime()
         self._deepen(self.bound.topology.depth)
@@ -185,10 +186,8 @@ class Session(Engine):
         first, begun = self.round, time.perf_counter()
         most = self.layout.capacity * self.every - first % self.every  # a begun window takes a place too
         records = self._call(min(rounds, most))
-        took = time.perf_counter() - begun
-        self.seconds += took
-        if self.first[0] == 0:
-            self.first = (self.round - first, took)
+        self.pace.add(self.round - first, time.perf_counter() - begun, compiled=self._fresh)
+        self.compiled, self._fresh = self._fresh, False
         at = (np.arange(first // self.every, self.round // self.every) + 1) * self.every
         self._check_finite(at, records)
         return at, records._replace(used=self._used(at, records.used))

@@ -27,7 +27,7 @@ COLUMNS = (
     ("loss", "loss"),
     ("floats_up", "floats up"),
     ("evaluations", "evaluations"),
-    ("speed", "rounds/s, compiling included"),
+    ("speed", "rounds/s"),
 )
 
 

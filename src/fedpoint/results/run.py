@@ -51,7 +51,7 @@ class RunInfo:
     message: tuple[float, float, float, float]  # numbers in one down and up, bytes of a number down, of a message up
     weights: np.ndarray | None  # p_k, where agents are the nodes of a network
     engine: str  # what the engine chose
-    speed: float  # rounds a second
+    speed: float  # rounds a second, as `Pace` defines them
     fitted: Sequence[list[Tree]] = ()  # the final models of each repeat's nodes, where these are no arrays
 
     @classmethod
@@ -140,7 +140,8 @@ class Run:
 
     @property
     def speed(self) -> float:
-        """Rounds a second; compilation, which is in the first segment, counts only when there was no other."""
+        """Rounds a second, as `fedpoint.engine.pace.Pace` defines them: all repeats make one round, and compiling does
+        not count."""
         return self.info.speed
 
     # What was recorded.
@@ -528,7 +529,7 @@ def summarise(run: Run) -> dict[str, object]:
         **{name: None if values is None else float(values.mean()) for name, values in final.items()},
         "final": {name: values.tolist() for name, values in final.items() if values is not None},
         "cost": dataclasses.asdict(run.cost),
-        "seconds": session.seconds,
+        "seconds": session.pace.seconds,
         "rounds_per_second": run.speed,
         "evaluated_rounds": np.asarray(run.evaluated_rounds).tolist(),
         "evaluation": {name: values.tolist() for name, values in run.evaluation.items()},

@@ -181,7 +181,7 @@ def _cost(facts: Facts) -> Html:
         ["numbers", number(cost.floats_down), number(cost.floats_up)],
         ["bytes", size(cost.bytes_down), size(cost.bytes_up)],
     ]
-    seconds = float(run._point.state["seconds"])
+    seconds = run.pace.seconds
     told = (
         f"{number(cost.evaluations)} evaluations of local fields, all agents together; {number(seconds)} seconds of "
         f"computing, {number(run.speed)} rounds a second."

@@ -156,7 +156,7 @@ def check_records(
             last = state.get(f"last.{name}")
             if last is None or last.shape != (repeats, *array.shape[2:]) or last.dtype != array.dtype:
                 wrong.append(f"last.{name}")
-    if state.get("seconds", np.zeros(2)).shape != () or state["seconds"].dtype.kind != "f":
-        wrong.append("seconds")
+    if state.get("pace", np.zeros(0)).shape != (4,) or state["pace"].dtype.kind != "f":
+        wrong.append("pace")
     if wrong:
         raise FedpointError(f"{path} holds arrays that are not a run's ({', '.join(wrong)}); restore it")

@@ -133,7 +133,7 @@ class Store:
         self._note(records)
         if self.due:
             self.commit(session, last)
-            self._event("progress", session.round, seconds=round(session.seconds, 3))
+            self._event("progress", session.round, seconds=round(session.pace.seconds, 3))
         if self._interrupt.asked:
             raise KeyboardInterrupt
 
@@ -151,7 +151,7 @@ class Store:
         names = self._rows[0] if self._rows else {}
         rows = {name: np.concatenate([part[name] for part in self._rows]) for name in names}
         state = {f"state{name}": array for name, array in session.save().items()}
-        state["seconds"] = np.asarray(session.seconds)
+        state["pace"] = session.pace.array()
         if last is not None:
             state |= {f"last.{name}": array[:, 0] for name, array in last.arrays().items()}
         self._open_handle.commit(session.round, state, rows)
@@ -164,7 +164,7 @@ class Store:
         """The end: the first repeat's model, and the summary."""
         export_model(self.path / MODEL, flatten(model), manifest)
         self._open_handle.finish(summary)
-        self._event("finished", session.round, seconds=round(session.seconds, 3))
+        self._event("finished", session.round, seconds=round(session.pace.seconds, 3))
 
 
 class _Interrupt:

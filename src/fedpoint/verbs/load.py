@@ -20,6 +20,7 @@ from fedpoint.core.types import Data, Model, Plain, Tree
 from fedpoint.core.vector import unwrap_all, wrap
 from fedpoint.engine.base import Callback, Engine, Stop
 from fedpoint.engine.cluster.session import ClusterSession, ProcessGroup
+from fedpoint.engine.pace import Pace
 from fedpoint.engine.session import Session, unflatten
 from fedpoint.engine.state import RunState
 from fedpoint.experiment.describe import rebuild_part
@@ -99,7 +100,7 @@ class LoadedRun(Run):
         self.skipped = self._point.skipped  # why newer checkpoints were passed over
         measures = Measures.of(folder.meta)
         store = Store(folder.path, self._point.round)
-        super().__init__(self._read(self._point), self._info(summary or {}), None, store, measures)
+        super().__init__(self._read(self._point), self._info(), None, store, measures)
         self.finished, summary = summary is not None, summary or {}
         self.evaluation = {name: np.asarray(v) for name, v in summary.get("evaluation", {}).items()}
         self.evaluated_rounds = np.asarray(summary.get("evaluated_rounds", []), int)
@@ -135,9 +136,14 @@ class LoadedRun(Run):
         model = nested(layout, self._leaves)
         return RoundRecords(rounds, model, arrays["used"], metrics, arrays.get("error"), arrays.get("loss"))
 
-    def _info(self, summary: Table) -> RunInfo:
-        config, meta, point = self.config, self.stored.meta, self._point
-        sizes, whole = meta["message"], point.round / max(float(point.state["seconds"]), 1e-9)
+    @property
+    def pace(self) -> Pace:
+        """How long its rounds took."""
+        return Pace.of(self._point.state["pace"])
+
+    def _info(self) -> RunInfo:
+        config, meta = self.config, self.stored.meta
+        sizes = meta["message"]
         return RunInfo(
             config["seed"],
             config["repeats"],
@@ -146,7 +152,7 @@ class LoadedRun(Run):
             (sizes["down"], sizes["up"], sizes["width"], sizes.get("up_bytes") or sizes["up"] * sizes["width"]),
             np.array(meta["weights"]) if "network" in config else None,
             meta["engine"],
-            summary.get("rounds_per_second", whole),
+            self.pace.speed,
         )
 
     def shaped_as(self, start: Model) -> None:
@@ -283,7 +289,7 @@ class LoadedRun(Run):
         """The run, ready to go on from the last commit."""
         session = self._new_session(self._start())
         session.restore({n.removeprefix("state"): a for n, a in self._point.state.items()}, self._point.round)
-        session.seconds = float(self._point.state["seconds"])
+        session.pace = Pace.of(self._point.state["pace"])
         self.shaped_as(session.start)
         return session
 
