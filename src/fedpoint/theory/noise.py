@@ -24,6 +24,7 @@ from fedpoint.core.random import NO_LUCK, Stream
 from fedpoint.core.types import Data, Message, Model, Number, State, Tree
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.problems.base import Mine
+from fedpoint.theory.alike import AlikeStep, added_noise, worthwhile
 from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.space import Space, fill, flat, is_real, memory_of, row_of, size_of
 
@@ -42,6 +43,7 @@ class Loop(NamedTuple):
     H: Array
     V: Array
     steps: Array
+    table: Array | None = None  # steps that are alike: what all of them add, by the second moments of (1, ext)
 
 
 class Point(NamedTuple):
@@ -203,11 +205,38 @@ def linearised(space: Space, numbers: Numbers, algorithm: Algorithm, place: Prob
     done: list[Source] = []
     for s, slopes in zip(sources, moved, strict=True):
         if isinstance(s, Loop):
+            drift = s.T[0] - s.start
             s = s._replace(start=slopes[0], T=slopes[1], V=slopes[2])
+            if space.alike and worthwhile(_copies(numbers), len(drift), ext.size):
+                s = s._replace(table=_tabulated(space, numbers, mine, s, drift))
         elif isinstance(s, Point):
             s = s._replace(V=slopes[0])
         done.append(s)
     return LocalNoise(value, slope, tuple(done))
+
+
+def _copies(numbers: Numbers) -> int:
+    """How many linearised rounds there are: one for each agent, number of steps and outcome of the hub's draws."""
+    return numbers.p.shape[0] * numbers.late[1].shape[0] * numbers.chances[1].shape[0]
+
+
+def _tabulated(space: Space, numbers: Numbers, mine: Mine, loop: Loop, drift: Array) -> Array:
+    def noise(mass: Array, shift: Array, spread: Array) -> Array:
+        return field_noise(space, numbers, mine, loop.points[0], mass, shift, spread)
+
+    step = AlikeStep(drift, *(a[0] for a in (loop.F, loop.T, loop.N, loop.H, loop.V)))
+    return added_noise(step, loop.start, noise, loop.steps, len(loop.points))
+
+
+def field_noise(
+    space: Space, numbers: Numbers, mine: Mine, point: Array, mass: Array, shift: Array, spread: Array
+) -> Array:
+    """The covariance of a sampled field asked for at point + x, with E 1 = mass, E x = shift, E x x' = spread."""
+    if not space.sampled:
+        return jnp.zeros((point.size, point.size))
+    unravel = ravel_pytree(unwrap(numbers.model))[1]
+    value, tilt = jax.jvp(lambda v: space.oracle.covariance(mine, unravel(v)), (point,), (shift,))
+    return mass * value + tilt + space.oracle.scatter(mine, unravel(point), spread)
 
 
 def local_round(
@@ -220,26 +249,23 @@ def local_round(
 
 def covariance_of(space: Space, numbers: Numbers, own: Data, local: LocalNoise, Z: Array) -> Array:
     """Covariance of out that samples and the agent's own luck make, given Z = E[z z'] with z = (1, u, m_k)."""
-    oracle, mine = space.oracle, Mine(own, numbers.inputs.common)
-    _, unravel = ravel_pytree(unwrap(numbers.model))
-    n_ext = local.slope.shape[1]
-    n_z = Z.shape[0] - 1
-    second = jnp.zeros((n_ext, n_ext)).at[:n_z, :n_z].set(Z[1:, 1:])
-    mean = jnp.zeros(n_ext).at[:n_z].set(Z[0, 1:])
+    mine = Mine(own, numbers.inputs.common)
+    n_ext, n_z = local.slope.shape[1], Z.shape[0] - 1
+    second = jnp.zeros((1 + n_ext, 1 + n_ext)).at[: 1 + n_z, : 1 + n_z].set(Z)  # of (1, ext)
 
-    def covariance(point: Array, shift: Array, spread: Array) -> Array:
-        """Of a sampled field asked for around `point`: linear in Z."""
-        if not space.sampled:
-            return jnp.zeros((point.size, point.size))
-        value, tilt = jax.jvp(lambda v: oracle.covariance(mine, unravel(v)), (point,), (shift,))
-        return Z[0, 0] * value + tilt + oracle.scatter(mine, unravel(point), spread)
+    def covariance(point: Array, E: Array, inside: Number = 0.0) -> Array:
+        """Of a field asked for at point + E ext, and what noise has moved since, of covariance `inside`."""
+        spread = E @ second[1:, 1:] @ E.T + inside
+        return field_noise(space, numbers, mine, point, Z[0, 0], E @ second[1:, 0], spread)
 
-    def through(loop: Loop, second: Array) -> Array:
+    def through(loop: Loop) -> Array:
+        if loop.table is not None:
+            return jnp.tensordot(loop.table, second, 2)
+
         def step(carry: tuple[Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
             (Y, W), (e, point) = carry, at
             F, T, N, H, V = (a[0] if space.alike else a[e] for a in (loop.F, loop.T, loop.N, loop.H, loop.V))
-            E = H @ Y + V
-            C = covariance(point, E @ mean, E @ second @ E.T + H @ W @ H.T)
+            C = covariance(point, H @ Y + V, H @ W @ H.T)
             live = e < loop.steps
             Y_, W_ = F @ Y + T, F @ W @ F.T + N @ C @ N.T
             return (jnp.where(live, Y_, Y), jnp.where(live, W_, W)), None
@@ -248,16 +274,16 @@ def covariance_of(space: Space, numbers: Numbers, own: Data, local: LocalNoise, 
         begin = (loop.start, jnp.zeros((n_y, n_y)))
         return lax.scan(step, begin, (jnp.arange(loop.points.shape[0]), loop.points))[0][1]
 
-    at = n_z
+    at = 1 + n_z
     for source in local.sources:
         if isinstance(source, Loop):
-            C = through(source, second)
+            C = through(source)
         elif isinstance(source, Point):
-            C = covariance(source.point, source.V @ mean, source.V @ second @ source.V.T)
+            C = covariance(source.point, source.V)
         else:
             C = Z[0, 0] * jnp.diag(source.variance)
         size = C.shape[0]
         second = second.at[at : at + size, at : at + size].set(C)
         at += size
     G = local.slope[:, n_z:]
-    return G @ second[n_z:, n_z:] @ G.T
+    return G @ second[1 + n_z :, 1 + n_z :] @ G.T
