@@ -24,6 +24,8 @@ ONE = """
     step = 0.1
     local_steps = 3
 """
+QUADRATIC = 'kind = "quadratic"\n    agents = 4\n    dim = 2\n    noise = 0.01\n'
+SHUFFLED = 'kind = "least_squares"\n    agents = 4\n    batch = 4\n    sampling = "shuffle"\n'
 BOTH = ONE.replace("step = 0.1\n", "step = [0.1, 0.05]\n")
 WILD = ONE.replace("step = 0.1\n", "step = 40.0\n")
 
@@ -138,9 +140,9 @@ def test_decaying_steps_and_adaptive_servers(cli, toml):
 def test_a_right_run(cli, toml):
     cli("run", toml(ONE), "--no-figure")
     result = cli("check", "runs/file-1")
-    assert result.stdout.startswith("passed: ends at FedAvg's fixed point")
+    assert result.stdout.startswith("As forecast, 6 of 6 comparisons made: ends at FedAvg's fixed point")
     document = strict(cli("check", "runs/file-1", "--json").stdout)
-    assert document["passed"] is True and {c["name"] for c in document["checks"]} >= {"path", "limit", "floor"}
+    assert document["verdict"] == "as forecast" and {c["name"] for c in document["checks"]} >= {"path", "limit", "floor"}
     cli("check", "runs/file-1", "--figure", "both.png")
     assert Path("both.png").exists()
 
@@ -148,8 +150,8 @@ def test_a_right_run(cli, toml):
 def test_a_false_claim(cli, toml):
     cli("run", toml(ONE.replace("local_steps = 3", "local_steps = 10")), "--no-figure")
     result = cli("check", "runs/file-1", "--claims", "scaffold", status=1)
-    assert result.stdout.startswith("FAILED") and "FAILED  limit" in result.stdout
-    assert strict(cli("check", "runs/file-1", "--claims", "scaffold", "--json", status=1).stdout)["passed"] is False
+    assert result.stdout.startswith("Contradicted by ") and "FAILED  limit" in result.stdout
+    assert strict(cli("check", "runs/file-1", "--claims", "scaffold", "--json", status=1).stdout)["verdict"] == "contradicted"
     result = cli("check", "runs/file-1", "--claims", "scafold", status=2)
     assert "did you mean" in result.output and "Traceback" not in result.output
 
@@ -157,8 +159,16 @@ def test_a_false_claim(cli, toml):
 def test_comparisons_are_checked_run_by_run(cli, toml):
     cli("run", toml(BOTH), "--no-figure")
     result = cli("check", "runs/file-1")
-    assert result.stdout.count("passed: ") == 2
+    assert result.stdout.count("As forecast, ") == 2
     assert len(strict(cli("check", "runs/file-1", "--json").stdout)) == 2
+
+
+def test_nothing_compared_is_status_3(cli, toml):
+    """One run of few rounds over rows in a shuffled order: the forecast is of independent samples."""
+    cli("run", toml(ONE.replace(QUADRATIC, SHUFFLED).replace("step = 0.1", "step = 0.001")), "--no-figure")
+    result = cli("check", "runs/file-1", status=3)
+    assert result.stdout.startswith("Undecided, 0 of ") and "as if samples were independent" in result.stdout
+    assert strict(cli("check", "runs/file-1", "--json", status=3).stdout)["verdict"] == "undecided"
 
 
 def test_no_run_to_check(cli, tmp_path):

@@ -48,7 +48,7 @@ def shown(tmp_path_factory):
 def test_the_tutorial_runs_and_shows_itself(shown):
     assert sum(hasattr(type(value), "_repr_html_") for value in shown.values) == 4
     assert shown.names["verdict"].passed and shown.values[-3] == 0  # SCAFFOLD's bias
-    assert "Checked: " in shown.names["page"] and "Not here" not in shown.names["page"]
+    assert "As forecast, " in shown.names["page"] and "Not here" not in shown.names["page"]
 
 
 def test_a_run_shows_its_numbers_and_its_curve(shown):
@@ -79,7 +79,7 @@ def test_a_verdict_and_a_comparison_show_their_rows(shown):
 
 
 def test_text_stays_text():
-    verdict = Verdict(False, BAD, [Check(BAD, None, None, None, None, BAD)], None)
+    verdict = Verdict("contradicted", BAD, [Check(BAD, None, None, None, None, BAD)], None)
     certificate = Certificate(BAD, None, "unknown", BAD, False, None, BAD, [Finding(BAD, True, None, "", BAD)], 0)
     for html in (verdict._repr_html_(), certificate._repr_html_()):
         assert "<img" not in html and "&lt;img" in checked(html)

@@ -102,7 +102,7 @@ def test_the_page_says_everything(text, facts):
     assert both["xs"][both["lines"][1]["at"]][1][-1] == sent.floats_down + sent.floats_up
     for word in ("Jain", "worst tenth", "How to cite", "@inproceedings{karimireddy", "seed", "SHA-256", "config.toml"):
         assert word in text, word
-    assert text.count("✓ Checked: ") == 2
+    assert text.count("✓ As forecast, ") == 2
     assert f"jax {facts[0].run.stored.meta['versions']['jax']}" in text
     assert facts[0].parts["agents"]["losses"] == pytest.approx(
         np.mean([facts[0].run.problem.losses(model) for model in facts[0].run.model], 0), rel=1e-4
@@ -206,7 +206,7 @@ def test_a_network_is_drawn(tmp_path):
     method = fp.FedGD(step=0.1, coupling=0.5)
     fp.run(method, problem, rounds=6, network=network, schedule=schedule, folder=tmp_path / "run")
     text = page.write([fp.load(tmp_path / "run", problem)], tmp_path / "a.html").read_text()
-    assert "Checked: </strong>FedGD does what its forecast says." in text
+    assert "comparisons made: </strong>FedGD does what its forecast says." in text
     picture = re.search(r'<svg[^>]*aria-label="Network of 5 nodes and 5 edges[^>]*>(.*?)</svg>', text, re.S)[1]
     assert picture.count("<circle") == 5
     error, *_, disagreement = charts(text)
@@ -224,11 +224,11 @@ def test_virtual_time_is_offered_only_where_all_have_it():
 
 
 def test_a_check_that_compared_nothing_is_no_success(facts):
-    verdict = {"passed": True, "words": "nothing could be compared", "checks": [{"name": "path", "ok": None}]}
+    verdict = {"good": None, "headline": "Undecided, 0 of 1: no", "checks": [{"name": "path", "ok": None}]}
     one = facts[0]
     part = {"verdict": {**verdict, "checks": [{**verdict["checks"][0], "words": "no", "z": None}]}, "text": ""}
     text = page.page([page.Facts(one.run, "x", 0, {**one.parts, "forecast": part})], "t")
-    assert "Not checked" in text and "✓" not in text
+    assert "– Undecided, 0 of 1: " in text and "✓" not in text
 
 
 def test_mistakes_are_said(tmp_path, runs):

@@ -125,9 +125,9 @@ def test_runs_and_one_of_them(page, browser):
     wait(browser, "return document.querySelector('main').dataset.points === '41'", "its curves")
     wait(browser, "return document.querySelector('main').dataset.forecast", "its forecast")
     assert len(browser.execute_script(CURVES.replace("#chart", "#chart-error"))) == 4  # run, forecast, floor, bias
-    assert browser.find_element("css selector", ".verdict").text.startswith("Checked: follows the forecast")
+    assert browser.find_element("css selector", ".verdict").text.startswith("As forecast, ")
     browser.get(browser.find_element("link text", "Report").get_attribute("href"))
-    assert "Checked: " in browser.find_element("css selector", ".verdict").text
+    assert "As forecast, " in browser.find_element("css selector", ".verdict").text
     assert browser.execute_script("return document.querySelectorAll('figure .fp-curves').length") >= 2
     quiet(browser)
 

@@ -8,6 +8,9 @@ from pathlib import Path
 import click
 
 from fedpoint.cli import options
+from fedpoint.cli.status import Status
+
+STATUSES = {"as forecast": Status.FINE, "contradicted": Status.CONTRADICTED, "undecided": Status.UNDECIDED}
 
 
 @click.command()
@@ -17,9 +20,10 @@ from fedpoint.cli import options
 @options.as_json
 @click.pass_context
 def check(ctx: click.Context, folder: Path, claims: str | None, figure: Path | None, as_json: bool) -> None:
-    """Compare the run in FOLDER with its forecast; the exit status is 1 when it fails.
+    """Compare the run in FOLDER with its forecast.
 
-    The folder of a comparison is checked run by run.
+    The exit status is 0 when the run is as forecast, 1 when it contradicts its forecast, and 3 when nothing could be
+    compared. The folder of a comparison is checked run by run.
     """
     from fedpoint.config.load import load
     from fedpoint.store.comparison import run_folders
@@ -39,5 +43,4 @@ def check(ctx: click.Context, folder: Path, claims: str | None, figure: Path | N
     if as_json:
         document = [{"folder": str(path), **verdict.to_dict()} for path, verdict in verdicts]
         click.echo(json.dumps(document[0] if len(document) == 1 else document, indent=2))
-    if not all(verdict.passed for _, verdict in verdicts):
-        ctx.exit(1)
+    ctx.exit(Status.worst(STATUSES[verdict.outcome] for _, verdict in verdicts))

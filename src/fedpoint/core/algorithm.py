@@ -273,6 +273,13 @@ class Algorithm(Record):
         """How many local steps one `step` stands for: those of a round, where they share it."""
         return 1.0
 
+    def longer(self, factor: float) -> Self | None:
+        """The method with a local step so many times as long; None where it has no number for it."""
+        step = values_of(self).get("step")
+        if step is None or isinstance(step, Record):
+            return None
+        return self.replace(step=factor * np.asarray(step, float) if np.ndim(step) else factor * step)
+
     def outcomes(self) -> Outcomes | None:
         """What `say` draws, where it does."""
         return None

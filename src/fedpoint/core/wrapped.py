@@ -138,6 +138,10 @@ class Wrapped(Algorithm):
     def advice(self, problem: Problem, network: Network | None, exact: bool) -> str:
         return self.inner.advice(problem, network, exact)
 
+    def longer(self, factor: float) -> Self | None:
+        inner = self.inner.longer(factor)
+        return None if inner is None else self.replace(inner=inner)
+
     def work_of_a_step(self) -> float | np.ndarray:
         return self.inner.work_of_a_step()
 

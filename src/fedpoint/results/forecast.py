@@ -388,9 +388,18 @@ class Forecast:
         return self.by_node and not self.noiseless and (self.noise_by != "exact" or self.diverges)
 
     @property
+    def dependent(self) -> bool:
+        """Samples depend on each other, along a trajectory or in an order of rows: limit, rate and curve are those of
+        independent ones, which the run's are not."""
+        s = self.setting
+        several = s.oracle.moves or samples_per_round(self.algorithm) != 1
+        return bool(not s.exact and not s.oracle.independent and several)
+
+    @property
     def proviso(self) -> str:
         """What the curve leaves out; empty where it is the expected error of the run."""
         left_out = {
+            "as if samples were independent": self.dependent,
             "without noise": self.without_noise,
             "as if rounds were independent": not self.setting.moments.independent,
             "all nodes in step": not self.in_step,

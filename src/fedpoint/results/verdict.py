@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Literal
 
-from fedpoint.core.numbers import finite
+from fedpoint.core.numbers import counted, finite
 from fedpoint.core.types import Plain
 from fedpoint.results.forecast import Forecast
 
 THRESHOLD = 5.0  # standard errors: a right run fails one of ten such tests once in 100,000
+POWER = THRESHOLD + 0.84  # standard errors of what is found four times of five
 EXACT = 1e-6  # a run without noise follows its path to this, relative
+
+Outcome = Literal["as forecast", "contradicted", "undecided"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison. ok is None where it could not be made; z is in standard errors."""
+    """One comparison. ok is None where it could not be made.
+
+    z: how far off, in standard errors of a normal deviation that is as unlikely; beyond THRESHOLD it fails.
+    resolution: the smallest deviation of `measured` from `expected` that would have been found four times of five.
+    """
 
     name: str
     ok: bool | None
@@ -23,11 +31,24 @@ class Check:
     expected: float | None
     z: float | None
     words: str
+    resolution: float | None = None
 
     def __post_init__(self) -> None:  # NumPy's numbers as Python's
-        numbers = {"measured": self.measured, "expected": self.expected, "z": self.z}
+        numbers = {name: vars(self)[name] for name in ("measured", "expected", "z", "resolution")}
         plain = {name: None if value is None else float(value) for name, value in numbers.items()}
         vars(self).update(plain, ok=None if self.ok is None else bool(self.ok))
+
+    @classmethod
+    def by_score(
+        cls, name: str, measured: float, expected: float, z: float, words: str, resolution: float | None = None
+    ) -> Check:
+        """A comparison that is decided by standard errors alone."""
+        return cls(name, abs(z) <= THRESHOLD, measured, expected, z, words, resolution)
+
+    @classmethod
+    def void(cls, name: str, reason: str) -> Check:
+        """A comparison that could not be made."""
+        return cls(name, None, None, None, None, reason)
 
     def __str__(self) -> str:
         mark = {True: "ok", False: "FAILED", None: "-"}[self.ok]
@@ -37,21 +58,50 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a run. passed: nothing contradicts the forecast."""
+    """What became of a run: as forecast, contradicted, or undecided where nothing of the forecast could be compared."""
 
-    passed: bool
+    outcome: Outcome
     words: str
     checks: list[Check]
     forecast: Forecast
 
+    @property
+    def passed(self) -> bool:
+        """The run was compared with its forecast, and nothing contradicts it."""
+        return self.outcome == "as forecast"
+
+    @property
+    def good(self) -> bool | None:
+        """As the mark of a check: None where it is undecided."""
+        return None if self.outcome == "undecided" else self.passed
+
+    @property
+    def compared(self) -> list[Check]:
+        """The comparisons that were made."""
+        return [c for c in self.checks if c.ok is not None]
+
+    @property
+    def headline(self) -> str:
+        """The verdict, how much was compared, and what it means."""
+        made, asked = len(self.compared), counted(len(self.checks), "comparison")
+        if self.outcome == "contradicted":
+            return f"Contradicted by {sum(c.ok is False for c in self.checks)} of {made} comparisons: {self.words}"
+        return f"{self.outcome.capitalize()}, {made} of {asked} made: {self.words}"
+
     def text(self) -> str:
-        return "\n".join([f"{'passed' if self.passed else 'FAILED'}: {self.words}", *map(str, self.checks)])
+        return "\n".join([self.headline, *map(str, self.checks)])
 
     def to_dict(self) -> dict[str, Plain]:
         checks: list[Plain] = [
             {k: finite(v) if isinstance(v, float) else v for k, v in dataclasses.asdict(c).items()} for c in self.checks
         ]
-        return {"passed": self.passed, "words": self.words, "checks": checks}
+        return {
+            "verdict": self.outcome,
+            "passed": self.passed,
+            "compared": len(self.compared),
+            "words": self.words,
+            "checks": checks,
+        }
 
     def _repr_html_(self) -> str:
         from fedpoint.show.html import verdict_html

@@ -13,7 +13,7 @@ import numpy as np
 from fedpoint.core.errors import FedpointError
 from fedpoint.metrics.means import mean_and_error
 from fedpoint.results.labels import labels_of, short
-from fedpoint.show.from_data import ForecastPart, Parts, VerdictPart, all_of, ask
+from fedpoint.show.from_data import ForecastPart, Parts, all_of, ask
 from fedpoint.store.comparison import run_folders
 from fedpoint.store.folder import RunFolder
 from fedpoint.verbs.load import LoadedRun, load
@@ -112,11 +112,6 @@ def facts_of(runs: Sequence[LoadedRun], parts: Sequence[Parts]) -> list[Facts]:
     """What a page says of each run."""
     rows = zip(runs, labels(runs), parts, strict=True)
     return [Facts(run, label, i, found, len(runs)) for i, (run, label, found) in enumerate(rows)]
-
-
-def compared(verdict: VerdictPart) -> bool:
-    """Whether a check found anything to compare."""
-    return any(check["ok"] is not None for check in verdict["checks"])
 
 
 def labels(runs: Sequence[LoadedRun]) -> list[str]:

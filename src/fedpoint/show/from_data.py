@@ -84,8 +84,8 @@ class CheckPart(TypedDict):
 class VerdictPart(TypedDict):
     """All of them."""
 
-    passed: bool
-    words: str
+    good: bool | None
+    headline: str
     checks: list[CheckPart]
 
 
@@ -204,7 +204,7 @@ def _forecast(run: LoadedRun) -> ForecastPart:
 
 def _verdict(verdict: Verdict) -> VerdictPart:
     checks: list[CheckPart] = [{"name": c.name, "ok": c.ok, "words": c.words, "z": c.z} for c in verdict.checks]
-    return {"passed": verdict.passed, "words": verdict.words, "checks": checks}
+    return {"good": verdict.good, "headline": verdict.headline, "checks": checks}
 
 
 def _expectation(f: Forecast, run: LoadedRun) -> ForecastPart:

@@ -13,7 +13,7 @@ from fedpoint.core.numbers import evenly
 from fedpoint.metrics.means import mean_and_error
 from fedpoint.results.comparison import COLUMNS, Comparison
 from fedpoint.show import svg
-from fedpoint.show.markup import Cell, Html, number, size, tag, with_error
+from fedpoint.show.markup import MARKS, Cell, Html, number, size, tag, with_error
 from fedpoint.show.plots import AXES, BAND, WHAT, expected_curve, known_measures, levels, measured, settling_rounds
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from fedpoint.results.verdict import Verdict
 
 LEFT = "text-align:left"
-MARKS = {True: "✓", False: "✗", None: "–"}
 ROUNDS = 400  # of a forecast's picture, at most: it is drawn whenever a cell shows it
 
 
@@ -58,7 +57,7 @@ def forecast_html(forecast: Forecast) -> str:
 
 def verdict_html(verdict: Verdict) -> str:
     rows = [[MARKS[c.ok], c.name, c.words, "" if c.z is None else f"{c.z:+.1f}"] for c in verdict.checks]
-    head = f"{MARKS[verdict.passed]} {'Passed' if verdict.passed else 'Failed'}: {verdict.words}"
+    head = f"{MARKS[verdict.good]} {verdict.headline}"
     return _block(head, _table(["", "check", "what was found", "z"], rows))
 
 

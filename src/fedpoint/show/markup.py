@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 VOID = {"meta", "link", "br", "hr", "col", "input"}
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+MARKS = {True: "✓", False: "✗", None: "–"}  # of a comparison: it holds, it does not, it was not made
 
 
 class Html(str):

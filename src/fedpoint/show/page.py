@@ -18,7 +18,7 @@ from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
 from fedpoint.results.citations import bibtex, of_run
 from fedpoint.show.charts import chart, curve, forecast_line, held_out, loggable, repeats
-from fedpoint.show.facts import Facts, Source, compared, facts_of, loaded, parts_of, status
+from fedpoint.show.facts import Facts, Source, facts_of, loaded, parts_of, status
 from fedpoint.show.from_data import Parts
 from fedpoint.show.markup import Cell, Html, escape, join, number, size, table, tag, with_error
 from fedpoint.show.plots import WHAT
@@ -198,10 +198,10 @@ def _ranking(facts: Sequence[Facts]) -> Html:
 
 def _mark(facts: Facts) -> Html:
     verdict = facts.forecast.get("verdict")
-    if verdict is None or not compared(verdict):
+    good = None if verdict is None else verdict["good"]
+    if good is None:
         return escape("–")
-    word = "yes" if verdict["passed"] else "no"
-    return tag("span", "✓ " if verdict["passed"] else "✗ ", word, class_="good" if verdict["passed"] else "bad")
+    return tag("span", "✓ yes" if good else "✗ no", class_="good" if good else "bad")
 
 
 def _citation(facts: Sequence[Facts]) -> Html:

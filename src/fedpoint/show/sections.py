@@ -10,9 +10,9 @@ from fedpoint.core.types import Plain
 from fedpoint.results.labels import short
 from fedpoint.show import svg
 from fedpoint.show.charts import chart, curve, forecast_line, held_out, level_lines, loggable, repeats
-from fedpoint.show.facts import Facts, compared, status
+from fedpoint.show.facts import Facts, status
 from fedpoint.show.from_data import Part
-from fedpoint.show.markup import Cell, Html, join, number, size, table, tag, with_error
+from fedpoint.show.markup import MARKS, Cell, Html, join, number, size, table, tag, with_error
 from fedpoint.show.plots import WHAT
 
 LONGEST_CONFIG = 20_000  # characters that are shown
@@ -41,11 +41,9 @@ def _verdict(facts: Facts) -> Html | None:
     verdict = facts.forecast.get("verdict")
     if verdict is None:
         return None
-    if not compared(verdict):
-        return tag("p", tag("strong", "– Not checked: "), verdict["words"] + ".", class_="verdict")
-    good = verdict["passed"]
-    head = "✓ Checked: " if good else "✗ Contradicts its forecast: "
-    return tag("p", tag("strong", head), verdict["words"] + ".", class_="verdict good" if good else "verdict bad")
+    head, colon, words = verdict["headline"].partition(": ")
+    mark, class_ = MARKS[verdict["good"]], {True: "verdict good", False: "verdict bad", None: "verdict"}
+    return tag("p", tag("strong", f"{mark} {head}{colon}"), f"{words}.", class_=class_[verdict["good"]])
 
 
 def _tiles(facts: Facts) -> Html:
@@ -196,9 +194,8 @@ def _theory(facts: Facts) -> Html | None:
         return None
     checks = None
     if "verdict" in part:
-        marks = {True: "✓", False: "✗", None: "–"}
         rows = [
-            [join([marks[c["ok"]], " ", c["name"]]), c["words"], "" if c["z"] is None else f"{c['z']:+.1f}"]
+            [join([MARKS[c["ok"]], " ", c["name"]]), c["words"], "" if c["z"] is None else f"{c['z']:+.1f}"]
             for c in part["verdict"]["checks"]
         ]
         heading = ["check", "what was found", "z"]

@@ -14,6 +14,8 @@ import math
 
 import numpy as np
 
+FEW = 8  # repeats, below which their own spread says nothing
+
 
 def fourth_rate(rate: float, rate_ms: float) -> float:
     """r4: the factor per round of the fourth moment."""
@@ -48,3 +50,58 @@ def settled_variance(rate: float, rate_ms: float, directions: float) -> float:
     if r4 >= 1 or rate_ms >= 1:
         return math.inf
     return (1 + 2 / n) * (1 - rate_ms**2) / (1 - r4) - 1
+
+
+# Scores: how many standard errors a normal deviation would have that is as unlikely.
+
+
+def normal_score(p: float) -> float:
+    """Of a probability, of both sides together.
+
+    >>> round(normal_score(0.0455), 2)
+    2.0
+    """
+    from scipy.special import ndtri
+
+    return float(-ndtri(min(max(p, 1e-300), 1.0) / 2))
+
+
+def student_score(t: float, repeats: int, tried: int = 1) -> float:
+    """Of a mean over few repeats, in standard errors of their own: such a mean is often far off by chance.
+
+    tried: of how many such means it is the worst.
+    """
+    from scipy.special import stdtr
+
+    return math.copysign(1, t) * normal_score(tried * 2 * float(stdtr(repeats - 1, -abs(t)))) + 0.0  # no -0.0
+
+
+def square_score(square: float, weights: np.ndarray) -> float:
+    """Of sum_i weights_i chi^2_i being at least `square`, by the saddle point of Lugannani and Rice."""
+    from scipy.optimize import brentq
+    from scipy.special import ndtr
+
+    w = np.asarray(weights, float) / max(np.max(weights, initial=0.0), 1e-300)
+    x, mean = square / max(np.max(weights, initial=0.0), 1e-300), float(w.sum())
+    if x <= mean * (1 + 1e-6):
+        return 0.0
+    edge = 0.5 * (1 - 0.5 / x)  # the first derivative of the cumulants is above x there
+    t = brentq(lambda t: float((w / (1 - 2 * w * t)).sum()) - x, 0.0, edge)
+    cumulant = -0.5 * float(np.log1p(-2 * w * t).sum())
+    root = math.sqrt(max(2 * (t * x - cumulant), 1e-300))
+    u = t * math.sqrt(2 * float(((w / (1 - 2 * w * t)) ** 2).sum()))
+    density = math.exp(-(root**2) / 2) / math.sqrt(2 * math.pi)
+    return normal_score(float(ndtr(-root)) + density * (1 / u - 1 / root))
+
+
+def sum_score(terms: np.ndarray) -> float:
+    """Of the sum of (repeats, records) whose expectations are zero, given what was before: by the terms' own squares,
+    or by the spread of the repeats where that is larger."""
+    squares = float((terms**2).sum())
+    z = float(terms.sum()) / math.sqrt(squares) if squares > 0 else 0.0
+    if len(terms) < FEW or not squares:
+        return z
+    sums = terms.sum(1)
+    t = float(sums.mean()) * math.sqrt(len(sums)) / max(float(sums.std(ddof=1)), 1e-300)
+    by_repeats = student_score(t, len(sums))
+    return by_repeats if abs(by_repeats) < abs(z) else z

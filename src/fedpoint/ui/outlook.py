@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from fedpoint.show.charts import ChartLine, forecast_name, level_lines
-from fedpoint.show.facts import compared, readable
+from fedpoint.show.facts import readable
 from fedpoint.show.from_data import ForecastPart, Parts, ask
 from fedpoint.show.page import compose
 from fedpoint.ui.computations import Busy
@@ -93,7 +93,4 @@ def _verdict(part: ForecastPart) -> Sentence:
         return {"says": f"It must diverge: {part['reason']}.", "good": False}
     if verdict is None:
         return {"says": "", "good": None}
-    if not compared(verdict):
-        return {"says": f"Not checked: {verdict['words']}.", "good": None}
-    begun = "Checked: " if verdict["passed"] else "Contradicts its forecast: "
-    return {"says": f"{begun}{verdict['words']}.", "good": verdict["passed"]}
+    return {"says": f"{verdict['headline']}.", "good": verdict["good"]}

@@ -1,0 +1,125 @@
+"""Three verdicts: as forecast, contradicted, and undecided where nothing of the forecast was compared."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from test_check import by_name, quadratic
+
+import fedpoint as fp
+from fedpoint.results.verdict import THRESHOLD
+
+
+def digits(rounds=30):
+    """Softmax with 640 numbers: too many for a floor, and w* is not known in closed form."""
+    X, y = load_digits(return_X_y=True)
+    problem = fp.problems.Logistic(X / 16, y, groups=np.arange(len(X)) % 10, ridge=0.1, batch=10)
+    return fp.run(fp.FedAvg(0.1, 3), problem, rounds, repeats=2)
+
+
+def test_nothing_compared_is_undecided():
+    found = fp.check(digits())
+    assert found.outcome == "undecided" and not found and not found.passed and found.compared == []
+    first = str(found).splitlines()[0]
+    assert first.startswith("Undecided, 0 of 5 comparisons made: nothing of the forecast could be compared: ")
+    assert "covariances are computed up to" in first
+    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert plain["verdict"] == "undecided" and plain["passed"] is False and plain["compared"] == 0
+
+
+def test_the_first_line_says_how_much_was_compared():
+    run = fp.run(fp.FedAvg(0.2, 3), quadratic(), 240, seed=1, repeats=16)
+    assert str(fp.check(run)).startswith("As forecast, 6 of 6 comparisons made: ends at FedAvg's fixed point")
+    one = fp.run(fp.FedAvg(0.2, 3), quadratic(), 240, seed=1)
+    assert str(fp.check(one)).startswith("As forecast, 4 of 5 comparisons made: ")
+    wrong = fp.check(run, claims=fp.FedAvg(0.3, 3))
+    assert wrong.outcome == "contradicted" and str(wrong).startswith("Contradicted by ")
+    assert wrong.to_dict()["verdict"] == "contradicted"
+
+
+def test_what_is_conserved_alone_decides_nothing():
+    """SCAFFOLD's sum of controls holds in a run whose forecast is void: that is no confirmation of the forecast."""
+    X, y = load_digits(return_X_y=True)
+    problem = fp.problems.Logistic(X / 16, y, groups=np.arange(len(X)) % 10, ridge=0.1, batch=10)
+    found = fp.check(fp.run(fp.Scaffold(0.1, 2), problem, 5))
+    assert by_name(found)["c = sum p_k c_k"].ok and found.outcome == "undecided"
+
+
+def chain(sampling):
+    rng = np.random.default_rng(6)
+    mdps = [fp.problems.MDP(rng.dirichlet(np.full(5, 0.2), (5, 2)), rng.normal(size=(5, 2))) for _ in range(2)]
+    return fp.problems.TD(mdps, features=np.random.default_rng(0).normal(size=(5, 2)), gamma=0.9, sampling=sampling)
+
+
+def test_a_forecast_of_independent_samples_is_not_held_against_a_trajectory():
+    """Along a trajectory the mean ends elsewhere: no right run is convicted, and the reason is said."""
+    for seed in range(3):
+        run = fp.run(fp.FedAvg(0.2, 5), chain("trajectory"), 300, repeats=64, seed=seed)
+        found = fp.check(run)
+        assert found.outcome == "undecided" and "as if samples were independent" in found.words, found
+    independent = fp.check(fp.run(fp.FedAvg(0.2, 5), chain("iid"), 300, repeats=64))
+    assert independent.outcome == "as forecast" and by_name(independent)["limit"].ok
+    assert fp.forecast(fp.FedAvg(0.2, 5), chain("trajectory")).proviso == "as if samples were independent"
+
+
+def test_a_comparison_fails_beyond_five_standard_errors():
+    """The rule of the page, for every comparison that has a z; one that is 5.8 off does not pass."""
+    run = fp.run(fp.FedAvg(0.2, 3), quadratic(), 240, seed=1, repeats=50)
+    for claim in (fp.FedAvg(0.2, 3), fp.FedAvg(0.21, 3), fp.FedAvg(0.3, 3), fp.FedAvg(0.2, 2)):
+        scores = [c for c in fp.check(run, claims=claim).checks if c.z is not None]
+        assert len(scores) == 6 and all(c.ok == (abs(c.z) <= THRESHOLD) for c in scores)
+    assert THRESHOLD == 5.0
+
+
+@pytest.mark.parametrize(("off", "passes"), [(3.0, True), (5.8, False), (-7.0, False)])
+def test_a_path_that_is_off(off, passes, monkeypatch):
+    """50 repeats whose mean error at one round is moved by so many of its standard errors from the forecast.
+
+    Low means are judged by the forecast's own standard error where that is larger: 7 instead of 5.8.
+    """
+    run = fp.run(fp.FedAvg(0.2, 3), quadratic(), 40, seed=1, repeats=50)
+    curve, at = fp.check(run).forecast.curve(40), 40
+    error = run.error.copy()
+    spread = error[:, at].std(ddof=1)
+    error[:, at] += curve[at] - error[:, at].mean() + off * spread / math.sqrt(50)
+    monkeypatch.setattr(type(run), "error", property(lambda self: error))
+    assert by_name(fp.check(run))["path"].ok is passes
+
+
+def test_the_slack_of_a_linearised_forecast_is_said():
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(120, 2))
+    y = np.where(X @ [1.0, -1.0] + rng.normal(size=120) > 0, 1, -1)
+    problem = fp.problems.Logistic(X, y, groups=np.arange(120) % 3, ridge=0.1, batch=4)
+    found = by_name(fp.check(fp.run(fp.FedAvg(0.1, 2), problem, 300, repeats=16, seed=2)))
+    assert "linearised, so that 15% more or less is allowed" in found["floor"].words
+    assert "linearised, so that 50% more or less is allowed" in found["path"].words
+    assert "15% of the spread" in found["limit"].words
+    assert found["step"].ok is None and "linearised" in found["step"].words
+    exact = by_name(fp.check(fp.run(fp.FedAvg(0.2, 3), quadratic(), 240, seed=1, repeats=16)))
+    assert not any("linearised" in c.words for c in exact.values())
+
+
+class QuietRounds(fp.FedAvg):
+    """Each agent takes the same sample twice and halves: less noise than one step's, on the same mean path."""
+
+    def local(self, w, memory, agent):
+        y = fp.descend(
+            agent,
+            w,
+            self.local_steps,
+            lambda y, e: y - self.step * (agent.field(y, 2 * e) + agent.field(y, 2 * e + 1)) / 2,
+        )
+        return y - w, memory
+
+    def samples(self, steps):
+        return 2 * steps
+
+
+def test_noise_that_is_not_the_forecast_one_is_found():
+    run = fp.run(QuietRounds(0.2, 3), quadratic(), 60, seed=1, repeats=100)
+    found = by_name(fp.check(run, claims=fp.FedAvg(0.2, 3)))
+    assert found["noise"].ok is False and found["noise"].measured == pytest.approx(0.5, abs=0.05)
+    assert found["unbiasedness"].ok
