@@ -142,7 +142,8 @@ def test_a_right_run(cli, toml):
     result = cli("check", "runs/file-1")
     assert result.stdout.startswith("As forecast, 6 of 6 comparisons made: ends at FedAvg's fixed point")
     document = strict(cli("check", "runs/file-1", "--json").stdout)
-    assert document["verdict"] == "as forecast" and {c["name"] for c in document["checks"]} >= {"path", "limit", "floor"}
+    assert document["verdict"] == "as forecast"
+    assert {c["name"] for c in document["checks"]} >= {"path", "step", "noise", "limit", "floor"}
     cli("check", "runs/file-1", "--figure", "both.png")
     assert Path("both.png").exists()
 
@@ -151,7 +152,8 @@ def test_a_false_claim(cli, toml):
     cli("run", toml(ONE.replace("local_steps = 3", "local_steps = 10")), "--no-figure")
     result = cli("check", "runs/file-1", "--claims", "scaffold", status=1)
     assert result.stdout.startswith("Contradicted by ") and "FAILED  limit" in result.stdout
-    assert strict(cli("check", "runs/file-1", "--claims", "scaffold", "--json", status=1).stdout)["verdict"] == "contradicted"
+    document = strict(cli("check", "runs/file-1", "--claims", "scaffold", "--json", status=1).stdout)
+    assert document["verdict"] == "contradicted" and document["passed"] is False
     result = cli("check", "runs/file-1", "--claims", "scafold", status=2)
     assert "did you mean" in result.output and "Traceback" not in result.output
 
