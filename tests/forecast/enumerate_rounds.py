@@ -156,6 +156,20 @@ def fednova(step, momentum, lengths):
     return Method(local, lambda w, mean, total: w + (P @ a) * mean, D)
 
 
+def heard_fednova(step):
+    """The same with tau_eff the mean length of those heard: messages end in (length, 1), so that a product of what is
+    heard is merged."""
+
+    def local(k, steps, batches, w, m):
+        y = w
+        for batch in batches[:steps]:
+            y = y - step * field(k, batch, y)
+        behind = np.outer([steps, 1.0], np.ones(w.shape[1]))
+        return np.concatenate([(y - w) / steps, behind]), m
+
+    return Method(local, lambda w, mean, total: w + mean[D] / mean[D + 1] * mean[:D], D)
+
+
 def fedavgm(step, server, momentum):
     """u = (w, buffer): buffer <- rho buffer - change, w <- w - server buffer."""
     averaged = fedavg(step)

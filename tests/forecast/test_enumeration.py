@@ -110,6 +110,19 @@ def test_fednova_of_unequal_lengths():
     assert off(setting, every.fednova(STEP, 0.6, (1, 2, 3)), every.everyone(), counts) <= RELATIVE
 
 
+@pytest.mark.parametrize("who", every.WHO)
+def test_fednova_of_unequal_lengths_multiplies_what_it_hears(who):
+    """tau_eff depends on who is heard: mean and second moments over every lineup."""
+    scheme, outcomes = every.WHO[who]
+    setting = setting_of(fp.FedNova(STEP, (1, 3, 2)), scheme)
+    counts, method = [[(1.0, 1)], [(1.0, 3)], [(1.0, 2)]], every.heard_fednova(STEP)
+    assert setting.affine and off(setting, method, outcomes, counts) <= RELATIVE
+    # The limit: where the mean over all outcomes stays.
+    x, S = fixed_point(setting, setting.origin), np.zeros((3, 3))
+    S[0, 0] = 1.0
+    assert np.abs(every.moved(method, outcomes, counts, S, x)[0, 1:]).max() <= RELATIVE
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["everyone", "uniform", "answering"])
 def test_fedavgm(who):

@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import fedpoint as fp
-from fedpoint.timing.participation import sampled_moments
+from fedpoint.timing.moments import sampled_moments
 
 P = np.array([0.1, 0.3, 0.15, 0.05, 0.25, 0.15])
 SCHEMES = {
@@ -85,3 +85,43 @@ def test_estimated_moments_of_uneven_answers():
     expected = P**2 * (1 - a) / a  # v_k = p_k s_k / a_k, independent
     assert np.allclose(m.mean, P)
     assert np.allclose(np.diag(covariance(m))[:6], expected, atol=6 / np.sqrt(1 << 15))
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_lineups_have_the_moments_of_their_scheme(name):
+    """All that may be heard, one by one: the formulas' mean and covariance, to rounding."""
+    found, m = SCHEMES[name].lineups(P), SCHEMES[name].moments(P)
+    assert not found.drawn and found.chance.sum() == pytest.approx(1, abs=1e-12)
+    x = np.concatenate([found.weight, found.heard], axis=1)
+    mean = found.chance @ x
+    np.testing.assert_allclose(mean, np.concatenate([m.mean, m.heard]), atol=1e-12)
+    np.testing.assert_allclose((x - mean).T @ ((x - mean) * found.chance[:, None]), covariance(m), atol=1e-12)
+
+
+def test_lineups_of_uneven_answers():
+    a = np.linspace(0.3, 0.9, 6)
+    found = fp.Answering(fp.Everyone(), probability=a).lineups(P)
+    there = 1 - np.prod(1 - a)  # somebody answers: else the round is abandoned
+    np.testing.assert_allclose(found.chance @ found.heard, a / there)
+    np.testing.assert_allclose(found.chance @ found.weight, P / there)
+
+
+def test_drawn_lineups_have_the_means_of_their_scheme():
+    """Too many to be listed: a sample, in which weights and who is heard have their means exactly."""
+    p = np.arange(1.0, 21) / 210
+    found = fp.Uniform(7).lineups(p)
+    assert found.drawn and len(found.chance) < 5000
+    np.testing.assert_allclose(found.chance @ found.weight, p, atol=1e-14)
+    np.testing.assert_allclose(found.chance @ found.heard, 0.35, atol=1e-14)
+    assert found.chance.sum() == pytest.approx(1) and (found.chance > 0).all()
+
+
+def test_a_subclass_with_other_draws_has_its_own_lineups():
+    class Pair(fp.Uniform):
+        """The first two agents, always."""
+
+        def tick(self, key, p, round):
+            return fp.Tick.of(jnp.arange(2), weight=jnp.full(2, 0.5))
+
+    found = Pair(2).lineups(P)
+    assert (found.heard[:, :2] == 1).all() and not found.heard[:, 2:].any()

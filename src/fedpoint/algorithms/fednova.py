@@ -31,7 +31,8 @@ class FedNova(Algorithm):
         step: $\eta$, the local step itself. local_steps: $\tau_k$.
         momentum: local momentum, its buffer zeroed every round. pull: proximal term (pull/2)|y - w|^2.
         decay: factor on the step after each local step.
-        effective: $\tau_{\text{eff}}$; None takes the mean length of those heard.
+        effective: $\tau_{\text{eff}}$; None takes the mean length of those heard. With few participants of unequal
+            lengths that gives agents more weight in rounds with long ones, and moves the limit; a number does not.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [1.0]])
@@ -52,7 +53,7 @@ class FedNova(Algorithm):
         lecture="002 (FedNova)",
         references=(WANG_NOVA,),
         limit="w* up to O(step), also with unequal local steps",
-        fails="long local steps: a bias of the order of the step is left",
+        fails="long local steps: a bias of the order of the step is left; few participants of unequal lengths",
     )
     exact_moments = True
 

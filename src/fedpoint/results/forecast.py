@@ -23,7 +23,7 @@ from fedpoint.theory.expected_round import keeps_memory
 from fedpoint.theory.moments import along_path
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.sampled import LARGEST, Sampled, sampled_floor
-from fedpoint.theory.steady import Iterated, NoLimit, Steady, fixed_point, iterate, mean_rate
+from fedpoint.theory.steady import Iterated, NoLimit, Steady, fixed_point, iterate, limit_error, mean_rate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -182,6 +182,12 @@ class Forecast:
         rounding = max(1e-10, *(8 * float(np.finfo(np.result_type(a, np.float32)).eps) for a in model))
         return size if size > rounding * (1 + scale) else 0.0
 
+    @cached_property
+    def limit_error(self) -> float:
+        """The standard error of the limit, where the lineups behind it were drawn: the hub does not merge linearly, and
+        they are too many to be listed. 0 otherwise."""
+        return 0.0 if self.state is None else limit_error(self.setting, self.state, self.reading)
+
     # How fast
 
     @cached_property
@@ -287,6 +293,8 @@ class Forecast:
             return "the algorithm is your own"
         if s.lossy:
             return "what the channel does is known from drawn rounds only"
+        if s.multiplies_luck:
+            return "the hub multiplies what depends on how many steps agents took"
         if self.by_node and not s.exact and samples_per_round(self.algorithm) != 1:
             return "nodes take several samples a round"
         return ""
@@ -405,6 +413,13 @@ class Forecast:
             "all nodes in step": not self.in_step,
         }
         return ", ".join(words for words, so in left_out.items() if so)
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether the curve is the expected error of the run itself: nothing is sampled, linearised or left out."""
+        s = self.setting
+        known = s.problem.linear and s.affine and self.noise_if_settled == "exact" and not s.moments.sampled
+        return not self.proviso and bool(self.noiseless or known)
 
     def rounds_to(self, target: float) -> Rounds:
         """The first round at which the expected error is at most `target`; or never, and why."""

@@ -23,8 +23,15 @@ def notes(f: Forecast) -> list[str]:
     if not s.problem.linear and settles:
         where = "around the given point" if f.around is not None else "at the fixed point"
         said.append(f"linearised {where}: fields are not affine; the mean path is followed without linearising")
-    elif not s.affine and settles:
+    elif not s.straight and settles:
         said.append("linearised: the method is not affine in what the hub hears")
+    elif s.multiplies_luck and settles:
+        said.append("linearised: the hub multiplies what depends on how many steps agents took")
+    if s.lineups is not None:
+        count = f"{len(s.lineups.chance):,}"
+        which = f"{count} drawn lineups, which leave the limit a standard error of {f.limit_error:.2g}"
+        which = which if s.lineups.drawn else f"all {count} lineups"
+        said.append(f"the hub multiplies what it hears: the mean round is the mean over {which}")
     if not s.exact and not s.oracle.independent and settles:
         said.append("samples of a round depend on each other: limit and rate are those of independent ones")
     if s.moments.sampled:
@@ -86,7 +93,8 @@ def _numbers(f: Forecast) -> list[str]:
         lines = [f"  ends at     its fixed point; {goal} is not known"]
     else:
         itself = goal if f.by_node else "w* itself"
-        lines = [f"  ends at     {itself if f.bias == 0 else f'{f.bias:.4g} from {goal}'}"]
+        error = f" +- {f.limit_error:.1g}" if f.limit_error else ""
+        lines = [f"  ends at     {itself if f.bias == 0 else f'{f.bias:.4g}{error} from {goal}'}"]
     square = "" if f.rate_ms is None or f.by_node else f" (mean square {f.rate_ms:.6g})"
     lines.append(f"  rate        {f.rate:.6g} per round{square}")
     if f.contraction is not None:
@@ -107,6 +115,7 @@ def as_dict(f: Forecast) -> dict[str, Plain]:
     return {
         "algorithm": f.algorithm.card.name,
         "limit": None if limit is None else [np.asarray(a).tolist() for a in jax.tree.leaves(limit)],
+        "limit_error": finite(f.limit_error),
         "bias": finite(f.bias),
         "rate": finite(f.rate),
         "rate_ms": finite(f.rate_ms),
@@ -114,6 +123,7 @@ def as_dict(f: Forecast) -> dict[str, Plain]:
         "variance": finite(f.variance),
         "floor": finite(f.floor),
         "standard_error": finite(f.standard_error),
+        "exact": f.exact,
         "diverges": f.diverges,
         "reason": f.reason,
         "notes": list(f.notes),

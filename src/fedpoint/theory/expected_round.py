@@ -2,7 +2,9 @@
 travels by what arrives of it on average, draws by their chances.
 
 Memories move with the probability of being heard. It is the expectation of the random round where fields are affine and
-the hub merges linearly; elsewhere it is the round without noise, and a forecast says so.
+the hub merges linearly. A hub that multiplies what it hears makes something else of the mean of what it may hear than
+of each on average: there the mean is taken over all lineups. Elsewhere it is the round without noise, and a forecast
+says so.
 """
 
 from __future__ import annotations
@@ -103,6 +105,14 @@ def most_steps(algorithm: Algorithm, draws: Draws, coarse: bool) -> int:
     return bound
 
 
+class Cases(NamedTuple):
+    """Whom a round that merges may hear: one case, of mean weights, or every lineup."""
+
+    chance: Array  # (n,)
+    weight: Array  # (n, K) v_k
+    heard: Array  # (n, K)
+
+
 class Numbers(NamedTuple):
     """The numbers of a setting: traced, so that other hyper-parameters do not compile again."""
 
@@ -110,6 +120,7 @@ class Numbers(NamedTuple):
     mean: Array  # (K,) E v_k
     heard: Array  # (K,) P(agent k is heard)
     merge: Array  # P(a round is merged)
+    cases: Cases
     model: Model  # one
     hub: State  # before the first round: one, or of every node
     mail: Tree  # likewise
@@ -204,9 +215,17 @@ def over_outcomes(numbers: Numbers, function: Callable[[Numbers], Tree]) -> Tree
     return lax.scan(one, zeros(jax.eval_shape(function, numbers)), numbers.chances)[0]
 
 
+def over_cases(numbers: Numbers, function: Callable[[Cases], Tree]) -> Tree:
+    """sum of chance x function(case): what does not depend on who is heard is computed once."""
+    cases = numbers.cases
+    if cases.chance.shape[0] == 1:
+        return function(jax.tree.map(lambda a: a[0], cases))
+    return jax.tree.map(lambda a: jnp.tensordot(cases.chance, a, axes=1), jax.vmap(function)(cases))
+
+
 def expected(space: Space, numbers: Numbers, hub: State, m: Array, round: Number) -> tuple[State, Array]:
     """One expected round: the hub and every agent's floats."""
-    u, new = over_outcomes(numbers, lambda one: _merged(space, one, hub, m, round))
+    u, new = over_outcomes(numbers, lambda one: over_cases(one, lambda case: _merged(space, one, case, hub, m, round)))
     keep = 1 - numbers.merge
     hub = count_on(hub)
     return fill(hub, keep * flat(hub) + numbers.merge * u), keep * m + numbers.merge * new
@@ -217,10 +236,10 @@ def count_on(hub: State) -> State:
     return jax.tree.map(lambda a: a if is_real(a) else a + 1, hub)
 
 
-def _merged(space: Space, numbers: Numbers, hub: State, m: Array, round: Number) -> tuple[Array, Array]:
+def _merged(space: Space, numbers: Numbers, case: Cases, hub: State, m: Array, round: Number) -> tuple[Array, Array]:
     inputs, agents = numbers.inputs, m.shape[0]
     calm = OnAverage(inputs.algorithm, numbers.late[0], numbers.late[1], numbers.drawn.agent)
-    tick = Tick(None, jnp.ones(agents, bool), numbers.mean, inputs.p * numbers.heard, jnp.int32(agents))
+    tick = Tick(None, jnp.ones(agents, bool), case.weight, inputs.p * case.heard, jnp.int32(agents))
     state = RunState(hub, memories(space, numbers, hub, m), numbers.mail, ())
     quiet, keys = inputs._replace(algorithm=calm), (NO_LUCK, NO_LUCK, NO_LUCK)
     state = one_round(space.layout, quiet, state, (tick, tick), NOTHING_PRECOMPUTED, keys, jnp.asarray(round))

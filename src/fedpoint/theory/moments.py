@@ -28,7 +28,7 @@ from fedpoint.core.types import Message, Number, State, Tree
 from fedpoint.core.vector import zeros
 from fedpoint.core.wrapped import Wrapped
 from fedpoint.problems.base import per_agent
-from fedpoint.theory.expected_round import Numbers, decided, expected, hub_at, start_at, template
+from fedpoint.theory.expected_round import Cases, Numbers, decided, expected, hub_at, start_at, template
 from fedpoint.theory.noise import LocalNoise, Luck, ProbePlace, covariance_of, linearised
 from fedpoint.theory.operator import Setting, models_at
 from fedpoint.theory.space import Space, fill, flat, row_of, size_of
@@ -53,15 +53,30 @@ class Arrow(NamedTuple):
         return jnp.concatenate(parts)
 
 
-class Linear(NamedTuple):
-    """One linearised round, ready to move second moments; leads with the hub's outcomes."""
+class Spread(NamedTuple):
+    """How (v, s) spread around their means; leads with the cases of whom a round may hear."""
+
+    own: Array  # (3, K) covariance of (v_k, s_k) apart from factors
+    raw: Array  # (3, K) second moments
+    scale: Array  # (R,) of what agents have in common
+    factor: Array  # (R, 2, K)
+
+
+class Merge(NamedTuple):
+    """What the hub makes of what it hears, linearised; leads with the cases of whom a round may hear."""
 
     arrows: Arrow  # leads with the mean and the schedule's factors
     scale: Array  # (1 + R,)
-    locals: LocalNoise  # leads with agents (and stragglers' counts)
-    mean: Array  # (K, n_out, 1 + n_z): the mean local map, memory as a change
     B: Array
     C: Array
+
+
+class Linear(NamedTuple):
+    """One linearised round, ready to move second moments; leads with the hub's outcomes."""
+
+    merges: Merge
+    locals: LocalNoise  # leads with agents (and stragglers' counts)
+    mean: Array  # (K, n_out, 1 + n_z): the mean local map, memory as a change
     shear: Array  # (n_m, n_u): what a settled memory takes of the new hub
 
 
@@ -69,19 +84,11 @@ class Moving(NamedTuple):
     """All that the second-moment operator needs, as numbers."""
 
     numbers: Numbers
-    own: Array  # (3, K) covariance of (v_k, s_k) apart from factors
-    raw: Array  # (3, K) second moments
+    spread: Spread
     linear: Linear  # leads with the hub's outcomes
 
 
-class Factors(NamedTuple):
-    """What agents' luck in the schedule has in common."""
-
-    scale: Array
-    factor: Array
-
-
-def linearise(space: Space, numbers: Numbers, common: Factors, x: Array, round: Number) -> Linear:
+def linearise(space: Space, numbers: Numbers, spread: Spread, x: Array, round: Number) -> Linear:
     """Around the state x, for every outcome of the hub's draws."""
     hub_like = hub_at(numbers, round)
     n_u, K = size_of(hub_like), numbers.p.shape[0]
@@ -118,36 +125,37 @@ def linearise(space: Space, numbers: Numbers, common: Factors, x: Array, round: 
             inbox = Inbox(fill(message, mean[:-1]), fill(message, total[:-1]), total[-1], mean[-1])
             return flat(one.algorithm.combine(fill(hub_like, u), inbox))
 
-        share = numbers.p * numbers.heard
-        heard = (numbers.mean @ value0[:, :n_sent], share @ value0[:, :n_sent])
-        A, B, C = jax.jacfwd(combine, argnums=(0, 1, 2))(u, *heard)
-        offset = combine(u, *heard) - u - B @ heard[0] - C @ heard[1]
+        def merge(case: tuple[Cases, Spread]) -> Merge:
+            whom, spread = case
+            share = numbers.p * whom.heard
+            heard = (whom.weight @ value0[:, :n_sent], share @ value0[:, :n_sent])
+            A, B, C = jax.jacfwd(combine, argnums=(0, 1, 2))(u, *heard)
+            offset = combine(u, *heard) - u - B @ heard[0] - C @ heard[1]
 
-        def arrow(alpha: Array, beta: Array, base: Array) -> Arrow:
-            weights = jnp.einsum("k,hs->khs", alpha, B) + jnp.einsum("k,hs->khs", beta * numbers.p, C)
-            rows = jnp.einsum("khs,ksz->khz", weights, mean[:, :n_sent])
-            left = rows[..., : 1 + n_u].sum(0)
-            left = left.at[:, 0].add(base * offset).at[:, 1:].add(base * A)
-            right = rows[..., 1 + n_u :].transpose(1, 0, 2).reshape(n_u, K * n_m)
-            change = beta[:, None, None] * mean[:, n_sent:]
-            return Arrow(
-                base,
-                jnp.concatenate([left, right], axis=1),
-                change[..., : 1 + n_u],
-                change[..., 1 + n_u :] + base * jnp.eye(n_m),
-            )
+            def arrow(alpha: Array, beta: Array, base: Array) -> Arrow:
+                weights = jnp.einsum("k,hs->khs", alpha, B) + jnp.einsum("k,hs->khs", beta * numbers.p, C)
+                rows = jnp.einsum("khs,ksz->khz", weights, mean[:, :n_sent])
+                left = rows[..., : 1 + n_u].sum(0)
+                left = left.at[:, 0].add(base * offset).at[:, 1:].add(base * A)
+                right = rows[..., 1 + n_u :].transpose(1, 0, 2).reshape(n_u, K * n_m)
+                change = beta[:, None, None] * mean[:, n_sent:]
+                return Arrow(
+                    base,
+                    jnp.concatenate([left, right], axis=1),
+                    change[..., : 1 + n_u],
+                    change[..., 1 + n_u :] + base * jnp.eye(n_m),
+                )
 
-        alphas = jnp.concatenate([numbers.mean[None], common.factor[:, 0]])
-        betas = jnp.concatenate([numbers.heard[None], common.factor[:, 1]])
-        bases = jnp.zeros(alphas.shape[0]).at[0].set(1.0)
-        arrows = jax.vmap(arrow)(alphas, betas, bases)
-        scale = jnp.concatenate([jnp.ones(1), common.scale])
+            alphas = jnp.concatenate([whom.weight[None], spread.factor[:, 0]])
+            betas = jnp.concatenate([whom.heard[None], spread.factor[:, 1]])
+            bases = jnp.zeros(alphas.shape[0]).at[0].set(1.0)
+            return Merge(jax.vmap(arrow)(alphas, betas, bases), jnp.concatenate([jnp.ones(1), spread.scale]), B, C)
 
         def settled(u: Array) -> Array:
             return row_of(space, one.algorithm, fill(hub_like, u), zeros(memory))
 
         shear = jax.jacfwd(settled)(u) if n_m else jnp.zeros((0, n_u))
-        return Linear(arrows, scale, locals_, mean, B, C, shear)
+        return Linear(jax.vmap(merge)((numbers.cases, spread)), locals_, mean, shear)
 
     values = numbers.chances[1]
     return lax.map(outcome, values) if values.shape[0] > 1 else jax.tree.map(lambda a: a[None], outcome(values[0]))
@@ -157,16 +165,10 @@ def move(space: Space, moving: Moving, S: Array) -> Array:
     """S -> E[J S J'], given that the round merges."""
     numbers = moving.numbers
     K = numbers.p.shape[0]
-    n_u, n_m = moving.linear.B.shape[1], moving.linear.shear.shape[1]
+    n_m, n_u = moving.linear.shear.shape[1:]
     random = space.sampled or any(isinstance(source, Luck) for source in moving.linear.locals.sources)
 
     def outcome(linear: Linear) -> Array:
-        def product(total: Array, part: tuple[Arrow, Array]) -> tuple[Array, None]:
-            arrow, scale = part
-            return total + scale * arrow.rows(arrow.rows(S).T), None
-
-        new = lax.scan(product, jnp.zeros_like(S), (linear.arrows, linear.scale))[0]
-
         def own(k: Tree) -> tuple[Array, Array]:
             index, own, local, mean = k
             if n_m:
@@ -189,23 +191,13 @@ def move(space: Space, moving: Moving, S: Array) -> Array:
             return O, noise
 
         O, noise = per_agent(own, (jnp.arange(K), numbers.inputs.own, linear.locals, linear.mean))
-        n_s = O.shape[1] - n_m
-        vv, vs, ss = (moving.own[i][:, None, None] * O + moving.raw[i][:, None, None] * noise for i in range(3))
-        p = numbers.p[:, None, None]
-        B, C = linear.B, linear.C
-        cross = B @ (p * vs)[:, :n_s, :n_s].sum(0) @ C.T
-        hub = B @ vv[:, :n_s, :n_s].sum(0) @ B.T + cross + cross.T + C @ (p * p * ss)[:, :n_s, :n_s].sum(0) @ C.T
-        new = new.at[1 : 1 + n_u, 1 : 1 + n_u].add(hub)
-        if n_m:
-            beside = B @ vs[:, :n_s, n_s:] + C @ (p * ss)[:, :n_s, n_s:]  # (K, n_u, n_m)
-            row = beside.transpose(1, 0, 2).reshape(n_u, K * n_m)
-            new = new.at[1 : 1 + n_u, 1 + n_u :].add(row).at[1 + n_u :, 1 : 1 + n_u].add(row.T)
-            k = jnp.arange(K)
-            inner = new[1 + n_u :, 1 + n_u :].reshape(K, n_m, K, n_m)
-            inner = inner.at[k, :, k, :].add(ss[:, n_s:, n_s:])
-            new = new.at[1 + n_u :, 1 + n_u :].set(inner.reshape(K * n_m, K * n_m))
-            if not space.settled:
-                return new
+
+        def case(total: Array, part: tuple[Array, Spread, Merge]) -> tuple[Array, None]:
+            chance, spread, merge = part
+            return total + chance * merged(numbers, spread, merge, S, O, noise), None
+
+        new = lax.scan(case, jnp.zeros_like(S), (numbers.cases.chance, moving.spread, linear.merges))[0]
+        if n_m and space.settled:
             top = new[: 1 + n_u]
             new = new.at[1 + n_u :].add(jnp.tile(linear.shear @ top[1:], (K, 1)))
             new = new.at[:, 1 + n_u :].add(jnp.tile(new[:, 1 : 1 + n_u] @ linear.shear.T, (1, K)))
@@ -219,6 +211,33 @@ def move(space: Space, moving: Moving, S: Array) -> Array:
             lambda total, part: (total + part[0] * outcome(part[1]), None), jnp.zeros_like(S), (chances, moving.linear)
         )[0]
     return numbers.merge * moved + (1 - numbers.merge) * S
+
+
+def merged(numbers: Numbers, spread: Spread, merge: Merge, S: Array, O: Array, noise: Array) -> Array:
+    """E[J S J'] in one case of whom a round may hear, with what every agent's own luck adds (K, out, out): being drawn,
+    and the noise of its local steps."""
+    n_u, K, n_m = merge.B.shape[0], *merge.arrows.column.shape[1:3]
+
+    def product(total: Array, part: tuple[Arrow, Array]) -> tuple[Array, None]:
+        arrow, scale = part
+        return total + scale * arrow.rows(arrow.rows(S).T), None
+
+    new = lax.scan(product, jnp.zeros_like(S), (merge.arrows, merge.scale))[0]
+    n_s = O.shape[1] - n_m
+    vv, vs, ss = (spread.own[i][:, None, None] * O + spread.raw[i][:, None, None] * noise for i in range(3))
+    p, B, C = numbers.p[:, None, None], merge.B, merge.C
+    cross = B @ (p * vs)[:, :n_s, :n_s].sum(0) @ C.T
+    hub = B @ vv[:, :n_s, :n_s].sum(0) @ B.T + cross + cross.T + C @ (p * p * ss)[:, :n_s, :n_s].sum(0) @ C.T
+    new = new.at[1 : 1 + n_u, 1 : 1 + n_u].add(hub)
+    if not n_m:
+        return new
+    beside = B @ vs[:, :n_s, n_s:] + C @ (p * ss)[:, :n_s, n_s:]  # (K, n_u, n_m)
+    row = beside.transpose(1, 0, 2).reshape(n_u, K * n_m)
+    new = new.at[1 : 1 + n_u, 1 + n_u :].add(row).at[1 + n_u :, 1 : 1 + n_u].add(row.T)
+    k = jnp.arange(K)
+    inner = new[1 + n_u :, 1 + n_u :].reshape(K, n_m, K, n_m)
+    inner = inner.at[k, :, k, :].add(ss[:, n_s:, n_s:])
+    return new.at[1 + n_u :, 1 + n_u :].set(inner.reshape(K * n_m, K * n_m))
 
 
 _linearise = jax.jit(linearise, static_argnums=0)
@@ -240,9 +259,9 @@ class Second:
     @double
     def __init__(self, setting: Setting, x: np.ndarray):
         self.setting = setting
-        common, own, raw = _spread(setting)
-        linear = _linearise(setting.space, setting.numbers, common, jnp.asarray(x), jnp.int32(0))
-        self.moving = Moving(setting.numbers, own, raw, linear)
+        spread = spread_of(setting)
+        linear = _linearise(setting.space, setting.numbers, spread, jnp.asarray(x), jnp.int32(0))
+        self.moving = Moving(setting.numbers, spread, linear)
 
     @double
     def __call__(self, S: np.ndarray) -> np.ndarray:
@@ -256,10 +275,14 @@ class Second:
         return moved, np.asarray(values)
 
 
-def _spread(setting: Setting) -> tuple[Factors, Array, Array]:
-    """What agents' luck in the schedule has in common, and the covariance and second moments of each."""
-    m = setting.moments
-    return Factors(jnp.asarray(m.scale), jnp.asarray(m.factor)), jnp.asarray(m.own), jnp.asarray(m.second())
+def spread_of(setting: Setting) -> Spread:
+    """Of mean weights, that of the schedule's moments; of a lineup there is none."""
+    m, cases = setting.moments, setting.numbers.cases
+    if setting.lineups is None:
+        return Spread(*(jnp.asarray(a)[None] for a in (m.own, m.second(), m.scale, m.factor)))
+    n, K = cases.weight.shape
+    raw = jnp.stack([cases.weight**2, cases.weight * cases.heard, cases.heard**2], axis=1)
+    return Spread(jnp.zeros((n, 3, K)), raw, jnp.zeros((n, 0)), jnp.zeros((n, 0, 2, K)))
 
 
 # Decaying steps: linearised anew in every round.
@@ -274,7 +297,7 @@ def along_path(setting: Setting, x: np.ndarray, R: np.ndarray, rounds: int) -> t
     means, variances, first = [setting.read(x)[None]], [np.zeros(1)], 0
     while first < rounds:
         state, (mean, variance) = _along(
-            setting.space, setting.numbers, _spread(setting), jnp.asarray(R), state, jnp.int32(first)
+            setting.space, setting.numbers, spread_of(setting), jnp.asarray(R), state, jnp.int32(first)
         )
         means.append(np.asarray(mean)[: rounds - first])
         variances.append(np.asarray(variance)[: rounds - first])
@@ -286,18 +309,16 @@ def along_path(setting: Setting, x: np.ndarray, R: np.ndarray, rounds: int) -> t
 def _along(
     space: Space,
     numbers: Numbers,
-    spread: tuple[Factors, Array, Array],
+    spread: Spread,
     R: Array,
     state: tuple[Array, Array],
     first: Array,
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    common, own, raw = spread
-
     def go(state: tuple[Array, Array], round: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         x, sigma = state
-        linear = linearise(space, numbers, common, x, round)
+        linear = linearise(space, numbers, spread, x, round)
         S = jnp.zeros((1 + x.size,) * 2).at[0, 0].set(1.0).at[1:, 1:].set(sigma)
-        S = move(space, Moving(numbers, own, raw, linear), S)
+        S = move(space, Moving(numbers, spread, linear), S)
         shift = S[0, 1:]
         x, sigma = x + shift, S[1:, 1:] - jnp.outer(shift, shift)
         return (x, sigma), (models_at(space, numbers, x), jnp.trace(R @ sigma @ R.T))

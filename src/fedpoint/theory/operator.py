@@ -29,6 +29,7 @@ from fedpoint.engine.state import Inputs
 from fedpoint.experiment.bound import Bound
 from fedpoint.problems.base import Mine, per_agent
 from fedpoint.theory.expected_round import (
+    Cases,
     Numbers,
     arriving,
     draws_of,
@@ -44,6 +45,7 @@ from fedpoint.theory.expected_round import (
 )
 from fedpoint.theory.space import Space, fill, flat, kept_leaves, size_of
 from fedpoint.timing.base import Moments
+from fedpoint.timing.lineups import Lineups
 from fedpoint.timing.participation import Everyone
 
 DENSE = 64  # numbers of a state, up to which products with F' are made from the whole matrix
@@ -55,17 +57,15 @@ class Setting:
     """A bound experiment, ready for theory: everything in double precision.
 
     coarse: few programs for many numbers of local steps, each of which computes more than it needs.
-    affine: the answer to `affine` where it is known from a setting of the same kind.
+    merges_linearly: the answer where it is known from a setting of the same kind.
     """
 
     @double
-    def __init__(self, bound: Bound, coarse: bool = False, affine: bool | None = None):
+    def __init__(self, bound: Bound, coarse: bool = False, merges_linearly: bool | None = None):
         cache.enable()
         self.bound, self.timing, self.algorithm = bound, bound.timing, bound.algorithm
         self.problem, self.exact = bound.problem, bound.exact
         self._last: tuple[np.ndarray, np.ndarray] | None = None
-        if affine is not None:
-            self.affine = affine
         fresh = bound.in_step()
         self.topology, self.oracle = fresh.topology, fresh.oracle
         self.start = jax.tree.map(lambda a: np.asarray(a, float), bound.start)
@@ -99,6 +99,7 @@ class Setting:
                 jnp.asarray(m.mean),
                 jnp.asarray(m.heard),
                 jnp.asarray(m.merge),
+                _cases(np.ones(1), m.mean[None], m.heard[None]),
                 model,
                 begun.hub,
                 begun.mail,
@@ -109,6 +110,9 @@ class Setting:
         )
         self.u0 = np.asarray(flat(begun.hub))
         self.m0 = np.asarray(rows(self.space, one, begun.hub, begun.memory, self.agents))
+        self.lineups = None if merges_linearly else self._find_lineups()
+        if self.lineups is not None:
+            self.numbers = self.numbers._replace(cases=_cases(*self.lineups[:3]))
 
     def _check(self) -> None:
         """What has no expected round."""
@@ -200,18 +204,60 @@ class Setting:
         return bool(np.abs(bend).max() <= 1e-9 * (1 + np.abs(x).max() + np.abs(there).max()))
 
     @cached_property
-    @double
     def affine(self) -> bool:
-        """The expected round is affine, and so is the hub's merge: then it is exactly the mean of the random round."""
+        """The expected round is affine, and exactly the mean of the random round."""
         if not self.straight:
             return False
-        if self.topology.by_node or (self.timing.everyone and not self.timing.abandons):
-            return True
+        drawn = self.lineups is not None and self.lineups.drawn
+        return self.topology.by_node or not (drawn or self.multiplies_luck)
+
+    @cached_property
+    def multiplies_luck(self) -> bool:
+        """The hub multiplies what depends on the luck of agents: on how many steps they took."""
+        return self.numbers.drawn.agent and not self._combines_linearly
+
+    @property
+    def merges_linearly(self) -> bool:
+        """What the hub makes of the mean of what it may hear is the mean of what it makes of each."""
+        return self.lineups is None
+
+    @cached_property
+    @double
+    def _combines_linearly(self) -> bool:
+        """`combine` is affine in all it is given."""
         size = size_of(template(self.space, self.numbers)[0])
         centre, move = np.random.default_rng(0).normal(size=(2, 2 * size + 2))
         points = np.stack([centre - move, centre, centre + move])
         low, middle, high = np.asarray(_merges(self.space, self.numbers, points))
         return bool(np.abs(low + high - 2 * middle).max() <= 1e-9)
+
+    def _find_lineups(self) -> Lineups | None:
+        """Whom a round may hear, where the hub makes something else of the mean of it than of each."""
+        if self.topology.by_node or self.timing.everyone or self.adaptive or self._combines_linearly:
+            return None
+        found = self.timing.lineups(self.problem.weights)
+        x, each = self.origin + np.random.default_rng(0).normal(size=self.size), _cases(*found[:3])
+        mean = _cases(np.ones(1), *((found.chance @ a)[None] for a in (found.weight, found.heard)))
+        apart, together = (
+            np.asarray(_step(self.space, self.numbers._replace(cases=cases), x, jnp.int32(0))) for cases in (each, mean)
+        )
+        if np.isfinite(together).all() and not np.isfinite(apart).all():
+            raise FedpointError(
+                f"{self.algorithm.card.title} divides by the weight heard, and {type(self.timing).__name__} has rounds "
+                "in which nobody is heard: the run would end in nan. Abandon such rounds, as fp.Answering does "
+                "(merge=False in the tick)"
+            )
+        return None if np.allclose(apart, together, rtol=1e-9, atol=1e-9) else found
+
+    @double
+    def lineup_noise(self, x: np.ndarray) -> np.ndarray | None:
+        """(n, n): the covariance of F(x) that is left where lineups are a sample; None where they are all."""
+        if self.lineups is None or not self.lineups.drawn:
+            return None
+        each = np.asarray(_by_case(self.space, self.numbers, x))
+        known = np.concatenate([np.ones((len(each), 1)), self.lineups.weight, self.lineups.heard], axis=1)
+        rest = each - known @ np.linalg.lstsq(known, each, rcond=1e-9)[0]  # linear parts are exact
+        return rest.T @ rest / len(rest) ** 2
 
     @double
     def step(self, x: np.ndarray, round: int = 0) -> np.ndarray:
@@ -287,6 +333,10 @@ class Setting:
         return np.concatenate([np.ravel(np.asarray(a, float)) for a in jax.tree.leaves(model)])
 
 
+def _cases(chance: np.ndarray, weight: np.ndarray, heard: np.ndarray) -> Cases:
+    return Cases(jnp.asarray(chance), jnp.asarray(weight), jnp.asarray(heard))
+
+
 def _settles(algorithm: Algorithm, model: Model) -> bool:
     """Whether memories are completed by the merged model, at any depth: the default hands back what it is given."""
     hub, memory = algorithm.init(model)
@@ -314,6 +364,14 @@ def _whole(space: Space, numbers: Numbers, x: Array, round: Number = 0) -> Array
 @partial(jax.jit, static_argnums=0)
 def _step(space: Space, numbers: Numbers, x: Array, round: Array) -> Array:
     return _whole(space, numbers, x, round)
+
+
+@partial(jax.jit, static_argnums=0)
+def _by_case(space: Space, numbers: Numbers, x: Array) -> Array:
+    def one(case: Cases) -> Array:
+        return _whole(space, numbers._replace(cases=jax.tree.map(lambda a: a[None], case)), x)
+
+    return jax.vmap(one)(numbers.cases)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -83,6 +83,15 @@ def mean_rate(setting: Setting, x: np.ndarray) -> float:
     return _largest(values)
 
 
+def limit_error(setting: Setting, x: np.ndarray, R: np.ndarray) -> float:
+    """The standard error of |R x| at the fixed point x, where the lineups behind it are a sample; else 0."""
+    noise = setting.lineup_noise(x)
+    if noise is None:
+        return 0.0
+    moved = R @ np.linalg.pinv(np.eye(len(x)) - setting.matrix(x))
+    return math.sqrt(float(np.trace(moved @ noise @ moved.T)))
+
+
 def _largest(values: np.ndarray, conserved: float = CONSERVED) -> float:
     moving = np.abs(values[np.abs(values - 1) > conserved])
     return float(moving.max(initial=0.0))

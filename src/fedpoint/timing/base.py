@@ -12,6 +12,7 @@ from jax import Array
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import Key
 from fedpoint.core.record import Record
+from fedpoint.timing.lineups import Lineups
 
 if TYPE_CHECKING:  # asked, not known: these lie above
     from fedpoint.core.algorithm import Algorithm
@@ -130,6 +131,10 @@ class Timing(Record):
         """Moments of a round's weights, for forecasts: here of everyone, as if the nodes of a network were in step."""
         K = len(p)
         return Moments(1.0, p, np.ones(K), np.zeros((3, K)), np.zeros(0), np.zeros((0, 2, K)))
+
+    def lineups(self, p: np.ndarray) -> Lineups:
+        """Who may be heard in a round, for forecasts of hubs that do not merge linearly: here everyone."""
+        return Lineups(np.ones(1), p[None], np.ones((1, len(p))))
 
     def bound(self) -> int | None:
         """B of partial asynchrony: every B rounds in a row contain one of each node's, ages are at most B; or None."""

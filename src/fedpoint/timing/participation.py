@@ -20,7 +20,14 @@ from fedpoint.core.random import Key
 from fedpoint.core.record import floats, untouched
 from fedpoint.core.types import Number
 from fedpoint.core.vector import take
+from fedpoint.timing import lineups
 from fedpoint.timing.base import Context, Moments, Tick, Timing
+from fedpoint.timing.lineups import Lineups
+from fedpoint.timing.moments import drawn_rounds, replacement_moments, sampled_moments, subset_moments
+
+LISTED = 256  # lineups, up to which all are looked at
+AGAIN = 16  # how often the same lineup may come up while they are listed
+DRAWN = 4096  # otherwise so many, and more where there are many agents
 
 
 class Participation(Timing):
@@ -62,6 +69,19 @@ class Participation(Timing):
         """Whether that formula holds: no subclass has changed what it was derived from."""
         return untouched(type(self), "known_moments", Participation)
 
+    def lineups(self, p: np.ndarray) -> Lineups:
+        """Who may be heard in a round that merges: all that there are where they are few, else a sample."""
+        known = self.known_lineups(p, LISTED) if untouched(type(self), "known_lineups", Participation) else None
+        if known is not None:
+            return known
+        v, s, merge = drawn_rounds(self, p, max(DRAWN, 8 * len(p)))
+        m = self.moments(p)
+        return lineups.calibrated(v[merge], s[merge], m.mean, m.heard)
+
+    def known_lineups(self, p: np.ndarray, most: int) -> Lineups | None:
+        """All of them, where a scheme can list them and there are at most so many."""
+        return None
+
 
 def _completed(tick: Tick, p: Array) -> Tick:
     """What a tick need not say: shares are p_k, all places are asked, and the round is merged."""
@@ -98,7 +118,10 @@ class Everyone(Participation):
         return Tick(None, jnp.ones(p.shape, bool), p, p)
 
     def known_moments(self, p: np.ndarray) -> Moments:
-        return _subset_moments(p, {len(p): 1.0}, False)
+        return subset_moments(p, {len(p): 1.0}, False)
+
+    def known_lineups(self, p: np.ndarray, most: int) -> Lineups | None:
+        return lineups.listed(lineups.subsets(p, len(p), False)) if most else None
 
 
 class Uniform(Participation):
@@ -126,7 +149,11 @@ class Uniform(Participation):
         return Tick(agents, jnp.ones(self.count, bool), weight, share)
 
     def known_moments(self, p: np.ndarray) -> Moments:
-        return _subset_moments(p, {self.count: 1.0}, self.plain)
+        return subset_moments(p, {self.count: 1.0}, self.plain)
+
+    def known_lineups(self, p: np.ndarray, most: int) -> Lineups | None:
+        few = math.comb(len(p), self.count) <= most
+        return lineups.listed(lineups.subsets(p, self.count, self.plain)) if few else None
 
 
 class ByWeight(Participation):
@@ -146,7 +173,10 @@ class ByWeight(Participation):
         return _with_replacement(key, p, p, self.count)
 
     def known_moments(self, p: np.ndarray) -> Moments:
-        return _replacement_moments(p, p, self.count)
+        return replacement_moments(p, p, self.count)
+
+    def known_lineups(self, p: np.ndarray, most: int) -> Lineups | None:
+        return _draws(p, p, self.count, most)
 
 
 class Importance(Participation):
@@ -183,7 +213,10 @@ class Importance(Participation):
         return _with_replacement(key, p, jnp.asarray(self.probabilities), self.count)
 
     def known_moments(self, p: np.ndarray) -> Moments:
-        return _replacement_moments(p, np.asarray(self.probabilities), self.count)
+        return replacement_moments(p, np.asarray(self.probabilities), self.count)
+
+    def known_lineups(self, p: np.ndarray, most: int) -> Lineups | None:
+        return _draws(p, np.asarray(self.probabilities), self.count, most)
 
 
 def _with_replacement(key: Key, p: Array, q: Array, count: int) -> Tick:
@@ -312,91 +345,28 @@ class Answering(Participation):
         for r in range(self.minimum, asked + 1):
             size = r if self.keep is None else min(r, self.keep)
             merged[size] = merged.get(size, 0.0) + chance[r]
-        return _subset_moments(p, merged, isinstance(self.scheme, Uniform) and self.scheme.plain)
+        return subset_moments(p, merged, isinstance(self.scheme, Uniform) and self.scheme.plain)
+
+    def known_lineups(self, p: np.ndarray, most: int) -> Lineups | None:
+        if self.probability is None:
+            return None
+        equal = not np.ndim(self.probability)
+        if self.minimum > 1 and not equal:
+            return None
+        slots = min(self.scheme.slots(len(p)), len(p))
+        kept = 1 if self.keep is None else math.comb(slots, min(self.keep, slots // 2))  # of one set of answers
+        few = AGAIN * most // (2**slots * kept)
+        asked = self.scheme.known_lineups(p, few) if self.scheme.knows_moments() else None
+        if asked is None:
+            return None
+        chance = np.broadcast_to(floats(self.probability), len(p))
+        found = lineups.listed(lineups.answers(asked, chance, self.keep, self.minimum, equal))
+        return found if found is not None and len(found.chance) <= most else None
 
 
-def _subset_moments(p: np.ndarray, sizes: dict[int, float], plain: bool) -> Moments:
-    """A uniform subset whose size R has these probabilities, weights p_k K/R (plain: 1/R)."""
-    K, merge = len(p), sum(sizes.values())
-    unit = np.full(K, 1.0 / K) if plain else p
-    own, spread = np.zeros((3, K)), np.zeros((2, 2))
-    mean_size = sum(w * r for r, w in sizes.items()) / merge
-    for r, w in sizes.items():
-        # Cov(s_k, s_l) = pair (K [k = l] - 1), v_k = unit_k (K/R) s_k
-        pair = r * (K - r) / (K * K * (K - 1)) if K > 1 else 0.0
-        c = np.array([K / r, 1.0])
-        own += (w / merge) * pair * K * np.stack([(c[0] * unit) ** 2, c[0] * unit, np.ones(K)])
-        spread -= (w / merge) * pair * np.outer(c, c)
-        spread[1, 1] += (w / merge) * ((r - mean_size) / K) ** 2
-    scale, axes = np.linalg.eigh(spread)
-    factor = np.stack([np.outer(axes[0], unit), np.outer(axes[1], np.ones(K))], axis=1)
-    some = np.abs(scale) > 1e-15
-    return Moments(merge, unit.copy(), np.full(K, mean_size / K), own, scale[some], factor[some])
-
-
-def _replacement_moments(p: np.ndarray, q: np.ndarray, count: int) -> Moments:
-    """`count` draws with probabilities q, weights m_k p_k / (L q_k)."""
-    q = q / q.sum()
-    never, fewer = (1 - q) ** count, (1 - q) ** (count - 1)
-    both = (1 - q[:, None] - q) ** count - np.outer(never, never)  # Cov(s_k, s_l), k != l
-    value, axes = np.linalg.eigh(both)
-    some = np.abs(value) > 1e-14
-    value, axes = value[some], axes[:, some]
-    zero, cross = np.zeros(len(p)), q * fewer  # Cov(v_k, s_l) = -p_k cross_l, k != l
-    scale = np.array([-1.0 / count, -0.5, 0.5, *value])
-    factor = np.array([(p, zero), (p, cross), (p, -cross), *((zero, a) for a in axes.T)])
-    own = np.stack([p**2 / (count * q), p * fewer, never * (1 - never) - (axes**2) @ value])
-    return Moments(1.0, p.copy(), 1 - never, own, scale, factor)
-
-
-SAMPLED_TICKS = 1 << 15
-LAGS = 32
-
-
-def sampled_moments(scheme: Participation, p: np.ndarray, keep: int = 8) -> Moments:
-    """From many drawn rounds; only the largest correlations between agents are kept."""
-    K = len(p)
-
-    def one(scheme: Participation, round: Array) -> tuple[Array, Array, Array | None]:
-        tick = scheme.at(Key.of(0x5EED), jnp.asarray(p), round)
-        agents = jnp.arange(K) if tick.agents is None else tick.agents
-        v = jnp.zeros(K).at[agents].add(jnp.where(tick.heard, cast(Array, tick.weight), 0.0))
-        return v, jnp.zeros(K).at[agents].add(tick.heard * 1.0), tick.merge
-
-    with jax.enable_x64(True):
-        many = jax.jit(lambda scheme, rounds: lax.map(lambda r: one(scheme, r), rounds, batch_size=1024))
-        v, s, merge = (np.asarray(a) for a in many(scheme, np.arange(SAMPLED_TICKS)))
-    independent = _independent(v)
-    v, s = v[merge], s[merge]
-    if not len(v):
-        raise FedpointError(f"{type(scheme).__name__}: no round of {SAMPLED_TICKS} drawn ones was merged")
-    mean, error = v.mean(0), v.std(0) / np.sqrt(len(v))
-    if (np.abs(mean - p) <= 5 * error + 1e-12).all():  # unbiased, as it should be
-        mean = p.copy()
-    x = np.concatenate([v - v.mean(0), s - s.mean(0)], axis=1)
-    cov = x.T @ x / len(x)
-    k = np.arange(K)
-    own = np.stack([cov[k, k], cov[k, K + k], cov[K + k, K + k]])
-    for i, (a, b) in enumerate(((k, k), (k, K + k), (K + k, K + k))):
-        cov[a, b] -= own[i]
-        if i == 1:
-            cov[b, a] -= own[i]
-    value, axes = np.linalg.eigh(cov)
-    top = np.argsort(-np.abs(value))[:keep]
-    factor = axes[:, top].T.reshape(-1, 2, K)
-    value = value[top]
-    own = own + np.stack(
-        [-(value @ (a * b)) for a, b in ((factor[:, 0],) * 2, (factor[:, 0], factor[:, 1]), (factor[:, 1],) * 2)]
-    )
-    return Moments(float(merge.mean()), mean, s.mean(0), own, value, factor, True, independent)
-
-
-def _independent(v: np.ndarray) -> bool:
-    """Whether weights (rounds, K) are uncorrelated between rounds, to five standard errors, up to LAGS rounds apart."""
-    x = v - v.mean(0)
-    error = np.linalg.norm(x.T @ x / len(x)) / np.sqrt(len(x))
-    apart = [abs(np.einsum("tk,tk->", x[lag:], x[:-lag])) / len(x) for lag in range(1, LAGS + 1)]
-    return max(apart) <= 5 * error + 1e-12
+def _draws(p: np.ndarray, q: np.ndarray, count: int, most: int) -> Lineups | None:
+    few = math.comb(len(p) + count - 1, count) <= most
+    return lineups.listed(lineups.draws(p, q, count)) if few else None
 
 
 def _others_answer(chance: Array, least: int) -> Array:

@@ -54,13 +54,13 @@ def prepare(
     floor: str = "auto",
     measure: str = "error",
     coarse: bool = False,
-    affine: bool | None = None,
+    merges_linearly: bool | None = None,
 ) -> Forecast:
-    """The forecast of an experiment; `coarse` and `affine`, of `Setting`, let many forecasts share work."""
+    """The forecast of an experiment; `coarse` and `merges_linearly`, of `Setting`, let many forecasts share work."""
     _check(experiment, around, floor, measure)
     if around is not None:
         around = check_start(experiment.problem, around)
-    return Forecast(Setting(experiment.bind(), coarse, affine), floor, around, measure)
+    return Forecast(Setting(experiment.bind(), coarse, merges_linearly), floor, around, measure)
 
 
 def _check(experiment: Experiment, around: Model | None, floor: str, measure: str) -> None:

@@ -107,7 +107,7 @@ class Search:
         self.experiment, self.goal, self.target = experiment, goal, float(goal.target)
         self.messages: dict[str, list[Message]] = {}  # with one local step, and with two
         self.dear: dict[str, bool] = {}  # methods whose forecasts take long: fewer settings are looked at
-        self.affine: dict[tuple[str, type[Participation]], bool] = {}  # asked once for each method and kind of schedule
+        self.linear: dict[tuple[str, type[Participation]], bool] = {}  # asked once for each method and kind of schedule
         self.forecasts = 0
         self.curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         constants = experiment.problem.constants()
@@ -116,9 +116,9 @@ class Search:
 
     def forecast(self, method: Method, step: float, E: int, scheme: Participation) -> Forecast:
         self.forecasts += 1
-        known = self.affine.get((method.title, type(scheme)))
+        known = self.linear.get((method.title, type(scheme)))
         asked = self.experiment.replace(algorithm=method(step, E), participation=scheme)
-        return prepare(asked, measure=self.goal.measure, coarse=True, affine=known)
+        return prepare(asked, measure=self.goal.measure, coarse=True, merges_linearly=known)
 
     def aim(self, f: Forecast) -> float:
         """The target, or a little less where the forecast is not exact."""
@@ -185,7 +185,7 @@ class Search:
         def evaluate(step: float) -> Trial:
             f = self.forecast(method, step, E, scheme)
             trial = attempt(f, step, self.aim(f), limit)
-            self.affine[method.title, type(scheme)] = f.setting.affine
+            self.linear[method.title, type(scheme)] = f.setting.merges_linearly
             if len(trial.times):
                 self.curves.setdefault(method.title, []).append((cost * trial.times, trial.values))
             return trial
