@@ -1,4 +1,4 @@
-"""Grade an exercise: three answers to "write one round of SCAFFOLD, option II, step 0.05, four local steps".
+"""Grade an exercise: five answers to "write one round of SCAFFOLD, option II, step 0.05, four local steps".
 
 Run it: python examples/certify.py
 """
@@ -59,8 +59,30 @@ def cleo(w, agents):
     return new
 
 
+def dora(w, agents):
+    """Has not begun."""
+    return w
+
+
+def emil(w, agents):
+    """Right as far as it was tested: his clipping never acts here, and the certificate says so."""
+    c = agents.server.get("c", np.zeros_like(w))
+    new, change = w.copy(), np.zeros_like(w)
+    for agent in agents:
+        c_k = agent.memory.get("c", np.zeros_like(w))
+        y = w
+        for _ in range(E):
+            g = agent.field(y)
+            y = y - STEP * (g * min(1.0, 1000.0 / np.linalg.norm(g)) - c_k + c)
+        agent.memory["c"] = c_k - c + (w - y) / (E * STEP)
+        new += agent.weight * agent.population / len(agents) * (y - w)
+        change += agent.weight * (agent.memory["c"] - c_k)
+    agents.server["c"] = c + change
+    return new
+
+
 def main() -> None:
-    for answer in (anna, bela, cleo):
+    for answer in (anna, bela, cleo, dora, emil):
         print(fp.certify(answer, claims="scaffold", step=STEP, local_steps=E), end="\n\n")
 
 

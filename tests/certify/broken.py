@@ -170,6 +170,113 @@ def qfedavg(slope=True, summed=False, at_end=False):
     return fair_round
 
 
+# Subjects that were once taken for something else -----------------------------------------------------------------
+
+
+def identity(w, agents):
+    return w
+
+
+def plus_one(w, agents):
+    return w + 1
+
+
+def to_zero(w, agents):
+    """It reads the weights, which are nobody's data."""
+    return w * (1 - sum(agent.weight for agent in agents))
+
+
+def deaf(w, agents):
+    for agent in agents:
+        agent.field(w)
+    return w
+
+
+def times_zero(w, agents):
+    return w + 0.0 * sum(local_steps(agent, w) for agent in agents)
+
+
+def of(which):
+    """FedAvg of some of the agents that take part."""
+
+    def some_of_them(w, agents):
+        heard = which(agents)
+        return w + sum(scale(a, agents) * (local_steps(a, w) - w) for a in heard)
+
+    return some_of_them
+
+
+def asks_all_hears_one(w, agents):
+    changes = [local_steps(agent, w) - w for agent in agents]
+    return w + changes[0]
+
+
+def plus(subject, constant):
+    def shifted(w, agents):
+        return subject(w, agents) + constant
+
+    return shifted
+
+
+def of_changes(merge):
+    """No mean."""
+
+    def merged(w, agents):
+        return w + merge([local_steps(agent, w) - w for agent in agents], axis=0)
+
+    return merged
+
+
+def cut(g, most):
+    return g * min(1.0, most / np.linalg.norm(g))
+
+
+def clipped(pull, most=2.0):
+    """FedAvg or FedProx with clipped gradients, which a pull that is not squared resembles: neither is linear."""
+
+    def local(agent, w):
+        y = w
+        for _ in range(4):
+            y = y - STEP * (cut(agent.field(y), most) + pull * (y - w))
+        return y
+
+    return averaging(local)
+
+
+def sharing(steps, once):
+    """All agents use the sample that the first of them draws: at every step, or `once` in a round."""
+
+    def shared_round(w, agents):
+        y, z = {a.index: w for a in agents}, agents[0].sample()
+        for _ in range(steps):
+            for a in agents:
+                y[a.index] = y[a.index] - STEP * a.field(y[a.index], z)
+            z = z if once else agents[0].sample()
+        return w + sum(scale(a, agents) * (y[a.index] - w) for a in agents)
+
+    return shared_round
+
+
+def kept_samples(agent, w):
+    """Drawn in the first round, one for each step, and used ever after."""
+    kept = agent.memory.setdefault("samples", [agent.sample() for _ in range(3)])
+    y = w
+    for z in kept:
+        y = y - STEP * agent.field(y, z)
+    return y
+
+
+def no_samples(agent, w):
+    return local_steps(agent, w, sample=lambda agent: np.zeros(3))
+
+
+def extrapolated(agent, w):
+    y = w
+    for _ in range(3):
+        y = y - STEP * (2 * agent.field(y) - agent.field(y))
+    return y
+
+
 FEDAVG = {"step": STEP, "local_steps": 3}
 PROX = {"step": STEP, "local_steps": 4, "pull": 0.6}
 UNEQUAL = {"step": STEP, "local_steps": STEPS}
@@ -247,6 +354,38 @@ FUNCTIONS = {
     ("pull_sign_flipped", ""): (
         averaging(lambda a, w: local_steps(a, w, 4, extra=lambda y: -0.6 * (y - w))), "fedprox", PROX,
     ),
+    ("nobody_asked", "identity"): (identity, "fedavg", FEDAVG),
+    ("nobody_asked", "identity, nothing said"): (identity, "fedavg", {}),
+    ("nobody_asked", "identity for SCAFFOLD"): (identity, "scaffold", UNEQUAL),
+    ("nobody_asked", "identity for Scaffnew"): (identity, "scaffnew", FEDAVG),
+    ("nobody_asked", "identity for one step"): (identity, "fedavg", {"step": STEP, "local_steps": 1}),
+    ("nobody_asked", "plus one"): (plus_one, "fedavg", FEDAVG),
+    ("nobody_asked", "plus one for FedProx"): (plus_one, "fedprox", PROX),
+    ("nobody_asked", "to zero"): (to_zero, "fedavg", {}),
+    ("answers_ignored", "the model stays"): (deaf, "fedavg", FEDAVG),
+    ("answers_ignored", "times zero"): (times_zero, "scaffold", UNEQUAL),
+    ("agents_left_out", "first only"): (of(lambda agents: agents[:1]), "fedavg", FEDAVG),
+    ("agents_left_out", "all but the last"): (of(lambda agents: agents[:-1]), "fedavg", FEDAVG),
+    ("agents_left_out", "the light ones"): (of(lambda agents: [a for a in agents if a.weight > 0.2]), "fedavg", {}),
+    ("agents_left_out", "asked"): (asks_all_hears_one, "fedavg", FEDAVG),
+    ("constant_added", "FedAvg"): (plus(averaging(local_steps), 0.05), "fedavg", FEDAVG),
+    ("constant_added", "SCAFFOLD"): (plus(scaffold(), 0.05), "scaffold", UNEQUAL),
+    ("constant_added", "FedProx"): (
+        averaging(lambda a, w: local_steps(a, w, 4, extra=lambda y: 0.6 * (y - w) + 0.3)), "fedprox", PROX,
+    ),
+    ("constant_added", "for the pull"): (
+        averaging(lambda a, w: local_steps(a, w, 4, extra=lambda y: 0.3)), "fedprox", PROX,
+    ),
+    ("not_averaged", "median"): (of_changes(np.median), "fedavg", FEDAVG),
+    ("not_averaged", "the smallest"): (of_changes(np.min), "scaffold", FEDAVG),
+    ("not_linear", "FedAvg"): (clipped(0.0), "fedavg", FEDAVG),
+    ("not_linear", "FedProx"): (clipped(0.6), "fedprox", PROX),
+    ("samples_shared", "at each step"): (sharing(3, once=False), "fedavg", FEDAVG),
+    ("samples_shared", "in a round"): (sharing(3, once=True), "fedavg", FEDAVG),
+    ("samples_shared", "one step"): (sharing(1, once=False), "gradient_exchange", {"step": STEP}),
+    ("sample_kept", ""): (averaging(kept_samples), "fedavg", FEDAVG),
+    ("samples_not_used", ""): (averaging(no_samples), "fedavg", FEDAVG),
+    ("noise_amplified", ""): (averaging(extrapolated), "fedavg", FEDAVG),
 }  # fmt: skip
 
 # Classes --------------------------------------------------------------------------------------------------------------
@@ -382,6 +521,59 @@ class NoServerMemory(fp.FedOpt):
         return hub._replace(w=fp.FedOpt.combine(self, hub, inbox).w)
 
 
+class Silent(fp.FedAvg):
+    """It asks nobody."""
+
+    def local(self, w, memory, agent):
+        return 0.0 * w, memory
+
+
+class Deaf(fp.Scaffold):
+    """The hub makes nothing of what it hears."""
+
+    def combine(self, hub, inbox):
+        return hub
+
+
+class LeavesOut(fp.FedAvg):
+    """Agents with a small share send nothing."""
+
+    def local(self, w, memory, agent):
+        change, memory = fp.FedAvg.local(self, w, memory, agent)
+        return jnp.where(agent.share > 0.2, 1.0, 0.0) * change, memory
+
+
+class Drifts(fp.Scaffold):
+    """Something is added at the hub, which looks like controls that do not start at zero."""
+
+    def combine(self, hub, inbox):
+        new = fp.Scaffold.combine(self, hub, inbox)
+        return Controlled(new.w + 0.05, new.c)
+
+
+class ClipsProx(fp.FedProx):
+    """Clipped changes: not linear, and no fault of the pull."""
+
+    def local(self, w, memory, agent):
+        change, memory = fp.FedProx.local(self, w, memory, agent)
+        return change * jnp.minimum(1.0, 0.1 / jnp.linalg.norm(change)), memory
+
+
+class Extrapolates(fp.FedAvg):
+    """Two fresh samples at each step, with weights 2 and -1: five times the noise, and nothing is reused."""
+
+    def local(self, w, memory, agent):
+        rate = self.step / self.local_steps if self.normalise else self.step
+
+        def advance(y, e):
+            return y - rate * (2 * agent.field(y, 2 * e) - agent.field(y, 2 * e + 1))
+
+        return fp.descend(agent, w, agent.steps(self.local_steps), advance) - w, memory
+
+    def samples(self, steps):
+        return 2 * steps
+
+
 # class: (object, claim or None where the base class says it, mistake)
 CLASSES = {
     "UnsquaredProx": (UnsquaredProx(0.1, 3, 0.5), "fedprox", "pull_not_squared"),
@@ -400,5 +592,11 @@ CLASSES = {
     "NotDivided": (NotDivided(0.1, 3), None, "not_normalised"),
     "SumOfLengths": (SumOfLengths(0.1, 3), None, "wrong_effective_length"),
     "CountsSteps": (CountsSteps(0.1, 3, momentum=0.6), None, "wrong_length"),
+    "Silent": (Silent(0.1, 3), None, "nobody_asked"),
+    "Deaf": (Deaf(0.1, 3), None, "answers_ignored"),
+    "LeavesOut": (LeavesOut(0.1, 3), None, "agents_left_out"),
+    "Drifts": (Drifts(0.1, 3), None, "constant_added"),
+    "ClipsProx": (ClipsProx(0.1, 3, pull=0.3), None, "not_linear"),
+    "Extrapolates": (Extrapolates(0.1, 3), None, "noise_amplified"),
     "NoServerMemory": (NoServerMemory(0.1, 3, server="momentum"), None, "server_state_lost"),
 }

@@ -1,6 +1,7 @@
 """`fedpoint certify FILE.py:NAME`."""
 
 import json
+import sys
 
 import pytest
 
@@ -38,6 +39,24 @@ FILE = """
 
 
     forgets = Forgets(step=0.1, local_steps=5)
+
+
+    def identity(w, agents):
+        return w
+
+
+    def noisy(w, agents):
+        print("a round")
+        return w + 1
+
+
+    class NotOne:
+        pass
+
+
+    class Refuses(fp.FedAvg):
+        def check(self):
+            raise RuntimeError("not today")
 """
 
 
@@ -45,19 +64,6 @@ FILE = """
 def file(toml):
     toml("STEP = 0.05\n", "beside.py")
     return toml(FILE, "mine.py")
-
-
-@pytest.fixture(autouse=True)
-def modules(monkeypatch):
-    """What a file brings into the process leaves it with the test."""
-    import sys
-
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in ("mine", "beside"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield
-    for name in ("mine", "beside"):
-        sys.modules.pop(name, None)
 
 
 def test_a_function_that_is_right(cli, file):
@@ -78,6 +84,20 @@ def test_a_class_and_an_object_claim_what_they_derive_from(cli, file, name):
     assert "claims to be SCAFFOLD and is not: control_never_stored" in told.output
 
 
+def test_what_nobody_knows_has_a_status_of_its_own(cli, file):
+    told = cli("certify", f"{file}:identity", status=3)
+    assert told.output.startswith("identity is neither a known method nor a known mistake: verdict unknown.")
+    assert "no agent is ever asked for anything" in told.output
+
+
+def test_json_carries_verdict_and_reason_and_nothing_that_the_file_prints(cli, file):
+    document = json.loads(cli("certify", f"{file}:noisy", "--json", status=3).stdout)
+    assert (document["verdict"], document["passed"], document["mistake"]) == ("unknown", False, None)
+    assert "no agent is ever asked" in document["reason"] and document["unexercised"] == []
+    assert json.loads(cli("certify", f"{file}:right", "--json").stdout)["verdict"] == "passed"
+    assert json.loads(cli("certify", f"{file}:wrong", "--json", status=1).stdout)["verdict"] == "convicted"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -85,10 +105,69 @@ def test_a_class_and_an_object_claim_what_they_derive_from(cli, file, name):
         (["other.py:right"], "there is no file other.py"),
         (["mine.py:rigth"], "did you mean 'right'"),
         (["mine.py:right", "--set", "step"], "--set takes NAME=VALUE"),
-        (["mine.py:STEP"], "an algorithm object or a function"),
+        (["mine.py:STEP"], "an algorithm object or a function round(w, agents), got a float"),
+        (["mine.py:np"], "an algorithm object or a function round(w, agents), got a module"),
+        (["mine.py:NotOne"], "NotOne is not an fp.Algorithm"),
+        (["mine.py:Refuses"], "Refuses raised RuntimeError: not today (mine.py, line"),
         (["mine.py:right", "--claims", "fedavgg"], "did you mean"),
     ],
 )
 def test_mistakes_of_the_caller(cli, file, arguments, message):
     told = cli("certify", *arguments, status=2)
+    assert message in told.stderr and told.stderr.count("\n") == 1
+
+
+BAD_FILES = {
+    "syntax": ("def round(w, agents)\n    return w\n", "expected ':' (bad.py, line 1: def round(w, agents))"),
+    "indentation": ("def round(w, agents):\nreturn w\n", "(bad.py, line 2: return w)"),
+    "not text": (b"\x00\xff", "(bad.py"),
+    "import": (
+        "import math\nimport nowhere.at.all\n",
+        "ModuleNotFoundError: No module named 'nowhere' (bad.py, line 2: import nowhere.at.all)",
+    ),
+    "name": ("from math import nothing\n", "(bad.py, line 1: from math import nothing)"),
+    "exception": ("x = [1]\n\ny = x[3]\n", "IndexError: list index out of range (bad.py, line 3: y = x[3])"),
+    "below": ("def f():\n    return 1 / 0\n\nf()\n", "ZeroDivisionError: division by zero (bad.py, line 2:"),
+    "ours": ("import fedpoint as fp\nm = fp.FedAvg(step=-1.0)\n", "(bad.py, line 2: m = fp.FedAvg(step=-1.0))"),
+    "exit": ("import sys\nsys.exit(0)\n", "it ends the program (bad.py, line 2: sys.exit(0)); put what"),
+    "beside": ("import crooked\n", "invalid syntax (crooked.py, line 2: y = = 1)"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_file_that_does_not_import_is_one_message_with_the_line(cli, tmp_path, case):
+    text, message = BAD_FILES[case]
+    (tmp_path / "crooked.py").write_text("x = 1\ny = = 1\n")
+    (tmp_path / "bad.py").write_bytes(text if isinstance(text, bytes) else text.encode())
+    told = cli("certify", "bad.py:round", status=2)
+    assert told.stderr.startswith("Error: bad.py cannot be imported: ") and told.stderr.count("\n") == 1
     assert message in told.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["right", "nowhere", "STEP"], ids=["which is examined", "which is not there", "which is refused"]
+)
+def test_modules_and_their_path_are_afterwards_as_before(cli, file, name):
+    """Also those that lie beside the file, and what the file itself did to the path."""
+    path, modules = list(sys.path), set(sys.modules)
+    file.write_text(file.read_text() + "\nimport sys\nsys.path.append('elsewhere')\n")
+    cli("certify", f"{file}:{name}", status=0 if name == "right" else 2)
+    assert sys.path == path and not {"mine", "beside", "certified_mine"} & (set(sys.modules) - modules)
+
+
+def test_a_file_may_be_called_as_a_module_is(cli, file):
+    """It hides nothing, and what was changed in it counts at once."""
+    other = file.with_name("json.py")
+    other.write_text(file.read_text())
+    assert cli("certify", f"{other}:right").output.startswith("right has no known mistake.")
+    assert sys.modules["json"] is json
+    other.write_text(file.read_text().replace("return w + sum(ends)", "return w"))
+    cli("certify", f"{other}:right", status=3)
+
+
+def test_a_file_that_fails_leaves_no_modules(cli, tmp_path):
+    (tmp_path / "helper_of_bad.py").write_text("x = 1\n")
+    (tmp_path / "bad.py").write_text("import helper_of_bad\n1 / 0\n")
+    path = list(sys.path)
+    cli("certify", "bad.py:round", status=2)
+    assert sys.path == path and not {"helper_of_bad", "bad", "certified_bad"} & set(sys.modules)

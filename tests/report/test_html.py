@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 import fedpoint as fp
-from fedpoint.results.certificate import Certificate, Finding
+from fedpoint.results.certificate import Certificate, Finding, Unexercised
 from fedpoint.results.verdict import Check, Verdict
 from fedpoint.show import svg
 
@@ -80,7 +80,10 @@ def test_a_verdict_and_a_comparison_show_their_rows(shown):
 
 def test_text_stays_text():
     verdict = Verdict("contradicted", BAD, [Check(BAD, None, None, None, None, BAD)], None)
-    certificate = Certificate(BAD, None, "unknown", BAD, False, None, BAD, [Finding(BAD, True, None, "", BAD)], 0)
+    certificate = Certificate(
+        *(BAD, None, "unknown", BAD, "unknown", None, BAD, [Finding(BAD, True, None, "", BAD)], 0),
+        unexercised=[Unexercised(BAD, 3, BAD, BAD)],
+    )
     for html in (verdict._repr_html_(), certificate._repr_html_()):
         assert "<img" not in html and "&lt;img" in checked(html)
     picture = svg.curves([svg.Line(BAD, [0, 1], [1.0, 2.0])], BAD, BAD)

@@ -38,26 +38,26 @@ def calling(where: str) -> Iterator[None]:
     try:
         yield
     except Misused as error:
-        raise FedpointError(f"{where}: {error}{_line(error)}") from error
+        raise FedpointError(f"{where}: {error}{line_of(error)}") from error
     except FedpointError:
         raise
     except jax.errors.TracerBoolConversionError as error:
         raise FedpointError(
             f"{where} uses a Python if, while, and, or, not on an array whose value is not known while it is traced: "
-            f"use jnp.where(condition, a, b) or jax.lax.cond{_line(error)}"
+            f"use jnp.where(condition, a, b) or jax.lax.cond{line_of(error)}"
         ) from error
     except CONVERTED as error:
         raise FedpointError(
             f"{where} needs the value of an array, which is not known while it is traced, for float(), int(), an index "
-            f"or a NumPy function: use jax.numpy, and keep it an array{_line(error)}"
+            f"or a NumPy function: use jax.numpy, and keep it an array{line_of(error)}"
         ) from error
     except Exception as error:
         said = (str(error).splitlines() or [""])[0]
-        raise FedpointError(f"{where} raised {type(error).__name__}: {said}{_line(error)}") from error
+        raise FedpointError(f"{where} raised {type(error).__name__}: {said}{line_of(error)}") from error
 
 
-def _line(error: BaseException) -> str:
-    """The user's line that raised it, where there is one."""
+def line_of(error: BaseException) -> str:
+    """The user's line that raised it, in brackets, where there is one."""
     for frame, number in reversed(list(traceback.walk_tb(error.__traceback__))):
         if frame.f_globals.get("__name__", "").split(".")[0] not in LIBRARIES:
             name = frame.f_code.co_filename

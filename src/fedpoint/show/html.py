@@ -92,11 +92,14 @@ def plan_html(plan: Plan) -> str:
 
 
 def certificate_html(certificate: Certificate) -> str:
+    """The headline, why it did not pass, the tests, and what they did not put to use."""
     rows = [[MARKS[f.ok], f.test, f.reason] for f in certificate.findings]
-    head = f"{MARKS[certificate.passed]} {certificate._headline()}"
+    head = f"{MARKS[certificate.good]} {certificate.headline}"
     reason = tag("p", certificate.reason) if certificate.reason else None
-    like = tag("p", f"Behaves like: {certificate.title}")
-    return _block(head, reason, like, _table(["", "test", "what was found"], rows))
+    like = None if certificate.title in certificate.reason else tag("p", f"Behaves like: {certificate.title}")
+    parts = [[str(part.line), part.code, part.reason] for part in certificate.unexercised]
+    idle = [tag("p", "Never exercised:"), _table(["line", "code", "why"], parts)] if parts else []
+    return _block(head, reason, like, _table(["", "test", "what was found"], rows), *idle)
 
 
 # What they are made of

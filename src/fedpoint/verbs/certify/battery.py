@@ -1,4 +1,4 @@
-"""What does the evidence say? Rounds, limits, weights and samples of a subject beside those of the references."""
+"""What does the evidence say? Rounds and limits of a subject beside those of the references."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fedpoint.verbs.certify import methods
+from fedpoint.results.certificate import Unexercised
 from fedpoint.verbs.certify.methods import Recipe, Settings
-from fedpoint.verbs.certify.mistakes import METHODS, WEIGHTS_DROPPED, Method, Mistake, effective
+from fedpoint.verbs.certify.mistakes import METHODS, Method, Mistake
+from fedpoint.verbs.certify.samples import Noisy
 from fedpoint.verbs.certify.world import AGENTS, Play, Rounds, World, everyone, play, some
 
 SHORT, FIRST = 8, 3  # rounds compared one by one; after the first of them most references are out
@@ -21,16 +22,10 @@ LONG, LONG_SOME = 1000, 1500  # rounds to a limit
 SAME = 1e-8
 # Limits are compared after 1000 rounds, where a slow method may still move by 1e-9 a round.
 SAME_LIMIT = 1e-6
-# Standard errors by which a variance may be off: a correct subject is beyond 6 once in 5e8 (for normal errors). From
-# 1000 rounds in three dimensions a variance has an error of about 3 %; two local steps with one sample double it, which
-# is about 15 standard errors of the difference.
-SCORE = 6.0
-REPEATS = 1000
-MOST_SAMPLES = 100  # with more in a round, drawing is cheaper than going through them
 
 
-class Subject(Protocol):
-    """What is examined: rounds of it in a world, with everyone or with some, and how noise spreads its first round."""
+class Subject(Noisy, Protocol):
+    """What is examined: rounds of it in a world, with everyone or with some, and its samples."""
 
     name: str
 
@@ -38,7 +33,13 @@ class Subject(Protocol):
 
     def some(self, world: World, rounds: int) -> Play | None: ...
 
-    def noisy(self, world: World, noise: float, seed: int) -> Spread: ...
+    def asks(self, world: World) -> list[bool]:
+        """Which agents it asks for anything at all."""
+        ...
+
+    def unexercised(self, world: World, noise: float) -> list[Unexercised]:
+        """Parts of its code that rounds with everyone, with some and with noise never put to use."""
+        ...
 
 
 def reference(method: Method, recipe: Recipe) -> Rounds:
@@ -79,7 +80,7 @@ class Evidence:
         """The first rounds of it."""
         whole = self.everyone
         if len(whole.models) > SHORT:
-            return Play(whole.models[: SHORT + 1], False, whole.counts[:SHORT], asked=whole.asked)
+            return whole._replace(models=whole.models[: SHORT + 1], diverged=False, counts=whole.counts[:SHORT])
         return self.subject.everyone(self.world, SHORT) if whole.diverged and len(whole.models) < 3 else whole
 
     @cached_property
@@ -168,19 +169,6 @@ def find_mistake(evidence: Evidence, settings: Settings, names: tuple[str, ...],
     return None
 
 
-def identify(evidence: Evidence, claim: str | None, settings: Settings) -> Match | None:
-    """What makes the subject's rounds: the claimed method or a mistake in it; without a claim, any."""
-    if claim is not None:
-        return find_correct(evidence, settings, (claim,)) or find_mistake(evidence, settings, (claim,), True)
-    steps = settings.get("local_steps", 1)
-    several = steps is None or np.max(steps) > 1  # with one step Scaffnew is gradient descent
-    for names in (WHOLE, REST) if several else (WHOLE,):
-        found = find_correct(evidence, settings, names) or find_mistake(evidence, settings, names, False)
-        if found is not None:
-            return found
-    return None
-
-
 def nearest(evidence: Evidence, claim: str, settings: Settings) -> Match:
     """The correct variant that comes closest: what the findings are measured against."""
     method = METHODS[claim]
@@ -188,17 +176,28 @@ def nearest(evidence: Evidence, claim: str, settings: Settings) -> Match:
     return Match(method, min(recipes, key=lambda r: max(evidence.apart(method, r))))
 
 
+class Place(NamedTuple):
+    """Where a long run ends. known: a method without a mistake may end there."""
+
+    name: str
+    words: str
+    known: bool = False
+
+
 class Landmark(NamedTuple):
     name: str
     title: str
     point: np.ndarray
+    known: bool = False
 
 
 def landmarks(evidence: Evidence, settings: Settings) -> Iterator[Landmark]:
-    """Points where a method may end: the optimum first, then the known biased points."""
+    """Points where a subject may end: the optimum first, then the known biased points and those of nobody's method."""
     world, equal = evidence.world, np.full(AGENTS, 1 / AGENTS)
-    yield Landmark("optimum", "the optimum w*", world.optimum())
+    yield Landmark("optimum", "the optimum w*", world.optimum(), True)
     yield Landmark("optimum_of_equal_weights", "the optimum of equal weights", world.optimum(equal))
+    for k, own in enumerate(world.c):
+        yield Landmark(f"minimiser_of_agent_{k}", f"the minimiser of agent {k} alone", own)
     if settings.get("local_steps", 1) is None:
         return  # random lengths: no point of its own
     named = {"fedavg": "FedAvg's point", "fedprox": "FedProx's point", "fednova": "FedNova's point"}
@@ -208,7 +207,7 @@ def landmarks(evidence: Evidence, settings: Settings) -> Iterator[Landmark]:
                 point = fixed_point(reference(method, replace(recipe, merge=merge)), world)
                 if point is not None:
                     name = f"{method.name}_point" + words.replace(" ", "_")
-                    yield Landmark(name, named[method.name] + words, point)
+                    yield Landmark(name, named[method.name] + words, point, not words)
 
 
 def fixed_point(function: Rounds, world: World) -> np.ndarray | None:
@@ -228,189 +227,19 @@ def same_point(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() <= SAME_LIMIT * (1 + np.abs(b).max()))
 
 
-def describe_limit(evidence: Evidence, settings: Settings) -> tuple[str, str]:
-    """The end of the long run: (name, words)."""
+def describe_limit(evidence: Evidence, settings: Settings) -> Place:
+    """The end of the long run."""
     run = evidence.everyone
     if run.diverged:
-        return "diverges", f"it diverges (within {len(run.models)} rounds)"
+        return Place("diverges", f"it diverges (within {len(run.models)} rounds)")
     away = float(np.linalg.norm(run.last - evidence.world.optimum()))
+    if not np.ptp(run.models, axis=0).any():
+        return Place("start", f"the model never moves: it stays {away:.2g} from w*")
     if not run.settled:
-        return "unknown", f"it does not settle in {LONG} rounds (then {away:.2g} from w*)"
+        return Place("unknown", f"it does not settle within {LONG:,} rounds (then {away:.2g} from w*)")
     for mark in landmarks(evidence, settings):
         if same_point(run.last, mark.point):
             if mark.name == "optimum":
-                return "optimum", "with everyone it ends at the optimum w*"
-            return mark.name, f"it ends at {mark.title}, {away:.2g} from w*"
-    return "unknown", f"it ends at no known point, {away:.2g} from w*"
-
-
-class Spread(NamedTuple):
-    """The variance of a round's result (trace), and its standard error."""
-
-    variance: float
-    error: float
-
-    def score(self, other: Spread) -> float:
-        return (self.variance - other.variance) / max(np.hypot(self.error, other.error), 1e-300)
-
-
-def spread(models: np.ndarray) -> Spread:
-    """Of independent results (n, d); the error from the fourth moments, so that no law is assumed."""
-    squares = ((models - models.mean(0)) ** 2).sum(1)
-    n = len(models)
-    return Spread(float(squares.sum() / (n - 1)), float(squares.std(ddof=1) / np.sqrt(n)))
-
-
-def noise_of(world: World) -> float:
-    """A variance of the field's noise as large as its differences between agents."""
-    return float(np.trace(world.H.mean(0)) / len(world.start)) ** 2
-
-
-def first_rounds(function: Rounds, world: World, repeats: int, noise: float, seed: int, name: str = "") -> np.ndarray:
-    """(repeats, d): the model after one round, again and again with other samples."""
-    ticks = everyone(1)
-    runs = [play(function, world, ticks, seed=seed * 100_003 + i, noise=noise, name=name) for i in range(repeats)]
-    return np.array([run.last for run in runs])
-
-
-class Scripted:
-    """Noise as it is written: stands in for a random generator, and counts what is asked of it."""
-
-    def __init__(self, rows: np.ndarray):
-        self.rows, self.asked = rows, 0
-
-    def standard_normal(self, size: int) -> np.ndarray:
-        self.asked += 1
-        return self.rows[self.asked - 1] if self.asked <= len(self.rows) else np.zeros(size)
-
-
-def exact_spread(function: Rounds, world: World, noise: float, name: str = "") -> Spread | None:
-    """The variance of a round that is linear in its samples, without drawing any: one round for each number in them.
-
-    None where it is not linear (q-FedAvg, Adam), or draws random numbers of its own.
-    """
-
-    def result(rows: np.ndarray) -> tuple[np.ndarray, int]:
-        script = Scripted(rows)
-        return play(function, world, everyone(1), noise=noise, name=name, rng=script).last, script.asked
-
-    d = len(world.start)
-    base, count = result(np.zeros((0, d)))
-    if count > MOST_SAMPLES:
-        return None
-    gains = np.array([result(row.reshape(count, d))[0] - base for row in np.eye(count * d)])
-    trial = np.random.default_rng(0).standard_normal((count, d))
-    if not np.allclose(result(trial)[0], base + trial.ravel() @ gains, rtol=1e-9, atol=1e-9):
-        return None
-    variance = float((gains**2).sum())
-    return Spread(variance, 1e-6 * variance)  # roundings
-
-
-def round_spread(
-    function: Rounds, world: World, noise: float, seed: int, name: str = "", random: bool = False
-) -> Spread:
-    """Exactly where possible, else from many rounds."""
-    found = None if random else exact_spread(function, world, noise, name)
-    return found or spread(first_rounds(function, world, REPEATS, noise, seed, name))
-
-
-class Samples(NamedTuple):
-    """Variances of one round: the subject's, of fresh samples, and (where that differs) of one reused."""
-
-    seen: Spread
-    fresh: Spread
-    reused: Spread | None
-
-    @property
-    def score(self) -> float:
-        return self.seen.score(self.fresh)
-
-    @property
-    def ok(self) -> bool:
-        """No more than fresh samples explain; less is what several samples a step give."""
-        return self.score < SCORE
-
-    @property
-    def reuse(self) -> bool:
-        """More than fresh samples explain, and nearer to what one reused sample gives."""
-        if self.reused is None:
-            return False
-        return self.seen.variance > np.sqrt(self.fresh.variance * self.reused.variance)
-
-
-def sample_test(evidence: Evidence, match: Match) -> Samples | None:
-    """Variance of one round beside that of fresh samples and of one reused; None where there is one local step."""
-    if not effective(match.recipe):
-        return None
-    world, noise = evidence.world, noise_of(evidence.world)
-
-    def expected(reuse: bool) -> Spread:
-        function = reference(match.method, replace(match.recipe, reuse=reuse))
-        return round_spread(function, world, noise, evidence.seed + 7, random=match.recipe.local_steps is None)
-
-    found = Samples(evidence.subject.noisy(world, noise, evidence.seed), expected(False), None)
-    return found if found.ok else found._replace(reused=expected(True))
-
-
-# Properties that need no reference: for mistakes that were made in a way not foreseen.
-
-
-def ignores_weights(evidence: Evidence) -> bool:
-    """Other weights, the same rounds, all the way (a sign of a mean forgives other weights for a while)."""
-    other = evidence.subject.everyone(evidence.world._replace(p=np.roll(evidence.world.p, 1)), LONG)
-    return deviation(evidence.everyone, other) <= SAME
-
-
-def stretches(evidence: Evidence) -> bool:
-    """All lengths doubled, all models doubled: true of every linear method on quadratics, not of a pull |v - w|."""
-    double = evidence.subject.everyone(evidence.world.stretched(2.0), SHORT)
-    return deviation(Play(double.models / 2, double.diverged, []), evidence.short) <= SAME
-
-
-def starts_off(evidence: Evidence, settings: Settings) -> bool:
-    """The first round is FedAvg's up to a shift that does not depend on the start: controls that are not zero."""
-    world = evidence.world
-    moved = world._replace(start=world.start + 1.0)
-    recipe = Recipe.of(settings)
-    own, other = evidence.short, evidence.subject.everyone(moved, 1)
-    ref, ref_other = (play(partial(methods.average, recipe), w, everyone(1)) for w in (world, moved))
-    factor = recipe.server_step
-
-    def step(run: Play) -> np.ndarray:
-        return run.models[1] - run.models[0]
-
-    if min(len(own.models), len(other.models)) < 2:
-        return False
-    shift = step(own) - factor * step(ref)
-    same = np.abs(shift - (step(other) - factor * step(ref_other))).max() < SAME * 10
-    return bool(same and np.abs(shift).max() > 1e-6)
-
-
-def right_control(evidence: Evidence) -> bool:
-    """The hub's c is to be seen and points along the mean field, as it must after the first round."""
-    c = evidence.subject.everyone(evidence.world, 1).control
-    world = evidence.world
-    mean = np.einsum("k,kij,kj->i", world.p, world.H, world.start - world.c)
-    return c is not None and c.shape == mean.shape and bool(c @ mean > 0)
-
-
-def convict(evidence: Evidence, claim: str | None, settings: Settings, place: str) -> tuple[str, str] | None:
-    """A mistake by its properties: (name, reason).
-
-    Without a claim, a method that has no weights by design (a median) is not to blame: only one that ends at a known
-    method's point of equal weights is.
-    """
-    named = {} if claim is None else {mistake.name: mistake.reason for mistake in METHODS[claim].mistakes}
-    if (claim is not None or place.endswith("of_equal_weights")) and ignores_weights(evidence):
-        return "weights_dropped", WEIGHTS_DROPPED
-    if claim == "fedprox" and not stretches(evidence):
-        name = "pull_not_squared"
-    elif claim in ("scaffold", "scaffnew") and place == "fedavg_point":
-        return "control_never_stored", "the control variates have no effect"
-    elif claim == "fednova" and place == "fedavg_point":
-        name = "not_normalised"
-    elif claim == "scaffold" and starts_off(evidence, settings):
-        name = "controls_not_zero"
-    else:
-        return None
-    return name, named[name]
+                return Place("optimum", "with everyone it ends at the optimum w*", True)
+            return Place(mark.name, f"it ends at {mark.title}, {away:.2g} from w*", mark.known)
+    return Place("unknown", f"it ends at no known point, {away:.2g} from w*")

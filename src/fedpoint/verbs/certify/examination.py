@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedpoint.channel import Channel, Gather, WeightedSums
@@ -9,11 +11,13 @@ from fedpoint.core.algorithm import CATALOGUE, Algorithm, find
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.record import values_of
 from fedpoint.experiment import Experiment
-from fedpoint.results.certificate import Certificate, Finding
+from fedpoint.results.certificate import Certificate, Finding, Ruling
 from fedpoint.verbs.certify import battery
-from fedpoint.verbs.certify.battery import SAME, SAME_LIMIT, Evidence, Match, Subject
+from fedpoint.verbs.certify.battery import SAME, SAME_LIMIT, SHORT, Evidence, Match, Place, Subject
+from fedpoint.verbs.certify.diagnosis import Diagnosis, Reason, diagnose
 from fedpoint.verbs.certify.methods import Recipe, Setting, Settings
-from fedpoint.verbs.certify.mistakes import CORRECTION_SIGN, METHODS, SAMPLE_REUSED, UPDATE_SIGN
+from fedpoint.verbs.certify.mistakes import METHODS
+from fedpoint.verbs.certify.samples import SCORE, noise_of, sample_test
 from fedpoint.verbs.certify.subjects import check_settings, prepare_function, prepare_object
 from fedpoint.verbs.certify.world import Rounds
 
@@ -63,13 +67,15 @@ def certify(
         given = check_settings({n: v for n, v in given.items() if n not in own} | settings)
         examined, known, world = prepare_object(subject, given, int(seed), channel, gather)
     elif isinstance(subject, type) or not callable(subject):
-        raise FedpointError(f"certify takes an algorithm object or a function round(w, agents), got {subject!r}")
+        what = f"the class {subject.__name__}" if isinstance(subject, type) else f"a {type(subject).__name__}"
+        raise FedpointError(f"certify takes an algorithm object or a function round(w, agents), got {what}")
     else:
         examined, known, world = prepare_function(subject, check_settings(given | settings), claim, int(seed))
     evidence = Evidence(examined, world, int(seed))
-    if claim is not None and (missing := battery.missing(METHODS[claim], known)):
-        raise _ask(examined.name, claim, missing)
-    return _judge(evidence, claim, known)
+    diagnosis = diagnose(evidence, claim, known)
+    if claim is not None and diagnosis.needed:
+        raise _ask(examined.name, claim, diagnosis.needed)
+    return _judge(evidence, claim, known, diagnosis)
 
 
 def _plain(name: str) -> str:
@@ -96,7 +102,7 @@ def _claim(subject: Algorithm | Rounds, claims: str | None) -> str | None:
     return None
 
 
-def _ask(name: str, claim: str, missing: list[str]) -> FedpointError:
+def _ask(name: str, claim: str, missing: Sequence[str]) -> FedpointError:
     names = [{"step": "step= (or exact=True)"}.get(n, f"{n}=") if claim == "fedprox" else f"{n}=" for n in missing]
     if "step" in missing:
         names.append("local_steps=")
@@ -107,47 +113,54 @@ def _ask(name: str, claim: str, missing: list[str]) -> FedpointError:
     )
 
 
-def _judge(evidence: Evidence, claim: str | None, known: Settings) -> Certificate:
-    match = battery.identify(evidence, claim, known)
-    correct = match if match is not None and match.mistake is None else None
-    like = correct or battery.find_correct(evidence, known, battery.WHOLE)
-    place, words = battery.describe_limit(evidence, known)
-    beside, mistake, reason = correct, None, None
-    if match is not None and match.mistake is not None:
-        beside = Match(match.method, match.right or match.recipe)
-        seen = match.mistake is UPDATE_SIGN and battery.right_control(evidence)
-        mistake, reason = (CORRECTION_SIGN if seen else match.mistake).name_and_reason
-    elif correct is None:
-        beside = None if claim is None else battery.nearest(evidence, claim, known)
-        mistake, reason = battery.convict(evidence, claim, known, place) or (None, None)
+def _judge(evidence: Evidence, claim: str | None, known: Settings, diagnosis: Diagnosis) -> Certificate:
+    place, correct, beside, broken, reason, _ = diagnosis
     findings = [] if beside is None else _rounds(evidence, beside)
-    findings.append(_limit(evidence, beside, words))
+    findings.append(_limit(evidence, beside, place))
     if beside is not None:
         findings += _steady(evidence, beside)
-    if correct is not None:  # otherwise there is no variance to expect
-        samples, reused = _samples(evidence, correct)
+    if reason is not None:
+        reason = Reason(reason.mistake, _joined(reason.words, _consequence(evidence, beside, place)))
+    elif correct is not None:  # otherwise there is no variance to expect
+        samples, reason = _samples(evidence, correct)
         findings += samples
-        if reused:
-            mistake, reason = SAMPLE_REUSED.name, f"{SAMPLE_REUSED.reason}; {samples[0].reason}"
-    if reason is not None and mistake != SAMPLE_REUSED.name:
-        reason = f"{reason}; {_consequence(evidence, beside, words)}"
-
-    passed = mistake is None and all(f.ok for f in findings)
-    name, title = (like.method.name, _title(like.method.name)) if like else (place, words)
-    if like is None and match is not None:
-        title = f"{_title(match.method.name)} with a mistake: {words}"
+        reason = reason or _later(findings, correct)
+    like = correct or battery.find_correct(evidence, known, battery.WHOLE)
+    name, title = (like.method.name, _title(like.method.name)) if like else (place.name, place.words)
+    if like is None and broken is not None:
+        title = f"{_title(broken.method.name)} with a mistake: {place.words}"
     return Certificate(
         subject=evidence.subject.name,
         claim=claim,
         behaves_like=name,
         title=title,
-        passed=passed,
-        mistake=mistake,
-        reason=reason or "",
+        verdict=_verdict(claim, reason),
+        mistake=None if reason is None else reason.mistake,
+        reason="" if reason is None else reason.words,
         findings=findings,
         seed=evidence.seed,
         settings=_shown(beside, known),
+        unexercised=evidence.subject.unexercised(evidence.world, noise_of(evidence.world)),
     )
+
+
+def _verdict(claim: str | None, reason: Reason | None) -> Ruling:
+    """With a claim a subject is what it claims to be, or not; without one it may be neither right nor wrong."""
+    if reason is None:
+        return "passed"
+    return "unknown" if claim is None and reason.mistake is None else "convicted"
+
+
+def _joined(words: str, more: str) -> str:
+    return f"{words}; {more}" if words else more
+
+
+def _later(findings: list[Finding], correct: Match) -> Reason | None:
+    """What a subject that begins as a method does does otherwise."""
+    wrong = [f"{f.test}: {f.reason}" for f in findings if f.ok is False]
+    if not wrong:
+        return None
+    return Reason(None, f"its first {SHORT} rounds are those of {_title(correct.method.name)}, but {'; '.join(wrong)}")
 
 
 def _shown(match: Match | None, known: Settings) -> Settings:
@@ -176,11 +189,11 @@ def _rounds(evidence: Evidence, beside: Match) -> list[Finding]:
     return found
 
 
-def _limit(evidence: Evidence, beside: Match | None, words: str) -> Finding:
-    seen = evidence.everyone
+def _limit(evidence: Evidence, beside: Match | None, place: Place) -> Finding:
+    seen, words = evidence.everyone, place.words
     away = None if seen.diverged else float(np.linalg.norm(seen.last - evidence.world.optimum()))
     if beside is None:
-        return Finding("limit", not seen.diverged, away, "finite", words)
+        return Finding("limit", True if place.known else None, away, "a known point", words)
     expected = evidence.expect(beside.method, beside.recipe, len(evidence.lengths))
     title = _title(beside.method.name)
     if seen.diverged or expected.diverged:
@@ -211,24 +224,23 @@ def _steady(evidence: Evidence, beside: Match) -> list[Finding]:
     return found
 
 
-def _consequence(evidence: Evidence, beside: Match | None, words: str) -> str:
+def _consequence(evidence: Evidence, beside: Match | None, place: Place) -> str:
     """What a mistake leads to, with numbers."""
-    if beside is None or words.startswith("it diverges"):
-        return words
+    if beside is None or place.name in ("diverges", "start"):
+        return place.words
     steady = [f for f in _steady(evidence, beside) if f.test.startswith("limit") and not f.ok]
-    return f"{words}, with two or three of five it {steady[0].reason}" if steady else words
+    return f"{place.words}, with two or three of five it {steady[0].reason}" if steady else place.words
 
 
-def _samples(evidence: Evidence, match: Match) -> tuple[list[Finding], bool]:
+def _samples(evidence: Evidence, match: Match) -> tuple[list[Finding], Reason | None]:
     """The variance of one noisy round beside that of fresh samples."""
-    found = battery.sample_test(evidence, match)
+    found = sample_test(evidence.subject, evidence.world, evidence.seed, match.method, match.recipe)
     if found is None:
-        return [], False
-    ratio = found.seen.variance / found.fresh.variance
-    error = ratio * np.hypot(found.seen.error / found.seen.variance, found.fresh.error / found.fresh.variance)
-    expected = f"at most 1 within {battery.SCORE:g} standard errors"
-    reason = f"the variance of a round is {ratio:.3f} +- {error:.3f} of that of fresh samples"
+        return [], None
+    mistake = found.mistake
+    words = f"the variance of a round is {found.ratio:.3f} +- {found.error:.3f} of that of fresh samples"
     if found.reused is not None:
-        reused = found.reused.variance / found.fresh.variance
-        reason += f" (one sample for all local steps: {reused:.3f})"
-    return [Finding("samples", found.ok, float(ratio), expected, reason)], found.reuse
+        words += f" (one sample for all local steps: {found.reused.variance / found.fresh.variance:.3f})"
+    expected = f"at most 1 within {SCORE:g} standard errors"
+    finding = Finding("samples", mistake is None, found.ratio, expected, words)
+    return [finding], None if mistake is None else Reason(mistake.name, f"{mistake.reason}; {words}")

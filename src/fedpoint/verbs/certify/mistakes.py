@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeAlias
 
-import numpy as np
-
 from fedpoint.verbs.certify import methods
 from fedpoint.verbs.certify.methods import Recipe, Round, Setting, Settings
 
@@ -21,11 +19,14 @@ Switches: TypeAlias = Settings | Callable[[Recipe], Settings]
 
 @dataclass(frozen=True)
 class Mistake:
-    """claimed: it is one only of a subject that claims the method with these settings."""
+    """switches: those that make it; none where it is known by what it does, whatever the method.
+
+    claimed: it is one only of a subject that claims the method with these settings.
+    """
 
     name: str
     reason: str
-    switches: tuple[Switches, ...]
+    switches: tuple[Switches, ...] = ()
     claimed: bool = False
 
     @property
@@ -113,7 +114,43 @@ SAMPLE_REUSED = Mistake(
     "sample_reused",
     "all local steps of a round use the same sample: take a fresh one at each step (in a class: agent.field(y, e), and "
     "the number of steps in a field called local_steps)",
-    ({"reuse": True},),
+)
+
+SAMPLES_SHARED = Mistake(
+    "samples_shared",
+    "several agents use the same sample in a round, so that their noise is one noise and does not average out: each "
+    "must draw its own",
+)
+SAMPLE_KEPT = Mistake(
+    "sample_kept",
+    "samples of an earlier round are used again, so that the noise does not average out over the rounds: draw fresh "
+    "ones",
+)
+SAMPLES_NOT_USED = Mistake(
+    "samples_not_used",
+    "a round has no noise although its fields have: agent.field is given a constant where a sample belongs",
+)
+NOISE_AMPLIFIED = Mistake(
+    "noise_amplified",
+    "a round is noisier than fresh samples make it, and not as one sample for all local steps would: look for fields "
+    "that are counted several times and subtracted again",
+)
+
+NOBODY_ASKED = Mistake(
+    "nobody_asked",
+    "no agent is ever asked for anything (a field, a loss, a prox): the model cannot depend on their data",
+)
+ANSWERS_IGNORED = Mistake("answers_ignored", "agents are asked, but their answers have no effect on the model")
+AGENTS_LEFT_OUT = Mistake("agents_left_out", "what some agents hold has no effect on the model")
+CONSTANT_ADDED = Mistake("constant_added", "a round adds a constant, which depends on neither the model nor the data")
+NOT_AVERAGED = Mistake(
+    "not_averaged",
+    "what agents send is not averaged: how much one of them counts depends on what the others say, as in a median",
+)
+NOT_LINEAR = Mistake(
+    "not_linear",
+    "when all lengths double, its changes do not: something is clipped, normalised or cut off that the method leaves "
+    "alone",
 )
 
 NOT_SQUARED = Mistake(
@@ -305,9 +342,8 @@ METHODS = {
     )
 }
 
-
-def effective(recipe: Recipe) -> bool:
-    """Local steps that could reuse a sample."""
-    if recipe.exact:
-        return False
-    return recipe.local_steps is None or int(np.max(recipe.local_steps)) + recipe.more > 1
+# Known by their properties.
+OTHERS = (
+    *(NOBODY_ASKED, ANSWERS_IGNORED, AGENTS_LEFT_OUT, CONSTANT_ADDED, NOT_AVERAGED, NOT_LINEAR, CORRECTION_SIGN),
+    *(SAMPLE_REUSED, SAMPLES_SHARED, SAMPLE_KEPT, SAMPLES_NOT_USED, NOISE_AMPLIFIED),
+)

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Iterator
 from functools import partial
 
 import jax
 import numpy as np
+from jax import Array
 
 from fedpoint.channel import Channel, Gather
+from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged, FedpointError, nearest
-from fedpoint.core.record import values_of
-from fedpoint.core.types import State
+from fedpoint.core.own_code import LIBRARIES, calling
+from fedpoint.core.precision import double
+from fedpoint.core.random import NO_LUCK, Stream
+from fedpoint.core.record import Record, one_agent, values_of
+from fedpoint.core.types import Data, Message, Model, Number, State
+from fedpoint.core.vector import take, wrap
 from fedpoint.experiment import Experiment
 from fedpoint.problems import Quadratic
+from fedpoint.problems.base import Mine
+from fedpoint.results.certificate import Unexercised
 from fedpoint.results.run import Run
 from fedpoint.timing.participation import Answering, Everyone, Participation
-from fedpoint.verbs.certify.battery import REPEATS, SHORT, Spread, round_spread, spread
+from fedpoint.verbs.certify.battery import SHORT
+from fedpoint.verbs.certify.exercise import sourceless, watch_experiments, watch_function
 from fedpoint.verbs.certify.methods import Recipe, Settings, average
+from fedpoint.verbs.certify.samples import REPEATS, Repeats, Spread, repeats, round_spread, spread
 from fedpoint.verbs.certify.world import AGENTS, HUGE, Play, Rounds, World, build, everyone, play, some
 from fedpoint.verbs.run import run
 
@@ -27,6 +38,8 @@ _FIELDS = [f.name for f in dataclasses.fields(Recipe)]
 SETTINGS = tuple(_FIELDS[: _FIELDS.index("corrected")])  # what a user may set; then come the switches
 STEP, PULL, SERVER_STEP = 0.15, 0.7, 0.8
 LOCAL_STEPS = (2, 3, 4, 5, 3)  # unequal, and all more than one: a sample that is reused shows
+WATCHED, WATCHED_SOME, WATCHED_NOISY = 60, 24, 12  # rounds in which every decision is watched
+WRITTEN = ("init", "say", "local", "combine", "settle", "read", "encode", "decode", "location", "inbox")
 REACH = 0.3  # the largest eigenvalue of a Hessian times the step
 
 
@@ -46,7 +59,18 @@ class ObjectSubject:
         repeats: int = 1,
         seed: int = 0,
     ) -> Run:
-        asked = Experiment(
+        with calling(self.name):
+            return run(self._experiment(world, participation, noise, repeats, seed), rounds=rounds)
+
+    def _experiment(
+        self,
+        world: World,
+        participation: Participation | None = None,
+        noise: float = 0.0,
+        repeats: int = 1,
+        seed: int = 0,
+    ) -> Experiment:
+        return Experiment(
             self.algorithm,
             Quadratic(world.H, world.c, noise=noise, weights=world.p),
             participation,
@@ -58,7 +82,6 @@ class ObjectSubject:
             repeats=repeats,
             record_every=1,
         )
-        return run(asked, rounds=rounds)
 
     def _play(self, world: World, rounds: int, participation: Participation | None = None) -> Play:
         diverged = False
@@ -81,12 +104,69 @@ class ObjectSubject:
         return self._play(world, rounds)
 
     def some(self, world: World, rounds: int) -> Play | None:
-        trace = [[int(k in group) for k in range(AGENTS)] for group in world.groups]
-        scheme = Answering(Everyone(), trace=trace)
+        scheme = _in_groups(world)
         return None if self.algorithm.invalid_under(scheme) else self._play(world, rounds, scheme)
 
     def noisy(self, world: World, noise: float, seed: int) -> Spread:
         return spread(self._run(world, 1, noise=noise, repeats=REPEATS, seed=seed).model)
+
+    def repeats(self, world: World, noise: float, seed: int) -> Repeats | None:
+        return None
+
+    @double
+    def asks(self, world: World) -> list[bool]:
+        """All agents have the same code: from its shapes."""
+        bound = self._experiment(world).bind()
+        method, model = one_agent(bound.algorithm, 0), wrap(bound.topology.one(bound.start))
+        agents: list[Questioned] = []
+
+        def local(own: Data, common: Data, share: Array) -> Message:
+            agent = Questioned(bound.oracle, Mine(take(own, 0), common), Stream(NO_LUCK, 0, 0), None, None, True, share)
+            agents.append(agent)
+            return method.local(*bound.topology.first_words(method, model), agent)[0]
+
+        jax.eval_shape(local, bound.problem.own, bound.problem.common, world.p[0])
+        return [agents[0].questions > 0] * AGENTS
+
+    def unexercised(self, world: World, noise: float) -> list[Unexercised]:
+        own = [cls for part in (self.algorithm, self.channel, self.gather) for cls in _users_classes(part)]
+        written = [function for cls in own for name, function in vars(cls).items() if name in WRITTEN]
+        if not own or (unknown := sourceless(self.name, written)):
+            return unknown if own else []
+        few = None if self.algorithm.invalid_under(_in_groups(world)) else _in_groups(world)
+        noisy = self._experiment(world, few, noise)  # few and noisy at once: one program less to compile
+        return watch_experiments([(self._experiment(world), WATCHED), (noisy, WATCHED_SOME)])
+
+
+def _in_groups(world: World) -> Participation:
+    """Two or three take part, in turn."""
+    return Answering(Everyone(), trace=[[int(k in group) for k in range(AGENTS)] for group in world.groups])
+
+
+def _users_classes(record: Record) -> Iterator[type]:
+    """The classes of a record, and of those that it is made of, that are not the library's."""
+    yield from (cls for cls in type(record).__mro__ if cls.__module__.partition(".")[0] not in LIBRARIES)
+    for value in values_of(record).values():
+        if isinstance(value, Record):
+            yield from _users_classes(value)
+
+
+class Questioned(Agent):
+    """An agent that counts what it is asked for, of whatever kind."""
+
+    questions = 0
+
+    def field(self, w: Model, e: Number = 0) -> Model:
+        self.questions += 1
+        return super().field(w, e)
+
+    def loss(self, w: Model) -> Array:
+        self.questions += 1
+        return super().loss(w)
+
+    def prox(self, center: Model, weight: Number) -> Model:
+        self.questions += 1
+        return super().prox(center, weight)
 
 
 def _controls(run: Run, world: World) -> tuple[float | None, np.ndarray | None]:
@@ -121,6 +201,20 @@ class FunctionSubject:
     def noisy(self, world: World, noise: float, seed: int) -> Spread:
         return round_spread(self.function, world, noise, seed, name=self.name)
 
+    def repeats(self, world: World, noise: float, seed: int) -> Repeats | None:
+        return repeats(play(self.function, world, everyone(3), seed, noise, self.name))
+
+    def asks(self, world: World) -> list[bool]:
+        asked = self.everyone(world, SHORT).questions
+        assert asked is not None
+        return [count > 0 for count in asked]
+
+    def unexercised(self, world: World, noise: float) -> list[Unexercised]:
+        if unknown := sourceless(self.name, [self.function]):
+            return unknown
+        plays = [(everyone(WATCHED), False), (some(world, WATCHED_SOME), False), (everyone(WATCHED_NOISY), True)]
+        return watch_function(self.function, self.name, world, noise, plays)
+
     def check_repeatable(self, world: World) -> None:
         """The same start, the same rounds, unless the number of local steps is itself random."""
         one, two = (self.everyone(world, 3) for _ in range(2))
@@ -154,6 +248,11 @@ def prepare_object(
     algorithm: Algorithm, given: Settings, seed: int, channel: Channel, gather: Gather
 ) -> tuple[ObjectSubject, Settings, World]:
     """The algorithm with the battery's settings, all its settings, and a world to suit them."""
+    if algorithm.at_agents:
+        raise FedpointError(
+            f"certify cannot examine {type(algorithm).__name__}: it is a method for networks, and the battery has a "
+            "fusion center"
+        )
     fields = {f.name: f for f in dataclasses.fields(algorithm)}
     values = values_of(algorithm)
     rng = np.random.default_rng([seed, 0xE])
@@ -170,7 +269,8 @@ def prepare_object(
     chosen |= {name: value for name, value in given.items() if name in fields}
     if values.get("optimiser") is not None or not isinstance(values.get("server", ""), str):
         raise FedpointError("certify has no reference for optax optimisers: leave out optimiser=, name the server's")
-    subject = ObjectSubject(algorithm.replace(**chosen), channel, gather)
+    with calling(type(algorithm).__name__):
+        subject = ObjectSubject(algorithm.replace(**chosen), channel, gather)
     settings = {n: v for n, v in values_of(subject.algorithm).items() if n in SETTINGS} | given
     world = build(seed, steepness(settings))
     if "local_steps" not in settings:  # under another name: the engine counts

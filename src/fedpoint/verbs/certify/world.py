@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.own_code import line_of
 
 AGENTS, DIMENSION = 5, 3
 HUGE = 1e30  # a model beyond it has diverged; its square is still finite
+STILL = 40  # rounds without a change, after which a play is over: some methods merge only every ten rounds or so
 
 
 class World(NamedTuple):
@@ -37,6 +39,12 @@ class World(NamedTuple):
         """The same world, all lengths times `factor`."""
         return self._replace(c=factor * self.c, start=factor * self.start)
 
+    def moved(self, agents: Sequence[int], to: ArrayLike) -> World:
+        """The same world, the minimisers of these agents somewhere else."""
+        c = self.c.copy()
+        c[list(agents)] = to
+        return self._replace(c=c)
+
 
 def build(seed: int, steepness: float = 2.0) -> World:
     """A world from a seed. Eigenvalues of the Hessians lie between a quarter of the `steepness` and all of it."""
@@ -57,6 +65,13 @@ class Normal(Protocol):
     def standard_normal(self, size: int) -> np.ndarray: ...
 
 
+class Use(NamedTuple):
+    """A sample at a point: both as bytes, since only whether they are the same is asked."""
+
+    sample: bytes
+    point: bytes
+
+
 class Participant:
     """One agent in one round, as a plain function sees it."""
 
@@ -64,10 +79,13 @@ class Participant:
         self._world, self._rng, self._noise = world, rng, noise
         self.index, self.round, self.memory = index, round, memory
         self.weight, self.population = float(world.p[index]), len(world.p)
-        self.asked: list[np.ndarray] = []
+        self.asked: list[np.ndarray] = []  # where its field was evaluated
+        self.used: list[Use] = []
+        self.questions = 0  # of any kind
 
     def sample(self) -> np.ndarray:
         """Draw a sample, to be handed to `field`."""
+        self.questions += 1
         if not self._noise:
             return np.zeros(len(self._world.start))
         assert self._rng is not None
@@ -75,18 +93,24 @@ class Participant:
 
     def field(self, w: ArrayLike, sample: np.ndarray | None = None) -> np.ndarray:
         """The field at w: of a fresh sample, or of the one given; exact where the battery has no noise."""
+        self.questions += 1
         w = np.array(w, dtype=float)
         self.asked.append(w)
         exact = self._world.H[self.index] @ (w - self._world.c[self.index])
-        return exact + (self.sample() if sample is None else sample)
+        sample = self.sample() if sample is None else sample
+        if self._noise:
+            self.used.append(Use(np.asarray(sample, dtype=float).tobytes(), w.tobytes()))
+        return exact + sample
 
     def loss(self, w: ArrayLike) -> float:
         """The exact loss at w."""
+        self.questions += 1
         x = np.asarray(w, dtype=float) - self._world.c[self.index]
         return float(0.5 * x @ self._world.H[self.index] @ x)
 
     def prox(self, center: ArrayLike, weight: float) -> np.ndarray:
         """argmin_v loss(v) + weight |v - center|^2."""
+        self.questions += 1
         H, c = self._world.H[self.index], self._world.c[self.index]
         return np.linalg.solve(H + 2 * weight * np.eye(len(c)), H @ c + 2 * weight * np.asarray(center, dtype=float))
 
@@ -107,6 +131,7 @@ class Play(NamedTuple):
 
     counts: field evaluations of the first participant, by round. gap: |sum p_k c_k - c| at the end and control: the
     hub's c, where they are to be seen. asked: of the first round, the points at which each agent's field was evaluated.
+    questions: how often each agent was asked for anything. used: by round and participant, samples and where.
     """
 
     models: np.ndarray
@@ -115,6 +140,8 @@ class Play(NamedTuple):
     gap: float | None = None
     control: np.ndarray | None = None
     asked: list[list[np.ndarray]] | None = None
+    questions: list[int] | None = None
+    used: list[list[list[Use]]] | None = None
 
     @property
     def last(self) -> np.ndarray:
@@ -122,10 +149,10 @@ class Play(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """The last round moved nothing."""
+        """The last rounds moved nothing."""
         if self.diverged or len(self.models) < 3:
             return False
-        return bool(np.abs(self.models[-1] - self.models[-2]).max() < 1e-9 * (1 + np.abs(self.last).max()))
+        return bool(np.ptp(self.models[-STILL:], axis=0).max() < STILL * 1e-9 * (1 + np.abs(self.last).max()))
 
 
 def everyone(rounds: int) -> list[Sequence[int]]:
@@ -144,6 +171,7 @@ def play(
     noise: float = 0.0,
     name: str = "",
     rng: Normal | None = None,
+    kind: type[Participant] = Participant,
 ) -> Play:
     """Rounds of a plain function. With a name it is a user's, whose mistakes are reported under it.
 
@@ -153,54 +181,79 @@ def play(
     server: dict = {}
     if rng is None and noise:
         rng = np.random.default_rng([seed, 0x5A3])
-    w, counts, asked = world.start.copy(), [], None
+    w, seen = world.start.copy(), Play(np.zeros(0), False, [], None, None, [], [0] * AGENTS, [])
     models = [w]
     with np.errstate(all="ignore"):
         for r, tick in enumerate(ticks):
-            agents = [Participant(world, k, r, memories[k], rng, noise) for k in tick]
+            agents = [kind(world, k, r, memories[k], rng, noise) for k in tick]
             given = Participants(agents, server, r, AGENTS)
             w = _call(function, w.copy(), given, name, r) if name else function(w, given)
-            counts.append(len(agents[0].asked))
-            if r == 0:
-                asked = [agent.asked for agent in agents]
+            _note(seen, agents)
             if not np.isfinite(w).all() or np.abs(w).max() > HUGE:
-                return Play(np.array(models), True, counts, asked=asked)
+                return seen._replace(models=np.array(models), diverged=True)
             models.append(w)
             if stands_still(models):
                 models += [w] * (len(ticks) - r - 1)
                 break
-    return Play(np.array(models), False, counts, *_controls(world, memories, server), asked)
+    gap, control = _controls(world, memories, server)
+    return seen._replace(models=np.array(models), gap=gap, control=control)
+
+
+def _note(seen: Play, agents: Sequence[Participant]) -> None:
+    """What was asked of the participants of a round."""
+    assert seen.asked is not None and seen.questions is not None and seen.used is not None
+    if not seen.counts:
+        seen.asked.extend(agent.asked for agent in agents)
+    seen.counts.append(len(agents[0].asked))
+    seen.used.append([agent.used for agent in agents])
+    for agent in agents:
+        seen.questions[agent.index] += agent.questions
 
 
 def stands_still(models: list[np.ndarray]) -> bool:
-    """No change beyond rounding for long enough, whoever took part (all are heard within six rounds)."""
-    if len(models) < 20:
+    """No change beyond rounding for long enough, whoever took part."""
+    if len(models) <= STILL or not np.allclose(models[-1], models[-2], rtol=1e-15, atol=1e-15):
         return False
-    return all(np.abs(models[-i] - models[-i - 1]).max() <= 1e-15 * (1 + np.abs(models[-1]).max()) for i in range(1, 8))
+    return bool(np.ptp(models[-STILL:], axis=0).max() <= 1e-14 * (1 + np.abs(models[-1]).max()))
 
 
 def _call(function: Rounds, w: np.ndarray, agents: Participants, name: str, r: int) -> np.ndarray:
     """One round of a user's function; what goes wrong in it is said in one message."""
     before = w.copy()
     try:
-        found = function(w, agents)
-    except Exception as error:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
-        where = f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
-        raise FedpointError(f"{name} raised {type(error).__name__} in round {r + 1}: {error}{where}") from None
-    try:
-        new = np.array("nothing" if found is None else found, dtype=float)
-    except (TypeError, ValueError):
-        what = "nothing" if found is None else f"a {type(found).__name__}"
-        raise FedpointError(
-            f"{name} must return the new model, an array of {len(before)} numbers; it returned {what}"
-        ) from None
+        with jax.enable_x64(True):  # for functions that compute with JAX
+            found = function(w, agents)
+    except (Exception, SystemExit) as error:
+        said = f"{type(error).__name__} in round {r + 1}: {error}"
+        raise FedpointError(f"{name} raised {said}{line_of(error)}") from None
+    new = _model(found, name, len(before))
     if new.shape != before.shape:
         raise FedpointError(f"{name} returned a model of shape {new.shape}; the model it was given has {before.shape}")
     if r == 0 and not np.isfinite(new).all():
         raise FedpointError(
             f"{name} returned {'NaN' if np.isnan(new).any() else 'inf'} in its first round, from a finite model: "
             "look for a division by zero or a norm whose gradient is taken at zero"
+        )
+    return new
+
+
+def _model(found: ArrayLike | None, name: str, size: int) -> np.ndarray:
+    """What a user's function returned, as an array in double precision."""
+    what = "nothing" if found is None else f"a {type(found).__name__}"
+    try:
+        came = np.array("nothing" if found is None else found)
+        if came.dtype.kind == "c":
+            what = "complex ones"
+            raise TypeError
+        new = came.astype(float)
+    except (TypeError, ValueError):
+        raise FedpointError(
+            f"{name} must return the new model, an array of {size} numbers; it returned {what}"
+        ) from None
+    if came.dtype.kind == "f" and came.dtype.itemsize < new.dtype.itemsize:
+        raise FedpointError(
+            f"{name} returned {came.dtype}: rounds are compared to 1e-8, which takes double precision. Compute in "
+            "float64, in which the model and the fields come"
         )
     return new
 
