@@ -34,6 +34,7 @@ SMALL = 16  # numbers of a state whose covariance is tabulated as a function of 
 SETTLED = 1e-9  # relative change of covariances from record to record, after which they stay as they are
 SILENT = 1e-8  # of the largest variance: a direction with less has no noise of its own
 NUDGE = 1e-3  # of the step, to differentiate by it
+LEAST = 16  # records that are worth the covariances of a large state
 WORK = 3e9  # multiplications in covariances of a filter, which then ends earlier than the run
 AT_ONCE = 1 << 22  # numbers of covariances that are computed at a time
 
@@ -73,7 +74,8 @@ class Watched(NamedTuple):
     def affordable(self) -> int:
         """How many of the records are predicted."""
         rounds = np.inf if self.whole else WORK / len(self.start) ** 3
-        return int(np.searchsorted(self.at, rounds, side="right"))
+        records = int(np.searchsorted(self.at, rounds, side="right"))
+        return records if records >= min(len(self.at), LEAST) else 0
 
 
 class Predicted(NamedTuple):
