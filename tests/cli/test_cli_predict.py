@@ -14,7 +14,8 @@ HEADER = "a,b\n"
 
 
 def manifest(**rest):
-    return {"problem": "LeastSquares", "classes": None, "intercept": False, "features": 2, **rest}
+    kind = {"problem": "LeastSquares", "predicts": "number"}
+    return {**kind, "classes": None, "intercept": False, "features": 2, **rest}
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def linear(tmp_path):
 def classifier(tmp_path):
     """Three named classes, with an intercept."""
     weights = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.1], [-1.0, 0.0, 0.0]])  # a class a row
-    about = manifest(problem="Logistic", classes=["cat", "dog", "owl"], intercept=True)
+    about = manifest(problem="Logistic", predicts="class", classes=["cat", "dog", "owl"], intercept=True)
     export_model(tmp_path / "classifier.npz", {"model": weights}, about)
     return "classifier.npz"
 
@@ -87,8 +88,8 @@ def test_a_model_that_was_learnt(cli, rng):
         ("a,b\n1,2\n1,\n", [], "row 2, column 'b' is empty"),
         ("a,b\n1,nan\n", [], "row 1, column 'b' is nan"),
         ("a,b\n1,2,3\n", [], "row 1 has 3 cells, but the header names 2 columns"),
-        ("a\n1\n", [], "linear.npz has 2 features, but data.csv has 1 columns"),
-        ("a,b,c\n1,2,3\n", [], "name it with --target"),
+        ("a\n1\n", [], "linear.npz has 2 features, but data.csv has 1 column"),
+        ("a,b,c\n1,2,3\n", [], "--target names it"),
         ("1,2,3\n1,2,3\n", ["--target", "2"], None),
         ("1,2,3,4\n1,2,3,4\n", [], "a header must stand above it"),
         ("a,b,c\n1,2,3\n", ["--target", "cc"], "has no column 'cc': did you mean 'c'?"),
@@ -130,6 +131,10 @@ def test_models_that_are_wrong(cli, linear, tmp_path):
     assert "is missing" in cli("predict", "none.npz", data, status=2).stderr
     Path("junk.npz").write_bytes(b"junk")
     assert "damaged or not a fedpoint model" in cli("predict", "junk.npz", data, status=2).stderr
-    export_model(tmp_path / "bowl.npz", {"model": np.zeros(2)}, manifest(problem="Quadratic"))
+    export_model(tmp_path / "bowl.npz", {"model": np.zeros(2)}, manifest(problem="Quadratic", predicts=None))
     assert "holds a model of Quadratic" in cli("predict", "bowl.npz", data, status=2).stderr
+    export_model(tmp_path / "odd.npz", {"model": np.zeros(2)}, manifest(columns=[{"column": "a", "sale": 2.0}]))
+    assert "odd.npz is not what an export writes (columns.0.sale" in cli("predict", "odd.npz", data, status=2).stderr
+    export_model(tmp_path / "wide.npz", {"model": np.zeros(5)}, manifest())
+    assert "a model of shape (5,) does not fit its 2 features" in cli("predict", "wide.npz", data, status=2).stderr
     assert "there is no file none.csv" in cli("predict", linear, "none.csv", status=2).stderr

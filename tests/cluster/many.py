@@ -9,7 +9,7 @@ from kinds_of_rounds import ROUNDS, worlds
 
 from fedpoint.engine.cluster.session import ClusterSession
 from fedpoint.experiment import Experiment
-from fedpoint.results.run import begin, drive
+from fedpoint.results.drive import begin, drive
 from fedpoint.verbs.processes.job import Seat, SupervisorLink, _join
 
 

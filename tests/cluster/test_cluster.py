@@ -20,7 +20,7 @@ from fedpoint.core.errors import Recovered
 from fedpoint.engine.cluster.blocks import BLOCKS, Blocks
 from fedpoint.engine.cluster.session import ClusterSession, ProcessGroup
 from fedpoint.experiment import Experiment
-from fedpoint.results.run import begin, drive
+from fedpoint.results.drive import begin, drive
 from fedpoint.store.records import Place
 from fedpoint.store.statement import versions
 from fedpoint.verbs.processes.job import Job, RunGoal, UnnamedFile, _agree, pack, unpack

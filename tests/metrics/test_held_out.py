@@ -49,8 +49,8 @@ def test_of_runs(tmp_path):
 @pytest.mark.parametrize(
     "data, message",
     [
-        ((X, Y, ["a", "b", "z"]), "held-out rows of z, who is no agent"),
-        ((X, Y, ["a"]), "held-out groups of shape"),
+        ((X, Y, ["a", "b", "z"]), "rows of 'z', which is not an agent of the problem"),
+        ((X, Y, ["a"]), r"groups has shape \(1,\), but there are 3 rows"),
         ((X,), "evaluate= takes held-out data"),
         ((np.ones((3, 2)), Y, WHOSE), "held-out data of shape"),
     ],

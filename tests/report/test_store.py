@@ -14,7 +14,7 @@ import fedpoint as fp
 from fedpoint.engine import base
 from fedpoint.engine.session import Session
 from fedpoint.engine.state import Records
-from fedpoint.results.run import Recorder
+from fedpoint.results.drive import Recorder
 from fedpoint.store import writer as store
 from fedpoint.store.folder import RunFolder, load_model
 from fedpoint.store.records import Measures

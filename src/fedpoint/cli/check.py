@@ -25,14 +25,14 @@ def check(ctx: click.Context, folder: Path, claims: str | None, figure: Path | N
     The exit status is 0 when the run is as forecast, 1 when it contradicts its forecast, and 3 when nothing could be
     compared. The folder of a comparison is checked run by run.
     """
-    from fedpoint.config.load import load
+    from fedpoint.config.load import load_run
     from fedpoint.store.comparison import run_folders
     from fedpoint.verbs.check import check as examine
 
     folders = run_folders(folder)
     verdicts = []
     for number, path in enumerate(folders, 1):
-        run = load(path)
+        run = load_run(path)
         verdict = examine(run, claims)
         verdicts.append((path, verdict))
         if figure is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpoint.config.experiment import Entry, File, parse, read
-from fedpoint.config.load import load
+from fedpoint.config.load import load_run
 from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.results.labels import slug
@@ -98,7 +98,7 @@ def perform(
 def _one(entry: Entry, path: Path, watch: Watch, rounds: int | None, processes: Processes | None) -> Run:
     e = entry.experiment
     if (path / "run.json").exists() and (processes is None or processes.driver):
-        loaded = load(path, e.problem if processes is None else None)  # several processes check it themselves
+        loaded = load_run(path, e.problem if processes is None else None)  # several processes check it themselves
         return _resume(loaded, entry, watch, rounds, processes)
     goal = entry.rounds if rounds is None else rounds
     with watch.following(entry.name, goal) as callback:

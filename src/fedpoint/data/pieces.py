@@ -41,15 +41,17 @@ class Piece:
     def header(self) -> list[str]:
         return [str(name) for name in self.columns] if self.path is None else header_of(self.path, self.separator)
 
-    def read(self, chosen: Chosen) -> tuple[dict[str, Column], list[str]]:
-        names = [] if chosen.agent is None else [chosen.agent]
+    def read(
+        self, wanted: Sequence[str], words: Sequence[str] = (), names: Sequence[str] = ()
+    ) -> tuple[dict[str, Column], list[str]]:
+        """These columns, and what is wrong with those that are not among them; words and names: see `read_columns`."""
         if self.path is not None:
-            return read_columns(self.path, chosen.names, chosen.categorical, names, self.separator)
+            return read_columns(self.path, wanted, words, names, self.separator)
         made: dict[str, Column] = {}
         wrong: list[str] = []
         for name in self.columns:
-            if str(name) in chosen.names:
-                column = column_of(str(name), self.columns[name], str(name) in (*chosen.categorical, *names))
+            if str(name) in wanted:
+                column = column_of(str(name), self.columns[name], str(name) in (*words, *names))
                 wrong += [column] if isinstance(column, str) else []
                 made |= {} if isinstance(column, str) else {str(name): column}
         if len({len(column.values) for column in made.values()}) > 1:
@@ -203,7 +205,7 @@ def gather(pieces: list[Piece], chosen: Chosen, missing: str) -> tuple[dict[str,
 
 def _checked(piece: Piece, chosen: Chosen, missing: str) -> tuple[dict[str, Column], list[str]]:
     """The columns of a piece, and what is wrong with them."""
-    columns, wrong = piece.read(chosen)
+    columns, wrong = piece.read(chosen.names, chosen.categorical, [] if chosen.agent is None else [chosen.agent])
     never = (chosen.target, chosen.agent)  # not filled in
     for name, column in columns.items():
         if missing == "refuse" or (missing == "mean" and name in never):

@@ -16,9 +16,9 @@ from fedpoint.data.column import Column
 from fedpoint.data.columns import BadTable
 from fedpoint.data.partitions import partition as spread
 from fedpoint.data.pieces import Asked, Piece, Source, check_distinct, choose, gather, is_pattern, pieces_of
+from fedpoint.data.recipe import Feature, encode
 
 if TYPE_CHECKING:  # reading a table needs no JAX
-    from fedpoint.core.types import Plain
     from fedpoint.problems.base import Problem
     from fedpoint.problems.least_squares import LeastSquares
     from fedpoint.problems.logistic import Logistic
@@ -36,54 +36,6 @@ class Rows(NamedTuple):
     X: np.ndarray
     y: np.ndarray
     groups: np.ndarray
-
-
-@dataclass(frozen=True)
-class Feature:
-    """How a column of a file becomes columns of X: (x - mean)/scale, or one of zeros and ones for each category.
-
-    The first category has none: it is what the intercept stands for. fill: what stands for a missing cell, a number or
-    a category; None: it is refused.
-    """
-
-    column: str
-    mean: float = 0.0
-    scale: float = 1.0
-    categories: list[str] | None = None
-    fill: float | str | None = None
-
-    @property
-    def names(self) -> list[str]:
-        return [self.column] if self.categories is None else [f"{self.column}_{c}" for c in self.categories[1:]]
-
-    def write(self, out: np.ndarray, column: Column) -> int:
-        """Put a column into `out` (n, len(names)); how many of its cells are of no known category."""
-        if self.categories is None:
-            values = column.values if self.fill is None else np.where(column.missing, self.fill, column.values)
-            np.subtract(values, self.mean, out=out[:, 0])
-            out[:, 0] /= self.scale
-            return 0
-        place: dict[float | str | None, int] = {name: i for i, name in enumerate(self.categories)}
-        words = [*(column.words or []), self.fill]  # the last is that of the code -1
-        at = np.array([place.get(word, -1) for word in words])[column.values]
-        for i in range(1, len(self.categories)):
-            out[:, i - 1] = at == i
-        return int((at < 0).sum())
-
-    def plain(self) -> dict[str, Plain]:
-        """In the terms of a manifest."""
-        about = {name: value for name, value in vars(self).items() if value is not None}
-        return about if self.categories is None else {k: v for k, v in about.items() if k not in ("mean", "scale")}
-
-
-def encode(recipe: Sequence[Feature], columns: Mapping[str, Column]) -> tuple[np.ndarray, int]:
-    """X (n, d) of these columns, and how many cells are of a category that training rows did not have."""
-    rows = len(columns[recipe[0].column].values)
-    X, at, unknown = np.empty((rows, sum(len(f.names) for f in recipe))), 0, 0
-    for feature in recipe:
-        unknown += feature.write(X[:, at : at + len(feature.names)], columns[feature.column])
-        at += len(feature.names)
-    return X, unknown
 
 
 @dataclass(frozen=True)

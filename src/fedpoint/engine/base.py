@@ -267,9 +267,7 @@ class Engine(ABC):
 
     def say(self, models: list[Tree], X: Data, groups: Data) -> np.ndarray:
         """What fitted models predict of rows."""
-        raise FedpointError(
-            f"{type(self.problem).__name__} has models that are arrays: export the run, and use fedpoint predict"
-        )
+        raise FedpointError(f"{type(self.problem).__name__} has models that are arrays, which a run predicts with")
 
     def predict(self, models: list[Tree], X: Data, groups: Data) -> np.ndarray:
         """The same as a user knows it: numbers, or the likeliest classes."""

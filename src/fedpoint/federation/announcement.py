@@ -7,7 +7,8 @@ from typing import TypedDict
 
 from fedpoint.algorithms.catalogue import makers, title_of
 from fedpoint.core.types import Model, Plain
-from fedpoint.data.tables import Feature, read_own
+from fedpoint.data.recipe import Feature
+from fedpoint.data.tables import read_own
 from fedpoint.engine.session import flatten
 from fedpoint.federation import preparation, wire
 from fedpoint.federation.shapes import blank, named, shapes_of

@@ -14,7 +14,8 @@ import numpy as np
 from fedpoint.core.errors import FedpointError
 from fedpoint.data.column import Column
 from fedpoint.data.moments import ColumnMoments, merge
-from fedpoint.data.tables import CATEGORIES, CLASSES, Feature, Table, encode
+from fedpoint.data.recipe import Feature, encode
+from fedpoint.data.tables import CATEGORIES, CLASSES, Table
 from fedpoint.federation.study import SiteTable
 from fedpoint.federation.wire import Classes, ColumnSaid, Header, Packet, Recipe, Written
 from fedpoint.problems.base import Problem

@@ -122,10 +122,11 @@ class StudyResult:
         table = self.study.table
         if table is None or self.study.network:
             raise FedpointError("only the model of a study of tables with one hub can be exported")
-        width = int(np.shape(self.model)[0]) - table.intercept
+        width = int(np.shape(self.model)[-1]) - table.intercept
         about = {
             "algorithm": describe_record(self.study.method()),
             "problem": "LeastSquares" if table.model == "linear" else "Logistic",
+            "predicts": "number" if table.model == "linear" else "class",
             "classes": self.setup["classes"],
             "intercept": table.intercept,
             "features": width,

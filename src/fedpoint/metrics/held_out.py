@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fedpoint.core.errors import FedpointError
+from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.types import Data, Model
 from fedpoint.metrics.fairness import fairness
 
 if TYPE_CHECKING:
     from fedpoint.problems.base import Problem
 
+FEW = 20  # agents that are listed in a message
 WORST = "worst_tenth"  # the mean loss of the tenth of the agents that is served worst
+
+
+def agent_places(agents: Sequence[str], groups: ArrayLike, rows: int) -> np.ndarray:
+    """(n,): the number of the agent whose row it is, from the names of the rows' agents."""
+    given = np.asarray(groups)
+    if given.shape != (rows,):
+        raise FedpointError(f"groups has shape {given.shape}, but there are {rows} rows: one agent's name a row")
+    place = {str(name): k for k, name in enumerate(agents)}
+    names, at = np.unique(given, return_inverse=True)
+    unknown = [str(name) for name in names if str(name) not in place]
+    if unknown:
+        raise FedpointError(
+            f"rows of {unknown[0]!r}, which is not an agent of the problem: {nearest(unknown[0], place)}"
+        )
+    return np.array([place[str(name)] for name in names], int)[at]
 
 
 class HeldOut:
@@ -29,17 +47,7 @@ class HeldOut:
             raise FedpointError("evaluate= takes held-out data (X, y) or (X, y, groups), or a function of the model")
         self.problem, self.own = problem, own
         self.X, self.y = np.asarray(data[0]), np.asarray(data[1])
-        self.agent = None if len(data) == 2 else self._places(np.asarray(data[2]))
-
-    def _places(self, groups: np.ndarray) -> np.ndarray:
-        if groups.shape != self.y.shape:
-            raise FedpointError(f"held-out groups of shape {groups.shape} for {len(self.y)} rows")
-        place = {str(name): k for k, name in enumerate(self.problem.names)}
-        names, at = np.unique(groups, return_inverse=True)
-        unknown = [str(name) for name in names if str(name) not in place]
-        if unknown:
-            raise FedpointError(f"held-out rows of {unknown[0]}, who is no agent of the problem")
-        return np.array([place[str(name)] for name in names], int)[at]
+        self.agent = None if len(data) == 2 else agent_places(problem.names, data[2], len(self.y))
 
     def _rows(self, model: Model) -> dict[str, np.ndarray]:
         """Metrics of every row, (n,); with own models and rows of nobody the mean over the agents."""

@@ -202,6 +202,7 @@ class Problem(Made):
     batch: int | None = None
     linear = False  # every field is affine in w
     classes: np.ndarray | None = None  # of what is predicted, where it is one of several
+    predicts: str | None = None  # what x'w says of a row x: a "number", or by softmax its "class"; None: nothing
     intercept: bool = False  # the last column is one of ones
     columns: list[dict[str, Plain]] | None = None  # how a table's columns became features
     notes: Sequence[str] = ()  # what was done to the data

@@ -141,6 +141,7 @@ class LeastSquares(RowsProblem):
             self.set_chances(np.concatenate(sizes))
 
     linear = True
+    predicts = "number"
 
     @property
     def _A(self) -> list[np.ndarray]:

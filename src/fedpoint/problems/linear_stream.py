@@ -149,6 +149,7 @@ class LinearStream(Problem):
         return np.multiply.outer(root**2, np.eye(d)) if root.ndim == 1 else root @ np.swapaxes(root, 1, 2)
 
     linear = True
+    predicts = "number"
 
     @property
     def convex(self) -> bool:

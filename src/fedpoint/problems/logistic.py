@@ -83,6 +83,7 @@ class Logistic(RowsProblem):
     """
 
     classes: np.ndarray
+    predicts = "class"
 
     def __init__(
         self,

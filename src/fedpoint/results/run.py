@@ -1,12 +1,10 @@
 """What came of a run? `Run`: its records, and numbers that are made of them when they are asked for.
 
-`begin` and `drive` make one: a session goes on segment by segment, and its records go to the folder and the followers.
+`results/drive.py` makes one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,22 +17,23 @@ import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.numbers import counted, finite
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Data, Model, State, Tree
 from fedpoint.engine.base import Callback, Engine, Stop, measured
 from fedpoint.engine.session import flatten, objective
-from fedpoint.engine.state import Records
 from fedpoint.metrics import Cost, Fairness, fairness
-from fedpoint.metrics.held_out import HeldOut
+from fedpoint.metrics.held_out import HeldOut, agent_places
 from fedpoint.problems.base import Problem
-from fedpoint.results.follow import Follower, Following, following
-from fedpoint.store.records import Measures, RoundRecords, join
+from fedpoint.results.follow import Following
+from fedpoint.store.records import Measures, RoundRecords
 from fedpoint.timing.base import Timing
 
 if TYPE_CHECKING:  # matplotlib, and scipy, which runs with a fusion center can do without
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
     from fedpoint.graphs.network import Network
+    from fedpoint.results.predictor import Predictor
     from fedpoint.store.writer import Store  # pydantic, which runs without a folder can do without
 
 EVALUATIONS = 200  # at most so many recorded rounds are evaluated on held-out data
@@ -288,33 +287,80 @@ class Run:
             raise FedpointError(f"the run has {counted(reached, 'round')} already: extend it to more")
         if int(self.rounds[-1]) != reached:
             raise FedpointError("this run was extended before: extend the longer one")
+        from fedpoint.results.drive import drive  # which makes runs
+
         return drive(self, rounds, stop, callbacks, evaluate)
+
+    def _check_repeat(self, repeat: int) -> None:
+        if not 0 <= repeat < self.repeats:
+            raise FedpointError(f"there is no repeat {repeat}: the run has {self.repeats}, from 0 on")
 
     def final(self, repeat: int = 0) -> Tree:
         """One repeat's final model: the global one, or those of all nodes."""
+        self._check_repeat(repeat)
         return self.info.fitted[repeat] if self.info.fitted else self._whole(take_repeat(self.last, repeat))
 
     def evaluate(self, X: Data, y: Data, groups: Data = None, repeat: int = 0) -> dict[str, float]:
         """Metrics of the final model on held-out rows; groups: the names of the agents whose they are."""
         return self.session.measure((X, y) if groups is None else (X, y, groups))(self.final(repeat))
 
-    def predict(self, X: Data, groups: Data = None, repeat: int = 0) -> np.ndarray:
-        """Predictions by the fitted model of each row's node, whose names (or numbers) `groups` has.
+    def predictor(self, repeat: int = 0) -> Predictor:
+        """One repeat's final model, with how rows become predictions: what `export` writes."""
+        from fedpoint.results.predictor import Predictor
 
-        Without groups it is not known whose rows these are, and all nodes are asked: the mean of their predictions, or
-        the class of the highest mean probability. A warning says so.
+        self._check_repeat(repeat)
+        return Predictor(flatten(take_repeat(self.learnt, repeat)), self.manifest(repeat), "the run")
+
+    def predict(self, X: Data, groups: Data = None, repeat: int = 0, encoded: bool = False) -> np.ndarray:
+        """(n,): what the final model of a repeat says of rows: numbers, or the likeliest classes.
+
+        X: a table as the problem was read from (a data frame, a dictionary of columns, a file), or rows (n, features)
+        where it was made of arrays; see `fedpoint.results.predictor.Predictor.predict`. groups: whose row it is. On a
+        network every row is predicted by its node's own model; without groups by the nodes' mean model (the mean of
+        what they say, where models are no arrays), and a warning says so. With a fusion center all have one model.
         """
-        said = self.session.predict(self.final(repeat), X, groups)
-        if groups is None:
-            warnings.warn("no groups are given: predictions are the mean over all nodes' models", stacklevel=2)
-        return said
+        if self.info.fitted:
+            said = self.session.predict(self.final(repeat), X, groups)
+            self._warn_of_mean(groups)
+            return said
+        predictor = self.predictor(repeat)
+        return predictor.decided(self._scores(predictor, X, groups, repeat, encoded))
 
-    def predict_proba(self, X: Data, groups: Data = None, repeat: int = 0) -> np.ndarray:
+    def predict_proba(self, X: Data, groups: Data = None, repeat: int = 0, encoded: bool = False) -> np.ndarray:
         """(n, classes): the same as probabilities, in the order of `problem.classes`."""
+        if not self.info.fitted:
+            predictor = self.predictor(repeat)
+            return predictor.chances(self._scores(predictor, X, groups, repeat, encoded))
         said = self.session.say(self.final(repeat), X, groups)
         if said.ndim == 1:
             raise FedpointError("the models are regressors: they have no probabilities")
         return said
+
+    def _scores(self, predictor: Predictor, X: Data, groups: Data, repeat: int, encoded: bool) -> np.ndarray:
+        rows = predictor.rows(X, encoded)
+        if groups is None or self.info.weights is None:
+            if self.info.weights is not None:
+                self._warn_of_mean(groups)
+            return predictor.scores(rows)
+        at, models = agent_places(self.problem.names, groups, len(rows)), take_repeat(self.last, repeat)
+        found = predictor.scores(rows)  # their shape
+        for k in np.unique(at):
+            found[at == k] = predictor.scores(rows[at == k], models[k])
+        return found
+
+    def _warn_of_mean(self, groups: Data) -> None:
+        if groups is None:
+            warnings.warn("no groups are given: predictions are the mean over all nodes' models", stacklevel=4)
+
+    def to_frame(self) -> DataFrame:
+        """A data frame of pandas with a row for each recorded round of each repeat.
+
+        Columns: round, repeat, error and loss where they are known, messages, floats, bytes and evaluations so far,
+        metrics by their names, and held-out metrics, missing where they were not evaluated.
+        """
+        from fedpoint.results.frame import frame_of
+
+        return frame_of(self)
 
     def plot(
         self, path: str | None = None, what: str | None = None, x: str = "rounds", title: str | None = None
@@ -370,8 +416,7 @@ class Run:
 
     def export(self, path: str | Path, repeat: int = 0) -> None:
         """Write one repeat's model as npz with a manifest, for `fedpoint predict` and other programs."""
-        if not 0 <= repeat < self.repeats:
-            raise FedpointError(f"there is no repeat {repeat}: the run has {self.repeats}, from 0 on")
+        self._check_repeat(repeat)
         from fedpoint.store.folder import export_model  # loads pydantic
 
         export_model(path, flatten(take_repeat(self.learnt, repeat)), self.manifest(repeat))
@@ -412,126 +457,3 @@ def _by_name(rows: list[list[dict[str, float]]]) -> dict[str, np.ndarray]:
     """(repeats, m) of each name, of dictionaries by repeat and record."""
     names = rows[0][0] if rows and rows[0] else ()
     return {name: np.array([[found[name] for found in row] for row in rows]) for name in names}
-
-
-# How it is made.
-
-
-@dataclass(frozen=True)
-class Recorder:
-    """Records of a run, with what is evaluated beside them."""
-
-    session: Engine
-    measures: Measures
-
-    def take(self, rounds: np.ndarray, records: Records) -> RoundRecords:
-        """The records of a segment."""
-        return self._with(rounds, records, self._losses(rounds, records))
-
-    def now(self) -> RoundRecords:
-        """A record of the current state, with its loss where some are evaluated."""
-        records, at = self.session.now(), np.array([self.session.round])
-        loss = None if self.measures.losses_every is None else self.session.losses(records)
-        return self._with(at, records, loss)
-
-    def _with(self, rounds: np.ndarray, records: Records, loss: np.ndarray | None) -> RoundRecords:
-        error = self.session.errors(records.model) if self.measures.errors else None
-        return RoundRecords(rounds, records.model, records.used, dict(records.metrics or {}), error, loss)
-
-    def off_grid(self) -> RoundRecords | None:
-        """A record of the current state, where it would not be one."""
-        return self.now() if self.session.round % self.session.every else None
-
-    def _losses(self, rounds: np.ndarray, records: Records) -> np.ndarray | None:
-        """(repeats, n), nan where passed over. One record at a time: the same bits however records are cut."""
-        if self.measures.losses_every is None:
-            return None
-        found = np.full((self.session.repeats, len(rounds)), np.nan)
-        for i in np.flatnonzero(rounds % self.measures.losses_every == 0):
-            one = jax.tree.map(lambda a, i=i: a[:, i : i + 1], records)
-            found[:, i] = self.session.losses(one)[:, 0]
-        return found
-
-
-def begin(session: Engine, measures: Measures = Measures()) -> Run:  # noqa: B008 - frozen
-    """The run before its first round: it records the start."""
-    return Run(Recorder(session, measures).now(), RunInfo.of(session), session, measures=measures)
-
-
-def drive(
-    begun: Run,
-    rounds: int,
-    stop: Stop | None = None,
-    callbacks: Callback | Iterable[Callback | Following] = (),
-    evaluate: Data = None,
-) -> Run:
-    """Go on with a run, in its folder where it has one, followed by those among the callbacks who do."""
-    given = [callbacks] if callable(callbacks) else list(callbacks)
-    with contextlib.ExitStack() as stack:
-        if begun.folder is not None:
-            stack.enter_context(begun.folder.writing(begun.session, rounds))
-        if evaluate is not None:
-            begun.session.watch(begun.session.measure(evaluate))
-        followers = stack.enter_context(following(begun, rounds, given))
-        others = [callback for callback in given if not isinstance(callback, Following)]
-        records = _advance(begun, rounds, stop, others, followers)
-        done = Run(records, RunInfo.of(begun.session), begun.session, begun.folder, begun.measures)
-        if evaluate is not None:
-            done.held_out_at_records(evaluate)
-        if done.folder is not None:
-            summary = summarise(done)
-            done.folder.finish(done.session, take_repeat(done.learnt, 0), done.manifest(), summary)
-        for follower in followers:
-            follower.finish(done)
-        return done
-
-
-def _advance(
-    begun: Run, rounds: int, stop: Stop | None, callbacks: Sequence[Callback], followers: Sequence[Follower]
-) -> RoundRecords:
-    """The records of a run and those of more rounds behind them."""
-    session, folder, recorder = begun.session, begun.folder, Recorder(begun.session, begun.measures)
-    before = begun.records
-    if before.rounds[-1] % session.every:  # a last record off the grid is replaced by the grid's own
-        before = before.first(len(before) - 1)
-    parts = [before]
-
-    def keep(rounds: np.ndarray, records: Records) -> None:
-        part = recorder.take(rounds, records)
-        parts.append(part)
-        if folder is not None:
-            folder.keep(session, part, recorder.off_grid() if folder.due else None)
-        for follower in followers:
-            follower.keep(part)
-
-    session.advance(rounds, None if stop is None else session.stopper(stop, before.model), callbacks, keep)
-    last = recorder.off_grid()
-    if folder is not None:
-        folder.commit(session, last)
-    return join(parts if last is None else [*parts, last])  # the end is always recorded
-
-
-def summarise(run: Run) -> dict[str, object]:
-    """What a folder says of the end of a run: the final error where the solution is known, and the final loss."""
-    session = run.session
-    if session.problem.has_loss and session.sums is None:  # no process of several has all data
-        known = None if run.records.loss is None else run.records.loss[:, -1]
-        if known is None or np.isnan(known).any():
-            known = session.losses(Records(jax.tree.map(lambda a: a[:, -1:], run.history), ()))[:, 0]
-        run.final_loss = known
-    error = run.error if run.measures.errors and run.has_error else None
-    final = {"error": None if error is None else error[:, -1], "loss": run.final_loss}
-    agents = {  # None: nothing of this agent is held out
-        name: [[finite(x) for x in row] for row in values.tolist()] for name, values in run.held_out.items()
-    }
-    return {
-        "rounds": int(run.rounds[-1]),
-        **{name: None if values is None else float(values.mean()) for name, values in final.items()},
-        "final": {name: values.tolist() for name, values in final.items() if values is not None},
-        "cost": dataclasses.asdict(run.cost),
-        "seconds": session.pace.seconds,
-        "rounds_per_second": run.speed,
-        "evaluated_rounds": np.asarray(run.evaluated_rounds).tolist(),
-        "evaluation": {name: values.tolist() for name, values in run.evaluation.items()},
-        **({"held_out": {"agents": [str(name) for name in run.problem.names], **agents}} if agents else {}),
-    }

@@ -312,7 +312,9 @@ def main(folders: Sequence[str]) -> None:
     from fedpoint import load  # with files' runs built again: this is the main module of a process
 
     for folder in folders:
-        for name, part in compute_parts(load(folder)):
+        run = load(folder)
+        assert isinstance(run, LoadedRun)  # a folder is
+        for name, part in compute_parts(run):
             print(json.dumps([name, part]), flush=True)
 
 

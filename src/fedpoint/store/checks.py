@@ -6,7 +6,7 @@ Hashes find what was damaged; this finds what was written by others: no message 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
@@ -88,6 +88,27 @@ class _Summary(_Stated):
     held_out: dict[str, list[list[Number | None]] | list[StrictStr]] = {}
 
 
+class _Feature(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    column: StrictStr
+    mean: Number = 0.0
+    scale: Number = 1.0
+    categories: list[StrictStr] | None = None
+    fill: Number | StrictStr | None = None
+
+
+class _Use(_Stated):
+    """The manifest of a model: how rows become predictions."""
+
+    problem: StrictStr
+    predicts: Literal["number", "class"] | None
+    classes: list[StrictBool | StrictInt | Number | StrictStr] | None
+    intercept: StrictBool
+    features: Natural | None
+    columns: list[_Feature] = []
+
+
 class _File(_Stated):
     file: Annotated[str, Field(strict=True, pattern=r"^[0-9]{12}-[0-9]{12}\.npz$")]
     sha256: StrictStr
@@ -115,6 +136,13 @@ def check_run(path: Path, config: Table, meta: Table, summary: Table | None) -> 
     paths = [tuple(leaf["path"]) for leaf in meta["model"]]
     if any(a[: len(b)] == b for i, a in enumerate(paths) for j, b in enumerate(paths) if i != j):
         raise FedpointError(f"{path / 'run.json'} is not what a run writes (model: paths repeat); restore it")
+
+
+def check_model(path: Path, manifest: Table) -> None:
+    """Refuse what is not the manifest of an exported model."""
+    wrong = _wrong(_Use, manifest)
+    if wrong:
+        raise FedpointError(f"{path} is not what an export writes ({wrong}); export the model again")
 
 
 def wrong_body(body: Table) -> str:

@@ -46,6 +46,7 @@ def use_of(problem: Problem, model: Model) -> Table:
     width = np.shape(model)[-1] if isinstance(model, np.ndarray) and np.ndim(model) else None
     return {
         "problem": type(problem).__name__,
+        "predicts": problem.predicts,
         "classes": None if problem.classes is None else problem.classes.tolist(),
         "intercept": problem.intercept,
         "features": None if width is None else int(width) - problem.intercept,

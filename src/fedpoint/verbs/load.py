@@ -28,8 +28,9 @@ from fedpoint.experiment.experiment import Experiment, Others
 from fedpoint.graphs.topology import Star
 from fedpoint.graphs.wiring import NOT_WIRED
 from fedpoint.problems.base import Problem
+from fedpoint.results.drive import Recorder, drive
 from fedpoint.results.follow import Following
-from fedpoint.results.run import Recorder, Run, RunInfo, drive, take_repeat
+from fedpoint.results.run import Run, RunInfo, take_repeat
 from fedpoint.store.checks import check_records, check_run
 from fedpoint.store.export import nested
 from fedpoint.store.folder import Checkpoint, RunFolder

@@ -14,8 +14,9 @@ from fedpoint.engine.session import Session
 from fedpoint.experiment.experiment import Experiment, Options
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
+from fedpoint.results.drive import begin, drive
 from fedpoint.results.follow import Following
-from fedpoint.results.run import Run, begin, drive
+from fedpoint.results.run import Run
 from fedpoint.store.records import Measures, Place
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from fedpoint.core.wrapped import Wrapped
 from fedpoint.engine.session import Session
 from fedpoint.experiment.experiment import Experiment, Options
 from fedpoint.problems.base import Problem
-from fedpoint.results.run import begin, drive
+from fedpoint.results.drive import begin, drive
 from fedpoint.results.sweep import Sweep
 from fedpoint.verbs.run import as_experiment
 

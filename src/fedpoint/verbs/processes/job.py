@@ -340,7 +340,7 @@ def _session(job: Job, group: ProcessGroup, experiment: Experiment) -> ClusterSe
 def _drive(job: Job, group: ProcessGroup, line: SupervisorLink) -> None:
     """Process 0: the run as `fp.run` has it, begun or gone on with."""
     from fedpoint.engine.session import flatten
-    from fedpoint.results.run import begin, drive
+    from fedpoint.results.drive import begin, drive
     from fedpoint.store.folder import RunFolder
     from fedpoint.store.records import Measures
     from fedpoint.store.writer import create

@@ -1,0 +1,139 @@
+"""How is a run made? A session goes on segment by segment, and its records go to the folder and the followers."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from fedpoint.core.numbers import finite
+from fedpoint.core.types import Data
+from fedpoint.engine.base import Callback, Engine, Stop
+from fedpoint.engine.state import Records
+from fedpoint.results.follow import Follower, Following, following
+from fedpoint.results.run import Run, RunInfo, take_repeat
+from fedpoint.store.records import Measures, RoundRecords, join
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Records of a run, with what is evaluated beside them."""
+
+    session: Engine
+    measures: Measures
+
+    def take(self, rounds: np.ndarray, records: Records) -> RoundRecords:
+        """The records of a segment."""
+        return self._with(rounds, records, self._losses(rounds, records))
+
+    def now(self) -> RoundRecords:
+        """A record of the current state, with its loss where some are evaluated."""
+        records, at = self.session.now(), np.array([self.session.round])
+        loss = None if self.measures.losses_every is None else self.session.losses(records)
+        return self._with(at, records, loss)
+
+    def _with(self, rounds: np.ndarray, records: Records, loss: np.ndarray | None) -> RoundRecords:
+        error = self.session.errors(records.model) if self.measures.errors else None
+        return RoundRecords(rounds, records.model, records.used, dict(records.metrics or {}), error, loss)
+
+    def off_grid(self) -> RoundRecords | None:
+        """A record of the current state, where it would not be one."""
+        return self.now() if self.session.round % self.session.every else None
+
+    def _losses(self, rounds: np.ndarray, records: Records) -> np.ndarray | None:
+        """(repeats, n), nan where passed over. One record at a time: the same bits however records are cut."""
+        if self.measures.losses_every is None:
+            return None
+        found = np.full((self.session.repeats, len(rounds)), np.nan)
+        for i in np.flatnonzero(rounds % self.measures.losses_every == 0):
+            one = jax.tree.map(lambda a, i=i: a[:, i : i + 1], records)
+            found[:, i] = self.session.losses(one)[:, 0]
+        return found
+
+
+def begin(session: Engine, measures: Measures = Measures()) -> Run:  # noqa: B008 - frozen
+    """The run before its first round: it records the start."""
+    return Run(Recorder(session, measures).now(), RunInfo.of(session), session, measures=measures)
+
+
+def drive(
+    begun: Run,
+    rounds: int,
+    stop: Stop | None = None,
+    callbacks: Callback | Iterable[Callback | Following] = (),
+    evaluate: Data = None,
+) -> Run:
+    """Go on with a run, in its folder where it has one, followed by those among the callbacks who do."""
+    given = [callbacks] if callable(callbacks) else list(callbacks)
+    with contextlib.ExitStack() as stack:
+        if begun.folder is not None:
+            stack.enter_context(begun.folder.writing(begun.session, rounds))
+        if evaluate is not None:
+            begun.session.watch(begun.session.measure(evaluate))
+        followers = stack.enter_context(following(begun, rounds, given))
+        others = [callback for callback in given if not isinstance(callback, Following)]
+        records = _advance(begun, rounds, stop, others, followers)
+        done = Run(records, RunInfo.of(begun.session), begun.session, begun.folder, begun.measures)
+        if evaluate is not None:
+            done.held_out_at_records(evaluate)
+        if done.folder is not None:
+            summary = summarise(done)
+            done.folder.finish(done.session, take_repeat(done.learnt, 0), done.manifest(), summary)
+        for follower in followers:
+            follower.finish(done)
+        return done
+
+
+def _advance(
+    begun: Run, rounds: int, stop: Stop | None, callbacks: Sequence[Callback], followers: Sequence[Follower]
+) -> RoundRecords:
+    """The records of a run and those of more rounds behind them."""
+    session, folder, recorder = begun.session, begun.folder, Recorder(begun.session, begun.measures)
+    before = begun.records
+    if before.rounds[-1] % session.every:  # a last record off the grid is replaced by the grid's own
+        before = before.first(len(before) - 1)
+    parts = [before]
+
+    def keep(rounds: np.ndarray, records: Records) -> None:
+        part = recorder.take(rounds, records)
+        parts.append(part)
+        if folder is not None:
+            folder.keep(session, part, recorder.off_grid() if folder.due else None)
+        for follower in followers:
+            follower.keep(part)
+
+    session.advance(rounds, None if stop is None else session.stopper(stop, before.model), callbacks, keep)
+    last = recorder.off_grid()
+    if folder is not None:
+        folder.commit(session, last)
+    return join(parts if last is None else [*parts, last])  # the end is always recorded
+
+
+def summarise(run: Run) -> dict[str, object]:
+    """What a folder says of the end of a run: the final error where the solution is known, and the final loss."""
+    session = run.session
+    if session.problem.has_loss and session.sums is None:  # no process of several has all data
+        known = None if run.records.loss is None else run.records.loss[:, -1]
+        if known is None or np.isnan(known).any():
+            known = session.losses(Records(jax.tree.map(lambda a: a[:, -1:], run.history), ()))[:, 0]
+        run.final_loss = known
+    error = run.error if run.measures.errors and run.has_error else None
+    final = {"error": None if error is None else error[:, -1], "loss": run.final_loss}
+    agents = {  # None: nothing of this agent is held out
+        name: [[finite(x) for x in row] for row in values.tolist()] for name, values in run.held_out.items()
+    }
+    return {
+        "rounds": int(run.rounds[-1]),
+        **{name: None if values is None else float(values.mean()) for name, values in final.items()},
+        "final": {name: values.tolist() for name, values in final.items() if values is not None},
+        "cost": dataclasses.asdict(run.cost),
+        "seconds": session.pace.seconds,
+        "rounds_per_second": run.speed,
+        "evaluated_rounds": np.asarray(run.evaluated_rounds).tolist(),
+        "evaluation": {name: values.tolist() for name, values in run.evaluation.items()},
+        **({"held_out": {"agents": [str(name) for name in run.problem.names], **agents}} if agents else {}),
+    }
