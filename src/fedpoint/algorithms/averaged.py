@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from fedpoint.algorithms.references import POLYAK
-from fedpoint.core.algorithm import Algorithm, Card, counts
+from fedpoint.core.algorithm import Card, counts
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
@@ -59,7 +59,7 @@ class Averaged(Wrapped):
     burn_in: int = counts(default=0, per_agent=False, least=0)
 
     def check(self) -> None:
-        if isinstance(self.inner, Algorithm) and self.inner.at_agents:
+        if self.inner.at_agents:
             raise FedpointError(f"Averaged: the models of {self.inner.card.title} live at the nodes, not at a hub")
 
     def scheduled(self) -> bool:

@@ -15,6 +15,7 @@ from fedpoint.algorithms.references import HSU, REDDI
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
@@ -148,6 +149,7 @@ class RestAndMomentum(Rest, total=False):
     momentum: float
 
 
+@checked
 def FedAvgM(
     step: Step, local_steps: LocalSteps = 1, server_step: float = 1.0, momentum: float = 0.9, **rest: Unpack[Rest]
 ) -> FedOpt:
@@ -155,6 +157,7 @@ def FedAvgM(
     return FedOpt(step, local_steps, "momentum", server_step, momentum=momentum, **rest)
 
 
+@checked
 def FedAdam(
     step: Step, local_steps: LocalSteps = 1, server_step: float = 0.1, **rest: Unpack[RestAndMomentum]
 ) -> FedOpt:
@@ -162,6 +165,7 @@ def FedAdam(
     return FedOpt(step, local_steps, "adam", server_step, **rest)
 
 
+@checked
 def FedYogi(
     step: Step, local_steps: LocalSteps = 1, server_step: float = 0.1, **rest: Unpack[RestAndMomentum]
 ) -> FedOpt:
@@ -169,6 +173,7 @@ def FedYogi(
     return FedOpt(step, local_steps, "yogi", server_step, **rest)
 
 
+@checked
 def FedAdagrad(
     step: Step, local_steps: LocalSteps = 1, server_step: float = 0.1, **rest: Unpack[RestAndMomentum]
 ) -> FedOpt:

@@ -12,9 +12,9 @@ from fedpoint.algorithms.references import WANG_NOVA
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Algorithm, Card, by_agent, counts, nonnegative, positive
+from fedpoint.core.arrays import floats
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.record import floats
 from fedpoint.core.steps import Epochs, LocalSteps, Step, at, most_steps
 from fedpoint.core.types import Form, Message, Model, Number, State
 from fedpoint.core.vector import zeros

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.types import Message, Model, State
@@ -33,7 +32,7 @@ class Personal(Wrapped):
     shared: tuple[str, ...] = ()
 
     def check(self) -> None:
-        if not (isinstance(self.inner, Algorithm) and self.inner.sends_changes()):
+        if not self.inner.sends_changes():
             raise FedpointError(
                 f"share=: {self.inner.card.title} cannot keep parts of a model at its agents: its messages are not "
                 "changes of one model; use FedAvg or FedProx"

@@ -9,9 +9,11 @@ from __future__ import annotations
 from fedpoint.algorithms.fedavg import FedAvg
 from fedpoint.algorithms.references import DOAN, MANGOLD, MISHCHENKO
 from fedpoint.algorithms.scaffnew import Scaffnew
+from fedpoint.core.arguments import checked
 from fedpoint.core.steps import LocalSteps, Step
 
 
+@checked
 def FedLSA(step: Step, local_steps: LocalSteps = 1) -> FedAvg:
     r"""FedAvg on a linear system (Doan, 2020; Mangold et al., 2024): H steps of size $\eta$, then the mean.
 
@@ -29,6 +31,7 @@ def FedLSA(step: Step, local_steps: LocalSteps = 1) -> FedAvg:
     return FedAvg(step, local_steps, normalise=False)
 
 
+@checked
 def ScaffLSA(step: float, local_steps: int) -> Scaffnew:
     r"""FedLSA with control variates (Mangold et al., 2024): it ends at $\theta^\star$ itself.
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import floats
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
@@ -24,6 +26,7 @@ if TYPE_CHECKING:  # asked, not known: these lie above
     from fedpoint.timing.base import Timing
 
 
+@checked
 @dataclass(frozen=True)
 class Reference:
     """A publication, enough of it for BibTeX."""
@@ -47,6 +50,7 @@ class Reference:
         return f"{authors}. {self.title}. {self.venue}, {self.year}."
 
 
+@checked
 @dataclass(frozen=True)
 class Card:
     """What command line, documentation and conformance tests enumerate."""
@@ -104,11 +108,8 @@ def check_value(owner: str, name: str, value: Setting, rule: Mapping[str, Settin
         if not rule.get("scheduled", True):
             raise FedpointError(f"{where} must be a number: this method has no schedule of steps, got {value}")
         return value
-    try:
-        array = np.asarray(None if isinstance(value, bool) else value, dtype=float)
-    except (TypeError, ValueError):
-        array = np.asarray(np.nan)
-    if isinstance(value, bool | str) or np.isnan(array).any() or not array.size:
+    array = floats(value)
+    if isinstance(value, bool) or np.isnan(array).any() or not array.size:
         raise FedpointError(f"{where} must be a number, got {value!r}")
     if array.ndim and not rule.get("per_agent"):
         raise FedpointError(f"{where} must be one number, got {array.size} (sweep over it with fp.sweep)")

@@ -8,33 +8,24 @@ structure: a new value means a new program.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import check_kind, check_names
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Kind, resolve
 from fedpoint.core.types import Number, Setting, Tree
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Kind = TypeVar("Kind", bound="Record")
+One = TypeVar("One", bound="Record")
 Built = TypeVar("Built")  # a tree that comes back built as it was
-
-
-def floats(values: ArrayLike) -> np.ndarray:
-    """As an array; NaN, which every check refuses, where these are no numbers.
-
-    >>> floats([1, 2]), floats(["x"])
-    (array([1., 2.]), array(nan))
-    """
-    try:
-        return np.asarray(values, dtype=float)
-    except (TypeError, ValueError):
-        return np.asarray(np.nan)
 
 
 class PerAgent(NamedTuple):
@@ -87,11 +78,13 @@ class Record:
                 continue
             setattr(cls, name, dataclasses.field(kw_only=late))  # not what a base class has in its place
         dataclasses.dataclass(frozen=True, eq=False)(cls)
+        cls.__init__ = check_names(cls.__init__)  # type: ignore[method-assign]
         jax.tree_util.register_pytree_node(cls, _flatten, lambda aux, children: _unflatten(cls, aux, children))
 
     def __post_init__(self) -> None:
         given = values_of(self)
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            _check_field(type(self), field, given[field.name])
             object.__setattr__(self, field.name, _as_declared(field, given[field.name]))
         _find_leaves(self)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self)):
@@ -112,6 +105,7 @@ class Record:
         children, structure = _flatten(self)  # jax's own hash of a tree leaves out what its nodes hold
         return hash((type(self), structure, *(child for child in children if isinstance(child, Record))))
 
+    @check_names
     def replace(self, **changes: Setting) -> Self:
         """The same with other values in these fields, checked as a new one is."""
         return type(self)(**{**values_of(self), **changes})
@@ -119,6 +113,24 @@ class Record:
 
 def _has_default(field: dataclasses.Field) -> bool:
     return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+
+
+def _check_field(cls: type[Record], field: dataclasses.Field, value: Setting) -> None:
+    """Refuse a value of another kind than annotated. What a rule is declared for is looked at by that rule."""
+    if not field.metadata and value is not field.default:
+        check_kind(cls.__name__, field.name, value, _kinds(cls)[field.name])  # type: ignore[arg-type]
+
+
+@cache
+def _kinds(cls: type[Record]) -> dict[str, Kind]:
+    """What the annotations of a record's fields stand for, in the modules where they were written."""
+    found: dict[str, Kind] = {}
+    names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for owner in reversed(cls.__mro__):
+        module, own = sys.modules.get(owner.__module__), vars(owner).get("__annotations__", {})
+        space = {} if module is None else vars(module)
+        found |= {name: resolve(kind, space) for name, kind in own.items() if name in names}
+    return found
 
 
 def _as_declared(field: dataclasses.Field, value: Setting) -> Setting:
@@ -152,8 +164,8 @@ def _flatten(self: Record) -> tuple[tuple[Tree, ...], tuple]:
     return tuple(values[name] for name in self._leaves), (self._leaves, static)
 
 
-def _unflatten(cls: type[Kind], aux: tuple, children: Sequence[Tree]) -> Kind:
-    self: Kind = object.__new__(cls)
+def _unflatten(cls: type[One], aux: tuple, children: Sequence[Tree]) -> One:
+    self: One = object.__new__(cls)
     leaves, static = aux
     for name, value in (*zip(leaves, children, strict=True), *static, ("_leaves", leaves)):
         object.__setattr__(self, name, value)
@@ -166,7 +178,7 @@ def values_of(one: Record | DataclassInstance) -> dict[str, Setting]:
     return {field.name: held[field.name] for field in dataclasses.fields(one)}  # type: ignore[arg-type]
 
 
-def with_leaves(one: Kind, values: Mapping[str, Tree]) -> Kind:
+def with_leaves(one: One, values: Mapping[str, Tree]) -> One:
     """A record with other values in these fields, which are then traced, whole numbers too; nothing is checked."""
     leaves = (*one._leaves, *(name for name in values if name not in one._leaves))
     held = {**values_of(one), **values}

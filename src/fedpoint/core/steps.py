@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Count, Positive
 from fedpoint.core.random import Row
 from fedpoint.core.record import PerAgent, Record
 from fedpoint.core.types import Number
@@ -39,7 +41,8 @@ class InverseTime(StepSchedule):
     offset: float
 
     @classmethod
-    def lecture004(cls, strong: float, smooth: float, local_steps: int) -> InverseTime:
+    @checked
+    def lecture004(cls, strong: Positive, smooth: Positive, local_steps: Count) -> InverseTime:
         """s_t = 2 / (alpha (gamma + t)), gamma = max(8 beta / alpha, E): theorem 1 of lecture 004 (Li et al., 2020)."""
         return cls(scale=2.0 / strong, offset=max(8.0 * smooth / strong, float(local_steps)))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jax import Array
+
+from fedpoint.core.kinds import WORDS
 
 # jax has no type for a tree of arrays: these say which tree is meant.
 Tree: TypeAlias = Any  # any pytree of arrays
@@ -23,6 +25,7 @@ Function: TypeAlias = Callable[..., Tree]
 Form: TypeAlias = Callable[..., np.ndarray | float | None]  # of algorithm, problem and perhaps participation
 
 
+@runtime_checkable
 class Optimiser(Protocol):
     """What optax calls a gradient transformation."""
 
@@ -31,3 +34,6 @@ class Optimiser(Protocol):
 
     @property
     def update(self) -> Callable[..., tuple[Tree, State]]: ...
+
+
+WORDS[Optimiser] = "an optimiser of optax"  # in messages

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm, Outcomes
-from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
 from fedpoint.core.record import with_leaves
@@ -37,10 +36,6 @@ class Wrapped(Algorithm):
     catalogued = False
 
     inner: Algorithm
-
-    def check(self) -> None:
-        if not isinstance(self.inner, Algorithm):
-            raise FedpointError(f"{type(self).__name__}: inner must be an algorithm, got {self.inner!r}")
 
     # Hyper-parameters that the house asks for.
 

@@ -26,7 +26,7 @@ from fedpoint.estimators.federated import (
 from fedpoint.estimators.table import Columns, Coordinates, read_fit, read_rows
 from fedpoint.graphs import gtv
 from fedpoint.graphs.gtv.minimum import AT_INFINITY
-from fedpoint.graphs.network import Network
+from fedpoint.graphs.network import Network, as_network
 from fedpoint.metrics import Fairness, fairness
 from fedpoint.problems.penalised import LogisticTask, RidgeTask
 
@@ -89,11 +89,7 @@ class Networked(BaseEstimator):
             check_count("neighbours", self.neighbours, 1)
             k = min(self.neighbours, task.agents - 1)
             return Network([], [], task.names) if k == 0 else Network.similarity(task, k=k)
-        if isinstance(given, nx.Graph):
-            given = Network.from_networkx(given)
-        if not isinstance(given, Network):
-            raise FedpointError(f"network must be an fp.Network, a networkx graph or None, got {type(given).__name__}")
-        return given.aligned(task.names)
+        return as_network(given).aligned(task.names)
 
     def _keep(self, models: np.ndarray) -> None:
         """Coefficients of each agent and of the mean model, sum_k p_k w_k."""
@@ -175,7 +171,7 @@ class NetworkRegressor(RegressorMixin, Networked):
     Attributes: coef_ (K, d), intercept_ (K,), agents_, network_, coupling_, choice_ (`fp.gtv.Choice`, or None),
     models_, mean_model_, agent_losses_, fairness_.
 
-    >>> from fedpoint import Network
+    >>> from fedpoint import Network, as_network
     >>> X, y, who = np.array([[0.0], [1.0], [0.0], [1.0]]), [0.0, 1.0, 0.0, 3.0], ["a", "a", "b", "b"]
     >>> net = Network.from_edges([("a", "b")])
     >>> alone = NetworkRegressor(net, coupling=1e-9, alpha=0.0, scale=False).fit(X, y, groups=who)
@@ -245,7 +241,7 @@ class NetworkClassifier(ClassifierMixin, Networked):
     Attributes: classes_, coef_ (K, d), or (K, C, d) for more than two classes, intercept_, and those of
     `NetworkRegressor`.
 
-    >>> from fedpoint import Network
+    >>> from fedpoint import Network, as_network
     >>> X, y, who = np.array([[0.0], [1.0], [0.5], [2.0]]), [0, 1, 0, 1], ["a", "a", "b", "b"]
     >>> model = NetworkClassifier(Network.from_edges([("a", "b")]), coupling=1.0).fit(X, y, groups=who)
     >>> model.predict([[0.0], [2.0]], groups=["a", "b"])

@@ -29,11 +29,9 @@ def check_network(network: Network | None, names: list[str]) -> Network | None:
     """The network with its nodes in the agents' order, or None."""
     if network is None:
         return None
-    from fedpoint.graphs.network import Network  # with scipy: only where there is one
+    from fedpoint.graphs.network import as_network  # with scipy: only where there is one
 
-    if not isinstance(network, Network):
-        raise FedpointError(f"network must be an fp.Network, for instance fp.Network.from_networkx(G); got {network!r}")
-    return network.aligned(names)
+    return as_network(network).aligned(names)
 
 
 def check_timing(

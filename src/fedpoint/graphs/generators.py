@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sparse
 
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.kinds import shown
 from fedpoint.core.memory_limits import check_memory
 
 if TYPE_CHECKING:  # a graph needs no JAX
@@ -120,6 +121,10 @@ def smallest_eigenvalues(laplacian: sparse.csr_matrix, count: int) -> np.ndarray
 
 def features_of(problem: Problem, by: str, at: Model | None = None) -> np.ndarray:
     """(K, n): what is compared between agents."""
+    from fedpoint.problems.base import Problem  # with JAX: only where there is a problem
+
+    if not isinstance(problem, Problem):
+        raise FedpointError(f"network: problem must be one of fp.problems, or your own; got {shown(problem)}")
     if by not in BY:
         raise FedpointError(f"network: unknown by {by!r}: {nearest(str(by), BY)}")
     if at is not None and by != "gradients":

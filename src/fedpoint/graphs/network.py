@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import connected_components
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import array_of, numbers, told_apart
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Count, Positive, Probability, Seed, Whole, shown
 from fedpoint.core.memory_limits import check_memory
 from fedpoint.graphs import generators as graphs
+from fedpoint.graphs.edges import (
+    NAMED,
+    Edges,
+    Names,
+    as_weights,
+    is_graph,
+    listed,
+    numbered,
+    of_graph,
+    once,
+    pairs_of,
+    points_of,
+)
 
 if TYPE_CHECKING:  # a graph needs no JAX
     from matplotlib.figure import Figure
@@ -22,10 +38,6 @@ if TYPE_CHECKING:  # a graph needs no JAX
 
     from fedpoint.core.types import Model
     from fedpoint.problems.base import Problem
-
-Names: TypeAlias = Sequence[Hashable]
-Edges: TypeAlias = np.ndarray | Iterable[Sequence[Hashable]]  # pairs of nodes, by number or name
-NAMED = 8  # nodes, components or mistakes that a message spells out
 
 
 class Arcs(NamedTuple):
@@ -37,20 +49,30 @@ class Arcs(NamedTuple):
     first: np.ndarray  # (K + 1,)
 
 
+@checked
 class Network:
     """A graph of agents: `edges` (E, 2) pairs of node numbers, each once, `weights` (E,) above zero, `names` of nodes.
 
-    >>> net = Network.from_edges([(0, 1), (1, 2)], weights=[1.0, 2.0])
+    A networkx graph is taken as it is, `Network(G)`: see `from_networkx`. Without `names`, edges may be pairs of names,
+    and without `weights` each weighs 1.
+
+    >>> net = Network([(0, 1), (1, 2)], weights=[1.0, 2.0])
     >>> net.nodes, net.connected, net.degrees
     (3, True, array([1., 3., 2.]))
     """
 
     positions: np.ndarray | None = None  # (K, 2): where nodes lie in a picture, if they lie somewhere
 
-    def __init__(self, edges: Edges, weights: ArrayLike, names: Names):
+    def __init__(self, edges: Edges, weights: ArrayLike | None = None, names: Names | None = None):
+        if is_graph(edges):
+            if weights is not None or names is not None:
+                raise FedpointError("network: a networkx graph has weights and names: leave out weights= and names=")
+            edges, weights, names = of_graph(edges, "weight")
+        elif names is None:
+            edges, names = numbered(edges, None, None)
         self.names = [str(name) for name in names]
-        self.edges = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
-        self.weights = _as_weights(weights)
+        self.edges = pairs_of(edges)
+        self.weights = as_weights(np.ones(len(self.edges)) if weights is None else weights)
         self._check()
 
     def _check(self) -> None:
@@ -87,26 +109,24 @@ class Network:
 
     @classmethod
     def from_edges(
-        cls, edges: Edges, weights: ArrayLike | None = None, nodes: int | None = None, names: Names | None = None
+        cls, edges: Edges, weights: ArrayLike | None = None, nodes: Whole | None = None, names: Names | None = None
     ) -> Network:
         """From pairs of nodes: numbers, or names. `weights` default to 1; `nodes` is how many there are, where the last
         ones may have no edge. An edge may be given in both directions, with the same weight."""
-        ends, names = _numbered(edges, nodes, names)
-        try:
-            weights = np.asarray(1.0 if weights is None else weights, dtype=float)
-        except (TypeError, ValueError):
-            raise FedpointError("network: weights must be numbers: one for each edge, or one for all") from None
+        ends, names = numbered(edges, nodes, names)
+        weights = numbers("network: weights", 1.0 if weights is None else weights)
         if weights.shape not in ((), (len(ends),)):
             raise FedpointError(f"network: {weights.size} weights for {len(ends)} edges: give one each, or one for all")
         weights = np.broadcast_to(weights, len(ends))
-        return cls(*_once(ends, weights, [str(n) for n in names]), names)
+        return cls(*once(ends, weights, [str(n) for n in names]), names)
 
     @classmethod
     def from_matrix(cls, A: ArrayLike | sparse.spmatrix, names: Names | None = None) -> Network:
         """From a symmetric matrix of weights (dense or sparse), zero where there is no edge."""
-        A = sparse.coo_matrix(A)
-        if A.shape[0] != A.shape[1]:
-            raise FedpointError(f"network: the matrix of weights has shape {A.shape}: it must be square")
+        given = A if sparse.issparse(A) else numbers("network: the matrix of weights", A)
+        if len(np.shape(given)) != 2 or np.shape(given)[0] != np.shape(given)[1]:
+            raise FedpointError(f"network: the matrix of weights has shape {np.shape(given)}: it must be square")
+        A = sparse.coo_matrix(given)
         names = range(A.shape[0]) if names is None else names
         if len(names) != A.shape[0]:
             raise FedpointError(f"network: {len(names)} names for {A.shape[0]} nodes")
@@ -120,46 +140,36 @@ class Network:
                 f"network: the weights between {names[i]} and {names[j]} differ by direction: "
                 "a network is undirected; give (A + A') / 2 if that is what you mean"
             )
-        return cls(*_once(pairs, A.data[some], [str(n) for n in names]), names)
+        return cls(*once(pairs, A.data[some], [str(n) for n in names]), names)
 
     @classmethod
     def from_networkx(cls, graph: Graph, weight: str = "weight") -> Network:
         """From a networkx graph; edges without the attribute `weight` weigh 1. Nodes keep their order and names."""
-        if graph.is_directed():
-            raise FedpointError("network: the graph is directed; weights must be symmetric: use graph.to_undirected()")
-        if graph.is_multigraph():
-            raise FedpointError("network: the graph has parallel edges: use networkx.Graph(graph)")
-        number = {node: i for i, node in enumerate(graph.nodes)}
-        found = [(number[a], number[b], data.get(weight, 1.0)) for a, b, data in graph.edges(data=True)]
-        ends = np.array([e[:2] for e in found], dtype=np.int64).reshape(-1, 2)
-        return cls(ends, [e[2] for e in found], list(graph.nodes))
+        if not is_graph(graph):
+            raise FedpointError(f"network: graph must be a graph of networkx; got {shown(graph)}")
+        return cls(*of_graph(graph, weight))
 
     @classmethod
-    def star(cls, nodes: int, weight: float = 1.0) -> Network:
+    def star(cls, nodes: Count, weight: Positive = 1.0) -> Network:
         """Node 0 in the middle, an edge to each of the others."""
-        _count("nodes", nodes)
         return cls([(0, j) for j in range(1, nodes)], np.full(max(nodes - 1, 0), weight), range(nodes))
 
     @classmethod
-    def complete(cls, nodes: int, weight: float = 1.0) -> Network:
+    def complete(cls, nodes: Count, weight: Positive = 1.0) -> Network:
         """Everyone is everyone's neighbour."""
-        _count("nodes", nodes)
         check_memory(nodes**2, "a complete network of so many nodes", "take one with fewer edges")
         ends = np.stack(np.triu_indices(nodes, 1), axis=1)
         return cls(ends, np.full(len(ends), weight), range(nodes))
 
     @classmethod
-    def ring(cls, nodes: int, weight: float = 1.0) -> Network:
+    def ring(cls, nodes: Count, weight: Positive = 1.0) -> Network:
         """A circle; two nodes are joined by one edge."""
-        _count("nodes", nodes)
         ends = [(i, (i + 1) % nodes) for i in range(nodes if nodes > 2 else max(nodes - 1, 0))]
         return cls(ends, np.full(len(ends), weight), range(nodes))
 
     @classmethod
-    def grid(cls, rows: int, columns: int, weight: float = 1.0) -> Network:
+    def grid(cls, rows: Count, columns: Count, weight: Positive = 1.0) -> Network:
         """A rectangle: neighbours above, below, left and right. Nodes are numbered row after row."""
-        _count("rows", rows)
-        _count("columns", columns)
         number = np.arange(rows * columns).reshape(rows, columns)
         across = np.stack([number[:, :-1].ravel(), number[:, 1:].ravel()], axis=1)
         down = np.stack([number[:-1].ravel(), number[1:].ravel()], axis=1)
@@ -169,19 +179,22 @@ class Network:
         return net
 
     @classmethod
-    def random(cls, nodes: int, degree: int, weight: float = 1.0, seed: int = 0) -> Network:
+    def random(cls, nodes: Count, degree: Whole, weight: Positive = 1.0, seed: Seed = 0) -> Network:
         """Everyone has about `degree` neighbours, at random; connected from degree 2 on.
 
         Random circles through all nodes, laid over each other: two of them may share an edge.
         """
-        _count("nodes", nodes)
-        _count("degree", degree, 0)
         ends = graphs.ring_like(np.arange(nodes), degree, np.random.default_rng(seed))
         return cls(ends, np.full(len(ends), weight), range(nodes))
 
     @classmethod
     def clusters(
-        cls, labels: ArrayLike, inside: float = 1.0, between: float = 0.0, degree: int | None = None, seed: int = 0
+        cls,
+        labels: ArrayLike,
+        inside: Probability = 1.0,
+        between: Probability = 0.0,
+        degree: Whole | None = None,
+        seed: Seed = 0,
     ) -> Network:
         """Nodes with the same label are joined, one label a node. Edges weigh 1.
 
@@ -191,35 +204,30 @@ class Network:
             between: the probability of an edge between nodes of different labels.
             degree: instead of `inside`: about so many random neighbours of the same label, as in `random`.
         """
-        labels = np.asarray(labels)
+        labels = array_of("network: labels", labels)
         if labels.ndim != 1 or len(labels) == 0:
             raise FedpointError(f"network: labels have shape {labels.shape}: give one label a node")
-        for name, chance in (("inside", inside), ("between", between)):
-            if not 0 <= chance <= 1:
-                raise FedpointError(f"network: {name} is a probability, from 0 to 1; got {chance:g}")
-        rng, group = np.random.default_rng(seed), np.unique(labels, return_inverse=True)[1].ravel()
+        rng, group = np.random.default_rng(seed), told_apart("network: labels", labels)[1]
         if degree is None:
             own = graphs.chosen_pairs(group, True, inside, rng)
         else:
-            _count("degree", degree, 0)
             parts = [np.flatnonzero(group == label) for label in range(int(group.max()) + 1)]
             own = np.concatenate([graphs.ring_like(part, degree, rng) for part in parts])
         ends = np.concatenate([own, graphs.chosen_pairs(group, False, between, rng)])
         return cls(ends, np.ones(len(ends)), range(len(labels)))
 
     @classmethod
-    def knn(cls, points: ArrayLike, k: int, names: Names | None = None, weight: str = "equal") -> Network:
+    def knn(cls, points: ArrayLike, k: Count, names: Names | None = None, weight: str = "equal") -> Network:
         """Nodes are joined when one is among the k nearest of the other.
 
         Args:
             points: (K, n): coordinates, or local statistics of the agents' data (scale them yourself).
             weight: "equal" (1), or "gaussian": exp(-d^2 / (2 s^2)), s the median distance of neighbours.
         """
-        points = _points(points)
+        points = points_of(points)
         names = range(len(points)) if names is None else names
         if len(names) != len(points):
             raise FedpointError(f"network: {len(names)} names for {len(points)} nodes")
-        _count("k", k)
         if k >= len(points):
             raise FedpointError(
                 f"network: k = {k} neighbours, but there are only {len(points)} nodes: take k below that"
@@ -231,7 +239,7 @@ class Network:
 
     @classmethod
     def similarity(
-        cls, problem: Problem, k: int = 5, by: str = "gradients", weight: str = "equal", at: Model = None
+        cls, problem: Problem, k: Count = 5, by: str = "gradients", weight: str = "equal", at: Model = None
     ) -> Network:
         """Graph learning: agents are joined to the k whose data look most like their own. Nodes have the agents' names.
 
@@ -297,9 +305,8 @@ class Network:
         found = [[self.names[i] for i in part] for part in np.split(order, cuts)] if self.nodes else []
         return sorted(found, key=len, reverse=True)
 
-    def eigenvalues(self, count: int = 6) -> np.ndarray:
+    def eigenvalues(self, count: Count = 6) -> np.ndarray:
         """The smallest eigenvalues of the Laplacian, ascending: one 0 for every component, then the slow modes."""
-        _count("count", count)
         found = []
         for label in range(int(self.components.max(initial=-1)) + 1):
             inside = np.flatnonzero(self.components == label)
@@ -325,7 +332,7 @@ class Network:
             low, high = self.weights.min(), self.weights.max()
             lines.append(f"weights {low:g}" if low == high else f"weights {low:.3g} to {high:.3g}")
         if self.isolated:
-            lines.append(f"without any edge: {_list(self.isolated)}")
+            lines.append(f"without any edge: {listed(self.isolated)}")
         if self.connected:
             lines.append(f"connected; algebraic connectivity {self.connectivity:.4g}")
         else:
@@ -335,7 +342,7 @@ class Network:
     def _pieces(self) -> str:
         """How many components there are, and who is in them."""
         parts = self.component_names()
-        shown = "; ".join(_list(part) for part in parts[:NAMED] if len(part) > 1 or len(parts) <= NAMED)
+        shown = "; ".join(listed(part) for part in parts[:NAMED] if len(part) > 1 or len(parts) <= NAMED)
         more = f"; and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
         return f"{len(parts)} components: {shown}{more}"
 
@@ -352,7 +359,10 @@ class Network:
 
     def total_variation(self, models: Model) -> float:
         """sum over edges of A_ij |w_i - w_j|^2, models (K, ...)."""
-        flat = np.asarray(models, dtype=float).reshape(self.nodes, -1)
+        flat = numbers("models", models)
+        if flat.shape[:1] != (self.nodes,):
+            raise FedpointError(f"models have shape {flat.shape}: give one for each of the {self.nodes} nodes")
+        flat = flat.reshape(self.nodes, -1)
         gaps = flat[self.edges[:, 0]] - flat[self.edges[:, 1]]
         return float(self.weights @ (gaps**2).sum(1))
 
@@ -443,82 +453,10 @@ class Network:
         return f"<Network: {self.nodes} nodes, {len(self.edges)} edges{pieces}>"
 
 
-def _numbered(edges: Edges, nodes: int | None, names: Names | None) -> tuple[np.ndarray, Names]:
-    """Pairs of node numbers, and the nodes' names."""
-    if isinstance(edges, np.ndarray) and edges.dtype.kind in "iu" and edges.ndim == 2 and edges.shape[1] == 2:
-        pairs: Sequence[Sequence[Hashable]] | np.ndarray = edges
-        whole = True
-    else:
-        try:
-            pairs = [tuple(e) for e in edges]
-        except TypeError:
-            raise FedpointError("network: edges must be pairs of nodes") from None
-        if any(len(e) != 2 for e in pairs):
-            raise FedpointError("network: an edge is a pair of nodes")
-        whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for e in pairs for n in e)
-    if names is None and whole:
-        ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-        return ends, range(1 + int(ends.max(initial=-1)) if nodes is None else nodes)
-    if names is None:
-        names = sorted({str(n) for e in pairs for n in e})
-        if nodes is not None and nodes != len(names):
-            raise FedpointError(f"network: nodes = {nodes}, but edges name {len(names)}: give names= of all")
-    number = {str(name): i for i, name in enumerate(names)}
-    unknown = sorted({str(n) for e in pairs for n in e} - set(number))
-    if unknown and whole:  # numbers that are no names count the nodes
-        return np.array(pairs, dtype=np.int64).reshape(-1, 2), names
-    if unknown:
-        raise FedpointError(f"network: edges name nodes that are not there: {_list(unknown)}")
-    return np.array([[number[str(n)] for n in e] for e in pairs], dtype=np.int64).reshape(-1, 2), names
-
-
-def _points(points: ArrayLike) -> np.ndarray:
-    try:
-        points = np.asarray(points, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise FedpointError(f"network: points must be numbers: {error}") from None
-    points = points[:, None] if points.ndim == 1 else points
-    if points.ndim != 2 or points.size == 0:
-        raise FedpointError(f"network: points have shape {points.shape}: give one row of numbers a node")
-    bad = ~np.isfinite(points).all(1)
-    if bad.any():
-        raise FedpointError(f"network: the point of node {int(np.argmax(bad))} is not finite: {points[bad][0]}")
-    return points
-
-
-def _count(name: str, value: int, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise FedpointError(f"network: {name} must be a whole number, at least {least}; got {value!r}")
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-
-
-def _as_weights(weights: ArrayLike) -> np.ndarray:
-    try:
-        found = np.asarray(weights)
-        if found.dtype.kind not in "biuf":
-            raise ValueError
-    except ValueError:
-        raise FedpointError(f"network: weights must be numbers, got {weights!r}") from None
-    found = found.astype(float)
-    if np.isinf(found).any():  # a difference of two is none
-        raise FedpointError("network: weights must be finite")
-    return found
-
-
-def _once(ends: np.ndarray, weights: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Edges that may come in both directions, each once. What is there twice in one direction stays, and is refused."""
-    weights = _as_weights(weights)
-    _, first, group = np.unique(np.sort(ends, axis=1), axis=0, return_index=True, return_inverse=True)
-    before = first[group.ravel()]  # where the same edge came first
-    forward = ends[:, 0] < ends[:, 1]
-    back = (forward != forward[before]) & (ends[:, 0] != ends[:, 1])
-    for n in np.flatnonzero(back & ~(np.abs(weights - weights[before]) <= 1e-12 * np.abs(weights[before])))[:1]:
-        (i, j), other = ends[before[n]], before[n]
-        raise FedpointError(
-            f"network: the weights between {names[i]} and {names[j]} differ by direction "
-            f"({weights[other]:g} and {weights[n]:g}): a network is undirected"
-        )
-    return ends[~back], weights[~back]
+def as_network(given: Network | Graph) -> Network:
+    """A network, as it is or from a networkx graph."""
+    if isinstance(given, Network):
+        return given
+    if not is_graph(given):
+        raise FedpointError(f"network must be an fp.Network or a networkx graph; got {shown(given)}")
+    return Network.from_networkx(given)

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
-from fedpoint.problems.base import check_finite, numbers
+from fedpoint.problems.base import check_finite
 from fedpoint.problems.least_squares import AgentArrays, split_agents
 
 
@@ -50,6 +52,7 @@ COPIES = 10  # of the heaviest row, where weights are imitated by repeating rows
 NOTHING = 1e-12  # of an own row's weight: a row that weighs less is left out
 
 
+@checked
 class AnyModel:
     """Each node i fits a model h_i to its own rows and to what its neighbours predict on shared points.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,9 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import array_of, numbers, told_apart
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.made import Made
 from fedpoint.core.numbers import counted
@@ -21,9 +24,7 @@ from fedpoint.core.precision import double
 from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.steps import most_steps
 from fedpoint.core.types import Data, Model, Number, Plain, Tree
-
-if TYPE_CHECKING:
-    from fedpoint.core.algorithm import Algorithm
+from fedpoint.problems.models import at_model, at_models, check_each
 
 Numbers: TypeAlias = np.ndarray | Array  # NumPy's where a problem holds them, of all agents; JAX's in a round, of one
 
@@ -188,6 +189,7 @@ class Constants:
     gamma: float | None = None
 
 
+@checked
 class Problem(Made):
     """K agents with weights p_k. Subclasses set `oracle`, `own` (arrays of K rows), `common`, `weights`, `names`.
 
@@ -242,6 +244,7 @@ class Problem(Made):
     def agents(self) -> int:
         return len(self.weights)
 
+    @at_model
     def evaluate(self, w: Model, X: ArrayLike, y: ArrayLike) -> dict[str, float]:
         """Metrics of a model on held-out rows: their means."""
         return {name: float(values.mean()) for name, values in self.row_metrics(w, X, y).items()}
@@ -331,24 +334,28 @@ class Problem(Made):
             return self.weights.copy()
         return np.maximum(q, 1e-3 * q.max()) / np.maximum(q, 1e-3 * q.max()).sum()
 
+    @at_model
     @double
     def fields(self, w: Model) -> np.ndarray:
         """(K, d): the exact field of every agent at w, flattened."""
         return np.asarray(_fields(self.oracle, self.own, self.common, w))
 
+    @at_model
     @double
     def losses(self, w: Model) -> np.ndarray:
         """(K,): the exact loss of every agent at w."""
         return np.asarray(_losses(self.oracle, self.own, self.common, w))
 
+    @at_models
     @double
     def objective(self, models: Model) -> np.ndarray:
-        """(n,): sum_k p_k f_k at each of n models (leading axis)."""
+        """(n,): sum_k p_k f_k at each of n models (leading axis), or the number at one model."""
         return np.asarray(_objective(self.oracle, self.own, self.common, self.weights, models))
 
     @double
     def own_losses(self, models: Model) -> np.ndarray:
         """(n, K): the exact loss of every agent at its own model, for n times K models (n, K, ...)."""
+        models = check_each("models", self.start(), models, self.agents)
         return np.asarray(_own_losses(self.oracle, self.own, self.common, models))
 
 
@@ -375,14 +382,6 @@ def _objective(oracle: Oracle, own: Data, common: Data, weights: Array, models: 
 @partial(jax.jit, static_argnums=0)
 def _own_losses(oracle: Oracle, own: Data, common: Data, models: Model) -> Array:
     return lax.map(lambda w: per_agent(lambda a: oracle.loss(Mine(a[0], common), a[1]), (own, w)), models)
-
-
-def numbers(name: str, values: ArrayLike) -> np.ndarray:
-    """An array of floats, or a clear word about why it is none."""
-    try:
-        return np.asarray(values, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise FedpointError(f"{name} must be an array of numbers: {error}") from None
 
 
 def check_finite(name: str, array: np.ndarray, agent: str | None = None) -> None:
@@ -413,7 +412,7 @@ def check_weights(weights: ArrayLike | None, agents: int, default: np.ndarray | 
 
 def check_held_out(X: ArrayLike, y: ArrayLike, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """Held-out rows, checked against the model."""
-    X, y = np.asarray(X), np.asarray(y)
+    X, y = array_of("held-out X", X), array_of("held-out y", y)
     if X.ndim != 2 or X.shape[1] != columns or y.shape != (len(X),):
         raise FedpointError(
             f"held-out data of shape {X.shape} and targets of shape {y.shape}; the model has {columns} columns"
@@ -435,10 +434,10 @@ def check_agents(count: int) -> None:
 
 def by_agent(groups: ArrayLike, rows: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Order of rows by agent, rows per agent, and the agents' names in sorted order."""
-    groups = np.asarray(groups)
+    groups = array_of("groups", groups)
     if groups.shape != (rows,):
         raise FedpointError(f"groups has shape {groups.shape}, but there are {rows} rows: one agent's name a row")
     if np.issubdtype(groups.dtype, np.floating):
         check_finite("groups", groups)
-    names, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    names, inverse, counts = told_apart("groups", groups)
     return np.argsort(inverse, kind="stable"), counts, [str(n) for n in names]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,16 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
-from fedpoint.core.errors import FedpointError
+from fedpoint.core.arguments import checked
+from fedpoint.core.errors import MOST_ROUNDS, FedpointError
+from fedpoint.core.kinds import Seed, Within
+from fedpoint.core.memory_limits import check_memory
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key
 from fedpoint.core.types import Data, Model
 from fedpoint.problems.base import Constants, Mine, Oracle, Problem
 from fedpoint.problems.linear_system import symmetric
+from fedpoint.problems.models import check_one
 
 RESAMPLES = 200
 LARGEST = 64  # numbers of a model whose slopes are sampled
@@ -40,6 +44,7 @@ class Estimate(NamedTuple):
         return (self.low <= np.asarray(truth)) & (np.asarray(truth) <= self.high)
 
 
+@checked
 @dataclass(frozen=True)
 class Estimates:
     """Constants of a problem with their intervals.
@@ -107,8 +112,13 @@ class Statistics(NamedTuple):
     sigma2: np.ndarray | None
 
 
+@checked
 def estimate_constants(
-    problem: Problem, draws: int = 1000, seed: int = 0, at: Model = None, confidence: float = 0.95
+    problem: Problem,
+    draws: Annotated[int, Within(20, MOST_ROUNDS)] = 1000,
+    seed: Seed = 0,
+    at: Model = None,
+    confidence: float = 0.95,
 ) -> Estimates:
     """Estimate the lectures' constants of a problem from sampled fields, drawn at the agents only.
 
@@ -123,16 +133,13 @@ def estimate_constants(
     >>> bool(fp.estimate_constants(lab, draws=500).delta.holds(lab.constants().delta))
     True
     """
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 20:
-        raise FedpointError(f"draws must be a whole number, at least 20; got {draws!r}")
     if not 0.5 <= confidence < 1:
         raise FedpointError(f"confidence must be at least 0.5 and below 1, got {confidence!r}")
-    if not isinstance(problem, Problem):
-        raise FedpointError(f"the problem must be one of fp.problems, or your own fp.problems.Problem; got {problem!r}")
-    point = problem.start() if at is None else at
+    point = problem.start() if at is None else check_one("at", problem.start(), at)
     d = sum(np.size(a) for a in jax.tree.leaves(point))
     if d > LARGEST:
         raise FedpointError(f"the model has {d} numbers: slopes are sampled up to {LARGEST}")
+    check_memory(draws * (RESAMPLES + d * d), f"{draws:,} draws", "take fewer")
     rng = np.random.default_rng(seed)
     sent = [_at_agent(problem, k, point, draws, seed, confidence, rng) for k in range(problem.agents)]
     return _combine(problem, sent, draws, confidence)

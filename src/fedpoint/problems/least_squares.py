@@ -13,6 +13,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import array_of, numbers
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Data, Model, Number
 from fedpoint.problems.base import (
@@ -25,6 +27,7 @@ from fedpoint.problems.base import (
     check_weights,
     squared_error,
 )
+from fedpoint.problems.models import at_model, at_models
 from fedpoint.problems.quadratic import linear_constants, quadratic_values, solve_or_none
 from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling, row_noise
 
@@ -90,6 +93,7 @@ class LeastSquaresOracle(RowsOracle):
         return jax.scipy.linalg.solve(H, right, assume_a="pos")  # a third faster than LU
 
 
+@checked
 class LeastSquares(RowsProblem):
     """f_k(x) = 1/2 |A_k x - b_k|^2, a sum over rows, or with `mean=True` their mean.
 
@@ -175,6 +179,7 @@ class LeastSquares(RowsProblem):
         return np.stack([f * (a.T @ a) for f, a in zip(self._factor, self._A, strict=True)])
 
     def restricted(self, chosen: Sequence[np.ndarray]) -> LeastSquares:
+        chosen = self.check_chosen(chosen)
         A, b = ([x[rows] for x, rows in zip(table, chosen, strict=True)] for table in (self._A, self._b))
         part = LeastSquares(A, b, self.weights, self.mean, half=self.half)
         part.names = list(self.names)
@@ -198,9 +203,11 @@ class LeastSquares(RowsProblem):
         """The least-norm solution of each agent."""
         return np.stack([np.linalg.lstsq(a, y, rcond=None)[0] for a, y in zip(self._A, self._b, strict=True)])
 
+    @at_model
     def row_metrics(self, w: Model, X: ArrayLike, y: ArrayLike) -> dict[str, np.ndarray]:
         return squared_error(w, X, y)
 
+    @at_models
     def objective(self, models: Model) -> np.ndarray:
         return quadratic_values(np.asarray(models), *self._aggregate())
 
@@ -209,6 +216,7 @@ class LeastSquares(RowsProblem):
         a, y = (part[self.own.offset[k] :][: self.counts[k]] for part in self.all_rows())
         return len(a) * self._factor[k] * (a @ w - y)[:, None] * a
 
+    @at_model
     def noise(self, w: Model) -> np.ndarray:
         return np.array([self._noise_of(k, self._row_gradients(k, w)) for k in range(self.agents)])
 
@@ -234,26 +242,32 @@ def split_agents(
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[str]]:
     """Per-agent arrays, checked, from lists or from flat arrays with groups."""
     if groups is None:
-        return _checked(X, y, [str(k) for k in range(len(X))])
-    rows, targets = np.asarray(X), np.asarray(y)
-    if rows.ndim != 2 or len(rows) != len(targets):
+        return _checked(_listed("data", X), _listed("targets", y))
+    rows, targets = array_of("data", X), array_of("targets", y)  # type: ignore[arg-type] # also lists of arrays
+    if rows.ndim != 2 or targets.shape != (len(rows),):
         raise FedpointError(f"data of shape {rows.shape} and targets of shape {targets.shape} do not go together")
     order, counts, names = by_agent(groups, len(rows))
     cuts = np.cumsum(counts)[:-1]
     return _checked(np.split(rows[order], cuts), np.split(targets[order], cuts), names)
 
 
-def _checked(X: AgentArrays, y: AgentArrays, names: list[str]) -> tuple[list[np.ndarray], list[np.ndarray], list[str]]:
+def _listed(name: str, each: AgentArrays) -> list[ArrayLike]:
+    if not isinstance(each, Sequence | np.ndarray | jax.Array) or (len(each) and not np.ndim(each[0])):
+        raise FedpointError(f"{name} must be a list of arrays, one for each agent, or one array with groups=")
+    return list(each)
+
+
+def _checked(
+    X: Sequence[ArrayLike], y: Sequence[ArrayLike], names: list[str] | None = None
+) -> tuple[list[np.ndarray], list[np.ndarray], list[str]]:
+    names = [str(k) for k in range(len(X))] if names is None else names
     if len(X) != len(y):
         raise FedpointError(f"data of {len(X)} agents, but targets of {len(y)}")
     check_agents(len(X))
     X_k: list[np.ndarray] = []
     y_k: list[np.ndarray] = []
     for name, a, t in zip(names, X, y, strict=True):
-        try:
-            a, t = np.asarray(a, dtype=float), np.asarray(t, dtype=float)
-        except (TypeError, ValueError) as error:
-            raise FedpointError(f"agent {name}: {error}") from None
+        a, t = numbers(f"data of agent {name}", a), numbers(f"targets of agent {name}", t)
         if a.ndim != 2 or t.shape != (len(a),):
             raise FedpointError(
                 f"agent {name}: data of shape {a.shape} and targets of shape {t.shape}; give (rows, columns), (rows,)"

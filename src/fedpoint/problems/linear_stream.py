@@ -10,7 +10,10 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import numbers, one_per_agent
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Count, NonNegative, Seed
 from fedpoint.core.random import Row
 from fedpoint.core.types import Data, Model, Number
 from fedpoint.problems.base import (
@@ -22,9 +25,9 @@ from fedpoint.problems.base import (
     check_agents,
     check_finite,
     check_weights,
-    numbers,
     squared_error,
 )
+from fedpoint.problems.models import at_model, at_models
 from fedpoint.problems.quadratic import linear_constants, quadratic_values, solve_or_none
 
 
@@ -86,6 +89,7 @@ class StreamOracle(Oracle):
         return root**2 * x if root.ndim == 0 else root @ (root.T @ x)
 
 
+@checked
 class LinearStream(Problem):
     """gamma = h'w_k + v with h ~ N(0, R_k) and v ~ N(0, noise_k); field -h (gamma - h'w), fresh at every step.
 
@@ -104,15 +108,15 @@ class LinearStream(Problem):
             raise FedpointError(f"models must be (agents, dimension), got shape {w.shape}")
         check_agents(len(w))
         K, d = w.shape
-        R = numbers("covariance", covariance)
-        for name, array in (("models", w), ("noise", np.asarray(noise)), ("covariance", R)):
+        R, variance = numbers("covariance", covariance), one_per_agent("noise", noise, K)
+        for name, array in (("models", w), ("noise", variance), ("covariance", R)):
             check_finite(name, array)
-        if (np.asarray(noise) < 0).any():
+        if (variance < 0).any():
             raise FedpointError("noise is a variance and must be at least 0")
         if R.ndim <= 1:
             if not (R > 0).all():
                 raise FedpointError("covariance: the regressors' variance must be above 0")
-            root = np.broadcast_to(np.sqrt(R), (K,))
+            root = np.sqrt(one_per_agent("covariance", R, K))
         elif R.shape in ((d, d), (K, d, d)):
             try:
                 root = np.linalg.cholesky(np.broadcast_to(R, (K, d, d)))
@@ -123,24 +127,20 @@ class LinearStream(Problem):
         self.weights = check_weights(weights, K)
         self.names = [str(k) for k in range(K)]
         self.oracle = StreamOracle()
-        deviation = np.broadcast_to(np.sqrt(np.asarray(noise, dtype=float)), (K,))
-        self.own, self.common = Source(w, np.array(deviation), np.array(root)), ()
+        self.own, self.common = Source(w, np.sqrt(variance), np.array(root)), ()
 
     @classmethod
     def sample(
         cls,
-        agents: int = 100,
-        dim: int = 10,
-        spread: float = 0.1,
-        noise: float = 0.01,
-        seed: int = 0,
+        agents: Count = 100,
+        dim: Count = 10,
+        spread: NonNegative = 0.1,
+        noise: NonNegative = 0.01,
+        seed: Seed = 0,
         variance: ArrayLike = 1.0,
     ) -> LinearStream:
         """Lecture 000, lab 1: w_k ~ N(1, spread I), h ~ N(0, variance I), v ~ N(0, noise); all three are variances."""
-        check_agents(agents)
-        if dim < 1 or spread < 0:
-            raise FedpointError(f"LinearStream.sample needs dim >= 1 and spread >= 0, got {dim} and {spread}")
-        models = 1.0 + np.sqrt(spread) * np.random.default_rng(seed).standard_normal((agents, dim))
+        models = 1.0 + np.sqrt(float(spread)) * np.random.default_rng(seed).standard_normal((agents, dim))
         return cls(models, noise=noise, covariance=variance)
 
     def covariances(self) -> np.ndarray:
@@ -174,6 +174,7 @@ class LinearStream(Problem):
     def local_solutions(self) -> np.ndarray:
         return self.own.model
 
+    @at_model
     def noise(self, w: Model) -> np.ndarray:
         """E|s|^2 = x'(tr(R) R + R^2)x + tr(R) noise, x = w - w_k: Gaussian fourth moments."""
         R, x = self.covariances(), np.asarray(w) - self.own.model
@@ -190,9 +191,11 @@ class LinearStream(Problem):
             self, R, self.own.model, beta2=trace * top + top**2, sigma2=trace * noise, f_local=0.5 * noise
         )
 
+    @at_model
     def row_metrics(self, w: Model, X: ArrayLike, y: ArrayLike) -> dict[str, np.ndarray]:
         return squared_error(w, X, y)
 
+    @at_models
     def objective(self, models: Model) -> np.ndarray:
         models, (w, s, root) = np.asarray(models), self.own
         if root.ndim == 1:

@@ -14,6 +14,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import numbers, one_per_agent
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.own_code import calling
 from fedpoint.core.precision import double
@@ -28,7 +30,6 @@ from fedpoint.problems.base import (
     check_agents,
     check_finite,
     check_weights,
-    numbers,
     per_agent,
 )
 from fedpoint.problems.quadratic import solve_or_none
@@ -38,6 +39,7 @@ Sampler: TypeAlias = Callable[[Data, Row], tuple[Array, Array]]
 TINY = 1e-12  # of |A|: eigenvalues below it are zero
 
 
+@checked
 @dataclass(frozen=True)
 class Noise:
     """Gaussian noise of a sampled system, fresh at every step and independent between A and b.
@@ -127,6 +129,7 @@ def resolvent(mine: Mine, center: Model, weight: Number) -> Model:
     return jnp.linalg.solve(mine.own.A + 2 * weight * eye, mine.own.b + 2 * weight * center)
 
 
+@checked
 @dataclass(frozen=True)
 class Stability:
     """Do the agents' own iterations settle, how fast, and up to which step? Lecture 001's exponential stability.
@@ -163,7 +166,7 @@ class Stability:
         """What is in the way: agents that are not stable, or not with this step; each with its name and limit."""
         found = [f"agent {self.names[k]} is unstable for every step" for k in np.flatnonzero(~self.stable)]
         if step is not None:
-            steps = np.broadcast_to(np.asarray(step, dtype=float), self.limit.shape)
+            steps = one_per_agent("step", step, len(self.limit))
             found += [
                 f"agent {self.names[k]} allows steps below {self.limit[k]:.4g}, not {steps[k]:.4g}"
                 for k in np.flatnonzero(self.stable & (steps >= self.limit))
@@ -188,6 +191,7 @@ class Stability:
         return "\n".join([*lines, *(f"  {text}" for text in self.problems()[:10])])
 
 
+@checked
 class LinearFields(Problem):
     """What problems with fields A_k w - b_k have in common, gradients or not. `A` and `b` are those of the means."""
 
@@ -302,6 +306,7 @@ def step_limits(A: np.ndarray) -> np.ndarray:
     return np.maximum(np.where(still, np.inf, each).min(axis=1), 0.0)
 
 
+@checked
 class LinearSystem(LinearFields):
     r"""Field $A_k w - b_k$, sampled as $A(z) w - b(z)$ with a fresh z at every step: linear stochastic approximation.
 

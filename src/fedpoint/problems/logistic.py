@@ -13,7 +13,10 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, DTypeLike
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import array_of, numbers, told_apart
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import NonNegative, shown
 from fedpoint.core.operations import products, softmax
 from fedpoint.core.precision import double
 from fedpoint.core.types import Data, Model, Number
@@ -25,8 +28,8 @@ from fedpoint.problems.base import (
     check_held_out,
     check_weights,
     newton,
-    numbers,
 )
+from fedpoint.problems.models import at_model, at_models
 from fedpoint.problems.rows import RowOptions, RowsOracle, RowsProblem, row_noise, row_options
 
 
@@ -67,6 +70,7 @@ class LogisticOracle(RowsOracle):
         return jnp.einsum("ni,nbc,nj->bicj", h, inner, h, optimize="optimal").reshape(C * d, C * d)
 
 
+@checked
 class Logistic(RowsProblem):
     """J_k(w) = ridge/2 |w|^2 + mean of ln(1 + exp(-gamma h'w)); softmax when there are more than two classes.
 
@@ -90,28 +94,26 @@ class Logistic(RowsProblem):
         X: ArrayLike,
         y: ArrayLike,
         groups: ArrayLike | None = None,
-        ridge: float = 0.01,
+        ridge: NonNegative = 0.01,
         intercept: bool = False,
         dtype: DTypeLike = np.float64,
         classes: ArrayLike | None = None,
         **options: Unpack[RowOptions],
     ):
         weights, batch, sampling = row_options(**options)
-        X, y = X if isinstance(X, np.ndarray) else numbers("X", X), np.asarray(y)
+        X, y = X if isinstance(X, np.ndarray) else numbers("X", X), array_of("y", y)
         if X.ndim != 2 or y.shape != (len(X),):
             raise FedpointError(f"X of shape {X.shape} and y of shape {y.shape}; give (rows, columns) and (rows,)")
         check_agents(len(X))
         check_finite("X", X)
         if np.issubdtype(y.dtype, np.number):
             check_finite("y", y)
-        if not ridge >= 0:
-            raise FedpointError(f"ridge must be at least 0, got {ridge}")
-        try:
-            self.classes = np.unique(y if classes is None else classes)
-        except TypeError:
-            raise FedpointError("y holds labels of different kinds: use numbers or words, not both") from None
+        dtype = _precision(dtype)
+        given = ("y", y) if classes is None else ("classes", array_of("classes", classes))
+        self.classes = told_apart(*given)[0]
         if len(self.classes) < 2:
-            raise FedpointError(f"y holds one class only ({self.classes[0]!r}): there is nothing to tell apart")
+            only = f"one class only ({self.classes[0]!r})" if len(self.classes) else "no class"
+            raise FedpointError(f"{given[0]} holds {only}: there is nothing to tell apart")
         if classes is not None and not np.isin(y, self.classes).all():
             raise FedpointError("y holds labels that are not among the classes")
         order, counts, self.names = by_agent(np.zeros(len(X), int) if groups is None else groups, len(X))
@@ -156,11 +158,13 @@ class Logistic(RowsProblem):
         """(n,): each row's weight p_k / n_k in the aggregate."""
         return np.repeat(self.weights / self.counts, self.counts)
 
+    @at_models
     @double
     def objective(self, models: Model) -> np.ndarray:
         """In one pass over the rows of all agents: no agent is padded."""
         return np.asarray(_objective(self.oracle, self.all_rows(), self.row_weights(), self.ridge, models))
 
+    @at_model
     def row_metrics(self, w: Model, X: ArrayLike, y: ArrayLike) -> dict[str, np.ndarray]:
         """Accuracy and log loss (without the ridge)."""
         X, y = check_held_out(X, y, self.X.shape[1] - self.intercept)
@@ -211,6 +215,7 @@ class Logistic(RowsProblem):
             found.append(np.asarray(_minimise(self.oracle, rows, weight, self.ridge, start)[0]))
         return np.stack(found)
 
+    @at_model
     def row_gradients(self, w: np.ndarray) -> np.ndarray:
         """(n, ...): the gradient of every row's loss, without the penalty, which is not sampled."""
         h = self.X
@@ -223,6 +228,7 @@ class Logistic(RowsProblem):
         p[np.arange(len(h)), self.label] -= 1.0
         return p[:, :, None] * h[:, None, :]
 
+    @at_model
     def noise(self, w: Model) -> np.ndarray:
         return np.array([self._noise_of(k, g) for k, g in enumerate(self._by_agent(self.row_gradients(np.asarray(w))))])
 
@@ -272,6 +278,16 @@ class Logistic(RowsProblem):
 
     def _loss_of(self, k: int, w: np.ndarray) -> float:
         return float(self.losses(w)[k])
+
+
+def _precision(dtype: DTypeLike) -> np.dtype:
+    try:
+        found = np.dtype(dtype)
+    except (TypeError, ValueError):
+        found = np.dtype(object)
+    if found.kind != "f":
+        raise FedpointError(f"dtype must be a type of real numbers, such as np.float32; got {shown(dtype)}")
+    return found
 
 
 def _penalised(oracle: LogisticOracle, w: Model, rows: Data, weight: Array, ridge: Number) -> Array:

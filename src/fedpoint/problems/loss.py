@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Unpack
+from typing import Protocol, Unpack, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,15 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import shown
 from fedpoint.core.learnt import OfWhole, fixed_of
-from fedpoint.core.own_code import calling
+from fedpoint.core.own_code import calling, is_array
 from fedpoint.core.precision import double
 from fedpoint.core.types import Data, Function, Model, Tree
 from fedpoint.problems.base import by_agent, check_agents, check_finite, check_weights
+from fedpoint.problems.models import at_model, at_models
 from fedpoint.problems.rows import RowOptions, RowsOracle, RowsProblem, row_options
 
 
@@ -43,6 +46,24 @@ class LossOracle(RowsOracle):
         return super().weighted_gradient(w, rows, weight, extra)
 
 
+NO_TORCH = (
+    "JAX cannot differentiate it. Write loss(params, batch) with jax.numpy, and give its parameters as a tree of "
+    "arrays, for instance {name: p.detach().numpy() for name, p in module.named_parameters()}"
+)
+
+
+@runtime_checkable
+class TorchModule(Protocol):
+    """What a module of PyTorch offers, which need not be installed to be recognised."""
+
+    def forward(self, *inputs: Data) -> Data: ...
+
+    def parameters(self) -> Iterable[Data]: ...
+
+    def state_dict(self) -> Mapping[str, Data]: ...
+
+
+@checked
 class Loss(RowsProblem):
     """f_k(params) = the mean over agent k's rows of `loss`.
 
@@ -69,21 +90,29 @@ class Loss(RowsProblem):
         convex: bool | None = None,
         **options: Unpack[RowOptions],
     ):
+        for name, given in (("loss", loss), ("params", params)):
+            if isinstance(given, TorchModule):
+                raise FedpointError(f"{name} is a {type(given).__name__}, a module of PyTorch: {NO_TORCH}")
         weights, batch, sampling = row_options(**options)
         if sampling == "importance":
             raise FedpointError('sampling="importance" needs gradients of rows: use it with LeastSquares or Logistic')
         leaves = jax.tree.leaves(data)
         if not leaves:
             raise FedpointError("data holds no array")
+        for i, leaf in enumerate(leaves):
+            if not is_array(leaf) or not np.ndim(leaf):
+                raise FedpointError(f"data must be arrays with one row a sample; array {i} is {shown(leaf)}")
         rows = len(leaves[0])
         for i, leaf in enumerate(leaves):
-            if np.ndim(leaf) < 1 or len(leaf) != rows:
+            if len(leaf) != rows:
                 raise FedpointError(f"data: array {i} has shape {np.shape(leaf)}, but array 0 has {rows} rows")
             check_finite(f"data (array {i})", leaf)
         check_agents(rows)
         self._fixed = fixed_of("params", params)
         params = self._fixed.split(params)
         for i, leaf in enumerate(jax.tree.leaves(params)):
+            if not is_array(leaf):
+                raise FedpointError(f"params must be a tree of arrays; leaf {i} is {shown(leaf)}")
             check_finite(f"params (array {i})", leaf)
         order, counts, self.names = by_agent(np.zeros(rows, int) if groups is None else groups, rows)
         data = jax.tree.map(lambda a: np.asarray(a)[order], data)
@@ -122,6 +151,7 @@ class Loss(RowsProblem):
     def why_no_solution(self) -> str:
         return "w* is not known: give it as solution= of the problem"
 
+    @at_model
     @double
     def noise(self, w: Model) -> np.ndarray:
         if self.batch is None:
@@ -129,6 +159,7 @@ class Loss(RowsProblem):
         rows = np.asarray(_row_gradients(self.oracle, self.all_rows(), w))
         return np.array([self._noise_of(k, g) for k, g in enumerate(np.split(rows, np.cumsum(self.counts)[:-1]))])
 
+    @at_models
     @double
     def objective(self, models: Model) -> np.ndarray:
         weight = np.repeat(self.weights / self.counts, self.counts)

@@ -7,13 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import array_of, numbers
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.made import Made
-from fedpoint.problems.base import check_finite, numbers
+from fedpoint.problems.base import check_finite
 
 SUM = 1e-8  # how far from one the sum of probabilities may be
 
 
+@checked
 class MDP(Made):
     """States, actions, transitions and rewards.
 
@@ -39,7 +42,7 @@ class MDP(Made):
         if R.shape not in ((S,), (S, A), (S, A, S)):
             raise FedpointError(f"R has shape {R.shape}; for {S} states and {A} actions give {(S, A)} or {(S,)}")
         self.R = R
-        ends = np.zeros((S, A, S), bool) if terminal is None else np.asarray(terminal)
+        ends = np.zeros((S, A, S), bool) if terminal is None else array_of("terminal", terminal)
         if ends.dtype != bool or ends.shape not in ((S,), (S, A, S)):
             raise FedpointError(f"terminal must be true or false for each of {S} states, or of shape {(S, A, S)}")
         self.ends = np.broadcast_to(ends, (S, A, S))
@@ -83,7 +86,7 @@ def as_policy(policy: ArrayLike | None, states: int, actions: int) -> np.ndarray
     """(S, A) probabilities: uniform by default, or one action per state."""
     if policy is None:
         return np.full((states, actions), 1.0 / actions)
-    given = np.asarray(policy)
+    given = array_of("policy", policy)
     if given.shape == (states,) and np.issubdtype(given.dtype, np.integer):
         if ((given < 0) | (given >= actions)).any():
             raise FedpointError(f"policy names an action that is not in 0 .. {actions - 1}")

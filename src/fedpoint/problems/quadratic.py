@@ -10,20 +10,13 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError, check_number
 from fedpoint.core.random import Row
 from fedpoint.core.types import Data, Model, Number
-from fedpoint.problems.base import (
-    Constants,
-    Mine,
-    Numbers,
-    Oracle,
-    Problem,
-    check_agents,
-    check_finite,
-    check_weights,
-    numbers,
-)
+from fedpoint.problems.base import Constants, Mine, Numbers, Oracle, Problem, check_agents, check_finite, check_weights
+from fedpoint.problems.models import at_model, at_models
 
 
 class Bowl(NamedTuple):
@@ -61,6 +54,7 @@ class QuadraticOracle(Oracle):
         return mine.common * jnp.eye(mine.own.center.shape[0])
 
 
+@checked
 class Quadratic(Problem):
     """f_k(x) = 1/2 (x - c_k)' H_k (x - c_k). Field H_k (x - c_k) + N(0, noise I).
 
@@ -121,6 +115,7 @@ class Quadratic(Problem):
     def local_solutions(self) -> np.ndarray:
         return self.own.center
 
+    @at_model
     def noise(self, w: Model) -> np.ndarray:
         return np.full(self.agents, self.common * self.own.center.shape[1])
 
@@ -130,10 +125,11 @@ class Quadratic(Problem):
             self.own.H,
             self.own.center,
             np.zeros(self.agents),
-            self.noise(None),
+            self.noise(self.start()),
             f_local=np.zeros(self.agents),
         )
 
+    @at_models
     def objective(self, models: Model) -> np.ndarray:
         H, c = self.own
         return quadratic_values(

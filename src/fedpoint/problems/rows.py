@@ -19,6 +19,7 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.steps import most_steps
@@ -291,6 +292,7 @@ class RowsOracle(Oracle):
         return lax.fori_loop(0, (count + BLOCK - 1) // BLOCK, add, zero)
 
 
+@checked
 class RowsProblem(Problem):
     """A problem whose agents store rows."""
 
@@ -352,9 +354,8 @@ class RowsProblem(Problem):
 
     def restricted(self, chosen: Sequence[np.ndarray]) -> RowsProblem:
         """The same problem with only these rows of each agent (numbers within the agent), and full fields."""
+        chosen = self.check_chosen(chosen)
         counts = np.array([len(rows) for rows in chosen])
-        for k in np.flatnonzero(counts == 0):
-            raise FedpointError(f"agent {self.names[k]} would be left without rows")
         index = self.row_numbers(chosen)
         part = copy.copy(self)
         part.batch = None
@@ -363,6 +364,18 @@ class RowsProblem(Problem):
         rows = jax.tree.map(lambda a: a[np.concatenate([index, padding])], self.common.rows)
         part.common = RowTable(rows, (), self.common.extra)
         return part
+
+    def check_chosen(self, chosen: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Numbers of rows within each agent, checked."""
+        if len(chosen) != self.agents:
+            raise FedpointError(f"rows of {len(chosen)} agents are chosen, but there are {self.agents}")
+        found = [np.asarray(rows) for rows in chosen]
+        for name, rows, count in zip(self.names, found, self.counts, strict=True):
+            if not rows.size:
+                raise FedpointError(f"agent {name} would be left without rows")
+            if rows.dtype.kind not in "iu" or rows.ndim != 1 or ((rows < 0) | (rows >= count)).any():
+                raise FedpointError(f"the rows that are chosen of agent {name} must be numbers from 0 to {count - 1}")
+        return found
 
     def row_numbers(self, chosen: Sequence[np.ndarray]) -> np.ndarray:
         """Numbers of rows within each agent, as numbers within the table."""

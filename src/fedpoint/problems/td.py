@@ -14,10 +14,14 @@ from jax import Array, lax
 from numpy.typing import ArrayLike
 
 from fedpoint.core.algorithm import samples_per_round
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.kinds import Count, Probability, Seed
+from fedpoint.core.memory_limits import check_memory
 from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.types import Data, Model, Number
-from fedpoint.problems.base import Mine, Numbers, Oracle, check_agents, check_finite, check_weights, numbers
+from fedpoint.problems.base import Mine, Numbers, Oracle, check_agents, check_finite, check_weights
 from fedpoint.problems.linear_system import LinearFields, resolvent
 from fedpoint.problems.mdp import MDP, Chain, alias_table, as_policy, chain_of, garnet_mdp
 
@@ -147,6 +151,7 @@ def _pick(edges: Array, u: Array) -> Array:
     return jnp.minimum((edges <= u).sum(), edges.shape[0] - 1).astype(jnp.int32)
 
 
+@checked
 class TD(LinearFields):
     r"""Policy evaluation with a shared linear value function $V(s) \approx \phi(s)^\top w$.
 
@@ -176,9 +181,9 @@ class TD(LinearFields):
 
     def __init__(
         self,
-        mdps: Sequence[MDP],
+        mdps: MDP | Sequence[MDP],
         features: ArrayLike,
-        gamma: float = 0.95,
+        gamma: Probability = 0.95,
         policy: ArrayLike | None = None,
         sampling: str = "iid",
         weights: ArrayLike | None = None,
@@ -200,8 +205,6 @@ class TD(LinearFields):
         if phi.ndim != 2 or len(phi) != size[0]:
             raise FedpointError(f"features must be (states, dimension) for {size[0]} states, got shape {phi.shape}")
         check_finite("features", phi)
-        if not 0 <= gamma <= 1:
-            raise FedpointError(f"gamma must be between 0 and 1, got {gamma}")
         self.features, self.gamma = phi, float(gamma)
         self.policy = as_policy(policy, *size)
         self.weights = check_weights(weights, K)
@@ -278,7 +281,11 @@ class TD(LinearFields):
 
     def values(self, w: Model) -> np.ndarray:
         """(S,): the value of every state by a model (d,); (K, S) by one model per agent (K, d)."""
-        return np.asarray(w) @ self.features.T
+        d = self.features.shape[1]
+        w = numbers("w", w)
+        if w.ndim not in (1, 2) or w.shape[-1] != d:
+            raise FedpointError(f"w has shape {w.shape}: give a model {(d,)}, or several (n, {d})")
+        return w @ self.features.T
 
     def local_values(self) -> np.ndarray:
         """(K, S): by each agent's own solution."""
@@ -291,7 +298,10 @@ class TD(LinearFields):
 
     def value_error(self, w: Model) -> np.ndarray:
         """(K,): E (phi(s)'w - V_k(s))^2 under each agent's stationary distribution; w as in `values`."""
-        return (self.stationary * (self.values(w) - self.true_values()) ** 2).sum(axis=1)
+        said = self.values(w)
+        if said.ndim == 2 and len(said) != self.agents:
+            raise FedpointError(f"{len(said)} models for {self.agents} agents: give one for all, or one for each")
+        return (self.stationary * (said - self.true_values()) ** 2).sum(axis=1)
 
     def value_metrics(self, w: Model) -> dict[str, float]:
         """The mean of `value_error` over agents and the worst, to be given as evaluate= of `fp.run`."""
@@ -320,20 +330,21 @@ def _closed(edges: np.ndarray) -> np.ndarray:
 class EvaluationOptions(TypedDict):
     """Arguments of `TD` that worlds made at random have too."""
 
-    gamma: NotRequired[float]
+    gamma: NotRequired[Probability]
     policy: NotRequired[ArrayLike | None]
     sampling: NotRequired[str]
     weights: NotRequired[ArrayLike | None]
 
 
+@checked
 def garnet(
-    states: int = 30,
-    actions: int = 2,
-    branching: int = 2,
-    dim: int = 8,
-    agents: int = 100,
-    heterogeneity: float = 0.0,
-    seed: int = 0,
+    states: Count = 30,
+    actions: Count = 2,
+    branching: Count = 2,
+    dim: Count = 8,
+    agents: Count = 100,
+    heterogeneity: Probability = 0.0,
+    seed: Seed = 0,
     **options: Unpack[EvaluationOptions],
 ) -> TD:
     """TD on Garnet problems: random MDPs, alike up to `heterogeneity`.
@@ -343,10 +354,9 @@ def garnet(
     transitions and rewards, and heterogeneity times its own: at 0 all are the same, at 1 nothing is common. The options
     are those of `TD`: gamma, policy, sampling, weights.
     """
-    if min(states, actions, branching, dim, agents) < 1 or branching > states:
-        raise FedpointError("garnet needs at least one state, action, branch, dimension and agent; branching <= states")
-    if not 0 <= heterogeneity <= 1:
-        raise FedpointError(f"heterogeneity must be between 0 and 1, got {heterogeneity}")
+    if branching > states:
+        raise FedpointError(f"garnet: branching must be at most the number of states, {states}; got {branching}")
+    check_memory(states * actions * states, f"{states:,} states with {actions:,} actions each", "take fewer")
     rng = np.random.default_rng(seed)
     P, R = garnet_mdp(states, actions, branching, rng)
     features = random_features(states, dim, rng)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Protocol, TypeAlias, Unpack
+from typing import Annotated, Protocol, TypeAlias, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Count, Seed, Within
 from fedpoint.problems.mdp import MDP, as_policy, chain_of
 from fedpoint.problems.td import TD, EvaluationOptions, random_features
 
@@ -32,13 +35,14 @@ class ToyText(Protocol):
     def unwrapped(self) -> GymWorld: ...
 
 
+@checked
 def frozen_lake(
-    agents: int = 10,
-    size: int = 4,
+    agents: Count = 10,
+    size: Annotated[int, Within(2, 100)] = 4,
     success: Success = (0.5, 0.9),
     maps: str = "random",
     features: Features = None,
-    seed: int = 0,
+    seed: Seed = 0,
     **options: Unpack[EvaluationOptions],
 ) -> TD:
     """TD on Gymnasium's FrozenLake.
@@ -66,11 +70,12 @@ def frozen_lake(
     return _evaluation(mdps, features, rng, options)
 
 
+@checked
 def cliff_walking(
-    agents: int = 10,
+    agents: Count = 10,
     success: Success = (0.5, 0.9),
     features: Features = None,
-    seed: int = 0,
+    seed: Seed = 0,
     **options: Unpack[EvaluationOptions],
 ) -> TD:
     """TD on Gymnasium's CliffWalking; where a step fails, any action happens. Arguments as in `frozen_lake`."""
@@ -78,11 +83,12 @@ def cliff_walking(
     return _slipping(env, _successes(success, agents, rng), features, rng, options)
 
 
+@checked
 def taxi(
-    agents: int = 10,
+    agents: Count = 10,
     success: Success = (0.5, 0.9),
     features: Features = 16,
-    seed: int = 0,
+    seed: Seed = 0,
     **options: Unpack[EvaluationOptions],
 ) -> TD:
     """TD on Gymnasium's Taxi; where a step fails, any action happens. Arguments as in `frozen_lake`."""
@@ -137,9 +143,7 @@ def slip(mdp: MDP, success: float) -> MDP:
 
 
 def _successes(success: Success, agents: int, rng: np.random.Generator) -> np.ndarray:
-    if agents < 1:
-        raise FedpointError("there is no agent: give at least one")
-    given = np.atleast_1d(np.asarray(success, dtype=float))
+    given = np.atleast_1d(numbers("success", success))
     if given.shape == (agents,) and agents != 2:
         chances = given
     elif given.shape == (2,):
@@ -160,6 +164,8 @@ def _evaluation(mdps: list[MDP], features: Features, rng: np.random.Generator, o
     if features is None:
         visited = np.any([chain_of(m, policy, str(k)).stationary > 0 for k, m in enumerate(mdps)], axis=0)
         features = np.eye(S)[:, visited]
-    elif isinstance(features, int):
-        features = random_features(S, features, rng)
+    elif isinstance(features, int | np.integer):
+        if not 1 <= features <= S:
+            raise FedpointError(f"features must be at least 1 and at most the {S} states; got {features}")
+        features = random_features(S, int(features), rng)
     return TD(mdps, features, **options)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arrays import array_of, numbers
 from fedpoint.core.errors import FedpointError
 from fedpoint.graphs.network import Network
 from fedpoint.show.plots import COLOURS, INK, PALE, check_path, new_figure, save
@@ -112,7 +113,7 @@ def layout(network: Network, positions: ArrayLike | None = None) -> np.ndarray:
     """(K, 2): as given, or the network's own, or springs: the same picture every time."""
     given = network.positions if positions is None else positions
     if given is not None:
-        places = np.asarray(given, dtype=float)
+        places = numbers("positions", given)
         if places.shape != (network.nodes, 2):
             raise FedpointError(f"positions have shape {places.shape}: give ({network.nodes}, 2), a place per node")
         if not np.isfinite(places).all():
@@ -178,7 +179,7 @@ def _shelves(sizes: list[float]) -> np.ndarray:
 def _colours(color: ArrayLike | None, network: Network) -> np.ndarray | None:
     if color is None:
         return None
-    values = np.asarray(color)
+    values = array_of("color", color)
     if values.shape != (network.nodes,):
         raise FedpointError(f"color has shape {values.shape}: give one value for each of {network.nodes} nodes")
     if values.dtype.kind == "b":

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from fedpoint.closed.linear import constant_step
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.record import values_of
 from fedpoint.core.types import Model
@@ -28,7 +29,7 @@ from fedpoint.graphs.gtv.curvature import step_limit as step_limit  # offered as
 from fedpoint.graphs.gtv.nodes import check
 from fedpoint.graphs.gtv.system import Coupled
 from fedpoint.graphs.network import Network
-from fedpoint.problems.base import Problem, numbers
+from fedpoint.problems.base import Problem
 from fedpoint.theory.asynchronous import Contraction
 
 LARGEST = 4000  # up to which the whole matrix is given

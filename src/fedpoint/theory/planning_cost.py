@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import NonNegative
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Use:
     evaluations: float
 
 
+@checked
 @dataclass(frozen=True)
 class Prices:
     """What things cost, in seconds: a number sent, a message (its latency), an evaluation of a local field.
@@ -28,16 +30,13 @@ class Prices:
     the other, as in a simulation, or when the hub's link is what limits.
     """
 
-    per_float: float = 0.0
-    per_message: float = 0.0
-    per_gradient: float = 0.0
+    per_float: NonNegative = 0.0
+    per_message: NonNegative = 0.0
+    per_gradient: NonNegative = 0.0
     parallel: bool = False
 
     def __post_init__(self) -> None:
         values = (self.per_float, self.per_message, self.per_gradient)
-        for f, value in zip(("per_float", "per_message", "per_gradient"), values, strict=True):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise FedpointError(f"Prices: {f} is a number of seconds, at least 0; got {value!r}")
         if not any(values):
             raise FedpointError("Prices: at least one of per_float, per_message and per_gradient must be above 0")
 

@@ -7,6 +7,7 @@ sum_k p_k m_k: weights for *changes*. They need not sum to one, and are never re
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TypeAlias, cast
 
 import jax
@@ -15,9 +16,11 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import floats
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.random import Key
-from fedpoint.core.record import floats, untouched
+from fedpoint.core.record import untouched
 from fedpoint.core.types import Number
 from fedpoint.core.vector import take
 from fedpoint.timing import lineups
@@ -93,7 +96,7 @@ def _completed(tick: Tick, p: Array) -> Tick:
 
 
 def _positive_count(self: Uniform | ByWeight | Importance) -> None:
-    if isinstance(self.count, bool) or not isinstance(self.count, int | np.integer) or self.count < 1:
+    if self.count < 1:
         raise FedpointError(f"{type(self).__name__}: the number of participants must be at least 1, got {self.count}")
 
 
@@ -411,7 +414,8 @@ def as_participation(value: Who) -> Participation:
     raise FedpointError(f"participation must be a number of agents or a scheme such as fp.Uniform(10), got {value!r}")
 
 
-def read_trace(path: str) -> np.ndarray:
+@checked
+def read_trace(path: str | Path) -> np.ndarray:
     """A table of who was there: comma-separated 0 and 1, one row a round, one column an agent."""
     try:
         table = np.loadtxt(path, delimiter=",", ndmin=2)

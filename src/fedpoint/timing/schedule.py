@@ -30,14 +30,13 @@ class Schedule(Timing):
 
 
 def check_chance(name: str, value: float, least_open: bool = False) -> None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-    if not good or (least_open and value == 0):
+    if not 0 <= value <= 1 or (least_open and value == 0):
         low = "above 0" if least_open else "at least 0"
         raise FedpointError(f"{name} must be a probability, {low} and at most 1, got {value!r}")
 
 
 def check_whole(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+    if value < least:
         raise FedpointError(f"{name} must be a whole number, at least {least}, got {value!r}")
 
 
@@ -148,8 +147,7 @@ class TotallyAsynchronous(Schedule):
     activity: float = 0.5
 
     def check(self) -> None:
-        number = isinstance(self.growth, int | float) and not isinstance(self.growth, bool)
-        if not (number and 0 <= self.growth < 1):
+        if not 0 <= self.growth < 1:
             raise FedpointError(f"TotallyAsynchronous: growth must be at least 0 and below 1, got {self.growth!r}")
         check_chance("TotallyAsynchronous: activity", self.activity, least_open=True)
 

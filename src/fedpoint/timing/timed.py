@@ -201,10 +201,6 @@ class Arrivals(Timed):
         check_chance("Arrivals: dropout", self.dropout)
         if self.dropout == 1:
             raise FedpointError("Arrivals: with dropout 1 no answer ever comes")
-        if not isinstance(self.staleness, Staleness):
-            raise FedpointError(
-                f"Arrivals: staleness must be Constant(), Polynomial() or Hinge(), got {self.staleness}"
-            )
         if not 0 < self.mixing <= 1:
             raise FedpointError(f"Arrivals: mixing must be above 0 and at most 1, got {self.mixing}")
 

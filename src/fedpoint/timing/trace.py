@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import fits
 from fedpoint.timing.base import Context
 from fedpoint.timing.staleness import Constant, Staleness
 from fedpoint.timing.timed import Timed, TimedRound, Timetable
+
+Answer: TypeAlias = tuple[str, object]  # a name, and how many versions old the answer is
 
 
 class Recorded(Timed):
@@ -37,6 +40,8 @@ class Recorded(Timed):
         return self.models
 
     def check(self) -> None:
+        if not all(isinstance(row, list | tuple) and all(fits(one, Answer) for one in row) for row in self.rows):
+            raise FedpointError('Recorded: a round is a list of names and ages, such as (("a", 0), ("b", 1))')
         counts = {len(row) for row in self.rows}
         if len(counts) != 1 or 0 in counts:
             raise FedpointError("Recorded: every round must have as many answers as the others, at least one")

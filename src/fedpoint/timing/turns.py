@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import Key
 from fedpoint.core.vector import take
@@ -68,10 +69,6 @@ class InStep(Schedule):
 
     clock: Clock
 
-    def check(self) -> None:
-        if not isinstance(self.clock, Clock):
-            raise FedpointError(f"InStep: clock must be an fp.Clock, got {self.clock!r}")
-
     def bind(self, context: Context) -> Turns:
         network, seed, repeats, ticks = context.graph, context.seed, context.repeats, context.rounds
         self.clock.fits(network.nodes)
@@ -93,8 +90,6 @@ class OwnPace(Schedule):
     loss: float = 0.0
 
     def check(self) -> None:
-        if not isinstance(self.clock, Clock):
-            raise FedpointError(f"OwnPace: clock must be an fp.Clock, got {self.clock!r}")
         check_chance("OwnPace: loss", self.loss)
 
     def slots(self, agents: int) -> int:
@@ -204,6 +199,7 @@ class Replay(Schedule):
     events: tuple[Event, ...]  # neighbour and age may be left out: they are completed
 
     @classmethod
+    @checked
     def read(cls, path: str | Path) -> Replay:
         """From a CSV file with columns tick, node and, where something was old, neighbour and age; without one, 0."""
         try:

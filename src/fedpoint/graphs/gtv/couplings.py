@@ -11,13 +11,14 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Model
 from fedpoint.graphs.gtv.minimum import minimise, solve
 from fedpoint.graphs.gtv.nodes import NodeLosses, check, check_convex
 from fedpoint.graphs.network import Network
-from fedpoint.problems.base import Problem, numbers
+from fedpoint.problems.base import Problem
 from fedpoint.problems.rows import RowsProblem
 
 if TYPE_CHECKING:

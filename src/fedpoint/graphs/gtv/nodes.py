@@ -11,11 +11,12 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
+from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.precision import double
 from fedpoint.core.types import Data, Model, Tree
 from fedpoint.graphs.network import Network
-from fedpoint.problems.base import Mine, Oracle, Problem, numbers, per_agent
+from fedpoint.problems.base import Mine, Oracle, Problem, per_agent
 from fedpoint.problems.rows import RowsOracle, RowsProblem
 
 BLOCKS = 1 << 25  # numbers of all nodes' Hessians, up to which they are kept

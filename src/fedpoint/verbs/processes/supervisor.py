@@ -56,7 +56,7 @@ class Processes(Record):
     patience: float = 120.0
 
     def check(self) -> None:
-        if isinstance(self.count, bool) or not isinstance(self.count, int | np.integer) or self.count < 1:
+        if self.count < 1:
             raise FedpointError(f"processes must be a whole number, at least 1; got {self.count!r}")
         if (self.coordinator is None) != (self.process is None):
             raise FedpointError("processes on several hosts need both the coordinator's address and their own number")

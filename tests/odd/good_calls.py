@@ -1,0 +1,440 @@
+"""One good call of everything public, by name. The generator (`generator.py`) makes odd calls of these."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from objects import (
+    FITTED,
+    Constantly,
+    any_model,
+    baselines,
+    chosen_coupling,
+    comparison,
+    constants,
+    couplings,
+    dataset,
+    experiment,
+    file,
+    fitted,
+    forecast,
+    labels,
+    logistic,
+    loss,
+    mdp,
+    method,
+    network_forecast,
+    pair,
+    panel,
+    plan,
+    quad,
+    ring,
+    row_loss,
+    rows,
+    run,
+    run_of_classes,
+    run_of_classifiers,
+    run_of_models,
+    run_on_rows,
+    squares,
+    stream,
+    sweep,
+    system,
+    table,
+    td,
+    trace_file,
+    turns_file,
+    verdict,
+    written,
+)
+
+import fedpoint as fp
+
+Good = tuple[Callable[..., Any], dict[str, Any]]  # what is called, and its arguments by name
+Table = dict[str, Callable[[], Good]]
+
+STUDY = {
+    "name": "trial",
+    "sites": ["a", "b"],
+    "server": "localhost:8102",
+    "rounds": 2,
+    "problem": {"kind": "quadratic", "H": [1.0, 1.0], "centers": [[0.0], [1.0]]},
+    "algorithm": {"name": "fedavg", "step": 0.5},
+}
+
+
+def methods() -> Table:
+    """Constructors of algorithms, of what they are made of, and of who works when."""
+    step = {"step": 0.1}
+    with_step = "FedAdagrad FedAdam FedAvg FedAvgM FedGD FedLSA FedNova FedOpt FedProx FedSGD FedYogi GeneralRule"
+    found = {f"fp.{name}": _maker(name, step) for name in f"{with_step} GradientExchange ParameterExchange".split()}
+    others: dict[str, dict[str, Any]] = {
+        "Averaged": {"inner": method()},
+        "FedRelax": {},
+        "QFedAvg": {"q": 1.0, "step": 0.1},
+        "ScaffLSA": {"step": 0.1, "local_steps": 2},
+        "Scaffnew": {"step": 0.1, "probability": 0.5},
+        "Scaffold": {"step": 0.1},
+        "Everyone": {},
+        "Uniform": {"count": 1},
+        "ByWeight": {"count": 1},
+        "Importance": {"count": 1},
+        "Answering": {"scheme": fp.Everyone(), "probability": 0.5},
+        "Synchronous": {},
+        "PartiallyAsynchronous": {"bounded": 3},
+        "TotallyAsynchronous": {},
+        "RandomActivation": {},
+        "WorstCase": {"bounded": 3},
+        "Clock": {},
+        "Arrivals": {"clock": fp.Clock()},
+        "Waiting": {"clock": fp.Clock()},
+        "InStep": {"clock": fp.Clock()},
+        "OwnPace": {"clock": fp.Clock()},
+        "Recorded": {"rows": ((("0", 0),), (("1", 1),))},
+        "Replay": {"events": ((0, "0", None, 0), (1, "1", None, 0))},
+        "Channel": {},
+        "Prices": {"per_float": 1.0},
+        "Processes": {"count": 1},
+        "staleness.Constant": {},
+        "staleness.Hinge": {},
+        "staleness.Polynomial": {},
+        "steps.Epochs": {"count": 1},
+        "steps.Exponential": {"initial": 0.1, "factor": 0.9},
+        "steps.InverseTime": {"scale": 1.0, "offset": 2.0},
+        "steps.Scheduled": {"function": lambda t: 0.1},
+        "steps.Stragglers": {"steps": 2, "fraction": 0.5},
+        "channel.HalfPrecision": {},
+        "channel.Median": {},
+        "channel.WeightedSums": {},
+        "Reference": {"key": "a", "authors": "A, B", "title": "t", "venue": "v", "year": 2020},
+        "Card": {"name": "mine", "title": "Mine", "summary": "", "lecture": ""},
+    }
+    found |= {f"fp.{name}": _maker(name, arguments) for name, arguments in others.items()}
+    return found | {
+        "FedAvg.replace": lambda: (method().replace, step),
+        "Clock.sample": lambda: (fp.Clock.sample, {"agents": 2}),
+        "InverseTime.lecture004": lambda: (
+            fp.steps.InverseTime.lecture004,
+            {"strong": 1.0, "smooth": 2.0, "local_steps": 2},
+        ),
+        "Replay.read": lambda: (fp.Replay.read, {"path": turns_file()}),
+        "Reference.bibtex": lambda: (fp.FedAvg.card.references[0].bibtex, {}),
+        "Reference.text": lambda: (fp.FedAvg.card.references[0].text, {}),
+        "fp.read_trace": lambda: (fp.read_trace, {"path": trace_file()}),
+    }
+
+
+def _maker(name: str, arguments: dict[str, Any]) -> Callable[[], Good]:
+    def good() -> Good:
+        found: Any = fp
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found, dict(arguments)
+
+    return good
+
+
+def problems() -> Table:
+    """Constructors of problems, and what problems are asked."""
+    X, y, groups = rows()
+    w = np.zeros(2)
+    found: Table = {
+        "fp.problems.Quadratic": lambda: (fp.problems.Quadratic, {"H": [1.0, 2.0], "centers": [[0.0], [1.0]]}),
+        "fp.problems.LeastSquares": lambda: (fp.problems.LeastSquares, {"A": X, "b": y, "groups": groups}),
+        "fp.problems.Logistic": lambda: (fp.problems.Logistic, {"X": X, "y": labels(), "groups": groups}),
+        "fp.problems.LinearStream": lambda: (fp.problems.LinearStream, {"models": [[1.0, 0.0], [0.0, 1.0]]}),
+        "LinearStream.sample": lambda: (fp.problems.LinearStream.sample, {"agents": 2, "dim": 2}),
+        "fp.problems.LinearSystem": lambda: (
+            fp.problems.LinearSystem,
+            {"A": np.stack([np.eye(2), 2 * np.eye(2)]), "b": np.ones((2, 2))},
+        ),
+        "fp.problems.Loss": lambda: (
+            fp.problems.Loss,
+            {"loss": row_loss, "params": np.zeros(2), "data": (X, y), "groups": groups},
+        ),
+        "fp.problems.AnyModel": lambda: (
+            fp.problems.AnyModel,
+            {"X": X, "y": y, "groups": groups, "models": Constantly(), "shared": X[:3]},
+        ),
+        "fp.problems.MDP": lambda: (fp.problems.MDP, {"P": np.full((3, 2, 3), 1 / 3), "R": np.ones((3, 2, 3))}),
+        "fp.problems.TD": lambda: (fp.problems.TD, {"mdps": [mdp(), mdp()], "features": np.eye(3)[:, :2]}),
+        "fp.problems.Noise": lambda: (fp.problems.Noise, {}),
+        "fp.problems.garnet": lambda: (
+            fp.problems.garnet,
+            {"states": 4, "actions": 2, "branching": 2, "dim": 2, "agents": 2},
+        ),
+        "fp.problems.frozen_lake": lambda: (fp.problems.frozen_lake, {"agents": 2}),
+        "fp.problems.cliff_walking": lambda: (fp.problems.cliff_walking, {"agents": 2}),
+        "fp.problems.taxi": lambda: (fp.problems.taxi, {"agents": 1, "features": 2}),
+        "MDP.rewards": lambda: (mdp().rewards, {}),
+        "Quadratic.own_losses": lambda: (quad().own_losses, {"models": np.zeros((1, 2, 2))}),
+        "Quadratic.sampling_probabilities": lambda: (quad().sampling_probabilities, {"algorithm": method()}),
+        "Quadratic.fields": lambda: (quad().fields, {"w": w}),
+        "Quadratic.losses": lambda: (quad().losses, {"w": w}),
+        "LeastSquares.noise": lambda: (squares().noise, {"w": w}),
+        "LeastSquares.evaluate": lambda: (squares().evaluate, {"w": w, "X": X, "y": y}),
+        "LeastSquares.restricted": lambda: (squares().restricted, {"chosen": [np.arange(2)] * 3}),
+        "Logistic.evaluate": lambda: (logistic().evaluate, {"w": w, "X": X, "y": labels()}),
+        "Logistic.row_metrics": lambda: (logistic().row_metrics, {"w": w, "X": X, "y": labels()}),
+        "Logistic.row_gradients": lambda: (logistic().row_gradients, {"w": w}),
+        "Logistic.restricted": lambda: (logistic().restricted, {"chosen": [np.arange(3)] * 3}),
+        "TD.values": lambda: (td().values, {"w": w}),
+        "TD.value_error": lambda: (td().value_error, {"w": w}),
+        "TD.value_metrics": lambda: (td().value_metrics, {"w": w}),
+        "AnyModel.node": lambda: (any_model().node, {"name": "0"}),
+        "AnyModel.targets": lambda: (any_model().targets, {"k": 0}),
+        "AnyModel.check_rows": lambda: (any_model().check_rows, {"X": X}),
+        "AnyModel.local_rows": lambda: (any_model().local_rows, {}),
+        "LinearSystem.slope_noise": lambda: (system().slope_noise, {}),
+        "Stability.problems": lambda: (system().stability().problems, {}),
+        "Stability.require": lambda: (system().stability().require, {}),
+        "fp.estimate_constants": lambda: (fp.estimate_constants, {"problem": quad(), "draws": 20}),
+        "Estimates.constants": lambda: (constants().constants, {}),
+    }
+    for make in (quad, squares, logistic, loss, stream):
+        found[f"{type(make()).__name__}.objective"] = lambda make=make: (make().objective, {"models": np.zeros((1, 2))})
+    return found
+
+
+def verbs() -> Table:
+    """What a user says."""
+    X, y, groups = rows()
+    whole: dict[str, Any] = {"algorithm": method(), "problem": quad()}
+    return {
+        "fp.Experiment": lambda: (fp.Experiment, dict(whole)),
+        "Experiment.replace": lambda: (experiment().replace, {"seed": 1}),
+        "Experiment.every": lambda: (experiment().every, {"rounds": 3}),
+        "Experiment.check_repeats": lambda: (experiment().check_repeats, {"lanes": 2}),
+        "Experiment.describe": lambda: (experiment().describe, {}),
+        "Experiment.from_dict": lambda: (fp.Experiment.from_dict, {"description": experiment().describe()}),
+        "fp.run": lambda: (fp.run, {**whole, "rounds": 3}),
+        "fp.run on a network": lambda: (fp.run, {**NETWORKED, "rounds": 2}),
+        "fp.run of models": lambda: (
+            fp.run,
+            {"algorithm": fp.FedRelax(), "problem": any_model(), "network": ring(), "rounds": 1},
+        ),
+        "fp.sweep": lambda: (fp.sweep, {**whole, "over": {"step": [0.1, 0.2]}, "rounds": 2}),
+        "fp.compare": lambda: (fp.compare, {"algorithms": [method()], "problem": quad(), "rounds": 2}),
+        "fp.forecast": lambda: (fp.forecast, dict(whole)),
+        "fp.forecast on a network": lambda: (fp.forecast, dict(NETWORKED)),
+        "fp.plan": lambda: (
+            fp.plan,
+            {"problem": quad(), "target": 1e-2, "methods": ["fedavg"], "local_steps": [1], "participation": [None]},
+        ),
+        "fp.check": lambda: (fp.check, {"run": run()}),
+        "fp.certify": lambda: (fp.certify, {"subject": _descent, "claims": "gradient_exchange", "step": 0.1}),
+        "fp.complexity": lambda: (fp.complexity, {"problem": system(), "target": 0.1, "search": False}),
+        "fp.baselines": lambda: (fp.baselines, {"X": X, "y": y, "groups": groups, "seeds": 2, "methods": ["local"]}),
+        "fp.federate": lambda: (fp.federate, {"study": STUDY}),
+        "fp.load": lambda: (fp.load, {"folder": written("saved")}),
+        "fp.read": lambda: (fp.read, {"path": file()}),
+        "fp.write": lambda: (_write(), {"path": "written.toml", "rounds": 2}),
+        "fp.export": lambda: (fp.export, {"run": run(), "path": "model.npz"}),
+        "fp.schema": lambda: (fp.schema, {}),
+        "fp.data.partition": lambda: (fp.data.partition, {"y": labels(), "kind": "iid", "agents": 2}),
+        "fp.data.read_table": lambda: (
+            fp.data.read_table,
+            {"source": {"a": X[:, 0], "y": y, "who": groups.astype(str)}, "target": "y", "agent": "who"},
+        ),
+        "fp.metrics.fairness": lambda: (fp.metrics.fairness, {"losses": [1.0, 2.0]}),
+    }
+
+
+NETWORKED: dict[str, Any] = {"algorithm": fp.FedGD(step=0.1), "problem": quad(), "network": pair()}
+
+
+def _write() -> Callable[..., Any]:
+    def write(*values: Any, **named: Any) -> None:
+        fp.write(*(values or (named.pop("path"),)), experiment(), **named)
+
+    write.__signature__ = inspect.signature(fp.write)  # type: ignore[attr-defined]
+    return write
+
+
+def _descent(w, agents):
+    return w - 0.1 * sum(agent.weight * agent.field(w) for agent in agents)
+
+
+def results() -> Table:
+    """Methods of what verbs return."""
+    X, y, groups = rows()
+    values: dict[str, tuple[Callable[[], Any], dict[str, dict[str, Any]]]] = {
+        "Run": (
+            run,
+            {
+                "plot": {},
+                "final": {},
+                "export": {"path": "run.npz"},
+                "manifest": {},
+                "extend": {"rounds": 4},
+                "known_loss": {},
+                "description": {},
+            },
+        ),
+        "Run of rows": (run_on_rows, {"evaluate": {"X": X, "y": y}, "held_out_at_records": {"data": (X, y)}}),
+        "Run of classes": (run_of_classes, {"evaluate": {"X": X, "y": labels()}}),
+        "Run of models": (run_of_models, {"predict": {"X": X, "groups": groups}, "evaluate": {"X": X, "y": y}}),
+        "Run of classifiers": (run_of_classifiers, {"predict_proba": {"X": X, "groups": groups}}),
+        "Forecast": (
+            forecast,
+            {
+                "curve": {"rounds": 3},
+                "rounds_to": {"target": 1.0},
+                "bounds_after": {"rounds": 3},
+                "plot": {"rounds": 3},
+                "text": {},
+                "to_dict": {},
+                "measured": {"difference": np.zeros((1, 2))},
+            },
+        ),
+        "Forecast on a network": (network_forecast, {"bound": {"ticks": 3}, "rounds_to": {"target": 1.0}, "text": {}}),
+        "Verdict": (verdict, {"text": {}, "to_dict": {}}),
+        "Sweep": (sweep, {"best": {}}),
+        "Comparison": (comparison, {"plot": {}, "table": {}, "to_json": {}}),
+        "Plan": (plan, {"plot": {}, "table": {}, "to_dict": {}, "run": {"top": 1, "repeats": 2}}),
+        "Choice": (lambda: plan().best, {"to_dict": {}}),
+        "Baselines": (
+            baselines,
+            {
+                "plot": {},
+                "table": {},
+                "to_dict": {},
+                "error": {"method": "local"},
+                "per_agent": {"method": "local"},
+                "per_split": {"method": "local"},
+                "difference": {"method": "local", "against": "pooled"},
+                "differences": {},
+            },
+        ),
+        "Dataset": (dataset, {"rows": {"chosen": [0, 1]}}),
+        "Panel": (panel, {"scaled": {}, "years": {"years": [1970]}}),
+        "Table": (table, {"problem": {}, "evaluation": {"problem": squares()}}),
+        "gtv.Path": (couplings, {"plot": {}}),
+        "gtv.Choice": (chosen_coupling, {"plot": {}}),
+        "Bounds": (lambda: fp.theory.asynchronous(0.5, 2, 5), {"plot": {}, "ticks_to": {"factor": 0.1}}),
+    }
+    return {
+        f"{name}.{attribute}": lambda make=make, attribute=attribute, given=given: (
+            getattr(make(), attribute),
+            dict(given),
+        )
+        for name, (make, calls) in values.items()
+        for attribute, given in calls.items()
+    }
+
+
+def networks() -> Table:
+    """Networks: how they are made, and what they are asked."""
+    made: dict[str, dict[str, Any]] = {
+        "from_edges": {"edges": [(0, 1), (1, 2)]},
+        "from_matrix": {"A": np.ones((3, 3)) - np.eye(3)},
+        "from_networkx": {"graph": _triangle()},
+        "star": {"nodes": 3},
+        "complete": {"nodes": 3},
+        "ring": {"nodes": 3},
+        "grid": {"rows": 2, "columns": 2},
+        "random": {"nodes": 5, "degree": 2},
+        "clusters": {"labels": [0, 0, 1]},
+        "knn": {"points": [[0.0], [1.0], [3.0]], "k": 1},
+        "similarity": {"problem": squares(), "k": 1},
+    }
+    asked: dict[str, dict[str, Any]] = {
+        "aligned": {"names": ["a", "b", "c"]},
+        "eigenvalues": {"count": 2},
+        "describe": {},
+        "caution": {},
+        "component_names": {},
+        "require_connected": {},
+        "metropolis": {},
+        "total_variation": {"models": np.zeros((3, 2))},
+        "minimum": {"problem": squares(), "coupling": 1.0},
+        "step_limit": {"problem": squares(), "coupling": 1.0},
+        "plot": {},
+    }
+    names = {"Network." + name: given for name, given in (made | asked).items()}
+    found = {
+        name: lambda name=name, given=given: (getattr(ring(), name.split(".")[1]), dict(given))
+        for name, given in names.items()
+    }
+    return found | {
+        "fp.Network": lambda: (
+            fp.Network,
+            {"edges": [(0, 1), (1, 2)], "weights": [1.0, 1.0], "names": ["a", "b", "c"]},
+        )
+    }
+
+
+def _triangle():
+    import networkx
+
+    return networkx.complete_graph(3)
+
+
+def theories() -> Table:
+    """Functions of fp.theory and fp.gtv."""
+    on = {"task": squares(), "network": ring()}
+    made: dict[str, tuple[Any, dict[str, Any]]] = {
+        "gtv.solve": (fp.gtv.solve, {**on, "coupling": 1.0}),
+        "gtv.path": (fp.gtv.path, {**on, "couplings": [0.1, 1.0]}),
+        "gtv.choose": (fp.gtv.choose, {**on, "couplings": [0.1, 1.0], "folds": 2}),
+        "gtv.objective": (fp.gtv.objective, {**on, "coupling": 1.0, "models": np.zeros((3, 2))}),
+        "gtv.balanced": (fp.gtv.balanced, on),
+        "theory.asynchronous": (fp.theory.asynchronous, {"kappa": 0.5, "B": 2, "ticks": 5}),
+        "theory.block_norm": (fp.theory.block_norm, {"T": np.eye(4), "nodes": 2}),
+        "theory.contraction": (fp.theory.contraction, {"algorithm": "fedrelax", **on, "coupling": 1.0}),
+        "theory.iteration_matrix": (fp.theory.iteration_matrix, {"algorithm": "fedrelax", **on, "coupling": 1.0}),
+        "theory.spectral_rate": (fp.theory.spectral_rate, {"algorithm": "fedrelax", **on, "coupling": 1.0}),
+        "theory.step_limit": (fp.theory.step_limit, {**on, "coupling": 1.0}),
+        "theory.lms_floor": (fp.theory.lms_floor, {"problem": stream(), "step": 0.1}),
+        "theory.lms_msd": (fp.theory.lms_msd, {"problem": stream(), "step": 0.1, "rounds": 2}),
+        "theory.lsa_bias": (fp.theory.lsa_bias, {"problem": system(), "step": 0.1, "local_steps": 2}),
+        "theory.lsa_bias_small_step": (
+            fp.theory.lsa_bias_small_step,
+            {"problem": system(), "step": 0.1, "local_steps": 2},
+        ),
+        "theory.lsa_path": (fp.theory.lsa_path, {"problem": system(), "step": 0.1, "local_steps": 2, "rounds": 3}),
+    }
+    return {f"fp.{name}": lambda one=one: (one[0], dict(one[1])) for name, one in made.items()}
+
+
+def estimators() -> Table:
+    """Estimators: their arguments are looked at when they are fitted, as scikit-learn asks for."""
+    found: Table = {}
+    X, y, groups = rows()
+    for name in FITTED:
+        target = labels() if "Classifier" in name else y
+        found |= {
+            f"fp.estimators.{name}": lambda name=name, y=target: (_fit(name, y), dict(FITTED[name])),
+            f"{name}.fit": lambda name=name, y=target: (
+                getattr(fp.estimators, name)(**FITTED[name]).fit,
+                {"X": X, "y": y, "groups": groups},
+            ),
+        }
+        used = ("transform", "inverse_transform") if name.startswith("FederatedS") else ("transform",)
+        used = ("predict",) if name.endswith(("sor", "fier")) else used
+        used = (*used, "predict_proba", "decision_function") if name.endswith("fier") else used
+        for attribute in used:
+            found[f"{name}.{attribute}"] = lambda name=name, attribute=attribute: (
+                getattr(fitted(name), attribute),
+                {"X": X},
+            )
+    return found
+
+
+def _fit(name: str, y: np.ndarray) -> Callable[..., Any]:
+    X, _, groups = rows()
+    kind = getattr(fp.estimators, name)
+
+    def fit(**arguments: Any) -> Any:
+        return kind(**arguments).fit(X, y, groups)
+
+    fit.__signature__ = inspect.signature(kind)  # type: ignore[attr-defined]
+    return fit
+
+
+def everything() -> Table:
+    parts = (methods, problems, verbs, results, networks, theories, estimators)
+    return {name: good for part in parts for name, good in part().items()}
