@@ -63,10 +63,14 @@ def kill(process):
 
 
 def look_at(folder, reached):
-    """What is on disk after a death is readable, and no older than what was there before. The round."""
-    point = RunFolder.open(folder).latest()
-    assert point is not None and not point.skipped
+    """What is on disk after a death is readable, no older than what was there before, and nothing seems damaged: a
+    summary is about the checkpoint that is there. The round."""
+    standing = RunFolder.open(folder).standing()
+    point = standing.point
+    assert point is not None and not standing.wrong
     assert point.round >= reached
+    assert standing.summary is None or standing.summary["rounds"] == point.round
+    assert RunFolder.open(folder).finished() is (standing.summary is not None)
     assert all("event" in event for event in RunFolder.open(folder).events())
     return point.round
 

@@ -8,14 +8,14 @@ from unittest import mock
 
 from fedpoint.store import disk
 
-CALLS = ("fsync", "replace", "rename", "unlink", "truncate")
+CALLS = ("fsync", "replace", "rename", "unlink", "ftruncate")
 
 
 class _Halting(io.BufferedWriter):
     """A file of which half of every write is on disk when `look` is called."""
 
-    def __init__(self, path, mode, look):
-        super().__init__(io.FileIO(path, mode))
+    def __init__(self, path, mode, look, opener=None):
+        super().__init__(io.FileIO(path, mode, opener=opener))
         self._look = look
 
     def write(self, data):
@@ -43,7 +43,8 @@ def every_step(look, synced=lambda fd: None):
     fsync = os.fsync
 
     def opening(path, mode="r", *args, **kwargs):
-        return _Halting(path, mode, look) if mode in ("wb", "ab") else open(path, mode, *args, **kwargs)
+        writes = mode in ("wb", "ab", "xb")
+        return _Halting(path, mode, look, **kwargs) if writes else open(path, mode, *args, **kwargs)
 
     with contextlib.ExitStack() as stack:
         for name in CALLS:

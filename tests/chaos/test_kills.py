@@ -58,11 +58,52 @@ def test_a_death_at_any_step_of_any_save(tmp_path, whole, power, resumed):
         same_bits(photograph, whole)
 
 
+def test_a_death_while_a_finished_run_goes_on(tmp_path, whole):
+    """A run that was finished, and is made longer: from its old summary to its new one."""
+    run, album = tmp_path / "run", tmp_path / "album"
+    perform(read(tmp_path / "file.toml", rounds=9), run, Watch())
+    album.mkdir()
+    photographer = Photographer(run, album)
+    with every_step(photographer.look, photographer.synced):
+        perform(reopen(run), run, Watch(), SHORT)
+    photographs = photographer.photographs()
+    reached, summaries = 9, set()
+    for photograph in photographs:
+        reached = look_at(photograph, reached)
+        summaries.add((photograph / "summary.json").exists() and reached)
+    assert summaries == {9, False, SHORT}  # finished, then not, then again
+    for photograph in photographs[:: len(photographs) // 4]:
+        perform(reopen(photograph), photograph, Watch(), SHORT)
+        same_bits(photograph, whole)
+
+
+def test_a_summary_before_its_checkpoint_is_convicted(tmp_path, hurry, monkeypatch):
+    """Written in the wrong order, a death in between would leave a run that seems finished before it is."""
+    real = folders.RunFolder.commit
+
+    def hasty(self, *arguments):
+        if self._head is not None:
+            self.finish({"rounds": SHORT})
+            self.reopen()
+        real(self, *arguments)
+
+    (tmp_path / "file.toml").write_text(TEXT)
+    (tmp_path / "album").mkdir()
+    photographer = Photographer(tmp_path / "run", tmp_path / "album")
+    monkeypatch.setattr(folders.RunFolder, "commit", hasty)
+    with every_step(photographer.look, photographer.synced):
+        perform(read(tmp_path / "file.toml", rounds=SHORT), tmp_path / "run", Watch())
+    with pytest.raises(AssertionError):
+        for photograph in photographer.photographs():
+            if list((photograph / "checkpoints").iterdir()):
+                look_at(photograph, -1)
+
+
 def test_a_save_in_place_is_convicted(tmp_path, hurry, monkeypatch):
     """What the photographs are for: a save over the old file leaves half of it."""
 
     @contextlib.contextmanager
-    def in_place(path):
+    def in_place(path, links=True):
         with disk.open(path, "wb") as file:
             yield file
 

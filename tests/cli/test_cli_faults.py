@@ -3,6 +3,7 @@
 import datetime
 import errno
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -12,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import fedpoint as fp
+from fedpoint.core.errors import Recovered
 from fedpoint.engine import base
 from fedpoint.store import disk
 from fedpoint.store import writer as store
-from fedpoint.store.folder import RunFolder
+from fedpoint.store.folder import RunFolder, export_model
+from fedpoint.ui.runs import Runs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "chaos"))
 
@@ -25,11 +29,13 @@ from disk_steps import every_step
 ROUNDS = 17  # in segments of 1, 8, 4, 2, 1, 1 without patience, and a commit after each
 
 
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch):
-    monkeypatch.setattr(store, "PERIOD", 0.0)
-    monkeypatch.setattr(store, "SHARE", float("inf"), raising=False)
-    monkeypatch.setattr(base, "PATIENCE", 0.0)
+@pytest.fixture(autouse=True, scope="module")
+def hurry():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "PERIOD", 0.0)
+        patch.setattr(store, "SHARE", float("inf"))
+        patch.setattr(base, "PATIENCE", 0.0)
+        yield
 
 
 @pytest.fixture
@@ -38,7 +44,7 @@ def file(toml):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory, hurry):
     """The folder of a run that nothing happened to."""
     from fedpoint.cli.progress import Watch
     from fedpoint.config import read
@@ -150,7 +156,7 @@ def foreign(path):
     """The checkpoint of a run with another configuration."""
     arrays, body = disk.read_npz(path, "checkpoint")
     del body["sha256"]
-    disk.write_npz(path, "checkpoint", arrays, {**body, "config_sha256": "0" * 64})
+    disk.write_npz(path, "checkpoint", arrays, {**body, "run_sha256": "0" * 64})
 
 
 @pytest.mark.parametrize(
@@ -162,11 +168,124 @@ def test_the_checkpoint_before_a_damaged_one_serves_and_that_is_said(cli, half, 
     bad, good = newest(half), min((half / "checkpoints").iterdir())
     damage(bad)
     said = resume(cli).stderr
-    assert f"Note: {bad.resolve()} " in said and f"the one before it serves, of round {int(good.stem)}" in said
+    assert f"Note: {bad.resolve()} " in said and f"not finished (round {int(good.stem)} of 17)" in said
     events = [event for event in RunFolder.open(half).events() if event["event"] == "recovered"]
     assert len(events) == 1 and bad.name in events[0]["message"]
     same_bits(half, whole)
     assert "Note:" not in resume(cli).stderr
+
+
+# The end of a finished run.
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def flip_middle(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def edit(path):
+    """Other numbers, well formed."""
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "error": 0.0, "final": {"error": [0.0, 0.0], "loss": [0.0, 0.0]}}))
+
+
+HURT = {
+    "a cut record": lambda run: cut_short(max((run / "records").iterdir())),
+    "a flipped record": lambda run: flip_middle(max((run / "records").iterdir())),
+    "a lost record": lambda run: max((run / "records").iterdir()).unlink(),
+    "an empty record": lambda run: max((run / "records").iterdir()).write_bytes(b""),
+    "another record": lambda run: shutil.copy(min((run / "records").iterdir()), max((run / "records").iterdir())),
+    "a lost checkpoint": lambda run: newest(run).unlink(),
+    "a cut checkpoint": lambda run: cut_short(newest(run)),
+    "an edited summary": lambda run: edit(run / "summary.json"),
+    "a cut summary": lambda run: cut_short(run / "summary.json"),
+    "a summary that is none": lambda run: (run / "summary.json").write_text("[]"),
+}
+
+
+@pytest.fixture
+def hurt(whole, request):
+    """A finished run, of which something was then damaged."""
+    shutil.copytree(whole, "r")
+    HURT[request.param](Path("r"))
+    return Path("r")
+
+
+@pytest.mark.parametrize("hurt", HURT, indirect=True)
+def test_a_finished_run_whose_end_is_damaged_is_not_finished(cli, hurt, whole, request):
+    """load says so, check does not pass it, and resume ends in the same bits."""
+    before = contents(hurt)
+    with pytest.warns(Recovered, match=r"the run is not finished \(round \d+ of 17\); continue it with fedpoint"):
+        loaded = fp.load(hurt)
+    reached = int(loaded.rounds[-1])
+    assert not loaded.finished and loaded.evaluation == {} and loaded.final_loss is None
+    assert reached == ROUNDS if "summary" in request.node.callspec.id else 0 < reached < ROUNDS
+    checked = cli("check", hurt, status=3)
+    assert checked.stdout.startswith("Undecided") and f"is not finished (round {reached} of 17)" in checked.stdout
+    assert json.loads(cli("check", hurt, "--json", status=3).stdout)["passed"] is False
+    assert contents(hurt) == before
+    assert Runs(hurt.parent).curves("r")["state"] == "damaged"
+    assert "Note: " in resume(cli).stderr
+    same_bits(hurt, whole)
+    assert Runs(hurt.parent).curves("r")["state"] == "finished"
+    assert cli("check", hurt).stdout == cli("check", whole).stdout
+
+
+def test_a_finished_run_that_is_back_at_its_start_is_not_checked(cli, file, monkeypatch):
+    monkeypatch.setattr(store, "PERIOD", 1e9)  # nothing but the start and the end are on disk
+    run(cli, file)
+    HURT["a lost record"](Path("r"))
+    said = cli("check", "r", status=2).stderr
+    assert "(round 0 of 17)" in said and "the run has no rounds yet" in said
+
+
+def test_the_report_of_a_damaged_run_says_so_and_shows_no_edited_number(cli, whole):
+    shutil.copytree(whole, "r")
+    content = json.loads((Path("r") / "summary.json").read_text())
+    content |= {"evaluated_rounds": [0, 17], "evaluation": {"accuracy": [[0.5, 0.87654], [0.5, 0.87654]]}}
+    (Path("r") / "summary.json").write_text(json.dumps(content))
+    cli("report", "r")
+    page = (Path("r") / "report.html").read_text()
+    assert "Not finished: 17 of 17 rounds are on disk." in page and "summary.json is damaged or was changed" in page
+    assert "0.87654" not in page and "accuracy" not in page
+
+
+@pytest.mark.parametrize(
+    "how", [flip_middle, cut_short, lambda path: path.write_text("{}")], ids=["bit", "cut", "else"]
+)
+@pytest.mark.parametrize("name", ["run.json", "config.toml"])
+def test_what_a_run_states_of_itself_is_under_a_hash(cli, whole, name, how):
+    shutil.copytree(whole, "r")
+    how(Path("r") / name)
+    before = contents("r")
+    for command in (["check", "r"], ["resume", "r", "--rounds", "40"], ["report", "r"], ["cite", "r"]):
+        said = cli(*command, status=2).stderr
+        assert (
+            name in said
+            and ("is damaged" in said or "was changed" in said)
+            and "new run" in said.replace("start the run again in another folder", "new run")
+        )
+    assert contents("r") == before
+    assert Runs(Path()).list()[0]["state"] == "unreadable"
+
+
+def test_the_model_of_another_run_is_not_used(cli, whole):
+    from fedpoint.store.folder import load_model
+
+    shutil.copytree(whole, "r")
+    arrays, manifest = load_model("r")
+    export_model(Path("r") / "model.npz", {"model": 0 * arrays["model"]}, manifest)
+    said = cli("predict", "r", "rows.csv", status=2).stderr
+    assert "is not the model of this run" in said and "fedpoint resume" in said
+    (Path("r") / "summary.json").unlink()
+    assert "holds no model: the run is not finished" in cli("predict", "r", "rows.csv", status=2).stderr
+    resume(cli)
+    assert load_model("r")[0]["model"].tobytes() == arrays["model"].tobytes()
 
 
 def test_without_any_good_checkpoint_nothing_is_touched(cli, half):
@@ -200,7 +319,7 @@ def test_a_checkpoint_of_another_format_is_left_to_who_wrote_it(cli, half, whole
 def test_a_torn_last_line(cli, half, whole):
     with open(half / "events.jsonl", "ab") as file:
         file.write(b'{"time": "2026-')
-    cli("check", half)
+    cli("check", half, status=3)
     resume(cli)
     same_bits(half, whole)
     assert RunFolder.open(half).events()[-1]["event"] == "finished"

@@ -117,7 +117,7 @@ def test_syntax(cli, toml, text, message):
 
 def test_files_that_are_none(cli, tmp_path):
     assert "there is no file nothing.toml" in cli("run", "nothing.toml", status=2).stderr
-    assert "cannot read" in cli("run", tmp_path, status=2).stderr
+    assert "is a folder, not a file" in cli("run", tmp_path, status=2).stderr
     (tmp_path / "latin.toml").write_bytes(b"# \xe9")
     assert "is not UTF-8" in cli("run", "latin.toml", status=2).stderr
     (tmp_path / "empty.toml").write_text("")

@@ -123,7 +123,7 @@ def test_the_folder_of_a_run(cli, toml):
     found = json.loads(cli("predict", "r", data, "--json").stdout)["predictions"]
     np.testing.assert_allclose(found, [1.0, 5.0], rtol=1e-6)
     Path("empty").mkdir()
-    assert "holds no model.npz" in cli("predict", "empty", data, status=2).stderr
+    assert "is not a run folder" in cli("predict", "empty", data, status=2).stderr
 
 
 def test_models_that_are_wrong(cli, linear, tmp_path):

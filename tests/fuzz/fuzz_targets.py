@@ -2,6 +2,7 @@
 memory. Both the tests by hypothesis and the fuzzers by atheris call these."""
 
 import contextlib
+import json
 import resource
 import signal
 import tempfile
@@ -16,6 +17,7 @@ from fedpoint.data.tables import read_table
 from fedpoint.federation import wire
 from fedpoint.store import disk
 from fedpoint.store.folder import RunFolder, load_model
+from fedpoint.ui.runs import Runs
 
 SECONDS = 20  # for one example
 MEMORY = 2 << 30  # bytes beyond what the process has
@@ -79,6 +81,9 @@ def arrays(data):
 
 def run_folder(path):
     """A run folder with whatever in it: opened, loaded, and all that is shown of it asked for."""
+    with bounds(), contextlib.suppress(FedpointError):
+        json.dumps(Runs(path).list(), allow_nan=False)  # as the page has it
+        json.dumps(Runs(path).curves("."), allow_nan=False)
     with bounds(), contextlib.suppress(FedpointError), warnings.catch_warnings():
         warnings.simplefilter("ignore", Recovered)
         RunFolder.open(path).events()

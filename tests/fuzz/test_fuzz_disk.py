@@ -79,7 +79,10 @@ def spoil(folder, data):
             state, named = disk.read_npz(owner, "checkpoint")
             named = {k: v for k, v in named.items() if k not in ("sha256", "format", "version")}
             named["files"][-1]["sha256"] = sha
-            disk.write_npz(owner, "checkpoint", state, named)
+            sha = disk.write_npz(owner, "checkpoint", state, named)
+        summary = json.loads((folder / "summary.json").read_text())
+        summary["ends"]["checkpoint"] = sha
+        write_sealed(folder / "summary.json", summary)
         return
     path = folder / what
     if what == "events.jsonl":
@@ -93,9 +96,14 @@ def spoil(folder, data):
             about["config_sha256"] = config_hash(tomllib.loads(path.read_text()))
         except (TypeError, ValueError):  # what TOML cannot say
             return
-        (folder / "run.json").write_text(json.dumps(about))
+        write_sealed(folder / "run.json", about)
     else:
-        path.write_text(json.dumps(data.draw(changed(json.loads(path.read_text())))))
+        write_sealed(path, data.draw(changed(json.loads(path.read_text()))))
+
+
+def write_sealed(path, content):
+    """With the right hash of the rest."""
+    path.write_text(json.dumps(disk.seal({key: value for key, value in content.items() if key != disk.SEAL})))
 
 
 def check_folder(sound, data):

@@ -78,14 +78,15 @@ def test_config_meta_events_and_summary_come_back(run):
     events = [{"round": 1, "loss": np.float64(0.1)}, {"note": "a\nb\r\u2028é", "list": [1, None, True]}]
     for event in events:
         run.append_event(event)
-    assert RunFolder.open(run.path).summary is None
+    assert RunFolder.open(run.path).standing().summary is None
+    commit(run, 0, 2)
     run.finish({"loss": 0.25})
     seen = RunFolder.open(run.path)
     assert seen.config == {"name": "toy", "lr": 0.1, "nested": {"sizes": [3, 4]}} == run.config
     assert seen.config_hash == config_hash(CONFIG) == config_hash(dict(reversed(CONFIG.items())))
-    assert (seen.meta, seen.summary, seen.events()) == ({"who": "test"}, {"loss": 0.25}, events)
+    assert (seen.meta, seen.standing().summary, seen.events()) == ({"who": "test"}, {"loss": 0.25}, events)
     with pytest.raises(FedpointError, match="is finished"):
-        commit(run, 0, 3)
+        commit(run, 3, 5)
     with pytest.raises(FedpointError, match="reading only"):
         seen.append_event({})
 
@@ -161,6 +162,57 @@ def test_a_damaged_newest_checkpoint_falls_back(run, how):
         commit(again, 10, 12)  # sorts before the damaged one, and must win over it
         assert names(again, "checkpoints") == ["000000000009.npz", "000000000012.npz"]
     check(RunFolder.open(run.path).latest(), 12)
+
+
+@pytest.mark.parametrize("more", [1, 5])
+def test_the_last_record_is_not_all_that_every_checkpoint_hangs_on(run, more):
+    """Commits without a record name the last record file too: one that does without it is kept as well."""
+    for last in (4, 9, 14):
+        commit(run, last - 4, last)
+    for last in range(15, 15 + more):
+        run.commit(last, segment(10, last)[0], {})
+    assert len(names(run, "checkpoints")) == 3
+    damage(run.path / "records" / "000000000010-000000000014.npz")
+    run.close()
+    with RunFolder.open(run.path, write=True) as again:
+        check(again.latest(), 9)
+        commit(again, 10, 14)
+        check(again.latest(), 14)
+
+
+def test_a_run_is_finished_where_its_summary_names_the_newest_checkpoint(run):
+    commit(run, 0, 4)
+    commit(run, 5, 9)
+    run.finish({"loss": 0.5})
+    standing = RunFolder.open(run.path).standing()
+    assert standing.summary == {"loss": 0.5} and not standing.wrong and RunFolder.open(run.path).finished()
+    summary = (run.path / "summary.json").read_bytes()
+    run.reopen()
+    assert RunFolder.open(run.path).standing().summary is None and not RunFolder.open(run.path).finished()
+    commit(run, 10, 14)
+    (run.path / "summary.json").write_bytes(summary)  # of an end that the run has left behind
+    standing = RunFolder.open(run.path).standing()
+    assert standing.summary is None and standing.point.round == 14 and len(standing.wrong) == 1
+    with pytest.raises(disk.Damaged, match="not about the newest checkpoint"):
+        RunFolder.open(run.path).finished()
+
+
+def test_a_reader_follows_a_writer_that_finishes_and_goes_on(run, monkeypatch):
+    """Between the look at the summary and the look at the checkpoints the run may end, or go on."""
+    commit(run, 0, 4)
+    run.finish({})
+    reader, real = RunFolder.open(run.path), RunFolder.latest
+    todo = iter([lambda: (run.reopen(), commit(run, 5, 9)), lambda: run.finish({"loss": 1.0})])
+
+    def slow(self):
+        for step in todo:
+            step()
+            break
+        return real(self)
+
+    monkeypatch.setattr(RunFolder, "latest", slow)
+    standing = reader.standing()
+    assert (standing.point.round, standing.summary, standing.wrong) == (9, {"loss": 1.0}, ())
 
 
 def test_a_damaged_record_file_is_named(run):
@@ -357,10 +409,10 @@ def test_a_reader_follows_a_living_writer(run, monkeypatch):
     reader, real = RunFolder.open(run.path), disk.read_npz
     todo = iter((3, 4, 5))
 
-    def slow(path, kind):
+    def slow(*arguments, **options):
         for last in todo:  # the writer commits, and prunes, while the reader is about to open the file
             commit(run, last, last)
-        return real(path, kind)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(disk, "read_npz", slow)
     point = reader.latest()

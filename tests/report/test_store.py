@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -103,8 +104,8 @@ def test_events_and_summary(made):
     opened = RunFolder.open(folder)
     events = [event["event"] for event in opened.events()]
     assert events[0] == "started" and events[-1] == "finished"
-    assert opened.summary["rounds"] == 50
-    assert opened.summary["error"] == pytest.approx(run.error[:, -1].mean(), rel=1e-15)
+    assert opened.standing().summary["rounds"] == 50
+    assert opened.standing().summary["error"] == pytest.approx(run.error[:, -1].mean(), rel=1e-15)
 
 
 def test_the_losses_are_those_of_the_problem(made):
@@ -236,6 +237,69 @@ def test_divergence_is_an_event(tmp_path):
         fp.run(fp.Scaffold(step=50.0, local_steps=2), quadratic(), rounds=90, folder=tmp_path / "r", **OPTIONS)
     last = RunFolder.open(tmp_path / "r").events()[-1]
     assert last["event"] == "diverged" and last["round"] > 0 and "step 50" in last["message"]
+
+
+# What agents remember, without the data.
+
+
+def named_parts():
+    """A model with two parts, of three agents."""
+    rng = np.random.default_rng(3)
+    data = rng.standard_normal((12, 2)), rng.standard_normal(12)
+
+    def loss(model, batch):
+        x, y = batch
+        return jnp.mean((x @ model["body"] + model["head"] - y) ** 2)
+
+    return fp.problems.Loss(loss, {"body": np.zeros(2), "head": np.zeros(())}, data, groups=np.arange(12) % 3)
+
+
+NOTED = {
+    "a correction": (fp.Scaffold(step=0.05, local_steps=2), quadratic(), {"participation": 2}),
+    "a correction in single precision": (fp.Scaffold(step=0.05), quadratic(), {"start": np.zeros(2, np.float32)}),
+    "completed by the hub": (fp.Scaffnew(step=0.05, local_steps=2), quadratic(), {}),
+    "and in single precision": (fp.Scaffnew(step=0.05, local_steps=2), quadratic(), {"start": np.zeros(2, "f4")}),
+    "own parts": (fp.FedAvg(step=0.05, local_steps=2), named_parts(), {"share": ["body"]}),
+    "nothing": (fp.FedAvg(step=0.05), quadratic(), {}),
+    "a model of a node": (fp.FedGD(step=0.05, coupling=0.1), quadratic(), {"network": fp.Network.ring(4)}),
+    "late answers": (fp.Scaffold(step=0.05), quadratic(), {"schedule": fp.Arrivals(fp.Clock([1.0, 2.0, 3.0, 4.0]), 2)}),
+}
+
+
+@pytest.mark.parametrize("kind", NOTED)
+def test_memories_come_back_without_the_data(tmp_path, kind):
+    method, problem, options = NOTED[kind]
+    run = fp.run(method, problem, rounds=7, repeats=2, seed=3, folder=tmp_path / "r", **options)
+    for loaded in (fp.load(tmp_path / "r"), fp.load(tmp_path / "r", problem)):
+        assert jax.tree.structure(loaded.memories) == jax.tree.structure(run.memories)
+        for one, other in zip(jax.tree.leaves(loaded.memories), jax.tree.leaves(run.memories), strict=True):
+            assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
+
+
+class Counting(fp.Algorithm):
+    """Remembers as much as its number says."""
+
+    step: float = 0.1
+    kept: int = 2
+
+    def init(self, w):
+        return w, {str(i): w for i in range(self.kept)}
+
+    def local(self, heard, memory, agent):
+        return -self.step * agent.field(heard, 0), memory
+
+    def combine(self, hub, inbox):
+        return hub + inbox.mean
+
+
+def test_memories_that_cannot_be_told_say_why(tmp_path):
+    fp.run(fp.FedAvg(step=0.1, optimiser=optax.trace(0.5)), quadratic(), rounds=2, folder=tmp_path / "r")
+    with pytest.raises(fp.FedpointError, match=r"give fp.load\(folder, algorithm="):
+        fp.load(tmp_path / "r").memories  # noqa: B018
+    fp.run(Counting(), quadratic(), rounds=2, folder=tmp_path / "own")
+    assert len(fp.load(tmp_path / "own", allow=[__name__]).memories) == 2
+    with pytest.raises(fp.FedpointError, match="remember does not fit Counting"):
+        fp.load(tmp_path / "own", algorithm=Counting(kept=3)).memories  # noqa: B018
 
 
 # What is refused.
@@ -375,7 +439,7 @@ def test_a_folder_asks_for_one_loss_and_for_no_solution(tmp_path, segments):
     problem = counted()
     run = fp.run(scaffold(), problem, rounds=400, seed=5, participation=2, folder=tmp_path / "r")
     assert (problem.asked, problem.solved_for) == (1, 0)
-    assert RunFolder.open(tmp_path / "r").summary["loss"] == pytest.approx(problem.objective(run.model)[0])
+    assert RunFolder.open(tmp_path / "r").standing().summary["loss"] == pytest.approx(problem.objective(run.model)[0])
     at, known = run.known_loss()
     assert at.tolist() == [400] and known.shape == (1, 1)
     loaded = fp.load(tmp_path / "r")

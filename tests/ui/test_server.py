@@ -25,6 +25,22 @@ from fedpoint.ui.computations import WAITING, Busy, Computations, Superseded
 from fedpoint.ui.playground import Control, Playground
 from fedpoint.ui.runs import Runs
 
+CONFIG = {
+    "rounds": 10,
+    "seed": 0,
+    "repeats": 1,
+    "record_every": 1,
+    "exact": False,
+    "algorithm": {"name": "fedavg"},
+    "problem": {"class": "Quadratic", "agents": 2},
+}
+META = {
+    "engine": "",
+    "message": {"down": 1, "up": 1, "width": 8},
+    "model": [{"name": "model", "path": []}],
+    "use": {},
+}
+
 
 def test_the_page_and_its_policy(page):
     answer = page.get("/")
@@ -248,7 +264,7 @@ def test_a_run_in_progress_is_followed(page):
     thread = threading.Thread(target=go)
     thread.start()
     try:
-        while "live" not in Runs(page.runs).names() or Runs.reached(page.runs / "live") is None:
+        while "live" not in Runs(page.runs).names() or RunFolder.open(page.runs / "live").newest() is None:
             time.sleep(0.02)
         with page.open("/api/follow?name=live") as answer:
             name, begun = read_event(answer)
@@ -267,12 +283,12 @@ def test_a_run_in_progress_is_followed(page):
 
 def test_what_is_no_run_is_not_shown(tmp_path):
     (tmp_path / "secret").mkdir()
-    folder = RunFolder.create(tmp_path / "secret" / "run", {"rounds": 1}, meta={})
+    folder = RunFolder.create(tmp_path / "secret" / "run", CONFIG, meta=META)
     folder.close()
     shown = tmp_path / "shown"
     (shown / "empty").mkdir(parents=True)
     (shown / "link").symlink_to(tmp_path / "secret")
-    RunFolder.create(shown / "a" / "b", {"rounds": 1}, meta={}).close()
+    RunFolder.create(shown / "a" / "b", CONFIG, meta=META).close()
     (shown / "broken").mkdir()
     (shown / "broken" / "run.json").write_text("{")
     runs = Runs(shown)
@@ -399,7 +415,7 @@ def test_a_playground_that_fails_is_said(caplog):
 
 def test_open_streams_do_not_hold_up_the_end(tmp_path):
     """The run is unfinished and this process is alive, so that its stream would go on."""
-    folder = RunFolder.create(tmp_path / "run", {"rounds": 10}, meta={})
+    folder = RunFolder.create(tmp_path / "run", CONFIG, meta=META)
     folder.append_event({"event": "started"})
     with serving(tmp_path) as client, client.open("/api/follow?name=run") as answer:
         assert read_event(answer)[1]["state"] == "running"

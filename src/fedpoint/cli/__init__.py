@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
+import io
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -102,6 +103,9 @@ class Main(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # names of files need not be text
         try:
             with _notes():
                 return super().invoke(ctx)

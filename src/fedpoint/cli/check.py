@@ -23,7 +23,7 @@ def check(ctx: click.Context, folder: Path, claims: str | None, figure: Path | N
     """Compare the run in FOLDER with its forecast.
 
     The exit status is 0 when the run is as forecast, 1 when it contradicts its forecast, and 3 when nothing could be
-    compared. The folder of a comparison is checked run by run.
+    compared or the run is not finished. The folder of a comparison is checked run by run.
     """
     from fedpoint.config.load import load_run
     from fedpoint.store.comparison import run_folders
@@ -38,6 +38,8 @@ def check(ctx: click.Context, folder: Path, claims: str | None, figure: Path | N
         if figure is not None:
             drawn = figure if len(folders) == 1 else figure.with_stem(f"{figure.stem}-{number}")
             verdict.forecast.plot(str(drawn), run=run)
+        if run.unfinished and not run.wrong:  # of which load has told
+            click.echo(f"Note: {run.unfinished}; continue it with {run.stored.resume}", err=True)
         if not as_json:
             click.echo(f"{path}\n{verdict.text()}" if len(folders) > 1 else verdict.text())
     if as_json:

@@ -25,10 +25,10 @@ def _references(name: str) -> list[Reference]:
     from fedpoint.config import read
     from fedpoint.core.describe import describe_record
     from fedpoint.results.citations import of_method, of_run, of_scheme, of_table
-    from fedpoint.store.comparison import COMPARISON
+    from fedpoint.store.comparison import COMPARISON, is_comparison
 
     path = Path(name)
-    if path.is_dir() and not (path / COMPARISON).exists():
+    if path.is_dir() and not is_comparison(path):
         return of_run(path)
     if not path.is_dir() and path.suffix != ".toml":
         return of_method(name)

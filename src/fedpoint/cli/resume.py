@@ -39,11 +39,11 @@ def resume(
     from fedpoint.cli.progress import watch
     from fedpoint.cli.show import picture, report
     from fedpoint.config.runner import perform, reopen, state
-    from fedpoint.store.comparison import COMPARISON
+    from fedpoint.store.comparison import is_comparison
     from fedpoint.verbs.load import LoadedRun
 
     experiment = reopen(folder)
-    if rounds is not None and (folder / COMPARISON).is_file():
+    if rounds is not None and is_comparison(folder):
         experiment = experiment.with_rounds(rounds)
         state(experiment, folder)  # also for runs of the comparison that have not begun
     outcomes = perform(experiment, folder, watch(quiet), rounds, processes)

@@ -12,7 +12,7 @@ from fedpoint.experiment.experiment import Experiment
 from fedpoint.results.labels import slug
 from fedpoint.results.run import Run
 from fedpoint.store import disk
-from fedpoint.store.comparison import COMPARISON
+from fedpoint.store.comparison import COMPARISON, is_comparison
 from fedpoint.store.folder import RunFolder
 from fedpoint.store.records import Place
 from fedpoint.verbs.load import LoadedRun
@@ -61,7 +61,7 @@ def state(file: File, folder: Path) -> None:
 
 def reopen(folder: Path) -> File:
     """The experiment of a folder that `perform` has written."""
-    if (folder / COMPARISON).is_file():
+    if is_comparison(folder):
         made = read(folder / COMPARISON)
         return parse(made.content, folder.name)
     config = RunFolder.open(folder).config
@@ -120,19 +120,13 @@ def _losses_every(e: Experiment, rounds: int) -> int | None:
 
 
 def _resume(loaded: LoadedRun, entry: Entry, watch: Watch, rounds: int | None, processes: Processes | None) -> Run:
-    last, asked = int(loaded.rounds[-1]), goal_of(loaded)
+    last, asked = int(loaded.rounds[-1]), loaded.goal
     goal = asked if rounds is None else rounds
     if loaded.finished and (rounds is None or goal <= last):
         return loaded
     met = loaded.finished and last < asked  # its tolerance, and it is now told to go on all the same
     with watch.following(entry.name, goal) as callback:
         return loaded.extend(goal, None if met else entry.stop, callback, entry.held_out, processes)
-
-
-def goal_of(loaded: LoadedRun) -> int:
-    """The rounds that were asked for last."""
-    asked = [event["rounds"] for event in loaded.stored.events() if event["event"] == "started"]
-    return asked[-1] if asked else loaded.config["rounds"]
 
 
 def _interrupted(entry: Entry, path: Path, folder: Path, file: File) -> str:

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.files import read_file
 from fedpoint.core.types import Plain
 
 
 def read_text(path: Path, encoding: str = "utf-8", advice: str = "") -> str:
     """The file's content; `advice` follows the message when it is not text."""
     try:
-        return path.read_bytes().decode(encoding)
+        return read_file(path).decode(encoding)
     except FileNotFoundError:
         raise FedpointError(f"there is no file {path}") from None
     except OSError as error:

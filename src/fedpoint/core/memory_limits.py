@@ -26,10 +26,13 @@ def check_memory(numbers: int, what: str, advice: str) -> None:
     """Refuse what so many numbers in double precision, and their copies, would not fit."""
     needed = 8 * COPIES * numbers
     if needed > memory():
-        raise FedpointError(f"{what} needs about {_size(needed)} of memory, and there are {_size(memory())}: {advice}")
+        raise FedpointError(
+            f"{what} needs about {in_bytes(needed)} of memory, and there are {in_bytes(memory())}: {advice}"
+        )
 
 
-def _size(count: int) -> str:
+def in_bytes(count: int) -> str:
+    """So many bytes, for people."""
     for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
         if count < 1000:
             return f"{count} {unit}"

@@ -25,6 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.files import open_file
+from fedpoint.core.memory_limits import in_bytes
 from fedpoint.data.column import MISSING, Column, Growing, and_more
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 Cell: TypeAlias = str | float | bool | None
 PIECE = 1 << 22  # characters read at once
+LONGEST_ROW = 1 << 26  # characters: what has no end of a line for so long is no table
 SMALL = 1 << 21  # bytes of a file, up to which importing pandas would take longer than reading
 LARGE = 1e100  # a number whose square is still one, whatever it is added to
 FAR = 100_000  # rows, beyond which a file is not read again to quote a cell
@@ -65,7 +68,7 @@ def shown(path: str | os.PathLike) -> str:
 def opened(path: Path) -> Iterator[io.BufferedReader]:
     """A file's bytes, or one clear message why they cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             yield file
     except FileNotFoundError:
         raise FedpointError(f"there is no file {shown(path)}") from None
@@ -209,6 +212,11 @@ def _lines(path: Path) -> Iterator[str]:
             if end and (not block or not rest.count('"', 0, end) % 2):
                 yield rest[:end]
                 rest = rest[end:]
+            elif len(rest) > LONGEST_ROW:
+                raise FedpointError(
+                    f"{shown(path)} is not a table: a row, or a cell in quotes, does not end within "
+                    f"{in_bytes(LONGEST_ROW)}"
+                )
 
 
 def _rows(text: str, separator: str) -> Iterator[list[str]]:
@@ -350,8 +358,8 @@ def _has_pandas() -> bool:
 
 
 def _parquet(path: Path) -> ParquetFile:
-    if not path.is_file():
-        raise FedpointError(f"there is no file {shown(path)}")
+    with opened(path):  # refuses what is not a file
+        pass
     try:
         import pyarrow
         import pyarrow.parquet

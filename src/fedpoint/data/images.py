@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.files import open_file
 from fedpoint.data.dataset import Dataset
 
 FOLDER = Path("/usr/share/datasets/fashion-mnist")  # where Debian puts it
+LARGEST = 1 << 28  # bytes that are unpacked of a file, of which the largest one has 47 million
 CLOTHES = ["T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"]
 
 
@@ -63,7 +65,8 @@ def fashion_mnist(folder: str | Path | None = None) -> Dataset:
 def _idx(path: Path) -> np.ndarray:
     """An array of bytes in the IDX format: a word that ends with the number of axes, their lengths, the numbers."""
     try:
-        raw = gzip.decompress(path.read_bytes())
+        with open_file(path) as file:
+            raw = gzip.GzipFile(fileobj=file).read(LARGEST)
     except FileNotFoundError:
         raise FedpointError(
             f"there is no {path}: apt-get install dataset-fashion-mnist, or give folder= with its four files"

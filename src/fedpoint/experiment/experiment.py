@@ -127,8 +127,7 @@ class Experiment:
         check_count("repeats", self.repeats, 1)
         if self.record_every is not None:
             check_count("record_every", self.record_every, 1)
-        if self.share is not None:
-            self._set(algorithm=_personal(self.algorithm, self.share))
+        self._set(algorithm=sharing(self.algorithm, self.share))
         self._set(seed=check_seed(self.seed), network=check_network(self.network, self.problem.names))
         self._set(channel=Channel() if self.channel is None else self.channel)
         self._set(gather=WeightedSums() if self.gather is None else self.gather)
@@ -258,8 +257,10 @@ class Experiment:
         return rebuild_experiment(cls, description, allow, given)
 
 
-def _personal(algorithm: Algorithm, share: str | Sequence[str]) -> Algorithm:
-    """The method that shares only these parts of a model."""
+def sharing(algorithm: Algorithm, share: str | Sequence[str] | None) -> Algorithm:
+    """The method that shares only these parts of a model; None: all."""
+    if share is None:
+        return algorithm
     names = [share] if isinstance(share, str) else share
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
         raise FedpointError(f"share must be the names of the parts of a model that are shared, got {share!r}")

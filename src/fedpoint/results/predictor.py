@@ -42,10 +42,6 @@ class Predictor:
         from fedpoint.store.folder import load_model
 
         path = Path(path)
-        if path.is_dir():
-            path = path / "model.npz"
-            if not path.exists():
-                raise FedpointError(f"{path.parent} holds no model.npz: give the folder of a finished run")
         arrays, manifest = load_model(path)
         check_model(path, manifest)
         return cls(arrays, manifest, str(path))

@@ -210,6 +210,11 @@ class Run:
         return self.rounds[there], found[:, there]
 
     @property
+    def unfinished(self) -> str:
+        """That the run is not finished, and how far it is, in words; empty where it has ended."""
+        return ""
+
+    @property
     def last(self) -> Model:
         """What was recorded last, of each repeat."""
         return self.records.last  # not the session's, which goes on when the run is extended

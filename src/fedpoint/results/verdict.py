@@ -58,7 +58,8 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a run: as forecast, contradicted, or undecided where nothing of the forecast could be compared."""
+    """What became of a run: as forecast, contradicted, or undecided: nothing of the forecast could be compared, or the
+    run is not finished."""
 
     outcome: Outcome
     words: str
@@ -74,6 +75,12 @@ class Verdict:
     def good(self) -> bool | None:
         """As the mark of a check: None where it is undecided."""
         return None if self.outcome == "undecided" else self.passed
+
+    def so_far(self, unfinished: str) -> Verdict:
+        """The same of a run that is not finished, as these words say: contradicted perhaps, but not yet as forecast."""
+        if not unfinished or self.outcome != "as forecast":
+            return self
+        return dataclasses.replace(self, outcome="undecided", words=f"{self.words}, but {unfinished}")
 
     @property
     def compared(self) -> list[Check]:

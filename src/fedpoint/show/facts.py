@@ -124,13 +124,14 @@ def labels(runs: Sequence[LoadedRun]) -> list[str]:
 
 def status(run: LoadedRun) -> str:
     """How it ended, in a sentence."""
-    events, last = run.stored.events(), int(run.rounds[-1])
-    asked = next((e["rounds"] for e in reversed(events) if e["event"] == "started"), run.config["rounds"])
+    asked, last = run.goal, int(run.rounds[-1])
     if run.finished:
         return "Finished." if last >= asked else f"Stopped at its tolerance, before round {asked:,}."
-    ends = [e for e in events if e["event"] in ("diverged", "failed", "interrupted", "started")]
+    if run.wrong:
+        return f"Not finished: {last:,} of {asked:,} rounds are on disk. {' '.join(f'{said}.' for said in run.wrong)}"
+    ends = [e for e in run.stored.events() if e.get("event") in ("diverged", "failed", "interrupted", "started")]
     if ends and ends[-1]["event"] == "diverged":
-        return f"Diverged by round {ends[-1]['round']:,}: the curves end at the last round on disk."
+        return f"Diverged by round {ends[-1].get('round')}: the curves end at the last round on disk."
     if ends and ends[-1]["event"] == "failed":
         return f"Failed: {ends[-1].get('message', '')}"
     return f"Not finished: {last:,} of {asked:,} rounds are on disk."

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.files import as_text
 from fedpoint.results.citations import bibtex, of_run
 from fedpoint.show.charts import chart, curve, forecast_line, held_out, loggable, repeats
 from fedpoint.show.facts import Facts, Source, facts_of, loaded, parts_of, status
@@ -61,7 +62,7 @@ def compose(
     facts = facts_of(runs, parts)
     if title is None:
         title = _headline(facts[0]) if len(facts) == 1 else name or f"{len(facts)} runs"
-    return page(facts, title)
+    return as_text(page(facts, title))
 
 
 def _default_place(runs: Sequence[Source]) -> Path:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from fedpoint.core.files import read_file
 from fedpoint.core.types import Plain
 from fedpoint.results.labels import short
 from fedpoint.show import svg
@@ -229,7 +230,7 @@ def _configuration(facts: Facts) -> Html:
         ["data, SHA-256", tag("code", problem["sha256"])],
         ["configuration, SHA-256", tag("code", stored.config_hash)],
     ]
-    text = (stored.path / "config.toml").read_text("utf-8", "replace")
+    text = read_file(stored.path / "config.toml", links=False).decode("utf-8", "replace")
     cut = len(text) > LONGEST_CONFIG
     shown = text[:LONGEST_CONFIG] + ("\n# ... the rest is in config.toml of the run's folder" if cut else "")
     whole = tag("details", tag("summary", "config.toml"), tag("pre", shown))

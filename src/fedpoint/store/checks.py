@@ -109,6 +109,19 @@ class _Use(_Stated):
     columns: list[_Feature] = []
 
 
+class _Hashes(_Stated):
+    """Of what a summary is about."""
+
+    checkpoint: StrictStr
+    model: StrictStr
+
+
+class _Ending(_Stated):
+    """summary.json, as far as it says what it is about."""
+
+    ends: _Hashes
+
+
 class _File(_Stated):
     file: Annotated[str, Field(strict=True, pattern=r"^[0-9]{12}-[0-9]{12}\.npz$")]
     sha256: StrictStr
@@ -119,7 +132,7 @@ class _Body(_Stated):
     """The manifest of a checkpoint."""
 
     round: Natural
-    config_sha256: StrictStr
+    run_sha256: StrictStr
     files: list[_File]
     spec: dict[str, list[StrictStr | Natural]]
 
@@ -148,6 +161,11 @@ def check_model(path: Path, manifest: Table) -> None:
 def wrong_body(body: Table) -> str:
     """What is wrong with the manifest of a checkpoint; empty: nothing."""
     return _wrong(_Body, body)
+
+
+def wrong_ending(content: Table) -> str:
+    """What is wrong with what a summary says it is about; empty: nothing."""
+    return _wrong(_Ending, content)
 
 
 def _wrong(kind: type[BaseModel], value: Table) -> str:

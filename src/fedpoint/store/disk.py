@@ -11,7 +11,8 @@ import os
 import secrets
 import tomllib
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -21,6 +22,8 @@ from filelock import FileLock, Timeout
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.files import NotAFile, as_text, check_regular, open_file, read_file
+from fedpoint.core.memory_limits import in_bytes, memory
 from fedpoint.core.types import Plain
 
 Arrays: TypeAlias = dict[str, np.ndarray]
@@ -28,9 +31,11 @@ Table: TypeAlias = dict[str, Any]  # what a file holds, before anybody has check
 
 VERSION = 1
 _MANIFEST = "__manifest__"
+SEAL = "sha256"  # in a JSON file: the hash of the rest of it
 DEEPEST = 50  # tables and lists in each other, of a TOML file
 LONGEST = 1000  # bits of a whole number in it, which is then within the floats too
 _HINTS = {
+    errno.ELOOP: "nothing in a run folder may be a link, remove it",
     errno.ENOSPC: "free some space on the disk",
     errno.EDQUOT: "free some of your disk quota",
     errno.EROFS: "the disk is read-only, choose another folder",
@@ -64,12 +69,22 @@ def sync(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
+@contextlib.contextmanager
+def held(folder: Path, links: bool = True) -> Iterator[int]:
+    """The descriptor of a folder: what is done in it is done there, whatever its name leads to by then.
+
+    links: the name may be one, as where a user gives it. Inside a run folder, which may come from anybody, none is.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
     try:
-        os.fsync(fd)
+        yield fd
     finally:
         os.close(fd)
+
+
+def sync_folder(path: Path) -> None:
+    with held(path) as fd:
+        os.fsync(fd)
 
 
 def temporary(path: Path) -> Path:
@@ -77,20 +92,50 @@ def temporary(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def atomic(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name once it is complete and on disk."""
-    temp = temporary(path)
-    with os_errors(f"write {path} (what was there before is untouched)"):
+def atomic(path: Path, links: bool = True) -> Iterator[BinaryIO]:
+    """A file that takes its name once it is complete and on disk; what had the name before is never written to.
+
+    links: its folder may be one.
+    """
+    temp, name = temporary(path).name, path.name
+    with os_errors(f"write {path} (what was there before is untouched)"), held(path.parent, links) as fd:
+        with contextlib.suppress(FileNotFoundError):
+            check_regular(path, os.stat(name, dir_fd=fd))
         try:
-            with open(temp, "wb") as file:
+            with open(temp, "xb", opener=partial(_open_in, fd)) as file:
                 yield file
                 sync(file)
-            os.replace(temp, path)
-            sync_folder(path.parent)
+            os.replace(temp, name, src_dir_fd=fd, dst_dir_fd=fd)
+            os.fsync(fd)
         except BaseException:
             with contextlib.suppress(OSError):
-                temp.unlink(missing_ok=True)
+                os.unlink(temp, dir_fd=fd)
             raise
+
+
+def _open_in(fd: int, name: str, flags: int) -> int:
+    """A file of a folder, not through a link."""
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=fd)
+
+
+def _open_own(fd: int, path: Path, flags: int) -> int:
+    """A file that is written to in place, in its folder. It must have no other name: what is written is ours alone."""
+    own = _open_in(fd, path.name, flags)
+    try:
+        check_own(path, os.fstat(own))
+    except BaseException:
+        os.close(own)
+        raise
+    return own
+
+
+def check_own(path: Path, status: os.stat_result) -> None:
+    """Refuse what is not a file, or a file that has another name too."""
+    check_regular(path, status)
+    if status.st_nlink > 1:
+        raise NotAFile(
+            f"{path} has another name too (a hard link), under which it would change: put a copy in its place"
+        )
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -109,16 +154,49 @@ def write_aside(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    with os_errors(f"write {path}"):
-        size = path.stat().st_size
+    with os_errors(f"write {path}"), held(path.parent) as fd:
+        size = os.stat(path.name, dir_fd=fd, follow_symlinks=False).st_size
         try:
-            with open(path, "ab") as file:
+            with open(path.name, "ab", opener=lambda _, flags: _open_own(fd, path, flags & ~os.O_CREAT)) as file:
                 file.write(line + b"\n")
                 sync(file)
         except BaseException:  # a second Ctrl-C too
             with contextlib.suppress(OSError):
-                os.truncate(path, size)  # half a line would spoil the next one
+                cut(path, size)  # half a line would spoil the next one
             raise
+
+
+def cut(path: Path, size: int) -> None:
+    """Leave the first bytes of a file, in place."""
+    with held(path.parent) as fd:
+        own = _open_own(fd, path, os.O_WRONLY)
+        try:
+            os.ftruncate(own, size)
+        finally:
+            os.close(own)
+
+
+def remove(folder: Path, unwanted: Callable[[str], bool], links: bool = False) -> None:
+    """Remove the files of a folder with such names. links: the folder may be one."""
+    with held(folder, links) as fd:
+        for name in filter(unwanted, os.listdir(fd)):
+            os.unlink(name, dir_fd=fd)
+
+
+def check_contents(folder: Path, *inside: str) -> None:
+    """Refuse a folder from elsewhere that leads elsewhere: it holds files and folders, and nothing else."""
+    for place in (folder, *(folder / name for name in inside)):
+        if place is not folder and not place.exists():
+            continue
+        with os.scandir(place) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    raise NotAFile(
+                        f"{entry.path} is a symbolic link: a run folder is read and written only where none of its "
+                        "files leads elsewhere; put what it leads to in its place, or remove it"
+                    )
+                if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
+                    check_regular(entry.path, entry.stat(follow_symlinks=False))
 
 
 def read_json(text: bytes | str) -> Plain:
@@ -153,10 +231,17 @@ def read_toml(text: str) -> Table:
     return content
 
 
+def read_end(path: Path, count: int) -> bytes:
+    """The last bytes of a file inside a run folder."""
+    with open_file(path, links=False) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - count))
+        return file.read(count)
+
+
 def read_lines(path: Path) -> tuple[list[Table], int]:
     """The objects of a JSON Lines file, and its length; both without a last line that a crash cut short."""
     with os_errors(f"read {path}"):
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = read_file(path, memory() // 4, links=False).splitlines(keepends=True)
     values, good = [], 0
     for number, line in enumerate(lines, 1):
         try:
@@ -174,14 +259,31 @@ class Lock:
     """The right to write into a folder, held by one process at a time. The system takes it back from a dead one."""
 
     def __init__(self, folder: Path):
-        self._lock = FileLock(folder / "writing.lock", thread_local=False)
-        note = folder / "lock"  # who holds it, for people and for the live page
+        door, note = folder / "writing.lock", folder / "lock"  # the second says who holds it, to people and the page
+        for path in (door, note):
+            with contextlib.suppress(FileNotFoundError):
+                check_own(path, path.lstat())
+        self._lock = FileLock(door, thread_local=False)
         try:
             self._lock.acquire(blocking=False)
         except Timeout as err:
-            holder = note.read_text("utf-8", "replace") if note.exists() else "?"
-            raise FedpointError(f"process {holder} is writing {folder}; wait for it, or choose another name") from err
-        note.write_text(str(os.getpid()))
+            raise FedpointError(
+                f"process {holder(folder) or '?'} is writing {folder}; wait for it, or choose another name"
+            ) from err
+        try:
+            self._sign(note)
+        except BaseException:
+            self.close()
+            raise
+
+    def _sign(self, note: Path) -> None:
+        with held(note.parent) as fd:
+            own = _open_own(fd, note, os.O_WRONLY | os.O_CREAT)
+            try:
+                os.ftruncate(own, 0)
+                os.write(own, str(os.getpid()).encode())
+            finally:
+                os.close(own)
 
     def close(self) -> None:
         self._lock.release()
@@ -193,32 +295,66 @@ class Lock:
         self.close()
 
 
+def holder(folder: Path) -> int | None:
+    """The process that last held the lock of a folder."""
+    try:
+        return int(read_file(folder / "lock", 100, links=False))
+    except (OSError, ValueError):
+        return None
+
+
 def take_lock(folder: Path) -> Lock:
     """The lock of a folder, or one clear message about who holds it."""
     return Lock(folder)
 
 
-def write_npz(path: Path, kind: str, arrays: Arrays, body: Mapping[str, object]) -> str:
-    """Write arrays with their manifest; returns the SHA-256 of both. Same content, same bytes."""
+def write_npz(path: Path, kind: str, arrays: Arrays, body: Mapping[str, object], links: bool = True) -> str:
+    """Write arrays with their manifest; returns the SHA-256 of both. Same content, same bytes.
+
+    links: the folder may be one.
+    """
     manifest = {"format": f"fedpoint-{kind}", "version": VERSION, **body}
     digest = _digest(arrays, manifest)
     packed = np.frombuffer(canonical({**manifest, "sha256": digest}), np.uint8)
     # Not np.savez: it cannot store an array called "file", and it writes the time into the file.
-    with atomic(path) as file, zipfile.ZipFile(file, "w") as archive:
+    with atomic(path, links) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in {_MANIFEST: packed, **arrays}.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
     return digest
 
 
-def read_npz(path: Path, kind: str) -> tuple[Arrays, Table]:
-    try:
-        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
-            length = os.fstat(file.fileno()).st_size
-            arrays = {info.filename.removesuffix(".npy"): _array(archive, info, length) for info in archive.infolist()}
+def read_npz(path: Path, kind: str, links: bool = True) -> tuple[Arrays, Table]:
+    """The arrays and the manifest of a file. links: the name may be one."""
+    with _archive(path, kind, links) as (archive, length):
+        arrays = {info.filename.removesuffix(".npy"): _array(archive, info, length) for info in archive.infolist()}
         manifest = read_object(arrays.pop(_MANIFEST).tobytes())
         found, version, digest = manifest["format"], manifest["version"], manifest.pop("sha256")
-    except MemoryError:
+    check_version(path, kind, found, version)
+    if _digest(arrays, manifest) != digest:
+        raise Damaged(f"{path} is damaged (its SHA-256 differs); restore it")
+    return arrays, {**manifest, "sha256": digest}
+
+
+def read_manifest(path: Path, kind: str) -> Table:
+    """The manifest of a file inside a run folder, at a glance: the arrays are not looked at."""
+    with _archive(path, kind, links=False) as (archive, length):
+        manifest = read_object(_array(archive, archive.getinfo(f"{_MANIFEST}.npy"), length).tobytes())
+        found, version, _ = manifest["format"], manifest["version"], manifest["sha256"]
+    check_version(path, kind, found, version)
+    return manifest
+
+
+@contextlib.contextmanager
+def _archive(path: Path, kind: str, links: bool) -> Iterator[tuple[zipfile.ZipFile, int]]:
+    """An npz file and its length; whatever goes wrong with its content is damage."""
+    try:
+        with open_file(path, links) as file, zipfile.ZipFile(file) as archive:
+            length = os.fstat(file.fileno()).st_size
+            if length > memory():
+                raise NotAFile(f"{path} is {in_bytes(length)} long, and there are {in_bytes(memory())} of memory")
+            yield archive, length
+    except (MemoryError, NotAFile):
         raise
     except FileNotFoundError as err:
         raise Damaged(f"{path} is missing; check the path or restore the file") from err
@@ -228,10 +364,17 @@ def read_npz(path: Path, kind: str) -> tuple[Arrays, Table]:
             with os_errors(f"read {path}"):
                 raise
         raise Damaged(f"{path} is damaged or not a fedpoint {kind} file ({err}); restore it") from err
-    check_version(path, kind, found, version)
-    if _digest(arrays, manifest) != digest:
-        raise Damaged(f"{path} is damaged (its SHA-256 differs); restore it")
-    return arrays, {**manifest, "sha256": digest}
+
+
+def seal(content: Table) -> Table:
+    """The object with the SHA-256 of the rest of it."""
+    return {**content, SEAL: hashlib.sha256(canonical(content)).hexdigest()}
+
+
+def check_seal(path: Path, content: Table) -> None:
+    """Refuse an object that is not as it was written."""
+    if content.get(SEAL) != seal({name: value for name, value in content.items() if name != SEAL})[SEAL]:
+        raise Damaged(f"{path} is damaged or was changed (its SHA-256 differs)")
 
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, length: int) -> np.ndarray:
@@ -293,10 +436,13 @@ def to_toml(config: Mapping[str, object]) -> bytes:
         data = tomli_w.dumps(config).encode()
         if canonical(tomllib.loads(data.decode())) == canonical(config):
             return data
-        problem = "it reads back differently"
+        problem = "it reads back differently; simplify it"
+    except UnicodeEncodeError as err:
+        name = as_text(err.object[max(0, err.start - 60) : err.end])
+        problem = f"a name in it is not UTF-8 text ({name}); rename that file or folder"
     except ValueError as err:
-        problem = str(err)
-    raise FedpointError(f"the config cannot be written as TOML: {problem}; simplify it")
+        problem = f"{err}; simplify it"
+    raise FedpointError(f"the config cannot be written as TOML: {problem}")
 
 
 def canonical(value: object) -> bytes:

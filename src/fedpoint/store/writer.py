@@ -20,14 +20,13 @@ from fedpoint.core.types import Model
 from fedpoint.engine.base import Engine
 from fedpoint.engine.session import flatten
 from fedpoint.store.export import layout_of, use_of
-from fedpoint.store.folder import RunFolder, export_model
+from fedpoint.store.folder import MODEL, RunFolder, export_model
 from fedpoint.store.records import Measures, Place, RoundRecords
 from fedpoint.store.statement import statement, versions
 
 PERIOD = 2.0  # seconds from one commit to the next, at least
 SHARE = 0.1  # of the time that goes into commits, at most
 Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
-MODEL = "model.npz"  # in the folder of a finished run: the first repeat's model, for `fedpoint predict`
 
 
 def create(place: Place, session: Engine, records: RoundRecords, rounds: int, measures: Measures) -> Store:
@@ -95,12 +94,12 @@ class Store:
     def _open(self, session: Engine) -> None:
         if self._handle is None:
             self._handle = RunFolder.open(self.path, write=True)
-            point = self._handle.latest()
-            if point is None or point.round != session.round:
+            standing = self._handle.standing()
+            if standing.point is None or standing.point.round != session.round:
                 self._close()
                 raise FedpointError(f"{self.path} has been written by others since: load it again")
-            if point.skipped:
-                self._event("recovered", point.round, message=" | ".join(point.skipped))
+            if standing.wrong:
+                self._event("recovered", standing.point.round, message=" | ".join(standing.wrong))
         self._rows = []
         self._handle.reopen()
         self._last = time.monotonic()
@@ -162,8 +161,8 @@ class Store:
         self, session: Engine, model: Model, manifest: Mapping[str, object], summary: Mapping[str, object]
     ) -> None:
         """The end: the first repeat's model, and the summary."""
-        export_model(self.path / MODEL, flatten(model), manifest)
-        self._open_handle.finish(summary)
+        sha = export_model(self.path / MODEL, flatten(model), manifest)
+        self._open_handle.finish(summary, sha)
         self._event("finished", session.round, seconds=round(session.pace.seconds, 3))
 
 

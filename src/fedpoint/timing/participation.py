@@ -6,6 +6,7 @@ sum_k p_k m_k: weights for *changes*. They need not sum to one, and are never re
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -19,6 +20,8 @@ from numpy.typing import ArrayLike
 from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import floats
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.files import read_file
+from fedpoint.core.memory_limits import memory
 from fedpoint.core.random import Key
 from fedpoint.core.record import untouched
 from fedpoint.core.types import Number
@@ -418,7 +421,7 @@ def as_participation(value: Who) -> Participation:
 def read_trace(path: str | Path) -> np.ndarray:
     """A table of who was there: comma-separated 0 and 1, one row a round, one column an agent."""
     try:
-        table = np.loadtxt(path, delimiter=",", ndmin=2)
+        table = np.loadtxt(io.BytesIO(read_file(path, memory() // 4)), delimiter=",", ndmin=2)
     except (OSError, ValueError) as error:
         raise FedpointError(f"availability trace {path}: {error}") from None
     if not np.isin(table, (0, 1)).all():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import heapq
+import io
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,6 +15,7 @@ from jax import Array
 
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.files import read_file
 from fedpoint.core.random import Key
 from fedpoint.core.vector import take
 from fedpoint.timing.base import Context, Tick
@@ -203,8 +205,7 @@ class Replay(Schedule):
     def read(cls, path: str | Path) -> Replay:
         """From a CSV file with columns tick, node and, where something was old, neighbour and age; without one, 0."""
         try:
-            with Path(path).open(newline="") as file:
-                rows = list(csv.DictReader(file))
+            rows = list(csv.DictReader(io.StringIO(read_file(path).decode("utf-8-sig"), newline="")))
         except OSError as error:
             raise FedpointError(f"trace {path}: {error.strerror or error}") from None
         except (UnicodeDecodeError, csv.Error) as error:

@@ -13,6 +13,7 @@ from fedpoint.show.charts import ChartLine, forecast_name, level_lines
 from fedpoint.show.facts import readable
 from fedpoint.show.from_data import ForecastPart, Parts, ask
 from fedpoint.show.page import compose
+from fedpoint.store.folder import RunFolder
 from fedpoint.ui.computations import Busy
 from fedpoint.ui.runs import Runs
 
@@ -57,8 +58,9 @@ class Outlook:
 
     def _key(self, name: str) -> tuple[Path, tuple]:
         path = self.runs.folder(name)
-        reached = None if self.runs.state(path) == "running" else self.runs.reached(path)
-        return path, (name, reached, (path / "run.json").stat().st_mtime_ns)
+        folder = RunFolder.open(path)
+        now = self.runs.standing(folder)
+        return path, (name, None if now["state"] == "running" else now["reached"], folder.sha256)
 
     async def _make(self, path: Path) -> Parts:
         async with self._one:

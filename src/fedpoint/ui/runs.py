@@ -6,25 +6,28 @@ each is read once however often the page looks.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.files import as_text
 from fedpoint.core.numbers import evenly, rounded
 from fedpoint.show.from_data import Numbers
 from fedpoint.store import disk
+from fedpoint.store.checks import check_run, wrong_body
 from fedpoint.store.folder import RunFolder
 
 DEPTH = 3  # folders below the given one in which runs are looked for
 MOST = 500  # runs that are listed
 POINTS = 600  # of a curve on the page
 KEPT = 4096  # record files whose curves are kept in memory
+NOTHING = {"round": np.zeros(0, int)}  # recorded
 
 
 class UnreadableRun(TypedDict):
@@ -50,6 +53,15 @@ class Brief(TypedDict):
     network: bool
     reached: int | None
     state: str
+    message: str
+
+
+class Standing(TypedDict):
+    """The round of the newest commit; finished, running, diverged, failed, stopped or damaged; and what is wrong."""
+
+    reached: int | None
+    state: str
+    message: str
 
 
 class Spread(TypedDict):
@@ -81,11 +93,18 @@ class Runs:
     def __init__(self, root: Path):
         self.root = Path(os.path.abspath(root))
         self._files: OrderedDict[tuple[str, str], dict[str, np.ndarray]] = OrderedDict()
+        self._damaged: dict[
+            Path, tuple[int | None, Standing]
+        ] = {}  # found when records were read, with the newest commit then
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
-        """Folders of runs, newest first, relative to the root. Links are not followed: they may lead elsewhere."""
-        found: list[tuple[float, str]] = []
+        """Names of runs, newest first: their folders relative to the root."""
+        return list(self._folders())
+
+    def _folders(self) -> dict[str, Path]:
+        """Folders of runs by name, newest first. Links are not followed: they may lead elsewhere."""
+        found: list[tuple[float, str, Path]] = []
         layer = [self.root]
         for _ in range(DEPTH + 1):
             below: list[Path] = []
@@ -93,9 +112,11 @@ class Runs:
                 if len(found) >= MOST:
                     break
                 try:
-                    if (folder / "run.json").is_file():
-                        name = folder.relative_to(self.root).as_posix()
-                        found.append(((folder / "run.json").stat().st_mtime, name))
+                    about = folder / "run.json"
+                    if os.path.lexists(about):
+                        found.append(
+                            (about.lstat().st_mtime, as_text(folder.relative_to(self.root).as_posix()), folder)
+                        )
                     else:
                         with os.scandir(folder) as entries:
                             below += [
@@ -106,93 +127,97 @@ class Runs:
                 except OSError:
                     continue  # gone, or not ours to read
             layer = below
-        return [name for _, name in sorted(found, reverse=True)]
+        return {name: folder for _, name, folder in sorted(found, reverse=True)}
 
     def folder(self, name: str) -> Path:
         """The folder of a run that `names` lists; nothing else is opened."""
-        if name not in self.names():
+        folders = self._folders()
+        if name not in folders:
             raise FedpointError(f"there is no run {name[:80]!r} here")
-        return self.root / name
+        return folders[name]
 
     def list(self) -> list[Brief | UnreadableRun]:
         """Every run in a line."""
         found: list[Brief | UnreadableRun] = []
-        for name in self.names():
+        for name, path in self._folders().items():
             try:
-                found.append(self.brief(name))
+                found.append(self._brief(name, RunFolder.open(path)))
             except FedpointError as error:
-                found.append({"name": name, "title": name, "state": "unreadable", "message": str(error)})
+                found.append({"name": name, "title": name, "state": "unreadable", "message": as_text(str(error))})
         return found
 
-    def brief(self, name: str) -> Brief:
+    def _brief(self, name: str, folder: RunFolder) -> Brief:
         """What is known of a run without its records."""
-        path = self.root / name
-        try:
-            config = disk.read_toml((path / "config.toml").read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise FedpointError(f"config.toml of {name} cannot be read: {error}") from None
-        problem = config.get("problem", {})
+        config = folder.config
+        check_run(folder.path, config, folder.meta, None)
         return {
             "name": name,
-            "title": name if name != "." else path.name,
-            "algorithm": str(config.get("algorithm", {}).get("name", "?")),
-            "problem": str(problem.get("class", "?")),
-            "agents": problem.get("agents"),
-            "rounds": config.get("rounds"),
-            "repeats": config.get("repeats"),
-            "seed": config.get("seed"),
+            "title": name if name != "." else as_text(folder.path.name),
+            "algorithm": config["algorithm"]["name"],
+            "problem": str(config["problem"].get("class", "?")),
+            "agents": config["problem"]["agents"],
+            "rounds": config["rounds"],
+            "repeats": config["repeats"],
+            "seed": config["seed"],
             "network": "network" in config,
-            "reached": self.reached(path),
-            "state": self.state(path),
+            **self.standing(folder),
         }
 
-    @staticmethod
-    def reached(path: Path) -> int | None:
-        """The round of the newest commit."""
+    def standing(self, folder: RunFolder) -> Standing:
+        """How far a run is, and how it stands."""
+        newest = folder.newest()
+        with self._lock:
+            at, known = self._damaged.get(folder.path, (None, None))
+        if known is not None and at == newest:
+            return known
         try:
-            names = sorted(n for n in os.listdir(path / "checkpoints") if n.endswith(".npz") and n[:-4].isdigit())
-        except OSError:
-            return None
-        return int(names[-1][:-4]) if names else None
-
-    @staticmethod
-    def state(path: Path) -> str:
-        """finished, running, diverged, failed or stopped."""
-        if (path / "summary.json").exists():
-            return "finished"
-        try:
-            lines = (path / "events.jsonl").read_bytes()[-4096:].splitlines()
-            last = json.loads(lines[-1])["event"] if lines else "created"
-        except (OSError, ValueError, KeyError, TypeError):
-            last = "started"
-        if last in ("diverged", "failed"):
-            return last
-        return "running" if last in ("created", "started", "progress") and _alive(path) else "stopped"
+            if folder.finished():
+                return {"reached": newest, "state": "finished", "message": ""}
+        except disk.Damaged as error:
+            return _damaged(folder, newest, str(error))
+        last = folder.last_event()
+        if last not in ("diverged", "failed"):
+            last = "running" if last in ("", "started", "progress") and _alive(folder.path) else "stopped"
+        return {"reached": newest, "state": last, "message": ""}
 
     def curves(self, name: str) -> Curves:
         """Brief, with the means and ranges over repeats of error and loss at (at most 600 of) the recorded rounds."""
-        path = self.folder(name)
-        brief, records = self.brief(name), self._records(path)
+        folder = RunFolder.open(self.folder(name))
+        records = self._records(folder)
         some = evenly(len(records["round"]), POINTS)
-        found: Curves = {**brief, "x": records["round"][some].tolist()}
+        found: Curves = {**self._brief(name, folder), "x": records["round"][some].tolist()}
         if "error" in records:
             found["error"] = _spread(records["error"][some])
         if "loss" in records:
             found["loss"] = _spread(records["loss"][some])
         return found
 
-    def _records(self, path: Path) -> dict[str, np.ndarray]:
+    def _records(self, folder: RunFolder) -> dict[str, np.ndarray]:
         """Rounds (n,), and mean, least and greatest over repeats (n, 3) of what was measured."""
-        folder = RunFolder.open(path)
-        for name in reversed(folder._checkpoints()):
+        names, wrong = folder.checkpoints(), []
+        for name in reversed(names):
             try:
-                _, body = disk.read_npz(path / "checkpoints" / name, "checkpoint")
-                parts = [self._part(path, entry) for entry in body["files"]]
-            except disk.Damaged:
-                continue  # a writer has moved on, or the file is hurt: an older commit will do
-            names = parts[0] if parts else {}
-            return {key: np.concatenate([part[key] for part in parts]) for key in names} or {"round": np.zeros(0, int)}
-        return {"round": np.zeros(0, int)}
+                body = disk.read_npz(folder.path / "checkpoints" / name, "checkpoint", links=False)[1]
+                if wrong_body(body):
+                    raise disk.Damaged(f"{name} is not what a run writes ({wrong_body(body)})")
+                parts = [self._part(folder.path, entry) for entry in body["files"]]
+            except disk.Damaged as error:
+                wrong.append(str(error))  # a writer has moved on, or the file is damaged: an older commit will do
+                continue
+            self._note(folder, names, body["round"], wrong)
+            kinds = set.intersection(*(set(part) for part in parts)) if parts else ()
+            return {kind: np.concatenate([part[kind] for part in parts]) for kind in kinds} or NOTHING
+        self._note(folder, names, None, wrong)
+        return NOTHING
+
+    def _note(self, folder: RunFolder, names: Sequence[str], reached: int | None, wrong: Sequence[str]) -> None:
+        """Remember that newer commits than this one are damaged, unless a writer has only moved on."""
+        if folder.checkpoints() != names:
+            return
+        with self._lock:
+            self._damaged.pop(folder.path, None)
+            if wrong:
+                self._damaged[folder.path] = (folder.newest(), _damaged(folder, reached, wrong[0]))
 
     def _part(self, path: Path, entry: RecordFile) -> dict[str, np.ndarray]:
         key = (str(path), entry["sha256"])
@@ -200,12 +225,18 @@ class Runs:
             if key in self._files:
                 self._files.move_to_end(key)
                 return self._files[key]
-        arrays, _ = disk.read_npz(path / "records" / entry["file"], "records")
-        part = {"round": arrays["round"]}
-        for measure in ("error", "loss"):
-            if measure in arrays:
-                a = arrays[measure]
-                part[measure] = np.stack([a.mean(1), a.min(1), a.max(1)], axis=1)
+        file = path / "records" / entry["file"]
+        arrays, body = disk.read_npz(file, "records", links=False)
+        if body["sha256"] != entry["sha256"]:
+            raise disk.Damaged(f"{file} is not the file of this run (its SHA-256 differs); restore it")
+        part = {"round": arrays.get("round", np.zeros(()))}
+        measured = {name: arrays[name] for name in ("error", "loss") if name in arrays}
+        fits = all(
+            a.ndim == 2 and a.dtype.kind == "f" and a.size and len(a) == part["round"].size for a in measured.values()
+        )
+        if part["round"].ndim != 1 or part["round"].dtype.kind not in "iu" or not fits:
+            raise disk.Damaged(f"{file} holds arrays that are not a run's; restore it")
+        part |= {name: np.stack([a.mean(1), a.min(1), a.max(1)], axis=1) for name, a in measured.items()}
         with self._lock:
             self._files[key] = part
             while len(self._files) > KEPT:
@@ -218,12 +249,22 @@ def _spread(values: np.ndarray) -> Spread:
     return {"mean": mean, "low": low, "high": high}
 
 
+def _damaged(folder: RunFolder, reached: int | None, wrong: str) -> Standing:
+    return {
+        "reached": reached,
+        "state": "damaged",
+        "message": as_text(f"{wrong}; continue the run with {folder.resume}"),
+    }
+
+
 def _alive(path: Path) -> bool:
     """Whether the process that last wrote into a folder is there. Asking for the lock would keep a writer out."""
+    process = disk.holder(path)
     try:
-        os.kill(int((path / "lock").read_text()), 0)
+        if process is not None:
+            os.kill(process, 0)
     except PermissionError:
         return True
-    except (OSError, ValueError, OverflowError):
+    except (OSError, OverflowError):
         return False
-    return True
+    return process is not None

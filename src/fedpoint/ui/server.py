@@ -28,8 +28,10 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.files import as_text
 from fedpoint.show.facts import MOST_RUNS
 from fedpoint.show.page import policy
+from fedpoint.store.folder import RunFolder
 from fedpoint.ui.computations import WAITING, Busy, Computations, Superseded
 from fedpoint.ui.guard import Guard, is_loopback
 from fedpoint.ui.lessons import lessons, lines
@@ -194,11 +196,11 @@ class Page:
         async def events() -> AsyncIterator[Event]:
             last = None
             while True:
-                now = await asyncio.to_thread(lambda: (self.runs.reached(path), self.runs.state(path)))
+                now = await asyncio.to_thread(lambda: self.runs.standing(RunFolder.open(path)))
                 if now != last:
                     yield "curves", await asyncio.to_thread(self._curves, name)
                 last = now
-                if now[1] != "running":
+                if now["state"] != "running":
                     yield "end", {}
                     return
                 yield "", None
@@ -310,11 +312,11 @@ def _failure(error: Exception, what: str) -> dict[str, str]:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return PlainTextResponse(f"{error.detail}\n", error.status_code)
+    return PlainTextResponse(f"{as_text(error.detail)}\n", error.status_code)
 
 
 async def _mistake(request: Request, error: Exception) -> Response:
-    return PlainTextResponse(f"{error}\n", 400)
+    return PlainTextResponse(f"{as_text(str(error))}\n", 400)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -16,21 +16,20 @@ import numpy as np
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.describe import Table, Unreadable
 from fedpoint.core.errors import FedpointError, Recovered
-from fedpoint.core.types import Data, Model, Plain, Tree
+from fedpoint.core.own_code import calling
+from fedpoint.core.types import Data, Model, Plain, State, Tree
 from fedpoint.core.vector import unwrap_all, wrap
 from fedpoint.engine.base import Callback, Engine, Stop
 from fedpoint.engine.cluster.session import ClusterSession, ProcessGroup
 from fedpoint.engine.pace import Pace
-from fedpoint.engine.session import Session, unflatten
+from fedpoint.engine.session import Session, cast, flatten, unflatten
 from fedpoint.engine.state import RunState
 from fedpoint.experiment.describe import rebuild_part
-from fedpoint.experiment.experiment import Experiment, Others
-from fedpoint.graphs.topology import Star
-from fedpoint.graphs.wiring import NOT_WIRED
+from fedpoint.experiment.experiment import Experiment, Others, sharing
 from fedpoint.problems.base import Problem
 from fedpoint.results.drive import Recorder, drive
 from fedpoint.results.follow import Following
-from fedpoint.results.run import Run, RunInfo, take_repeat
+from fedpoint.results.run import Run, RunInfo
 from fedpoint.store.checks import check_records, check_run
 from fedpoint.store.export import nested
 from fedpoint.store.folder import Checkpoint, RunFolder
@@ -77,9 +76,9 @@ def load(
     """
     parts = {name: part for name, part in {"problem": problem, **given}.items() if part is not None}
     run = LoadedRun(RunFolder.open(folder), RunOrigin(parts, allow, reader))
-    if run.skipped:
-        last = f"the one before it serves, of round {run._point.round}"
-        warnings.warn(f"{' | '.join(run.skipped)}; {last}", Recovered, stacklevel=2)
+    if run.wrong:
+        advice = f"{run.unfinished}; continue it with {run.stored.resume}"
+        warnings.warn(f"{' | '.join(run.wrong)}; {advice}", Recovered, stacklevel=2)
     if problem is not None:
         run.session  # noqa: B018 - other data are refused here, not later
     return run
@@ -90,15 +89,21 @@ def _compared(config: Table) -> dict[str, Tree]:
     return {key: item for key, item in config.items() if key not in ("start", "not_rebuildable")}
 
 
+def _stacked(tree: State, *axes: int) -> State:
+    """The same for each of so many."""
+    return jax.tree.map(lambda a: np.broadcast_to(a, (*axes, *np.shape(a))), tree)
+
+
 class LoadedRun(Run):
     """A run on disk. Its session, which needs the data, is made when something asks for it."""
 
     def __init__(self, folder: RunFolder, origin: RunOrigin, make: Callable[[Experiment], Engine] | None = None):
-        summary = folder.summary
+        standing = folder.standing()
+        summary = standing.summary
         check_run(folder.path, folder.config, folder.meta, summary)
         self.stored, self.config, self.origin, self._make = folder, folder.config, origin, make
-        self._point = folder.latest() or self._restart()
-        self.skipped = self._point.skipped  # why newer checkpoints were passed over
+        self._point = standing.point or self._restart()
+        self.wrong = standing.wrong  # what is damaged or missing, so that the run is not as far as it was
         measures = Measures.of(folder.meta)
         store = Store(folder.path, self._point.round)
         super().__init__(self._read(self._point), self._info(), None, store, measures)
@@ -206,6 +211,18 @@ class LoadedRun(Run):
         raise FedpointError(f"the run in {self.stored.path} has no loss: {why}")
 
     @property
+    def goal(self) -> int:
+        """The rounds that were asked for last."""
+        asked = [event.get("rounds") for event in self.stored.events() if event.get("event") == "started"]
+        return next((rounds for rounds in reversed(asked) if isinstance(rounds, int)), self.config["rounds"])
+
+    @property
+    def unfinished(self) -> str:
+        if self.finished or (self.stored.last_event() == "diverged" and not self.wrong):
+            return ""
+        return f"the run is not finished (round {int(self.rounds[-1]):,} of {self.goal:,})"
+
+    @property
     def title(self) -> str:
         name, problem = self.config["algorithm"]["name"], self.config["problem"]["class"]
         return f"{name} on {problem}, {self.stored.path.name}" + ("" if self.finished else " (not finished)")
@@ -220,18 +237,24 @@ class LoadedRun(Run):
         return found
 
     @property
-    def memories(self) -> Tree:
-        if self.info.weights is not None:
+    def memories(self) -> State:
+        if self.has_data:
             return self.session.memories()
-        algorithm, model = self.algorithm, wrap(take_repeat(self.learnt, 0))
-        arrays = {name.removeprefix("state"): a for name, a in self._point.state.items()}
-        with jax.enable_x64(True):
-            hub, memory, *_ = Star().begin(algorithm, model, NOT_WIRED, self.info.agents)
-            one = RunState(hub, memory, (), ())
-            like = jax.tree.map(lambda a: np.broadcast_to(a, (self.repeats, *np.shape(a))), one)
-            state = unflatten(like, arrays)
-            settled = jax.vmap(lambda hub, memory: Star().settled(algorithm, hub, memory, self.info.agents))
-            return jax.tree.map(np.asarray, unwrap_all(settled(state.hub, state.memory)))
+        by_node, repeats, agents = self.info.weights is not None, self.repeats, self.info.agents
+        node = jax.tree.map(lambda a: a[(0, 0) if by_node else 0], self.last)
+        stored = {name.removeprefix("state"): a for name, a in self._point.state.items()}
+        method = cast(sharing(self.algorithm, self._part("share")), np.result_type(*jax.tree.leaves(node)))
+        with jax.enable_x64(True), calling(type(method).__name__):
+            hub, memory = method.init(wrap(node))
+            like = RunState(_stacked(hub, repeats, *[agents] * by_node), _stacked(memory, repeats, agents), (), ())
+            if flatten(like).keys() != {name for name in stored if name.startswith((".hub", ".memory"))}:
+                raise FedpointError(
+                    f"what the agents in {self.stored.path} remember does not fit {type(method).__name__}: give "
+                    "fp.load(folder, problem, algorithm=...) what the run was begun with"
+                )
+            state = unflatten(like, stored)
+            settle = jax.vmap(method.settle, in_axes=(0 if by_node else None, 0), axis_size=agents)
+            return jax.tree.map(np.asarray, unwrap_all(jax.vmap(settle)(state.hub, state.memory)))
 
     def description(self) -> tuple[dict[str, Plain], dict[str, Plain]]:
         return self.config["algorithm"], self.stored.meta["use"]

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.files import read_file
 from fedpoint.core.types import Plain
 from fedpoint.federation.flare.names import HUB, SITE
 from fedpoint.federation.study import Study, read
@@ -106,7 +107,7 @@ class Kit:
     def __init__(self, folder: str | Path, party: str | None = None):
         self.folder = Path(folder).absolute()
         try:
-            self.about = json.loads((self.folder / "kit.json").read_text())
+            self.about = json.loads(read_file(self.folder / "kit.json"))
         except (OSError, ValueError):
             raise FedpointError(f"{folder} is not a kit: create kits with `fedpoint federate provision`") from None
         self.party: str = self.about["party"]

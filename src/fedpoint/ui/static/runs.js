@@ -71,7 +71,7 @@ export class RunList {
   row(run) {
     const cell = (text) => make("td", {}, text === undefined || text === null ? "–" : String(text));
     const link = make("a", { href: `#/runs/${encodeURIComponent(run.name)}` }, run.title);
-    const state = make("td", {}, make("span", { class: `state ${run.state}` }, run.state));
+    const state = make("td", {}, make("span", { class: `state ${run.state}`, title: run.message || "" }, run.state));
     if (run.state === "unreadable") return make("tr", {}, make("td"), make("td", {}, run.title), state, make("td", { colspan: 5 }, run.message));
     const box = make("input", { type: "checkbox", checked: this.chosen.has(run.name), "aria-label": `draw ${run.title}` });
     box.addEventListener("change", () => {
@@ -145,7 +145,7 @@ export class RunPage {
     this.last = run;
     this.look(run);
     this.main.dataset.points = run.x.length;
-    this.state.replaceChildren(make("span", { class: `state ${run.state}` }, run.state), ` round ${number(run.reached)} of ${number(run.rounds)}`);
+    this.state.replaceChildren(make("span", { class: `state ${run.state}` }, run.state), ` round ${number(run.reached)} of ${number(run.rounds)}${run.message && `: ${run.message}`}`);
     const facts = { algorithm: run.algorithm, problem: run.problem, agents: run.agents, repeats: run.repeats, seed: run.seed };
     this.facts.replaceChildren(...Object.entries(facts).map(([name, value]) => make("li", {}, `${name} ${value}`)));
     for (const [measure, label] of [["error", "squared distance to the solution"], ["loss", "loss"]]) {

@@ -20,7 +20,8 @@ def check(run: Run, claims: Algorithm | str | None = None) -> Verdict:
     on a network what is certain.
 
     The verdict is true where the run was compared with its forecast and nothing contradicts it. `verdict.outcome` is
-    "as forecast", "contradicted", or "undecided" where nothing of the forecast could be compared.
+    "as forecast", "contradicted", or "undecided" where nothing of the forecast could be compared, or where a run from a
+    folder is not finished and nothing contradicts it so far.
 
     Args:
         run: a result of `fp.run`, or of `fp.load`.
@@ -48,7 +49,7 @@ def check(run: Run, claims: Algorithm | str | None = None) -> Verdict:
             f"{type(experiment.timing).__name__} is worked out on a clock, event by event: there is no forecast to "
             "check the run against"
         )
-    return verdict_of(Comparisons(run, experiment))
+    return verdict_of(Comparisons(run, experiment)).so_far(run.unfinished)
 
 
 def claimed(claims: Algorithm | str, algorithm: Algorithm) -> Algorithm:
