@@ -65,20 +65,8 @@ def dora(w, agents):
 
 
 def emil(w, agents):
-    """Right as far as it was tested: his clipping never acts here, and the certificate says so."""
-    c = agents.server.get("c", np.zeros_like(w))
-    new, change = w.copy(), np.zeros_like(w)
-    for agent in agents:
-        c_k = agent.memory.get("c", np.zeros_like(w))
-        y = w
-        for _ in range(E):
-            g = agent.field(y)
-            y = y - STEP * (g * min(1.0, 1000.0 / np.linalg.norm(g)) - c_k + c)
-        agent.memory["c"] = c_k - c + (w - y) / (E * STEP)
-        new += agent.weight * agent.population / len(agents) * (y - w)
-        change += agent.weight * (agent.memory["c"] - c_k)
-    agents.server["c"] = c + change
-    return new
+    """Right as far as it was tested: no model leaves his box here, and the certificate says so."""
+    return np.clip(anna(w, agents), -1000.0, 1000.0)
 
 
 def main() -> None:

@@ -181,6 +181,16 @@ def test_what_nobody_knows_is_not_passed(case):
     assert (plain["verdict"], plain["passed"], plain["reason"]) == ("unknown", False, found.reason)
 
 
+def test_a_notebook_shows_the_verdict_and_what_was_not_exercised():
+    def boxed(w, agents):
+        return np.clip(right.fedavg(w, agents), -1e6, 1e6)
+
+    shown = {subject: fp.certify(subject)._repr_html_() for subject in (broken.identity, boxed)}
+    assert "– identity is neither" in shown[broken.identity] and "never exercised" not in shown[broken.identity].lower()
+    assert "✓ boxed has no known mistake" in shown[boxed] and "Never exercised:" in shown[boxed]
+    assert "-1e6, 1e6)" in shown[boxed]
+
+
 @pytest.mark.parametrize("claim", METHODS)
 def test_who_asks_nobody_is_told_so_whatever_he_claims(claim):
     """Without settings, which he has not: there is nothing to compare."""
@@ -208,6 +218,16 @@ def test_equal_weights_are_found_out_at_the_limit_also_where_the_weights_are_use
     found = fp.certify(at_its_own_pace)
     assert (found.verdict, found.mistake) == ("convicted", "weights_dropped")
     assert found.behaves_like == "optimum_of_equal_weights"
+
+
+def test_a_sample_that_agents_share_is_found_out_whatever_the_method():
+    def shared(w, agents):
+        """Not gradient exchange: p_k without K/L."""
+        z = agents[0].sample()
+        return w - 0.1 * sum(agent.weight * agent.field(w, z) for agent in agents)
+
+    found = fp.certify(shared)
+    assert (found.verdict, found.mistake, found.behaves_like) == ("convicted", "samples_shared", "optimum")
 
 
 def test_what_begins_as_a_method_and_ends_otherwise():

@@ -1,5 +1,7 @@
 """What the tests of a certificate never put to use is said, with its line; and nothing that was put to use is."""
 
+import contextlib
+import functools
 import inspect
 import math
 
@@ -13,6 +15,7 @@ from objects import OBJECTS
 
 import fedpoint as fp
 from fedpoint.cli.certify import opened
+from fedpoint.verbs.certify.exercise import not_watched
 
 NEVER, OFTEN = 1e6, 1.0  # lengths of a field: those of the battery are of order ten at first, and vanish in the end
 
@@ -128,10 +131,86 @@ def guarded(w, agents):
     return right.fedavg(w, agents)
 
 
-def test_lines_are_told_block_by_block_and_refusals_are_not():
+def test_lines_are_told_block_by_block():
     (part,) = fp.certify(guarded).unexercised
     assert (part.line, part.code) == (line(guarded, "w + 1"), "w = w + 1")
     assert part.reason == f"this line never ran (nor what follows, to line {part.line + 1})"
+
+
+def refusing(w, agents):
+    new = right.fedavg(w, agents)
+    if np.linalg.norm(new) > 1e12:
+        raise ValueError(
+            "too far",
+        )
+    if np.abs(new).max() > 1e12:
+        raise ValueError("too far")
+    assert np.all(np.abs(new) < 1e12), "too far"
+    return new
+
+
+def test_refusals_are_not_told():
+    assert fp.certify(refusing).unexercised == []
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def inner(*arguments):
+        return function(*arguments)
+
+    return inner
+
+
+@decorated
+@decorated
+def all_of_it(
+    w,
+    agents,
+    far=lambda x: (
+        x > 0  # both ways
+    ),
+):
+    """Every statement runs, however it is written."""
+    total, seen = {"change": 0.0}, 0
+
+    class Local:
+        step = right.STEP
+
+    def add(change):
+        nonlocal seen
+        seen += 1
+        total["change"] = total["change"] + change
+
+    try:
+        for agent in agents:
+            with contextlib.suppress(KeyError):
+                agent.memory["not there"]
+            match agent.index % 2:
+                case 0:
+                    factor = 1.0
+                case _:
+                    factor = (
+                        2.0
+                        / 2.0
+                    )  # fmt: skip
+            add(
+                factor
+                * right.scale(agent, agents)
+                * agent.field(w)
+            )  # fmt: skip
+        else:
+            seen -= len(agents)
+    finally:
+        total["sides"] = [
+            1.0 if far(x) else 0.0
+            for x in total["change"]
+            if not seen
+        ]  # fmt: skip
+    return w - Local.step * total["change"]
+
+
+def test_of_what_ran_nothing_is_told_however_it_is_written():
+    assert fp.certify(all_of_it, claims="gradient_exchange").unexercised == []
 
 
 def only_with_noise(w, agents):
@@ -189,6 +268,23 @@ def test_without_its_source_nothing_is_known_of_it():
     exec("class Typed(fp.FedAvg):\n    def combine(self, w, inbox):\n        return w + inbox.mean", made)
     for subject in (made["typed"], made["Typed"](0.1)):
         assert [part.reason for part in fp.certify(subject).unexercised] == ["its source is not at hand"]
+    assert not_watched("zeros", [jnp.zeros_like])[0].reason == "it belongs to an installed package"
+
+
+CHANGED = """
+from numpy import clip
+
+def round(w, agents):
+    return w - 0.1 * sum(a.weight * clip(a.field(w), -1e9, 1e9) for a in agents)
+"""
+
+
+def test_a_file_that_was_changed_is_read_again(tmp_path):
+    for more in (0, 1):
+        (tmp_path / "own.py").write_text(more * "# one line more\n" + CHANGED)
+        with opened(f"{tmp_path / 'own.py'}:round") as subject:
+            (part,) = fp.certify(subject).unexercised
+        assert (part.line, part.code) == (5 + more, "clip(a.field(w), -1e9, 1e9)")
 
 
 def leaves_numpy(g, most):

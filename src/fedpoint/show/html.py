@@ -97,7 +97,7 @@ def certificate_html(certificate: Certificate) -> str:
     head = f"{MARKS[certificate.good]} {certificate.headline}"
     reason = tag("p", certificate.reason) if certificate.reason else None
     like = None if certificate.title in certificate.reason else tag("p", f"Behaves like: {certificate.title}")
-    parts = [[str(part.line), part.code, part.reason] for part in certificate.unexercised]
+    parts = [[str(part.line or ""), part.code, part.reason] for part in certificate.unexercised]
     idle = [tag("p", "Never exercised:"), _table(["line", "code", "why"], parts)] if parts else []
     return _block(head, reason, like, _table(["", "test", "what was found"], rows), *idle)
 

@@ -176,7 +176,7 @@ def nearest(evidence: Evidence, claim: str, settings: Settings) -> Match:
     return Match(method, min(recipes, key=lambda r: max(evidence.apart(method, r))))
 
 
-class Place(NamedTuple):
+class End(NamedTuple):
     """Where a long run ends. known: a method without a mistake may end there."""
 
     name: str
@@ -227,19 +227,19 @@ def same_point(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() <= SAME_LIMIT * (1 + np.abs(b).max()))
 
 
-def describe_limit(evidence: Evidence, settings: Settings) -> Place:
+def describe_limit(evidence: Evidence, settings: Settings) -> End:
     """The end of the long run."""
     run = evidence.everyone
     if run.diverged:
-        return Place("diverges", f"it diverges (within {len(run.models)} rounds)")
+        return End("diverges", f"it diverges (within {len(run.models)} rounds)")
     away = float(np.linalg.norm(run.last - evidence.world.optimum()))
     if not np.ptp(run.models, axis=0).any():
-        return Place("start", f"the model never moves: it stays {away:.2g} from w*")
+        return End("start", f"the model never moves: it stays {away:.2g} from w*")
     if not run.settled:
-        return Place("unknown", f"it does not settle within {LONG:,} rounds (then {away:.2g} from w*)")
+        return End("unknown", f"it does not settle within {LONG:,} rounds (then {away:.2g} from w*)")
     for mark in landmarks(evidence, settings):
         if same_point(run.last, mark.point):
             if mark.name == "optimum":
-                return Place("optimum", "with everyone it ends at the optimum w*", True)
-            return Place(mark.name, f"it ends at {mark.title}, {away:.2g} from w*", mark.known)
-    return Place("unknown", f"it ends at no known point, {away:.2g} from w*")
+                return End("optimum", "with everyone it ends at the optimum w*", True)
+            return End(mark.name, f"it ends at {mark.title}, {away:.2g} from w*", mark.known)
+    return End("unknown", f"it ends at no known point, {away:.2g} from w*")

@@ -11,9 +11,9 @@ from fedpoint.verbs.certify import properties
 from fedpoint.verbs.certify.battery import (
     REST,
     WHOLE,
+    End,
     Evidence,
     Match,
-    Place,
     describe_limit,
     find_correct,
     find_mistake,
@@ -33,6 +33,7 @@ from fedpoint.verbs.certify.mistakes import (
     UPDATE_SIGN,
     WEIGHTS_DROPPED,
 )
+from fedpoint.verbs.certify.properties import Shift
 from fedpoint.verbs.certify.world import AGENTS
 
 
@@ -48,7 +49,7 @@ class Diagnosis(NamedTuple):
     with a mistake in it whose rounds it makes. place: where it ends. reason: None where nothing speaks against it.
     needed: settings without which nothing can be said."""
 
-    place: Place
+    place: End
     correct: Match | None = None
     beside: Match | None = None
     broken: Match | None = None
@@ -114,7 +115,7 @@ def _agents(which: list[int]) -> str:
     return f"agents {', '.join(most)} and {last} are" if most else f"agent {last} is"
 
 
-def explain(evidence: Evidence, beside: Match, place: Place) -> Reason:
+def explain(evidence: Evidence, beside: Match, place: End) -> Reason:
     """A mistake by its properties, in a subject that claims a method and does not make its rounds."""
     world, claim = evidence.world, beside.method.name
     named = {mistake.name: mistake.reason for mistake in beside.method.mistakes}
@@ -122,11 +123,9 @@ def explain(evidence: Evidence, beside: Match, place: Place) -> Reason:
     if not additive and properties.reference_additive(world, beside):
         return Reason(*NOT_AVERAGED.name_and_reason)
     if shift := properties.constant_shift(evidence, beside):
-        if claim == "scaffold" and not shift.of_hub:
-            return Reason("controls_not_zero", named["controls_not_zero"])
-        return Reason(CONSTANT_ADDED.name, f"{CONSTANT_ADDED.reason}; it is added by {shift.whose}")
+        return _added(shift, claim, named)
     without_pull = beside._replace(recipe=beside.recipe.but({"pull": 0.0}))
-    if claim == "fedprox" and (shift := properties.constant_shift(evidence, without_pull)):
+    if claim == "fedprox" and properties.constant_shift(evidence, without_pull):
         return Reason(CONSTANT_ADDED.name, f"{CONSTANT_ADDED.reason}, and the proximal term is missing")
     if not properties.stretches(evidence) and properties.reference_stretches(world, beside):
         if claim == "fedprox" and properties.pull_is_bounded(evidence, beside):
@@ -140,3 +139,12 @@ def explain(evidence: Evidence, beside: Match, place: Place) -> Reason:
         return Reason("not_normalised", named["not_normalised"])
     title = CATALOGUE[claim].title
     return Reason(None, f"its rounds are not those of {title}, and no known mistake explains the difference")
+
+
+def _added(shift: Shift, claim: str, named: dict[str, str]) -> Reason:
+    """Who adds a constant, as far as it can be told."""
+    if claim == "scaffold" and not shift.of_hub:
+        other = "or agents add a constant to what they send, which begins in the same way"
+        return Reason("controls_not_zero", f"{named['controls_not_zero']}; {other}")
+    whose = {True: "; it is added by the hub", False: "; it is added by the agents", None: ""}[shift.of_hub]
+    return Reason(CONSTANT_ADDED.name, f"{CONSTANT_ADDED.reason}{whose}")

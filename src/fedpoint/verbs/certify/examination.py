@@ -13,10 +13,10 @@ from fedpoint.core.record import values_of
 from fedpoint.experiment import Experiment
 from fedpoint.results.certificate import Certificate, Finding, Ruling
 from fedpoint.verbs.certify import battery
-from fedpoint.verbs.certify.battery import SAME, SAME_LIMIT, SHORT, Evidence, Match, Place, Subject
+from fedpoint.verbs.certify.battery import SAME, SAME_LIMIT, SHORT, End, Evidence, Match, Subject
 from fedpoint.verbs.certify.diagnosis import Diagnosis, Reason, diagnose
 from fedpoint.verbs.certify.methods import Recipe, Setting, Settings
-from fedpoint.verbs.certify.mistakes import METHODS
+from fedpoint.verbs.certify.mistakes import METHODS, SAMPLES_SHARED
 from fedpoint.verbs.certify.samples import SCORE, noise_of, sample_test
 from fedpoint.verbs.certify.subjects import check_settings, prepare_function, prepare_object
 from fedpoint.verbs.certify.world import Rounds
@@ -125,6 +125,9 @@ def _judge(evidence: Evidence, claim: str | None, known: Settings, diagnosis: Di
         samples, reason = _samples(evidence, correct)
         findings += samples
         reason = reason or _later(findings, correct)
+    else:
+        again = evidence.subject.repeats(evidence.world, noise_of(evidence.world), evidence.seed)
+        reason = Reason(*SAMPLES_SHARED.name_and_reason) if again is not None and again.agents else None
     like = correct or battery.find_correct(evidence, known, battery.WHOLE)
     name, title = (like.method.name, _title(like.method.name)) if like else (place.name, place.words)
     if like is None and broken is not None:
@@ -189,7 +192,7 @@ def _rounds(evidence: Evidence, beside: Match) -> list[Finding]:
     return found
 
 
-def _limit(evidence: Evidence, beside: Match | None, place: Place) -> Finding:
+def _limit(evidence: Evidence, beside: Match | None, place: End) -> Finding:
     seen, words = evidence.everyone, place.words
     away = None if seen.diverged else float(np.linalg.norm(seen.last - evidence.world.optimum()))
     if beside is None:
@@ -224,7 +227,7 @@ def _steady(evidence: Evidence, beside: Match) -> list[Finding]:
     return found
 
 
-def _consequence(evidence: Evidence, beside: Match | None, place: Place) -> str:
+def _consequence(evidence: Evidence, beside: Match | None, place: End) -> str:
     """What a mistake leads to, with numbers."""
     if beside is None or place.name in ("diverges", "start"):
         return place.words

@@ -93,11 +93,7 @@ def reference_additive(world: World, beside: Match) -> bool:
 class Shift(NamedTuple):
     """The first round is the reference's but for a vector that does not depend on the model: whose is it?"""
 
-    of_hub: bool  # the same whoever takes part; else it comes with what agents send
-
-    @property
-    def whose(self) -> str:
-        return "the hub" if self.of_hub else "the agents"
+    of_hub: bool | None  # the same whoever takes part; else it comes with what agents send. None: all must take part
 
 
 def constant_shift(evidence: Evidence, beside: Match) -> Shift | None:
@@ -107,16 +103,16 @@ def constant_shift(evidence: Evidence, beside: Match) -> Shift | None:
         seen = evidence.subject.everyone(world, 1)
         return _apart(seen, play(function, world, everyone(1)))
 
-    def shift_of_some(groups: int) -> np.ndarray | None:
-        turned = world._replace(groups=world.groups[groups:] + world.groups[:groups])
+    def shift_of_some(first: int) -> np.ndarray | None:
+        turned = world._replace(groups=world.groups[first:])
         seen = evidence.subject.some(turned, 1) if beside.method.partial else None
         return None if seen is None else _apart(seen, play(function, turned, some(turned, 1)))
 
     here, there = shift(world), shift(world._replace(start=world.start + 1.0))
     if here is None or there is None or not _same(here, there) or np.abs(here).max() < 1e-6:
         return None
-    parts = [shift_of_some(groups) for groups in (0, 1)]
-    return Shift(all(part is not None and _same(part, here) for part in parts))
+    parts = [part for first in (0, 1) if (part := shift_of_some(first)) is not None]
+    return Shift(all(_same(part, here) for part in parts) if parts else None)
 
 
 def _apart(seen: Play, expected: Play) -> np.ndarray | None:

@@ -28,7 +28,7 @@ from fedpoint.results.certificate import Unexercised
 from fedpoint.results.run import Run
 from fedpoint.timing.participation import Answering, Everyone, Participation
 from fedpoint.verbs.certify.battery import SHORT
-from fedpoint.verbs.certify.exercise import sourceless, watch_experiments, watch_function
+from fedpoint.verbs.certify.exercise import not_watched, watch_experiments, watch_function
 from fedpoint.verbs.certify.methods import Recipe, Settings, average
 from fedpoint.verbs.certify.samples import REPEATS, Repeats, Spread, repeats, round_spread, spread
 from fedpoint.verbs.certify.world import AGENTS, HUGE, Play, Rounds, World, build, everyone, play, some
@@ -50,17 +50,9 @@ class ObjectSubject:
         self.algorithm, self.channel, self.gather = algorithm, channel, gather
         self.name = type(algorithm).__name__
 
-    def _run(
-        self,
-        world: World,
-        rounds: int,
-        participation: Participation | None = None,
-        noise: float = 0.0,
-        repeats: int = 1,
-        seed: int = 0,
-    ) -> Run:
+    def _run(self, experiment: Experiment, rounds: int) -> Run:
         with calling(self.name):
-            return run(self._experiment(world, participation, noise, repeats, seed), rounds=rounds)
+            return run(experiment, rounds=rounds)
 
     def _experiment(
         self,
@@ -87,7 +79,7 @@ class ObjectSubject:
         diverged = False
         while True:
             try:
-                done = self._run(world, rounds, participation)
+                done = self._run(self._experiment(world, participation), rounds)
                 break
             except Diverged as error:
                 if error.round <= 1 or rounds <= 1:
@@ -108,7 +100,7 @@ class ObjectSubject:
         return None if self.algorithm.invalid_under(scheme) else self._play(world, rounds, scheme)
 
     def noisy(self, world: World, noise: float, seed: int) -> Spread:
-        return spread(self._run(world, 1, noise=noise, repeats=REPEATS, seed=seed).model)
+        return spread(self._run(self._experiment(world, None, noise, REPEATS, seed), 1).model)
 
     def repeats(self, world: World, noise: float, seed: int) -> Repeats | None:
         return None
@@ -131,7 +123,7 @@ class ObjectSubject:
     def unexercised(self, world: World, noise: float) -> list[Unexercised]:
         own = [cls for part in (self.algorithm, self.channel, self.gather) for cls in _users_classes(part)]
         written = [function for cls in own for name, function in vars(cls).items() if name in WRITTEN]
-        if not own or (unknown := sourceless(self.name, written)):
+        if not own or (unknown := not_watched(self.name, written)):
             return unknown if own else []
         few = None if self.algorithm.invalid_under(_in_groups(world)) else _in_groups(world)
         noisy = self._experiment(world, few, noise)  # few and noisy at once: one program less to compile
@@ -210,7 +202,7 @@ class FunctionSubject:
         return [count > 0 for count in asked]
 
     def unexercised(self, world: World, noise: float) -> list[Unexercised]:
-        if unknown := sourceless(self.name, [self.function]):
+        if unknown := not_watched(self.name, [self.function]):
             return unknown
         plays = [(everyone(WATCHED), False), (some(world, WATCHED_SOME), False), (everyone(WATCHED_NOISY), True)]
         return watch_function(self.function, self.name, world, noise, plays)

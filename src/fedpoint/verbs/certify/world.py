@@ -65,7 +65,7 @@ class Normal(Protocol):
     def standard_normal(self, size: int) -> np.ndarray: ...
 
 
-class Use(NamedTuple):
+class SampleUse(NamedTuple):
     """A sample at a point: both as bytes, since only whether they are the same is asked."""
 
     sample: bytes
@@ -80,7 +80,7 @@ class Participant:
         self.index, self.round, self.memory = index, round, memory
         self.weight, self.population = float(world.p[index]), len(world.p)
         self.asked: list[np.ndarray] = []  # where its field was evaluated
-        self.used: list[Use] = []
+        self.used: list[SampleUse] = []
         self.questions = 0  # of any kind
 
     def sample(self) -> np.ndarray:
@@ -99,7 +99,7 @@ class Participant:
         exact = self._world.H[self.index] @ (w - self._world.c[self.index])
         sample = self.sample() if sample is None else sample
         if self._noise:
-            self.used.append(Use(np.asarray(sample, dtype=float).tobytes(), w.tobytes()))
+            self.used.append(SampleUse(np.asarray(sample, dtype=float).tobytes(), w.tobytes()))
         return exact + sample
 
     def loss(self, w: ArrayLike) -> float:
@@ -141,7 +141,7 @@ class Play(NamedTuple):
     control: np.ndarray | None = None
     asked: list[list[np.ndarray]] | None = None
     questions: list[int] | None = None
-    used: list[list[list[Use]]] | None = None
+    used: list[list[list[SampleUse]]] | None = None
 
     @property
     def last(self) -> np.ndarray:

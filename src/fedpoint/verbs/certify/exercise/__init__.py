@@ -2,6 +2,6 @@
 
 from fedpoint.verbs.certify.exercise.arrays import watch_function
 from fedpoint.verbs.certify.exercise.programs import watch_experiments
-from fedpoint.verbs.certify.exercise.sites import sourceless
+from fedpoint.verbs.certify.exercise.source import not_watched
 
-__all__ = ["sourceless", "watch_experiments", "watch_function"]
+__all__ = ["not_watched", "watch_experiments", "watch_function"]

@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Tree
 from fedpoint.results.certificate import Unexercised
-from fedpoint.verbs.certify.exercise.lines import Lines
-from fedpoint.verbs.certify.exercise.sites import Decisions, Site, owner_of, site_of
+from fedpoint.verbs.certify.exercise.decisions import Decisions, Expression, expression_at
+from fedpoint.verbs.certify.exercise.lines import Coverage
+from fedpoint.verbs.certify.exercise.source import owner_of
 from fedpoint.verbs.certify.world import Participant, Participants, Rounds, World, play
 
 COMPARISONS = frozenset((np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal))
@@ -21,13 +22,13 @@ EXTREMES = frozenset((np.minimum, np.maximum, np.fmin, np.fmax))
 _decisions: ContextVar[Decisions] = ContextVar("decisions")
 
 
-class Watched(np.ndarray):
+class WatchedArray(np.ndarray):
     """An array whose results are watched too, until they leave NumPy (as by float)."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Tree, out: Sequence = (), **options: Tree) -> Tree:
         given = plain(inputs)
         into = {"out": plain(out)} if out else {}
-        result = getattr(ufunc, method)(*given, **into, **options)
+        result = getattr(ufunc, method)(*given, **into, **plain(options))
         if method == "__call__" and (place := _here()):
             if ufunc in COMPARISONS:
                 _note(place, "", [~result, result])
@@ -54,7 +55,7 @@ class Watched(np.ndarray):
         return watch(self.view(np.ndarray)[plain(key)])
 
 
-_OWN = (Watched.__array_function__.__code__,)  # it lies between NumPy's frames
+_OWN = (WatchedArray.__array_function__.__code__,)  # it lies between NumPy's frames
 
 
 def watch(result: Tree) -> Tree:
@@ -62,32 +63,32 @@ def watch(result: Tree) -> Tree:
     if isinstance(result, tuple | list):
         return type(result)(map(watch, result)) if type(result) in (tuple, list) else result
     if isinstance(result, np.ndarray | np.generic) and result.dtype.kind in "fb":
-        return np.asarray(result).view(Watched)
+        return np.asarray(result).view(WatchedArray)
     return result
 
 
 def plain(given: Tree) -> Tree:
     """As it would be without being watched."""
-    if isinstance(given, Watched):
+    if isinstance(given, WatchedArray):
         return given.view(np.ndarray)
     if type(given) in (tuple, list):
         return type(given)(map(plain, given))
     return {name: plain(value) for name, value in given.items()} if type(given) is dict else given
 
 
-def _here() -> Site | None:
+def _here() -> Expression | None:
     """The user's expression that called NumPy, or Python, which compared."""
     frame = sys._getframe(2)
     while frame.f_back is not None and (owner_of(frame.f_code.co_filename) == "plumbing" or frame.f_code in _OWN):
         frame = frame.f_back
-    return site_of(frame.f_code, frame.f_lasti) if owner_of(frame.f_code.co_filename) == "user" else None
+    return expression_at(frame.f_code, frame.f_lasti) if owner_of(frame.f_code.co_filename) == "user" else None
 
 
-def _note(place: Site, which: str, masks: list[np.ndarray]) -> None:
+def _note(place: Expression, which: str, masks: list[np.ndarray]) -> None:
     _decisions.get().note(place, which, [i for i, mask in enumerate(masks) if np.any(mask)])
 
 
-def _note_clip(place: Site, x: ArrayLike, low: ArrayLike, high: ArrayLike) -> None:
+def _note_clip(place: Expression, x: ArrayLike, low: ArrayLike, high: ArrayLike) -> None:
     below, above = np.less(x, low), np.greater(x, high)
     _note(place, "", [~(below | above), below, above])
 
@@ -112,7 +113,7 @@ def watch_function(
     function: Rounds, name: str, world: World, noise: float, plays: Sequence[tuple[Sequence[Sequence[int]], bool]]
 ) -> list[Unexercised]:
     """What these plays (who takes part in each round, and whether fields are noisy) never put to use."""
-    lines, decisions = Lines(), Decisions()
+    lines, decisions = Coverage(), Decisions()
 
     def watched_round(w: np.ndarray, agents: Participants) -> np.ndarray:
         with lines.watched():
@@ -129,7 +130,7 @@ def watch_function(
     return combined(lines, decisions)
 
 
-def combined(lines: Lines, decisions: Decisions) -> list[Unexercised]:
+def combined(lines: Coverage, decisions: Decisions) -> list[Unexercised]:
     """Both, in the order of the source; a condition is not told beside the lines under it that it kept from running."""
     never = lines.never_ran()
     told = {(part.file, part.line - 1) for part in never}

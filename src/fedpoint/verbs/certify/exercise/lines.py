@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import linecache
 import sys
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +11,13 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
 from fedpoint.results.certificate import Unexercised
-from fedpoint.verbs.certify.exercise.sites import owner_of
+from fedpoint.verbs.certify.exercise.source import owner_of, refusals
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
 
-class Lines:
+class Coverage:
     """Functions of the user's that were called meanwhile, and the lines of them that ran."""
 
     def __init__(self) -> None:
@@ -43,7 +41,7 @@ class Lines:
         return self._at_line
 
     def never_ran(self) -> list[Unexercised]:
-        """Lines of functions that were called, block by block."""
+        """Lines of functions that were called, block by block; not those that only refuse something."""
         ran: dict[str, set[int]] = defaultdict(set)
         there: dict[str, set[int]] = defaultdict(set)
         for code, lines in self._ran.items():
@@ -52,7 +50,7 @@ class Lines:
         found = []
         for file, lines in there.items():
             for block in _blocks(sorted(lines), ran[file]):
-                if not _only_raises(file, block):
+                if not refusals(file).issuperset(block):
                     first = linecache.getline(file, block[0]).strip()
                     more = f" (nor what follows, to line {block[-1]})" if len(block) > 1 else ""
                     found.append(Unexercised(file, block[0], first, f"this line never ran{more}"))
@@ -77,12 +75,3 @@ def _blocks(lines: list[int], ran: set[int]) -> Iterator[list[int]]:
             block = []
         else:
             block.append(line)
-
-
-def _only_raises(file: str, block: list[int]) -> bool:
-    """Whether a block refuses something, and does nothing else."""
-    text = "".join(linecache.getline(file, n) for n in range(block[0], block[-1] + 1))
-    try:
-        return all(isinstance(statement, ast.Raise) for statement in ast.parse(textwrap.dedent(text)).body)
-    except SyntaxError:  # not a whole statement
-        return False

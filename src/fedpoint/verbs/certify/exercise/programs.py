@@ -21,19 +21,20 @@ from fedpoint.engine.session import Session
 from fedpoint.experiment import Experiment
 from fedpoint.results.certificate import Unexercised
 from fedpoint.verbs.certify.exercise.arrays import combined
-from fedpoint.verbs.certify.exercise.lines import Lines
-from fedpoint.verbs.certify.exercise.sites import Decisions, Site, owner_of, site_of
+from fedpoint.verbs.certify.exercise.decisions import Decisions, Expression, expression_at
+from fedpoint.verbs.certify.exercise.lines import Coverage
+from fedpoint.verbs.certify.exercise.source import owner_of
 
 MOST, WAYS = 256, 3  # decisions that are watched, and ways in which one may come out
 COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
-Values: TypeAlias = list[Array]
+Arrays: TypeAlias = list[Array]
 Which: TypeAlias = tuple[str, tuple[int, ...]]  # of the decisions in one expression: an operation, and where it is
 
 
 @double
 def watch_experiments(experiments: Sequence[tuple[Experiment, int]]) -> list[Unexercised]:
     """What so many rounds of each never put to use."""
-    lines, decisions = Lines(), Decisions()
+    lines, decisions = Coverage(), Decisions()
     for experiment, rounds in experiments:
         session = Session(experiment.bind(), every=1)
         session.prepare(rounds)
@@ -49,14 +50,14 @@ class Census:
     """A program with a tally of its decisions: a row for each, with a column for each way in which it came out."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[Site, Which], int] = {}
+        self._rows: dict[tuple[Expression, Which], int] = {}
 
-    def take(self, program: ClosedJaxpr, given: Values, decisions: Decisions) -> None:
+    def take(self, program: ClosedJaxpr, given: Arrays, decisions: Decisions) -> None:
         """Run the program, and note how its decisions came out."""
         if not _decides(program.jaxpr):
             return
 
-        def tallied(given: Values) -> Array:
+        def tallied(given: Arrays) -> Array:
             nothing = jnp.zeros((MOST, WAYS), bool)
             return self._run(program.jaxpr, program.consts, given, nothing)[1]
 
@@ -70,13 +71,13 @@ class Census:
         consts: Sequence[Array],
         given: Sequence[Array],
         tally: Array,
-        of: Site | None = None,
+        of: Expression | None = None,
         path: tuple[int, ...] = (),
-    ) -> tuple[Values, Array]:
+    ) -> tuple[Arrays, Array]:
         """Its results, and the tally. of: the user's expression that all of it belongs to, path: where in that."""
         known: dict[Var, Array] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *given), strict=True))
 
-        def values(names: Sequence[Var | Literal]) -> Values:
+        def values(names: Sequence[Var | Literal]) -> Arrays:
             return [name.val if isinstance(name, Literal) else known[name] for name in names]
 
         for number, equation in enumerate(jaxpr.eqns):
@@ -86,8 +87,8 @@ class Census:
         return values(jaxpr.outvars), tally
 
     def _equation(
-        self, equation: JaxprEqn, given: Values, tally: Array, of: Site | None, path: tuple[int, ...]
-    ) -> tuple[Values, Array]:
+        self, equation: JaxprEqn, given: Arrays, tally: Array, of: Expression | None, path: tuple[int, ...]
+    ) -> tuple[Arrays, Array]:
         name, params = equation.primitive.name, equation.params
         place = of or _users_expression(equation)
         if place is not None or any(map(_decides, jaxprs_in_params(params))):
@@ -102,29 +103,33 @@ class Census:
         results = list(results) if equation.primitive.multiple_results else [results]
         return results, self._noted(tally, place, (name, path), _outcomes(name, given, results))
 
-    def _noted(self, tally: Array, place: Site | None, which: Which, outcomes: list[Array]) -> Array:
+    def _noted(self, tally: Array, place: Expression | None, which: Which, outcomes: list[Array]) -> Array:
         if place is None or not outcomes or len(self._rows) == MOST:
             return tally
         row = self._rows.setdefault((place, which), len(self._rows))
         seen = jnp.stack([jnp.any(mask) for mask in outcomes])
         return tally.at[row, : len(outcomes)].set(tally[row, : len(outcomes)] | seen)
 
-    def _inner(self, closed: ClosedJaxpr) -> Callable[[Array, Sequence[Array]], tuple[Values, Array]]:
+    def _inner(self, closed: ClosedJaxpr) -> Callable[[Array, Sequence[Array]], tuple[Arrays, Array]]:
         return lambda tally, given: self._run(closed.jaxpr, closed.consts, given, tally)
 
-    def _cond(self, params: dict[str, Tree], given: Values, tally: Array, place: Site | None) -> tuple[Values, Array]:
+    def _cond(
+        self, params: dict[str, Tree], given: Arrays, tally: Array, place: Expression | None
+    ) -> tuple[Arrays, Array]:
         return lax.switch(given[0], list(map(self._inner, params["branches"])), tally, given[1:])
 
-    def _while(self, params: dict[str, Tree], given: Values, tally: Array, place: Site | None) -> tuple[Values, Array]:
+    def _while(
+        self, params: dict[str, Tree], given: Arrays, tally: Array, place: Expression | None
+    ) -> tuple[Arrays, Array]:
         first = params["cond_nconsts"]
         second = first + params["body_nconsts"]
         condition, body = self._inner(params["cond_jaxpr"]), self._inner(params["body_jaxpr"])
 
-        def asked(tally: Array, state: Values) -> tuple[Array, Array]:
+        def asked(tally: Array, state: Arrays) -> tuple[Array, Array]:
             (more,), tally = condition(tally, [*given[:first], *state])
             return more, self._noted(tally, place, ("while", ()), [~more, more])
 
-        def step(carry: tuple[Array, Array, Values]) -> tuple[Array, Array, Values]:
+        def step(carry: tuple[Array, Array, Arrays]) -> tuple[Array, Array, Arrays]:
             more, tally, state = carry
             new, tally = body(tally, [*given[first:second], *state])
             # Batched loops go on until the last is done; the others keep what they have.
@@ -135,11 +140,13 @@ class Census:
         _, tally, state = lax.while_loop(lambda carry: jnp.any(carry[0]), step, begun)
         return state, tally
 
-    def _scan(self, params: dict[str, Tree], given: Values, tally: Array, place: Site | None) -> tuple[Values, Array]:
+    def _scan(
+        self, params: dict[str, Tree], given: Arrays, tally: Array, place: Expression | None
+    ) -> tuple[Arrays, Array]:
         first, carried = params["num_consts"], params["num_carry"]
         body = self._inner(params["jaxpr"])
 
-        def step(carry: tuple[Array, Values], row: Values) -> tuple[tuple[Array, Values], Values]:
+        def step(carry: tuple[Array, Arrays], row: Arrays) -> tuple[tuple[Array, Arrays], Arrays]:
             results, tally = body(carry[0], [*given[:first], *carry[1], *row])
             return (tally, results[:carried]), results[carried:]
 
@@ -158,7 +165,7 @@ def _like(more: Array, a: Array) -> Array:
     return more.reshape(more.shape + (1,) * (a.ndim - more.ndim))
 
 
-def _outcomes(name: str, given: Values, results: Values) -> list[Array]:
+def _outcomes(name: str, given: Arrays, results: Arrays) -> list[Array]:
     """Where a decision came out in each of its ways; empty of what decides nothing."""
     if name in COMPARISONS:
         return [~results[0], results[0]]
@@ -171,7 +178,7 @@ def _outcomes(name: str, given: Values, results: Values) -> list[Array]:
     return [given[0] == i for i in range(WAYS)] if name in ("select_n", "cond") else []
 
 
-def _users_expression(equation: JaxprEqn) -> Site | None:
+def _users_expression(equation: JaxprEqn) -> Expression | None:
     """The user's expression that an operation comes from; None where the library's code lies in between."""
     trace = equation.source_info.traceback
     if trace is None:
@@ -179,5 +186,5 @@ def _users_expression(equation: JaxprEqn) -> Site | None:
     for code, instruction in zip(*trace.raw_frames(), strict=True):
         owner = owner_of(code.co_filename)
         if owner != "plumbing":
-            return site_of(code, instruction) if owner == "user" else None
+            return expression_at(code, instruction) if owner == "user" else None
     return None
