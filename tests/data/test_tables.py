@@ -394,14 +394,14 @@ def test_parquet(monkeypatch):
         "k": [1, 2, 2],
         "flag": [True, False, None],
         "x": pyarrow.array([1, None, 3], pyarrow.int8()),
-        "when": pyarrow.array([0, 1, 2], pyarrow.timestamp("ms")),
+        "when": pyarrow.array([0, 1, 2], pyarrow.duration("ms")),
         "y": ["1", "2", "2.5"],
     }
     parquet.write_table(pyarrow.table(made), "t.parquet")
     with pytest.raises(fp.FedpointError) as caught:
         read_table("t.parquet", "y", "k")
     assert [line.split(": ", 1)[1] for line in str(caught.value).split("\n")] == [
-        "column 'when' holds timestamp[ms]: numbers, words and truth values can be read",
+        "column 'when' holds duration[ms]: numbers, words, dates and truth values can be read",
         'row 3, column \'flag\' is empty: fill it in, or say missing = "mean" or "drop"',
         'row 2, column \'x\' is empty: fill it in, or say missing = "mean" or "drop"',
     ]

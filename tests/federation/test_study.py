@@ -153,6 +153,44 @@ def test_scaling_and_encoding_over_the_wire(files, missing, tmp_path):
     assert out.exit_code == 0, out.output
 
 
+def dated(tmp_path, columns):
+    """A file a site with a column of dates."""
+    found = {site: tmp_path / f"{site}.csv" for site in SITES}
+    for path, dates in zip(found.values(), columns, strict=True):
+        lines = ["opened,number", *(f"{date},{i}" for i, date in enumerate(dates))]
+        path.write_text("\n".join(lines) + "\n")
+    return found
+
+
+DATED = {"kind": "table", "model": "linear", "target": "number", "features": ["opened"]}
+
+
+def test_dates_are_the_same_number_at_every_site(tmp_path):
+    """Two sites alone could not tell the day from the month; no date leaves a site."""
+    columns = [["01/02/2020", "", "03/04/2020"], ["05/06/2020", "25/06/2020"], ["07/08/2021", "09/09/2021"]]
+    files = dated(tmp_path, columns)
+    made = fp.federate(content(AVERAGE, {**DATED, "missing": "mean"}, rounds=2), files, folder=tmp_path / "run")
+    pooled = read_table([str(f) for f in files.values()], "number", model="linear", missing="mean")
+    assert [fp.federation.preparation.Feature(**f) for f in made.setup["recipe"]] == pooled.recipe
+    assert pooled.recipe[0].dates == "day first"
+    assert made.setup["notes"] == ["column 'opened': dates, taken as days since 1970-01-01"]
+    said = announce(made.study, files["a"])
+    assert "opened holds dates (day first or month first)" in "\n".join(lines(said)) and "2020" not in json.dumps(said)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ([["01/02/2020", "02/02/2020"]] * 3, "may have its day or its month first"),
+        ([["25/02/2020"], ["02/25/2020"], ["01/01/2020"]], "dates that sites write differently"),
+        ([["2020-01-01"], ["2020-01-02"], ["soon"]], "holds dates at some sites and words at others"),
+    ],
+)
+def test_dates_that_sites_do_not_agree_about(tmp_path, columns, said):
+    with pytest.raises(fp.FedpointError, match=said):
+        fp.federate(content(AVERAGE, DATED, rounds=2), dated(tmp_path, columns), folder=tmp_path / "run")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "more", [{"model": "linear", "target": "number"}, {"model": "linear", "target": "number", "ridge": 0.1}]

@@ -151,7 +151,10 @@ def column_of(name: str, values: ArrayLike, only_words: bool = False) -> Column 
     if array.dtype.kind in "iuf" and not only_words:
         return Column(array.astype(float))
     growing = Growing(name, only_words)
-    growing.add_cells([_written(value).strip() for value in array.tolist()])
+    if array.dtype.kind == "M":
+        growing.add_cells(["" if text == "NaT" else text for text in np.datetime_as_string(array).tolist()])
+    else:
+        growing.add_cells([_written(value).strip() for value in array.tolist()])
     return growing.finish()
 
 
@@ -382,12 +385,13 @@ def _read_parquet(path: Path, columns: list[Growing], wrong: list[str]) -> None:
         inner = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
         text = pyarrow.types.is_string(inner) or pyarrow.types.is_large_string(inner)
         number = pyarrow.types.is_integer(inner) or pyarrow.types.is_floating(inner) or pyarrow.types.is_decimal(inner)
-        if text or pyarrow.types.is_boolean(inner) or (number and column.only_words):
+        when = pyarrow.types.is_date(inner) or pyarrow.types.is_timestamp(inner)
+        if text or when or pyarrow.types.is_boolean(inner) or (number and column.only_words):
             readers[column.name] = _add_texts
         elif number or pyarrow.types.is_null(inner):
             readers[column.name] = lambda c, a: c.add_numbers(compute.cast(a, "float64", safe=False).to_numpy(False))
         else:
-            wrong.append(f"column {column.name!r} holds {kind}: numbers, words and truth values can be read")
+            wrong.append(f"column {column.name!r} holds {kind}: numbers, words, dates and truth values can be read")
     try:
         for batch in file.iter_batches(1 << 17, columns=list(readers)):
             for column in columns:

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import nearest
-from fedpoint.data.column import Column
+from fedpoint.data.column import Column, and_more
 from fedpoint.data.columns import BadTable, cell_at, is_frame, not_values
+from fedpoint.data.dates import EXAMPLES, as_days
 from fedpoint.data.pieces import Piece, Source, pieces_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Feature:
     """How a column of a file becomes columns of X: (x - mean)/scale, or one of zeros and ones for each category.
 
     The first category has none: it is what the intercept stands for. fill: what stands for a missing cell, a number or
-    a category; None: it is refused.
+    a category; None: it is refused. dates: how they are written, where x is their number of days since 1970-01-01.
     """
 
     column: str
@@ -33,6 +34,7 @@ class Feature:
     scale: float = 1.0
     categories: list[str] | None = None
     fill: float | str | None = None
+    dates: str | None = None
 
     @property
     def names(self) -> list[str]:
@@ -41,6 +43,7 @@ class Feature:
     def write(self, out: np.ndarray, column: Column) -> int:
         """Put a column into `out` (n, len(names)); how many of its cells are of no known category."""
         if self.categories is None:
+            column = column if self.dates is None else as_days(column, self.dates)
             values = column.values if self.fill is None else np.where(column.missing, self.fill, column.values)
             np.subtract(values, self.mean, out=out[:, 0])
             out[:, 0] /= self.scale
@@ -98,9 +101,12 @@ def new_rows(piece: Piece, recipe: Sequence[Feature], target: str | None = None,
     lost = [name for name in dict.fromkeys(asked) if name not in header]
     if lost:
         raise BadTable([("file", f"{piece.where} has no column {name!r}: {nearest(name, header)}") for name in lost])
-    texts = [f.column for f in recipe if f.categories is not None] + ([target] if target is not None and words else [])
+    texts = [f.column for f in recipe if f.categories is not None or f.dates is not None]
+    texts += [target] if target is not None and words else []
     columns, wrong = piece.read(list(dict.fromkeys(asked)), words=texts)
     wrong += _not_numbers(piece.path, {name: column for name, column in columns.items() if name not in texts})
+    dated = {f.column: f.dates for f in recipe if f.dates is not None}
+    wrong += _not_dates(piece.path, {name: columns[name] for name in dated if name in columns}, dated)
     fixed = {feature.column for feature in recipe if feature.fill is not None}
     must = {name: column for name, column in columns.items() if name not in fixed}
     wrong += [f"{said}: give a value, or leave the row out" for said in not_values(piece.path, must, missing=True)]
@@ -118,6 +124,20 @@ def _not_numbers(path: Path | None, columns: Mapping[str, Column]) -> list[str]:
         if column.words is not None:
             row = int((column.values >= 0).argmax())
             wrong.append(f"row {row + 1}, column {name!r} is {cell_at(path, row, name, column)!r}, not a number")
+    return wrong
+
+
+def _not_dates(path: Path | None, columns: Mapping[str, Column], forms: Mapping[str, str]) -> list[str]:
+    """Cells that hold no date, where one is needed."""
+    wrong = []
+    for name, column in columns.items():
+        odd = np.isnan(as_days(column, forms[name]).values) & ~column.missing
+        if odd.any():
+            row, more = int(odd.argmax()), and_more(int(odd.sum()) - 1)
+            cell = cell_at(path, row, name, column)
+            wrong.append(
+                f"row {row + 1}, column {name!r} is {cell!r}, not a date such as {EXAMPLES[forms[name]]}{more}"
+            )
     return wrong
 
 

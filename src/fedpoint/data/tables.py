@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.data.column import Column
 from fedpoint.data.columns import BadTable
+from fedpoint.data.dates import as_days, form_of, note_of
 from fedpoint.data.partitions import partition as spread
 from fedpoint.data.pieces import Asked, Piece, Source, check_distinct, choose, gather, is_pattern, pieces_of
 from fedpoint.data.recipe import Feature, encode
@@ -178,7 +179,8 @@ def read_table(
 
     Options:
         features: the columns to use; by default all but those in `leave_out`.
-        categorical: columns of numbers that are names in fact. Columns of words are categorical by themselves.
+        categorical: columns of numbers or dates that are names in fact. Columns of words are categorical by themselves,
+            unless the words are dates: these become days since 1970-01-01, and a note says so.
         missing: "refuse" cells without a value, "drop" their rows, or fill in the "mean" of all agents (the most
             frequent category), computed federatedly. A missing target is never filled in.
         scale: columns of numbers to mean 0 and variance 1, from the agents' sums.
@@ -211,7 +213,11 @@ def read_table(
     else:
         groups = code = _spread(y, partition or {})
     out = _held_out(code, y if classes is not None else None, how.held_out, how.seed)
-    X, X_out, recipe = _encoded(columns, ~out, code, how.missing, how.scale, notes)
+    forms = {
+        name: form for name in columns if name not in chosen.categorical and (form := form_of(name, columns[name]))
+    }
+    notes += [note_of(name, columns[name], form) for name, form in forms.items()]
+    X, X_out, recipe = _encoded(columns, forms, ~out, code, how, notes)
     held = Rows(X_out, y[out], groups[out]) if out.any() else None
     names = [name for feature in recipe for name in feature.names]
     return Table(X, y[~out], groups[~out], names, target, classes, held, notes, recipe)
@@ -309,7 +315,12 @@ def _held_out(code: np.ndarray, labels: np.ndarray | None, share: float, seed: i
 
 
 def _encoded(
-    columns: dict[str, Column], train: np.ndarray, code: np.ndarray, missing: str, scale: bool, notes: list[str]
+    columns: dict[str, Column],
+    forms: Mapping[str, str],
+    train: np.ndarray,
+    code: np.ndarray,
+    how: _Reading,
+    notes: list[str],
 ) -> tuple[np.ndarray, np.ndarray, list[Feature]]:
     """X of the training rows and of the others, and how they were made: everything estimated from training rows."""
     from fedpoint.data.preprocess import federated_moments  # only here: it loads scikit-learn
@@ -321,7 +332,7 @@ def _encoded(
         column = columns.pop(name)
         inside[name] = column if every else column.take(train)
         outside[name] = column.take(~train)
-        feature = _feature(name, inside[name], own, missing, notes)
+        feature = _feature(name, inside[name], forms.get(name), own, how.missing, notes)
         recipe += [] if feature is None else [feature]
     recipe = [feature for feature in recipe if feature.names]
     if not recipe:
@@ -339,7 +350,9 @@ def _encoded(
             raise BadTable([("features", "every feature is constant: there is nothing to learn from")])
         X = X[:, ~constant]
         recipe = [feature for feature in recipe if feature.categories is not None or feature.column not in gone]
-    mean, width = (np.where(numeric & scale, a, b)[~constant] for a, b in ((moments.mean, 0.0), (moments.scale, 1.0)))
+    mean, width = (
+        np.where(numeric & how.scale, a, b)[~constant] for a, b in ((moments.mean, 0.0), (moments.scale, 1.0))
+    )
     X -= mean
     X /= width
     at = np.cumsum([0, *(len(feature.names) for feature in recipe)])
@@ -353,7 +366,9 @@ def _encoded(
     return X, X_out, recipe
 
 
-def _feature(name: str, column: Column, own: np.ndarray, missing: str, notes: list[str]) -> Feature | None:
+def _feature(
+    name: str, column: Column, dates: str | None, own: np.ndarray, missing: str, notes: list[str]
+) -> Feature | None:
     """How a column will be written, not yet scaled; None where no training row has a value."""
     from fedpoint.data.preprocess import FederatedEncoder, federated_moments
 
@@ -364,11 +379,12 @@ def _feature(name: str, column: Column, own: np.ndarray, missing: str, notes: li
         return None
     if gaps:
         notes.append(f"{gaps} missing cell{'s' if gaps > 1 else ''} of {name!r} filled in")
+    column = column if dates is None else as_days(column, dates)
     if column.words is None:
         fill = None
         if missing == "mean":
             fill = float(federated_moments(column.values[there, None], own[there]).mean[0])
-        return Feature(name, fill=fill)
+        return Feature(name, fill=fill, dates=dates)
     # An agent sends the set of its categories: the encoder sees each once for each agent that has it.
     pairs = np.unique(own[there] * len(column.words) + column.values[there])
     words = np.array(column.words, object)

@@ -13,7 +13,7 @@ from fedpoint.engine.session import flatten
 from fedpoint.federation import preparation, wire
 from fedpoint.federation.shapes import blank, named, shapes_of
 from fedpoint.federation.study import SiteTable, Study
-from fedpoint.federation.wire import Arrays, Classes, Header
+from fedpoint.federation.wire import Arrays, Classes, ColumnSaid, Header
 
 NOTHING = Header()
 
@@ -107,7 +107,7 @@ def _prepared(table: SiteTable, data: str | Path) -> tuple[Model, int, list[Leav
     """The start as if this site were the only one, its rows, and what it says of its columns."""
     columns = read_own(data, table.target, table.features, table.categorical, table.missing, table.separator)
     said, arrays = preparation.columns_of(table, columns)
-    recipe, classes, _ = preparation.first_recipe(table, [wire.Packet(_several_classes(said), arrays)])
+    recipe, classes, _ = preparation.first_recipe(table, [wire.Packet(_one_form(_several_classes(said)), arrays)])
     count, moments = preparation.moments_of(columns, recipe)
     leaves = [_leaving("columns", "once", said, arrays), _leaving("moments", "once", Header(count=count), moments)]
     return preparation.start_of(table, recipe, classes), said["rows"], leaves
@@ -125,6 +125,15 @@ def _several_classes(said: Header) -> Header:
         case [int(one)]:
             return {**said, "classes": [one, one + 1]}
     return said
+
+
+def _one_form(said: Header) -> Header:
+    """The dates of a site may be read in two ways, where those of others tell which."""
+    columns = {name: ColumnSaid(**column) for name, column in said["columns"].items()}
+    for column in columns.values():
+        if "forms" in column:
+            column["forms"] = column["forms"][:1]
+    return {**said, "columns": columns}
 
 
 def lines(found: Announced) -> list[str]:
@@ -155,6 +164,7 @@ def _words(said: Header) -> str:
     parts = [f"{key} = {value}" for key, value in counts.items() if value]
     for name, column in (said.get("columns") or {}).items():
         parts += [f"categories of {name}: {', '.join(column['words'])}"] if column["kind"] == "words" else []
+        parts += [f"{name} holds dates ({' or '.join(column['forms'])})"] if column["kind"] == "dates" else []
     classes = said.get("classes")
     parts += [f"classes: {', '.join(map(str, classes))}"] if classes else []
     parts += [", ".join(said["measures"])] if "measures" in said else []

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.data.column import Column
+from fedpoint.data.dates import as_days, open_order, possible_forms, taken
 from fedpoint.data.moments import ColumnMoments, merge
 from fedpoint.data.recipe import Feature, encode
 from fedpoint.data.tables import CATEGORIES, CLASSES, Table
@@ -21,6 +22,7 @@ from fedpoint.federation.wire import Classes, ColumnSaid, Header, Packet, Recipe
 from fedpoint.problems.base import Problem
 
 PARTS = ("mean", "rest", "square")
+KINDS = {"number": "numbers", "dates": "dates", "words": "words"}
 
 
 class Setup(Recipe):
@@ -36,7 +38,10 @@ def features(recipe: Sequence[Written]) -> list[Feature]:
 
 
 def written(recipe: Sequence[Feature]) -> list[Written]:
-    return [Written(column=f.column, mean=f.mean, scale=f.scale, categories=f.categories, fill=f.fill) for f in recipe]
+    return [
+        Written(column=f.column, mean=f.mean, scale=f.scale, categories=f.categories, fill=f.fill, dates=f.dates)
+        for f in recipe
+    ]
 
 
 def _parts(moments: ColumnMoments) -> dict[str, np.ndarray]:
@@ -51,23 +56,34 @@ def columns_of(table: SiteTable, columns: Mapping[str, Column]) -> tuple[Header,
     said: dict[str, ColumnSaid] = {}
     arrays: dict[str, np.ndarray] = {}
     for name in table.features:
-        column, there = columns[name], ~columns[name].missing
-        if not there.any():
-            said[name] = {"kind": "empty"}
-        elif column.words is None:
-            said[name] = {"kind": "number"}
-            if table.missing == "mean":
-                own = ColumnMoments.of(column.values[there, None])
-                said[name]["count"] = own.count
-                arrays |= {f"{name}.{part}": values for part, values in _parts(own).items()}
-        else:
-            counts = np.bincount(column.values[there], minlength=len(column.words))
-            used = np.flatnonzero(counts)
-            said[name] = {"kind": "words", "words": [column.words[i] for i in used]}
-            if table.missing == "mean":
-                arrays[f"{name}.counts"] = counts[used].astype(np.int64)
+        forms = [] if name in table.categorical else possible_forms(name, columns[name])
+        said[name], own = _said(columns[name], forms, table.missing == "mean")
+        arrays |= {f"{name}.{part}": values for part, values in own.items()}
     rows = len(columns[table.target].values)
     return Header(rows=rows, columns=said, classes=_classes(table, columns)), arrays
+
+
+def _said(column: Column, forms: list[str], fills: bool) -> tuple[ColumnSaid, dict[str, np.ndarray]]:
+    """What a site says of a column, with the moments or counts that gaps are filled by. forms: how dates may be
+    written; of dates no words leave."""
+    there = ~column.missing
+    if not there.any():
+        return {"kind": "empty"}, {}
+    if forms:
+        each = {f"{form}.": as_days(column, form).values for form in forms}
+        said: ColumnSaid = {"kind": "dates", "forms": forms}
+    elif column.words is None:
+        each, said = {"": column.values}, {"kind": "number"}
+    else:
+        counts = np.bincount(column.values[there], minlength=len(column.words))
+        used = np.flatnonzero(counts)
+        said = {"kind": "words", "words": [column.words[i] for i in used]}
+        return said, {"counts": counts[used].astype(np.int64)} if fills else {}
+    if not fills:
+        return said, {}
+    moments = {mark: ColumnMoments.of(values[there, None]) for mark, values in each.items()}
+    arrays = {f"{mark}{part}": values for mark, own in moments.items() for part, values in _parts(own).items()}
+    return {**said, "count": int(there.sum())}, arrays
 
 
 def _classes(table: SiteTable, columns: Mapping[str, Column]) -> Classes:
@@ -112,40 +128,62 @@ def problem_of(table: SiteTable, columns: Mapping[str, Column], recipe: Sequence
 
 def first_recipe(table: SiteTable, answers: Sequence[Packet]) -> tuple[list[Feature], Classes, list[str]]:
     """Of all sites' answers to "columns": how columns will be written, not yet scaled; classes; notes."""
-    recipe, notes = [], []
+    recipe: list[Feature] = []
+    notes: list[str] = []
     for name in table.features:
-        said = [packet.header["columns"][name] for packet in answers]
-        kinds = {one["kind"] for one in said} - {"empty"}
-        if len(kinds) > 1:
-            raise FedpointError(f"column {name!r} holds numbers at some sites and words at others: make it categorical")
-        if not kinds:
-            notes.append(f"without any value, and left out: {name}")
-            continue
-        fill: float | str | None = None
-        if kinds == {"number"}:
-            if table.missing == "mean":
-                there = [(a, s) for a, s in zip(answers, said, strict=True) if s["kind"] == "number"]
-                parts = [ColumnMoments(s["count"], *(a.arrays[f"{name}.{p}"] for p in PARTS)) for a, s in there]
-                fill = float(merge(parts).mean[0])
-            recipe.append(Feature(name, fill=fill))
-            continue
-        categories = sorted({word for one in said for word in one.get("words", [])})
-        if len(categories) > CATEGORIES:
-            raise FedpointError(f"column {name!r} has {len(categories)} categories, too many: leave it out")
-        if len(categories) == 1:
-            notes.append(f"constant, and left out: {name}")
-            continue
-        if table.missing == "mean":
-            counts = dict.fromkeys(categories, 0)
-            for packet, one in zip(answers, said, strict=True):
-                own = packet.arrays.get(f"{name}.counts", np.zeros(0, np.int64))
-                for word, count in zip(one.get("words", []), own.tolist(), strict=True):
-                    counts[word] += count
-            fill = max(categories, key=lambda word: counts[word])
-        recipe.append(Feature(name, categories=categories, fill=fill))
+        feature, note = _first_feature(name, answers, table.missing == "mean")
+        recipe += [] if feature is None else [feature]
+        notes += [note] if note else []
     if not recipe:
         raise FedpointError("every feature is constant: there is nothing to learn from")
     return recipe, _all_classes(table, answers), notes
+
+
+def _first_feature(name: str, answers: Sequence[Packet], fills: bool) -> tuple[Feature | None, str]:
+    """How a column will be written, None where it is left out; and a note."""
+    said = [packet.header["columns"][name] for packet in answers]
+    kinds = sorted({one["kind"] for one in said} - {"empty"})
+    if not kinds:
+        return None, f"without any value, and left out: {name}"
+    if len(kinds) > 1:
+        first, second = (KINDS[kind] for kind in kinds[:2])
+        raise FedpointError(f"column {name!r} holds {first} at some sites and {second} at others: make it categorical")
+    there = [(a, s) for a, s in zip(answers, said, strict=True) if s["kind"] == kinds[0]]
+    if kinds == ["words"]:
+        return _of_words(name, there, fills)
+    form = _common_form(name, [s["forms"] for _, s in there]) if kinds == ["dates"] else None
+    fill = None
+    if fills:
+        mark = "" if form is None else f"{form}."
+        parts = [ColumnMoments(s["count"], *(a.arrays[f"{name}.{mark}{p}"] for p in PARTS)) for a, s in there]
+        fill = float(merge(parts).mean[0])
+    note = "" if form is None else f"column {name!r}: dates, {taken(form)}"
+    return Feature(name, fill=fill, dates=form), note
+
+
+def _common_form(name: str, forms: Sequence[list[str]]) -> str:
+    """The one way in which the dates of all sites can be read."""
+    common = sorted(set.intersection(*map(set, forms)))
+    if not common:
+        known = " and ".join(sorted({form for some in forms for form in some}))
+        raise FedpointError(f"column {name!r} holds dates that sites write differently ({known}): write YYYY-MM-DD")
+    if len(common) > 1:
+        raise FedpointError(open_order(name, "01/02/2020"))
+    return common[0]
+
+
+def _of_words(name: str, there: Sequence[tuple[Packet, ColumnSaid]], fills: bool) -> tuple[Feature | None, str]:
+    categories = sorted({word for _, one in there for word in one["words"]})
+    if len(categories) > CATEGORIES:
+        raise FedpointError(f"column {name!r} has {len(categories)} categories, too many: leave it out")
+    if len(categories) == 1:
+        return None, f"constant, and left out: {name}"
+    counts = dict.fromkeys(categories, 0)
+    for packet, one in there if fills else ():
+        for word, count in zip(one["words"], packet.arrays[f"{name}.counts"].tolist(), strict=True):
+            counts[word] += count
+    fill = max(categories, key=lambda word: counts[word]) if fills else None
+    return Feature(name, categories=categories, fill=fill), ""
 
 
 def _all_classes(table: SiteTable, answers: Sequence[Packet]) -> Classes:

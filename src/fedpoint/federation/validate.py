@@ -19,15 +19,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import jax
 import numpy as np
 
 from fedpoint import __version__
 from fedpoint.core.types import Message
+from fedpoint.data.dates import FORMS
 from fedpoint.federation import wire
-from fedpoint.federation.preparation import PARTS
+from fedpoint.federation.preparation import KINDS, PARTS
 from fedpoint.federation.shapes import misfit
 from fedpoint.federation.study import SiteTable
 
@@ -106,19 +107,28 @@ def columns(packet: wire.Packet, table: SiteTable) -> None:
     arrays = dict(packet.arrays)
     fills = table.missing == "mean"
     for name, one in said.items():
-        if not isinstance(one, dict) or one.get("kind") not in ("empty", "number", "words"):
+        if not isinstance(one, dict) or one.get("kind") not in ("empty", *KINDS):
             raise Invalid("statement")
-        if one["kind"] == "number" and fills:
-            moments([arrays.pop(f"{name}.{part}", None) for part in PARTS], one.get("count"), 1)
+        if one["kind"] in ("number", "dates"):
+            marks = [""] if one["kind"] == "number" else [f"{form}." for form in _texts(one.get("forms"), FORMS)]
+            for mark in marks if fills else ():
+                moments([arrays.pop(f"{name}.{mark}{part}", None) for part in PARTS], one.get("count"), 1)
         if one["kind"] == "words":
-            words = one.get("words")
-            if not isinstance(words, list) or not words or not all(type(w) is str for w in words):
-                raise Invalid("statement")
+            words = _texts(one.get("words"))
             counts = arrays.pop(f"{name}.counts", None) if fills else np.ones(len(words), np.int64)
             if counts is None or counts.shape != (len(words),) or counts.dtype != np.int64 or (counts < 1).any():
                 raise Invalid("statement")
     if arrays:
         raise Invalid("statement")
+
+
+def _texts(value: list[str] | None, known: Collection[str] | None = None) -> list[str]:
+    """Some different texts, among the known ones."""
+    if not isinstance(value, list) or not value or not all(type(word) is str for word in value):
+        raise Invalid("statement")
+    if known is not None and (len(set(value)) < len(value) or not set(value) <= set(known)):
+        raise Invalid("statement")
+    return value
 
 
 def moments(parts: Sequence[np.ndarray | None], count: int | None, width: int) -> None:

@@ -35,6 +35,7 @@ class Written(TypedDict):
     scale: float
     categories: list[str] | None
     fill: float | str | None
+    dates: str | None
 
 
 class Recipe(TypedDict):
@@ -57,6 +58,7 @@ class ColumnSaid(TypedDict):
     kind: str
     count: NotRequired[int]
     words: NotRequired[list[str]]
+    forms: NotRequired[list[str]]  # how its dates may be written
 
 
 class Header(TypedDict, total=False):

@@ -96,6 +96,7 @@ class _Feature(BaseModel):
     scale: Number = 1.0
     categories: list[StrictStr] | None = None
     fill: Number | StrictStr | None = None
+    dates: Literal["iso", "iso with zone", "day first", "month first"] | None = None
 
 
 class _Use(_Stated):
