@@ -5,6 +5,7 @@ them. Statistical tests inside fp.certify have a fixed seed each and a threshold
 some 2,000 certificates a false conviction by chance has a probability of about 1e-5.
 """
 
+import itertools
 import json
 
 import broken
@@ -109,6 +110,39 @@ def test_controls_without_effect_are_fedavg_unless_more_was_claimed():
     found = fp.certify(broken_scaffold, claims="SCAFFOLD", seed=1)
     assert (found.behaves_like, found.mistake, found.passed) == ("fedavg", "control_never_stored", False)
     assert "ends at FedAvg's point, " in found.reason and " from w*" in found.reason
+
+
+def test_lengths_that_rarely_change_are_random_all_the_same():
+    """Scaffnew with a large p: for long stretches, as at first here, every round is one local step."""
+    rng = np.random.default_rng(0)
+    drawn = itertools.chain([1] * 15, (int(rng.geometric(0.6)) for _ in itertools.count()))
+
+    def rarely(w, agents):
+        H = next(drawn)
+        ends = [(a, broken.local_steps(a, w, H, extra=lambda y, a=a: -a.memory.get("h", 0.0))) for a in agents]
+        new = sum(a.weight * x for a, x in ends)
+        for a, x in ends:
+            a.memory["h"] = a.memory.get("h", 0.0) + 0.6 / right.STEP * (new - x)
+        return new
+
+    found = fp.certify(rarely, claims="scaffnew", step=right.STEP, probability=0.6)
+    assert found.passed, str(found)
+
+
+def test_where_lengths_are_drawn_two_plays_differ_whatever_is_done_in_them():
+    """Half of Scaffnew's correction is no known mistake; nor is it a median, or a dropped weight."""
+
+    def halved(w, agents):
+        H = int(agents.server.setdefault("rng", np.random.default_rng()).geometric(0.4))
+        ends = [(a, broken.local_steps(a, w, H, extra=lambda y, a=a: -a.memory.get("h", 0.0) / 2)) for a in agents]
+        new = sum(a.weight * x for a, x in ends)
+        for a, x in ends:
+            a.memory["h"] = a.memory.get("h", 0.0) + 0.4 / right.STEP * (new - x)
+        return new
+
+    found = fp.certify(halved, claims="scaffnew", step=right.STEP, probability=0.4)
+    assert (found.verdict, found.mistake) == ("convicted", None)
+    assert "no known mistake explains the difference" in found.reason
 
 
 class SignDescent(fp.Algorithm):

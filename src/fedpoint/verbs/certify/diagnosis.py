@@ -117,8 +117,22 @@ def _agents(which: list[int]) -> str:
 
 def explain(evidence: Evidence, beside: Match, place: End) -> Reason:
     """A mistake by its properties, in a subject that claims a method and does not make its rounds."""
-    world, claim = evidence.world, beside.method.name
+    claim, steps = beside.method.name, beside.recipe.local_steps
     named = {mistake.name: mistake.reason for mistake in beside.method.mistakes}
+    # Where the number of local steps is drawn, two plays have different rounds whatever is done in them.
+    if steps is not None and (reason := _by_comparison(evidence, beside, named)):
+        return reason
+    if claim in ("scaffold", "scaffnew") and place.name == "fedavg_point":
+        return Reason("control_never_stored", "the control variates have no effect")
+    if claim == "fednova" and place.name == "fedavg_point":
+        return Reason("not_normalised", named["not_normalised"])
+    title = CATALOGUE[claim].title
+    return Reason(None, f"its rounds are not those of {title}, and no known mistake explains the difference")
+
+
+def _by_comparison(evidence: Evidence, beside: Match, named: dict[str, str]) -> Reason | None:
+    """What plays in worlds that differ say of a mistake."""
+    world, claim = evidence.world, beside.method.name
     additive = properties.additive(properties.first_round(evidence), world)
     if not additive and properties.reference_additive(world, beside):
         return Reason(*NOT_AVERAGED.name_and_reason)
@@ -133,12 +147,7 @@ def explain(evidence: Evidence, beside: Match, place: End) -> Reason:
         return Reason(*NOT_LINEAR.name_and_reason)
     if properties.ignores_weights(evidence):
         return Reason("weights_dropped", WEIGHTS_DROPPED)
-    if claim in ("scaffold", "scaffnew") and place.name == "fedavg_point":
-        return Reason("control_never_stored", "the control variates have no effect")
-    if claim == "fednova" and place.name == "fedavg_point":
-        return Reason("not_normalised", named["not_normalised"])
-    title = CATALOGUE[claim].title
-    return Reason(None, f"its rounds are not those of {title}, and no known mistake explains the difference")
+    return None
 
 
 def _added(shift: Shift, claim: str, named: dict[str, str]) -> Reason:

@@ -40,6 +40,9 @@ STEP, PULL, SERVER_STEP = 0.15, 0.7, 0.8
 LOCAL_STEPS = (2, 3, 4, 5, 3)  # unequal, and all more than one: a sample that is reused shows
 WATCHED, WATCHED_SOME, WATCHED_NOISY = 60, 24, 12  # rounds in which every decision is watched
 WRITTEN = ("init", "say", "local", "combine", "settle", "read", "encode", "decode", "location", "inbox")
+OBSERVED = (
+    300  # rounds in which a number of local steps that is drawn should change: all one with p = 0.9: once in 1e13
+)
 REACH = 0.3  # the largest eigenvalue of a Hessian times the step
 
 
@@ -288,7 +291,7 @@ def prepare_function(
     world = build(seed, steepness(given))
     subject.check_repeatable(world)
     settings = dict(given)
-    lengths = subject.everyone(world, SHORT).counts
+    lengths = subject.everyone(world, OBSERVED).counts
     if len(set(lengths)) > 1:  # another number of local steps in every round: Scaffnew's
         settings.setdefault("local_steps", None)
     for name, value in observe(subject, world, claim, given).items():
