@@ -27,7 +27,7 @@ def test_of_100_runs_with_a_step_two_per_cent_short_80_are_found():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in RIGHT if name != "decaying"])
 def test_right_runs_are_convicted_once_in_a_thousand_at_most(name):
-    """80 seeds for each of 13 methods: 1,040 runs, of which one may be convicted; so none of these, as none was."""
+    """80 seeds for each of 13 methods: of 1,040 runs one might be convicted by chance; of these none is."""
     method, who = RIGHT[name]
     wrong = []
     for seed in range(80):

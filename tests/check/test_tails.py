@@ -53,3 +53,14 @@ def test_a_low_mean_of_heavy_tails_is_no_contradiction():
         low += floor.measured < 0.75 * floor.expected
     assert low >= 10
     assert not fp.check(run, claims=fp.GradientExchange(0.03))
+
+
+def test_a_rare_large_error_of_one_repeat_does_not_move_the_limit():
+    """One of 16 repeats is far out, so that the mean model is too; the repeats themselves say how far it may be."""
+    covariance = np.array([[[1.5, 0.3], [0.3, 0.6]], [[0.7, -0.2], [-0.2, 1.8]], [[1.0, 0.0], [0.0, 0.5]]])
+    centers = np.array([[1.0, 0.0], [-1.5, 1.0], [0.5, -2.0]])
+    problem = fp.problems.LinearStream(centers, [0.1, 0.3, 0.2], covariance, weights=[0.5, 0.2, 0.3])
+    run = fp.run(fp.GradientExchange(0.3), problem, 120, participation=1, seed=1041, repeats=16)
+    far = run.error[:, 60:].mean(1)
+    assert far.max() > 10 * np.median(far)
+    assert fp.check(run), fp.check(run)

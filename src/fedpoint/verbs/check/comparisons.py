@@ -124,13 +124,20 @@ class Comparisons:
             return [Check("limit", gap <= allowed, gap, 0.0, None, f"{gap:.3g} from the forecast limit")]
         count = tail.stop - tail.start
         worth = self._effective(f.rate or 0.0, count) * self.repeats
-        sigma = self._spread()
+        sigma = self._spread() * max(1.0, self._seen_spread(tail) / max(self._spread().sum() / worth, 1e-300))
         drift = (0.0 if self.affine else LINEARISED * math.sqrt(sigma.sum())) + 0.1 * math.sqrt(sigma.sum() / worth)
         z = square_score(max(gap - drift, 0.0) ** 2, sigma / worth)
         words = f"the mean model is {gap:.3g} from the forecast limit"
         if not self.affine:
             words += f"; the forecast is linearised, so that {LINEARISED:.0%} of the spread more is allowed"
         return [Check.by_score("limit", gap, 0.0, z, words)]
+
+    def _seen_spread(self, tail: slice) -> float:
+        """The squared standard error of the mean model, by the repeats: a rare large error moves one of them far."""
+        if self.repeats < FEW:
+            return 0.0
+        means = self.f.measured(self.models[:, tail].mean(1))
+        return float(means.var(0, ddof=1).sum()) / self.repeats
 
     @property
     def _unsettled(self) -> str:

@@ -63,7 +63,8 @@ def _nearest(c: Comparisons) -> str:
     distances = [float(np.linalg.norm(mean - point)) for _, point in known]
     best = int(np.argmin(distances))
     own, away = float(np.linalg.norm(mean - c.target)), float(np.linalg.norm(mean - w))
-    if own <= distances[best] or distances[best] > max(3 * spread, 0.2 * away):
+    nowhere = own <= distances[best] or distances[best] > max(3 * spread, 0.2 * away)
+    if nowhere or (known[best][0] == c.goal and not c.f.bias):
         return f"does not end where {c.title} does: {away:.3g} from {c.goal}, at no point known here"
     name = known[best][0]
     if name == c.goal:
