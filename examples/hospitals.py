@@ -45,17 +45,18 @@ def main(path: str = "hospitals.png") -> None:
     print("\nheld-out log loss over centres, each counted once")
     print(f"{'method':<10}{'mean':>8}{'worst tenth':>13}{'best tenth':>12}{'Jain':>8}")
     for method in found.methods:
-        each = found.per_agent(method)
+        each = np.array(list(found.per_agent(method).values()))
         fair = fp.metrics.fairness(each[np.isfinite(each)])
         print(f"{method:<10}{fair.mean:8.4f}{fair.worst:13.4f}{fair.best:12.4f}{fair.jain:8.3f}")
 
-    gap = found.per_agent("pooled") - found.per_agent("coupled")
+    pooled, coupled = found.per_agent("pooled"), found.per_agent("coupled")
+    gain = {name: pooled[name] - coupled[name] for name in pooled if np.isfinite(pooled[name])}
     print("\ncentres that gain most from a model of their own, held near those of others")
     print(f"{'centre':<8}{'patients':>9}{'deaths a month':>16}{'pooled':>9}{'coupled':>9}")
-    for k in np.argsort(-np.nan_to_num(gap, nan=-np.inf))[:5]:
-        rate = 100 * data.y[data.groups == names[k]].mean()
-        errors = found.per_agent("pooled")[k], found.per_agent("coupled")[k]
-        print(f"{names[k]:<8}{patients[k]:9}{rate:14.1f} %{errors[0]:9.3f}{errors[1]:9.3f}")
+    size = dict(zip(names.astype(str), patients, strict=True))
+    for name in sorted(gain, key=gain.__getitem__, reverse=True)[:5]:
+        rate = 100 * data.y[data.groups.astype(str) == name].mean()
+        print(f"{name:<8}{size[name]:9}{rate:14.1f} %{pooled[name]:9.3f}{coupled[name]:9.3f}")
     found.plot(path, title="Death in a month on dialysis")
     print(f"picture: {path}")
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
+from fedpoint.estimators import FederatedRegressor
 from fedpoint.problems import LeastSquares, Logistic
-from fedpoint.problems.penalised import LogisticTask, RidgeTask
+from fedpoint.problems.logistic_task import LogisticTask
+from fedpoint.problems.ridge_task import RidgeTask
 from fedpoint.verbs.baselines import fit as baselines_fit
 from fedpoint.verbs.baselines.fit import alone, coupled, fedavg, pooled
 
@@ -58,7 +60,9 @@ def test_constants_by_hand(ridge):
         "coupled": 7 + np.array([-5, 5]) / (1 + ridge + 4 * c),
     }
     for method, guess in expected.items():
-        np.testing.assert_allclose(found.per_agent(method), (guess - [5, 12]) ** 2, rtol=1e-9)
+        errors = found.per_agent(method)
+        assert list(errors) == ["a", "b"]
+        np.testing.assert_allclose([errors["a"], errors["b"]], (guess - [5, 12]) ** 2, rtol=1e-9)
     mean, low, high = found.error("pooled")
     assert mean == pytest.approx(14.5)
     # Student's quantile with one degree of freedom is tan(0.475 pi); the standard error of 4 and 25 is 10.5.
@@ -87,8 +91,9 @@ def test_log_loss_by_hand():
     split[[4, 9]] = True
     found = fp.baselines(np.zeros((10, 1)), y, np.repeat(["a", "b"], 5), split=split, ridge=1e9, methods=["local"])
     p = (2 + 0.5) / (8 + 1)
-    np.testing.assert_allclose(found.per_agent("local"), [-np.log(p), -np.log(1 - p)], rtol=1e-8)
+    assert found.per_agent("local") == {"a": pytest.approx(-np.log(p)), "b": pytest.approx(-np.log(1 - p))}
     assert found.accuracies["local"].tolist() == [[0.0, 1.0]]
+    assert found.accuracy_per_agent("local") == {"a": 0.0, "b": 1.0}
 
 
 # The fits
@@ -236,9 +241,15 @@ def test_who_has_one_row_is_fitted_only():
     X, y, agent = X[:-13], y[:-13], agent[:-13]
     assert (agent == 4).sum() == 1
     found = fp.baselines(X, y, groups=agent, seeds=2)
-    assert np.isnan(found.per_agent("local")[4]) and np.isfinite(found.per_agent("local")[:4]).all()
+    errors = found.per_agent("local")
+    assert (
+        np.isnan(errors.pop("4")) and list(errors) == ["0", "1", "2", "3"] and np.isfinite(list(errors.values())).all()
+    )
     assert found.difference("local", "pooled").agents == 4
-    assert found.to_dict()["errors"]["local"][0][4] is None
+    told = found.to_dict()["errors"]["local"]
+    assert told["4"] == [None, None] and np.mean(told["2"]) == pytest.approx(errors["2"])
+    with pytest.raises(fp.FedpointError, match="there are no accuracies"):
+        found.accuracy_per_agent("local")
 
 
 def test_a_function_splits_by_the_seed():
@@ -265,6 +276,27 @@ def test_tables_of_pandas():
     assert other.kind == "regression" and np.array_equal(plain.errors["pooled"], other.errors["pooled"])
     words = fp.baselines(frame, pandas.Series(np.where(y > 0, "yes", "no")), groups=pandas.Series(names), **options)
     assert words.kind == "classification"
+
+
+def test_words_are_encoded_as_the_estimators_encode_them():
+    """By hand: one column of zeros and ones for each category, whatever its kind."""
+    pandas = pytest.importorskip("pandas")
+    X, y, agent = problem(shared=1.0, apart=0.3, agents=4)
+    colour = np.array(["red", "green", "blue"])[np.arange(len(y)) % 3]
+    y = y + 3.0 * (colour == "red")
+    frame = pandas.DataFrame({"colour": colour, "a": X[:, 0], "kind": pandas.Categorical(colour), "b": X[:, 1]})
+    hot = (colour[:, None] == np.unique(colour)).astype(float)
+    by_hand = np.column_stack([X[:, :2], hot, hot])
+    options = {"groups": agent, "seeds": 1, "ridge": 0.1}
+    one, two = fp.baselines(frame, y, **options), fp.baselines(by_hand, y, **options)
+    for method in two.methods:
+        np.testing.assert_allclose(one.errors[method], two.errors[method], rtol=1e-9)
+    model = FederatedRegressor(rounds=2000).fit(frame, y, groups=agent)
+    assert model.feature_names_out_.tolist()[:3] == ["a", "b", "colour_blue"] and len(model.coef_) == by_hand.shape[1]
+    with pytest.raises(fp.FedpointError, match="column when holds times"):
+        fp.baselines(frame.assign(when=pandas.Timestamp("2020-01-01")), y, **options)
+    with pytest.raises(fp.FedpointError, match="two columns 'a'"):
+        fp.baselines(frame.set_axis(["a", "a", "b", "c"], axis=1), y, **options)
 
 
 def test_report(tmp_path):
@@ -302,9 +334,12 @@ WRONG = {
     "network must be an fp.Network": {"network": [(0, 1)]},
     "its names do not match": {"network": fp.Network.from_edges([("a", "c")])},
     "unknown task": {"task": "classes"},
-    "X is nan at row 0": {"X": np.full((8, 1), np.nan)},
-    "X holds what is no number": {"X": np.full((8, 1), "red", dtype=object)},
-    "groups holds names of different kinds": {"groups": ["a"] * 7 + [None]},
+    "X contains NaN at row 0, column 0": {"X": np.full((8, 1), np.nan)},
+    "X is no table of numbers.*'red'.*give .*a data frame": {"X": np.full((8, 1), "red", dtype=object)},
+    "X is no table of numbers.*Expected 2D array": {"X": np.arange(8.0)},
+    "X is no table of numbers.*inhomogeneous": {"X": [[1.0], [1.0, 2.0]] * 4},
+    r"X of shape \(7, 1\) and y of shape \(8,\)": {"X": np.zeros((7, 1))},
+    "groups is missing at row 7": {"groups": ["a"] * 7 + [None]},
     "y holds 8 classes in 8 rows": {"y": list("abcdefgh")},
     "one class only": {"y": np.ones(8), "task": "classification"},
     "step must be above 0": {"step": 0.0},

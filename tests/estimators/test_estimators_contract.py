@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sklearn
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -20,6 +20,7 @@ from fedpoint.estimators import (
     MeanModelWarning,
     NetworkClassifier,
     NetworkRegressor,
+    OneAgentWarning,
 )
 
 # All checks of all estimators, none left out: small fits do not compile. The one that scikit-learn skips by itself
@@ -28,11 +29,19 @@ ALL = [FederatedRegressor(), FederatedClassifier(), NetworkRegressor(), NetworkC
 ALL += [FederatedScaler(), FederatedEncoder()]
 
 
+# The checks fit without groups, and some on data that default rounds do not settle.
+EXPECTED = pytest.mark.filterwarnings(
+    "ignore::fedpoint.estimators.OneAgentWarning", "ignore::sklearn.exceptions.ConvergenceWarning"
+)
+
+
+@EXPECTED
 @parametrize_with_checks(ALL)
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
+@EXPECTED
 @pytest.mark.slow
 @parametrize_with_checks([FederatedRegressor(hidden=(8,)), FederatedClassifier(hidden=(8,))])
 def test_scikit_learns_checks_of_neural_networks(estimator, check):
@@ -73,10 +82,40 @@ def test_groups_go_through_a_pipeline(banks, routing):
     assert np.allclose(pipe[-1].coef_, direct.coef_, atol=1e-7)
 
 
-def test_groups_are_not_lost_silently(banks, routing):
+def agents_of(found):
+    """How many agents each of the fits of a cross-validation had."""
+    return [len(model.agents_) for model in found["estimator"]]
+
+
+def test_groups_are_not_lost_silently(banks):
+    """groups= of cross_validate goes to the splitter alone: the fits are pooled, and say so. As the warning advises,
+    params or routing make them federated; routing without a request is refused."""
     X, y, _, who = banks
-    with pytest.raises(sklearn.exceptions.UnsetMetadataPassedError):
-        cross_val_score(FederatedRegressor(), X, y, params={"groups": who}, cv=GroupKFold(4))
+    options = {"cv": GroupKFold(4), "return_estimator": True}
+    with pytest.warns(OneAgentWarning, match="hands them to the splitter alone"):
+        assert agents_of(cross_validate(FederatedRegressor(), X, y, groups=who, **options)) == [1] * 4
+    given = {"groups": who, "params": {"groups": who}}
+    assert agents_of(cross_validate(FederatedRegressor(), X, y, **given, **options)) == [6] * 4
+    with pytest.warns(OneAgentWarning, match="Searches and pipelines"):
+        search = GridSearchCV(FederatedRegressor(), {"alpha": [1.0]}, cv=GroupKFold(4)).fit(X, y, groups=who)
+    assert len(search.best_estimator_.agents_) == 1
+    with sklearn.config_context(enable_metadata_routing=True):
+        with pytest.raises(sklearn.exceptions.UnsetMetadataPassedError):
+            cross_validate(FederatedRegressor(), X, y, params={"groups": who}, **options)
+        asked = FederatedRegressor().set_fit_request(groups=True)
+        assert agents_of(cross_validate(asked, X, y, params={"groups": who}, **options)) == [6] * 4
+        folds = {**options, "cv": KFold(4, shuffle=True, random_state=0)}
+        assert agents_of(cross_validate(asked, X, y, params={"groups": who}, **folds)) == [8] * 4
+
+
+def test_weights_are_routed_beside_groups(banks, routing):
+    X, _, label, who = banks
+    model = FederatedClassifier().set_fit_request(groups=True, sample_weight=True).set_score_request(sample_weight=True)
+    given = {"groups": who, "sample_weight": 1.0 + (who == 3)}
+    found = cross_validate(
+        model, X, label, params=given, cv=KFold(3, shuffle=True, random_state=0), return_estimator=True
+    )
+    assert agents_of(found) == [8] * 3 and found["estimator"][0].problem_.weights[3] > 1.5 / 8
 
 
 def test_cross_validation_by_groups(banks, routing):
@@ -107,7 +146,8 @@ def test_grid_search_of_a_network_asks_for_groups_in_score(banks, routing):
 def test_without_routing_groups_are_an_argument_of_fit(banks):
     X, y, _, who = banks
     assert len(FederatedRegressor().fit(X, y, groups=who).agents_) == 8
-    assert FederatedRegressor().fit(X, y).agents_.tolist() == [0]
+    with pytest.warns(OneAgentWarning, match=r"all 160 rows belong to one agent.*set_fit_request\(groups=True\)"):
+        assert FederatedRegressor().fit(X, y).agents_.tolist() == [0]
 
 
 def test_data_frames(banks):
@@ -145,13 +185,14 @@ def test_categories_of_a_data_frame_are_encoded(banks, rng):
 def test_nullable_numbers_and_times(banks):
     pandas = pytest.importorskip("pandas")
     whole = pandas.DataFrame({"n": pandas.array([1, 2, 3, 4], dtype="Int64"), "flag": [True, False, True, True]})
-    assert FederatedRegressor().fit(whole, [1.0, 2.0, 3.0, 4.0]).n_features_in_ == 2
+    y, who = [1.0, 2.0, 3.0, 4.0], ["a", "a", "b", "b"]
+    assert FederatedRegressor().fit(whole, y, groups=who).n_features_in_ == 2
     whole.loc[2, "n"] = pandas.NA
     with pytest.raises(fp.FedpointError, match="NaN at row 2, column n"):
-        FederatedRegressor().fit(whole, [1.0, 2.0, 3.0, 4.0])
+        FederatedRegressor().fit(whole, y, groups=who)
     times = pandas.DataFrame({"when": pandas.to_datetime(["2020-01-01"] * 4)})
     with pytest.raises(fp.FedpointError, match="column when holds times"):
-        FederatedRegressor().fit(times, [1.0, 2.0, 3.0, 4.0])
+        FederatedRegressor().fit(times, y, groups=who)
 
 
 def test_a_saved_model_predicts_and_holds_no_rows(banks):
@@ -173,5 +214,5 @@ def test_the_library_knows_where_they_are():
     assert fp.estimators.FederatedRegressor is FederatedRegressor
 
 
-def test_the_mean_model_has_a_warning_of_its_own():
-    assert issubclass(MeanModelWarning, UserWarning)
+def test_warnings_of_their_own():
+    assert issubclass(MeanModelWarning, UserWarning) and issubclass(OneAgentWarning, UserWarning)

@@ -5,8 +5,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import fedpoint as fp
-from fedpoint.estimators import MeanModelWarning, NetworkClassifier, NetworkRegressor
-from fedpoint.problems.penalised import LogisticTask, RidgeTask
+from fedpoint.estimators import MeanModelWarning, NetworkClassifier, NetworkRegressor, OneAgentWarning
+from fedpoint.problems.logistic_task import LogisticTask
+from fedpoint.problems.ridge_task import RidgeTask
 
 NAMES = np.array(["ann", "bob", "cat", "dan"])
 PAIRS = fp.Network.from_edges([("ann", "bob"), ("cat", "dan")])  # two components
@@ -109,12 +110,14 @@ def test_the_mean_model_weighs_agents_by_their_rows(rng):
 
 def test_one_agent_is_an_ordinary_fit(rows):
     X, y, _ = rows
-    model = NetworkRegressor(scale=False).fit(X, y)
+    with pytest.warns(OneAgentWarning, match="all 60 rows belong to one agent"):
+        model = NetworkRegressor(scale=False).fit(X, y)
     assert np.allclose(model.coef_[0], Ridge().fit(X, y).coef_, atol=1e-8) and model.coupling_ == 0
     assert np.allclose(model.predict(X), Ridge().fit(X, y).predict(X), atol=1e-8)  # and nothing to warn of
     label = (y > 0).astype(int)
     pooled = LogisticRegression(tol=1e-12, solver="newton-cholesky").fit(X, label)
-    assert np.allclose(NetworkClassifier(scale=False).fit(X, label).coef_, pooled.coef_, atol=1e-6)
+    with pytest.warns(OneAgentWarning):
+        assert np.allclose(NetworkClassifier(scale=False).fit(X, label).coef_, pooled.coef_, atol=1e-6)
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -145,8 +148,11 @@ def test_fairness_is_over_each_agents_own_model(rows):
     X, y, who = rows
     model = NetworkRegressor(PAIRS, coupling=0.3).fit(X, y, groups=who)
     errors = (model.predict(X, groups=who) - y) ** 2
-    assert np.allclose(model.agent_losses_, [errors[who == name].mean() for name in NAMES])
-    assert model.fairness_ == fp.metrics.fairness(model.agent_losses_)
+    assert model.agent_losses_ == {name: pytest.approx(errors[who == name].mean()) for name in NAMES.tolist()}
+    assert model.fairness_ == fp.metrics.fairness(list(model.agent_losses_.values()))
+    scores = model.agent_scores(X, y, groups=who)
+    assert list(scores) == NAMES.tolist()
+    assert scores["bob"] == model.score(X[who == "bob"], y[who == "bob"], groups=who[who == "bob"])
 
 
 def test_mistakes(rows):

@@ -25,18 +25,21 @@ class ColumnMoments:
     (array([3.]), array([4.66666667]))
     """
 
-    count: int
+    count: float  # rows, or what they count together
     mean: np.ndarray  # (d,)
     rest: np.ndarray  # (d,): the mean minus `mean`, below its rounding
     square: np.ndarray  # (d,): sum of squared deviations from the mean
 
     @classmethod
-    def of(cls, X: ArrayLike) -> ColumnMoments:
-        """Of one agent's rows."""
+    def of(cls, X: ArrayLike, weight: np.ndarray | None = None) -> ColumnMoments:
+        """Of one agent's rows; weight: (n,) what each counts, above 0."""
         X = np.asarray(X, dtype=float)
-        mean = X.mean(axis=0)
-        mean, rest = _two_parts(mean, (X - mean).mean(axis=0))
-        return cls(len(X), mean, rest, (((X - mean) - rest) ** 2).sum(axis=0))
+        mean = np.average(X, axis=0, weights=weight)
+        mean, rest = _two_parts(mean, np.average(X - mean, axis=0, weights=weight))
+        square = ((X - mean) - rest) ** 2
+        if weight is None:
+            return cls(len(X), mean, rest, square.sum(axis=0))
+        return cls(float(weight.sum()), mean, rest, weight @ square)
 
     def __add__(self, other: ColumnMoments) -> ColumnMoments:
         n = self.count + other.count

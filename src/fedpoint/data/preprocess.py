@@ -26,9 +26,15 @@ if TYPE_CHECKING:
 # What agents send
 
 
-def federated_moments(X: np.ndarray, groups: ArrayLike | None = None) -> ColumnMoments:
-    """What the hub knows once every agent has sent its own."""
-    return merge(ColumnMoments.of(X[rows]) for rows in agents_rows(groups, len(X)))
+def federated_moments(
+    X: np.ndarray, groups: ArrayLike | None = None, weight: np.ndarray | None = None
+) -> ColumnMoments:
+    """What the hub knows once every agent has sent its own. weight: (n,) what each row counts, above 0."""
+    if weight is not None:
+        weight = weight * (len(weight) / weight.sum())  # rounding is told by the number of rows
+    return merge(
+        ColumnMoments.of(X[rows], None if weight is None else weight[rows]) for rows in agents_rows(groups, len(X))
+    )
 
 
 def agents_rows(groups: ArrayLike | None, rows: int) -> list[np.ndarray]:

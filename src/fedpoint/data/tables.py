@@ -86,7 +86,7 @@ class Table:
 
     def _linear(self, ridge: float, intercept: bool, options: RowOptions) -> LeastSquares:
         from fedpoint.problems.least_squares import LeastSquares
-        from fedpoint.problems.penalised import RidgeTask
+        from fedpoint.problems.ridge_task import RidgeTask
 
         A = with_ones(self.X) if intercept else self.X
         if not ridge:

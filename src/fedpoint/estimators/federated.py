@@ -2,189 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
 
-import jax
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.base import RegressorMixin
 
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.errors import Diverged, FedpointError, check_count
 from fedpoint.core.steps import LocalSteps
-from fedpoint.core.types import Model
-from fedpoint.data.preprocess import check_groups, federated_moments
-from fedpoint.estimators import small
-from fedpoint.estimators.choose import choose
-from fedpoint.estimators.history import History
+from fedpoint.data.encoding import Cells
+from fedpoint.data.preprocess import federated_moments
+from fedpoint.estimators.base import (
+    FitRows,
+    RandomState,
+    TableClassifier,
+    check_penalty,
+    inverse_penalty,
+    probabilities,
+    seed_of,
+)
+from fedpoint.estimators.fitting import Federated
 from fedpoint.estimators.neural import forward, layers, neural_task
-from fedpoint.estimators.table import Columns, Coordinates, read_fit, read_rows
-from fedpoint.metrics import Fairness, fairness
-from fedpoint.problems.penalised import LogisticTask, Penalised, RidgeTask
-from fedpoint.problems.rows import RowsProblem
-from fedpoint.results.forecast import Forecast
+from fedpoint.estimators.weights import ClassWeight
+from fedpoint.problems.logistic_task import LogisticTask
+from fedpoint.problems.ridge_task import RidgeTask
 from fedpoint.timing.participation import Participation
-from fedpoint.verbs.forecast import forecast
-from fedpoint.verbs.run import run
-
-HALVINGS = 20
-
-RandomState: TypeAlias = int | np.random.RandomState | None
-
-
-class Settled:
-    """Whether a round changed the model by no more than `tol` times its size."""
-
-    def __init__(self, tol: float | None):
-        if tol is not None and not (isinstance(tol, int | float | np.number) and tol >= 0):
-            raise FedpointError(f"tol must be a number, at least 0, or None; got {tol!r}")
-        self.tol, self.said = tol, False
-        self.before: np.ndarray | None = None
-
-    def __call__(self, model: Model) -> bool:
-        now = np.concatenate([np.ravel(a) for a in jax.tree.leaves(model)])
-        before, self.before = self.before, now
-        if not self.tol or before is None:
-            return False
-        self.said = bool(np.linalg.norm(now - before) <= self.tol * np.linalg.norm(now))
-        return self.said
-
-
-def seed_of(random_state: RandomState) -> int:
-    if isinstance(random_state, int | np.integer):
-        return int(random_state)
-    return int(check_random_state(random_state).randint(2**31 - 1))
-
-
-class Federated(BaseEstimator):
-    """What both estimators do: read the table, run the rounds, tell what happened."""
-
-    algorithm: Algorithm | str
-    local_steps: LocalSteps
-    rounds: int
-    step: float | str
-    fit_intercept: bool
-    hidden: Sequence[int] | int | None
-    scale: bool
-    precondition: bool
-    participation: Participation | int | None
-    batch: int | None
-    tol: float | None
-    target: float
-    categorical: str | Sequence[str] | None
-    random_state: RandomState
-
-    def _prepare(
-        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None, labels: bool, penalty: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Numbers of the rows, targets, and whose row it is."""
-        check_count("rounds", self.rounds, 1)
-        self._columns: Columns
-        self._columns, numbers, target = read_fit(self, X, y, groups, labels, self.categorical)
-        names = np.zeros(len(numbers), int) if groups is None else check_groups(groups, len(numbers))
-        self.agents_ = np.unique(names)
-        self.feature_names_out_ = self._columns.names
-        shorten, deep = bool(self.precondition), self.hidden is not None
-        ridge = 0.0 if deep else penalty / len(numbers) * (4.0 if labels else 1.0)  # logistic losses bend a quarter
-        intercept = bool(self.fit_intercept) or deep
-        self._coordinates = Coordinates.of(numbers, names, bool(self.scale), shorten, intercept, ridge)
-        return numbers, target, names
-
-    def _train(self, task: RowsProblem) -> Model:
-        """Run the rounds; the final model."""
-        chosen = choose(self.algorithm, task, self.step, self.local_steps, self.rounds, self.target, self.participation)
-        self.plan_ = chosen.plan
-        algorithm, halved = chosen.algorithm, 0
-        own = isinstance(self.algorithm, str) and isinstance(self.step, str)  # the step is ours to shorten
-        while True:
-            settled = Settled(self.tol)
-            try:
-                rounds, models = self._go(algorithm, task, chosen.rounds, settled)
-                break
-            except Diverged:
-                halved += 1
-                if not own or halved > HALVINGS or not isinstance(algorithm.step, float):
-                    raise
-                algorithm = algorithm.replace(step=algorithm.step / 2)
-        self.problem_, self.algorithm_ = task, algorithm
-        self.history_ = History(task, rounds, models)
-        self.n_iter_ = self.n_rounds_ = int(rounds[-1])
-        self.converged_ = settled.said
-        self.model_ = jax.tree.map(lambda a: a[-1], models)
-        self._forecast: Forecast | str | None = "not asked"
-        self.forecast_reason_ = ""
-        return self.model_
-
-    def _go(
-        self, algorithm: Algorithm, task: RowsProblem, rounds: int, settled: Callable[[Model], bool]
-    ) -> tuple[np.ndarray, Model]:
-        settled(task.start())
-        if isinstance(task, Penalised) and small.suits(algorithm, task, rounds, self.participation):
-            return small.walk(algorithm, task, rounds, settled)
-
-        def stop(round: int, model: Model, error: np.ndarray | None) -> bool:
-            return settled(jax.tree.map(lambda a: a[0], model))
-
-        with task.unseen() if isinstance(task, Penalised) else contextlib.nullcontext():
-            done = run(
-                algorithm,
-                task,
-                rounds,
-                participation=self.participation,
-                seed=seed_of(self.random_state),
-                stop=stop if self.tol else None,
-            )
-        return done.rounds, jax.tree.map(lambda a: a[0], done.history)
-
-    def _told(self, row_losses: np.ndarray, counts: np.ndarray) -> None:
-        """Losses by agent, of rows ordered by agent."""
-        first = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        self.agent_losses_ = np.add.reduceat(row_losses.astype(float), first) / counts
-
-    @property
-    def fairness_(self) -> Fairness:
-        """Of the agents' losses, `agent_losses_`: variance, entropy, Jain's index, worst and best tenth."""
-        check_is_fitted(self)
-        return fairness(self.agent_losses_)
-
-    @property
-    def forecast_(self) -> Forecast | None:
-        """What `fp.forecast` says of this fit; None where it is refused, and then `forecast_reason_` says why."""
-        check_is_fitted(self)
-        if isinstance(self._forecast, str):
-            self._forecast = self._made()
-        return self._forecast
-
-    def _made(self) -> Forecast | None:
-        if self.problem_ is None:
-            self.forecast_reason_ = "the model was saved, and a saved model holds no rows: fit it again"
-            return None
-        try:
-            return forecast(self.algorithm_, self.problem_, participation=self.participation)
-        except FedpointError as error:
-            self.forecast_reason_ = str(error)
-            return None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the rows: a saved model holds no data."""
-        state = super().__getstate__().copy()
-        if "problem_" in state:
-            state |= {"problem_": None, "_forecast": "not asked", "plan_": None}
-        return state
-
-    def _output(self, X: ArrayLike) -> np.ndarray:
-        """(n,) or (n, C): what the model says of rows, before it is made a prediction."""
-        check_is_fitted(self)
-        Z = read_rows(self, self._columns, X)
-        if self.hidden is not None:
-            # In double precision: products of single ones depend on how many rows are asked for at once.
-            return forward(jax.tree.map(np.float64, self.model_), self._coordinates(Z))
-        Z = self._coordinates(Z) if self._coordinates.own else Z
-        return Z @ self._slopes.T + self._constants
 
 
 class FederatedRegressor(RegressorMixin, Federated):
@@ -216,9 +58,10 @@ class FederatedRegressor(RegressorMixin, Federated):
         categorical: "auto" encodes the columns of a data frame that are no numbers, or name them; None is none.
         random_state: of batches, participation and a neural network's start.
 
-    Attributes: coef_, intercept_, agents_, history_ (rounds, loss, error), forecast_ (of this fit, when asked),
-    fairness_ (over `agent_losses_`, each agent's mean squared error), n_iter_ = n_rounds_, converged_, algorithm_,
-    problem_, model_, plan_.
+    Attributes: coef_, intercept_, agents_, agent_losses_ (the agents' mean squared errors, by name), fairness_ (over
+    them), n_iter_ = n_rounds_, converged_ (the last round changed the model by less than tol), distance_ (from the
+    solution: a `ConvergenceWarning` where it shows), history_ (rounds, loss, error), forecast_ (where more rounds would
+    end, when asked), algorithm_, problem_, model_, plan_.
 
     >>> X, y = np.array([[0.0], [1.0], [2.0], [3.0]]), [1.0, 2.0, 4.0, 5.0]
     >>> model = FederatedRegressor(alpha=1.0).fit(X, y, groups=["a", "a", "b", "b"])
@@ -261,42 +104,48 @@ class FederatedRegressor(RegressorMixin, Federated):
         self.categorical = categorical
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> FederatedRegressor:
-        """groups: whose row it is. Without it there is one agent."""
+    def fit(
+        self, X: Cells, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> FederatedRegressor:
+        """groups: whose row it is; without it there is one agent, and a `OneAgentWarning`. sample_weight: what each row
+        counts, as if it were there so many times."""
         ridge = check_penalty("alpha", self.alpha)
-        numbers, y, names = self._prepare(X, y, groups, labels=False, penalty=ridge)
-        n = len(numbers)
+        rows = self._read(X, y, groups, sample_weight, labels=False)
+        self._prepare(rows, ridge, curvature=1.0)
         if self.hidden is not None:
-            return self._fit_neural(numbers, y, names, ridge / n)
+            return self._fit_neural(rows, ridge / rows.total)
         at, intercept = self._coordinates, bool(self.fit_intercept)
-        design = at.design(numbers, intercept)
-        task = RidgeTask(design, y, at.ridge(ridge / n, intercept), groups=names, batch=self.batch)
+        design, penalty = at.design(rows.X, intercept), at.ridge(ridge / rows.total, intercept)
+        task = RidgeTask(design, rows.y, penalty, groups=rows.agents, batch=self.batch, sample_weight=rows.weight)
         w = self._train(task)
         self.coef_, constant = at.coefficients(w, intercept)
         self.intercept_ = float(constant)
         self._slopes, self._constants = self.coef_, self.intercept_
-        self._told(task.row_losses(w), task.counts)
+        self._tell_rows(task.row_losses(w), task.counts)
+        spread = rows.y.std() or 1.0
+        self._compare(task, lambda v: design @ v / spread, probabilities=False)
         return self
 
-    def _fit_neural(self, X: np.ndarray, y: np.ndarray, names: np.ndarray, ridge: float) -> FederatedRegressor:
-        found = federated_moments(y[:, None], names)  # targets are scaled too, or steps would be of their size
+    def _fit_neural(self, rows: FitRows, ridge: float) -> FederatedRegressor:
+        # Targets are scaled too, or steps would be of their size.
+        found = federated_moments(rows.y[:, None], rows.agents, rows.weight)
         self._level, self._spread = float(found.mean[0]), float(found.scale[0])
-        scaled = (y - self._level) / self._spread
-        seed, Z = seed_of(self.random_state), self._coordinates(X)
-        task = neural_task(Z, scaled, names, 0, layers(self.hidden), ridge, self.batch, seed)
+        scaled = rows._replace(X=self._coordinates(rows.X), y=(rows.y - self._level) / self._spread)
+        task = neural_task(scaled, 0, layers(self.hidden), ridge, self.batch, seed_of(self.random_state))
         self._train(task)
-        x, target, _ = task.all_rows()
+        x, target, _, mass = task.all_rows()
         errors = (forward(self.model_, x)[:, 0].astype(float) - target) ** 2 * self._spread**2
-        self._told(errors, task.counts)
+        self._tell_rows(errors * mass, task.counts)
+        self._watch(self.history_.models)
         return self
 
-    def predict(self, X: ArrayLike) -> np.ndarray:
+    def predict(self, X: Cells) -> np.ndarray:
         """(n,)."""
         out = self._output(X)
         return out if self.hidden is None else out[:, 0] * self._spread + self._level
 
 
-class FederatedClassifier(ClassifierMixin, Federated):
+class FederatedClassifier(TableClassifier, Federated):
     r"""Logistic or softmax regression over agents that keep their rows, or a small neural network.
 
     $$\min_{w, b} C \sum_k \sum_{i \in k} \ell(y_i, x_i^\top w + b) + \tfrac12 |w|^2$$
@@ -307,6 +156,7 @@ class FederatedClassifier(ClassifierMixin, Federated):
 
     Args:
         C: LogisticRegression's inverse penalty; `np.inf` is none. The intercept is free.
+        class_weight: what rows of a class count, a dictionary; "balanced": n / (classes n_c), over all agents' rows.
         algorithm, local_steps, rounds, step, fit_intercept, hidden, scale, precondition, participation, batch, tol,
             target, categorical, random_state: as in `FederatedRegressor`.
 
@@ -326,6 +176,7 @@ class FederatedClassifier(ClassifierMixin, Federated):
         rounds: int = 200,
         *,
         C: float = 1.0,
+        class_weight: ClassWeight = None,
         step: float | str = "auto",
         fit_intercept: bool = True,
         hidden: Sequence[int] | int | None = None,
@@ -342,6 +193,7 @@ class FederatedClassifier(ClassifierMixin, Federated):
         self.local_steps = local_steps
         self.rounds = rounds
         self.C = C
+        self.class_weight = class_weight
         self.step = step
         self.fit_intercept = fit_intercept
         self.hidden = hidden
@@ -354,74 +206,53 @@ class FederatedClassifier(ClassifierMixin, Federated):
         self.categorical = categorical
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> FederatedClassifier:
-        """groups: whose row it is. Without it there is one agent."""
+    def fit(
+        self, X: Cells, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> FederatedClassifier:
+        """groups: whose row it is; without it there is one agent, and a `OneAgentWarning`. sample_weight: what each row
+        counts, as if it were there so many times."""
         ridge = inverse_penalty(self.C)
-        numbers, y, names = self._prepare(X, y, groups, labels=True, penalty=ridge)
-        n = len(numbers)
-        self.classes_, label = check_classes(y)
+        rows = self._read(X, y, groups, sample_weight, labels=True)
+        self._prepare(rows, ridge, curvature=0.25)
+        rows = self._by_class(rows)
         if self.hidden is not None:
-            return self._fit_neural(numbers, label, names, ridge / n)
+            return self._fit_neural(rows, ridge / rows.total)
         at, intercept = self._coordinates, bool(self.fit_intercept)
-        task = LogisticTask(at.design(numbers, intercept), label, at.ridge(ridge / n, intercept), names, self.batch)
+        design, penalty = at.design(rows.X, intercept), at.ridge(ridge / rows.total, intercept)
+        task = LogisticTask(design, rows.y, penalty, rows.agents, self.batch, sample_weight=rows.weight)
         w = self._train(task)
         slopes, constants = at.coefficients(w, intercept)
         self._slopes, self._constants = slopes, constants
         self.coef_, self.intercept_ = np.atleast_2d(slopes), np.atleast_1d(constants)
-        self._told(task.row_losses(w), task.counts)
+        self._tell_rows(task.row_losses(w), task.counts)
+        self._compare(task, lambda v: probabilities(design @ v.T), probabilities=True)
         return self
 
-    def _fit_neural(self, X: np.ndarray, label: np.ndarray, names: np.ndarray, ridge: float) -> FederatedClassifier:
-        seed, Z = seed_of(self.random_state), self._coordinates(X)
-        task = neural_task(Z, label, names, len(self.classes_), layers(self.hidden), ridge, self.batch, seed)
+    def _fit_neural(self, rows: FitRows, ridge: float) -> FederatedClassifier:
+        scaled = rows._replace(X=self._coordinates(rows.X))
+        seed = seed_of(self.random_state)
+        task = neural_task(scaled, len(self.classes_), layers(self.hidden), ridge, self.batch, seed)
         self._train(task)
-        x, own, _ = task.all_rows()
+        x, own, _, mass = task.all_rows()
         logits = forward(self.model_, x).astype(float)
-        self._told(-np.log(np.maximum(probabilities(logits)[np.arange(len(own)), own], 1e-300)), task.counts)
+        losses = -np.log(np.maximum(probabilities(logits)[np.arange(len(own)), own], 1e-300))
+        self._tell_rows(losses * mass, task.counts)
+        self._watch(self.history_.models)
         return self
 
-    def decision_function(self, X: ArrayLike) -> np.ndarray:
+    def decision_function(self, X: Cells) -> np.ndarray:
         """(n,) for two classes, else (n, C): logits."""
         out = self._output(X)
         return out[:, 1] - out[:, 0] if out.ndim == 2 and out.shape[1] == 2 else out
 
-    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+    def predict_proba(self, X: Cells) -> np.ndarray:
         """(n, C)."""
         return probabilities(self._output(X))
 
-    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
+    def predict_log_proba(self, X: Cells) -> np.ndarray:
         return np.log(self.predict_proba(X))
 
-    def predict(self, X: ArrayLike) -> np.ndarray:
+    def predict(self, X: Cells) -> np.ndarray:
         """(n,)."""
         out = self.decision_function(X)
         return self.classes_[(out > 0).astype(int) if out.ndim == 1 else out.argmax(1)]
-
-
-def probabilities(logits: np.ndarray) -> np.ndarray:
-    """(n, C) of logits (n, C), or of (n,) for two classes."""
-    if logits.ndim == 1:
-        p = 0.5 * (1 + np.tanh(0.5 * logits))
-        return np.stack([0.5 * (1 + np.tanh(-0.5 * logits)), p], axis=1)
-    p = np.exp(logits - logits.max(1, keepdims=True))
-    return p / p.sum(1, keepdims=True)
-
-
-def check_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The classes, sorted, and each row's number among them."""
-    classes, label = np.unique(y, return_inverse=True)
-    if len(classes) < 2:
-        raise FedpointError(f"y holds one class only ({classes[0]!r}): a classifier needs at least two")
-    return classes, label.ravel()
-
-
-def check_penalty(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value < np.inf:
-        raise FedpointError(f"{name} must be a number, at least 0; got {value!r}")
-    return float(value)
-
-
-def inverse_penalty(C: float) -> float:
-    if isinstance(C, bool) or not isinstance(C, int | float | np.number) or not C > 0:
-        raise FedpointError(f"C must be a number above 0, or np.inf for no penalty; got {C!r}")
-    return 1.0 / float(C)

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from fedpoint.core.errors import FedpointError, check_count
+from fedpoint.data.encoding import Cells
 from fedpoint.data.preprocess import check_groups
-from fedpoint.estimators.federated import (
+from fedpoint.estimators.base import (
     RandomState,
-    check_classes,
+    TableClassifier,
+    TableEstimator,
     check_penalty,
     inverse_penalty,
     probabilities,
     seed_of,
 )
-from fedpoint.estimators.table import Columns, Coordinates, read_fit, read_rows
+from fedpoint.estimators.table import read_rows
+from fedpoint.estimators.weights import ClassWeight
 from fedpoint.graphs import gtv
 from fedpoint.graphs.gtv.minimum import AT_INFINITY
 from fedpoint.graphs.network import Network, as_network
-from fedpoint.metrics import Fairness, fairness
-from fedpoint.problems.penalised import LogisticTask, RidgeTask
+from fedpoint.problems.logistic_task import LogisticTask
+from fedpoint.problems.ridge_task import RidgeTask
 
 NAMED = 5  # groups that a message spells out
 
@@ -37,29 +39,14 @@ class MeanModelWarning(UserWarning):
     """Rows were predicted by the mean of the agents' models, because it is not known whose they are."""
 
 
-class Networked(BaseEstimator):
+class Networked(TableEstimator):
     """What both estimators do: couple the agents, choose how strongly, find each row its model."""
 
     network: Network | nx.Graph | None
     coupling: float | str
     neighbours: int
-    fit_intercept: bool
-    scale: bool
     folds: int
-    categorical: str | Sequence[str] | None
     random_state: RandomState
-
-    def _prepare(
-        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None, labels: bool
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The design, targets, and whose row it is."""
-        self._columns: Columns
-        self._columns, numbers, target = read_fit(self, X, y, groups, labels, self.categorical)
-        names = np.zeros(len(numbers), int) if groups is None else check_groups(groups, len(numbers))
-        self.agents_ = np.unique(names)
-        self.feature_names_out_ = self._columns.names
-        self._coordinates = Coordinates.of(numbers, names, bool(self.scale), False, bool(self.fit_intercept))
-        return self._coordinates.design(numbers, bool(self.fit_intercept)), target, names
 
     def _couple(self, task: RidgeTask | LogisticTask) -> np.ndarray:
         """(K, ...): GTVMin's models."""
@@ -101,20 +88,11 @@ class Networked(BaseEstimator):
         self._slopes = np.stack([slope for slope, _ in found])  # (K + 1, d, ...), the mean model last
         self._constants = np.stack([np.asarray(constant) for _, constant in found])
         offset = np.concatenate([[0], np.cumsum(task.counts)])
-        self.agent_losses_ = np.array(
-            [task.row_losses(w)[a:b].mean() for w, a, b in zip(models, offset[:-1], offset[1:], strict=True)]
-        )
+        ends = zip(models, offset[:-1], offset[1:], strict=True)
+        self._tell(np.array([task.row_losses(w)[a:b].mean() for w, a, b in ends]))
 
-    @property
-    def fairness_(self) -> Fairness:
-        """Of the agents' losses, each by its own model: variance, entropy, Jain's index, worst and best tenth."""
-        check_is_fitted(self)
-        return fairness(self.agent_losses_)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the rows: a saved model holds no data."""
-        state = super().__getstate__().copy()
-        return state | {"problem_": None} if "problem_" in state else state
+    def _score_agent(self, X: Cells, y: ArrayLike, groups: np.ndarray, sample_weight: np.ndarray | None) -> float:
+        return self.score(X, y, groups=groups, sample_weight=sample_weight)
 
     def _which(self, groups: ArrayLike | None, rows: int) -> np.ndarray:
         """(n,): the number of the model for each row; the last one is the mean model."""
@@ -132,7 +110,7 @@ class Networked(BaseEstimator):
             _say(f"groups that were not in fit: {shown}: for their rows the mean of the agents' models predicts")
         return place
 
-    def _output(self, X: ArrayLike, groups: ArrayLike | None) -> np.ndarray:
+    def _output(self, X: Cells, groups: ArrayLike | None) -> np.ndarray:
         check_is_fitted(self)
         Z = read_rows(self, self._columns, X)
         which = self._which(groups, len(Z))
@@ -205,27 +183,33 @@ class NetworkRegressor(RegressorMixin, Networked):
         self.categorical = categorical
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> NetworkRegressor:
-        """groups: whose row it is. Without it there is one agent."""
-        alpha = check_penalty("alpha", self.alpha)
-        design, y, names = self._prepare(X, y, groups, labels=False)
-        ridge = self._coordinates.ridge(2 * alpha / len(design), bool(self.fit_intercept))
-        self._keep(self._couple(RidgeTask(design, y, ridge, groups=names, half=False)))
+    def fit(
+        self, X: Cells, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> NetworkRegressor:
+        """groups: whose row it is; without it there is one agent, and a `OneAgentWarning`. sample_weight: what each row
+        counts."""
+        alpha, intercept = check_penalty("alpha", self.alpha), bool(self.fit_intercept)
+        rows = self._read(X, y, groups, sample_weight, labels=False)
+        self._place(rows, shorten=False, intercept=intercept)
+        design = self._coordinates.design(rows.X, intercept)
+        ridge = self._coordinates.ridge(2 * alpha / rows.total, intercept)
+        task = RidgeTask(design, rows.y, ridge, groups=rows.agents, half=False, sample_weight=rows.weight)
+        self._keep(self._couple(task))
         self.coef_, self.intercept_ = self._slopes[:-1], self._constants[:-1]
         return self
 
-    def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> np.ndarray:
+    def predict(self, X: Cells, groups: ArrayLike | None = None) -> np.ndarray:
         """(n,): each row by its agent's model; where that is not known by the mean model, with a `MeanModelWarning`."""
         return self._output(X, groups)
 
     def score(
-        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self, X: Cells, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> float:
         """R^2 of `predict(X, groups)`."""
         return r2_score(y, self.predict(X, groups), sample_weight=sample_weight)
 
 
-class NetworkClassifier(ClassifierMixin, Networked):
+class NetworkClassifier(TableClassifier, Networked):
     r"""Logistic or softmax regression with a model for each agent, neighbours of a network having similar ones: GTVMin.
 
     $$\min_{w_1, \dots, w_K} \sum_k \Big(\frac{1}{n_k} \sum_{i \in k} \ell(y_i, x_i^\top w_k)
@@ -235,7 +219,7 @@ class NetworkClassifier(ClassifierMixin, Networked):
     every class that its models are to tell apart.
 
     Args:
-        C: LogisticRegression's inverse penalty, shared out by rows.
+        C: LogisticRegression's inverse penalty, shared out by rows. class_weight: as in `FederatedClassifier`.
         network, coupling, neighbours, fit_intercept, scale, folds, categorical, random_state: as in `NetworkRegressor`.
 
     Attributes: classes_, coef_ (K, d), or (K, C, d) for more than two classes, intercept_, and those of
@@ -254,6 +238,7 @@ class NetworkClassifier(ClassifierMixin, Networked):
         coupling: float | str = "auto",
         *,
         C: float = 1.0,
+        class_weight: ClassWeight = None,
         neighbours: int = 5,
         fit_intercept: bool = True,
         scale: bool = True,
@@ -264,6 +249,7 @@ class NetworkClassifier(ClassifierMixin, Networked):
         self.network = network
         self.coupling = coupling
         self.C = C
+        self.class_weight = class_weight
         self.neighbours = neighbours
         self.fit_intercept = fit_intercept
         self.scale = scale
@@ -271,31 +257,37 @@ class NetworkClassifier(ClassifierMixin, Networked):
         self.categorical = categorical
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> NetworkClassifier:
-        """groups: whose row it is. Without it there is one agent."""
-        penalty = inverse_penalty(self.C)
-        design, y, names = self._prepare(X, y, groups, labels=True)
-        self.classes_, label = check_classes(y)
-        ridge = self._coordinates.ridge(penalty / len(design), bool(self.fit_intercept))
-        self._keep(self._couple(LogisticTask(design, label, ridge, names)))
+    def fit(
+        self, X: Cells, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> NetworkClassifier:
+        """groups: whose row it is; without it there is one agent, and a `OneAgentWarning`. sample_weight: what each row
+        counts."""
+        penalty, intercept = inverse_penalty(self.C), bool(self.fit_intercept)
+        rows = self._read(X, y, groups, sample_weight, labels=True)
+        self._place(rows, shorten=False, intercept=intercept)
+        rows = self._by_class(rows)
+        design = self._coordinates.design(rows.X, intercept)
+        ridge = self._coordinates.ridge(penalty / rows.total, intercept)
+        task = LogisticTask(design, rows.y, ridge, rows.agents, sample_weight=rows.weight)
+        self._keep(self._couple(task))
         self.coef_, self.intercept_ = self._slopes[:-1], self._constants[:-1]
         return self
 
-    def decision_function(self, X: ArrayLike, groups: ArrayLike | None = None) -> np.ndarray:
+    def decision_function(self, X: Cells, groups: ArrayLike | None = None) -> np.ndarray:
         """(n,) for two classes, else (n, C): logits."""
         return self._output(X, groups)
 
-    def predict_proba(self, X: ArrayLike, groups: ArrayLike | None = None) -> np.ndarray:
+    def predict_proba(self, X: Cells, groups: ArrayLike | None = None) -> np.ndarray:
         """(n, C)."""
         return probabilities(self._output(X, groups))
 
-    def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> np.ndarray:
+    def predict(self, X: Cells, groups: ArrayLike | None = None) -> np.ndarray:
         """(n,): each row by its agent's model; where that is not known by the mean model, with a `MeanModelWarning`."""
         out = self._output(X, groups)
         return self.classes_[(out > 0).astype(int) if out.ndim == 1 else out.argmax(1)]
 
     def score(
-        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+        self, X: Cells, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> float:
         """Accuracy of `predict(X, groups)`."""
         return accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight)

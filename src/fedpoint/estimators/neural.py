@@ -12,27 +12,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Data, Model
+from fedpoint.estimators.base import FitRows
 from fedpoint.problems import Loss
+from fedpoint.problems.penalised import masses
 from fedpoint.problems.rows import RowsOracle, RowsProblem
 
 
 @dataclass(frozen=True)
 class NetworkLoss:
-    """The loss of each row: squared error, or the log loss of so many classes. Equal ones share compiled programs."""
+    """The loss of each row times what it counts: squared error, or the log loss of so many classes.
+
+    Equal ones share compiled programs.
+    """
 
     classes: int = 0
 
     def __call__(self, params: Model, rows: Data) -> Array:
-        x, y, ridge = rows
+        x, y, ridge, mass = rows
         out = forward(params, x, jnp)
         penalty = 0.5 * ridge * sum(jnp.sum(W * W) for W, _ in params)
         if self.classes == 0:
-            return 0.5 * (out[:, 0] - y) ** 2 + penalty
-        return jax.nn.logsumexp(out, axis=1) - jnp.take_along_axis(out, y[:, None], axis=1)[:, 0] + penalty
+            return 0.5 * mass * (out[:, 0] - y) ** 2 + penalty
+        right = jnp.take_along_axis(out, y[:, None], axis=1)[:, 0]
+        return mass * (jax.nn.logsumexp(out, axis=1) - right) + penalty
 
 
 def forward(params: Model, x: Data, np: ModuleType = np) -> Data:
@@ -50,26 +55,24 @@ def layers(hidden: Sequence[int] | int | None) -> tuple[int, ...]:
     return tuple(int(h) for h in sizes)
 
 
-def neural_task(
-    X: np.ndarray,
-    y: np.ndarray,
-    groups: ArrayLike,
-    classes: int,
-    hidden: Sequence[int],
-    ridge: float,
-    batch: int | None,
-    seed: int,
-) -> Loss:
-    """The problem; weights start as He et al. draw them, N(0, 2/inputs), biases at zero."""
+def neural_task(rows: FitRows, classes: int, hidden: Sequence[int], ridge: float, batch: int | None, seed: int) -> Loss:
+    """The problem; weights start as He et al. draw them, N(0, 2/inputs), biases at zero.
+
+    Rows of a batch are drawn alike, and weighted by what they count.
+    """
     rng = np.random.default_rng(seed)
-    widths = [X.shape[1], *hidden, max(classes, 1)]
+    widths = [rows.X.shape[1], *hidden, max(classes, 1)]
     params = [
         ((rng.normal(size=(a, b)) * np.sqrt(2.0 / a)).astype(np.float32), np.zeros(b, np.float32))
         for a, b in itertools.pairwise(widths)
     ]
-    target = y.astype(np.int32) if classes else y.astype(np.float32)
-    rows = (X.astype(np.float32), target, np.full(len(X), ridge, np.float32))
-    return Loss(NetworkLoss(classes), params, rows, groups=groups, batch=batch)
+    n, weights = len(rows.X), None
+    mass = np.ones(n)
+    if rows.weight is not None:
+        mass, weights = masses(rows.weight, rows.agents)
+    target = rows.y.astype(np.int32 if classes else np.float32)
+    data = (rows.X.astype(np.float32), target, np.full(n, ridge, np.float32), mass.astype(np.float32))
+    return Loss(NetworkLoss(classes), params, data, groups=rows.agents, batch=batch, weights=weights)
 
 
 def curvature_along(task: RowsProblem, direction: Model) -> Model:

@@ -48,18 +48,42 @@ class AllAgents(Agent):
         return y
 
 
-def suits(algorithm: Algorithm, task: Penalised, rounds: int, participation: Participation | int | None) -> bool:
-    """Whether a run is small enough: full fields, everyone, equal local steps, a method that only calculates."""
-    if task.batch is not None or participation is not None:
-        return False
-    steps = algorithm.local_steps
-    if type(steps) is not int or not isinstance(algorithm.step, float):
+def calculates(algorithm: Algorithm) -> bool:
+    """Whether a round is arithmetic on models, with equal local steps of one length for all."""
+    if type(algorithm.local_steps) is not int or not isinstance(algorithm.step, float):
         return False
     if not isinstance(algorithm, CALCULATING) or algorithm.own_kind() or algorithm.proximal:
         return False
-    if isinstance(algorithm, FedAvg) and algorithm.optimiser is not None:
+    return not (isinstance(algorithm, FedAvg) and algorithm.optimiser is not None)
+
+
+def work_of(algorithm: Algorithm, task: Penalised, rounds: int) -> float:
+    """Seconds that so many rounds of a method that only calculates take in NumPy, about; on every machine the same."""
+    assert isinstance(algorithm.local_steps, int)
+    return rounds * (algorithm.local_steps + 1) * (CALL + MULTIPLICATION * task.work)
+
+
+def suits(algorithm: Algorithm, task: Penalised, rounds: int, participation: Participation | int | None) -> bool:
+    """Whether a run is small enough: full fields, everyone, equal local steps, a method that only calculates."""
+    if task.batch is not None or participation is not None or not calculates(algorithm):
         return False
-    return rounds * (steps + 1) * (CALL + MULTIPLICATION * task.work) <= PATIENCE
+    return work_of(algorithm, task, rounds) <= PATIENCE
+
+
+def one_round(
+    algorithm: Algorithm, hub: State, memory: State, fields: Callable[[np.ndarray], np.ndarray], p: np.ndarray, at: int
+) -> tuple[State, State]:
+    """Hub and memories after the round number `at`; fields: of all agents, each at its own model."""
+    heard = jax.tree.map(lambda a: _spread(a, len(p)), algorithm.say(hub, None))  # type: ignore[arg-type]
+    message, memory = algorithm.local(heard, memory, AllAgents(fields, at))
+    mean = jax.tree.map(lambda m: np.tensordot(p, m, axes=1), message)
+    return algorithm.combine(hub, Inbox(mean, mean, np.float64(1.0), np.float64(1.0))), memory  # type: ignore[arg-type]
+
+
+def begin(algorithm: Algorithm, task: Penalised) -> tuple[State, State]:
+    """The hub and all agents' memories before the first round."""
+    hub, memory = jax.tree.map(np.asarray, double(algorithm.init)(task.start()))
+    return hub, jax.tree.map(lambda a: np.repeat(a[None], task.agents, axis=0), memory)
 
 
 def walk(
@@ -68,24 +92,20 @@ def walk(
     """The rounds and the global model at each, from the start on; `enough(model)` ends it.
 
     >>> import fedpoint as fp
-    >>> from fedpoint.problems.penalised import RidgeTask
+    >>> from fedpoint.problems.ridge_task import RidgeTask
     >>> task = RidgeTask([[[1.0]], [[2.0]]], [[1.0], [4.0]], ridge=[0.0])
     >>> walk(fp.GradientExchange(step=0.2), task, 2, lambda w: False)[1].round(3)
     array([[0.  ],
            [0.9 ],
            [1.35]])
     """
-    hub, memory = jax.tree.map(np.asarray, double(algorithm.init)(task.start()))
-    K, p = task.agents, task.weights
-    memory = jax.tree.map(lambda a: np.repeat(a[None], K, axis=0), memory)
+    hub, memory = begin(algorithm, task)
+    p = task.weights
     models = [np.asarray(algorithm.read(hub, memory))]
     limit = TOO_FAR * (1 + np.abs(models[0]).max(initial=0))
     with np.errstate(all="ignore"):
         for round in range(rounds):
-            heard = jax.tree.map(lambda a: _spread(a, K), algorithm.say(hub, None))  # type: ignore[arg-type]
-            message, memory = algorithm.local(heard, memory, AllAgents(task.fields_at, round))
-            mean = jax.tree.map(lambda m: np.tensordot(p, m, axes=1), message)
-            hub = algorithm.combine(hub, Inbox(mean, mean, np.float64(1.0), np.float64(1.0)))  # type: ignore[arg-type]
+            hub, memory = one_round(algorithm, hub, memory, task.fields_at, p, round)
             w = algorithm.read(hub, memory)
             if not (np.abs(w) <= limit).all():
                 raise Diverged(f"{type(algorithm).card.title} diverged by round {round + 1}", round + 1)

@@ -107,7 +107,7 @@ def labels_of(target: Column) -> np.ndarray:
 def moments_of(columns: Mapping[str, Column], recipe: Sequence[Feature]) -> tuple[int, dict[str, np.ndarray]]:
     """A site's answer to "moments"."""
     own = ColumnMoments.of(encode(recipe, columns)[0])
-    return own.count, _parts(own)
+    return int(own.count), _parts(own)
 
 
 def problem_of(table: SiteTable, columns: Mapping[str, Column], recipe: Sequence[Feature], classes: Classes) -> Problem:

@@ -83,7 +83,21 @@ class Baselines:
     def methods(self) -> list[str]:
         return list(self.errors)
 
-    def per_agent(self, method: str) -> np.ndarray:
+    def per_agent(self, method: str) -> dict[str, float]:
+        """The error of each agent by its name, mean over splits; nan where nothing of it was held out."""
+        return self._by_name(self._means(method))
+
+    def accuracy_per_agent(self, method: str) -> dict[str, float]:
+        """The same of accuracies, for classes."""
+        if not self.accuracies:
+            raise FedpointError("there are no accuracies: numbers were predicted, not classes")
+        self._means(method)
+        return self._by_name(mean_of(self.accuracies[method]))
+
+    def _by_name(self, values: np.ndarray) -> dict[str, float]:
+        return dict(zip(self.names, values.tolist(), strict=True))
+
+    def _means(self, method: str) -> np.ndarray:
         """(agents,): the error of each, mean over splits."""
         if method not in self.errors:
             raise FedpointError(f"there is no method {method!r}: {nearest(str(method), self.methods)}")
@@ -91,16 +105,16 @@ class Baselines:
 
     def error(self, method: str) -> tuple[float, float, float]:
         """The mean over agents, and a 95 % interval: over agents, given the fits."""
-        return interval(self.per_agent(method), self.weights)
+        return interval(self._means(method), self.weights)
 
     def per_split(self, method: str) -> np.ndarray:
         """(splits,): the mean over agents in each. Splits share rows: their spread is smaller than that of new data."""
-        self.per_agent(method)
+        self._means(method)
         return np.array([interval(row, self.weights)[0] for row in self.errors[method]])
 
     def difference(self, method: str, against: str) -> Difference:
         """Is one better than the other? Paired by agent and split."""
-        self.per_agent(method), self.per_agent(against)
+        self._means(method), self._means(against)
         gaps = mean_of(self.errors[method] - self.errors[against])
         some = np.isfinite(gaps)
         return Difference(
@@ -119,7 +133,7 @@ class Baselines:
 
     def _row(self, method: str) -> Row:
         mean, low, high = self.error(method)
-        each = self.per_agent(method)
+        each = self._means(method)
         each = np.sort(each[np.isfinite(each)])
         tenth = max(1, len(each) // 10)
         splits = self.per_split(method)
@@ -153,9 +167,14 @@ class Baselines:
             "agents": list(self.names),
             "methods": [{**row} for row in self.table()],
             "differences": [vars(d) | {"clear": d.clear} for d in self.differences()],
-            "errors": {m: [[finite(e) for e in row] for row in v] for m, v in self.errors.items()},
+            "errors": {m: self._by_agent(each) for m, each in self.errors.items()},
+            "accuracies": {m: self._by_agent(each) for m, each in self.accuracies.items()},
             "chosen": {m: [dict(c) for c in each] for m, each in self.chosen.items()},
         }
+
+    def _by_agent(self, values: np.ndarray) -> dict[str, Plain]:
+        """Each agent's numbers in every split."""
+        return {name: [finite(e) for e in each] for name, each in zip(self.names, values.T, strict=True)}
 
     def __str__(self) -> str:
         head = ["method", "error", "95 % interval", "over splits", "worst tenth", "accuracy", "ridge", "coupling"]
@@ -194,7 +213,7 @@ class Baselines:
     def _draw_errors(self, ax: Axes, title: str | None) -> None:
         from fedpoint.show.plots import COLOURS, INK, style
 
-        found = [self.per_agent(m) for m in self.methods]
+        found = [self._means(m) for m in self.methods]
         found = [each[np.isfinite(each)] for each in found]
         positive = all((each > 0).all() for each in found)
         for i, (method, each) in enumerate(zip(self.methods, found, strict=True)):

@@ -65,22 +65,24 @@ def _residual(setting: Setting, x: np.ndarray) -> float:
 def mean_rate(setting: Setting, x: np.ndarray) -> float:
     """The largest modulus of an eigenvalue of F'(x), conserved directions left out."""
     if setting.size <= LARGE:
-        M = setting.matrix(x)
-        Q = _reach(M)
-        values = np.linalg.eigvals(Q.T @ M @ Q)
-    else:
-        product = setting.slope(x)
-        r = np.random.default_rng(0).normal(size=setting.size)
-        for _ in range(2):  # twice: a conserved quantity may drive a direction that nothing else moves
-            r = r - product(r)
-        space, last = Krylov(product, r, rounding=1e-10), 0.0
-        while True:
-            space.extend(space.steps + 20)
-            top = _largest(space.ritz(), 1e-7)  # the root of rounding, where an eigenvalue 1 lacks an eigenvector
-            if space.closed or abs(top - last) <= 1e-9 * top or space.steps >= min(space.most, 400):
-                return top
-            last = top
-    return _largest(values)
+        return rate_of(setting.matrix(x))
+    product = setting.slope(x)
+    r = np.random.default_rng(0).normal(size=setting.size)
+    for _ in range(2):  # twice: a conserved quantity may drive a direction that nothing else moves
+        r = r - product(r)
+    space, last = Krylov(product, r, rounding=1e-10), 0.0
+    while True:
+        space.extend(space.steps + 20)
+        top = _largest(space.ritz(), 1e-7)  # the root of rounding, where an eigenvalue 1 lacks an eigenvector
+        if space.closed or abs(top - last) <= 1e-9 * top or space.steps >= min(space.most, 400):
+            return top
+        last = top
+
+
+def rate_of(M: np.ndarray) -> float:
+    """The largest modulus of an eigenvalue of a round's matrix, conserved directions left out."""
+    Q = _reach(M)
+    return _largest(np.linalg.eigvals(Q.T @ M @ Q))
 
 
 def limit_error(setting: Setting, x: np.ndarray, R: np.ndarray) -> float:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from fedpoint.core.errors import FedpointError, check_count, nearest
+from fedpoint.data.encoding import Cells
 from fedpoint.graphs.network import Network
 from fedpoint.results.baselines import Baselines
 from fedpoint.verbs.baselines.fit import DENSE
@@ -111,7 +112,7 @@ class Settings(Splits):
 
 
 def baselines(
-    X: ArrayLike, y: ArrayLike, groups: ArrayLike, network: Network | None = None, **options: Unpack[BaselineOptions]
+    X: Cells, y: ArrayLike, groups: ArrayLike, network: Network | None = None, **options: Unpack[BaselineOptions]
 ) -> Baselines:
     """Local models, one pooled model, federated ones and models coupled over a graph: held-out error of each agent.
 
@@ -132,7 +133,8 @@ def baselines(
     first, then around the best.
 
     Args:
-        X, y: rows (n, columns) of numbers, and targets (n,): numbers or classes.
+        X, y: rows (n, columns) of numbers, or a data frame, whose columns of words are encoded as the estimators do (a
+            column of zeros and ones for each category); and targets (n,): numbers or classes.
         groups: (n,) whose row it is.
         network: of the agents. None: each is joined to its `neighbours` nearest by gradients at the pooled model, from
             training rows alone.

@@ -15,7 +15,8 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.graphs.gtv.minimum import minimise
 from fedpoint.graphs.gtv.nodes import Losses
 from fedpoint.graphs.network import Network
-from fedpoint.problems.penalised import Penalised, RidgeTask
+from fedpoint.problems.penalised import Penalised
+from fedpoint.problems.ridge_task import RidgeTask
 
 DENSE = 150  # numbers of a model, up to which Hessians are written down
 TOLERANCE = 1e-11  # of the models, relative

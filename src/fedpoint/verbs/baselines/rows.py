@@ -11,8 +11,12 @@ from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 
 from fedpoint.core.errors import FedpointError, check_count, nearest
+from fedpoint.data.encoding import Cells, table_numbers
+from fedpoint.data.preprocess import check_groups
 from fedpoint.problems.base import by_agent, check_finite
-from fedpoint.problems.penalised import LogisticTask, Penalised, RidgeTask
+from fedpoint.problems.logistic_task import LogisticTask
+from fedpoint.problems.penalised import Penalised
+from fedpoint.problems.ridge_task import RidgeTask
 
 CLASSES = 20  # whole numbers of at most so many values are classes
 
@@ -23,25 +27,20 @@ Inner = list[tuple[np.ndarray, np.ndarray]]  # pairs (fit, check) of masks
 class GroupedTable:
     """The rows, sorted by agent, and what is predicted: numbers, or labels 0, 1, ... of so many `classes`."""
 
-    def __init__(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike, task: str | None):
-        X, y = np.asarray(X), np.asarray(y)
-        if X.ndim != 2 or y.shape != (len(X),):
-            raise FedpointError(f"X of shape {X.shape} and y of shape {y.shape}: give (rows, columns) and (rows,)")
-        if X.dtype == object:
-            try:
-                X = X.astype(float)
-            except (TypeError, ValueError) as error:
-                raise FedpointError(f"X holds what is no number ({error}): encode words first") from None
-        check_finite("X", X)
+    def __init__(self, X: Cells, y: ArrayLike, groups: ArrayLike, task: str | None):
         if groups is None:
             raise FedpointError("groups: whose row is it? Give one agent's name a row")
-        try:
-            self.order, self.counts, self.names = by_agent(groups, len(X))
-        except TypeError:
-            raise FedpointError("groups holds names of different kinds, or none: give one agent's name a row") from None
+        y = np.asarray(y)
+        numbers = table_numbers(X, groups)
+        if y.shape != (len(numbers),):
+            raise FedpointError(
+                f"X of shape {numbers.shape} and y of shape {y.shape}: give (rows, columns) and (rows,)"
+            )
+        agents = check_groups(groups, len(y))
+        self.order, self.counts, self.names = by_agent(agents, len(y))
         if len(self.names) < 2:
             raise FedpointError(f"all rows belong to {self.names[0]}: there are no agents to compare")
-        self.X = X[self.order].astype(float)
+        self.X = numbers[self.order]
         self.agent = np.repeat(np.arange(len(self.counts)), self.counts)
         self.classes, self.target = _target(y[self.order], task)
 
