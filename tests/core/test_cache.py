@@ -6,8 +6,11 @@ import sys
 import warnings
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
+import fedpoint as fp
 from fedpoint.engine.cpu import cache
 
 RUN = """
@@ -93,3 +96,51 @@ def test_a_folder_of_ours_is_used_without_a_word(folder, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert folder(tmp_path / "jax") == Path(tmp_path / "jax").resolve()
+
+
+# In memory.
+
+
+def most_used(sizes):
+    """The memory maps of this process while problems of these sizes are run, at most, beyond those before."""
+    before, most = cache.maps(), 0
+    for agents in sizes:
+        quad = fp.problems.Quadratic(np.linspace(1.0, 2.0, agents), np.zeros((agents, 1)), noise=0.1)
+        fp.run(fp.FedAvg(step=0.1), quad, rounds=2)
+        most = max(most, cache.maps() - before)
+    return most
+
+
+needs_maps = pytest.mark.skipif(cache.most_maps() is None, reason="this system has no such limit")
+
+
+@needs_maps
+def test_many_shapes_do_not_use_up_the_memory_maps(monkeypatch):
+    """Without a bound they grow with the shapes; with one they stay near half of it."""
+    most_used([2])  # what all sizes share
+    few, many = most_used(range(3, 6)), most_used(range(6, 18))
+    assert few > 20 and many > 2.5 * few
+    jax.clear_caches()
+    most_used([2])
+    limit = 2 * (cache.maps() + few)
+    monkeypatch.setattr(cache, "most_maps", lambda: limit)
+    monkeypatch.setattr(cache, "LOOK", 1)
+    assert most_used(range(6, 18)) < 2 * few
+
+
+@needs_maps
+@pytest.mark.slow
+def test_hundreds_of_shapes(monkeypatch):
+    jax.clear_caches()
+    limit = 2 * (cache.maps() + 1_500)
+    monkeypatch.setattr(cache, "most_maps", lambda: limit)
+    assert most_used(range(2, 302)) < limit
+
+
+def test_a_run_goes_on_after_its_program_was_forgotten():
+    """To the bits of one that kept it."""
+    quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]], noise=0.1)
+    whole = fp.run(fp.Scaffold(step=0.1), quad, rounds=40)
+    half = fp.run(fp.Scaffold(step=0.1), quad, rounds=20)
+    jax.clear_caches()
+    assert half.extend(40).history.tobytes() == whole.history.tobytes()

@@ -8,6 +8,8 @@ from typing import ParamSpec, TypeVar
 
 import jax
 
+from fedpoint.core.forks import check_fork
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -22,6 +24,7 @@ def double(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
 
     @wraps(function)
     def scoped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        check_fork()
         with jax.enable_x64(True):
             return function(*args, **kwargs)
 

@@ -1,7 +1,9 @@
-"""Where are compiled programs kept, so that the second start does not compile again? In a folder that is ours alone."""
+"""Where are compiled programs kept? On disk in a folder that is ours alone, so that the second start does not compile
+again; in memory as long as there is room for them."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import warnings
@@ -9,6 +11,9 @@ from functools import cache
 from pathlib import Path
 
 import jax
+
+LOOK = 16  # uses of the engine from one look at the memory maps to the next: each takes some 50 to 700
+_uses = itertools.count(1)
 
 
 @cache
@@ -53,7 +58,33 @@ def _not_ours(folder: Path) -> str | None:
 
 
 def enable() -> None:
-    """Use JAX's persistent compilation cache, in that folder unless the user has chosen one."""
+    """Use JAX's persistent compilation cache, in that folder unless the user has chosen one; and keep the programs in
+    memory within bounds."""
+    if next(_uses) % LOOK == 0:
+        make_room()
     if jax.config.values.get("jax_compilation_cache_dir") is None and folder() is not None:
         jax.config.update("jax_compilation_cache_dir", str(folder()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def make_room() -> None:
+    """Forget the programs in memory when their maps near the system's limit, beyond which the compiler crashes.
+
+    Linux gives a process 65,530 memory maps, and a program takes some ten to a hundred: a thousand shapes use them up.
+    """
+    limit = most_maps()
+    if limit is not None and maps() > limit // 2:
+        jax.clear_caches()
+
+
+def most_maps() -> int | None:
+    """The memory maps that a process may have; None where the system does not say."""
+    try:
+        return int(Path("/proc/sys/vm/max_map_count").read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def maps() -> int:
+    """The memory maps that this process has."""
+    return Path("/proc/self/maps").read_bytes().count(b"\n")
