@@ -251,7 +251,7 @@ def test_the_report_of_a_damaged_run_says_so_and_shows_no_edited_number(cli, who
     (Path("r") / "summary.json").write_text(json.dumps(content))
     cli("report", "r")
     page = (Path("r") / "report.html").read_text()
-    assert "Not finished: 17 of 17 rounds are on disk." in page and "summary.json is damaged or was changed" in page
+    assert "Not finished: 17 of 17 rounds on disk." in page and "summary.json is damaged or was changed" in page
     assert "0.87654" not in page and "accuracy" not in page
 
 

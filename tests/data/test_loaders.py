@@ -51,7 +51,7 @@ def test_lending_club():
 def test_digits():
     found = fp.data.digits()
     assert found.X.shape == (1797, 64) and found.X.max() == 1 and found.groups is None
-    assert repr(found).startswith("<1797 rows: digit by pixel 0,0")
+    assert repr(found).startswith("<1,797 rows: digit by pixel 0,0")
 
 
 def patients():
@@ -202,5 +202,5 @@ def test_rows_of_a_dataset():
         data.rows([True])
     with pytest.raises(fp.FedpointError, match="y has 2 rows, but X has 3"):
         Dataset(data.X, data.y[:2], None, ["p", "q"], "t", "", "")
-    with pytest.raises(fp.FedpointError, match="1 names for 2 columns"):
+    with pytest.raises(fp.FedpointError, match="1 name for 2 columns"):
         Dataset(data.X, data.y, None, ["p"], "t", "", "")

@@ -99,8 +99,8 @@ def test_shards_of_unequal_classes():
         (("dirichlet", 3, {"alfa": 1.0}), "did you mean 'alpha'?"),
         (("dirichlet", 3, {"alpha": 0}), "alpha must be a number above 0, got 0"),
         (("shards", 3, {"classes": 4}), "4 classes for each agent, but there are 3"),
-        (("shards", 1, {"classes": 2}), "1 agents with 2 classes each cannot hold all 3 classes"),
-        (("shards", 60, {"classes": 2}), "need 120 shards, but the classes allow 100"),
+        (("shards", 1, {"classes": 2}), "1 agent with 2 classes each cannot hold all 3 classes"),
+        (("shards", 60, {"classes": 2}), "would take 120 shards, but the classes allow 100"),
     ],
 )
 def test_refused(arguments, message):

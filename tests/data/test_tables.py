@@ -144,7 +144,7 @@ def test_encoding_equals_that_of_the_pooled_rows(loans):
     loans.loc[5, "home"] = "castle"  # a category of one agent only; its row is held out below
     table = read_table(loans, "default", "bank", held_out=0.2)
     assert table.features == ["income", "age", "home_own", "home_rent", "rate"]
-    assert table.notes == ["1 held-out cells are of categories that no training row has: counted as the first"]
+    assert table.notes == ["1 held-out cell of categories that no training row has: counted as the first"]
     raw = read_table(loans, "default", "bank", held_out=0.2, scale=False)
     numbers = [0, 1, 4]
     scaler = StandardScaler().fit(raw.X[:, numbers])

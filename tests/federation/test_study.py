@@ -51,7 +51,7 @@ def test_all_mistakes_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"quorum": 4}, "quorum = 4: only 3 sites are asked"),
+        ({"quorum": 4}, "quorum = 4: only 3 sites asked"),
         ({"sites": ["a", "a", "b"]}, "none twice"),
         ({"sites": ["a", "b"]}, "has 3 agents, but there are 2 sites"),
         ({"participation": {"count": 2, "probability": 0.5}}, "give deadline and quorum instead"),

@@ -128,9 +128,9 @@ def test_mistakes_in_a_file_of_edges(tmp_path, text, said):
     "text, message",
     [
         ('network = {kind = "grid", rows = 2, columns = 2}', "4 nodes, but the problem has 6 agents"),
-        ('network = {kind = "clusters", labels = ["a"]}', "1 labels, but there are 6 agents"),
+        ('network = {kind = "clusters", labels = ["a"]}', "1 label, but there are 6 agents"),
         ('network = {kind = "clusters", count = 7}', "7 clusters, but there are 6 agents"),
-        ('network = {kind = "knn", k = 6, of = "models"}', "there are only 6 nodes"),
+        ('network = {kind = "knn", k = 6, of = "models"}', "there are 6 nodes: take k below that"),
         ('network = {kind = "knn", k = 1, points = [[0.0], [1.0]]}', "2 points, but there are 6 agents"),
         ('network = {edges = [["ann", 2]]}', "edges name nodes that are not there: ann"),
         ("network = {edges = [[0, 6]]}", "names a node that is not there; nodes are 0 to 5"),

@@ -150,7 +150,7 @@ def test_the_prox_of_a_field_is_its_resolvent():
         ({"A": np.ones((1, 2, 2)), "b": np.ones((1, 2)), "noise": Noise(A=np.eye(2))}, r"covariance \(4, 4\)"),
         ({"A": np.ones((1, 2, 2)), "b": np.ones((1, 2)), "noise": Noise(b=-np.eye(2))}, "without negative eigenvalues"),
         ({"A": np.ones((1, 1, 1)), "b": [[1.0]], "noise": lambda own, row: row.normal()}, "must return"),
-        ({"A": np.ones((1, 1, 1)), "b": [[1.0]], "noise": coin, "data": np.ones(3)}, "lead with the 1 agents"),
+        ({"A": np.ones((1, 1, 1)), "b": [[1.0]], "noise": coin, "data": np.ones(3)}, "lead with the 1 agent"),
         ({"A": np.ones((1, 1, 1)), "b": [[1.0]], "data": np.ones(1)}, "what a sampler gets"),
         ({"A": np.ones((0, 1, 1)), "b": np.ones((0, 1))}, "no agent"),
     ],

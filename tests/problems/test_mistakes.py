@@ -82,7 +82,7 @@ MISTAKES = {
         "array 1 has shape .22,., but array 0 has 23 rows",
     ),
     "centers": (lambda: Quadratic(1.0, [1.0, 2.0]), "centers must be .agents, dimension., got shape .2,"),
-    "H": (lambda: Quadratic(np.ones((3, 3)), [[1.0, 2.0]]), "H has shape .3, 3.; for 1 agents in dimension 2"),
+    "H": (lambda: Quadratic(np.ones((3, 3)), [[1.0, 2.0]]), "H has shape .3, 3.; for 1 agent in dimension 2"),
     "H not symmetric": (lambda: Quadratic([[1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0]]), "H must be symmetric"),
     "models": (lambda: LinearStream([1.0, 2.0]), "models must be .agents, dimension."),
     "covariance": (lambda: LinearStream([[1.0, 2.0]], covariance=np.ones((3, 3))), "covariance has shape .3, 3."),

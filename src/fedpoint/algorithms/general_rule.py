@@ -15,6 +15,7 @@ from fedpoint.core.algorithm import Algorithm, Card, by_agent, counts, nonnegati
 from fedpoint.core.arrays import floats
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.numbers import counted
 from fedpoint.core.steps import Epochs, LocalSteps, Step, at, most_steps
 from fedpoint.core.types import Form, Message, Model, Number, State
 from fedpoint.core.vector import zeros
@@ -133,7 +134,9 @@ class GeneralRule(Algorithm):
                 raise FedpointError("GeneralRule: coefficients must be a list of numbers, none negative, not all zero")
             if not isinstance(self.local_steps, Epochs) and most_steps(self.local_steps).max() > len(a):
                 most = most_steps(self.local_steps).max()
-                raise FedpointError(f"GeneralRule: {len(a)} coefficients for {most} local steps: give one a step")
+                raise FedpointError(
+                    f"GeneralRule: {counted(len(a), 'coefficient')} for {counted(most, 'local step')}: give one a step"
+                )
 
     def alike(self) -> bool:
         return self.decay == 1.0 and self.coefficients is None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedpoint.cli import options
+from fedpoint.core.numbers import counted
 
 if TYPE_CHECKING:  # it loads FLARE
     from fedpoint.federation.flare.kits import Kit
@@ -158,7 +159,8 @@ def status(study: Path, as_json: bool) -> None:
         click.echo(json.dumps({**found, "missing": missing}))
         return
     click.echo(
-        f"{own.study.name} at {own.study.server}: {len(found['sites'])} of {len(own.study.sites)} sites are there"
+        f"{own.study.name} at {own.study.server}: {len(found['sites'])} of "
+        f"{counted(len(own.study.sites), 'site')} connected"
     )
     if missing:
         click.echo(f"missing: {', '.join(missing)}")

@@ -9,6 +9,7 @@ from typing import TypedDict
 import click
 
 from fedpoint.cli.progress import watch
+from fedpoint.core.numbers import counted
 from fedpoint.engine.base import Callback, Progress
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.study import Study
@@ -81,7 +82,7 @@ def show_result(made: StudyResult, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found))
         return
-    click.echo(f"{found['study']}: {found['rounds']} rounds, {found['merged']} merged, in {found['folder']}")
+    click.echo(f"{found['study']}: {counted(found['rounds'], 'round')}, {found['merged']} merged, in {found['folder']}")
     if found["loss"] is not None:
         click.echo(f"loss {found['loss']:.6g}")
     for site, one in found["measures"].items():

@@ -12,6 +12,7 @@ import click
 
 from fedpoint.cli import options
 from fedpoint.cli.status import Status
+from fedpoint.core.numbers import counted
 
 if TYPE_CHECKING:
     from fedpoint.core.types import Plain
@@ -54,7 +55,7 @@ def forecast(
             continue
         click.echo(text)
         if rounds is not None:
-            click.echo(f"  to {target:g}".ljust(14) + (str(rounds) if rounds.reason else f"{rounds} rounds"))
+            click.echo(f"  to {target:g}".ljust(14) + (str(rounds) if rounds.reason else counted(rounds, "round")))
         if with_bounds and entry.experiment.network is None:
             click.echo(bounds_text(f))
         if drawn is not None:

@@ -14,6 +14,7 @@ import click
 
 from fedpoint.cli import options
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -173,7 +174,9 @@ def _show(lab: Lab, outcomes: dict[LabSetting, LabOutcome], path: Path, seconds:
     late = [o.setting for o in outcomes.values() if not o.settled]
     if late:
         rounds = late[0].rounds
-        console.print(f"[yellow]Not at the steady state after {rounds} rounds: give --rounds more.[/yellow]\n")
+        console.print(
+            f"[yellow]Not at the steady state after {counted(rounds, 'round')}: give --rounds more.[/yellow]\n"
+        )
     # Not through rich, which would break a long path.
     click.echo(f"Picture: {path}   ({seconds:.1f} s)")
 
@@ -216,8 +219,9 @@ def _sentences(console: Console, lab: Lab, outcomes: dict[LabSetting, LabOutcome
 
     setting = lab.settings[0]
     console.print(
-        f"Squared distance to the solution in the steady state (last third of {setting.rounds} rounds), "
-        f"mean of {setting.experiment.repeats} runs ± standard error; exact: the mean-square recursion, no fit.\n"
+        f"Squared distance to the solution in the steady state (last third of {counted(setting.rounds, 'round')}), "
+        f"mean of {counted(setting.experiment.repeats, 'run')} ± standard error; exact: the mean-square recursion, "
+        "no fit.\n"
     )
     grid = Table.grid(padding=(0, 2, 0, 0))
     for panel in lab.panels:

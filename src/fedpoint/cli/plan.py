@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from fedpoint.cli import options
+from fedpoint.core.numbers import counted
 
 if TYPE_CHECKING:
     from fedpoint.config.plans import Overrides
@@ -98,7 +99,7 @@ def lines() -> Callable[[PlanProgress], None]:
     def say(p: PlanProgress) -> None:
         nonlocal last
         if time.monotonic() - last >= SECONDS and p.done < p.total:
-            click.echo(f"{p.method}: {p.done} of {p.total} settings", err=True)
+            click.echo(f"{p.method}: {p.done} of {counted(p.total, 'setting')}", err=True)
             last = time.monotonic()
 
     return say

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.steps import Step
 from fedpoint.problems.base import Problem
 from fedpoint.problems.linear_stream import LinearStream
@@ -157,7 +158,7 @@ def _recursion(
     E = _whole("local_steps", local_steps)
     L = K if participants is None else _whole("participants", participants)
     if L > K and not replacement:
-        raise FedpointError(f"{L} participants of {K} agents: choose at most {K}")
+        raise FedpointError(f"{counted(L, 'participant')} of {counted(K, 'agent')}: choose at most {K}")
     if not (np.ndim(step) == 0 and isinstance(step, int | float | np.number) and 0 < step < math.inf):
         raise FedpointError(f"the exact prediction needs one step above 0, common to all; got {step!r}")
     m = float(step) / E if normalise else float(step)

@@ -44,6 +44,7 @@ from fedpoint.config.records import Family, snake
 from fedpoint.config.text import absolute, read_text
 from fedpoint.core.describe import Allow
 from fedpoint.core.errors import MOST_ROUNDS, FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Data, Plain, Tree
 from fedpoint.experiment.checks import check_timing
 from fedpoint.experiment.describe import rebuild_part
@@ -132,7 +133,7 @@ class File(Sequence[Entry]):
         return len(self.entries)
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{entry.name} ({entry.rounds} rounds)" for entry in self)
+        said = ", ".join(f"{entry.name} ({counted(entry.rounds, 'round')})" for entry in self)
         return f"<File {self.name}: {said}>"
 
     @property

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from fedpoint.config.kinds import Table
 from fedpoint.config.lines import Path, key_lines, line_of
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Plain
 
 NOTHING = "\0"  # the value of a key that is not there
@@ -53,7 +54,7 @@ class Mistakes(FedpointError):
         lines = key_lines(text)
         self.mistakes = sorted(mistakes, key=lambda m: line_of(lines, m.path) or 0)
         shown = [m.text(lines) for m in self.mistakes]
-        count = "1 mistake" if len(shown) == 1 else f"{len(shown)} mistakes"
+        count = counted(len(shown), "mistake")
         super().__init__(f"{name}: {count}\n" + "\n".join(f"  {line}" for line in shown))
 
 

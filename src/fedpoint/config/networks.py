@@ -30,6 +30,7 @@ from fedpoint.config.mistakes import FileMistake, validated
 from fedpoint.config.records import only
 from fedpoint.config.text import read_text
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.numbers import counted, there_are
 from fedpoint.core.types import Plain
 from fedpoint.graphs.network import Network
 from fedpoint.problems.base import Problem
@@ -81,7 +82,9 @@ class Grid(NetworkTable):
 
     def build(self, problem: Agents) -> Network:
         if self.rows * self.columns != problem.agents:
-            raise FedpointError(f"{self.rows * self.columns} nodes, but the problem has {problem.agents} agents")
+            raise FedpointError(
+                f"{counted(self.rows * self.columns, 'node')}, but the problem has {counted(problem.agents, 'agent')}"
+            )
         return Network.grid(self.rows, self.columns, self.weight)
 
 
@@ -114,13 +117,15 @@ class Clusters(NetworkTable):
 
     def build(self, problem: Agents) -> Network:
         if self.count is not None and self.count > problem.agents:
-            raise FedpointError(f"count = {self.count} clusters, but there are {problem.agents} agents")
+            raise FedpointError(f"count = {counted(self.count, 'cluster')}, but {there_are(problem.agents, 'agent')}")
         if self.count is not None:
             cut = np.arange(problem.agents) * self.count // problem.agents
             return Network.clusters(cut, self.inside, self.between, self.degree, self.seed)
         labels = [str(label) for label in self.labels or []]
         if len(labels) != problem.agents:
-            raise FedpointError(f"{len(labels)} labels, but there are {problem.agents} agents: give one each")
+            raise FedpointError(
+                f"{counted(len(labels), 'label')}, but {there_are(problem.agents, 'agent')}: give one each"
+            )
         return Network.clusters(labels, self.inside, self.between, self.degree, self.seed)
 
 
@@ -146,7 +151,9 @@ class Knn(NetworkTable):
             return Network.similarity(problem, self.k, self.of, self.weight)
         points = self.points or []
         if len(points) != problem.agents:
-            raise FedpointError(f"{len(points)} points, but there are {problem.agents} agents: give one each")
+            raise FedpointError(
+                f"{counted(len(points), 'point')}, but {there_are(problem.agents, 'agent')}: give one each"
+            )
         return Network.knn(points, self.k, problem.names, self.weight)
 
 
@@ -259,7 +266,8 @@ def read_edges(name: str, base: Path | None) -> tuple[list[tuple[str, str]], lis
     edges, weights, wrong = [], [], []
     for number, row in rest:
         if len(row) != len(head) or not all(row):
-            wrong.append(f"line {number} of the file: {len([c for c in row if c])} values for {len(head)} columns")
+            filled = counted(len([c for c in row if c]), "value")
+            wrong.append(f"line {number} of the file: {filled} for {counted(len(head), 'column')}")
             continue
         try:
             weights.append(1.0 if w is None else float(row[w]))
@@ -268,7 +276,7 @@ def read_edges(name: str, base: Path | None) -> tuple[list[tuple[str, str]], lis
             continue
         edges.append((row[a], row[b]))
     if len(wrong) > TOLD:
-        wrong = [*wrong[:TOLD], f"and {len(wrong) - TOLD} more lines of the file"]
+        wrong = [*wrong[:TOLD], f"and {counted(len(wrong) - TOLD, 'more line')} of the file"]
     if not wrong:
         try:
             Network.from_edges(edges, weights)

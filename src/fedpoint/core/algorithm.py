@@ -14,6 +14,7 @@ from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import floats
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.numbers import counted, there_are
 from fedpoint.core.random import Row
 from fedpoint.core.record import PerAgent, Record, owner_of, untouched, values_of, with_leaves
 from fedpoint.core.steps import Epochs, LocalSteps, Step, StepSchedule, most_steps
@@ -355,8 +356,8 @@ def bind_algorithm(algorithm: Bindable, problem: Problem) -> Bindable:
         if f.metadata.get("per_agent") and np.ndim(value) == 1 and not isinstance(value, PerAgent):
             if len(value) != problem.agents:
                 raise FedpointError(
-                    f"{type(algorithm).__name__}: {f.name} has {len(value)} values, but there are {problem.agents} "
-                    "agents"
+                    f"{type(algorithm).__name__}: {f.name} has {counted(len(value), 'value')}, but "
+                    f"{there_are(problem.agents, 'agent')}"
                 )
             value = PerAgent(np.asarray(value, np.int32 if f.metadata.get("whole") else None))
         if value is not values_of(algorithm)[f.name]:

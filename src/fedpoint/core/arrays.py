@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.kinds import shown
+from fedpoint.core.numbers import counted
 
 
 def array_of(name: str, values: ArrayLike, what: str = "an array") -> np.ndarray:
@@ -52,7 +53,9 @@ def one_per_agent(name: str, values: ArrayLike, agents: int) -> np.ndarray:
     """
     found = numbers(name, values)
     if found.shape not in ((), (agents,)):
-        raise FedpointError(f"{name} has shape {found.shape}: give one number, or one for each of the {agents} agents")
+        raise FedpointError(
+            f"{name} has shape {found.shape}: give one number, or one for each of the {counted(agents, 'agent')}"
+        )
     return np.broadcast_to(found, (agents,))
 
 

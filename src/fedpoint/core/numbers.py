@@ -45,6 +45,15 @@ def counted(count: SupportsInt, noun: str) -> str:
     return f"{int(count):,} {noun if int(count) == 1 else plural(noun)}"
 
 
+def there_are(count: SupportsInt, noun: str) -> str:
+    """The same as the beginning of a clause.
+
+    >>> there_are(1, "row"), there_are(3, "row")
+    ('there is 1 row', 'there are 3 rows')
+    """
+    return f"there {'is' if int(count) == 1 else 'are'} {counted(count, noun)}"
+
+
 def plural(noun: str) -> str:
     """The plural of a regular noun.
 

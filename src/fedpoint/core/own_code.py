@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpoint.core.errors import FedpointError, Misused
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Tree
 from fedpoint.core.vector import unwrap_all
 
@@ -70,8 +71,10 @@ def several(where: str, came: Tree, names: Sequence[str]) -> Sequence[Tree]:
     """The results of a user's function, of which there must be so many."""
     if isinstance(came, tuple | list) and len(came) == len(names):
         return came
-    count = f"{len(came)} results: " if isinstance(came, tuple | list) else ""
-    raise FedpointError(f"{where} must return {len(names)} results, {' and '.join(names)}; got {count}{layout(came)}")
+    count = f"{counted(len(came), 'result')}: " if isinstance(came, tuple | list) else ""
+    raise FedpointError(
+        f"{where} must return {counted(len(names), 'result')}, {' and '.join(names)}; got {count}{layout(came)}"
+    )
 
 
 def whole(where: str, what: str, function: Callable[[int], int], given: int) -> int:

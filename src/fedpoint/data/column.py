@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedpoint.core.numbers import counted
+
 MISSING = frozenset({"", "NA", "N/A", "nan", "NaN", "null", "NULL", "?"})  # cells without a value
 
 
@@ -118,7 +120,7 @@ class Growing:
 
 
 def and_more(cells: int) -> str:
-    return f" (and {cells} more {'cell' if cells == 1 else 'cells'})" if cells else ""
+    return f" (and {counted(cells, 'more cell')})" if cells else ""
 
 
 def _number(cell: str) -> float | None:

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import open_file
 from fedpoint.core.memory_limits import in_bytes
+from fedpoint.core.numbers import counted
 from fedpoint.data.column import MISSING, Column, Growing, and_more
 
 if TYPE_CHECKING:
@@ -274,7 +275,8 @@ def _by_csv(text: str, layout: _Layout, columns: list[Growing], before: int, wro
     rows = []
     for number, cells in enumerate(_rows(text, layout.separator), before + 1):
         if len(cells) != layout.width:
-            wrong.append(f"row {number} has {len(cells)} cells, but the header names {layout.width} columns")
+            wide = counted(layout.width, "column")
+            wrong.append(f"row {number} has {counted(len(cells), 'cell')}, but the header names {wide}")
             cells = (cells + [""] * layout.width)[: layout.width]
         rows.append(cells)
     if rows:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.graphs.network import Network
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ class Dataset:
             shapes["groups"] = len(self.groups)
         wrong = [name for name, rows in shapes.items() if rows != len(self.X)]
         if wrong:
-            raise FedpointError(f"{wrong[0]} has {shapes[wrong[0]]} rows, but X has {len(self.X)}")
+            raise FedpointError(f"{wrong[0]} has {counted(shapes[wrong[0]], 'row')}, but X has {len(self.X)}")
         if self.X.ndim == 2 and self.X.shape[1] != len(self.features):
-            raise FedpointError(f"{len(self.features)} names for {self.X.shape[1]} columns")
+            raise FedpointError(f"{counted(len(self.features), 'name')} for {counted(self.X.shape[1], 'column')}")
 
     def __len__(self) -> int:
         return len(self.X)
@@ -54,7 +55,7 @@ class Dataset:
         """The chosen rows: a mask, or their numbers."""
         chosen = np.asarray(chosen)
         if chosen.dtype == bool and chosen.shape != (len(self),):
-            raise FedpointError(f"a mask of shape {chosen.shape} for {len(self)} rows")
+            raise FedpointError(f"a mask of shape {chosen.shape} for {counted(len(self), 'row')}")
         extra = {name: column[chosen] for name, column in self.extra.items()}
         groups = None if self.groups is None else self.groups[chosen]
         return Dataset(
@@ -70,10 +71,10 @@ class Dataset:
         )
 
     def __repr__(self) -> str:
-        agents = "" if self.groups is None else f" of {len(set(self.groups.tolist()))} groups"
+        agents = "" if self.groups is None else f" of {counted(len(set(self.groups.tolist())), 'group')}"
         few = ", ".join(self.features[:4])
         columns = few if len(self.features) <= 4 else f"{few} and {len(self.features) - 4} more"
-        return f"<{len(self)} rows{agents}: {self.target} by {columns}>"
+        return f"<{counted(len(self), 'row')}{agents}: {self.target} by {columns}>"
 
 
 def package(name: str) -> ModuleType:

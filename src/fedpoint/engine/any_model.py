@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import there_are
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key
 from fedpoint.core.record import values_of
@@ -303,7 +304,9 @@ class AnyModelSession(Engine):
             return np.mean([task.say(k, model, X) for k, model in enumerate(models)], axis=0)
         groups = np.asarray(groups)
         if groups.shape != (len(X),):
-            raise FedpointError(f"groups has shape {groups.shape}, but there are {len(X)} rows: one node's name a row")
+            raise FedpointError(
+                f"groups has shape {groups.shape}, but {there_are(len(X), 'row')}: one node's name a row"
+            )
         said = np.zeros((len(X),) if task.classes is None else (len(X), len(task.classes)))
         for name in np.unique(groups):
             k, rows = task.node(name.item() if isinstance(name, np.generic) else name), groups == name

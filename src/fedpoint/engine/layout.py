@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from fedpoint.core.algorithm import Algorithm, samples_per_round
+from fedpoint.core.numbers import counted
 from fedpoint.core.random import NO_LUCK, Row, Stream
 from fedpoint.core.steps import most_steps
 from fedpoint.core.types import Data, Function, Tree
@@ -65,9 +66,13 @@ class Layout:
         if self.exact:
             draws = "exact fields, no samples"
         elif self.samples is None:
-            draws = "samples drawn on the spot" if self.oracle.predraw else f"plans drawn ahead for {self.chunk} rounds"
+            draws = (
+                "samples drawn on the spot"
+                if self.oracle.predraw
+                else f"plans drawn ahead for {counted(self.chunk, 'round')}"
+            )
         else:
-            draws = f"samples drawn ahead for {self.chunk} rounds"
+            draws = f"samples drawn ahead for {counted(self.chunk, 'round')}"
         shared = "" if self.blocks is None else f"; {self.blocks.explain()}"
         return f"agents {agents}; {draws}{shared}"
 

@@ -158,5 +158,5 @@ def planned(
         best = made.choices[0]
         return Chosen(best.algorithm, int(best.rounds), made)
     except FedpointError as error:
-        warnings.warn(f"no plan, SCAFFOLD with {local_steps} local steps is taken: {error}", PlanNotice, stacklevel=5)
+        warnings.warn(f"no plan, SCAFFOLD with local_steps={local_steps} is taken: {error}", PlanNotice, stacklevel=5)
         return Chosen(by_name("scaffold", task, step, local_steps, participation), rounds, None)

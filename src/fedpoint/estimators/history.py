@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model
 from fedpoint.problems.base import Problem
 
@@ -42,4 +43,4 @@ class History:
         return {"rounds": self.rounds, "models": self.models, "loss": self.loss, "error": self.error, "_problem": None}
 
     def __repr__(self) -> str:
-        return f"<History: {int(self.rounds[-1])} rounds, loss {self.loss[0]:.6g} to {self.loss[-1]:.6g}>"
+        return f"<History: {counted(int(self.rounds[-1]), 'round')}, loss {self.loss[0]:.6g} to {self.loss[-1]:.6g}>"

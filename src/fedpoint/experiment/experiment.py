@@ -17,6 +17,7 @@ from fedpoint.channel import Channel, Gather, WeightedSums
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.memory_limits import check_memory
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Plain, Tree
 from fedpoint.core.vector import wrap
 from fedpoint.experiment.bound import Bound
@@ -198,7 +199,7 @@ class Experiment:
         size = _numbers(node)
         at_once = self.timing.slots(agents) if size <= LARGE_MODEL else 1  # large models are worked on one by one
         each = hubs * hub + agents * memory + WORK * at_once * size
-        check_memory(lanes * each, f"{lanes:,} repeats at once", "take fewer, with other seeds for more")
+        check_memory(lanes * each, f"{counted(lanes, 'repeat')} at once", "take fewer, with other seeds for more")
 
     def every(self, rounds: int, lanes: int | None = None) -> int:
         """Rounds between records: as asked for, or so many that all of them fit into memory."""

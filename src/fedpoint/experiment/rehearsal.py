@@ -17,6 +17,7 @@ from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.numbers import counted
 from fedpoint.core.own_code import calling, check_arrays, check_like, layout, several, whole
 from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK, Key, Row, Stream
@@ -171,7 +172,7 @@ def _tick(timing: Timing, p: Array, at: Stream) -> None:
         kinds, words, each = FIELDS[field]
         right = value is None or (np.shape(value) == (count,) * each and jnp.result_type(value).kind in kinds)
         if not right or (value is None and field in needed):
-            many = f" for the {count} places that slots() promises" if each else ""
+            many = f" for the {counted(count, 'place')} that slots() promises" if each else ""
             raise FedpointError(f"{name}.tick: {field} must be {words}{many}; got {layout(value)}")
     if timing.on_network:
         arcs = jnp.zeros(agents, jnp.int32)

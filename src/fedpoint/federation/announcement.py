@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from fedpoint.algorithms.catalogue import makers, title_of
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Plain
 from fedpoint.data.recipe import Feature
 from fedpoint.data.tables import read_own
@@ -91,7 +92,7 @@ def announce(study: Study, data: str | Path | None = None) -> Announced:
         leaves=[
             *leaves,
             _leaving("ready", "at every start"),
-            _leaving("work", f"in up to {study.rounds} rounds", Header(weight=0.1, seconds=0.1), code),
+            _leaving("work", f"in up to {counted(study.rounds, 'round')}", Header(weight=0.1, seconds=0.1), code),
             _leaving("measure", "once, at the end", measured),
         ],
     )
@@ -141,8 +142,9 @@ def lines(found: Announced) -> list[str]:
     algorithm = found["algorithm"]
     numbers = ", ".join(f"{k} = {v}" for k, v in algorithm.items() if k not in ("title", "name"))
     text = [
-        f"Study {found['study']} ({found['fingerprint'][:12]}), {len(found['sites'])} sites, server {found['server']}",
-        f"Runs here: {algorithm['title']} ({numbers}), {found['rounds']} rounds",
+        f"Study {found['study']} ({found['fingerprint'][:12]}), {counted(len(found['sites']), 'site')}, "
+        f"server {found['server']}",
+        f"Runs here: {algorithm['title']} ({numbers}), {counted(found['rounds'], 'round')}",
     ]
     if found["reads"] is None:
         made = found["problem"].get("kind", found["problem"].get("class"))

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedpoint import __version__
 from fedpoint.core.errors import Diverged, FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Message
 from fedpoint.engine.cpu import cache
 from fedpoint.engine.session import flatten
@@ -99,7 +100,7 @@ class StudyHub:
         rows: list[int] = [packet.header["rows"] for packet in said]
         for site, count, packet in zip(self.sites, rows, said_again, strict=True):
             if packet.header["count"] != count:
-                raise FedpointError(f"{site} speaks of {count} rows, and then of {packet.header['count']}")
+                raise FedpointError(f"{site} speaks of {counted(count, 'row')}, and then of {packet.header['count']}")
         recipe, more = preparation.last_recipe(table, recipe, said_again)
         weights = check_weights(table.weights, len(rows), default=np.array(rows, float))
         made = preparation.written(recipe)
@@ -197,7 +198,9 @@ class StudyHub:
                     found[arrival.site] = packet
         missing = [site for site in self.sites if site not in found]
         if missing and needed:
-            raise NoAnswerYet(f"no answer to {kind!r} from {', '.join(missing)} in {self.terms.patience} attempts")
+            raise NoAnswerYet(
+                f"no answer to {kind!r} from {', '.join(missing)} in {counted(self.terms.patience, 'attempt')}"
+            )
         return found
 
     def note(self, site: str, reason: str) -> None:
@@ -295,7 +298,7 @@ class StudyHub:
         self.end(event, {"down": sent - begun, "wait": came - sent, "site": slowest}, begun)
         if self.in_vain >= self.terms.patience:
             raise NoAnswerYet(
-                f"{self.in_vain} rounds in a row had fewer than {self.study.least} good answers "
+                f"{counted(self.in_vain, 'round')} in a row had fewer than {counted(self.study.least, 'good answer')} "
                 f"(last: {', '.join(f'{s}: {r}' for s, r in bad.items()) or 'none refused'}); the model of round "
                 f"{self.round} is kept; run the study again when the sites are back"
             )

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.data.column import Column
 from fedpoint.data.dates import as_days, open_order, possible_forms, taken
 from fedpoint.data.moments import ColumnMoments, merge
@@ -114,7 +115,7 @@ def problem_of(table: SiteTable, columns: Mapping[str, Column], recipe: Sequence
     """A site's own problem: one agent."""
     X, unknown = encode(recipe, columns)
     if unknown:
-        raise FedpointError(f"{unknown} cells hold categories that no site had when the study was prepared")
+        raise FedpointError(f"{counted(unknown, 'cell')} of categories that no site had when the study was prepared")
     target = columns[table.target]
     y = target.values if table.model == "linear" else labels_of(target)
     names = [name for feature in recipe for name in feature.names]

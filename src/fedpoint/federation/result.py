@@ -13,6 +13,7 @@ import numpy as np
 
 from fedpoint.core.describe import describe_record
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Tree
 from fedpoint.experiment import Experiment
 from fedpoint.federation.ledger import StudyProgress
@@ -142,4 +143,6 @@ class StudyResult:
         title = self.study.method().card.title
         loss = "" if self.loss is None else f", loss {self.loss:.4g}"
         study = self.study
-        return f"<{study.name}: {title}, round {self.round} of {study.rounds}, {len(study.sites)} sites{loss}>"
+        return (
+            f"<{study.name}: {title}, round {self.round} of {study.rounds}, {counted(len(study.sites), 'site')}{loss}>"
+        )

@@ -46,6 +46,7 @@ from fedpoint.config.problems import build, read_problem
 from fedpoint.config.schedules import staleness_of
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import MOST_ROUNDS, FedpointError
+from fedpoint.core.numbers import counted, there_are
 from fedpoint.core.types import Data, Model, Plain
 from fedpoint.experiment import Experiment
 from fedpoint.federation.outline import Outline
@@ -285,7 +286,7 @@ def _outlined(content: Mapping[str, Plain], base: Path | None) -> tuple[Outline,
         if table is None:
             return nobody, None, wrong
         if table.weights is not None and len(table.weights) != len(sites):
-            said = f"{len(table.weights)} weights for {len(sites)} sites"
+            said = f"{counted(len(table.weights), 'weight')} for {counted(len(sites), 'site')}"
             wrong.append(FileMistake(("problem", "weights"), said))
         return nobody, table.content(), wrong
     built, wrong = read_problem(text, ("problem",), base)
@@ -296,7 +297,7 @@ def _outlined(content: Mapping[str, Plain], base: Path | None) -> tuple[Outline,
         return (
             nobody,
             None,
-            [FileMistake(("problem",), f"has {problem.agents} agents, but there are {len(sites)} sites")],
+            [FileMistake(("problem",), f"has {counted(problem.agents, 'agent')}, but {there_are(len(sites), 'site')}")],
         )
     return Outline(sites, problem.start(), rows=problem.local_rows(), batch=problem.batch), built.table, []
 
@@ -318,7 +319,7 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
         said = "sites answer or do not: give deadline and quorum instead of probability, trace, keep and minimum"
         wrong.append(FileMistake(("participation",), said, own["participation"]))
     if terms.quorum is not None and terms.quorum > slots:
-        wrong.append(FileMistake(("quorum",), f"only {slots} sites are asked in a round", terms.quorum))
+        wrong.append(FileMistake(("quorum",), f"only {counted(slots, 'site')} asked in a round", terms.quorum))
     reason = e.algorithm.invalid_under(Uniform(1))
     if reason and (late is not None or (terms.quorum or slots) < count):
         said = f"{card.title} needs everybody: {card.restriction or reason}"
@@ -332,7 +333,9 @@ def _late_misfits(terms: Terms, late: Asynchronous, e: Experiment) -> list[FileM
     if isinstance(e.timing, Participation) and not e.timing.everyone:
         wrong.append(FileMistake(("participation",), "answers are merged as they come, from all: leave it out"))
     if late.buffer > len(terms.sites):
-        wrong.append(FileMistake((*where, "buffer"), f"never fills with {len(terms.sites)} sites", late.buffer))
+        wrong.append(
+            FileMistake((*where, "buffer"), f"never fills with {counted(len(terms.sites), 'site')}", late.buffer)
+        )
     if late.models and not algorithm.sends_changes():
         wrong.append(FileMistake((*where, "models"), f"{title} sends no changes of one model"))
     if e.bind().topology.by_node:

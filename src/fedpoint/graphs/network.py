@@ -17,6 +17,7 @@ from fedpoint.core.arrays import array_of, numbers, told_apart
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.kinds import Count, Positive, Probability, Seed, Whole, shown
 from fedpoint.core.memory_limits import check_memory
+from fedpoint.core.numbers import counted, there_are
 from fedpoint.graphs import generators as graphs
 from fedpoint.graphs.edges import (
     NAMED,
@@ -82,7 +83,9 @@ class Network:
             twice = next(n for n in self.names if n in seen or seen.add(n))  # type: ignore[func-returns-value]
             wrong.append(f"two nodes are called {twice}")
         if self.weights.shape != (len(self.edges),):
-            raise FedpointError(f"network: {self.weights.size} weights for {len(self.edges)} edges")
+            raise FedpointError(
+                f"network: {counted(self.weights.size, 'weight')} for {counted(len(self.edges), 'edge')}"
+            )
         outside = (self.edges < 0) | (self.edges >= self.nodes)
         if outside.any():
             i, j = self.edges[outside.any(1)][0]
@@ -116,7 +119,10 @@ class Network:
         ends, names = numbered(edges, nodes, names)
         weights = numbers("network: weights", 1.0 if weights is None else weights)
         if weights.shape not in ((), (len(ends),)):
-            raise FedpointError(f"network: {weights.size} weights for {len(ends)} edges: give one each, or one for all")
+            raise FedpointError(
+                f"network: {counted(weights.size, 'weight')} for {counted(len(ends), 'edge')}: give one each, or one "
+                "for all"
+            )
         weights = np.broadcast_to(weights, len(ends))
         return cls(*once(ends, weights, [str(n) for n in names]), names)
 
@@ -129,7 +135,7 @@ class Network:
         A = sparse.coo_matrix(given)
         names = range(A.shape[0]) if names is None else names
         if len(names) != A.shape[0]:
-            raise FedpointError(f"network: {len(names)} names for {A.shape[0]} nodes")
+            raise FedpointError(f"network: {counted(len(names), 'name')} for {counted(A.shape[0], 'node')}")
         some = A.data != 0
         pairs = np.stack([A.row[some], A.col[some]], axis=1)
         gap = abs(sparse.csr_matrix(A) - sparse.csr_matrix(A).T).tocoo()
@@ -227,10 +233,10 @@ class Network:
         points = points_of(points)
         names = range(len(points)) if names is None else names
         if len(names) != len(points):
-            raise FedpointError(f"network: {len(names)} names for {len(points)} nodes")
+            raise FedpointError(f"network: {counted(len(names), 'name')} for {counted(len(points), 'node')}")
         if k >= len(points):
             raise FedpointError(
-                f"network: k = {k} neighbours, but there are only {len(points)} nodes: take k below that"
+                f"network: k = {counted(k, 'neighbour')}, but {there_are(len(points), 'node')}: take k below that"
             )
         ends, distances = graphs.nearest_pairs(points, k)
         net = cls(ends, graphs.weights_of(distances, weight), names)
@@ -361,7 +367,9 @@ class Network:
         """sum over edges of A_ij |w_i - w_j|^2, models (K, ...)."""
         flat = numbers("models", models)
         if flat.shape[:1] != (self.nodes,):
-            raise FedpointError(f"models have shape {flat.shape}: give one for each of the {self.nodes} nodes")
+            raise FedpointError(
+                f"models have shape {flat.shape}: give one for each of the {counted(self.nodes, 'node')}"
+            )
         flat = flat.reshape(self.nodes, -1)
         gaps = flat[self.edges[:, 0]] - flat[self.edges[:, 1]]
         return float(self.weights @ (gaps**2).sum(1))
@@ -387,7 +395,10 @@ class Network:
         if self.names == [str(i) for i in range(self.nodes)]:
             if len(agents) == self.nodes:
                 return self._renamed(agents, np.arange(self.nodes))
-            raise FedpointError(f"network: {self.nodes} nodes, but the problem has {len(agents)} agents: one node each")
+            raise FedpointError(
+                f"network: {counted(self.nodes, 'node')}, but the problem has {counted(len(agents), 'agent')}: one "
+                "node each"
+            )
         wrong = [
             f"{what}: {', '.join(found[:5])}" + (f" and {len(found) - 5} more" if len(found) > 5 else "")
             for what, found in (
@@ -449,8 +460,8 @@ class Network:
         return picture(self, path, color, label, positions, title)
 
     def __repr__(self) -> str:
-        pieces = "" if self.connected else f", {int(self.components.max(initial=-1)) + 1} components"
-        return f"<Network: {self.nodes} nodes, {len(self.edges)} edges{pieces}>"
+        pieces = "" if self.connected else f", {counted(int(self.components.max(initial=-1)) + 1, 'component')}"
+        return f"<Network: {counted(self.nodes, 'node')}, {counted(len(self.edges), 'edge')}{pieces}>"
 
 
 def as_network(given: Network | Graph) -> Network:

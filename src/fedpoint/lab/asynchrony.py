@@ -10,6 +10,7 @@ import numpy as np
 from fedpoint.algorithms import FedAvg, FedRelax, Scaffold
 from fedpoint.config import generate
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.numbers import counted
 from fedpoint.experiment import Experiment
 from fedpoint.graphs.network import Network
 from fedpoint.lab.study import Findings, LabStudy, Tell
@@ -93,7 +94,10 @@ class Asynchrony(LabStudy):
         hub = [
             ("waits for all", longest),
             ("as answers come", self._until(scaffold, span, coming)),
-            (f"{self.buffer} answers a merge", self._until(scaffold, span, Arrivals(clock, buffer=self.buffer))),
+            (
+                f"{counted(self.buffer, 'answer')} a merge",
+                self._until(scaffold, span, Arrivals(clock, buffer=self.buffer)),
+            ),
             ("FedAvg, as they come", self._until(average, span, coming)),
         ]
         tell("on a network")
@@ -163,7 +167,7 @@ class Asynchrony(LabStudy):
             (
                 "worst case",
                 f"with bound B = {self.bounded} the safe bound is attained to {gap:.0e}; lecture 003's exponent is "
-                f"violated at {violated} of {len(worst.measured)} ticks, the last of them {above[-1]}."
+                f"violated at {violated} of {counted(len(worst.measured), 'tick')}, the last of them {above[-1]}."
                 if len(above)
                 else f"with bound B = {self.bounded} the safe bound is attained to {gap:.0e}.",
             ),

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedpoint.algorithms import FedGD, FedRelax
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model
 from fedpoint.graphs import gtv
 from fedpoint.graphs.network import Network
@@ -193,7 +194,8 @@ class GTVMin(LabStudy):
             rows,
             says,
             numbers,
-            f"|w_i - truth_i|^2, mean over {network.nodes} nodes and {self.repeats} draws of rows ± standard error.",
+            f"|w_i - truth_i|^2, mean over {network.nodes} nodes and {counted(self.repeats, 'draw')} of rows "
+            "± standard error.",
             lambda path: gtvmin_picture(self, network, truth, draws, descents, path),
         )
 

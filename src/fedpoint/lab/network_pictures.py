@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedpoint.core.numbers import counted
 from fedpoint.data import contiguity
 from fedpoint.lab.picture import DASHES
 from fedpoint.show.network import colour_bar, draw_network, layout
@@ -66,8 +67,8 @@ def gtvmin_picture(
 def _explain_gtvmin(study: GTVMin, network: Network, figure: SubFigure) -> None:
     text = (
         f"{study.clusters} clusters of {study.size} nodes, {study.rows} rows a node for {study.dim} parameters, noise "
-        f"variance {study.noise:g}; {len(network.edges)} edges. Mean of {study.repeats} draws of the rows, bands: the "
-        "middle 80 %, ticks: chosen couplings. Dashed in 3: exact prediction."
+        f"variance {study.noise:g}; {len(network.edges)} edges. Mean of {counted(study.repeats, 'draw')} of the rows, "
+        "bands: the middle 80 %, ticks: chosen couplings. Dashed in 3: exact prediction."
     )
     figure.supxlabel(text, x=0.008, ha="left", fontsize=9, color=PALE)
 

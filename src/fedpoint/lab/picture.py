@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedpoint.core.numbers import counted
 from fedpoint.lab.runner import Lab, LabOutcome, LabSetting, Panel
 from fedpoint.show.plots import COLOURS, INK, PALE, Line, draw, end_labels, new_figure, save, style
 
@@ -57,7 +58,7 @@ def _alone(panel: Panel, outcomes: dict[LabSetting, LabOutcome]) -> Figure:
     end_labels(ax, _lines(panel, outcomes), size=11)
     ax.set_title(panel.title.replace("\n", " "), color=INK, fontsize=14, loc="left", fontweight="bold", pad=12)
     setting = panel.curves[0][1]
-    note = f"lines: mean of {setting.experiment.repeats} runs; dashed: exact prediction"
+    note = f"lines: mean of {counted(setting.experiment.repeats, 'run')}; dashed: exact prediction"
     box = {"facecolor": "white", "edgecolor": "none"}
     ax.text(0.99, 0.97, note, transform=ax.transAxes, ha="right", va="top", fontsize=9, color=PALE, bbox=box)
     return figure
@@ -99,7 +100,7 @@ def _explain(ax: Axes, lab: Lab, outcomes: dict[LabSetting, LabOutcome]) -> None
     repeats, text = lab.settings[0].experiment.repeats, lab.explain()
     ax.text(0.0, 1.0, text, transform=ax.transAxes, va="top", fontsize=10, color=INK, linespacing=1.5)
     keys = [
-        ("-", COLOURS[0], 1.8, f"simulation, mean of {repeats} runs; with its steady state"),
+        ("-", COLOURS[0], 1.8, f"simulation, mean of {counted(repeats, 'run')}; with its steady state"),
         (DASHES, INK, 0.9, "exact prediction, no fit"),
     ]
     if any(outcome.bias2 > 0 for outcome in outcomes.values()):

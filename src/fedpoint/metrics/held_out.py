@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.numbers import there_are
 from fedpoint.core.types import Data, Model
 from fedpoint.metrics.fairness import fairness
 
@@ -24,7 +25,7 @@ def agent_places(agents: Sequence[str], groups: ArrayLike, rows: int) -> np.ndar
     """(n,): the number of the agent whose row it is, from the names of the rows' agents."""
     given = np.asarray(groups)
     if given.shape != (rows,):
-        raise FedpointError(f"groups has shape {given.shape}, but there are {rows} rows: one agent's name a row")
+        raise FedpointError(f"groups has shape {given.shape}, but {there_are(rows, 'row')}: one agent's name a row")
     place = {str(name): k for k, name in enumerate(agents)}
     names, at = np.unique(given, return_inverse=True)
     unknown = [str(name) for name in names if str(name) not in place]

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted, there_are
 from fedpoint.problems.base import check_finite
 from fedpoint.problems.least_squares import AgentArrays, split_agents
 
@@ -112,7 +113,7 @@ class AnyModel:
 
     def __repr__(self) -> str:
         kinds = sorted({type(m).__name__ for m in self.models})
-        return f"<AnyModel: {self.agents} nodes, {', '.join(kinds)}>"
+        return f"<AnyModel: {counted(self.agents, 'node')}, {', '.join(kinds)}>"
 
     # What is given, checked
 
@@ -128,7 +129,9 @@ class AnyModel:
             models = [named[name] for name in self.names]
         elif isinstance(models, list | tuple):
             if len(models) != self.agents:
-                raise FedpointError(f"{len(models)} models for {self.agents} nodes: give one each, or one for all")
+                raise FedpointError(
+                    f"{counted(len(models), 'model')} for {counted(self.agents, 'node')}: give one each, or one for all"
+                )
         else:
             models = _listed(models) * self.agents
         kinds = {_classifies([model]) for model in models}
@@ -257,7 +260,7 @@ class AnyModel:
         """Metrics of predictions on held-out rows: mse, or accuracy and Brier's score."""
         y = np.asarray(y)
         if y.shape != (len(said),):
-            raise FedpointError(f"held-out targets have shape {y.shape}, but there are {len(said)} rows")
+            raise FedpointError(f"held-out targets have shape {y.shape}, but {there_are(len(said), 'row')}")
         if self.classes is None:
             check_finite("held-out targets", y)
             return {"mse": float(((said - y) ** 2).mean())}

@@ -19,7 +19,7 @@ from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import array_of, numbers, told_apart
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.made import Made
-from fedpoint.core.numbers import counted
+from fedpoint.core.numbers import counted, there_are
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.steps import most_steps
@@ -393,7 +393,7 @@ def check_finite(name: str, array: np.ndarray, agent: str | None = None) -> None
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         where = ", ".join(f"{axis} {i}" for axis, i in zip(("row", "column", "axis 2"), bad[0], strict=False))
-        more = f" and {len(bad) - 1} more places" if len(bad) > 1 else ""
+        more = f" and {counted(len(bad) - 1, 'more place')}" if len(bad) > 1 else ""
         value = array[tuple(bad[0])]
         raise FedpointError(f"{name} is {value} at {where or 'its only value'}{more}: remove or impute it")
 
@@ -404,7 +404,7 @@ def check_weights(weights: ArrayLike | None, agents: int, default: np.ndarray | 
         weights = np.full(agents, 1.0) if default is None else default
     weights = numbers("weights", weights)
     if weights.shape != (agents,):
-        raise FedpointError(f"weights have shape {weights.shape}, but there are {agents} agents")
+        raise FedpointError(f"weights have shape {weights.shape}, but {there_are(agents, 'agent')}")
     for k in np.flatnonzero(~np.isfinite(weights) | (weights <= 0)):
         raise FedpointError(f"the weight of agent {k} is {weights[k]:g}: weights must be above 0; leave the agent out")
     return weights / weights.sum()
@@ -415,7 +415,8 @@ def check_held_out(X: ArrayLike, y: ArrayLike, columns: int) -> tuple[np.ndarray
     X, y = array_of("held-out X", X), array_of("held-out y", y)
     if X.ndim != 2 or X.shape[1] != columns or y.shape != (len(X),):
         raise FedpointError(
-            f"held-out data of shape {X.shape} and targets of shape {y.shape}; the model has {columns} columns"
+            f"held-out data of shape {X.shape} and targets of shape {y.shape}; the model has "
+            f"{counted(columns, 'column')}"
         )
     check_finite("held-out data", X)
     return X, y
@@ -436,7 +437,7 @@ def by_agent(groups: ArrayLike, rows: int) -> tuple[np.ndarray, np.ndarray, list
     """Order of rows by agent, rows per agent, and the agents' names in sorted order."""
     groups = array_of("groups", groups)
     if groups.shape != (rows,):
-        raise FedpointError(f"groups has shape {groups.shape}, but there are {rows} rows: one agent's name a row")
+        raise FedpointError(f"groups has shape {groups.shape}, but {there_are(rows, 'row')}: one agent's name a row")
     if np.issubdtype(groups.dtype, np.floating):
         check_finite("groups", groups)
     names, inverse, counts = told_apart("groups", groups)

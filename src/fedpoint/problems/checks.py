@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.own_code import calling, check_arrays, check_like, layout
 from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK, Key
@@ -66,12 +67,14 @@ def _check_parts(problem: Problem) -> None:
         raise FedpointError(f"{name}.weights must be positive numbers that sum to 1, one for each agent; got {said}")
     names = list(problem.names)
     if len(names) != len(p) or len(set(map(str, names))) < len(names):
-        raise FedpointError(f"{name}.names must be {len(p)} different names, one for each weight; got {names[:8]}")
+        raise FedpointError(
+            f"{name}.names must be {counted(len(p), 'different name')}, one for each weight; got {names[:8]}"
+        )
     for part, tree in (("own", problem.own), ("common", problem.common)):
         check_arrays(f"{name}.{part}", "what is held", tree)
     if any(np.shape(leaf)[:1] != (len(p),) for leaf in jax.tree.leaves(problem.own)):
         raise FedpointError(
-            f"{name}.own must hold arrays that lead with the {len(p)} agents; got {layout(problem.own)}"
+            f"{name}.own must hold arrays that lead with the {counted(len(p), 'agent')}; got {layout(problem.own)}"
         )
 
 

@@ -22,6 +22,7 @@ from fedpoint.core.arguments import checked
 from fedpoint.core.errors import MOST_ROUNDS, FedpointError
 from fedpoint.core.kinds import Seed, Within
 from fedpoint.core.memory_limits import check_memory
+from fedpoint.core.numbers import counted
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key
 from fedpoint.core.types import Data, Model
@@ -84,7 +85,7 @@ class Estimates:
         )
 
     def __str__(self) -> str:
-        lines = [f"{self.draws} draws at each agent, {self.confidence:.0%} intervals"]
+        lines = [f"{counted(self.draws, 'draw')} at each agent, {self.confidence:.0%} intervals"]
         for name in ("nu", "delta", "heterogeneity", "nu_k", "delta_k", "beta2_k", "sigma2_k"):
             e = vars(self)[name]
             if e is None:
@@ -139,7 +140,7 @@ def estimate_constants(
     d = sum(np.size(a) for a in jax.tree.leaves(point))
     if d > LARGEST:
         raise FedpointError(f"the model has {d} numbers: slopes are sampled up to {LARGEST}")
-    check_memory(draws * (RESAMPLES + d * d), f"{draws:,} draws", "take fewer")
+    check_memory(draws * (RESAMPLES + d * d), counted(draws, "draw"), "take fewer")
     rng = np.random.default_rng(seed)
     sent = [_at_agent(problem, k, point, draws, seed, confidence, rng) for k in range(problem.agents)]
     return _combine(problem, sent, draws, confidence)

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import array_of, numbers
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Data, Model, Number
 from fedpoint.problems.base import (
     Constants,
@@ -262,7 +263,7 @@ def _checked(
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[str]]:
     names = [str(k) for k in range(len(X))] if names is None else names
     if len(X) != len(y):
-        raise FedpointError(f"data of {len(X)} agents, but targets of {len(y)}")
+        raise FedpointError(f"data of {counted(len(X), 'agent')}, but targets of {len(y)}")
     check_agents(len(X))
     X_k: list[np.ndarray] = []
     y_k: list[np.ndarray] = []
@@ -275,7 +276,9 @@ def _checked(
         if len(a) == 0:
             raise FedpointError(f"agent {name} is empty: leave it out, or give it rows")
         if X_k and a.shape[1] != X_k[0].shape[1]:
-            raise FedpointError(f"agent {name} has {a.shape[1]} columns, agent {names[0]} has {X_k[0].shape[1]}")
+            raise FedpointError(
+                f"agent {name} has {counted(a.shape[1], 'column')}, agent {names[0]} has {X_k[0].shape[1]}"
+            )
         check_finite("data", a, name)
         check_finite("targets", t, name)
         X_k.append(a)

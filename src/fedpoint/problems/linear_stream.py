@@ -14,6 +14,7 @@ from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import numbers, one_per_agent
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.kinds import Count, NonNegative, Seed
+from fedpoint.core.numbers import counted
 from fedpoint.core.random import Row
 from fedpoint.core.types import Data, Model, Number
 from fedpoint.problems.base import (
@@ -123,7 +124,9 @@ class LinearStream(Problem):
             except np.linalg.LinAlgError:
                 raise FedpointError("covariance must be symmetric positive definite for every agent") from None
         else:
-            raise FedpointError(f"covariance has shape {R.shape}; for {K} agents in dimension {d} give {(K, d, d)}")
+            raise FedpointError(
+                f"covariance has shape {R.shape}; for {counted(K, 'agent')} in dimension {d} give {(K, d, d)}"
+            )
         self.weights = check_weights(weights, K)
         self.names = [str(k) for k in range(K)]
         self.oracle = StreamOracle()

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import numbers, one_per_agent
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.own_code import calling
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key, Row
@@ -184,7 +185,7 @@ class Stability:
         K = len(self.names)
         strict = int(self.limit.argmin())
         lines = [
-            f"stability of {K} agents: a = {self.a:.4g}, contraction for steps up to {self.step:.4g}",
+            f"stability of {counted(K, 'agent')}: a = {self.a:.4g}, contraction for steps up to {self.step:.4g}",
             f"  exact fields settle for steps below {self.limit[strict]:.4g} (agent {self.names[strict]}), "
             f"their mean below {self.aggregate:.4g}",
         ]
@@ -354,7 +355,7 @@ class LinearSystem(LinearFields):
         if callable(noise):
             data = (A, b) if data is None else jax.tree.map(np.asarray, data)
             if any(np.shape(leaf)[:1] != (K,) for leaf in jax.tree.leaves(data)):
-                raise FedpointError(f"data must lead with the {K} agents")
+                raise FedpointError(f"data must lead with the {counted(K, 'agent')}")
             self.oracle = SystemOracle("sampler", "sampler", noise)
             self.own = System(A, b, nothing, nothing, data)
             self._check_sampler(noise)

@@ -18,6 +18,7 @@ from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.kinds import shown
 from fedpoint.core.learnt import OfWhole, fixed_of
+from fedpoint.core.numbers import counted
 from fedpoint.core.own_code import calling, is_array
 from fedpoint.core.precision import double
 from fedpoint.core.types import Data, Function, Model, Tree
@@ -105,7 +106,9 @@ class Loss(RowsProblem):
         rows = len(leaves[0])
         for i, leaf in enumerate(leaves):
             if len(leaf) != rows:
-                raise FedpointError(f"data: array {i} has shape {np.shape(leaf)}, but array 0 has {rows} rows")
+                raise FedpointError(
+                    f"data: array {i} has shape {np.shape(leaf)}, but array 0 has {counted(rows, 'row')}"
+                )
             check_finite(f"data (array {i})", leaf)
         check_agents(rows)
         self._fixed = fixed_of("params", params)

@@ -11,6 +11,7 @@ from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import array_of, numbers
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.made import Made
+from fedpoint.core.numbers import counted, there_are
 from fedpoint.problems.base import check_finite
 
 SUM = 1e-8  # how far from one the sum of probabilities may be
@@ -40,17 +41,21 @@ class MDP(Made):
         R = numbers("R", R)
         check_finite("R", R)
         if R.shape not in ((S,), (S, A), (S, A, S)):
-            raise FedpointError(f"R has shape {R.shape}; for {S} states and {A} actions give {(S, A)} or {(S,)}")
+            raise FedpointError(
+                f"R has shape {R.shape}; for {counted(S, 'state')} and {counted(A, 'action')} give {(S, A)} or {(S,)}"
+            )
         self.R = R
         ends = np.zeros((S, A, S), bool) if terminal is None else array_of("terminal", terminal)
         if ends.dtype != bool or ends.shape not in ((S,), (S, A, S)):
-            raise FedpointError(f"terminal must be true or false for each of {S} states, or of shape {(S, A, S)}")
+            raise FedpointError(
+                f"terminal must be true or false for each of {counted(S, 'state')}, or of shape {(S, A, S)}"
+            )
         self.ends = np.broadcast_to(ends, (S, A, S))
         self.initial = None
         if initial is not None:
             self.initial = _distributions("initial", numbers("initial", initial))
             if self.initial.shape != (S,):
-                raise FedpointError(f"initial has shape {self.initial.shape}, but there are {S} states")
+                raise FedpointError(f"initial has shape {self.initial.shape}, but {there_are(S, 'state')}")
         elif (self.ends & (P > 0)).any():
             raise FedpointError("episodes end: say where they begin, initial=")
 
@@ -68,7 +73,7 @@ class MDP(Made):
         return np.broadcast_to(R, self.P.shape)
 
     def __repr__(self) -> str:
-        return f"<MDP: {self.states} states, {self.actions} action{'s' * (self.actions != 1)}>"
+        return f"<MDP: {counted(self.states, 'state')}, {counted(self.actions, 'action')}>"
 
 
 def _distributions(name: str, P: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError, check_number
+from fedpoint.core.numbers import counted
 from fedpoint.core.random import Row
 from fedpoint.core.types import Data, Model, Number
 from fedpoint.problems.base import Constants, Mine, Numbers, Oracle, Problem, check_agents, check_finite, check_weights
@@ -81,7 +82,7 @@ class Quadratic(Problem):
             given = np.asarray(np.multiply.outer(given, np.eye(d)))
         if given.shape not in ((d, d), (K, d, d)):
             raise FedpointError(
-                f"H has shape {given.shape}; for {K} agents in dimension {d} give {(K, d, d)} or {(d, d)}"
+                f"H has shape {given.shape}; for {counted(K, 'agent')} in dimension {d} give {(K, d, d)} or {(d, d)}"
             )
         H = np.ascontiguousarray(np.broadcast_to(given, (K, d, d)))
         if not np.allclose(H, np.swapaxes(H, 1, 2), rtol=1e-10, atol=1e-12):

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.numbers import counted
 from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.steps import most_steps
 from fedpoint.core.types import Data, Model, Number, Tree
@@ -368,7 +369,7 @@ class RowsProblem(Problem):
     def check_chosen(self, chosen: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Numbers of rows within each agent, checked."""
         if len(chosen) != self.agents:
-            raise FedpointError(f"rows of {len(chosen)} agents are chosen, but there are {self.agents}")
+            raise FedpointError(f"rows of {counted(len(chosen), 'agent')} are chosen, but there are {self.agents}")
         found = [np.asarray(rows) for rows in chosen]
         for name, rows, count in zip(self.names, found, self.counts, strict=True):
             if not rows.size:

@@ -19,6 +19,7 @@ from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.kinds import Count, Probability, Seed
 from fedpoint.core.memory_limits import check_memory
+from fedpoint.core.numbers import counted
 from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.types import Data, Model, Number
 from fedpoint.problems.base import Mine, Numbers, Oracle, check_agents, check_finite, check_weights
@@ -196,14 +197,16 @@ class TD(LinearFields):
             raise FedpointError(f"unknown sampling {sampling!r}: {nearest(str(sampling), SAMPLING)}")
         self.names = [str(k) for k in range(K)] if names is None else [str(n) for n in names]
         if len(self.names) != K:
-            raise FedpointError(f"{len(self.names)} names for {K} agents")
+            raise FedpointError(f"{counted(len(self.names), 'name')} for {counted(K, 'agent')}")
         size = (mdps[0].states, mdps[0].actions)
         for name, mdp in zip(self.names, mdps, strict=True):
             if (mdp.states, mdp.actions) != size:
                 raise FedpointError(f"agent {name} has {mdp}, but agent {self.names[0]} has {mdps[0]}")
         phi = numbers("features", features)
         if phi.ndim != 2 or len(phi) != size[0]:
-            raise FedpointError(f"features must be (states, dimension) for {size[0]} states, got shape {phi.shape}")
+            raise FedpointError(
+                f"features must be (states, dimension) for {counted(size[0], 'state')}, got shape {phi.shape}"
+            )
         check_finite("features", phi)
         self.features, self.gamma = phi, float(gamma)
         self.policy = as_policy(policy, *size)
@@ -300,7 +303,9 @@ class TD(LinearFields):
         """(K,): E (phi(s)'w - V_k(s))^2 under each agent's stationary distribution; w as in `values`."""
         said = self.values(w)
         if said.ndim == 2 and len(said) != self.agents:
-            raise FedpointError(f"{len(said)} models for {self.agents} agents: give one for all, or one for each")
+            raise FedpointError(
+                f"{counted(len(said), 'model')} for {counted(self.agents, 'agent')}: give one for all, or one for each"
+            )
         return (self.stationary * (said - self.true_values()) ** 2).sum(axis=1)
 
     def value_metrics(self, w: Model) -> dict[str, float]:
@@ -356,7 +361,9 @@ def garnet(
     """
     if branching > states:
         raise FedpointError(f"garnet: branching must be at most the number of states, {states}; got {branching}")
-    check_memory(states * actions * states, f"{states:,} states with {actions:,} actions each", "take fewer")
+    check_memory(
+        states * actions * states, f"{counted(states, 'state')} with {counted(actions, 'action')} each", "take fewer"
+    )
     rng = np.random.default_rng(seed)
     P, R = garnet_mdp(states, actions, branching, rng)
     features = random_features(states, dim, rng)

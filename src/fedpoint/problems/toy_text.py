@@ -13,6 +13,7 @@ from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.kinds import Count, Seed, Within
+from fedpoint.core.numbers import counted
 from fedpoint.problems.mdp import MDP, as_policy, chain_of
 from fedpoint.problems.td import TD, EvaluationOptions, random_features
 
@@ -166,6 +167,6 @@ def _evaluation(mdps: list[MDP], features: Features, rng: np.random.Generator, o
         features = np.eye(S)[:, visited]
     elif isinstance(features, int | np.integer):
         if not 1 <= features <= S:
-            raise FedpointError(f"features must be at least 1 and at most the {S} states; got {features}")
+            raise FedpointError(f"features must be at least 1 and at most the {counted(S, 'state')}; got {features}")
         features = random_features(S, int(features), rng)
     return TD(mdps, features, **options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from fedpoint.core.errors import FedpointError, nearest
-from fedpoint.core.numbers import finite
+from fedpoint.core.numbers import counted, finite
 from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Plain
 
@@ -194,7 +194,7 @@ class Baselines:
 
     def __repr__(self) -> str:
         errors = ", ".join(f"{m} {self.error(m)[0]:.4g}" for m in self.methods)
-        return f"<Baselines of {len(self.names)} agents, {self.measure}: {errors}>"
+        return f"<Baselines of {counted(len(self.names), 'agent')}, {self.measure}: {errors}>"
 
     def plot(self, path: str | Path | None = None, title: str | None = None) -> Figure:
         """Left: every agent's error, their mean and its interval. Right: differences, paired by agent."""

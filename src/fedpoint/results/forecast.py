@@ -12,6 +12,7 @@ import numpy as np
 
 from fedpoint.core.algorithm import Algorithm, samples_per_round
 from fedpoint.core.errors import FedpointError, check_count, check_number
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Plain
 from fedpoint.problems.base import Problem
 from fedpoint.results import forecast_text as words
@@ -438,7 +439,9 @@ class Forecast:
             if len(below):
                 return Rounds(int(below[0]))
             if self.setting.scheduled and rounds >= LONGEST_DECAY:
-                return Rounds(math.inf, f"not within {rounds} rounds, as far as rounds that change are followed")
+                return Rounds(
+                    math.inf, f"not within {counted(rounds, 'round')}, as far as rounds that change are followed"
+                )
             rounds *= 8
         return Rounds(math.inf, f"not within {LONGEST} rounds: the rate is {self.rate:.8g} per round")
 

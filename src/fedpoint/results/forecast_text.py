@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from fedpoint.core.numbers import finite
+from fedpoint.core.numbers import counted, finite
 from fedpoint.core.types import Plain
 from fedpoint.results.labels import short
 
@@ -83,8 +83,9 @@ def text(f: Forecast) -> str:
 def _title(f: Forecast) -> str:
     what = f"{f.algorithm.card.title} on {type(f.problem).__name__}"
     if f.network is not None:
-        return f"{what} over {f.network.nodes} nodes and {len(f.network.edges)} edges"
-    return f"{what}: {f.problem.agents} agents, {len(f.setting.flatten(f.setting.start))} parameters, {short(f.timing)}"
+        return f"{what} over {counted(f.network.nodes, 'node')} and {counted(len(f.network.edges), 'edge')}"
+    size = counted(len(f.setting.flatten(f.setting.start)), "parameter")
+    return f"{what}: {counted(f.problem.agents, 'agent')}, {size}, {short(f.timing)}"
 
 
 def _numbers(f: Forecast) -> list[str]:

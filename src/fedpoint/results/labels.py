@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.numbers import counted
 from fedpoint.core.record import values_of
 
 
@@ -59,7 +60,7 @@ def short(value: Any) -> str:
     if isinstance(value, np.ndarray | list | tuple) and np.size(value):
         array = np.asarray(value)
         ends = (array.min(), array.max()) if array.dtype.kind in "iuf" else ()
-        return f"{ends[0]:g}..{ends[1]:g}" if ends else f"{array.size} values"
+        return f"{ends[0]:g}..{ends[1]:g}" if ends else counted(array.size, "value")
     if dataclasses.is_dataclass(value):
         given = [(short(vars(value)[f.name]), short(f.default)) for f in dataclasses.fields(value)]
         inside = [text for text, default in given if text != default]

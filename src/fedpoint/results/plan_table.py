@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedpoint.core.numbers import counted
 from fedpoint.core.text_table import aligned
 from fedpoint.results.labels import short
 from fedpoint.timing.participation import Everyone, Uniform
@@ -25,7 +26,7 @@ def table(plan: Plan) -> str:
         lines += [
             "",
             f"Nothing reaches it within the budget of {amount(plan.budget)} {MINIMISE[plan.minimise]}.",
-            f"The budget buys {a.error:.2g}: {a.label}, {a.rounds:,} rounds.",
+            f"The budget buys {a.error:.2g}: {a.label}, {counted(a.rounds, 'round')}.",
         ]
     else:
         lines += ["", "Nothing reaches it."]
@@ -43,7 +44,7 @@ def table(plan: Plan) -> str:
             ]
             for m in plan.measured
         ]
-        heading = ["method", "forecast", f"mean of {plan.measured[0].repeats} runs", "z", "target"]
+        heading = ["method", "forecast", f"mean of {counted(plan.measured[0].repeats, 'run')}", "z", "target"]
         lines += ["", "Run", *aligned([heading, *rows])]
     return "\n".join([*lines, "", *(f"Note: {note}" for note in plan.notes)])
 
@@ -53,7 +54,7 @@ def _title(plan: Plan) -> str:
     within = "" if plan.budget is None else f", within {amount(plan.budget)} {MINIMISE[plan.minimise]}"
     return (
         f"{MEASURES[plan.measure]} <= {plan.target:g} with the least {plan.minimise}{within}: "
-        f"{type(plan.problem).__name__}, {K} agent{'s' if K != 1 else ''}"
+        f"{type(plan.problem).__name__}, {counted(K, 'agent')}"
     )
 
 

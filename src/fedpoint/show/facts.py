@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.metrics.means import mean_and_error
 from fedpoint.results.labels import labels_of, short
 from fedpoint.show.from_data import ForecastPart, Parts, all_of, ask
@@ -90,7 +91,7 @@ def loaded(runs: Sequence[Source]) -> tuple[list[LoadedRun], str]:
         raise FedpointError(f"{runs[0]} holds no run yet: nothing to report")
     only = runs[0] if len(runs) == 1 else None
     name = "" if only is None else (only.stored.path if isinstance(only, LoadedRun) else Path(only).resolve()).name
-    return found, name or f"{len(found)} runs"
+    return found, name or counted(len(found), "run")
 
 
 def readable(path: Path) -> LoadedRun:
@@ -128,10 +129,11 @@ def status(run: LoadedRun) -> str:
     if run.finished:
         return "Finished." if last >= asked else f"Stopped at its tolerance, before round {asked:,}."
     if run.wrong:
-        return f"Not finished: {last:,} of {asked:,} rounds are on disk. {' '.join(f'{said}.' for said in run.wrong)}"
+        why = " ".join(f"{said}." for said in run.wrong)
+        return f"Not finished: {last:,} of {counted(asked, 'round')} on disk. {why}"
     ends = [e for e in run.stored.events() if e.get("event") in ("diverged", "failed", "interrupted", "started")]
     if ends and ends[-1]["event"] == "diverged":
         return f"Diverged by round {ends[-1].get('round')}: the curves end at the last round on disk."
     if ends and ends[-1]["event"] == "failed":
         return f"Failed: {ends[-1].get('message', '')}"
-    return f"Not finished: {last:,} of {asked:,} rounds are on disk."
+    return f"Not finished: {last:,} of {counted(asked, 'round')} on disk."

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from fedpoint.core.arrays import array_of, numbers
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.graphs.network import Network
 from fedpoint.show.plots import COLOURS, INK, PALE, check_path, new_figure, save
 
@@ -181,7 +182,9 @@ def _colours(color: ArrayLike | None, network: Network) -> np.ndarray | None:
         return None
     values = array_of("color", color)
     if values.shape != (network.nodes,):
-        raise FedpointError(f"color has shape {values.shape}: give one value for each of {network.nodes} nodes")
+        raise FedpointError(
+            f"color has shape {values.shape}: give one value for each of {counted(network.nodes, 'node')}"
+        )
     if values.dtype.kind == "b":
         return values.astype(str)
     if values.dtype.kind not in "iufOUS":

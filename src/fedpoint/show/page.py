@@ -17,6 +17,7 @@ import numpy as np
 from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import as_text
+from fedpoint.core.numbers import counted
 from fedpoint.results.citations import bibtex, of_run
 from fedpoint.show.charts import chart, curve, forecast_line, held_out, loggable, repeats
 from fedpoint.show.facts import Facts, Source, facts_of, loaded, parts_of, status
@@ -61,7 +62,7 @@ def compose(
     """The page of runs and of what needed their data; name: of several together."""
     facts = facts_of(runs, parts)
     if title is None:
-        title = _headline(facts[0]) if len(facts) == 1 else name or f"{len(facts)} runs"
+        title = _headline(facts[0]) if len(facts) == 1 else name or counted(len(facts), "run")
     return as_text(page(facts, title))
 
 
@@ -140,11 +141,14 @@ def _lead(facts: Sequence[Facts]) -> str:
     first = facts[0].run
     agents = first.config["problem"]["agents"]
     if len(facts) == 1:
-        often = f", {first.repeats} repeats" if first.repeats > 1 else ""
-        return f"{agents:,} agents, {int(first.rounds[-1]):,} rounds{often}, seed {first.seed}. {status(first)}"
+        often = f", {counted(first.repeats, 'repeat')}" if first.repeats > 1 else ""
+        size = f"{counted(agents, 'agent')}, {counted(first.rounds[-1], 'round')}"
+        return f"{size}{often}, seed {first.seed}. {status(first)}"
     if len({f.run.config["problem"]["sha256"] for f in facts}) > 1:
         return "These runs are on different problems: their curves stand beside each other and do not compare."
-    return f"{len(facts)} runs on one problem: {first.config['problem']['class']}, {agents:,} agents."
+    return (
+        f"{counted(len(facts), 'run')} on one problem: {first.config['problem']['class']}, {counted(agents, 'agent')}."
+    )
 
 
 def _contents(facts: Sequence[Facts]) -> Html:

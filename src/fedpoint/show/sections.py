@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from fedpoint.core.files import read_file
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Plain
 from fedpoint.results.labels import short
 from fedpoint.show import svg
@@ -162,7 +163,8 @@ def _network(facts: Facts) -> Html | None:
         return None
     weights, values = (np.array(part[key], float) for key in ("weights", "values"))  # null: nan
     drawn = svg.network(part["places"], part["edges"], weights, part["names"], values, part["label"])
-    told = f"{part['nodes']:,} nodes and {part['links']:,} edges; nodes are coloured by {part['label']} in the end"
+    told = f"{counted(part['nodes'], 'node')} and {counted(part['links'], 'edge')}; "
+    told += f"nodes are coloured by {part['label']} in the end"
     if part["links"] > svg.MOST_EDGES:
         told += f"; the {svg.MOST_EDGES:,} heaviest edges are drawn"
     return tag(
@@ -218,12 +220,15 @@ def _configuration(facts: Facts) -> Html:
     rows: list[list[Cell]] = [
         ["algorithm", _table_of(config["algorithm"])],
         [who, _table_of(config[who])],
-        ["problem", f"{problem['class']}, {problem['agents']:,} agents"],
+        ["problem", f"{problem['class']}, {counted(problem['agents'], 'agent')}"],
         ["rounds", f"{int(run.rounds[-1]):,}"],
         ["repeats", str(run.repeats)],
         ["seed", str(run.seed)],
         ["fields", "exact" if config["exact"] else "sampled"],
-        ["records", f"every {config['record_every']} rounds" if config["record_every"] > 1 else "every round"],
+        [
+            "records",
+            f"every {counted(config['record_every'], 'round')}" if config["record_every"] > 1 else "every round",
+        ],
         ["begun", begun],
         ["engine", meta["engine"]],
         ["versions", "; ".join(f"{name} {', then '.join(seen)}" for name, seen in versions.items())],

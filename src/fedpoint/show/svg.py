@@ -10,7 +10,7 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpoint.core.numbers import evenly
+from fedpoint.core.numbers import counted, evenly
 from fedpoint.show.markup import Html, join, number, tag
 from fedpoint.show.plots import spread
 
@@ -154,7 +154,7 @@ def network(
         drawn.append(tag("circle", hint, cx=at_x, cy=at_y, r=r, fill=shade, stroke="#8b93a0", stroke_width=1))
     if len(places) <= NAMED:
         drawn += [_text(name, x, y + radius + 12, "middle", 11) for name, (x, y) in zip(names, at, strict=True)]
-    told = f"Network of {len(places)} nodes and {len(edges)} edges"
+    told = f"Network of {counted(len(places), 'node')} and {counted(len(edges), 'edge')}"
     if len(finite):
         told += f", coloured by {label} from {number(low)} to {number(high)}"
         drawn += _scale(width, height, low, high, label)
@@ -216,8 +216,10 @@ def columns(values: Sequence[float], label: str, width: int = 640, height: int =
         parts.append(tag("line", x1=left, x2=right, y1=y, y2=y, stroke="currentColor", stroke_opacity=0.25))
         parts.append(_text(number(at), left - 8, sy(at) + 4, "end"))
     parts.append(_text(label, 2, 11, "start"))
-    parts.append(_text(f"{len(ordered):,} agents, the worst served first", (left + right) / 2, height - 6, "middle"))
-    return _svg(width, height, f"{label} of {len(ordered)} agents, the worst served first", parts)
+    parts.append(
+        _text(f"{counted(len(ordered), 'agent')}, the worst served first", (left + right) / 2, height - 6, "middle")
+    )
+    return _svg(width, height, f"{label} of {counted(len(ordered), 'agent')}, the worst served first", parts)
 
 
 def bar(part: float) -> Html:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import there_are
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,7 +92,7 @@ class Bounds:
         if errors is not None:
             values = np.asarray(errors, dtype=float)
             if values.shape != self.ticks.shape:
-                raise FedpointError(f"errors: {values.shape}, but there are {len(self.ticks)} ticks")
+                raise FedpointError(f"errors: {values.shape}, but {there_are(len(self.ticks), 'tick')}")
             lines.append(Line(self.ticks, values, "measured", COLOURS[2]))
         draw(ax, lines)
         style(ax, "ticks", "largest distance of a node from its solution, at the start 1", title)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from fedpoint.closed import linear
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
+from fedpoint.core.numbers import counted
 from fedpoint.core.steps import InverseTime
 from fedpoint.core.types import Model
 from fedpoint.problems.base import Problem
@@ -442,7 +443,7 @@ def local_sgd(case: Case) -> Bound:
         return float(curve(case.rounds)), curve
 
     return _bound(
-        f"local SGD, after {case.rounds} rounds",
+        f"local SGD, after {counted(case.rounds, 'round')}",
         "004 theorem 1",
         "kappa/(gamma+T-1) (2(B+C)/alpha + alpha gamma/2 |x_0-x*|^2), B = sum p_k^2 sigma_k^2 + 6 beta Gamma + "
         "8 (E-1)^2 G^2, C = 4 E^2 G^2/L (scheme I), (K-L)/(K-1) times that (II), 0 (everyone)",

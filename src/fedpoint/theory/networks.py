@@ -21,6 +21,7 @@ from fedpoint.closed.linear import constant_step
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.record import values_of
 from fedpoint.core.types import Model
 from fedpoint.graphs import gtv
@@ -180,7 +181,7 @@ def block_norm(T: ArrayLike, nodes: int) -> float:
     """
     T = numbers("T", T)
     if T.ndim != 2 or T.shape[0] != T.shape[1] or T.shape[0] % nodes:
-        raise FedpointError(f"a matrix of shape {T.shape} is not made of square blocks for {nodes} nodes")
+        raise FedpointError(f"a matrix of shape {T.shape} is not made of square blocks for {counted(nodes, 'node')}")
     d = T.shape[0] // nodes
     blocks = T.reshape(nodes, d, nodes, d).transpose(0, 2, 1, 3)
     return float(np.linalg.norm(blocks, 2, axis=(2, 3)).sum(1).max())

@@ -16,6 +16,7 @@ from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import floats
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.kinds import Count, NonNegative, Seed
+from fedpoint.core.numbers import counted
 from fedpoint.core.record import Record
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Clock(Record):
 
     def fits(self, agents: int) -> None:
         if np.ndim(self.work) and np.size(self.work) != agents:
-            raise FedpointError(f"Clock: {np.size(self.work)} times for {agents} agents")
+            raise FedpointError(f"Clock: {np.size(self.work)} times for {counted(agents, 'agent')}")
 
     def draw(self, luck: np.random.Generator, agents: int | np.ndarray) -> np.ndarray:
         """Seconds of work of these agents."""

@@ -22,6 +22,7 @@ from fedpoint.core.arrays import floats
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.files import read_file
 from fedpoint.core.memory_limits import memory
+from fedpoint.core.numbers import counted
 from fedpoint.core.random import Key
 from fedpoint.core.record import untouched
 from fedpoint.core.types import Number
@@ -106,7 +107,8 @@ def _positive_count(self: Uniform | ByWeight | Importance) -> None:
 def _limit_count(self: Uniform, agents: int) -> None:
     if self.count > agents:
         raise FedpointError(
-            f"{type(self).__name__}: {self.count} participants of {agents} agents: choose at most {agents}"
+            f"{type(self).__name__}: {counted(self.count, 'participant')} of {counted(agents, 'agent')}: "
+            f"choose at most {agents}"
         )
 
 
@@ -204,7 +206,7 @@ class Importance(Participation):
     def slots(self, agents: int) -> int:
         q = self.probabilities
         if q is not None and np.shape(q) != (agents,):
-            raise FedpointError(f"Importance: {np.size(q)} probabilities for {agents} agents")
+            raise FedpointError(f"Importance: {counted(np.size(q), 'probability')} for {counted(agents, 'agent')}")
         return self.count
 
     def bind(self, context: Context) -> Importance:
@@ -293,7 +295,9 @@ class Answering(Participation):
     def slots(self, agents: int) -> int:
         count = self.scheme.slots(agents)
         if self.minimum > count:
-            raise FedpointError(f"Answering: a minimum of {self.minimum} answers, but only {count} agents are asked")
+            raise FedpointError(
+                f"Answering: a minimum of {counted(self.minimum, 'answer')}, but only {counted(count, 'agent')} asked"
+            )
         for name, table in (("probabilities", self.probability), ("columns in the trace", self.trace)):
             if table is not None and np.ndim(table) and np.shape(table)[-1] != agents:
                 raise FedpointError(f"Answering: {np.shape(table)[-1]} {name} for {agents} agents")

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, lax
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.random import Key
 from fedpoint.core.types import Number
 from fedpoint.timing.base import Tick, Timing
@@ -70,7 +71,7 @@ class RandomActivation(Schedule):
 
     def slots(self, agents: int) -> int:
         if self.count > agents:
-            raise FedpointError(f"RandomActivation: {self.count} nodes of {agents} cannot work in a tick")
+            raise FedpointError(f"RandomActivation: {counted(self.count, 'node')} of {agents} cannot work in a tick")
         return self.count
 
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
@@ -103,7 +104,8 @@ class PartiallyAsynchronous(Schedule):
             check_whole("PartiallyAsynchronous: delay", self.delay, 0)
             if self.delay > self.bounded:
                 raise FedpointError(
-                    f"PartiallyAsynchronous: a delay of {self.delay} ticks exceeds the bound of {self.bounded}"
+                    f"PartiallyAsynchronous: a delay of {counted(self.delay, 'tick')} exceeds the bound of "
+                    f"{self.bounded}"
                 )
 
     def works(self, key: Key, tick: Number, node: Array) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted, there_are
 from fedpoint.core.random import Key
 from fedpoint.core.types import Number
 from fedpoint.core.vector import take
@@ -136,11 +137,15 @@ class Waiting(Timed):
         self.clock.fits(agents)
         count = agents if self.count is None else self.count
         if count > agents:
-            raise FedpointError(f"Waiting: {count} participants of {agents} agents: choose at most {agents}")
+            raise FedpointError(
+                f"Waiting: {counted(count, 'participant')} of {counted(agents, 'agent')}: choose at most {agents}"
+            )
         if max(self.minimum, self.keep or 1) > count:
-            raise FedpointError(f"Waiting: {count} agents are asked: minimum and keep must not exceed that")
+            raise FedpointError(f"Waiting: only {counted(count, 'agent')} asked: minimum and keep must not exceed that")
         if self.keep is not None and self.minimum > self.keep:
-            raise FedpointError(f"Waiting: of the {self.keep} answers that are kept never {self.minimum} are there")
+            raise FedpointError(
+                f"Waiting: of the {counted(self.keep, 'answer')} that are kept never {self.minimum} are there"
+            )
         return count
 
     def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[TimedRound]:
@@ -208,9 +213,11 @@ class Arrivals(Timed):
         self.clock.fits(agents)
         working = agents if self.working is None else self.working
         if working > agents:
-            raise FedpointError(f"Arrivals: {working} working at a time, but there are {agents} agents")
+            raise FedpointError(f"Arrivals: {working} working at a time, but {there_are(agents, 'agent')}")
         if self.buffer > working:
-            raise FedpointError(f"Arrivals: a buffer of {self.buffer} never fills with {working} agents at work")
+            raise FedpointError(
+                f"Arrivals: a buffer of {self.buffer} never fills with {counted(working, 'agent')} at work"
+            )
         if self.deadline is not None and self.deadline <= 2 * self.clock.travel:
             raise FedpointError("Arrivals: the deadline is shorter than the messages travel")
         return self.buffer

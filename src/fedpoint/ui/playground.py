@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from fedpoint.algorithms import FedAvg, FedLSA, FedRelax, ScaffLSA
 from fedpoint.closed.lsa import lsa_bias
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.experiment import Experiment
 from fedpoint.graphs import gtv
 from fedpoint.graphs.network import Network
@@ -217,7 +218,7 @@ class Averaging(Playground):
             error = ((self.models(values) - self.problem(values).solution()) ** 2).sum(-1)
             curve = line("simulation", error.mean(0))
             curve["low"], curve["high"] = _short(error.min(0)), _short(error.max(0))
-        return {"lines": [curve], "note": f"mean and range of {self.repeats} runs"}
+        return {"lines": [curve], "note": f"mean and range of {counted(self.repeats, 'run')}"}
 
 
 class Coupling(Playground):
@@ -434,7 +435,7 @@ class LocalSteps(Playground):
         for i, (title, models) in enumerate(self.run(values).items()):
             with np.errstate(all="ignore"):
                 lines.append(line(title, ((models - solution) ** 2).sum(-1).mean(0), colour=i))
-        return {"lines": lines, "note": f"mean of {self.repeats} runs"}
+        return {"lines": lines, "note": f"mean of {counted(self.repeats, 'run')}"}
 
 
 def playgrounds() -> dict[str, Playground]:

@@ -16,6 +16,7 @@ import numpy as np
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.describe import Table, Unreadable
 from fedpoint.core.errors import FedpointError, Recovered
+from fedpoint.core.numbers import counted
 from fedpoint.core.own_code import calling
 from fedpoint.core.types import Data, Model, Plain, State, Tree
 from fedpoint.core.vector import unwrap_all, wrap
@@ -411,4 +412,5 @@ class LoadedRun(Run):
     def __repr__(self) -> str:
         name = self.config["algorithm"]["name"]
         state = "finished" if self.finished else "not finished"
-        return f"<Run {name} in {self.stored.path}: {self.rounds[-1]} rounds, {self.repeats} repeats, {state}>"
+        counts = f"{counted(self.rounds[-1], 'round')}, {counted(self.repeats, 'repeat')}"
+        return f"<Run {name} in {self.stored.path}: {counts}, {state}>"

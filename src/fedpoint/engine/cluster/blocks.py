@@ -20,6 +20,7 @@ from jax import Array, lax
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Number, State, Tree
 from fedpoint.engine.precompute import NOTHING_PRECOMPUTED, Precomputed
 from fedpoint.engine.round import Round
@@ -59,7 +60,7 @@ class Blocks:
 
     def explain(self) -> str:
         sums = "sums are all-reduces" if self.fast else f"sums in {self.count} ordered blocks"
-        return f"in chunks of {self.chunk} over {self.processes} processes, {sums}"
+        return f"in chunks of {self.chunk} over {counted(self.processes, 'process')}, {sums}"
 
     # Where things are: plain numbers, the same on every process.
 

@@ -13,6 +13,7 @@ from typing import TypedDict
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Plain
 from fedpoint.data.tables import read_table
 from fedpoint.federation.flare.kits import Kit, needs_flare, provision
@@ -167,7 +168,7 @@ def _lines(made: StudyResult, beside: Run, found: Compared) -> list[str]:
     rows = ", ".join(f"{site} {n}" for site, n in zip(found["sites"], found["rows"], strict=True))
     return [
         *lines,
-        f"{word}: largest difference over {found['rounds']} rounds {found['gap']:.1e}",
+        f"{word}: largest difference over {counted(found['rounds'], 'round')} {found['gap']:.1e}",
         f"rows, which stayed where they are: {rows}",
         f"{found['seconds']:.1f} seconds in all, {found['seconds_a_round']:.2f} a round; mutual TLS on loopback",
     ]

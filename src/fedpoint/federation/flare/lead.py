@@ -22,6 +22,7 @@ from typing import Any
 
 from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.federation.flare.kits import ADMIN, Kit
 from fedpoint.federation.flare.names import FETCH, HUB, SITE, STATUS, STOP, TASK
 from fedpoint.federation.result import StudyResult
@@ -174,7 +175,7 @@ class Lead:
                 tell({"segment": outcome["message"]})
             if vain >= SEGMENTS:
                 raise NoAnswerYet(
-                    f"{vain} jobs in a row completed no round; last: {self.trouble or 'see the server log'}"
+                    f"{counted(vain, 'job')} in a row completed no round; last: {self.trouble or 'see the server log'}"
                 )
             time.sleep(1.0)
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Model
 from fedpoint.graphs.gtv.minimum import minimise, solve
@@ -38,7 +39,8 @@ class Path:
 
     def __repr__(self) -> str:
         low, high = self.couplings.min(), self.couplings.max()
-        return f"<GTVMin path: {len(self.couplings)} couplings from {low:g} to {high:g}, {len(self.names)} nodes>"
+        couplings, nodes = counted(len(self.couplings), "coupling"), counted(len(self.names), "node")
+        return f"<GTVMin path: {couplings} from {low:g} to {high:g}, {nodes}>"
 
     def __str__(self) -> str:
         rows = [("coupling", "sum of losses", "total variation", "objective")]
@@ -68,7 +70,9 @@ class Path:
         else:
             flat = np.concatenate([a.reshape(*a.shape[:2], -1) for a in jax.tree.leaves(self.models)], axis=2)
             if not 0 <= parameter < flat.shape[2]:
-                raise FedpointError(f"parameter {parameter} is not there: a model has {flat.shape[2]} numbers, from 0")
+                raise FedpointError(
+                    f"parameter {parameter} is not there: a model has {counted(flat.shape[2], 'number')}, from 0"
+                )
             values = flat[order][some][:, :, parameter]
             few = values.shape[1] <= 12
             lines = [
@@ -272,7 +276,7 @@ def splits_of_rows(
              for order, a in zip(orders, first, strict=True)]
             for f in range(folds)
         ]  # fmt: skip
-        how = f"{folds} folds"
+        how = counted(folds, "fold")
     if max(counts) < 2:
         raise FedpointError("every node has a single row: none can be held out")
     splits = []

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.precision import double
 from fedpoint.core.types import Data, Model, Tree
 from fedpoint.graphs.network import Network
@@ -118,7 +119,7 @@ class NodeLosses(Losses):
             given = [np.broadcast_to(a, (K, *a.shape)) for a in given]
         if [a.shape for a in given] != [(K, *s) for s in shapes]:
             raise FedpointError(
-                f"{name}: shapes {[a.shape for a in given]}; for {K} nodes give {[(K, *s) for s in shapes]}"
+                f"{name}: shapes {[a.shape for a in given]}; for {counted(K, 'node')} give {[(K, *s) for s in shapes]}"
                 + (f", or one model of {shapes} for all" if one else "")
             )
         W = np.concatenate([a.reshape(K, -1) for a in given], axis=1)

@@ -11,6 +11,7 @@ import scipy.sparse as sparse
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.graphs.network import Network
 
 TINY = 1e-12  # of the largest eigenvalue: below it a direction is not determined
@@ -234,7 +235,10 @@ def why_not_unique(
         who = f"node {names[0]}" + (" has no neighbour and" if coupling > 0 else "")
         remedy = "give it rows or neighbours" if coupling > 0 else "give it rows, or a coupling above 0"
     else:
-        who = f"the component of {len(names)} nodes {', '.join(names[:5])}" + (", ..." if len(names) > 5 else "")
+        who = f"the component of {counted(len(names), 'node')} {', '.join(names[:5])}" + (
+            ", ..." if len(names) > 5 else ""
+        )
         remedy = "give it rows, or an edge to other nodes"
-    others = f" (and {more} more such {'nodes' if coupling == 0 else 'components'})" if more else ""
-    return f"GTVMin's solution is not unique: {who} determines {rank} of {values.shape[1]} parameters{others}; {remedy}"
+    others = f" (and {counted(more, 'more such node' if coupling == 0 else 'more such component')})" if more else ""
+    of = counted(values.shape[1], "parameter")
+    return f"GTVMin's solution is not unique: {who} determines {rank} of {of}{others}; {remedy}"

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from fedpoint.core.errors import FedpointError, check_count, nearest
+from fedpoint.core.numbers import counted
 from fedpoint.data.encoding import Cells
 from fedpoint.graphs.network import Network
 from fedpoint.results.baselines import Baselines
@@ -183,7 +184,7 @@ def baselines(
         weights=search.weights,
         names=table.names,
         kind="classification" if table.classes else "regression",
-        weighed=f"{len(table.names)} agents" + (" by their rows" if settings.weight == "rows" else ""),
+        weighed=counted(len(table.names), "agent") + (" by their rows" if settings.weight == "rows" else ""),
         how=settings.describe(len(splits)),
     )
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 
 from fedpoint.core.errors import FedpointError, check_count, nearest
+from fedpoint.core.numbers import counted
 from fedpoint.data.encoding import Cells, table_numbers
 from fedpoint.data.preprocess import check_groups
 from fedpoint.problems.base import by_agent, check_finite
@@ -53,7 +54,7 @@ class GroupedTable:
         """Rows to fit and to check, both as masks in sorted order."""
         lacking = np.flatnonzero(np.bincount(self.agent[fit], minlength=len(self.names)) == 0)
         if len(lacking):
-            more = f" and {len(lacking) - 1} more agents" if len(lacking) > 1 else ""
+            more = f" and {counted(len(lacking) - 1, 'more agent')}" if len(lacking) > 1 else ""
             raise FedpointError(f"no rows are left to fit for agent {self.names[lacking[0]]}{more}: hold out fewer")
         shift, spread = self.X[fit].mean(0), self.X[fit].std(0)
         spread[spread <= 1e-12 * np.abs(shift)] = 1.0  # a constant column: it becomes zero
@@ -172,13 +173,13 @@ class Splits:
         """How rows were held out, in `count` splits."""
         how = "given rows" if self.split is not None else f"{self.held_out:g} of each agent's rows"
         how = f"the last {how}" if self.time is not None else how
-        return how + (f", {count} splits" if count > 1 else "")
+        return how + (f", {counted(count, 'split')}" if count > 1 else "")
 
 
 def _in_time(table: GroupedTable, time: np.ndarray, share: float) -> tuple[np.ndarray, Inner]:
     """Each agent's last rows, and the last of those before them."""
     if time.shape != table.agent.shape:
-        raise FedpointError(f"time: one for each of the {len(table.agent)} rows; got shape {time.shape}")
+        raise FedpointError(f"time: one for each of the {counted(len(table.agent), 'row')}; got shape {time.shape}")
     if time.dtype.kind in "fc":
         check_finite("time", time)
     try:
@@ -228,8 +229,8 @@ def _mask(name: str, given: Mask, seed: int, table: GroupedTable) -> np.ndarray:
     found = np.asarray(given(seed) if callable(given) else given)
     if found.dtype != bool or found.shape != table.agent.shape:
         raise FedpointError(
-            f"{name}: a mask with True or False for each of the {len(table.agent)} rows, or a function of the seed "
-            f"that returns one; got {found.dtype} of shape {found.shape}"
+            f"{name}: a mask with True or False for each of the {counted(len(table.agent), 'row')}, or a function of "
+            f"the seed that returns one; got {found.dtype} of shape {found.shape}"
         )
     if found.all() or not found.any():
         raise FedpointError(f"{name}: {'all' if found.all() else 'no'} rows are held out")

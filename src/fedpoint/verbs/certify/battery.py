@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from fedpoint.core.numbers import counted
 from fedpoint.results.certificate import Unexercised
 from fedpoint.verbs.certify.methods import Recipe, Settings
 from fedpoint.verbs.certify.mistakes import METHODS, Method, Mistake
@@ -231,7 +232,7 @@ def describe_limit(evidence: Evidence, settings: Settings) -> End:
     """The end of the long run."""
     run = evidence.everyone
     if run.diverged:
-        return End("diverges", f"it diverges (within {len(run.models)} rounds)")
+        return End("diverges", f"it diverges (within {counted(len(run.models), 'round')})")
     away = float(np.linalg.norm(run.last - evidence.world.optimum()))
     if not np.ptp(run.models, axis=0).any():
         return End("start", f"the model never moves: it stays {away:.2g} from w*")

@@ -9,6 +9,7 @@ import numpy as np
 from fedpoint.channel import Channel, Gather, WeightedSums
 from fedpoint.core.algorithm import CATALOGUE, Algorithm, find
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.record import values_of
 from fedpoint.experiment import Experiment
 from fedpoint.results.certificate import Certificate, Finding, Ruling
@@ -215,7 +216,7 @@ def _steady(evidence: Evidence, beside: Match) -> list[Finding]:
     run = evidence.some_limit if beside.method.steady else None
     if run is not None:
         if run.diverged:
-            return [Finding("limit, some", False, None, "w*", f"diverges (within {len(run.models)} rounds)")]
+            return [Finding("limit, some", False, None, "w*", f"diverges (within {counted(len(run.models), 'round')})")]
         away = float(np.linalg.norm(run.last - evidence.world.optimum()))
         ok = away <= SAME_LIMIT * (1 + np.linalg.norm(run.last))
         reason = "ends at w*" if ok else f"ends {away:.2g} from w*, where {_title(beside.method.name)} ends at it"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.own_code import line_of
 
 AGENTS, DIMENSION = 5, 3
@@ -248,7 +249,7 @@ def _model(found: ArrayLike | None, name: str, size: int) -> np.ndarray:
         new = came.astype(float)
     except (TypeError, ValueError):
         raise FedpointError(
-            f"{name} must return the new model, an array of {size} numbers; it returned {what}"
+            f"{name} must return the new model, an array of {counted(size, 'number')}; it returned {what}"
         ) from None
     if came.dtype.kind == "f" and came.dtype.itemsize < new.dtype.itemsize:
         raise FedpointError(

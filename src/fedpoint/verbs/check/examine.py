@@ -8,6 +8,7 @@ import jax
 
 from fedpoint.core.algorithm import Algorithm, find
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted
 from fedpoint.core.record import values_of
 from fedpoint.results.run import Run
 from fedpoint.results.verdict import Check, Verdict
@@ -99,7 +100,7 @@ def _of_divergence(c: Comparisons, checks: list[Check]) -> Verdict:
     grew = not last <= 10 * first
     failed = [one for one in checks if one.ok is False]
     if f.rate is not None and f.rate >= 1 and any(one.name == "path" for one in failed) and not grew:
-        words = f"was to diverge ({f.reason}), but its error is {last:.3g} after {c.rounds[-1]} rounds"
+        words = f"was to diverge ({f.reason}), but its error is {last:.3g} after {counted(c.rounds[-1], 'round')}"
         return Verdict("contradicted", words, checks, f)
     lost = [one for one in failed if one.name not in OF_FORECAST]
     if lost:
@@ -122,4 +123,4 @@ def _where(c: Comparisons, held: set[str]) -> str:
         return f"stays within what is certain under {type(f.timing).__name__}"
     if f.noiseless and {"path", "rate"} <= held:  # both to rounding
         return f"{title} does what its forecast says"
-    return f"follows the forecast of {title} so far: {c.rounds[-1]} rounds do not show its end"
+    return f"follows the forecast of {title} so far: {counted(c.rounds[-1], 'round')} cannot show its end"

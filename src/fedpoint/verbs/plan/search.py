@@ -14,6 +14,7 @@ import numpy as np
 from fedpoint.algorithms.catalogue import find_maker, makers, title_of
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.numbers import counted
 from fedpoint.engine.session import Session
 from fedpoint.engine.state import Message
 from fedpoint.experiment import Experiment
@@ -278,7 +279,7 @@ def _why_not(method: Method, E: int, scheme: Participation, trials: Sequence[Tri
     slow = max((t for t in trials if t.why == "slow"), key=lambda t: t.step, default=None)
     wild = min((t for t in trials if t.why == "diverges"), key=lambda t: t.step, default=None)
     if slow is not None:
-        late = f"with step {said(slow)} (E = {E}) it does not get there within {slow.ahead:,} rounds"
+        late = f"with step {said(slow)} (E = {E}) it does not get there within {counted(slow.ahead, 'round')}"
         if high is not None:
             text = f"steps short enough for its floor need too many rounds: {late}, with {said(high)} it settles at "
             return Failure("slow", f"{text}{high.level:.2g}")

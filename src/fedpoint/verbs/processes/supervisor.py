@@ -23,6 +23,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fedpoint.core.errors import Diverged, FedpointError, Recovered
+from fedpoint.core.numbers import counted
 from fedpoint.core.record import Record
 from fedpoint.verbs.processes.job import JOINING, Job, Seat, UnnamedFile, Word, pack, unpack, work
 
@@ -89,7 +90,9 @@ def as_processes(value: int | Processes) -> Processes:
 
 def check_processes(given: Processes, agents: int) -> None:
     if given.count > agents:
-        raise FedpointError(f"{given.count} processes for {agents} agents: take at most one process for each agent")
+        raise FedpointError(
+            f"{counted(given.count, 'process')} for {counted(agents, 'agent')}: take at most one process for each agent"
+        )
     if given.count > 64 and not given.fast_reduce:
         raise FedpointError(f"sums are made in 64 blocks, too few for {given.count} processes: use fast_reduce")
 
