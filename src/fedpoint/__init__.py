@@ -59,7 +59,8 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.results.comparison import Comparison
     from fedpoint.results.forecast import Forecast
     from fedpoint.results.plan import Choice, Plan
-    from fedpoint.results.run import Run, export
+    from fedpoint.results.predictor import export
+    from fedpoint.results.run import Run
     from fedpoint.results.sweep import Sweep
     from fedpoint.results.verdict import Verdict
     from fedpoint.theory.planning_cost import Prices
@@ -123,7 +124,8 @@ _NAMES = {
     "fedpoint.problems.estimate": "Estimates estimate_constants",
     "fedpoint.config.experiment": "read schema write",
     "fedpoint.config.load": "load",
-    "fedpoint.results.run": "Run export",
+    "fedpoint.results.predictor": "export",
+    "fedpoint.results.run": "Run",
     "fedpoint.results.sweep": "Sweep",
     "fedpoint.verbs.processes.supervisor": "Processes",
     "fedpoint.results.baselines": "Baselines",

@@ -136,5 +136,8 @@ def test_models_that_are_wrong(cli, linear, tmp_path):
     export_model(tmp_path / "odd.npz", {"model": np.zeros(2)}, manifest(columns=[{"column": "a", "sale": 2.0}]))
     assert "odd.npz is not what an export writes (columns.0.sale" in cli("predict", "odd.npz", data, status=2).stderr
     export_model(tmp_path / "wide.npz", {"model": np.zeros(5)}, manifest())
-    assert "a model of shape (5,) does not fit its 2 features" in cli("predict", "wide.npz", data, status=2).stderr
+    assert (
+        "model has shape (5,), which does not fit a model of 2 features"
+        in cli("predict", "wide.npz", data, status=2).stderr
+    )
     assert "there is no file none.csv" in cli("predict", linear, "none.csv", status=2).stderr

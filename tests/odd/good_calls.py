@@ -232,7 +232,7 @@ def verbs() -> Table:
         "fp.load": lambda: (fp.load, {"folder": written("saved")}),
         "fp.read": lambda: (fp.read, {"path": file()}),
         "fp.write": lambda: (_write(), {"path": "written.toml", "rounds": 2}),
-        "fp.export": lambda: (fp.export, {"run": run(), "path": "model.npz"}),
+        "fp.export": lambda: (fp.export, {"model": run(), "path": "model.npz"}),
         "fp.schema": lambda: (fp.schema, {}),
         "fp.data.partition": lambda: (fp.data.partition, {"y": labels(), "kind": "iid", "agents": 2}),
         "fp.data.read_table": lambda: (

@@ -407,7 +407,7 @@ def test_export(made, tmp_path):
     fp.export(run, tmp_path / "c.npz")
     assert load_model(tmp_path / "c.npz")[0]["model"].tobytes() == run.model[0].tobytes()
     with pytest.raises(fp.FedpointError, match="no repeat 2"):
-        fp.export(run, Path(tmp_path / "d.npz"), repeat=2)
+        run.export(Path(tmp_path / "d.npz"), repeat=2)
 
 
 # What is evaluated while a run goes on, and what is recorded beside the model.

@@ -12,8 +12,11 @@ import click
 import numpy as np
 
 from fedpoint.cli import options
+from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.numbers import counted
 from fedpoint.data.column import Column
+from fedpoint.data.columns import header_of, read_columns, shown
+from fedpoint.data.recipe import read_as
 from fedpoint.results.predictor import Predictor
 
 if TYPE_CHECKING:
@@ -25,19 +28,20 @@ if TYPE_CHECKING:
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), help="CSV file for the predictions; default: print them.")
 @click.option("--target", metavar="COLUMN", help="Column with the true values; the predictions are then scored.")
+@click.option("--agent", metavar="COLUMN", help="Column that says whose row it is, if agents have their own models.")
 @options.as_json
-def predict(model: Path, data: Path, output: Path | None, target: str | None, as_json: bool) -> None:
-    """Predict with MODEL for every row of DATA, CSV or Parquet. MODEL is a finished run's folder, or from run.export.
+def predict(model: Path, data: Path, output: Path | None, target: str | None, agent: str | None, as_json: bool) -> None:
+    """Predict with MODEL for every row of DATA, CSV or Parquet. MODEL is a finished run's folder, or from fp.export.
 
     The table has a header. A model that was learnt from a table finds its columns by their names, and encodes and
     scales them as it learnt; else the columns are the model's features, in their order, and the target's where named.
     """
     predictor = Predictor.read(model)
-    found = predictor.read_rows(data, target)
+    groups = _agents(predictor, data, agent)
+    found = predictor.read_rows(data, target, [] if agent is None else [agent])
     if found.unknown:
-        said = counted(found.unknown, "cell")
-        click.echo(f"{said} of categories that the model does not know: counted as the first category", err=True)
-    columns = _columns(predictor, found.X)
+        click.echo(predictor.of_unknown(found.unknown), err=True)
+    columns = _columns(predictor, found.X, groups)
     predictions = columns["prediction"]
     score = None if found.target is None else _score(predictions, found.target, predictor)
     if output is not None:
@@ -53,9 +57,33 @@ def predict(model: Path, data: Path, output: Path | None, target: str | None, as
             click.echo(f"{name.replace('_', ' ')}: {value:.6g}", err=output is None)
 
 
-def _columns(predictor: Predictor, rows: np.ndarray) -> dict[str, list[Plain]]:
+def _agents(predictor: Predictor, data: Path, agent: str | None) -> list[str] | None:
+    """Whose rows they are; and what is said where the mean model has to serve."""
+    if agent is None:
+        if predictor.agents:
+            said = counted(len(predictor.agents), "agent")
+            click.echo(f"without --agent, the mean of the models of {said} predicts", err=True)
+        return None
+    if not predictor.agents:
+        raise FedpointError(f"--agent: {predictor.name} holds one model for all agents: leave the option out")
+    header = header_of(data)
+    if agent not in header:
+        raise FedpointError(f"{shown(data)} has no column {agent!r}: {nearest(agent, header)}")
+    columns, wrong = read_columns(data, [agent], names=[agent])
+    if wrong or columns[agent].missing.any():
+        lost = wrong or [f"row {int(columns[agent].missing.argmax()) + 1}, column {agent!r} is empty"]
+        raise FedpointError(f"{shown(data)}: {lost[0]}: every row needs an agent")
+    column = columns[agent]
+    names = [column.text(row) for row in range(len(column.values))]
+    new = sorted(set(names) - set(predictor.agents))
+    if new:
+        click.echo(f"{', '.join(new[:5])}: unknown agents, for which the mean model predicts", err=True)
+    return names
+
+
+def _columns(predictor: Predictor, rows: np.ndarray, groups: list[str] | None) -> dict[str, list[Plain]]:
     """The columns of the output: the predictions, and the probabilities of the classes."""
-    scores = predictor.scores(rows)
+    scores = predictor.scores(rows, groups=groups)
     made = {"prediction": predictor.decided(scores).tolist()}
     if predictor.classes is None:
         return made
@@ -68,16 +96,9 @@ def _score(predictions: list[Plain], truth: Column, predictor: Predictor) -> dic
     if predictor.classes is None:
         return {"mean_squared_error": float(((np.asarray(predictions, float) - truth.values) ** 2).mean())}
     # By value where classes are numbers: 1.0 in the file is the class 1.
-    read = float if predictor.classes.dtype.kind in "biuf" else str
-    known = [_as(read, word) for word in truth.words or []]
+    like = predictor.classes.tolist()[0]
+    known = [read_as(like, word) for word in truth.words or []]
     return {"accuracy": float(np.mean([p == known[t] for p, t in zip(predictions, truth.values, strict=True)]))}
-
-
-def _as(kind: type[float] | type[str], word: str) -> float | str | None:
-    try:
-        return kind(word)
-    except ValueError:
-        return None
 
 
 def _csv(columns: dict[str, list[Plain]]) -> str:

@@ -15,6 +15,7 @@ from sklearn.utils import check_array
 
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.data.preprocess import FederatedEncoder, check_cells, check_groups
+from fedpoint.data.recipe import Feature
 
 
 @runtime_checkable
@@ -42,6 +43,7 @@ class Columns:
     encoder: FederatedEncoder | None
     categorical: tuple[str, ...]  # columns of a data frame that are encoded
     names: np.ndarray | None  # of the columns that come out: numeric ones first, then a column for each category
+    truths: tuple[str, ...] = ()  # columns of True and False, which are numbers here
 
     @classmethod
     def encoding(cls, X: Frame, encoded: tuple[str, ...], groups: ArrayLike | None, rows: np.ndarray) -> Columns:
@@ -49,7 +51,19 @@ class Columns:
         agents = None if groups is None else check_groups(groups, len(X))[rows]
         encoder = FederatedEncoder(handle_unknown="ignore").fit(X[list(encoded)].iloc[rows], groups=agents)
         numeric = [name for name in X.columns if name not in encoded]
-        return cls(encoder, encoded, np.array([*numeric, *encoder.get_feature_names_out()], dtype=object))
+        names = np.array([*numeric, *encoder.get_feature_names_out()], dtype=object)
+        return cls(encoder, encoded, names, truths_of(X))
+
+    def recipe(self) -> list[Feature]:
+        """How the columns of a file become these; empty where columns had no names."""
+        if self.names is None:
+            return []
+        encoded = [] if self.encoder is None else [some.tolist() for some in self.encoder.categories_]
+        numeric = self.names[: len(self.names) - sum(map(len, encoded))]
+        truth: list[bool] = [False, True]
+        found = [Feature(str(name), categories=truth if name in self.truths else None) for name in numeric]
+        pairs = zip(self.categorical, encoded, strict=True)
+        return found + [Feature(str(name), categories=some, every=True) for name, some in pairs]
 
     def numbers(self, X: Cells) -> np.ndarray:
         """(n, d): zeros for a category that no fitted row had."""
@@ -75,6 +89,11 @@ def table_numbers(X: Cells, groups: ArrayLike) -> np.ndarray:
         raise FedpointError(
             f"X is no table of numbers ({why}): give (rows, columns), or a data frame, whose words are encoded"
         ) from None
+
+
+def truths_of(X: Cells) -> tuple[str, ...]:
+    """The columns of a data frame that hold True and False."""
+    return tuple(name for name, dtype in X.dtypes.items() if dtype.kind == "b") if isinstance(X, Frame) else ()
 
 
 def check_unique(X: Cells) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,24 +21,32 @@ if TYPE_CHECKING:
     from fedpoint.core.types import Plain
 
 
+Category: TypeAlias = str | float | bool
+TRUTHS = {"true": True, "1": True, "false": False, "0": False}  # as files write them
+
+
 @dataclass(frozen=True)
 class Feature:
     """How a column of a file becomes columns of X: (x - mean)/scale, or one of zeros and ones for each category.
 
-    The first category has none: it is what the intercept stands for. fill: what stands for a missing cell, a number or
-    a category; None: it is refused. dates: how they are written, where x is their number of days since 1970-01-01.
+    The first category has none: it is what the intercept stands for; unless `every` one has. Categories are words,
+    numbers, or False and True. fill: what stands for a missing cell, a number or a category; None: it is refused.
+    dates: how they are written, where x is their number of days since 1970-01-01.
     """
 
     column: str
     mean: float = 0.0
     scale: float = 1.0
-    categories: list[str] | None = None
+    categories: list[str] | list[float] | list[bool] | None = None
     fill: float | str | None = None
     dates: str | None = None
+    every: bool = False
 
     @property
     def names(self) -> list[str]:
-        return [self.column] if self.categories is None else [f"{self.column}_{c}" for c in self.categories[1:]]
+        if self.categories is None:
+            return [self.column]
+        return [f"{self.column}_{c}" for c in self.categories[0 if self.every else 1 :]]
 
     def write(self, out: np.ndarray, column: Column) -> int:
         """Put a column into `out` (n, len(names)); how many of its cells are of no known category."""
@@ -48,17 +56,36 @@ class Feature:
             np.subtract(values, self.mean, out=out[:, 0])
             out[:, 0] /= self.scale
             return 0
-        place: dict[float | str | None, int] = {name: i for i, name in enumerate(self.categories)}
+        known: list[Category] = [*self.categories]
+        place: dict[Category | None, int] = {_meant(name): i for i, name in enumerate(known)}
         words = [*(column.words or []), self.fill]  # the last is that of the code -1
-        at = np.array([place.get(word, -1) for word in words])[column.values]
-        for i in range(1, len(self.categories)):
-            out[:, i - 1] = at == i
+        at = np.array([place.get(read_as(known[0], word), -1) for word in words])[column.values]
+        first = 0 if self.every else 1
+        for i in range(first, len(known)):
+            out[:, i - first] = at == i
         return int((at < 0).sum())
 
     def plain(self) -> dict[str, Plain]:
         """In the terms of a manifest."""
-        about = {name: value for name, value in vars(self).items() if value is not None}
+        about = {name: value for name, value in vars(self).items() if value is not None and value is not False}
         return about if self.categories is None else {k: v for k, v in about.items() if k not in ("mean", "scale")}
+
+
+def _meant(category: Category) -> Category:
+    """What a cell must stand for: words without spaces around them, as cells are read."""
+    return category.strip() if isinstance(category, str) else category
+
+
+def read_as(like: Category, word: Category | None) -> Category | None:
+    """A cell as a category of the kind of another one; None where it is none."""
+    if isinstance(like, str) or not isinstance(word, str):
+        return word
+    if isinstance(like, bool):
+        return TRUTHS.get(word.lower())
+    try:
+        return float(word)
+    except ValueError:
+        return None
 
 
 def encode(recipe: Sequence[Feature], columns: Mapping[str, Column]) -> tuple[np.ndarray, int]:
@@ -76,7 +103,7 @@ def encode(recipe: Sequence[Feature], columns: Mapping[str, Column]) -> tuple[np
 
 class NewRows(NamedTuple):
     """Rows X (n, d) as a model sees them, the target's column where it was asked for, and how many cells are of
-    categories that the model does not know: they count as the first one."""
+    categories that the model does not know: they count as the first one, or as none where every one has a column."""
 
     X: np.ndarray
     target: Column | None

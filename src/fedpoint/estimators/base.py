@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,11 +15,13 @@ from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.types import Plain
 from fedpoint.data.encoding import Cells, Columns
 from fedpoint.data.preprocess import check_groups
 from fedpoint.estimators.table import Coordinates, read_fit
 from fedpoint.estimators.weights import ClassWeight, Label, check_sample_weight, class_weights
 from fedpoint.metrics import Fairness, fairness
+from fedpoint.results.predictor import Predictor
 
 RandomState: TypeAlias = int | np.random.RandomState | None
 
@@ -96,6 +99,36 @@ class TableEstimator(BaseEstimator):
         return fairness(list(self.agent_losses_.values()))
 
     @abstractmethod
+    def _described(self) -> tuple[dict[str, np.ndarray], dict[str, Plain]]:
+        """The arrays of the model, and what a file says of it beside its columns; see `Predictor`."""
+
+    def predictor(self) -> Predictor:
+        """The model with how rows become predictions, as `fp.load` reads it from a file."""
+        from fedpoint.store.statement import versions
+
+        check_is_fitted(self)
+        arrays, own = self._described()
+        about = {
+            "problem": type(self).__name__,
+            "features": len(self._coordinates.width),
+            "columns": [feature.plain() for feature in self._columns.recipe()],
+            "versions": versions(),
+            **own,
+        }
+        return Predictor(arrays, about, f"the {type(self).__name__}")
+
+    def export(self, path: str | Path) -> None:
+        """Write the model as npz with a manifest, for `fedpoint predict` and `fp.load`: no rows, nothing pickled."""
+        from fedpoint.store.folder import export_model  # loads pydantic
+
+        predictor = self.predictor()
+        export_model(path, predictor.arrays, predictor.about)
+
+    def _target(self) -> dict[str, Plain]:
+        """What is predicted, for a file."""
+        return {"predicts": "number", "classes": None}
+
+    @abstractmethod
     def _score_agent(self, X: Cells, y: ArrayLike, groups: np.ndarray, sample_weight: np.ndarray | None) -> float:
         """The score of rows that all belong to one agent."""
 
@@ -124,10 +157,20 @@ class TableClassifier(ClassifierMixin, TableEstimator):
 
     class_weight: ClassWeight
 
+    classes_: np.ndarray
+
     def _by_class(self, rows: FitRows) -> FitRows:
         """Note the classes; the rows with the numbers of theirs as y, weighted by them."""
         self.classes_, label = check_classes(rows.y)
         return rows._replace(y=label).by_class(self.class_weight, self.classes_)
+
+    def _target(self) -> dict[str, Plain]:
+        return {"predicts": "class", "classes": self.classes_.tolist()}
+
+
+def joined(slopes: np.ndarray, constants: np.ndarray | float, intercept: bool) -> np.ndarray:
+    """(..., d), or (..., d + 1) with the intercept last: a model as a file has it."""
+    return np.concatenate([slopes, np.asarray(constants)[..., None]], axis=-1) if intercept else slopes
 
 
 def seed_of(random_state: RandomState) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
@@ -144,6 +145,10 @@ class FederatedRegressor(RegressorMixin, Federated):
         out = self._output(X)
         return out if self.hidden is None else out[:, 0] * self._spread + self._level
 
+    def _layers(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        *rest, (W, b) = jax.tree.map(np.float64, self.model_)
+        return [*rest, (W * self._spread, b * self._spread + self._level)]
+
 
 class FederatedClassifier(TableClassifier, Federated):
     r"""Logistic or softmax regression over agents that keep their rows, or a small neural network.
@@ -239,6 +244,9 @@ class FederatedClassifier(TableClassifier, Federated):
         self._tell_rows(losses * mass, task.counts)
         self._watch(self.history_.models)
         return self
+
+    def _layers(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        return jax.tree.map(np.float64, self.model_)
 
     def decision_function(self, X: Cells) -> np.ndarray:
         """(n,) for two classes, else (n, C): logits."""

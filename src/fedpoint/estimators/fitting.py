@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
@@ -13,12 +14,13 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.describe import describe_record
 from fedpoint.core.errors import Diverged, FedpointError, check_count
 from fedpoint.core.steps import LocalSteps
-from fedpoint.core.types import Model
+from fedpoint.core.types import Model, Plain
 from fedpoint.data.encoding import Cells
 from fedpoint.estimators import small
-from fedpoint.estimators.base import FitRows, RandomState, TableEstimator, seed_of
+from fedpoint.estimators.base import FitRows, RandomState, TableEstimator, joined, seed_of
 from fedpoint.estimators.choose import choose
 from fedpoint.estimators.convergence import (
     Distance,
@@ -187,6 +189,22 @@ class Federated(TableEstimator):
 
     def _score_agent(self, X: Cells, y: ArrayLike, groups: np.ndarray, sample_weight: np.ndarray | None) -> float:
         return self.score(X, y, sample_weight=sample_weight)
+
+    def _described(self) -> tuple[dict[str, np.ndarray], dict[str, Plain]]:
+        at, deep = self._coordinates, self.hidden is not None
+        arrays = {"shift": at.shift, "width": at.width} if at.own or deep else {}
+        intercept = bool(self.fit_intercept) and not deep
+        if deep:
+            for i, (weights, biases) in enumerate(self._layers()):
+                arrays |= {f"weights{i}": weights, f"biases{i}": biases}
+        else:
+            arrays["model"] = joined(self._slopes, self._constants, intercept)
+        about = {"intercept": intercept, "layers": len(self.model_) if deep else 0, "rounds": self.n_iter_}
+        return arrays, {"algorithm": describe_record(self.algorithm_), **about, **self._target()}
+
+    @abstractmethod
+    def _layers(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Weights and biases of a neural network, in double precision, up to what it predicts."""
 
     @property
     def forecast_(self) -> FitForecast | None:

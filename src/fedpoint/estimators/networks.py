@@ -13,6 +13,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from fedpoint.core.errors import FedpointError, check_count
+from fedpoint.core.types import Plain
 from fedpoint.data.encoding import Cells
 from fedpoint.data.preprocess import check_groups
 from fedpoint.estimators.base import (
@@ -21,6 +22,7 @@ from fedpoint.estimators.base import (
     TableEstimator,
     check_penalty,
     inverse_penalty,
+    joined,
     probabilities,
     seed_of,
 )
@@ -93,6 +95,14 @@ class Networked(TableEstimator):
 
     def _score_agent(self, X: Cells, y: ArrayLike, groups: np.ndarray, sample_weight: np.ndarray | None) -> float:
         return self.score(X, y, groups=groups, sample_weight=sample_weight)
+
+    def _described(self) -> tuple[dict[str, np.ndarray], dict[str, Plain]]:
+        at, intercept = self._coordinates, bool(self.fit_intercept)
+        *models, mean = joined(self._slopes, self._constants, intercept)
+        arrays = {"model": mean, "models": np.stack(models)} | (
+            {"shift": at.shift, "width": at.width} if at.own else {}
+        )
+        return arrays, {"intercept": intercept, "agents": [str(name) for name in self.agents_], **self._target()}
 
     def _which(self, groups: ArrayLike | None, rows: int) -> np.ndarray:
         """(n,): the number of the model for each row; the last one is the mean model."""

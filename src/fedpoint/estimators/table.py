@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
 from fedpoint.core.errors import FedpointError
-from fedpoint.data.encoding import Cells, Columns, Frame, categorical_columns, check_unique, plain_frame
+from fedpoint.data.encoding import Cells, Columns, Frame, categorical_columns, check_unique, plain_frame, truths_of
 from fedpoint.data.preprocess import ColumnMoments, check_cells, federated_moments, is_missing
 
 
@@ -44,7 +44,8 @@ def read_fit(
             estimator, plain_frame(X), y, dtype=np.float64, ensure_all_finite=False, y_numeric=not labels
         )
         check_cells(numbers, columns_of(estimator))
-        table, target = Columns(None, (), columns_of(estimator)), column_or_1d(given, warn=True)
+        table = Columns(None, (), columns_of(estimator), truths_of(X))
+        target = column_or_1d(given, warn=True)
     return table, numbers, _labels(target) if labels else _target(target)
 
 

@@ -40,9 +40,13 @@ def features(recipe: Sequence[Written]) -> list[Feature]:
 
 def written(recipe: Sequence[Feature]) -> list[Written]:
     return [
-        Written(column=f.column, mean=f.mean, scale=f.scale, categories=f.categories, fill=f.fill, dates=f.dates)
+        Written(column=f.column, mean=f.mean, scale=f.scale, categories=_words(f), fill=f.fill, dates=f.dates)
         for f in recipe
     ]
+
+
+def _words(feature: Feature) -> list[str] | None:
+    return None if feature.categories is None else [str(word) for word in feature.categories]
 
 
 def _parts(moments: ColumnMoments) -> dict[str, np.ndarray]:

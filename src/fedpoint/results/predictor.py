@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,10 +25,12 @@ Rows: TypeAlias = "ArrayLike | Source"
 
 @dataclass(frozen=True, repr=False)
 class Predictor:
-    """A model, and how rows become predictions: `fp.load("model.npz")`, or `run.predictor()`.
+    """A model, and how rows become predictions: `fp.load("model.npz")`, `run.predictor()`, or an estimator's.
 
-    arrays: the model's arrays by name. about: its manifest: the problem, classes, the recipe of a table's columns, the
-    method, the rounds. name: what it is called in messages.
+    arrays: the model's arrays by name: `model`, that of every agent in `models` where each has its own, `shift` and
+    `width` where it sees (x - shift)/width; `weights0`, `biases0` and so on of a neural network's layers. about: its
+    manifest: the problem, classes, the recipe of a table's columns, the method, the rounds. name: what it is called in
+    messages.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -58,31 +60,74 @@ class Predictor:
 
         return [Feature(**feature) for feature in self.about.get("columns") or []]
 
+    @property
+    def agents(self) -> list[str]:
+        """Who has a model of its own; empty where one serves all."""
+        return self.about.get("agents") or []
+
     @cached_property
     def model(self) -> np.ndarray:
         """w: (d,), or (classes, d) with more than two of them."""
-        problem, wide = self.about["problem"], self.about["features"]
-        if self.about["predicts"] is None or list(self.arrays) != ["model"] or wide is None:
-            raise FedpointError(
-                f"{self.name} holds a model of {problem}, which has no predictions: linear and logistic models have"
-            )
-        w, classes = np.asarray(self.arrays["model"], float), len(self.about["classes"] or ())
-        if w.shape != ((classes,) if classes > 2 else ()) + (wide + self.about["intercept"],):
-            raise FedpointError(f"{self.name}: a model of shape {w.shape} does not fit its {counted(wide, 'feature')}")
-        return w
+        wide = self._wide()
+        if "model" not in self.arrays:
+            raise self._without_predictions()
+        shape = (*self._outputs(), wide + self.about["intercept"])
+        self._fits("models", (len(self.agents), *shape) if self.agents else None)
+        return self._fits("model", shape)
 
-    def predict(self, X: Rows, encoded: bool = False) -> np.ndarray:
+    @cached_property
+    def layers(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Weights and biases of a neural network, each layer's; empty where the model is linear."""
+        width, found = self._wide(), []
+        for i in range(self.about.get("layers") or 0):
+            biases = np.asarray(self.arrays.get(f"biases{i}", np.zeros(0)), float)
+            found.append((self._fits(f"weights{i}", (width, biases.size)), self._fits(f"biases{i}", (biases.size,))))
+            width = biases.size
+        if found and width != (len(self.about["classes"] or ()) or 1):
+            raise self._unfit(f"biases{len(found) - 1}", (width,))
+        return found
+
+    def _wide(self) -> int:
+        """Numbers of a row."""
+        if self.about["predicts"] is None or self.about["features"] is None:
+            raise self._without_predictions()
+        return self.about["features"]
+
+    def _outputs(self) -> tuple[int, ...]:
+        classes = len(self.about["classes"] or ())
+        return (classes,) if classes > 2 else ()
+
+    def _fits(self, name: str, shape: tuple[int, ...] | None) -> np.ndarray:
+        """An array of the model, which must have this shape; None: must not be there."""
+        found = self.arrays.get(name)
+        if (found is None) != (shape is None) or (found is not None and found.shape != shape):
+            raise self._unfit(name, None if found is None else found.shape)
+        return np.asarray(found if found is not None else [], float)
+
+    def _unfit(self, name: str, shape: tuple[int, ...] | None) -> FedpointError:
+        what = "is missing" if shape is None else f"has shape {shape}"
+        features = counted(self.about["features"], "feature")
+        return FedpointError(f"{self.name}: {name} {what}, which does not fit a model of {features}")
+
+    def _without_predictions(self) -> FedpointError:
+        return FedpointError(
+            f"{self.name} holds a model of {self.about['problem']}, which has no predictions: linear and logistic "
+            "models have, and estimators"
+        )
+
+    def predict(self, X: Rows, encoded: bool = False, groups: ArrayLike | None = None) -> np.ndarray:
         """(n,): the numbers, or the likeliest classes, of rows.
 
         X: a table as it was learnt from, whose columns are found by their names, encoded and scaled: a data frame, a
         dictionary of columns, a CSV or Parquet file. Of a model that was learnt from arrays: (n, features), or a table
-        whose columns are the features. encoded: X has the columns of the model already.
+        whose columns are the features. encoded: X has the columns of the model already. groups: whose row it is, where
+        agents have models of their own; without it, and for other agents, their mean model predicts.
         """
-        return self.decided(self.scores(self.rows(X, encoded)))
+        return self.decided(self.scores(self.rows(X, encoded), groups=groups))
 
-    def predict_proba(self, X: Rows, encoded: bool = False) -> np.ndarray:
+    def predict_proba(self, X: Rows, encoded: bool = False, groups: ArrayLike | None = None) -> np.ndarray:
         """(n, classes): the probabilities of the classes."""
-        return self.chances(self.scores(self.rows(X, encoded)))
+        return self.chances(self.scores(self.rows(X, encoded), groups=groups))
 
     # How it is done.
 
@@ -90,24 +135,29 @@ class Predictor:
         """(n, features): rows as the model sees them."""
         from fedpoint.data.recipe import is_table
 
-        wide = self.model.shape[-1] - self.about["intercept"]
         if is_table(X) and not encoded:
             found = self.read_rows(X)
             if found.unknown:
-                said = (
-                    f"{counted(found.unknown, 'cell')} of unknown categories: counted as their column's first category"
-                )
-                warnings.warn(said, stacklevel=3)
+                warnings.warn(self.of_unknown(found.unknown), stacklevel=3)
             return found.X
         if self.recipe and not encoded:
             raise FedpointError(
                 f"{self.name} was learnt from a table and finds its columns by their names: give a data frame, a "
                 "dictionary of columns or a file; of rows that are encoded and scaled already say encoded=True"
             )
-        return _numbers(X, wide)
+        return _numbers(X, self._wide())
 
-    def read_rows(self, source: Source, target: str | None = None) -> NewRows:
-        """A table's rows as the model sees them, with a column of true values where it is named."""
+    def of_unknown(self, cells: int) -> str:
+        """What is done with cells of categories that the model does not know."""
+        every = any(feature.every for feature in self.recipe)
+        how = "counted as none of those that it knows" if every else "counted as their column's first category"
+        return f"{counted(cells, 'cell')} of unknown categories: {how}"
+
+    def read_rows(self, source: Source, target: str | None = None, besides: Sequence[str] = ()) -> NewRows:
+        """A table's rows as the model sees them, with a column of true values where it is named.
+
+        besides: columns that are no features, of a table whose features are found by their order.
+        """
         from fedpoint.data.recipe import Feature, new_rows, one_table
 
         piece, recipe = one_table(source), self.recipe
@@ -115,13 +165,13 @@ class Predictor:
         if target is not None and target not in header:
             raise FedpointError(f"{piece.where} has no column {target!r}: {nearest(target, header)}")
         if not recipe:
-            names = [name for name in header if name != target]
+            names = [name for name in header if name not in (target, *besides)]
             self._check_width(names, piece.where, target)
             recipe = [Feature(name) for name in names]
         return new_rows(piece, recipe, target, words=self.classes is not None)
 
     def _check_width(self, names: list[str], where: str, target: str | None) -> None:
-        wanted = self.model.shape[-1] - self.about["intercept"]
+        wanted = self._wide()
         if len(names) == wanted:
             return
         hint = ""
@@ -133,10 +183,38 @@ class Predictor:
         columns = counted(len(names), "column")
         raise FedpointError(f"{self.name} has {counted(wanted, 'feature')}, but {where} has {columns}{besides}{hint}")
 
-    def scores(self, rows: np.ndarray, model: np.ndarray | None = None) -> np.ndarray:
-        """(n,) or (n, classes): x'w of rows, by this model or another one of its kind."""
+    def scores(self, rows: np.ndarray, model: np.ndarray | None = None, groups: ArrayLike | None = None) -> np.ndarray:
+        """(n,) or (n, classes): what the model says of rows, before it is made a prediction.
+
+        model: another one of its kind. groups: whose rows they are, where agents have their own.
+        """
+        rows = self._placed(rows)
+        if self.layers:
+            return self._through_layers(rows)
         rows = np.column_stack([rows, np.ones(len(rows))]) if self.about["intercept"] else rows
-        return rows @ (self.model if model is None else model).T
+        found = rows @ (self.model if model is None else model).T
+        if groups is not None and self.agents:
+            models = self.arrays["models"]
+            number = {name: k for k, name in enumerate(self.agents)}
+            own = np.array([number.get(str(name), -1) for name in np.asarray(groups).tolist()])
+            for k in np.unique(own[own >= 0]):
+                found[own == k] = rows[own == k] @ models[k].T
+        return found
+
+    def _placed(self, rows: np.ndarray) -> np.ndarray:
+        """Rows in the coordinates of the model."""
+        if "shift" not in self.arrays:
+            return rows
+        shape = (self._wide(),)
+        return (rows - self._fits("shift", shape)) / self._fits("width", shape)
+
+    def _through_layers(self, rows: np.ndarray) -> np.ndarray:
+        """max(0, x W + b) through the layers, the last one without the maximum."""
+        for W, b in self.layers[:-1]:
+            rows = np.maximum(rows @ W + b, 0)
+        W, b = self.layers[-1]
+        out = rows @ W + b
+        return out if self.about["predicts"] == "class" else out[:, 0]
 
     def chances(self, scores: np.ndarray) -> np.ndarray:
         """(n, classes): the softmax of scores."""
@@ -163,7 +241,28 @@ class Predictor:
         says = "a number" if classes is None else f"one of {counted(len(classes), 'class')}"
         what = f"{says} by {inputs}" if about["predicts"] is not None else "no predictions"
         method = about.get("algorithm", {}).get("name", "")
-        return f"<Model of {about['problem']}: {what}; {method}, {counted(about.get('rounds', 0), 'round')}>"
+        made = f"; {method}, {counted(about.get('rounds', 0), 'round')}" if method else ""
+        own = f", of {counted(len(self.agents), 'agent')} each" if self.agents else ""
+        return f"<Model of {about['problem']}: {what}{own}{made}>"
+
+
+@runtime_checkable
+class Exportable(Protocol):
+    """What has a model to export: a run, a fitted estimator, the result of a study."""
+
+    def export(self, path: str | Path) -> None: ...
+
+
+def export(model: Exportable, path: str | Path) -> None:
+    """Write a model as npz with a manifest, for `fedpoint predict`, `fp.load` and other programs. Nothing is pickled.
+
+    model: a run (its first repeat: `run.export` writes others), a fitted estimator, or the result of a study.
+    """
+    if not isinstance(model, Exportable) or isinstance(model, type):
+        raise FedpointError(
+            f"fp.export takes a run, a fitted estimator or the result of a study, got {type(model).__name__}"
+        )
+    model.export(path)
 
 
 def _numbers(X: Rows, wide: int) -> np.ndarray:

@@ -440,11 +440,6 @@ class Run:
         return f"<Run {card.title}: {counts}{last}>"
 
 
-def export(run: Run, path: str | Path, repeat: int = 0) -> None:
-    """Write one repeat's model as npz with a manifest, for `fedpoint predict` and other programs."""
-    run.export(path, repeat)
-
-
 def mean_model(models: Model, weights: np.ndarray) -> Model:
     """sum_k p_k w_k over the second axis."""
     return jax.tree.map(lambda a: np.tensordot(a, weights.astype(a.dtype), axes=(1, 0)), models)

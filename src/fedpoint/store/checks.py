@@ -94,9 +94,10 @@ class _Feature(BaseModel):
     column: StrictStr
     mean: Number = 0.0
     scale: Number = 1.0
-    categories: list[StrictStr] | None = None
+    categories: list[StrictStr] | list[StrictBool] | list[Number] | None = None
     fill: Number | StrictStr | None = None
     dates: Literal["iso", "iso with zone", "day first", "month first"] | None = None
+    every: StrictBool = False
 
 
 class _Use(_Stated):
@@ -108,6 +109,8 @@ class _Use(_Stated):
     intercept: StrictBool
     features: Natural | None
     columns: list[_Feature] = []
+    layers: Natural = 0
+    agents: list[StrictStr] = []
 
 
 class _Hashes(_Stated):
