@@ -293,7 +293,7 @@ def test_words_are_encoded_as_the_estimators_encode_them():
         np.testing.assert_allclose(one.errors[method], two.errors[method], rtol=1e-9)
     model = FederatedRegressor(rounds=2000).fit(frame, y, groups=agent)
     assert model.feature_names_out_.tolist()[:3] == ["a", "b", "colour_blue"] and len(model.coef_) == by_hand.shape[1]
-    with pytest.raises(fp.FedpointError, match="column when holds times"):
+    with pytest.raises(fp.FedpointError, match="column when holds dates or times"):
         fp.baselines(frame.assign(when=pandas.Timestamp("2020-01-01")), y, **options)
     with pytest.raises(fp.FedpointError, match="two columns 'a'"):
         fp.baselines(frame.set_axis(["a", "a", "b", "c"], axis=1), y, **options)

@@ -191,8 +191,15 @@ def test_nullable_numbers_and_times(banks):
     with pytest.raises(fp.FedpointError, match="NaN at row 2, column n"):
         FederatedRegressor().fit(whole, y, groups=who)
     times = pandas.DataFrame({"when": pandas.to_datetime(["2020-01-01"] * 4)})
-    with pytest.raises(fp.FedpointError, match="column when holds times"):
-        FederatedRegressor().fit(times, y, groups=who)
+    written = pandas.DataFrame({"when": ["2020-01-01", "2020-02-01", None, "2020-03-01"], "n": [1.0, 2.0, 3.0, 4.0]})
+    for table in (times, written):  # not a dummy for each day
+        with pytest.raises(fp.FedpointError, match="column when holds dates or times"):
+            FederatedRegressor().fit(table, y, groups=who)
+    named = FederatedRegressor(categorical=["when"]).fit(written.fillna({"when": "never"}), y, groups=who)
+    assert list(named.feature_names_out_) == [
+        "n",
+        *(f"when_{day}" for day in sorted({*written["when"][[0, 1, 3]], "never"})),
+    ]
 
 
 def test_a_saved_model_predicts_and_holds_no_rows(banks):

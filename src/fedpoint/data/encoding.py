@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_array
 
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.data.dates import forms_of
 from fedpoint.data.preprocess import FederatedEncoder, check_cells, check_groups
 from fedpoint.data.recipe import Feature
 
@@ -114,10 +115,13 @@ def categorical_columns(X: Frame, asked: str | Sequence[str] | None) -> tuple[st
         return ()
     found = []
     for name, dtype in X.dtypes.items():
-        if dtype.kind in "mM":
-            raise FedpointError(f"column {name} holds times: make numbers or categories of them")
+        values = X[name].tolist() if dtype.kind == "O" else []
+        if dtype.kind in "mM" or forms_of(sorted({value for value in values if isinstance(value, str)})):
+            raise FedpointError(
+                f"column {name} holds dates or times: make numbers of them, such as days, or categories"
+            )
         own = not isinstance(dtype, np.dtype)  # pandas' categories and strings
-        if dtype.kind == "O" and (own or any(isinstance(value, str) for value in X[name].tolist())):
+        if dtype.kind == "O" and (own or any(isinstance(value, str) for value in values)):
             found.append(name)
     return tuple(found)
 
