@@ -12,9 +12,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import fedpoint as fp
-from fedpoint.estimators import Distance, FederatedClassifier, FederatedRegressor
+from fedpoint.estimators import Distance, FederatedClassifier, FederatedRegressor, fitting
 from fedpoint.estimators.convergence import TOLERANCE
-from fedpoint.problems import penalised
+from fedpoint.problems import logistic_task, penalised
+from fedpoint.problems.logistic_task import LogisticTask
 
 
 def away(model, pooled):
@@ -152,14 +153,40 @@ def test_large_models_are_told_at_least_how_far(cancer, monkeypatch):
         whole = FederatedClassifier().fit(X, y, groups=np.arange(len(y)) % 3)
     step = whole.problem_.newton_step(whole.model_)
     monkeypatch.setattr(penalised, "DENSE", 0)
-    monkeypatch.setattr(penalised, "PRODUCTS", 8)
-    cut = whole.problem_.newton_step(whole.model_)
-    assert step.whole and not cut.whole and 0 < np.linalg.norm(cut.change) < np.linalg.norm(step.change)
+    sizes = []
+    for products in (1, 4, 16, 10_000):
+        cut = whole.problem_.newton_step(whole.model_, products)
+        sizes.append(np.linalg.norm(cut.change))
+        assert cut.whole == (products == 10_000)
+    assert sizes[0] > 0 and (np.diff(sizes) > 0).all() and sizes[-1] < 1.02 * np.linalg.norm(step.change)
+    assert step.whole and np.allclose(cut.change, step.change, atol=0.02 * np.abs(step.change).max())
+    monkeypatch.setattr(fitting, "FEW_PRODUCTS", 4)
     with pytest.warns(ConvergenceWarning, match="off by at least"):
-        assert FederatedClassifier().fit(X, y, groups=np.arange(len(y)) % 3).distance_.at_least
-    monkeypatch.setattr(penalised, "PRODUCTS", 10_000)
-    long = whole.problem_.newton_step(whole.model_)
-    assert long.whole and np.allclose(long.change, step.change, rtol=0.02, atol=0.02 * np.abs(step.change).max())
+        assert FederatedClassifier(rounds=5).fit(X, y, groups=np.arange(len(y)) % 3).distance_.at_least
+
+
+def test_a_few_rounds_on_many_columns_are_not_followed_by_a_hessian(rng, monkeypatch):
+    """What is told of the distance must not take longer than the fit: Hessians of 300 columns are for longer ones."""
+    X, y = rng.normal(size=(60, 300)), rng.integers(0, 2, 60)
+    made = []
+    derivatives = LogisticTask.derivatives
+    monkeypatch.setattr(LogisticTask, "derivatives", lambda self, w: made.append(1) or derivatives(self, w))
+    for rounds, expected in ((2, []), (200, [1])):
+        made.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            FederatedClassifier(rounds=rounds, tol=None).fit(X, y, groups=np.arange(60) % 3)
+        assert made == expected
+
+
+def test_hessians_are_made_in_pieces(rng, monkeypatch):
+    for classes in (2, 3):
+        task = LogisticTask(rng.normal(size=(50, 4)), np.arange(50) % classes, np.ones(4), np.arange(50) % 3)
+        w = rng.normal(size=task.start().shape)
+        whole = task.derivatives(w)[1]
+        monkeypatch.setattr(logistic_task, "CHUNK", 70)
+        np.testing.assert_allclose(task.derivatives(w)[1], whole, rtol=1e-12, atol=1e-14)
+        monkeypatch.undo()
 
 
 def test_a_minimum_that_is_not_unique_is_the_nearest(rng):

@@ -259,8 +259,15 @@ class LogisticTask(Penalised, Logistic):
             return -0.5 * self.mass * (2.0 * self.label - 1.0 - np.tanh(0.5 * scores))
         return self._mass * (_softmax(scores) - np.eye(len(self.classes))[self.label])
 
-    def _curved(self, X: np.ndarray, scores: np.ndarray, weight: np.ndarray | float) -> np.ndarray:
-        """(D, D): the Hessian of the weighted losses of rows with these scores."""
+    def _curved(self, X: np.ndarray, scores: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """(D, D): the Hessian of the weighted losses of rows with these scores; in pieces that fit into memory."""
+        rows = max(1, CHUNK // self.start().size)
+        total = self._piece(X[:rows], scores[:rows], weight[:rows])
+        for at in range(rows, len(X), rows):
+            total += self._piece(X[at : at + rows], scores[at : at + rows], weight[at : at + rows])
+        return total
+
+    def _piece(self, X: np.ndarray, scores: np.ndarray, weight: np.ndarray) -> np.ndarray:
         if self.two:
             t = np.tanh(0.5 * scores)
             return (X * (0.25 * weight * (1 - t * t))[:, None]).T @ X

@@ -23,7 +23,8 @@ from fedpoint.core.types import Data
 from fedpoint.problems.rows import RowsProblem
 
 DENSE = 800  # numbers of a model whose Hessian is written down
-PRODUCTS = 100  # with the Hessian, where it is not
+DENSE_SPEED = 8  # columns of it that are written down in the time of a product with it
+PRODUCTS = 100
 FLAT = 1e-13  # curvature, over the largest, below which a direction is none
 
 
@@ -98,21 +99,22 @@ class Penalised(RowsProblem):
     def derivatives(self, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(D,) and (D, D): the gradient and the Hessian of the objective, flattened."""
 
-    def newton_step(self, w: np.ndarray) -> NewtonStep:
+    def newton_step(self, w: np.ndarray, products: int = PRODUCTS) -> NewtonStep:
         """To the minimum, where the loss is a square; else to that of its square approximation at w.
 
-        A minimum that is not unique is that nearest to w. For large models by conjugate gradients, whose steps only
-        grow (Steihaug, 1983): one that is cut short is too short.
+        A minimum that is not unique is that nearest to w. products: how many with the Hessian the step may take. Where
+        writing it down would take longer, it is made by conjugate gradients, whose steps only grow (Steihaug, 1983):
+        one that is cut short is too short.
         """
-        if w.size > DENSE:
-            return self._conjugate_gradients(w)
+        if w.size > min(DENSE, DENSE_SPEED * products):
+            return self._conjugate_gradients(w, products)
         slope, H = self.derivatives(w)
         curvature, axes = np.linalg.eigh(H)
         bent = curvature > FLAT * curvature[-1]
         change = axes[:, bent] @ ((axes[:, bent].T @ -slope) / curvature[bent])
         return NewtonStep(change.reshape(w.shape), True)
 
-    def _conjugate_gradients(self, w: np.ndarray) -> NewtonStep:
+    def _conjugate_gradients(self, w: np.ndarray, products: int) -> NewtonStep:
         from scipy.sparse.linalg import LinearOperator, cg
 
         W = np.broadcast_to(w, (self.agents, *w.shape))
@@ -122,7 +124,7 @@ class Penalised(RowsProblem):
             return np.tensordot(self.weights, self.products_at(W, U), 1).ravel()
 
         slope = np.tensordot(self.weights, self.slopes_at(W), 1).ravel()
-        change, left = cg(LinearOperator((w.size, w.size), product), -slope, rtol=1e-3, maxiter=PRODUCTS)
+        change, left = cg(LinearOperator((w.size, w.size), product), -slope, rtol=1e-3, maxiter=products)
         return NewtonStep(change.reshape(w.shape), left == 0)
 
     @contextlib.contextmanager

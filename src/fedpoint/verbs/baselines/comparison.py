@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,12 +12,14 @@ from threadpoolctl import threadpool_limits
 
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.numbers import counted
-from fedpoint.data.encoding import Cells
 from fedpoint.graphs.network import Network
 from fedpoint.results.baselines import Baselines
 from fedpoint.verbs.baselines.fit import DENSE
 from fedpoint.verbs.baselines.rows import GroupedTable, Inner, Mask, Splits
 from fedpoint.verbs.baselines.search import Search
+
+if TYPE_CHECKING:
+    from fedpoint.data.encoding import Cells
 
 METHODS = ("local", "pooled", "SCAFFOLD", "FedAvg", "coupled")
 # For columns of variance 1 and mean losses: next to none for numbers; classes that can be separated need one.

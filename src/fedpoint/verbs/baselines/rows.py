@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Real
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,12 +13,13 @@ from scipy.special import log_softmax
 
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.numbers import counted
-from fedpoint.data.encoding import Cells, table_numbers
-from fedpoint.data.preprocess import check_groups
 from fedpoint.problems.base import by_agent, check_finite
 from fedpoint.problems.logistic_task import LogisticTask
 from fedpoint.problems.penalised import Penalised
 from fedpoint.problems.ridge_task import RidgeTask
+
+if TYPE_CHECKING:
+    from fedpoint.data.encoding import Cells
 
 CLASSES = 20  # whole numbers of at most so many values are classes
 
@@ -29,6 +31,9 @@ class GroupedTable:
     """The rows, sorted by agent, and what is predicted: numbers, or labels 0, 1, ... of so many `classes`."""
 
     def __init__(self, X: Cells, y: ArrayLike, groups: ArrayLike, task: str | None):
+        from fedpoint.data.encoding import table_numbers  # loads scikit-learn
+        from fedpoint.data.preprocess import check_groups
+
         if groups is None:
             raise FedpointError("groups: whose row is it? Give one agent's name a row")
         y = np.asarray(y)
