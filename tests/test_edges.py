@@ -1,5 +1,10 @@
 """Numbers at the edge: the right ones, by a closed form, or one clear message."""
 
+import re
+import tracemalloc
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -184,11 +189,94 @@ def test_weights_of_edges(bad):
     ],
 )
 def test_repeats_that_do_not_fit(monkeypatch, use):
-    monkeypatch.setattr(room, "LIMIT", 100_000_000)
+    monkeypatch.setattr(room, "LIMIT", 50_000_000)
     with pytest.raises(
-        FedpointError, match=r"1,000,000 repeats at once needs about .* of memory, and there are 100 MB"
+        FedpointError, match=r"1,000,000 repeats at once need about .* of memory, and there are 50 MB: about [1-9]"
     ):
         use()
+
+
+def flat(agents, numbers, dtype):
+    """Of which an agent's data are one number, and the model has so many."""
+    rows = np.ones(agents, dtype)
+    return fp.problems.Loss(
+        lambda w, batch: jnp.mean((w.sum() - batch) ** 2), np.zeros(numbers, dtype), rows, groups=np.arange(agents)
+    )
+
+
+def test_the_room_is_checked_for_one_repeat_too(monkeypatch):
+    """3,400 corrections of 1.66 million numbers are 22.6 GB: refused before anything is made, with what would fit."""
+    monkeypatch.setattr(room, "LIMIT", 24 * 10**9)
+    problem = flat(3_400, 1_660_000, np.float32)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FedpointError) as said:
+            fp.run(fp.Scaffold(step=0.1), problem, rounds=1)
+        assert tracemalloc.get_traced_memory()[1] < 10**8
+    finally:
+        tracemalloc.stop()
+    assert "SCAFFOLD with 3,400 agents and a model of 1,660,000 numbers needs about 45 GB of memory" in str(said.value)
+    assert "and there are 24 GB: every agent keeps 6 MB. What would fit: about" in str(said.value)
+    fits = int(re.search(r"about ([\d,]+) agents", str(said.value))[1].replace(",", ""))
+    numbers = int(re.search(r"a model of about ([\d,]+) numbers", str(said.value))[1].replace(",", ""))
+    for agents, size in ((fits, 1_660_000), (3_400, numbers)):  # as it says, within what is counted
+        state = 2 * agents * size * 4
+        assert 0.95 * room.LIMIT < state <= room.LIMIT
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_fits_is_run_and_what_does_not_is_refused(monkeypatch, dtype):
+    """On both sides of the limit, by the bytes of the numbers; single precision is offered where it is not taken."""
+    problem, width = flat(200, 20_000, dtype), np.dtype(dtype).itemsize
+    state = 2 * 200 * 20_000 * width
+    monkeypatch.setattr(room, "LIMIT", int(1.2 * state))
+    assert fp.run(fp.Scaffold(step=1e-6), problem, rounds=1, start=np.zeros(20_000, dtype)).rounds[-1] == 1
+    monkeypatch.setattr(room, "LIMIT", int(0.9 * state))
+    with pytest.raises(FedpointError, match="every agent keeps") as said:
+        fp.run(fp.Scaffold(step=1e-6), problem, rounds=1)
+    assert ("float32" in str(said.value)) is (width == 8)
+    assert fp.run(fp.FedAvg(step=1e-6), problem, rounds=1).rounds[-1] == 1  # which remembers nothing
+    assert fp.run(fp.Scaffold(step=1e-6), flat(140, 20_000, dtype), rounds=1).rounds[-1] == 1
+
+
+@pytest.mark.parametrize(
+    "method, options",
+    [
+        (fp.FedGD(1e-6, 0.1), {"network": fp.Network.ring(50)}),
+        (fp.FedGD(1e-6, 0.1), {"network": fp.Network.ring(50), "schedule": fp.PartiallyAsynchronous(16)}),
+        (fp.Scaffold(1e-6), {"channel": fp.channel.HalfPrecision()}),
+        (fp.Scaffold(1e-6), {"schedule": fp.Arrivals(fp.Clock(np.linspace(1.0, 2.0, 50)), 4)}),
+    ],
+    ids=["a network", "mail", "a channel", "late answers"],
+)
+def test_nodes_mail_and_channels_take_room_too(monkeypatch, method, options):
+    """What a run of each holds, by the arrays of its state."""
+    problem = flat(50, 2_000, np.float64)
+    session = fp.run(method, problem, rounds=1, **options).session
+    held = sum(a.nbytes for a in jax.tree.leaves(session.state))
+    monkeypatch.setattr(room, "LIMIT", held)
+    with pytest.raises(FedpointError, match="of memory, and there are"):
+        fp.run(method, problem, rounds=1, **options)
+    monkeypatch.setattr(room, "LIMIT", 6 * held + 2 * 50 * 2_000 * 8 * 3)
+    fp.run(method, problem, rounds=1, **options)
+
+
+def test_records_that_do_not_fit(monkeypatch):
+    """Only where they are asked for: otherwise they are thinned."""
+    monkeypatch.setattr(room, "LIMIT", 10_000_000)
+    problem = flat(2, 1_000, np.float64)
+    with pytest.raises(FedpointError, match=r"a record every 1 round of 100,000 needs about 1 GB.*record_every=160 or"):
+        fp.run(fp.FedAvg(step=1e-6), problem, rounds=100_000, record_every=1)
+    assert len(fp.run(fp.FedAvg(step=1e-6), problem, rounds=400, record_every=160).rounds) == 4
+
+
+def test_memory_that_runs_out_all_the_same_is_a_memory_error(monkeypatch):
+    def used_up(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 22569200000 bytes.\nDetails")
+
+    monkeypatch.setattr("fedpoint.engine.session.go_on", used_up)
+    with pytest.raises(MemoryError, match=r"^RESOURCE_EXHAUSTED: Out of memory allocating 22569200000 bytes\.$"):
+        fp.run(AVERAGING, bowls(), rounds=1)
 
 
 def test_what_does_not_fit_is_refused_before_it_is_made(monkeypatch):

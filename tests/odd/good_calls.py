@@ -207,7 +207,6 @@ def verbs() -> Table:
         "fp.Experiment": lambda: (fp.Experiment, dict(whole)),
         "Experiment.replace": lambda: (experiment().replace, {"seed": 1}),
         "Experiment.every": lambda: (experiment().every, {"rounds": 3}),
-        "Experiment.check_repeats": lambda: (experiment().check_repeats, {"lanes": 2}),
         "Experiment.describe": lambda: (experiment().describe, {}),
         "Experiment.from_dict": lambda: (fp.Experiment.from_dict, {"description": experiment().describe()}),
         "fp.run": lambda: (fp.run, {**whole, "rounds": 3}),

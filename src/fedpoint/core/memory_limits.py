@@ -24,7 +24,11 @@ def memory() -> int:
 
 def check_memory(numbers: int, what: str, advice: str) -> None:
     """Refuse what so many numbers in double precision, and their copies, would not fit."""
-    needed = 8 * COPIES * numbers
+    check_bytes(8 * COPIES * numbers, what, advice)
+
+
+def check_bytes(needed: int, what: str, advice: str) -> None:
+    """Refuse what needs more bytes than there are."""
     if needed > memory():
         raise FedpointError(
             f"{what} needs about {in_bytes(needed)} of memory, and there are {in_bytes(memory())}: {advice}"

@@ -85,7 +85,7 @@ def choose(bound: Bound, lanes: int) -> Layout:
     slots = bound.timing.slots(agents)
     held = topology.models(agents)  # models of a record
     floats = sum(np.size(a) for a in jax.tree.leaves(model))
-    bytes_ = _bytes(model)
+    bytes_ = bytes_of(model)
     ragged = agents > 1 and _raggedness(oracle, algorithm, problem, exact) > RAGGED
     mapped = ragged or (agents > 1 and floats > LARGE_MODEL)
     own = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a)[1:], np.asarray(a).dtype), problem.own)
@@ -93,14 +93,14 @@ def choose(bound: Bound, lanes: int) -> Layout:
     # Ahead, every agent would draw as many samples as the one that needs the most.
     samples = None if exact or ragged or not oracle.predraw else samples_per_round(algorithm)
 
-    own_bytes = _bytes(own)
+    own_bytes = bytes_of(own)
     fetch = bound.timing.drawn and own_bytes <= FETCH_BYTES
     per_agent = own_bytes if fetch else 0
     if not exact:
         plan = oracle.plan_shape(Mine(own, problem.common), stream)
-        per_agent += _bytes(plan)
+        per_agent += bytes_of(plan)
         if samples is not None:
-            per_agent += _bytes(_drawn_ahead.eval_shape(oracle, samples, own, problem.common, stream, plan))
+            per_agent += bytes_of(_drawn_ahead.eval_shape(oracle, samples, own, problem.common, stream, plan))
     lanes_ahead = 1 if mapped else lanes
     per_round = max(1, per_agent * slots * lanes_ahead)
     if per_round > ROUND_BYTES:
@@ -110,13 +110,13 @@ def choose(bound: Bound, lanes: int) -> Layout:
     chunk = int(np.clip(CHUNK_BYTES // per_round, 1, min(CHUNK_ROUNDS, capacity)))
     at_once = bytes_ if mapped else slots * lanes * (bytes_ + own_bytes)
     if exact or problem.batch is None:
-        at_once += _bytes(jax.tree.map(np.asarray, problem.common))
+        at_once += bytes_of(jax.tree.map(np.asarray, problem.common))
     drawn = per_agent if mapped else per_round * chunk
     if topology.by_node:
         at_once = max(at_once, bytes_ * agents * lanes)
 
     def remembered() -> int:
-        return agents * _bytes(jax.eval_shape(lambda w: algorithm.init(wrap(w))[1], model))
+        return agents * bytes_of(jax.eval_shape(lambda w: algorithm.init(wrap(w))[1], model))
 
     return Layout(
         oracle=oracle,
@@ -156,7 +156,8 @@ def draw_samples(oracle: Oracle, mine: Mine, plan: Tree, rows: Row) -> Data:
     return jax.vmap(lambda row, e: oracle.draw(mine, plan, row, e))(rows, jnp.arange(rows.at.shape[0]))
 
 
-def _bytes(shapes: Tree) -> int:
+def bytes_of(shapes: Tree) -> int:
+    """Of all arrays, or their shapes."""
     return sum(int(np.prod(s.shape)) * np.dtype(s.dtype).itemsize for s in jax.tree.leaves(shapes))
 
 

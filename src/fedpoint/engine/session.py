@@ -20,6 +20,7 @@ from fedpoint.core.vector import unwrap, unwrap_all, wrap
 from fedpoint.engine.base import Engine, Measure
 from fedpoint.engine.cpu import cache
 from fedpoint.engine.layout import Layout, choose, enough_samples
+from fedpoint.engine.memory import check_fits, check_mail, exhausted
 from fedpoint.engine.program import go_on, message_of
 from fedpoint.engine.state import Inputs, Records, RunState, Traffic, seeds_of, start_state, start_worlds
 from fedpoint.experiment.bound import Bound
@@ -76,10 +77,12 @@ class Session(Engine):
             cast(bound.gather, dtype),
             bound.wires,
         )
+        one = traced if swept is None else jax.tree.map(lambda a: a[0], traced)
+        single = inputs._replace(algorithm=one)
+        self._message = message_of(wrap(bound.topology.one(bound.start)), layout, single)
+        check_fits(layout, single, bound.start, self.lanes, self.message.used is None)
         # A sweep has the same draws at every point: differences are the hyper-parameter's.
         self.seeds = jax.tree.map(lambda a: np.tile(a, self.lanes // repeats), seeds_of(self.seed, repeats))
-        one = traced if swept is None else jax.tree.map(lambda a: a[0], traced)
-        self._message = message_of(wrap(bound.topology.one(bound.start)), layout, inputs._replace(algorithm=one))
         layout = enough_samples(layout, one, self.message.evaluations)
         self.layout = replace(layout, metrics=tuple(sorted(self.experiment.metrics.items())))
         self._begin(inputs)
@@ -156,6 +159,7 @@ class Session(Engine):
     @double
     def _deepen(self, depth: int) -> None:
         """Room for so many messages of each sender."""
+        check_mail(self.state.mail, self.topology.depth, power_of_two(depth))
         self.layout = replace(self.layout, topology=self.topology.deepened(power_of_two(depth)))
         self.state = self.state._replace(mail=deepen(self.state.mail, self.topology.depth))
 
@@ -165,7 +169,7 @@ class Session(Engine):
     def _call(self, rounds: int) -> Records:
         """Go on by so many rounds; the records that fall into them, on the host."""
         first, last = self.round, self.round + rounds
-        with paused_collection():  # the first call traces
+        with paused_collection(), exhausted():  # the first call traces
             self.state, records = go_on(
                 self.layout, self.swept, self.inputs, self.state, self.seeds, first, rounds, self.every
             )

@@ -16,10 +16,7 @@ from fedpoint.algorithms.personal import Personal
 from fedpoint.channel import Channel, Gather, WeightedSums
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError, check_count, nearest
-from fedpoint.core.memory_limits import check_memory
-from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Plain, Tree
-from fedpoint.core.vector import wrap
 from fedpoint.experiment.bound import Bound
 from fedpoint.experiment.checks import (
     check_network,
@@ -42,8 +39,6 @@ if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do with
     from fedpoint.graphs.network import Network
 
 HISTORY_BYTES = 1 << 28  # recorded models of a whole run, from which records are thinned
-LARGE_MODEL = 4096  # floats, from which one agent's work fills the vector units by itself
-WORK = 3  # models' sizes that an agent at work takes: its model, its message, what it drew
 
 
 class Options(TypedDict):
@@ -147,7 +142,6 @@ class Experiment:
         nodes = self.problem.agents if self.timing.on_network else None
         self._set(start_model=jax.tree.map(np.asarray, check_start(self.problem, self.start, nodes)))
         rehearse(self.bind())
-        self.check_repeats(self.repeats)
 
     timing: Timing = field(init=False, repr=False)
     start_model: Model = field(init=False, repr=False, default=None)
@@ -188,18 +182,6 @@ class Experiment:
                 raise FedpointError(f"{name}= is not for models that only fit and predict: leave it out")
         if not self.timing.on_network:
             raise FedpointError("AnyModel needs a network of neighbours: give network=, such as fp.Network.ring(K)")
-
-    def check_repeats(self, lanes: int) -> None:
-        """Refuse more repeats (times points of a sweep) than there is memory for: their states, and a round's work."""
-        if lanes == 1:
-            return
-        agents, topology = self.problem.agents, self.bind().topology
-        node, hubs = topology.one(self.start_model), topology.models(agents)
-        hub, memory = (_numbers(part) for part in jax.eval_shape(lambda w: self.algorithm.init(wrap(w)), node))
-        size = _numbers(node)
-        at_once = self.timing.slots(agents) if size <= LARGE_MODEL else 1  # large models are worked on one by one
-        each = hubs * hub + agents * memory + WORK * at_once * size
-        check_memory(lanes * each, f"{counted(lanes, 'repeat')} at once", "take fewer, with other seeds for more")
 
     def every(self, rounds: int, lanes: int | None = None) -> int:
         """Rounds between records: as asked for, or so many that all of them fit into memory."""
@@ -266,7 +248,3 @@ def sharing(algorithm: Algorithm, share: str | Sequence[str] | None) -> Algorith
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
         raise FedpointError(f"share must be the names of the parts of a model that are shared, got {share!r}")
     return algorithm if isinstance(algorithm, Personal) else Personal(algorithm, shared=tuple(names))
-
-
-def _numbers(tree: Tree) -> int:
-    return sum(math.prod(np.shape(a)) for a in jax.tree.leaves(tree))

@@ -10,6 +10,7 @@ from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.types import Data
 from fedpoint.engine.base import Callback, Stop
+from fedpoint.engine.memory import check_records
 from fedpoint.engine.session import Session
 from fedpoint.experiment.experiment import Experiment, Options
 from fedpoint.problems.any_model import AnyModel
@@ -91,6 +92,8 @@ def run(
         if experiment.metrics or losses_every is not None:
             raise FedpointError("metrics= and losses_every= are not for several processes: none of them has all agents")
         return run_on(processes, experiment, RunGoal(rounds, stop, evaluate), folder, given)
+    if stop is None:  # else it may end before that
+        check_records(experiment, rounds, experiment.repeats)
     session = Session(experiment.bind(), experiment.every(rounds))
     errors = folder is not None and (stop is not None or bool(given) or session.knows_solution)
     begun = begin(session, Measures(errors, losses_every))

@@ -11,8 +11,10 @@ import numpy as np
 
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.core.errors import FedpointError, check_count, nearest
+from fedpoint.core.memory_limits import check_memory
 from fedpoint.core.record import values_of, with_leaves
 from fedpoint.core.wrapped import Wrapped
+from fedpoint.engine.memory import check_records
 from fedpoint.engine.session import Session
 from fedpoint.experiment.experiment import Experiment, Options
 from fedpoint.problems.base import Problem
@@ -50,10 +52,11 @@ def sweep(
     largest = experiment.replace(algorithm=algorithms[int(np.argmax([p.get("local_steps", 0) for p in points]))])
     check_count("repeats", repeats, 1)
     count = len(points) * repeats
-    largest.check_repeats(count)  # of all points together, before those of one
     largest = largest.replace(repeats=repeats)
+    check_memory(count, f"{count:,} runs at once", "take fewer values or repeats")
+    check_records(largest, rounds, count)
     bound = [_traced(bind_algorithm(a, experiment.problem), over) for a in algorithms]
-    lanes = jax.tree.map(lambda *a: np.stack(a), *(a for a in bound for _ in range(repeats)))
+    lanes = jax.tree.map(lambda *a: np.repeat(np.stack(a), repeats, axis=0), *bound)
     session = Session(largest.bind(), largest.every(rounds, count), swept=lanes)
     return Sweep(points, algorithms, drive(begin(session), rounds), repeats)
 
