@@ -1,5 +1,6 @@
 """`fp.plan`: its promise is kept when its plans are run, its ranking makes sense, its reasons are said."""
 
+import dataclasses
 import json
 import math
 import re
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
+from fedpoint.results.plan import Measured
 from fedpoint.theory.planning import Trial, best_step, passage
 
 CHEAP = {"methods": ["gradient_exchange", "fedavg"], "local_steps": [1, 4], "participation": [None, 2]}
@@ -248,7 +250,7 @@ def test_large_states_without_noise_are_followed():
         models = np.repeat(w[None], 3, axis=0)
         for _ in range(4):
             gaps = np.einsum("kid,kd->ki", X, models) - y
-            models = models - best.step / 4 * np.einsum("kid,ki->kd", X, gaps) / 100
+            models = models - best.step * np.einsum("kid,ki->kd", X, gaps) / 100
         w = models.mean(0)
         errors.append(((w - solution) ** 2).sum())
     assert errors[-1] <= target < errors[-2] and best.error == pytest.approx(errors[-1], rel=1e-9)
@@ -376,3 +378,100 @@ def test_every_plan_keeps_its_promise(problem):
     made = fp.plan(problem, 0.02)
     assert len(made.choices) >= 4
     kept(made, repeats=300, top=7)
+
+
+# The step whose curve passes the target first.
+
+
+def bowls(noise=0.0):
+    """Agents whose curvatures differ, w* = 1.89: FedAvg's limit is below it, so that from 4 the mean passes w*."""
+    return fp.problems.Quadratic([0.5, 1.0, 3.0], [[0.0], [1.0], [2.5]], noise=noise)
+
+
+CROSSING = {
+    "without noise": (bowls(), 4, None, 0.02, [0.0]),
+    "past w*": (bowls(), 8, None, 1e-3, [4.0]),
+    "noisy, past w*": (bowls(0.02), 4, None, 0.03, [4.0]),
+    "few": (stream(), 4, 3, 0.05, [0.0, 0.0, 0.0]),
+}
+
+
+@pytest.mark.parametrize("name", CROSSING)
+def test_no_step_of_a_fine_grid_needs_fewer_rounds(name):
+    """Brute force: where any step passes the target, also one that settles above it afterwards, plan finds as good."""
+    problem, E, who, target, start = CROSSING[name]
+    start = np.array(start)
+    made = fp.plan(problem, target, methods=["fedavg"], local_steps=[E], participation=[who], start=start)
+
+    def rounds(step):
+        return float(fp.forecast(fp.FedAvg(step, E), problem, participation=who, start=start).rounds_to(target))
+
+    grid = {step: rounds(step) for step in np.geomspace(0.01, 2, 60)}
+    assert made.best.rounds <= min(grid.values()), (made.best, min(grid.items(), key=lambda pair: pair[1]))
+    assert rounds(made.best.step) == made.best.rounds
+
+
+def test_a_curve_that_passes_below_the_target_before_it_settles_above_it():
+    target = 1e-3
+    options = {"methods": ["fedavg"], "local_steps": [8], "participation": [None]}
+    made = fp.plan(bowls(), target, start=np.array([4.0]), **options)
+    assert made.best.floor > target >= made.best.error
+    assert passage(lambda t: abs(t - 5) + 0.1, 0.5, 1000) == 5
+
+
+# What is not exact is run before it is called the best.
+
+
+def test_exact_forecasts_are_promises_by_themselves(streamed):
+    assert {c.promise for c in streamed.choices} == {"exact"} and not streamed.missed
+    assert streamed.to_dict()["choices"][0]["promise"] == "exact"
+
+
+def test_a_linearised_forecast_is_verified_by_a_run():
+    made = fp.plan(classes(), target=0.05, methods=["fedavg"], local_steps=[2], participation=[None])
+    assert made.best.promise == "verified" and not made.missed
+    assert "verified" in str(made) and any("met the target" in note for note in made.notes)
+    runs = fp.run(made.best.algorithm, made.problem, made.best.rounds, repeats=400, seed=9)
+    assert runs.error[:, -1].mean() <= 0.05 + 3 * runs.error[:, -1].std() / 20
+
+
+def misled(made, means):
+    """The same plan, whose runs end at these means, one after the other."""
+    found = iter(means)
+    made._measure = lambda choice, repeats, seed, callbacks: Measured(choice, repeats, next(found), 1e-4, made.target)
+    made.choices = [dataclasses.replace(c, promise="not verified") for c in made.choices]
+    made.tried = [dataclasses.replace(c, promise="not verified") for c in made.tried]
+    made.confirm()
+    return made
+
+
+def test_a_choice_that_misses_gives_way():
+    made = misled(fp.plan(stream(), target=0.05, **CHEAP), [0.2, 0.01])
+    assert made.best.promise == "verified" and len(made.missed) == 1
+    assert made.best.cost > made.missed[0].choice.cost
+    text = str(made)
+    assert "Run, and above the target" in text and made.missed[0].choice.label in text and "0.2 ± 0.0001" in text
+    assert made.to_dict()["missed"][0]["met"] is False
+
+
+def test_what_nothing_verifies_is_marked():
+    made = misled(fp.plan(stream(), target=0.05, **CHEAP), [0.2] * 20)
+    assert len(made.missed) <= 5 and all(c.promise == "not verified" for c in made.choices)
+    assert not made.choices or any("no choice was verified" in note for note in made.notes)
+
+
+def test_a_run_that_would_take_long_is_not_made(monkeypatch):
+    made = fp.plan(stream(), target=0.05, **CHEAP)
+    monkeypatch.setattr("fedpoint.results.plan.WORK", 10.0)
+    made = misled(made, [])
+    assert made.best.promise == "not verified" and not made.missed
+
+
+def test_the_table_has_one_meaning_of_step():
+    """The length of one local step: also for a method whose own `step` is that of a round."""
+    options = {"target": 0.05, "local_steps": [4], "participation": [None]}
+    plain = fp.plan(stream(), methods=[fp.FedAvg(1.0, normalise=False)], **options).best
+    shared = fp.plan(stream(), methods=[fp.FedAvg(1.0, normalise=True)], **options)
+    assert shared.best.algorithm.step == pytest.approx(4 * shared.best.step)
+    assert shared.best.step == pytest.approx(plain.step) and shared.best.rounds == plain.rounds
+    assert "local step" in str(shared) and f"{plain.step:.3g}" in str(shared)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -29,8 +29,12 @@ from fedpoint.timing.participation import Participation
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Promise = Literal["exact", "verified", "not verified"]
 MARGIN = 0.95  # of the target is aimed at where a forecast is not exact
 REPEATS = 50
+FEWEST = 8  # repeats of a run that verifies a choice
+WORK = 2e7  # evaluations of fields that such a run may take
+ATTEMPTS = 5  # choices that are run until one meets the target
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Choice:
     """One way to reach the target: what to run, what it costs, and what to expect.
 
     error: the expected error (or loss above its minimum) after `rounds` rounds. cost: what was minimised.
+    promise: "exact" where the forecast is; else "verified" where a run has met the target, or "not verified".
     """
 
     algorithm: Algorithm
@@ -51,11 +56,13 @@ class Choice:
     curve: tuple[np.ndarray, np.ndarray] = field(repr=False, compare=False)
     title: str = ""
     local_steps: int = 1
+    promise: Promise = "not verified"
 
     @property
     def step(self) -> float:
+        """The length of one local step, whatever `step` means in the method's own constructor."""
         assert isinstance(self.algorithm.step, float)  # it was chosen
-        return self.algorithm.step
+        return self.algorithm.step / float(np.max(self.algorithm.work_of_a_step()))
 
     @property
     def floats_up(self) -> float:
@@ -101,6 +108,7 @@ class Choice:
             "participation": describe_record(self.participation),
             "rounds": self.rounds,
             "error": self.error,
+            "promise": self.promise,
             "cost": self.cost,
             "floats_up": self.floats_up,
             "floats_down": self.floats_down,
@@ -215,6 +223,7 @@ class Plan:
 
     best: the first, or None. choices: all, ranked. excluded: methods that are not among them, and why.
     tried: the best of each method at every (local steps, participation) that was looked at.
+    missed: settings that were run because their forecasts are not exact, and did not meet the target.
     affordable: when nothing is within the budget, what the budget buys instead. measured: of `verify`.
 
     What is promised is the **mean** over runs: E error <= target after the planned rounds. One run fluctuates about it,
@@ -231,6 +240,7 @@ class Plan:
         self.tried: list[Choice] = []
         self.affordable: Choice | None = None
         self.measured: list[Measured] = []
+        self.missed: list[Measured] = []
         self.frontiers: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.forecasts = 0
 
@@ -246,6 +256,10 @@ class Plan:
             extra = [n for c in self.choices for n in c.forecast.notes if not n.startswith("exact")]
             if extra:
                 said.append(f"forecasts are approximate: {MARGIN:.0%} of the target is aimed at")
+            if self.choices[0].promise == "verified":
+                said.append("a run of the first choice met the target; the others were not run")
+            elif self.choices[0].promise == "not verified":
+                said.append("no choice was verified by a run: run the first one with verify=True before you trust it")
             said += dict.fromkeys(extra)
         if self.measure == "loss" and not self.problem.linear:
             said.append("the loss is taken to second order about its minimum")
@@ -264,6 +278,28 @@ class Plan:
 
     run = verify
 
+    def confirm(self) -> None:
+        """Where its forecast is not exact, run the first choice before it is called the best; one that misses the
+        target gives way to its method's next setting, or to the next method."""
+        for _ in range(ATTEMPTS):
+            best = self.best
+            if best is None or best.promise != "not verified":
+                return
+            repeats = int(min(REPEATS, WORK / max(best.evaluations, 1.0)))
+            if repeats < FEWEST:
+                return
+            seen = self._measure(best, repeats, self.experiment.seed, [])
+            if seen.met:
+                self.choices[0] = dataclasses.replace(best, promise="verified")
+                return
+            self.missed.append(seen)
+            most = math.inf if self.budget is None else self.budget
+            others = [c for c in self.tried if c.title == best.title and best.cost < c.cost <= most]
+            following = min(others, key=lambda c: c.cost, default=None)
+            self.choices = sorted(
+                [*self.choices[1:], *([following] if following else [])], key=lambda c: (c.cost, c.evaluations)
+            )
+
     def table(self) -> str:
         """The ranked choices, those excluded with the reason, what was measured."""
         return table(self)
@@ -280,6 +316,7 @@ class Plan:
             "excluded": [dataclasses.asdict(e) for e in self.excluded],
             "affordable": None if self.affordable is None else self.affordable.to_dict(),
             "measured": [m.to_dict() for m in self.measured],
+            "missed": [m.to_dict() for m in self.missed],
             "notes": list(self.notes),
         }
 

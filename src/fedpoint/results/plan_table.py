@@ -33,6 +33,13 @@ def table(plan: Plan) -> str:
     if plan.excluded:
         width = max(len(e.method) for e in plan.excluded)
         lines += ["", "Excluded", *(f"  {e.method.ljust(width)}  {e.reason}" for e in plan.excluded)]
+    if plan.missed:
+        said = [
+            f"  {m.choice.label}: promised {m.choice.error:.3g}, mean of {m.repeats} runs "
+            f"{m.mean:.3g} ± {m.standard_error:.1g}"
+            for m in plan.missed
+        ]
+        lines += ["", "Run, and above the target", *said]
     if plan.measured:
         rows = [
             [
@@ -60,7 +67,19 @@ def _title(plan: Plan) -> str:
 
 def _heading(plan: Plan) -> list[str]:
     extra = ["seconds"] if plan.minimise == "time" else []
-    return ["method", "step", "E", "participants", "rounds", "floats", "gradients", *extra, "expected", "floor"]
+    return [
+        "method",
+        "local step",
+        "E",
+        "participants",
+        "rounds",
+        "floats",
+        "gradients",
+        *extra,
+        "expected",
+        "floor",
+        "promise",
+    ]
 
 
 def _row(plan: Plan, c: Choice) -> list[str]:
@@ -78,6 +97,7 @@ def _row(plan: Plan, c: Choice) -> list[str]:
         *extra,
         f"{c.error:.3g}",
         "-" if c.floor is None else f"{c.floor:.3g}",
+        c.promise,
     ]
 
 

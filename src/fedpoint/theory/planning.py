@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 LONGEST = 1 << 20  # rounds that are looked ahead
 LONGEST_PATH = 1 << 14  # the same where every round of the mean path is computed
 LONGEST_WALK = 1 << 10  # the same where second moments of a large state are moved round by round
+CLOSELY = 64  # rounds that are looked at one by one: a curve may pass below the target before it settles above it
+NARROW, WIDE = 1.01, 1.25  # ratios of steps, below which the search for the best one ends: few rounds, and many
+LOOKS = 12  # steps that are tried until one reaches the target at all
+EARLY = 8  # rounds at which curves of different steps are compared
+FEW = 20  # rounds, of which one is worth a closer look
 LARGE = 60  # numbers of a state, above which they are
 CHUNK = 16  # rounds of such a walk between two looks
 POINTS = 48  # kept of a curve
@@ -47,10 +52,24 @@ class Trial:
     why: str = ""
     level: float | None = None
     value: float = math.nan
+    before: float = math.nan  # the expected curve one round earlier
     times: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     values: np.ndarray = field(default_factory=lambda: np.zeros(0))
     ahead: int = 0
     settled: bool = False
+    target: float = math.nan
+    early: np.ndarray = field(default_factory=lambda: np.zeros(0))  # the expected curve from round 1 on, a few rounds
+
+    def value_at(self, round: int) -> float:
+        """The expected curve at an early round; inf where it is not known."""
+        return float(self.early[round - 1]) if round <= len(self.early) else math.inf
+
+    @property
+    def passed(self) -> float:
+        """When the curve passes the target, between two rounds too: how far a step is from saving another round."""
+        if not 0 < self.value <= self.target < self.before:
+            return self.rounds
+        return self.rounds - 1 + math.log(self.before / self.target) / math.log(self.before / self.value)
 
 
 class Uncomputable(FedpointError):
@@ -176,8 +195,12 @@ def curve_of(forecast: Forecast, accuracy: float) -> Curve:
 
 
 def passage(at: Callable[[int], float], target: float, limit: int) -> float:
-    """A round at which the curve is at most the target and before which it was above it; inf beyond the limit."""
-    low, high = 0, 1
+    """The first round at which the curve is at most the target, as far as rounds are looked at one by one; beyond
+    them one before which it was above it. inf beyond the limit."""
+    first = next((t for t in range(1, min(limit, CLOSELY) + 1) if at(t) <= target), None)
+    if first is not None:
+        return float(first)
+    low, high = min(limit, CLOSELY), min(limit, 2 * CLOSELY)
     while at(high) > target:
         if high >= limit:
             return math.inf
@@ -307,32 +330,38 @@ def attempt(forecast: Forecast, step: float, target: float, limit: int) -> Trial
             times = thinned(len(values) - 1) if len(values) else np.zeros(0, int)
             value = float(values[int(rounds)]) if math.isfinite(rounds) else math.nan
             ahead = min(limit, LONGEST_PATH if silent else longest_walk(s))
-            return Trial(step, rounds, why, level, value, times, values[times], ahead)
+            before = float(values[int(rounds) - 1]) if 1 <= rounds < math.inf else math.nan
+            early = values[1 : EARLY + 1]
+            return Trial(step, rounds, why, level, value, before, times, values[times], ahead, False, target, early)
         curve = curve_of(f, 1e-4 * target)
     except NoLimit:
         return Trial(step, math.inf, "diverges")
     if not math.isfinite(curve.floor):
         return Trial(step, math.inf, "diverges")
-    if curve.floor >= target:
-        return Trial(step, math.inf, "floor", curve.floor, settled=True)
-    ahead = min(limit, curve.longest)
+    above = curve.floor >= target
+    ahead = min(limit, CLOSELY if above else curve.longest)
     rounds = passage(curve.at, target, ahead)
+    early = np.array([curve.at(t) for t in range(1, EARLY + 1)])
+    if above and not math.isfinite(rounds):
+        return Trial(step, math.inf, "floor", curve.floor, settled=True, early=early)
     if not math.isfinite(rounds):
         why = "diverges" if curve.at(ahead) > curve.at(0) else "slow"  # too slowly for its growth to be seen
-        return Trial(step, rounds, why, curve.floor if why == "slow" else None, ahead=ahead)
+        return Trial(step, rounds, why, curve.floor if why == "slow" else None, ahead=ahead, early=early)
     times = thinned(int(rounds))
     values = np.array([curve.at(int(t)) for t in times])
-    return Trial(step, rounds, "", curve.floor, float(values[-1]), times, values)
+    before = curve.at(int(rounds) - 1)
+    reached = float(values[-1])
+    return Trial(step, rounds, "", curve.floor, reached, before, times, values, target=target, early=early)
 
 
 def best_step(
     evaluate: Callable[[float], Trial], guess: float, target: float, most: int = 12
 ) -> tuple[Trial, list[Trial]]:
-    """The step that reaches the target in the fewest rounds, and all trials on the way; of equals, the one that gets
-    furthest. `guess` is where to look first.
+    """The step whose curve passes the target first, and all trials on the way. `guess` is where to look first.
 
     First some step that reaches it: shorter when it diverges or settles too high (its level is about proportional to
-    the step), longer when it is slow. Then up or down while that helps, and a last look at both sides.
+    the step), longer when it is slow. Then up or down while that helps. Then beside the step that is lowest one round
+    before the best one gets there, or where that is many rounds, beside the best: until steps are close together.
     """
     trials: list[Trial] = []
 
@@ -342,7 +371,7 @@ def best_step(
 
     low, high, step = 0.0, math.inf, guess
     best = look(step)
-    while best.why and len(trials) < most:
+    while best.why and len(trials) < min(most, LOOKS):
         if best.why == "slow":
             low = max(low, step)
             step = 4 * step if math.isinf(high) else math.sqrt(low * high)
@@ -360,8 +389,8 @@ def best_step(
     rises, factor = False, 1.6
     while len(trials) < most and best.step * factor < high:
         other = look(best.step * factor)
-        if other.rounds < best.rounds:
-            best, rises, factor = other, True, min(2 * factor, 16.0) if other.rounds < best.rounds / 1.5 else factor
+        if other.passed < best.passed:
+            best, rises, factor = other, True, min(2 * factor, 16.0) if other.passed < best.passed / 1.5 else factor
             continue
         high = min(high, other.step)
         if factor <= 1.6:
@@ -370,18 +399,48 @@ def best_step(
     factor = 1.6
     while not rises and len(trials) < most and best.step / factor > low:
         other = look(best.step / factor)
-        if not other.rounds < best.rounds:
+        if not other.passed < best.passed:
             low = other.step
             break
         best, high = other, best.step
-    for side in (1.25, 0.8):
-        step = best.step * side
-        if len(trials) < most and low < step < high and best.rounds > 1:
-            other = look(step)
-            if other.rounds < best.rounds:
-                break
+    while len(trials) < most:
+        best = min((t for t in trials if not t.why), key=lambda t: t.passed)
+        sooner = int(best.rounds) - 1
+        if not sooner:
+            break
+        heights = [t.value_at(sooner) if sooner <= len(best.early) else t.passed for t in trials]
+        between = _between([t.step for t in trials], heights, NARROW if best.rounds <= FEW else WIDE)
+        if between is None:
+            break
+        look(between)
     reached = [trial for trial in trials if not trial.why]
     return min(reached, key=lambda t: (t.rounds, math.inf if math.isnan(t.value) else t.value)), trials
+
+
+def _between(steps: list[float], heights: list[float], narrow: float) -> float | None:
+    """Where to look for the least height: at the vertex of a parabola through the lowest step and those beside it, or
+    in the wider gap, as in a golden section. None where they are close together."""
+    places = sorted(zip(steps, heights, strict=True))
+    at = min(range(len(places)), key=lambda i: places[i][1])
+    best = places[at][0]
+    down = best / places[at - 1][0] if at else 1.6
+    up = places[at + 1][0] / best if at + 1 < len(places) else 1.6
+    if max(down, up) < narrow:
+        return None
+    if 0 < at < len(places) - 1:
+        vertex = _vertex([(math.log(step / best), height) for step, height in places[at - 1 : at + 2]])
+        if vertex is not None and abs(vertex) > 1e-3 * math.log(down * up):
+            return best * math.exp(vertex)
+    return best * up**0.382 if up >= down else best / down**0.382
+
+
+def _vertex(points: list[tuple[float, float]]) -> float | None:
+    """The lowest place of a parabola through three points, of which the middle one is at 0 and lowest."""
+    (a, high), (_, low), (b, other) = points
+    left, right = (high - low) / a, (other - low) / b
+    if not (math.isfinite(left) and math.isfinite(right)) or right <= left:
+        return None
+    return (a * right - b * left) / (2 * (right - left))
 
 
 def _at_zero(one: Trial, other: Trial) -> float:

@@ -67,7 +67,8 @@ def plan(
 ) -> Plan:
     """Choose algorithm, step, local steps, participation and rounds that reach a target at the least cost.
 
-    From forecasts: nothing is run, unless `verify` is asked for. What is promised is the mean over runs.
+    From forecasts. Where they are exact nothing is run; where they are not, the first choice is run before it is
+    called the best, and gives way to the next one if it misses the target. What is promised is the mean over runs.
 
     Args:
         problem: or an experiment, which fixes everything but method, step, local steps and participants.
@@ -105,6 +106,7 @@ def plan(
     _fill(made, Search(experiment, goal), chosen, grid, schemes, progress)
     if goal.budget is not None:
         _within(made, goal.budget)
+    made.confirm()
     if verify:
         made.verify(top, repeats)
     return made

@@ -123,9 +123,7 @@ class Search:
 
     def aim(self, f: Forecast) -> float:
         """The target, or a little less where the forecast is not exact."""
-        s = f.setting
-        exact = f.noiseless or (s.problem.linear and s.affine and exactly(f))
-        return self.target if exact else MARGIN * self.target
+        return self.target if _exact(f) else MARGIN * self.target
 
     def use(self, method: Method, algorithm: Algorithm, scheme: Participation, E: int) -> Use:
         """Of one round, from the shapes of messages and the moments of the schedule."""
@@ -198,11 +196,11 @@ class Search:
 
     def looks(self, setting: Setting) -> int:
         """How many steps are tried at most: the fewer, the longer a look takes."""
-        return 6 if setting.size > 10 * LARGE else 8 if walks(setting) else 12
+        return 6 if setting.size > 10 * LARGE else 12 if walks(setting) else 24
 
     def choice(self, method: Method, E: int, scheme: Participation, trial: Trial, use: Use) -> Choice:
         algorithm, rounds = method(trial.step, E), int(trial.rounds)
-        prices = self.goal.prices
+        prices, forecast = self.goal.prices, self.forecast(method, trial.step, E, scheme)
         return Choice(
             algorithm,
             scheme,
@@ -211,10 +209,11 @@ class Search:
             rounds * self.goal.cost(use),
             use,
             None if prices is None else rounds * prices.of(use),
-            self.forecast(method, trial.step, E, scheme),
+            forecast,
             (trial.times, trial.values),
             method.title,
             E if method.local else 1,
+            "exact" if _exact(forecast) else "not verified",
         )
 
     def method(
@@ -255,7 +254,7 @@ class Search:
             tick(1)
             if choice is None:
                 worse += 1
-                found.failures.append(_why_not(method, E, scheme, trials))
+                found.failures.append(_why_not(E, scheme, trials))
             else:
                 worse = 0
                 found.good.append(choice)
@@ -266,14 +265,21 @@ class Search:
         best = found.best
         if best is None:
             return self.guess
-        return best.step / (best.local_steps if method.per_round else 1) * min(1.0, best.local_steps / E)
+        return best.step * min(1.0, best.local_steps / E)
 
 
-def _why_not(method: Method, E: int, scheme: Participation, trials: Sequence[Trial]) -> Failure:
+def _exact(f: Forecast) -> bool:
+    """Whether its curve is that of the run, without linearising or sampling."""
+    s = f.setting
+    exact = f.noiseless or (s.problem.linear and s.affine and exactly(f) and not s.moments.sampled)
+    return bool(exact and not f.proviso)
+
+
+def _why_not(E: int, scheme: Participation, trials: Sequence[Trial]) -> Failure:
     """From the steps that were tried: too high a floor, too many rounds, or no stable step."""
 
     def said(trial: Trial) -> str:
-        return f"{trial.step * E if method.per_round else trial.step:.2g}"
+        return f"{trial.step:.2g}"
 
     high = min((t for t in trials if t.why == "floor"), key=lambda t: t.step, default=None)
     slow = max((t for t in trials if t.why == "slow"), key=lambda t: t.step, default=None)
