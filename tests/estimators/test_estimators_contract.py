@@ -43,7 +43,12 @@ def test_scikit_learns_checks(estimator, check):
 
 @EXPECTED
 @pytest.mark.slow
-@parametrize_with_checks([FederatedRegressor(hidden=(8,)), FederatedClassifier(hidden=(8,))])
+@parametrize_with_checks(
+    [FederatedRegressor(hidden=(8,)), FederatedClassifier(hidden=(8,))],
+    expected_failed_checks=lambda estimator: {
+        "check_sample_weight_equivalence_on_dense_data": "to 1e-7, which single precision does not have"
+    },
+)
 def test_scikit_learns_checks_of_neural_networks(estimator, check):
     check(estimator)
 

@@ -75,19 +75,20 @@ def test_a_planned_algorithm(rows, monkeypatch):
     check_planned(FederatedRegressor("auto", target=1e-3).fit(X, y, groups=who))
 
 
+@AWAY
 @pytest.mark.slow
 def test_planned_algorithms(rows):
     X, y, who = rows
     check_planned(FederatedRegressor("auto").fit(X, y, groups=who))
     check_planned(FederatedClassifier("auto").fit(X, y > 0, groups=who))
-    with pytest.warns(PlanNotice, match="the cheapest plan takes"):
+    with pytest.warns(PlanNotice, match="no plan, SCAFFOLD .*: it needs too many rounds"):
         FederatedRegressor("auto", rounds=1, target=1e-12).fit(X, y, groups=who)
 
 
 @AWAY
 def test_where_the_planner_refuses_it_is_said():
     X, y = np.array([[0.0], [1.0], [2.0], [3.0]]), [0, 0, 1, 1]
-    with pytest.warns(PlanNotice, match="SCAFFOLD with 3 local steps is taken: the solution of this problem is not"):
+    with pytest.warns(PlanNotice, match="SCAFFOLD with local_steps=3 is taken: the solution of this problem is not"):
         model = FederatedClassifier("auto", C=np.inf, local_steps=3, rounds=9).fit(X, y, groups=[0, 1, 0, 1])
     assert isinstance(model.algorithm_, fp.Scaffold) and model.plan_ is None
 
@@ -120,6 +121,7 @@ def test_a_neural_network(rng):
     assert model.forecast_ is None and "many minima" in model.forecast_reason_
 
 
+@AWAY
 @pytest.mark.slow
 def test_a_neural_network_of_numbers(rng):
     X, who = rng.uniform(-1, 1, size=(80, 2)), np.repeat([0, 1], 40)
@@ -183,7 +185,7 @@ def test_mistakes_in_data(rows):
     holes = X.copy()
     holes[3, 1] = np.nan
     holes[5, 0] = np.inf
-    with pytest.raises(fp.FedpointError, match=r"NaN at row 3, column 1 \(and at 1 more places\)"):
+    with pytest.raises(fp.FedpointError, match=r"NaN at row 3, column 1 \(and at 1 more place\)"):
         FederatedRegressor().fit(holes, y, groups=who)
     with pytest.raises(fp.FedpointError, match="infinity at row 0, column 0"):
         FederatedRegressor().fit(X, y, groups=who).predict(holes[5:6])
