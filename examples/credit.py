@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from sklearn.metrics import roc_auc_score
 
 import fedpoint as fp
-from fedpoint.show.plots import COLOURS, INK, Line, draw, end_labels, new_figure, save, style
+from fedpoint.show.figures import COLOURS, DASHED, INK, Line, draw, key, new_figure, save, style
 
 ROUNDS, LOCAL_STEPS, RIDGE, SPLITS = 60, 10, 0.01, 3
 
@@ -87,10 +87,10 @@ def picture(found: fp.Baselines, runs: dict, curves: dict, path: str) -> None:
     lines = []
     for i, (name, run) in enumerate(runs.items()):
         lines.append(Line(run.rounds, run.error[0], name, COLOURS[i]))
-        lines.append(Line(np.arange(len(curves[name])), curves[name], "", INK, (0, (3, 3))))
+        lines.append(Line(np.arange(len(curves[name])), curves[name], "forecast", INK, DASHED, 0.9, keyed=True))
     draw(left, lines)
-    style(left, "communication rounds", "squared distance to the optimum", "Runs, and their forecasts (dashed)")
-    end_labels(left, lines[::2])
+    style(left, "communication rounds", "squared distance to the optimum", "Runs, and their forecasts")
+    key(figure, [line for line in lines if line.keyed][:1])
 
     gaps = [found.difference(name, "pooled") for name in ("local", "FedAvg")]
     for i, gap in enumerate(gaps):

@@ -16,7 +16,7 @@ import numpy as np
 
 import fedpoint as fp
 from fedpoint.data.images import CLOTHES
-from fedpoint.show.plots import COLOURS, Line, draw, end_labels, new_figure, save, style
+from fedpoint.show.figures import COLOURS, Line, draw, new_figure, save, style
 
 AGENTS, PARTICIPANTS, ROUNDS, LOCAL_STEPS, BATCH, STEP, HIDDEN = 100, 10, 200, 20, 20, 0.1, 64
 CONCENTRATION = 0.3  # of Dirichlet's distribution: small is uneven
@@ -114,14 +114,12 @@ def picture(runs: dict, served: dict, path: str) -> None:
     draw(left, lines, log=False)
     style(left, "communication rounds", "accuracy on held-out pictures", "784-64-10 on Fashion-MNIST")
     left.set_ylim(0.7, 0.88)
-    end_labels(left, lines)
     lines = [
         Line(np.arange(1, len(each) + 1), np.sort(each), name, COLOURS[i])
         for i, (name, each) in enumerate(served.items())
     ]
     draw(right, lines, log=False)
     style(right, "agents, from the worst served on", "accuracy on the kinds an agent holds", "Who is served how")
-    end_labels(right, lines)
     save(figure, path)
 
 

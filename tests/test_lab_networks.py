@@ -9,6 +9,7 @@ from click.testing import CliRunner
 import fedpoint as fp
 from fedpoint.cli.lab import lab as command
 from fedpoint.lab import names, studies
+from fedpoint.show.figures import new_figure, save
 
 
 def call(*arguments):
@@ -60,7 +61,7 @@ def test_methods_go_as_predicted(clusters):
 
 def test_picture_of_the_clusters(clusters, tmp_path):
     _, found = clusters
-    found.draw(tmp_path / "gtvmin.png")
+    save(found.picture(), tmp_path / "gtvmin.png")
     assert (tmp_path / "gtvmin.png").stat().st_size > 50_000
     assert [row[0] for row in found.rows][:2] == ["local", "coupled, by validation"]
     assert "times smaller" in dict(found.says)["coupling"] and "FedRelax" in dict(found.says)
@@ -97,7 +98,9 @@ def test_command_for_states(tmp_path):
 def test_command_for_people(tmp_path, monkeypatch, clusters):
     small, found = clusters
     monkeypatch.setattr("fedpoint.lab.studies", lambda quick=False: {"gtvmin": small})
-    monkeypatch.setattr(type(small), "perform", lambda self, tell: dataclasses.replace(found, draw=silent))
+    monkeypatch.setattr(
+        type(small), "perform", lambda self, tell: dataclasses.replace(found, picture=lambda: new_figure(1, 1))
+    )
     text = call("gtvmin", "--out", tmp_path, "--format", "svg").stdout
     assert "clusters known" in text and "standard error" in text and f"Picture: {tmp_path / 'gtvmin.svg'}" in text
 

@@ -16,40 +16,43 @@ from fedpoint.theory.noise import Loop, covariance_of
 
 def a_step(rng, y, d, ext):
     shapes = [(y,), (y, y), (y, ext), (y, d), (d, y), (d, ext)]
-    return AlikeStep(*(0.4 * rng.normal(size=shape) for shape in shapes))
+    return [0.4 * rng.normal(size=shape) for shape in shapes]
 
 
 def by_hand(step, start, count, Z, constant, linear, slopes):
     """W after `count` steps: the deviation of y is y+ = F y + N g(point), Cov g = constant + linear x + E[B x x'B']."""
+    drift, F, T, N, H, V = step
     n = len(start)
     mean = np.hstack([np.zeros((n, 1)), start])  # of y, as a map of (1, ext)
     W = np.zeros((n, n))
     for _ in range(count):
-        asked = step.H @ mean + np.hstack([np.zeros((len(step.H), 1)), step.V])
-        spread = asked @ Z @ asked.T + step.H @ W @ step.H.T
+        asked = H @ mean + np.hstack([np.zeros((len(H), 1)), V])
+        spread = asked @ Z @ asked.T + H @ W @ H.T
         C = Z[0, 0] * constant + linear @ (asked @ Z[:, 0]) + sum(B @ spread @ B.T for B in slopes)
-        W = step.F @ W @ step.F.T + step.N @ C @ step.N.T
-        mean = step.F @ mean + np.column_stack([step.drift, step.T])
+        W = F @ W @ F.T + N @ C @ N.T
+        mean = F @ mean + np.column_stack([drift, T])
     return W
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 7, 12])
-def test_squaring_is_going_step_by_step(count):
-    rng = np.random.default_rng(count)
-    y, d, ext = 3, 2, 4
-    step, start = a_step(rng, y, d, ext), rng.normal(size=(y, ext))
+def test_squaring_is_going_step_by_step():
+    """For several agents at once, with as many steps as each takes."""
+    counts, y, d, ext = np.array([0, 1, 2, 7, 12]), 3, 2, 4
+    rng = np.random.default_rng(0)
+    steps = [a_step(rng, y, d, ext) for _ in counts]
+    start = rng.normal(size=(len(counts), y, ext))
     constant, linear, slopes = rng.normal(size=(d, d)), rng.normal(size=(d, d, d)), rng.normal(size=(2, d, d))
     constant, linear = constant + constant.T, linear + linear.transpose(1, 0, 2)
     Z = rng.normal(size=(1 + ext, 1 + ext))
     Z = Z + Z.T
-
-    def noise(mass, shift, spread):
-        return mass * constant + jnp.asarray(linear) @ shift + jnp.einsum("mij,jk,mlk->il", slopes, spread, slopes)
-
-    with jax.enable_x64(True):
-        table = np.asarray(added_noise(step, jnp.asarray(start), noise, jnp.int32(count), 12))
-    expected = by_hand(step, start, count, Z, constant, linear, slopes)
-    np.testing.assert_allclose(np.tensordot(table, Z, 2), expected, rtol=1e-10, atol=1e-10)
+    upper = np.triu_indices(d)
+    units = [np.outer(e, f) for e, f in zip(np.eye(d)[upper[0]], np.eye(d)[upper[1]], strict=True)]
+    spreads = [sum(B @ np.maximum(P, P.T) @ B.T for B in slopes)[upper] for P in units]
+    noise = np.column_stack([constant[upper], *linear[upper].T, *spreads])
+    together = AlikeStep(*(np.stack(parts) for parts in zip(*steps, strict=True)), np.stack([noise] * len(counts)))
+    tables = added_noise(together, start, counts)
+    for step, begin, count, table in zip(steps, start, counts, tables, strict=True):
+        expected = by_hand(step, begin, count, Z, constant, linear, slopes)[np.triu_indices(y)]
+        np.testing.assert_allclose(np.tensordot(table, Z, 2), expected, rtol=1e-10, atol=1e-10)
 
 
 STREAM = fp.problems.LinearStream(np.random.default_rng(0).normal(size=(3, 2)), noise=[0.1, 0.2, 0.3])
@@ -71,8 +74,7 @@ GARNET = fp.problems.garnet(states=5, dim=2, agents=3, heterogeneity=1.0, gamma=
 def test_tables_are_what_the_steps_add(method, problem, options):
     """The covariance of what an agent sends and remembers, for any second moments of what it starts from."""
     setting = fp.forecast(method, problem, **options).setting
-    moving = Second(setting, setting.origin + 0.3).moving
-    locals_ = jax.tree.map(lambda a: a[0], moving.linear).locals
+    locals_ = jax.tree.map(lambda a: a[0], Second(setting, setting.origin + 0.3).moving.linear.locals)
     assert all(source.table is not None for source in locals_.sources if isinstance(source, Loop))
     stepped = tuple(s._replace(table=None) if isinstance(s, Loop) else s for s in locals_.sources)
     rng = np.random.default_rng(0)

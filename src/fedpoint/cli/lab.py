@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from fedpoint.lab import Findings, Lab, LabOutcome, LabSetting, LabStudy
 
 
+READING = """\
+measured  squared distance to the solution in the steady state: mean over the runs ± its standard error
+exact     the same from the mean-square recursion, no fit; steady: from where it stays within 1 % of its limit
+apart     how many standard errors measured is above (+) or below (-) exact: by chance, within ±2 in 19 of 20 rows
+"""
+
+
 @click.command()
 @click.argument("name", required=False)
 @click.option(
@@ -66,6 +73,8 @@ def _study(study: LabStudy, folder: Path, ending: str, as_json: bool) -> None:
     """A lab that reports in its own way."""
     from rich.console import Console
 
+    from fedpoint.show.figures import save
+
     begun, path = time.perf_counter(), folder / f"{study.name}.{ending}"
     console = Console(stderr=True)
     if console.is_terminal:
@@ -73,7 +82,7 @@ def _study(study: LabStudy, folder: Path, ending: str, as_json: bool) -> None:
             findings = study.perform(status.update)
     else:
         findings = study.perform(lambda what: click.echo(what, err=True))
-    findings.draw(path)
+    save(findings.picture(), path)
     seconds = time.perf_counter() - begun
     if as_json:
         head = {"lab": study.name, "picture": str(path), "seconds": round(seconds, 2)}
@@ -188,7 +197,7 @@ def _table(console: Console, lab: Lab, outcomes: dict[LabSetting, LabOutcome]) -
     from fedpoint.lab.runner import shown
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("", *lab.table.columns, "measured", "exact", "ratio"):
+    for heading in ("", *lab.table.columns, "runs", "measured", "exact", "ratio", "apart"):
         table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
     for panel in lab.panels:
         for i, (_, setting) in enumerate(panel.curves):
@@ -196,9 +205,11 @@ def _table(console: Console, lab: Lab, outcomes: dict[LabSetting, LabOutcome]) -
             table.add_row(
                 panel.name if i == 0 else "",
                 *map(shown, setting.cells.values()),
+                f"{setting.experiment.repeats:,}",
                 _measured(outcome),
                 f"{outcome.predicted:.2e}",
                 f"{outcome.ratio:.2f}",
+                "-" if outcome.apart is None else f"{outcome.apart:+.1f}",
                 end_section=i == len(panel.curves) - 1,
             )
     console.print(table)
@@ -217,12 +228,7 @@ def _sentences(console: Console, lab: Lab, outcomes: dict[LabSetting, LabOutcome
 
     from fedpoint.lab.runner import sentence
 
-    setting = lab.settings[0]
-    console.print(
-        f"Squared distance to the solution in the steady state (last third of {counted(setting.rounds, 'round')}), "
-        f"mean of {counted(setting.experiment.repeats, 'run')} ± standard error; exact: the mean-square recursion, "
-        "no fit.\n"
-    )
+    console.print(READING)
     grid = Table.grid(padding=(0, 2, 0, 0))
     for panel in lab.panels:
         grid.add_row(f"[bold]{panel.name}[/bold]", sentence(panel, outcomes))

@@ -19,7 +19,7 @@ def figure(what: str = "Write the picture here; the suffix chooses png, svg or p
 
 def _drawable(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
     if path is not None:
-        from fedpoint.show.plots import check_path  # with JAX, which is slow to load
+        from fedpoint.show.figures import check_path  # with JAX, which is slow to load
 
         check_path(path)
     return path

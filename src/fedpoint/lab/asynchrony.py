@@ -198,7 +198,7 @@ class Asynchrony(LabStudy):
             says,
             numbers,
             f"Virtual seconds, messages and bytes until the squared error is {TARGET:g}; exact fields.",
-            lambda path: async_picture(self, hub, nets, worst, path),
+            lambda: async_picture(self, hub, nets, worst),
         )
 
 

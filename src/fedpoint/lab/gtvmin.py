@@ -196,7 +196,7 @@ class GTVMin(LabStudy):
             numbers,
             f"|w_i - truth_i|^2, mean over {network.nodes} nodes and {counted(self.repeats, 'draw')} of rows "
             "± standard error.",
-            lambda path: gtvmin_picture(self, network, truth, draws, descents, path),
+            lambda: gtvmin_picture(self, network, truth, draws, descents),
         )
 
 

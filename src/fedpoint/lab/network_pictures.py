@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fedpoint.core.numbers import counted
 from fedpoint.data import contiguity
-from fedpoint.lab.picture import DASHES
+from fedpoint.lab.picture import EXACT
+from fedpoint.show.figures import (
+    COLOURS,
+    DASHED,
+    DOTTED,
+    INK,
+    PALE,
+    Line,
+    draw,
+    key,
+    log_axis,
+    new_figure,
+    set_title,
+    style,
+)
 from fedpoint.show.network import colour_bar, draw_network, layout
-from fedpoint.show.plots import COLOURS, INK, PALE, Line, draw, end_labels, new_figure, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import SubFigure
+    from matplotlib.figure import Figure, SubFigure
 
     from fedpoint.graphs.network import Network
     from fedpoint.lab.gtvmin import Descent, Draw, GTVMin
@@ -23,149 +36,151 @@ if TYPE_CHECKING:
 
 
 def gtvmin_picture(
-    study: GTVMin, network: Network, truth: np.ndarray, draws: list[Draw], descents: list[Descent], path: Path
-) -> None:
-    figure = new_figure(13.2, 8.6, pad=0.1)
+    study: GTVMin, network: Network, truth: np.ndarray, draws: list[Draw], descents: list[Descent]
+) -> Figure:
+    figure = new_figure(13.2, 8.9, pad=0.1)
     figure.suptitle(study.title, x=0.008, ha="left", fontsize=17, fontweight="bold", color=INK)
     above, below = np.asarray(figure.subfigures(2, 1, height_ratios=[1.12, 1]))
     error, held_out, rounds = above.subplots(1, 3)
-    errors = np.array([d.error for d in draws])
-    chosen = np.array([d.choice.coupling for d in draws])
-    fits = {
-        "alone": [d.local for d in draws],
-        "one for all": [d.pooled for d in draws],
-        "one per cluster,\nwere they known": [d.known for d in draws],
-    }
-    _couplings(error, study.grid, [("", errors, COLOURS[0])], "error against the truth")
-    for label, values in fits.items():
-        _level(error, float(np.mean(values)), label)
-    _title(error, "1. Between fits alone\nand one model for all")
-    _couplings(held_out, study.grid, [("", np.array([d.choice.errors for d in draws]), COLOURS[2])], "held-out error")
-    _title(held_out, "2. Validation finds the coupling")
+    _errors(error, study, draws)
+    values = np.array([d.choice.errors for d in draws])
+    _couplings(held_out, study.grid, [_mean_line(held_out, study.grid, values, "GTVMin", COLOURS[2])], "held-out error")
+    set_title(held_out, "2. Validation finds the coupling")
     for ax in (error, held_out):
-        _marks(ax, chosen)
+        _marks(ax, np.array([d.choice.coupling for d in draws]))
     _rounds(rounds, descents)
-    _title(rounds, f"3. Both methods get there, as predicted\n(coupling {draws[0].choice.coupling:.2g})")
-    task, coupling = draws[0].task, draws[0].choice.coupling
-    shown = [
-        ("the truth", truth),
-        ("alone", task.local_solutions()),
-        (f"coupling {_short(coupling)}", draws[0].choice.models),
-        (f"coupling {_short(study.grid[-1])}", draws[0].path.models[-1]),
-    ]
-    j = int(np.argmax(truth.std(0)))  # in which clusters differ most
-    low, high = truth[:, j].min(), truth[:, j].max()
-    room = 0.25 * (high - low)
-    places, drawn, axes = layout(network), None, below.subplots(1, len(shown))
-    for ax, (title, models) in zip(axes, shown, strict=True):
-        drawn = draw_network(ax, network, models[:, j], places, title, (low - room, high + room), names=False, size=52)
-    colour_bar(below, drawn, axes, f"parameter {j + 1} of {study.dim}", aspect=22, shrink=0.8, extend="both")
-    _explain_gtvmin(study, network, below)
-    save(figure, path)
-
-
-def _explain_gtvmin(study: GTVMin, network: Network, figure: SubFigure) -> None:
+    set_title(rounds, f"3. Both methods get there, as predicted\n(coupling {draws[0].choice.coupling:.2g})")
+    _maps(below, study, network, truth, draws[0])
     text = (
         f"{study.clusters} clusters of {study.size} nodes, {study.rows} rows a node for {study.dim} parameters, noise "
-        f"variance {study.noise:g}; {len(network.edges)} edges. Mean of {counted(study.repeats, 'draw')} of the rows, "
-        "bands: the middle 80 %, ticks: chosen couplings. Dashed in 3: exact prediction."
+        f"variance {study.noise:g}; {len(network.edges)} edges. Mean of {counted(study.repeats, 'draw')} of the rows; "
+        "bands hold the middle 80 % of them, red ticks are the couplings that they chose. Maps: of the first draw."
     )
-    figure.supxlabel(text, x=0.008, ha="left", fontsize=9, color=PALE)
+    key(below, [_exact_line(np.empty(0))], text)
+    return figure
+
+
+def _errors(ax: Axes, study: GTVMin, draws: list[Draw]) -> None:
+    levels = {
+        "alone": [d.local for d in draws],
+        "one for all": [d.pooled for d in draws],
+        "one per cluster,\nif clusters\nwere known": [d.known for d in draws],
+    }
+    own = _mean_line(ax, study.grid, np.array([d.error for d in draws]), "GTVMin", COLOURS[0])
+    lines = [own, *(_level(study.grid, float(np.mean(values)), label) for label, values in levels.items())]
+    _couplings(ax, study.grid, lines, "error against the truth")
+    set_title(ax, "1. Between fits alone\nand one model for all")
+
+
+def _maps(figure: SubFigure, study: GTVMin, network: Network, truth: np.ndarray, draw: Draw) -> None:
+    """The network, coloured by the parameter in which clusters differ most."""
+    shown = [
+        ("the truth", truth),
+        ("alone", draw.task.local_solutions()),
+        (f"coupling {_short(draw.choice.coupling)}", draw.choice.models),
+        (f"coupling {_short(study.grid[-1])}", draw.path.models[-1]),
+    ]
+    j = int(np.argmax(truth.std(0)))
+    low, high = truth[:, j].min(), truth[:, j].max()
+    room = 0.25 * (high - low)
+    places, drawn, axes = layout(network), None, figure.subplots(1, len(shown))
+    for ax, (title, models) in zip(axes, shown, strict=True):
+        drawn = draw_network(ax, network, models[:, j], places, title, (low - room, high + room), names=False, size=52)
+    colour_bar(figure, drawn, axes, f"parameter {j + 1} of {study.dim}", aspect=22, shrink=0.8, extend="both")
 
 
 def states_picture(
-    study: States, last: Stage, curve: Curve, shuffled: list[Curve], limits: tuple[list[float], list[float]], path: Path
-) -> None:
-    figure = new_figure(13.2, 6.6, pad=0.1)
+    study: States, last: Stage, curve: Curve, shuffled: list[Curve], limits: tuple[list[float], list[float]]
+) -> Figure:
+    figure = new_figure(13.2, 7.4, pad=0.1)
     figure.suptitle(study.title, x=0.008, ha="left", fontsize=17, fontweight="bold", color=INK)
     left, right = np.asarray(figure.subfigures(1, 2, width_ratios=[1, 1.9]))
     choose, test = left.subplots(2, 1, sharex=True)
     local, pooled = limits
     for i, (ax, years) in enumerate(((choose, study.choose), (test, study.test))):
         own, *others = ((c.choose, c.test)[i] for c in (curve, *shuffled))
-        lines = [("neighbours", own[None], COLOURS[0]), ("states exchanged", np.array(others), PALE)]
+        lines = [
+            Line(study.grid, own, "neighbours", COLOURS[0], width=1.8),
+            _mean_line(ax, study.grid, np.array(others), "states\nexchanged", PALE),
+            _level(study.grid, local[i], "alone"),
+            _level(study.grid, pooled[i], "one for all"),
+        ]
         _couplings(ax, study.grid, lines, "mean squared error", bottom=i == 1)
-        _level(ax, local[i], "alone")
-        _level(ax, pooled[i], "one for all")
         ax.plot(study.grid[curve.best], own[curve.best], "o", color=COLOURS[1], markersize=6, zorder=5)
-        what = "choose the coupling" if i == 0 else "only tested"
-        _title(ax, f"{years[0]} to {years[1]}: {what}")
+        what = "choose the coupling (dot)" if i == 0 else "only tested"
+        set_title(ax, f"{years[0]} to {years[1]}: {what}")
+    _state_maps(right, study, last, curve)
+    return figure
+
+
+class Maps(NamedTuple):
+    """Two maps side by side on one scale."""
+
+    titles: tuple[str, str]
+    values: Sequence[np.ndarray]
+    limits: tuple[float, float]
+    label: str
+    extend: str
+
+
+def _state_maps(figure: SubFigure, study: States, last: Stage, curve: Curve) -> None:
+    """A coefficient and the error of every state, alone and coupled."""
     net = contiguity(codes=True)
     alone, coupled = last.task.local_solutions(), curve.models[curve.best]
-    rows = right.subplots(2, 2)
-    slope = [models[:, 3] for models in (alone, coupled)]
-    low, high = np.quantile(slope[1], [0.02, 0.98])
+    slopes = [models[:, 3] for models in (alone, coupled)]
+    low, high = np.quantile(slopes[1], [0.02, 0.98])
     room = 0.5 * (high - low)
-    size = np.sqrt([last.error(models) for models in (alone, coupled)])
-    with_it = f"coupled ({_short(study.grid[curve.best])})"
-    titles = (("alone", with_it), ("error alone", f"error {with_it}"))
-    for ax, title, values in zip(rows[0], titles[0], slope, strict=True):
-        drawn = draw_network(ax, net, values, None, title, (low - room, high + room), names=True, size=60)
-    colour_bar(right, drawn, rows[0], "weight of employment", aspect=18, shrink=0.75, extend="both")
-    for ax, title, values in zip(rows[1], titles[1], size, strict=True):
-        drawn = draw_network(ax, net, values, None, title, (0.0, float(np.quantile(size[0], 0.9))), names=True, size=60)
-    colour_bar(
-        right,
-        drawn,
-        rows[1],
-        f"root mean square, {study.test[0]} to {study.test[1]}",
-        aspect=18,
-        shrink=0.75,
-        extend="max",
+    errors = [np.sqrt(last.error(models)) for models in (alone, coupled)]
+    years, with_it = f"{study.test[0]} to {study.test[1]}", f"coupled ({_short(study.grid[curve.best])})"
+    most = float(np.quantile(errors[0], 0.9))
+    shown = (
+        Maps(("alone", with_it), slopes, (low - room, high + room), "weight of employment", "both"),
+        Maps(("error alone", f"error {with_it}"), errors, (0.0, most), f"root mean square, {years}", "max"),
     )
-    save(figure, path)
+    for axes, maps in zip(figure.subplots(2, 2), shown, strict=True):
+        for ax, title, values in zip(axes, maps.titles, maps.values, strict=True):
+            drawn = draw_network(ax, net, values, None, title, maps.limits, names=True, size=30)
+        colour_bar(figure, drawn, axes, maps.label, aspect=18, shrink=0.75, extend=maps.extend)
 
 
-def _couplings(ax: Axes, x: np.ndarray, lines: list, ylabel: str, bottom: bool = True) -> None:
-    """Means over rows of values (n, couplings), with a band of the middle 80 %."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+def _mean_line(ax: Axes, x: np.ndarray, values: np.ndarray, label: str, colour: str) -> Line:
+    """The mean over rows of values (n, couplings), with a band of the middle 80 %."""
+    if len(values) > 1:
+        low, high = np.percentile(values, (10, 90), axis=0)
+        ax.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    return Line(x, values.mean(0), label, colour, width=1.8)
 
-    drawn = []
-    for label, values, colour in lines:
-        if len(values) > 1:
-            low, high = np.percentile(values, (10, 90), axis=0)
-            ax.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-        drawn.append(Line(x, values.mean(0), label, colour))
-    draw(ax, drawn, width=1.8)
-    ax.set_xscale("log")
+
+def _level(x: np.ndarray, value: float, label: str) -> Line:
+    """To compare with: what does not depend on the coupling."""
+    return Line(x[[0, -1]], np.full(2, value), label, INK, DOTTED, 0.9)
+
+
+def _exact_line(exact: np.ndarray) -> Line:
+    return Line(np.arange(len(exact)), exact, EXACT, INK, DASHED, 0.9, keyed=True)
+
+
+def _couplings(ax: Axes, x: np.ndarray, lines: list[Line], ylabel: str, bottom: bool = True) -> None:
+    draw(ax, lines)
     style(ax, "coupling" if bottom else "", ylabel)
-    ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(numticks=5))
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    log_axis(ax)
     ax.set_xlim(x[0], x[-1])
     ax.tick_params(labelbottom=bottom)
-    for line in drawn:
-        if line.label:
-            ax.plot([], [], color=line.colour, linewidth=1.8, label=line.label)
-    if any(line.label for line in drawn):
-        ax.legend(frameon=False, fontsize=8.5, labelcolor=INK, loc="center left", bbox_to_anchor=(0.02, 0.66))
-
-
-def _level(ax: Axes, value: float, label: str) -> None:
-    """A line to compare with; what a coupling of 0 tends to is named at the left, below."""
-    ax.axhline(value, color=INK, linewidth=0.9, linestyle=DASHES)
-    x, ha, va = (0.015, "left", "top") if label == "alone" else (0.985, "right", "bottom")
-    ax.text(x, value, label, transform=ax.get_yaxis_transform(), ha=ha, va=va, fontsize=8, color=INK)
 
 
 def _marks(ax: Axes, chosen: np.ndarray) -> None:
     """Chosen couplings as ticks above the axis."""
-    for value in chosen:
-        ax.plot([value, value], [0, 0.035], transform=ax.get_xaxis_transform(), color=COLOURS[1], linewidth=1.2)
+    ax.vlines(chosen, 0, 0.035, transform=ax.get_xaxis_transform(), color=COLOURS[1], linewidth=1.2)
 
 
-def _rounds(ax: Axes, descents: list) -> None:
+def _rounds(ax: Axes, descents: list[Descent]) -> None:
     lines = [
-        Line(np.arange(len(d.error)), d.error, f"{d.title}\n{d.rate:.3f} a round", COLOURS[i + 3])
+        Line(np.arange(len(d.error)), d.error, f"{d.title}\n{d.rate:.3f} a round", COLOURS[i + 3], width=2.2)
         for i, d in enumerate(descents)
     ]
-    draw(ax, lines, width=2.2)
-    for d in descents:
-        ax.plot(np.arange(len(d.exact)), d.exact, color=INK, linestyle=DASHES, linewidth=0.9)
+    draw(ax, [*lines, *(_exact_line(d.exact) for d in descents)])
     style(ax, "rounds", "squared distance to GTVMin's solution")
     ax.set_ylim(bottom=1e-26)
-    end_labels(ax, lines)
 
 
 def _short(value: float) -> str:
@@ -174,7 +189,3 @@ def _short(value: float) -> str:
     ['0.0001', '0.32', '1000']
     """
     return f"{float(f'{value:.2g}'):g}"
-
-
-def _title(ax: Axes, text: str) -> None:
-    ax.set_title(text, color=INK, fontsize=11, loc="left", fontweight="bold")

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpoint.core.numbers import counted
-from fedpoint.lab.runner import Lab, LabOutcome, LabSetting, Panel
-from fedpoint.show.plots import COLOURS, INK, PALE, Line, draw, end_labels, new_figure, save, style
+from fedpoint.lab.runner import Lab, LabOutcome, LabSetting, Panel, runs_of
+from fedpoint.show.figures import (
+    COLOURS,
+    DASHED,
+    DOTTED,
+    INK,
+    PALE,
+    Line,
+    draw,
+    key,
+    key_handles,
+    new_figure,
+    save,
+    style,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLUMNS = 3
-DASHES = (0, (4, 2.5))
-DOTS = (0, (1, 1.5))
+EXACT = "exact prediction, no fit"
+BIAS = "bias squared: what stays without noise"
 
 
 def picture(lab: Lab, outcomes: dict[LabSetting, LabOutcome], path: str | Path | None = None) -> Figure:
@@ -40,10 +51,9 @@ def _together(lab: Lab, outcomes: dict[LabSetting, LabOutcome]) -> Figure:
     axes = figure.subplots(rows, COLUMNS, sharex=True, sharey=True).ravel()
     for i, (ax, panel) in enumerate(zip(axes, lab.panels, strict=False)):
         below = i + COLUMNS >= count  # nothing but explanation: this one names the rounds
-        _panel(ax, panel, outcomes, left=i % COLUMNS == 0, bottom=below)
-    axes[0].set_ylim(bottom=_lowest(lab.panels, outcomes) / 10)  # a decade of room for labels, on all
-    for ax, panel in zip(axes, lab.panels, strict=False):
-        end_labels(ax, _lines(panel, outcomes))
+        draw(ax, _lines(panel, outcomes))
+        style(ax, "rounds" if below else "", "" if i % COLUMNS else "squared distance to the solution", panel.title)
+        ax.tick_params(labelbottom=below, labelleft=i % COLUMNS == 0)
     for ax in axes[count:]:
         ax.set_axis_off()
     _explain(axes[count], lab, outcomes)
@@ -51,42 +61,24 @@ def _together(lab: Lab, outcomes: dict[LabSetting, LabOutcome]) -> Figure:
 
 
 def _alone(panel: Panel, outcomes: dict[LabSetting, LabOutcome]) -> Figure:
-    figure = new_figure(8, 4.5)
+    figure = new_figure(8, 4.8)
     ax = figure.add_subplot()
-    _panel(ax, panel, outcomes, left=True, bottom=True)
-    ax.set_ylim(bottom=_lowest((panel,), outcomes) / 10)
-    end_labels(ax, _lines(panel, outcomes), size=11)
-    ax.set_title(panel.title.replace("\n", " "), color=INK, fontsize=14, loc="left", fontweight="bold", pad=12)
-    setting = panel.curves[0][1]
-    note = f"lines: mean of {counted(setting.experiment.repeats, 'run')}; dashed: exact prediction"
-    box = {"facecolor": "white", "edgecolor": "none"}
-    ax.text(0.99, 0.97, note, transform=ax.transAxes, ha="right", va="top", fontsize=9, color=PALE, bbox=box)
+    draw(ax, _lines(panel, outcomes), size=11)
+    style(ax, "rounds", "squared distance to the solution", panel.title.replace("\n", " "))
+    key(figure, _key(outcomes))
     return figure
 
 
-def _panel(ax: Axes, panel: Panel, outcomes: dict[LabSetting, LabOutcome], left: bool, bottom: bool) -> None:
-    lines = _lines(panel, outcomes)
-    draw(ax, lines, width=1.8)
-    for i, (_, setting) in enumerate(panel.curves):
-        exact, bias2 = outcomes[setting].exact, outcomes[setting].bias2
-        ax.plot(np.arange(len(exact)), exact, color=INK, linestyle=DASHES, linewidth=0.9)
-        if bias2 > 0:
-            ax.axhline(bias2, color=COLOURS[i % len(COLOURS)], linestyle=DOTS, linewidth=1.2)
-    ylabel = "squared distance to the solution" if left else ""
-    style(ax, "rounds" if bottom else "", ylabel, panel.title)
-    ax.tick_params(labelbottom=bottom, labelleft=left)
-
-
-def _lowest(panels: Sequence[Panel], outcomes: dict[LabSetting, LabOutcome]) -> float:
-    return min(float(outcomes[setting].mean.min()) for panel in panels for _, setting in panel.curves)
-
-
 def _lines(panel: Panel, outcomes: dict[LabSetting, LabOutcome]) -> list[Line]:
-    found = []
+    """What was measured; dashed over it what was predicted, and dotted what a bias alone would leave."""
+    found: list[Line] = []
     for i, (label, setting) in enumerate(panel.curves):
-        outcome = outcomes[setting]
-        text = f"{label}\n{_power(outcome.steady)}"
-        found.append(Line(np.arange(len(outcome.mean)), outcome.mean, text, COLOURS[i % len(COLOURS)]))
+        outcome, colour = outcomes[setting], COLOURS[i % len(COLOURS)]
+        rounds, ends = np.arange(len(outcome.mean)), np.array([0, len(outcome.mean) - 1])
+        found.append(Line(rounds, outcome.mean, f"{label}\n{_power(outcome.steady)}", colour, width=1.8))
+        found.append(Line(rounds, outcome.exact, EXACT, INK, DASHED, 0.9, keyed=True))
+        if outcome.bias2 > 0:
+            found.append(Line(ends, np.full(2, outcome.bias2), BIAS, colour, DOTTED, 1.2, keyed=True))
     return found
 
 
@@ -97,14 +89,18 @@ def _power(value: float) -> str:
 
 
 def _explain(ax: Axes, lab: Lab, outcomes: dict[LabSetting, LabOutcome]) -> None:
-    repeats, text = lab.settings[0].experiment.repeats, lab.explain()
-    ax.text(0.0, 1.0, text, transform=ax.transAxes, va="top", fontsize=10, color=INK, linespacing=1.5)
-    keys = [
-        ("-", COLOURS[0], 1.8, f"simulation, mean of {counted(repeats, 'run')}; with its steady state"),
-        (DASHES, INK, 0.9, "exact prediction, no fit"),
+    ax.text(0.0, 1.0, lab.explain(), transform=ax.transAxes, va="top", fontsize=10, color=INK, linespacing=1.5)
+    handles = key_handles(_key(outcomes))
+    ax.legend(handles=handles, loc="lower left", frameon=False, fontsize=10, labelcolor=INK, borderaxespad=0)
+
+
+def _key(outcomes: dict[LabSetting, LabOutcome]) -> list[Line]:
+    """What a curve, a dashed line and a dotted one are."""
+    runs, nowhere = runs_of(outcomes), np.empty(0)
+    found = [
+        Line(nowhere, nowhere, f"simulation, mean of {runs}; with its steady state", COLOURS[0], width=1.8),
+        Line(nowhere, nowhere, EXACT, INK, DASHED, 0.9),
     ]
     if any(outcome.bias2 > 0 for outcome in outcomes.values()):
-        keys.append((DOTS, COLOURS[0], 1.2, "its bias squared: what stays without noise"))
-    for y, (stroke, colour, width, name) in zip((0.2, 0.1, 0.0), keys, strict=False):
-        ax.plot([0.0, 0.1], [y, y], linestyle=stroke, color=colour, linewidth=width, transform=ax.transAxes)
-        ax.text(0.13, y, name, transform=ax.transAxes, va="center", fontsize=10, color=INK)
+        found.append(Line(nowhere, nowhere, BIAS, PALE, DOTTED, 1.2))
+    return found

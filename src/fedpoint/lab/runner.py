@@ -10,7 +10,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, reduce
@@ -26,6 +26,7 @@ from fedpoint.closed.lms import lms_floor, lms_msd
 from fedpoint.config import Entry, parse
 from fedpoint.config.kinds import Table
 from fedpoint.core.errors import FedpointError, check_count, nearest
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Plain, Tree
 from fedpoint.experiment import Experiment
 from fedpoint.lab.study import studies
@@ -37,6 +38,7 @@ from fedpoint.verbs.run import run
 
 DEFAULT = "lecture000"
 WORKERS = min(2, os.cpu_count() or 1)
+CLOSE = 0.01  # a curve this near to its limit has arrived
 
 Progress = Callable[["LabSetting", int], object]  # an experiment, and the round that it has reached
 
@@ -155,11 +157,12 @@ class Lab:
         return re.sub(r"\{([a-z_.]+)\}", lambda m: shown(look_up(first, m.group(1))), self.table.explain.strip()) + "\n"
 
     def change(self, **changes: int | None) -> Lab:
-        """The same with other rounds or repeats, where they are not None."""
+        """The same with other rounds or repeats of every experiment, where they are not None."""
         given = {name: value for name, value in changes.items() if value is not None}
         for name, value in given.items():
             check_count(name, value, 1)
-        return replace(self, content={**self.content, **given})
+        common = [{key: item for key, item in e.items() if key not in given} for e in self.content["experiment"]]
+        return replace(self, content={**self.content, **given, "experiment": common})
 
     def only(self, panel: PanelTable) -> Lab:
         """One of its panels, and no experiment but this one's."""
@@ -183,34 +186,41 @@ class LabOutcome:
     setting: LabSetting
     mean: np.ndarray  # (rounds + 1,) squared error, mean over repeats
     exact: np.ndarray  # (rounds + 1,) what it must be
-    steady: float  # measured, mean over the last third of the rounds
+    steady_from: int  # the first round of the steady state
+    steady: float  # measured, mean over these rounds
     uncertainty: float | None  # its standard error over repeats; None for a single one
     predicted: float  # exact, mean over the same rounds
     floor: float  # exact, after infinitely many rounds
-    bias2: float = 0.0  # the part of it that more agents or shorter noise cannot lower
+    bias2: float = 0.0  # the part of it that more agents or less noise cannot lower
 
     @property
     def ratio(self) -> float:
         return self.steady / self.predicted
 
     @property
+    def apart(self) -> float | None:
+        """How many standard errors the measured value is above the exact one; None without a standard error."""
+        return (self.steady - self.predicted) / self.uncertainty if self.uncertainty else None
+
+    @property
     def settled(self) -> bool:
-        """Whether the last third is the steady state, to a percent."""
-        return abs(self.predicted / self.floor - 1) < 0.01
+        """Whether what is measured is the steady state, to a percent."""
+        return abs(self.predicted / self.floor - 1) < CLOSE
 
     def to_json(self) -> dict[str, Plain]:
-        spread, e = self.uncertainty, self.setting.experiment
+        e = self.setting.experiment
         return {
             **self.setting.cells,
             "rounds": self.setting.rounds,
             "repeats": e.repeats,
             "seed": e.seed,
+            "steady_from": self.steady_from,
             "steady": self.steady,
-            "standard_error": spread,
+            "standard_error": self.uncertainty,
             "exact": self.predicted,
             "exact_limit": self.floor,
             "ratio": self.ratio,
-            "z": (self.steady - self.predicted) / spread if spread else None,
+            "z": self.apart,
         }
 
 
@@ -266,9 +276,19 @@ def _perform(s: LabSetting, progress: Progress) -> LabOutcome:
     done = run(s.experiment, rounds=s.rounds, callbacks=[lambda p: progress(s, p.round)])
     error = done.error
     exact, floor, bias2 = s.predict()
-    window = slice(s.rounds - s.rounds // 3, None)
-    steady, spread = mean_and_error(error[:, window].mean(1))
-    return LabOutcome(s, error.mean(0), exact, float(steady), spread, float(exact[window].mean()), floor, bias2)  # type: ignore[arg-type]
+    begin = steady_from(exact, floor)
+    steady, spread = mean_and_error(error[:, begin:].mean(1))
+    return LabOutcome(s, error.mean(0), exact, begin, float(steady), spread, float(exact[begin:].mean()), floor, bias2)  # type: ignore[arg-type]
+
+
+def steady_from(exact: np.ndarray, floor: float) -> int:
+    """The round from which the exact curve stays within a percent of its limit, and the last third at the latest.
+
+    >>> steady_from(1 + 0.5 ** np.arange(31), 1.0), steady_from(np.ones(31), 2.0)
+    (7, 21)
+    """
+    away = np.flatnonzero(np.abs(exact / floor - 1) >= CLOSE)
+    return min(int(away[-1]) + 1 if len(away) else 0, len(exact) - 1 - len(exact) // 3)
 
 
 def sentence(panel: Panel, outcomes: Mapping[LabSetting, LabOutcome]) -> str:
@@ -280,6 +300,13 @@ def sentence(panel: Panel, outcomes: Mapping[LabSetting, LabOutcome]) -> str:
         return f"{three_digits(measured)} (predicted {three_digits(predicted)})"
 
     return re.sub(r"\{(\d)/(\d)\}", factor, panel.says)
+
+
+def runs_of(settings: Iterable[LabSetting]) -> str:
+    """How many runs are behind a mean: of cheap settings more."""
+    repeats = [s.experiment.repeats for s in settings]
+    least, most = min(repeats), max(repeats)
+    return counted(most, "run") if least == most else f"{least:,} to {counted(most, 'run')}"
 
 
 def three_digits(value: float) -> str:

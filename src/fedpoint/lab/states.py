@@ -141,7 +141,7 @@ class States(LabStudy):
             says,
             numbers,
             note,
-            lambda path: states_picture(self, last, curve, shuffled, (local, pooled), path),
+            lambda: states_picture(self, last, curve, shuffled, (local, pooled)),
         )
 
 

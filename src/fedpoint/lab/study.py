@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module, resources
-from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from fedpoint.core.errors import FedpointError, check_count
 from fedpoint.core.types import Tree
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STUDIES = {  # kind of a lab: its module
     "asynchrony": "fedpoint.lab.asynchrony",
@@ -32,8 +34,8 @@ class Findings:
     rows: list[list[str]]
     says: list[tuple[str, str]]  # what, and a sentence about it
     numbers: Mapping[str, object]
-    note: str = ""  # what the table's numbers are
-    draw: Callable[[Path], object] = field(default=lambda path: None, repr=False)
+    note: str  # what the table's numbers are
+    picture: Callable[[], Figure] = field(repr=False)
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ class Baselines:
 
     def plot(self, path: str | Path | None = None, title: str | None = None) -> Figure:
         """Left: every agent's error, their mean and its interval. Right: differences, paired by agent."""
-        from fedpoint.show.plots import check_path, new_figure, save
+        from fedpoint.show.figures import check_path, new_figure, save
 
         if path is not None:
             check_path(path)
@@ -211,7 +211,7 @@ class Baselines:
         return figure
 
     def _draw_errors(self, ax: Axes, title: str | None) -> None:
-        from fedpoint.show.plots import COLOURS, INK, style
+        from fedpoint.show.figures import COLOURS, INK, style
 
         found = [self._means(m) for m in self.methods]
         found = [each[np.isfinite(each)] for each in found]
@@ -236,7 +236,7 @@ class Baselines:
     def _draw_differences(self, ax: Axes) -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-        from fedpoint.show.plots import INK, PALE, style
+        from fedpoint.show.figures import INK, PALE, style
 
         found = [d for d in self.differences() if not d.same]
         for i, d in enumerate(found):
@@ -244,7 +244,7 @@ class Baselines:
                 [d.mean], [-i], xerr=[[d.mean - d.low], [d.high - d.mean]], fmt="o", color=INK if d.clear else PALE,
                 markersize=5, capsize=3, linewidth=1.4,
             )  # fmt: skip
-        ax.axvline(0, color="#999999", linewidth=1)
+        ax.vlines(0, 0, 1, transform=ax.get_xaxis_transform(), color="#999999", linewidth=1)  # a rule, not a curve
         style(ax, "paired difference of errors, 95 % interval")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=5))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -13,13 +13,13 @@ from fedpoint.core.arrays import array_of, numbers
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.graphs.network import Network
-from fedpoint.show.plots import COLOURS, INK, PALE, check_path, new_figure, save
+from fedpoint.show.figures import COLOURS, INK, PALE, check_path, new_figure, save, set_title
 
 if TYPE_CHECKING:
     import networkx as nx
     from matplotlib.axes import Axes
     from matplotlib.collections import PathCollection
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 MAP = "viridis"  # ordered and readable for colour-blind eyes
 EDGE = "#9A9A9A"
@@ -72,7 +72,7 @@ def draw_network(
 
     Args:
         limits: the least and greatest value of the colours, common to several pictures.
-        names: whether names are written beside the nodes; default: when there are few.
+        names: whether names are written beside the nodes, those that find room; default: when there are few.
         size: of a node, in points squared.
     """
     from matplotlib.collections import LineCollection
@@ -101,12 +101,14 @@ def draw_network(
             places[:, 0], places[:, 1], c=values, cmap=MAP, vmin=low, vmax=high, plotnonfinite=False, **dots
         )
     if network.nodes <= NAMED if names is None else names:
-        _write_names(ax, network, places, size)
+        from fedpoint.show.placement import NodeNames
+
+        NodeNames(ax, network.names, places, np.sqrt(size) / 2, 8.0 if network.nodes <= 25 else 6.5)
     ax.set_aspect("equal")
     ax.margins(0.06)
     ax.set_axis_off()
     if title:
-        ax.set_title(title, color=INK, fontsize=11, loc="left", fontweight="bold")
+        set_title(ax, title)
     return drawn
 
 
@@ -205,28 +207,8 @@ def _groups(ax: Axes, places: np.ndarray, words: np.ndarray, dots: Dots) -> None
     ax.legend(frameon=False, fontsize=9, labelcolor=INK, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=1.0)
 
 
-def _write_names(ax: Axes, network: Network, places: np.ndarray, size: float) -> None:
-    from matplotlib.patheffects import withStroke
-
-    font = 8.0 if network.nodes <= 25 else 6.5
-    halo = [withStroke(linewidth=1.6, foreground="white")]
-    for name, (x, y) in zip(network.names, places, strict=True):
-        ax.annotate(
-            name,
-            (x, y),
-            xytext=(0, -(np.sqrt(size) / 2 + 1.5)),
-            textcoords="offset points",
-            ha="center",
-            va="top",
-            fontsize=font,
-            color=INK,
-            zorder=3,
-            path_effects=halo,
-        )
-
-
 def colour_bar(
-    figure: Figure,
+    figure: Figure | SubFigure,
     drawn: PathCollection | None,
     axes: Axes | Sequence[Axes],
     label: str = "",

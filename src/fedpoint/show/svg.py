@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.numbers import counted, evenly
+from fedpoint.show.figures import spread
 from fedpoint.show.markup import Html, join, number, tag
-from fedpoint.show.plots import spread
 
 # Between light and dark: at least 3 to 1 on white and on near black, by a test. Text takes the reader's colour.
 COLOURS = ("#2f87c4", "#cf6a1e", "#1f9272", "#b8659a", "#94801f", "#8672d8", "#7d838c")

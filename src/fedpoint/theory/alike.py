@@ -7,60 +7,70 @@ adds to y, and the second moment M = E[x x'] of the mean, go through a step as
 
 $$ M^+ = A M A', \qquad W^+ = \Phi W + B M, $$
 
-and through H of them by repeated squaring: log2(H) products instead of H steps, once instead of for every S.
+and through H of them by repeated squaring: log2(H) products instead of H steps, once instead of for every S. Here with
+NumPy, for all agents together: there is nothing to compile. Symmetric matrices are the q = d (d + 1) / 2 numbers of
+their upper triangles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jax import Array, lax
+import numpy as np
+from jax import Array
 
-LARGEST = 12  # numbers of a loop's state, up to which this is cheaper than going through the steps
+LARGEST = 12  # numbers of a loop's state, up to which tables are small
 ENTRIES = 1 << 24  # of the tables of all agents
-
-# The covariance of a field asked for at p = point + x, with E 1, E x and E x x' in this order: linear in all three.
-FieldNoise = Callable[[Array, Array, Array], Array]
 
 
 class AlikeStep(NamedTuple):
-    """y+ = drift + F y + T ext + N noise, y around the start of the loop; the field is asked for at H y + V ext."""
+    """y+ = drift + F y + T ext + N noise, y around the start of the loop; the field is asked for at H y + V ext.
 
-    drift: Array  # (y,)
-    F: Array
-    T: Array
-    N: Array
-    H: Array
-    V: Array
+    All arrays lead with agents, in as many axes as they like.
+    """
+
+    drift: np.ndarray  # (..., y)
+    F: np.ndarray
+    T: np.ndarray
+    N: np.ndarray
+    H: np.ndarray
+    V: np.ndarray
+    noise: (
+        np.ndarray
+    )  # (..., q, 1 + d + q): the covariance of a field, by mass, shift and spread of where it is asked for
 
 
 class Steps(NamedTuple):
-    """Some steps in a row. Covariances are the q = y (y + 1) / 2 numbers of a symmetric matrix's upper triangle."""
+    """Some steps in a row."""
 
-    mean: Array  # (x, x): A
-    kept: Array  # (q, q): Phi
-    added: Array  # (q, x, x): B
+    mean: np.ndarray  # (..., x, x): A
+    kept: np.ndarray  # (..., q, q): Phi
+    added: np.ndarray  # (..., q, x, x): B
 
     def after(self, first: Steps) -> Steps:
-        moved = jnp.einsum("qab,ac,bd->qcd", self.added, first.mean, first.mean)
+        A = first.mean[..., None, :, :]
+        moved = np.swapaxes(A, -1, -2) @ (self.added @ A)
+        flat = first.added.reshape(*first.added.shape[:-2], -1)
         return Steps(
-            self.mean @ first.mean, self.kept @ first.kept, moved + jnp.tensordot(self.kept, first.added, axes=1)
+            self.mean @ first.mean, self.kept @ first.kept, moved + (self.kept @ flat).reshape(first.added.shape)
         )
 
-    def power(self, count: Array, most: int) -> Steps:
-        """`count` times these, at most `most`."""
-        none = Steps(jnp.eye(len(self.mean)), jnp.eye(len(self.kept)), jnp.zeros_like(self.added))
+    def power(self, counts: np.ndarray) -> Steps:
+        """As many times these as `counts` says, (...)."""
+        still = [np.broadcast_to(np.eye(a.shape[-1]), a.shape) for a in (self.mean, self.kept)]
+        done = Steps(still[0], still[1], np.zeros_like(self.added))
+        for bit in reversed(range(int(counts.max(initial=0)).bit_length())):
+            done = done.after(done)
+            taken = (counts >> bit) & 1 == 1
+            if taken.any():
+                more = self.after(done)
+                done = Steps(*(np.where(_wide(taken, a), a, b) for a, b in zip(more, done, strict=True)))
+        return done
 
-        def bit(i: Array, carry: tuple[Steps, Steps]) -> tuple[Steps, Steps]:
-            done, more = carry
-            taken = (count >> i) & 1 == 1
-            done = jax.tree.map(lambda a, b: jnp.where(taken, a, b), more.after(done), done)
-            return done, more.after(more)
 
-        return lax.fori_loop(0, most.bit_length(), bit, (none, self))[0]
+def _wide(which: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return which.reshape(which.shape + (1,) * (like.ndim - which.ndim))
 
 
 def worthwhile(agents: int, state: int, ext: int) -> bool:
@@ -68,44 +78,51 @@ def worthwhile(agents: int, state: int, ext: int) -> bool:
     return state <= LARGEST and agents * state * (state + 1) // 2 * (1 + state + ext) ** 2 <= ENTRIES
 
 
-def added_noise(step: AlikeStep, start: Array, noise: FieldNoise, count: Array, most: int) -> Array:
-    """(y, y, 1 + ext, 1 + ext): what `count` steps from `start` add to the covariance of y, by the second moments of
+def added_noise(step: AlikeStep, start: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(..., q, 1 + ext, 1 + ext): what so many steps from `start` add to the covariance of y, by the second moments of
     (1, ext)."""
-    n, ext = start.shape
-    first = jnp.zeros((1 + n + ext, 1 + ext)).at[0, 0].set(1.0).at[1 : 1 + n, 1:].set(start)
-    first = first.at[1 + n :, 1:].set(jnp.eye(ext))
-    table = one_step(step, noise).power(count, most).added
-    return unpacked(jnp.einsum("qab,ac,bd->cdq", table, first, first), n).transpose(2, 3, 0, 1)
+    *agents, n, ext = start.shape
+    first = np.zeros((*agents, 1, 1 + n + ext, 1 + ext))
+    first[..., 0, 0] = 1.0
+    first[..., 0, 1 : 1 + n, 1:] = start
+    first[..., 0, 1 + n :, 1:] = np.eye(ext)
+    return np.swapaxes(first, -1, -2) @ one_step(step).power(counts).added @ first
 
 
-def one_step(step: AlikeStep, noise: FieldNoise) -> Steps:
-    n, d, ext = len(step.F), len(step.H), step.T.shape[1]
-    mean = jnp.eye(1 + n + ext).at[1 : 1 + n].set(jnp.column_stack([step.drift, step.F, step.T]))
-    asked = jnp.column_stack([jnp.zeros(d), step.H, step.V])
+def one_step(step: AlikeStep) -> Steps:
+    *agents, n, ext = step.T.shape
+    d = step.H.shape[-2]
+    mean = np.broadcast_to(np.eye(1 + n + ext), (*agents, 1 + n + ext, 1 + n + ext)).copy()
+    mean[..., 1 : 1 + n, :] = np.concatenate([step.drift[..., None], step.F, step.T], axis=-1)
+    asked = np.concatenate([np.zeros((*agents, d, 1)), step.H, step.V], axis=-1)
+    constant, linear, quadratic = np.split(step.noise, [1, 1 + d], axis=-1)
+    i, j = np.triu_indices(d)
+    spread = asked[..., i, :, None] * asked[..., j, None, :]
+    field = (quadratic @ spread.reshape(*agents, len(i), -1)).reshape(spread.shape)
+    field[..., 0] += linear @ asked
+    field[..., 0, 0] += constant[..., 0]
+    through = congruence(step.N)
+    added = (through @ field.reshape(*agents, len(i), -1)).reshape(*agents, -1, *field.shape[-2:])
+    return Steps(mean, congruence(step.F) + through @ quadratic @ congruence(step.H), added)
 
-    def tabulated(mass: Array, shift: Array, spread: Array) -> Array:
-        return packed(noise(mass, shift, unpacked(spread, d)))
 
-    size = d * (d + 1) // 2
-    constant, linear, quadratic = jax.jacfwd(tabulated, argnums=(0, 1, 2))(jnp.zeros(()), jnp.zeros(d), jnp.zeros(size))
+def congruence(X: np.ndarray) -> np.ndarray:
+    """W -> X W X' for symmetric W, as a matrix."""
+    (i, j), (k, m) = (np.triu_indices(size) for size in X.shape[-2:])
 
-    def covariance(W: Array, M: Array) -> Array:
-        W = unpacked(W, n)
-        spread = packed(asked @ M @ asked.T + step.H @ W @ step.H.T)
-        C = unpacked(constant * M[0, 0] + linear @ (asked @ M[:, 0]) + quadratic @ spread, d)
-        return packed(step.F @ W @ step.F.T + step.N @ C @ step.N.T)
+    def at(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        return X[..., rows, :][..., columns]
 
-    kept, added = jax.jacrev(covariance, argnums=(0, 1))(jnp.zeros(n * (n + 1) // 2), jnp.zeros_like(mean))
-    return Steps(mean, kept, added)
+    return at(i, k) * at(j, m) + np.where(k < m, at(i, m) * at(j, k), 0.0)
 
 
 def packed(C: Array) -> Array:
     """The upper triangle of a symmetric matrix."""
-    return C[jnp.triu_indices(len(C))]
+    return C[np.triu_indices(len(C))]
 
 
 def unpacked(c: Array, size: int) -> Array:
-    """(..., size, size): the symmetric matrix again."""
-    i, j = jnp.triu_indices(size)
-    place = jnp.zeros((size, size), int).at[i, j].set(jnp.arange(len(i)))
-    return c[..., place + place.T - jnp.diag(jnp.diag(place))]
+    """(size, size): the symmetric matrix again."""
+    place = np.zeros((size, size), int)
+    place[np.triu_indices(size)] = np.arange(size * (size + 1) // 2)
+    return jnp.asarray(c)[np.maximum(place, place.T)]

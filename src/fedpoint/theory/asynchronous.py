@@ -80,23 +80,22 @@ class Bounds:
 
     def plot(self, path: str | Path | None = None, errors: ArrayLike | None = None, title: str | None = None) -> Figure:
         """Both bounds over ticks, and measured V_k/V_0 (one per tick of `ticks`) where given."""
-        from fedpoint.show.plots import COLOURS, Line, check_path, draw, end_labels, one_axes, save, style
+        from fedpoint.show.figures import COLOURS, DASHED, Line, check_path, draw, one_axes, save, style
 
         if path is not None:
             check_path(path)
-        figure, ax = one_axes(width=7.6)
         lines = [
             Line(self.ticks, self.safe, "safe bound", COLOURS[0]),
-            Line(self.ticks, self.printed, "lecture 003's\nexponent", COLOURS[1], (0, (4, 2.5))),
+            Line(self.ticks, self.printed, "lecture 003's\nexponent", COLOURS[1], DASHED),
         ]
         if errors is not None:
             values = np.asarray(errors, dtype=float)
             if values.shape != self.ticks.shape:
                 raise FedpointError(f"errors: {values.shape}, but {there_are(len(self.ticks), 'tick')}")
             lines.append(Line(self.ticks, values, "measured", COLOURS[2]))
+        figure, ax = one_axes([line.label for line in lines])
         draw(ax, lines)
         style(ax, "ticks", "largest distance of a node from its solution, at the start 1", title)
-        end_labels(ax, lines)
         if path is not None:
             save(figure, path)
         return figure

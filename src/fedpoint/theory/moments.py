@@ -29,7 +29,7 @@ from fedpoint.core.vector import zeros
 from fedpoint.core.wrapped import Wrapped
 from fedpoint.problems.base import per_agent
 from fedpoint.theory.expected_round import Cases, Numbers, decided, expected, hub_at, start_at, template
-from fedpoint.theory.noise import LocalNoise, Luck, ProbePlace, covariance_of, linearised
+from fedpoint.theory.noise import LocalNoise, Luck, ProbePlace, covariance_of, linearised, tabulated
 from fedpoint.theory.operator import Setting, models_at
 from fedpoint.theory.space import Space, fill, flat, row_of, size_of
 
@@ -261,7 +261,7 @@ class Second:
         self.setting = setting
         spread = spread_of(setting)
         linear = _linearise(setting.space, setting.numbers, spread, jnp.asarray(x), jnp.int32(0))
-        self.moving = Moving(setting.numbers, spread, linear)
+        self.moving = Moving(setting.numbers, spread, linear._replace(locals=tabulated(linear.locals)))
 
     @double
     def __call__(self, S: np.ndarray) -> np.ndarray:
@@ -357,7 +357,8 @@ class OverNetwork:
         self.setting, n = setting, len(x)
         M = np.eye(n + 1)
         M[1:, 1:], M[1:, 0] = setting.matrix(x), setting.step(x) - x
-        self.nodes = Nodes(jnp.asarray(M), *_nodes(setting.space, setting.numbers, jnp.asarray(x)))
+        reach, locals_ = _nodes(setting.space, setting.numbers, jnp.asarray(x))
+        self.nodes = Nodes(jnp.asarray(M), reach, tabulated(locals_))
 
     @double
     def __call__(self, S: np.ndarray) -> np.ndarray:

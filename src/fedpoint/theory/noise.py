@@ -24,7 +24,7 @@ from fedpoint.core.random import NO_LUCK, Stream
 from fedpoint.core.types import Data, Message, Model, Number, State, Tree
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.problems.base import Mine
-from fedpoint.theory.alike import AlikeStep, added_noise, worthwhile
+from fedpoint.theory.alike import AlikeStep, added_noise, packed, unpacked, worthwhile
 from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.space import Space, fill, flat, is_real, memory_of, row_of, size_of
 
@@ -43,7 +43,9 @@ class Loop(NamedTuple):
     H: Array
     V: Array
     steps: Array
-    table: Array | None = None  # steps that are alike: what all of them add, by the second moments of (1, ext)
+    drift: Array | None = None  # of the start in a step, on average
+    noise: Array | None = None  # steps that are alike: of one, see `AlikeStep`
+    table: Array | None = None  # and what all of them add, see `added_noise`
 
 
 class Point(NamedTuple):
@@ -67,6 +69,13 @@ def _probes_of(source: Source) -> int:
     if isinstance(source, Loop):
         return source.start.size
     return source.point.size if isinstance(source, Point) else source.variance.size
+
+
+def _linearised_probes(source: Source) -> int:
+    """The same of a linearised one, which may lead with agents."""
+    if isinstance(source, Loop):
+        return source.start.shape[-2]
+    return source.point.shape[-1] if isinstance(source, Point) else source.variance.shape[-1]
 
 
 class Probe(Agent):
@@ -205,10 +214,9 @@ def linearised(space: Space, numbers: Numbers, algorithm: Algorithm, place: Prob
     done: list[Source] = []
     for s, slopes in zip(sources, moved, strict=True):
         if isinstance(s, Loop):
-            drift = s.T[0] - s.start
+            if space.alike and worthwhile(_copies(numbers), len(s.start), ext.size):
+                s = s._replace(drift=s.T[0] - s.start, noise=_noise_of(space, numbers, mine, s.points[0]))
             s = s._replace(start=slopes[0], T=slopes[1], V=slopes[2])
-            if space.alike and worthwhile(_copies(numbers), len(drift), ext.size):
-                s = s._replace(table=_tabulated(space, numbers, mine, s, drift))
         elif isinstance(s, Point):
             s = s._replace(V=slopes[0])
         done.append(s)
@@ -220,12 +228,31 @@ def _copies(numbers: Numbers) -> int:
     return numbers.p.shape[0] * numbers.late[1].shape[0] * numbers.chances[1].shape[0]
 
 
-def _tabulated(space: Space, numbers: Numbers, mine: Mine, loop: Loop, drift: Array) -> Array:
-    def noise(mass: Array, shift: Array, spread: Array) -> Array:
-        return field_noise(space, numbers, mine, loop.points[0], mass, shift, spread)
+def _noise_of(space: Space, numbers: Numbers, mine: Mine, point: Array) -> Array:
+    """(q, 1 + d + q): the covariance of a field asked for around a point, by mass, shift and spread."""
+    d = point.size
 
-    step = AlikeStep(drift, *(a[0] for a in (loop.F, loop.T, loop.N, loop.H, loop.V)))
-    return added_noise(step, loop.start, noise, loop.steps, len(loop.points))
+    def noise(part: Array) -> Array:
+        return packed(field_noise(space, numbers, mine, point, part[0], part[1 : 1 + d], unpacked(part[1 + d :], d)))
+
+    return jax.vmap(noise, out_axes=1)(jnp.eye(1 + d + d * (d + 1) // 2))
+
+
+def tabulated(locals_: LocalNoise) -> LocalNoise:
+    """With the tables of loops whose steps are alike."""
+    done: list[Source] = []
+    probes = [_linearised_probes(source) for source in locals_.sources]
+    at = locals_.slope.shape[-1] - sum(probes)  # numbers of ext before a source
+    for source, own in zip(locals_.sources, probes, strict=True):
+        if isinstance(source, Loop) and source.noise is not None:
+            F, T, N, H, V = (np.asarray(a)[..., 0, :, :] for a in (source.F, source.T, source.N, source.H, source.V))
+            drift, noise = np.asarray(source.drift), np.asarray(source.noise)
+            step = AlikeStep(drift, F, T[..., :at], N, H, V[..., :at], noise)  # later probes are not asked
+            table = added_noise(step, np.asarray(source.start)[..., :at], np.asarray(source.steps))
+            source = source._replace(table=jnp.asarray(table))
+        at += own
+        done.append(source)
+    return locals_._replace(sources=tuple(done))
 
 
 def field_noise(
@@ -260,7 +287,8 @@ def covariance_of(space: Space, numbers: Numbers, own: Data, local: LocalNoise, 
 
     def through(loop: Loop) -> Array:
         if loop.table is not None:
-            return jnp.tensordot(loop.table, second, 2)
+            known = loop.table.shape[-1]
+            return unpacked(jnp.tensordot(loop.table, second[:known, :known], 2), len(loop.start))
 
         def step(carry: tuple[Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
             (Y, W), (e, point) = carry, at

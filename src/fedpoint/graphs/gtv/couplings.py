@@ -23,7 +23,6 @@ from fedpoint.problems.base import Problem
 from fedpoint.problems.rows import RowsProblem
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -52,41 +51,9 @@ class Path:
         self, path: str | FilePath | None = None, parameter: int | None = None, title: str | None = None
     ) -> Figure:
         """Losses and total variation against the coupling; with `parameter`, that number of every node's model."""
-        from fedpoint.show.plots import COLOURS, Line, check_path, draw, end_labels, one_axes, save, style
+        from fedpoint.show.coupling_plots import path_picture
 
-        if path is not None:
-            check_path(path)
-        order = np.argsort(self.couplings)
-        x = self.couplings[order]
-        some = x > 0
-        if some.sum() < 2:
-            raise FedpointError("a picture of a path needs at least two couplings above 0")
-        x = x[some]
-        figure, ax = one_axes(width=7.6)
-        if parameter is None:
-            parts = (("sum of losses", self.losses.sum(1)), ("total variation", self.variation))
-            lines = [Line(x, y[order][some], label, COLOURS[i]) for i, (label, y) in enumerate(parts)]
-            draw(ax, lines, log=all((line.y > 0).all() for line in lines))
-        else:
-            flat = np.concatenate([a.reshape(*a.shape[:2], -1) for a in jax.tree.leaves(self.models)], axis=2)
-            if not 0 <= parameter < flat.shape[2]:
-                raise FedpointError(
-                    f"parameter {parameter} is not there: a model has {counted(flat.shape[2], 'number')}, from 0"
-                )
-            values = flat[order][some][:, :, parameter]
-            few = values.shape[1] <= 12
-            lines = [
-                Line(x, y, name, COLOURS[i % len(COLOURS)] if few else COLOURS[0])
-                for i, (name, y) in enumerate(zip(self.names, values.T, strict=True))
-            ]
-            draw(ax, lines, log=False, width=1.6 if few else 0.7)
-        style(ax, "coupling", "" if parameter is None else f"parameter {parameter} of every node", title)
-        _log_axis(ax)
-        if len(lines) <= 12:
-            end_labels(ax, lines)
-        if path is not None:
-            save(figure, path)
-        return figure
+        return path_picture(self, path, parameter, title)
 
 
 def path(task: Problem, network: Network, couplings: Sequence[float] | np.ndarray, tolerance: float = 1e-13) -> Path:
@@ -152,23 +119,9 @@ class Choice:
 
     def plot(self, path: str | FilePath | None = None, title: str | None = None) -> Figure:
         """Held-out error against the coupling, with a band of one standard error; a dot at the choice."""
-        from fedpoint.show.plots import COLOURS, Line, check_path, draw, one_axes, save, style
+        from fedpoint.show.coupling_plots import choice_picture
 
-        if path is not None:
-            check_path(path)
-        order = np.argsort(self.couplings)
-        order = order[self.couplings[order] > 0]
-        x, y, e = self.couplings[order], self.errors[order], self.standard_errors[order]
-        figure, ax = one_axes()
-        draw(ax, [Line(x, y, "", COLOURS[0])], log=False)
-        ax.fill_between(x, y - e, y + e, color=COLOURS[0], alpha=0.15, linewidth=0)
-        if self.coupling > 0:
-            ax.plot([self.coupling], [self.errors[self.best]], "o", color=COLOURS[1], zorder=5)
-        style(ax, "coupling", f"held-out error ({self.how})", title)
-        _log_axis(ax)
-        if path is not None:
-            save(figure, path)
-        return figure
+        return choice_picture(self, path, title)
 
 
 def choose(
@@ -289,12 +242,3 @@ def splits_of_rows(
         some = [np.sort(rows) if len(rows) else np.arange(1) for rows in test]
         splits.append(Split(task.restricted(train), task.restricted(some), tested))
     return splits, how
-
-
-def _log_axis(ax: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator())
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -1,0 +1,211 @@
+"""What do all figures share? Curves that are labelled by being drawn, light axes, a key below; PNG, SVG or PDF."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fedpoint.core.errors import FedpointError
+from fedpoint.store import disk
+
+if TYPE_CHECKING:  # matplotlib is loaded when something is drawn, not before
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.lines import Line2D
+
+FORMATS = ("png", "svg", "pdf")
+# Okabe and Ito's colours, told apart by colour-blind readers too, less the ones that are pale on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B65A94", "#8A6D00", "#3A94C8", "#4D4D4D")
+Stroke: TypeAlias = str | tuple[float, tuple[float, ...]]  # as matplotlib's linestyle
+DASHED: Stroke = (0, (5, 1.5))
+DOTTED: Stroke = (0, (1.5, 1))
+STROKES: tuple[Stroke, ...] = ("-", DASHED, DOTTED)  # when the colours are used up
+INK, PALE = "#222222", "#767676"
+SIZE = 9.0  # of labels, in points
+LONGEST_LABEL = 40  # characters of a line of it
+
+
+class Line(NamedTuple):
+    """A curve. It cannot be without a label: at its end, or, where several curves mean the same, in the key."""
+
+    x: np.ndarray
+    y: np.ndarray
+    label: str
+    colour: str
+    stroke: Stroke = "-"
+    width: float = 1.6
+    keyed: bool = False
+
+
+def new_figure(width: float, height: float, pad: float = 0.05) -> Figure:
+    """An empty figure that belongs to nobody else: no pyplot, no global state. Sizes in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    layout = ConstrainedLayoutEngine(w_pad=pad, h_pad=pad)
+    figure = Figure(figsize=(width, height), layout=layout, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def one_axes(labels: Sequence[str] = (), width: float = 6.5) -> tuple[Figure, Axes]:
+    """A figure with one axes, and room for these labels beside it."""
+    rows = [row for label in labels for row in broken(label).split("\n")]
+    height = max(4.5, 1.6 + 1.75 * SIZE / 72 * len(rows))
+    figure = new_figure(width + 0.075 * max(map(len, rows), default=0), height)
+    return figure, figure.add_subplot()
+
+
+def broken(label: str) -> str:
+    """A label in lines that are not too long."""
+    return "\n".join(textwrap.fill(row, LONGEST_LABEL, break_long_words=False) for row in label.split("\n"))
+
+
+def draw(ax: Axes, lines: Sequence[Line], log: bool = True, size: float = SIZE) -> None:
+    """The lines with their labels; on a log axis when they can be. Lines of the key need a `key` in the figure."""
+    from fedpoint.show.placement import end_labels
+
+    curves = []
+    for line in lines:
+        if not line.label:
+            raise FedpointError("a curve has no label: give every curve one")
+        y = np.where(line.y > 0, line.y, np.nan) if log else line.y  # exactly 0 has no place on a log axis
+        (curve,) = ax.plot(
+            line.x, y, color=line.colour, linestyle=line.stroke, linewidth=line.width, label=broken(line.label)
+        )
+        if not line.keyed:
+            curves.append(curve)
+    if log:
+        ax.set_yscale("log")
+    end_labels(ax, curves, size)
+
+
+def key(figure: Figure | SubFigure, lines: Sequence[Line], text: str = "") -> None:
+    """The key of lines, below the axes, with words above it."""
+    per_inch = 72 / (0.58 * SIZE)  # characters
+    figure.legend(
+        handles=key_handles(lines),
+        loc="outside lower left",
+        ncols=max(len(lines), 1),
+        frameon=False,
+        fontsize=SIZE,
+        labelcolor=INK,
+        title=textwrap.fill(text, int(per_inch * (figure.bbox.width / figure.dpi - 0.3))),
+        title_fontproperties={"size": SIZE},
+        alignment="left",
+    ).get_title().set_color(PALE)
+
+
+def key_handles(lines: Sequence[Line]) -> list[Line2D]:
+    """A key's entries, one for each label."""
+    from matplotlib.lines import Line2D
+
+    different = {line.label: line for line in reversed(lines)}
+    return [
+        Line2D([], [], color=line.colour, linestyle=line.stroke, linewidth=line.width, label=label)
+        for label, line in reversed(different.items())
+    ]
+
+
+def style(ax: Axes, xlabel: str = "", ylabel: str = "", title: str | None = None, note: str = "") -> None:
+    """What all axes share: a light grid, no frame, names; a note above the axes, the title above that."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    ax.grid(True, which="major", color="#E4E4E4", linewidth=0.6)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_color("#999999")
+    ax.tick_params(which="both", color="#999999", labelcolor=INK, labelsize=9)
+    ax.tick_params(which="minor", length=0)
+    ax.margins(x=0.0)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: thousands(value)))
+    low, high = ax.get_ylim()
+    if ax.get_yscale() == "log" and high < 100 * low:  # powers of ten alone would be too few
+        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel(xlabel, color=INK, fontsize=10)
+    ax.set_ylabel(ylabel, color=INK, fontsize=10)
+    if note:
+        ax.annotate(note, (0, 1), (0, 3), "axes fraction", "offset points", va="bottom", fontsize=8, color=PALE)
+    if title:
+        set_title(ax, title, above=14.0 if note else 0.0)
+
+
+def set_title(ax: Axes, title: str, above: float = 0.0) -> None:
+    """A title, broken where the figure ends; above: points left free below it."""
+    ax.set_title(title, color=INK, fontsize=11, loc="left", fontweight="bold", pad=6 + above, wrap=True)
+
+
+def log_axis(ax: Axes, ticks: Sequence[float] = (1.0,)) -> None:
+    """Across in powers of ten, times these, written as people do."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=ticks, numticks=7))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: thousands(value) if value >= 1 else f"{value:g}"))
+
+
+def thousands(value: float) -> str:
+    """
+    >>> [thousands(v) for v in (1500, 12500, 2.5e6, 1e9)]
+    ['1,500', '12.5k', '2.5M', '1G']
+    """
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size and abs(value) >= 1e4:
+            return f"{value / size:g}{unit}"
+    return f"{value:,.0f}"
+
+
+def spread(places: Sequence[float], sizes: Sequence[float]) -> list[float]:
+    """The places, moved as little as can be (least squares) for labels of these sizes to lie apart and within [0, 1].
+
+    >>> spread([0.5, 0.9, 0.5], [0.1, 0.1, 0.1])
+    [0.45, 0.9, 0.55]
+    """
+    order = sorted(range(len(places)), key=lambda i: places[i])
+    ordered = np.array([sizes[i] for i in order])
+    centre = np.cumsum(ordered) - ordered / 2  # were they stacked from 0 on
+    groups: list[list[float]] = []  # of labels that touch: the mean of what is left to move, and how many
+    for i, stacked in zip(order, centre, strict=True):
+        groups.append([places[i] - stacked, 1])
+        while len(groups) > 1 and groups[-2][0] >= groups[-1][0]:
+            (low, m), (high, n) = groups[-2:]
+            groups[-2:] = [[(low * m + high * n) / (m + n), m + n]]
+    move = np.repeat([g[0] for g in groups], [int(g[1]) for g in groups])
+    moved = np.clip(move, 0, max(0.0, 1 - ordered.sum())) + centre
+    return [round(float(moved[order.index(i)]), 12) for i in range(len(places))]
+
+
+def check_path(path: str | Path) -> str:
+    """The format of a picture by its path; refused before any work is done."""
+    path = Path(path)
+    ending = path.suffix.lower().removeprefix(".")
+    if ending not in FORMATS:
+        raise FedpointError(
+            f"{path}: a picture is saved as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, by the ending of its name"
+        )
+    if not path.parent.is_dir():
+        raise FedpointError(f"the folder {path.parent} does not exist: create it, or save {path.name} elsewhere")
+    return ending
+
+
+def save(figure: Figure, path: str | Path, dpi: int = 160) -> None:
+    """Write a figure whole or not at all; the same figure gives the same bytes."""
+    import matplotlib
+
+    ending = check_path(path)
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[ending]
+    # Type 42: text stays text, as journals ask.
+    steady = matplotlib.rc_context({"svg.hashsalt": "fedpoint", "pdf.fonttype": 42})
+    with steady, disk.atomic(Path(path)) as file:
+        figure.savefig(file, format=ending, dpi=dpi, metadata=metadata)
