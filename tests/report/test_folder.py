@@ -1,3 +1,4 @@
+import contextlib
 import errno
 import itertools
 import json
@@ -213,6 +214,47 @@ def test_a_reader_follows_a_writer_that_finishes_and_goes_on(run, monkeypatch):
     monkeypatch.setattr(RunFolder, "latest", slow)
     standing = reader.standing()
     assert (standing.point.round, standing.summary, standing.wrong) == (9, {"loss": 1.0}, ())
+
+
+def link_in_place_of(path, target):
+    """What somebody who watches may put there between two steps."""
+    if path.is_dir():
+        path.rename(path.with_name(f"{path.name}-before"))
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize("name", ["records", "checkpoints"])
+def test_a_folder_that_becomes_a_link_while_a_run_is_written(run, tmp_path, name):
+    """Nothing is written or removed there: what was checked when the run was opened may have changed since."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "000000000000.npz").write_bytes(b"mine")
+    for last in (4, 9):
+        commit(run, last - 4, last)
+    link_in_place_of(run.path / name, mine)
+    with pytest.raises(FedpointError, match=name):
+        commit(run, 10, 14)
+    run._prune()
+    assert {path.name: path.read_bytes() for path in mine.iterdir()} == {"000000000000.npz": b"mine"}
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "summary.json", "model.npz", "lock"])
+def test_a_file_that_becomes_a_link_while_a_run_is_written(run, tmp_path, name):
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"mine")
+    commit(run, 0, 4)
+    link_in_place_of(run.path / name, mine)
+    writes = {
+        "events.jsonl": lambda: run.append_event({"n": 1}),
+        "summary.json": lambda: run.finish({}),
+        "model.npz": lambda: export_model(run.path / "model.npz", {"w": np.zeros(2)}, {}),
+        "lock": lambda: (run.close(), RunFolder.open(run.path, write=True)),
+    }
+    with contextlib.suppress(FedpointError):  # refused, or the link is replaced
+        writes[name]()
+    assert mine.read_bytes() == b"mine"
+    assert name in ("events.jsonl", "lock") or not (run.path / name).is_symlink()
 
 
 def test_a_damaged_record_file_is_named(run):

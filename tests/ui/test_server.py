@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import http.client
 import json
+import os
 import re
 import socket
 import sys
 import threading
 import time
+from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner
@@ -298,6 +300,35 @@ def test_what_is_no_run_is_not_shown(tmp_path):
         runs.folder("link/run")
     assert Runs(tmp_path / "missing").list() == []
     assert runs.curves("a/b")["x"] == []  # nothing committed yet
+
+
+def test_the_list_answers_whatever_lies_among_the_runs(tmp_path):
+    """Pipes, links, names that are no text, and a configuration that JSON cannot hold."""
+    odd = os.fsdecode(b"r\xff")
+    for name in ("good", "pipe", "link", odd):
+        RunFolder.create(tmp_path / "runs" / name, CONFIG, meta=META).close()
+    RunFolder.create(tmp_path / "runs" / "nan", {**CONFIG, "rounds": float("nan")}, meta=META).close()
+    (tmp_path / "runs" / "pipe" / "events.jsonl").unlink()
+    os.mkfifo(tmp_path / "runs" / "pipe" / "events.jsonl")
+    (tmp_path / "secret").write_text('{"event": "started"}\n')
+    (tmp_path / "runs" / "link" / "events.jsonl").unlink()
+    (tmp_path / "runs" / "link" / "events.jsonl").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "runs" / "folder")
+    with serving(tmp_path / "runs") as client:
+        listed = {run["name"]: run for run in json.loads(client.get("/api/runs").text)}
+        states = {name: run["state"] for name, run in listed.items()}
+        shown = r"r\udcff"
+        assert states == {
+            "good": "running",  # by this process
+            shown: "running",
+            **dict.fromkeys(("pipe", "link", "nan"), "unreadable"),
+        }
+        assert "is a pipe" in listed["pipe"]["message"] and "is a symbolic link" in listed["link"]["message"]
+        assert json.loads(client.get(f"/api/run?name={quote(shown)}").text)["x"] == []
+        for name in ("pipe", "link", "nan"):
+            for page in ("run", "follow", "forecast", "report"):
+                answer = client.get(f"/api/{page}?name={name}")
+                assert answer.status in (200, 404) and name in answer.text, page
 
 
 def test_elsewhere_a_token_is_asked_for(tmp_path):

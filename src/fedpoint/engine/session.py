@@ -85,7 +85,8 @@ class Session(Engine):
         self.seeds = jax.tree.map(lambda a: np.tile(a, self.lanes // repeats), seeds_of(self.seed, repeats))
         layout = enough_samples(layout, one, self.message.evaluations)
         self.layout = replace(layout, metrics=tuple(sorted(self.experiment.metrics.items())))
-        self._begin(inputs)
+        with exhausted():
+            self._begin(inputs)
 
     # What it works on.
 

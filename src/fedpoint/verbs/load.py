@@ -18,6 +18,7 @@ from fedpoint.core.describe import Table, Unreadable
 from fedpoint.core.errors import FedpointError, Recovered
 from fedpoint.core.numbers import counted
 from fedpoint.core.own_code import calling
+from fedpoint.core.precision import double
 from fedpoint.core.types import Data, Model, Plain, State, Tree
 from fedpoint.core.vector import unwrap_all, wrap
 from fedpoint.engine.base import Callback, Engine, Stop
@@ -239,13 +240,16 @@ class LoadedRun(Run):
 
     @property
     def memories(self) -> State:
-        if self.has_data:
-            return self.session.memories()
+        return self.session.memories() if self.has_data else self._stored_memories()
+
+    @double
+    def _stored_memories(self) -> State:
+        """From the disk alone: the method tells in which form."""
         by_node, repeats, agents = self.info.weights is not None, self.repeats, self.info.agents
         node = jax.tree.map(lambda a: a[(0, 0) if by_node else 0], self.last)
         stored = {name.removeprefix("state"): a for name, a in self._point.state.items()}
         method = cast(sharing(self.algorithm, self._part("share")), np.result_type(*jax.tree.leaves(node)))
-        with jax.enable_x64(True), calling(type(method).__name__):
+        with calling(type(method).__name__):
             hub, memory = method.init(wrap(node))
             like = RunState(_stacked(hub, repeats, *[agents] * by_node), _stacked(memory, repeats, agents), (), ())
             if flatten(like).keys() != {name for name in stored if name.startswith((".hub", ".memory"))}:
