@@ -115,7 +115,7 @@ def test_similarity_of_other_problems(kinds):
         ({"by": "gradient"}, "did you mean 'gradients'"),
         ({"by": "statistics"}, "needs agents that store rows"),
         ({"by": "models", "at": np.zeros(1)}, 'at= is the point of by="gradients"'),
-        ({"k": 4}, "only 3 nodes"),
+        ({"k": 4}, "there are 3 nodes"),
     ],
 )
 def test_mistakes_in_graph_learning(arguments, message):
