@@ -125,7 +125,7 @@ def test_nodes_in_the_order_of_agents():
         (lambda: Network.grid(2, 1.5), "columns must be a whole number"),
         (lambda: Network.random(5, -1), "degree must be a whole number, at least 0"),
         (lambda: Network.clusters([[0, 1]]), "one label a node"),
-        (lambda: Network.clusters([0, 1], between=2.0), "between must be a number, at least 0 and at most 1; got 2.0"),
+        (lambda: Network.clusters([0, 1], between=2.0), "between must be a number between 0 and 1; got 2.0"),
         (lambda: Network.knn([[0.0], [1.0]], k=2), "there are 2 nodes: take k below that"),
         (lambda: Network.knn([[0.0], [np.inf]], k=1), "the point of node 1 is not finite"),
         (lambda: Network.knn([["x"]], k=1), "points must be an array of numbers"),
