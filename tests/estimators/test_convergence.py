@@ -197,6 +197,17 @@ def test_a_minimum_that_is_not_unique_is_the_nearest(rng):
     assert model.coef_.sum() == pytest.approx(np.polyfit(x, y, 1)[0]) and not model.distance_.shows
 
 
+def test_no_penalty_and_a_minimum_all_the_same(rng):
+    """Classes that overlap: there is a solution to be away from, and to reach."""
+    X, who = rng.normal(size=(60, 2)), np.arange(60) % 3
+    y = (X[:, 0] + rng.logistic(size=60) > 0).astype(int)
+    pooled = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="has not reached the pooled solution in 2 rounds"):
+        model = FederatedClassifier(C=np.inf, rounds=2).fit(X, y, groups=who)
+    assert model.distance_.coefficients == pytest.approx(away(model, pooled)[0], rel=0.5)
+    assert max(away(FederatedClassifier(C=np.inf).fit(X, y, groups=who), pooled)) < TOLERANCE
+
+
 def test_neural_networks_warn_while_they_move(rng):
     X, who = rng.uniform(-1, 1, size=(40, 2)), np.repeat([0, 1], 20)
     with pytest.warns(ConvergenceWarning, match=r"SCAFFOLD has not converged in 2 rounds: the last one still changed"):

@@ -11,8 +11,9 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from fedpoint.core.types import Model
-from fedpoint.problems.penalised import Penalised
+from fedpoint.problems.penalised import DENSE_SPEED, Penalised
 
+NEWTON = 30  # steps that find a minimum, if there is one
 TOLERANCE = 1e-3  # relative distance of coefficients, and of predictions, above which a fit is warned of
 
 
@@ -50,9 +51,14 @@ def _ratio(away: float | np.floating, size: float | np.floating) -> float:
     return float(np.sqrt(away / size)) if size > 0 else 0.0
 
 
-def has_no_minimum(task: Penalised) -> bool:
-    """Whether the objective falls for ever: classes that can be separated, and no penalty."""
-    return not task.linear and not task.ridge.any() and task.solution() is None
+def has_no_minimum(task: Penalised, w: np.ndarray, products: int) -> bool:
+    """Whether the objective falls for ever: classes that can be separated, and no penalty.
+
+    Looked for by Newton's method from w, where that takes no more than so many products with the Hessian.
+    """
+    if task.linear or task.ridge.any() or NEWTON * w.size > DENSE_SPEED * products:
+        return False
+    return task.solution_near(w, NEWTON) is None
 
 
 class Ending(NamedTuple):

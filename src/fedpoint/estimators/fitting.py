@@ -135,10 +135,11 @@ class Federated(TableEstimator):
 
     def _compare(self, task: Penalised, predicted: Predicted, probabilities: bool) -> None:
         """Note how far from the solution the rounds stopped, and warn where it shows."""
-        if has_no_minimum(task):
+        w, products = self.model_, self._affordable_products(task)
+        if has_no_minimum(task, w, products):
             warn_of_no_minimum(self.algorithm_.card.title)
             return
-        w, step = self.model_, task.newton_step(self.model_, self._affordable_products(task))
+        step = task.newton_step(w, products)
         there = w + step.change
         self.distance_ = distance(w, there, self._shown, predicted, at_least=not step.whole)
         if self.plan_ is not None:  # as near as it was asked to be?
