@@ -316,7 +316,7 @@ def test_report(tmp_path):
 
 
 WRONG = {
-    "groups: whose row": {"groups": None},
+    "groups must be an array; got None": {"groups": None},
     "all rows belong to x": {"groups": ["x"] * 8},
     "unknown method 'polled'.*pooled": {"methods": ["polled"]},
     "unknown weight": {"weight": "row"},
@@ -330,8 +330,8 @@ WRONG = {
     'ridge: a number.*or "tuned"': {"ridge": "tune"},
     "time: one for each of the 8 rows": {"time": np.arange(7)},
     "give it, or split": {"time": np.arange(8), "split": np.arange(8) % 4 == 0},
-    "couplings: give numbers": {"couplings": "many"},
-    "network must be an fp.Network": {"network": [(0, 1)]},
+    "couplings must be an array of numbers; got 'many'": {"couplings": "many"},
+    "network must be a Network or None": {"network": [(0, 1)]},
     "its names do not match": {"network": fp.Network.from_edges([("a", "c")])},
     "unknown task": {"task": "classes"},
     "X contains NaN at row 0, column 0": {"X": np.full((8, 1), np.nan)},

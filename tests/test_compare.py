@@ -131,7 +131,8 @@ def test_divergence_names_the_culprit():
     "algorithms, labels, message",
     [
         ([], None, "nothing to compare"),
-        (["fedavg"], None, "compare takes algorithms such as"),
+        ([3], None, "algorithms must be a list or a dictionary; got \\[3\\]"),
+        (["fedavg"], None, "FedAvg needs step"),
         (METHODS, ["a"], "1 label for 3 algorithms"),
         (METHODS[:2], ["a", "a"], "the same"),
     ],

@@ -79,7 +79,7 @@ def test_the_lab_is_what_it_says():
 def arguments(verb):
     """Those of a verb, the experiment's among them."""
     own = inspect.signature(verb).parameters
-    return {*own, *(Options.__annotations__ if own["options"].annotation == "Unpack[Options]" else ())}
+    return {*own, *(Options.__annotations__ if own["options"].annotation == "Unpack[MethodOptions]" else ())}
 
 
 def test_every_verb_takes_the_same_options():
@@ -537,5 +537,5 @@ def test_steps_by_another_name_still_get_fresh_samples():
 @pytest.mark.parametrize("verb", [fp.run, fp.forecast])
 def test_an_argument_that_no_experiment_has_is_named(verb):
     quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
-    with pytest.raises(fp.FedpointError, match="no 'participations': did you mean 'participation'"):
+    with pytest.raises(fp.FedpointError, match="no argument 'participations': did you mean 'participation'"):
         verb(fp.FedAvg(step=0.1), quad, participations=1)

@@ -208,7 +208,7 @@ def test_claims():
 
 
 def test_what_is_no_run():
-    with pytest.raises(fp.FedpointError, match="needs a run"):
+    with pytest.raises(fp.FedpointError, match="run must be a Run; got 3"):
         fp.check(3)
     with pytest.raises(fp.FedpointError, match="no rounds"):
         fp.check(fp.run(fp.GradientExchange(0.1), quadratic(), 0))

@@ -93,7 +93,7 @@ def test_shards_of_unequal_classes():
         (("irid", 3), "unknown partition 'irid': did you mean 'iid'?"),
         (("natural", 3), "that is the agent column itself"),
         (("iid", 101), "101 agents for 100 rows"),
-        (("iid", 0), "at least 1, got 0"),
+        (("iid", 0), "at least 1; got 0"),
         (("iid", 2.5), "must be a whole number"),
         (("iid", 3, {"alpha": 1.0}), "iid has no options but agents and seed"),
         (("dirichlet", 3, {"alfa": 1.0}), "did you mean 'alpha'?"),

@@ -160,7 +160,7 @@ def test_mistakes(rows):
     for options, words in (
         ({"coupling": "none"}, "coupling must be a number"),
         ({"coupling": -1.0}, "at least 0"),
-        ({"network": "ring"}, "network must be an fp.Network"),
+        ({"network": "ring"}, "network must be a Network, a Graph or None; got 'ring'"),
         ({"network": fp.Network.ring(5)}, "5 nodes, but the problem has 4 agents"),
         ({"alpha": -1}, "alpha must be a number"),
         ({"network": None, "neighbours": 0}, "neighbours must be a whole number"),

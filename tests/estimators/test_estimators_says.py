@@ -157,7 +157,7 @@ def test_attributes_come_with_a_fit(rows):
     ("options", "words"),
     [
         ({"algorithm": "scafold"}, "did you mean 'scaffold'"),
-        ({"algorithm": 3}, "algorithm is a name"),
+        ({"algorithm": 3}, "algorithm must be an Algorithm or a string; got 3"),
         ({"algorithm": "fedgd"}, "runs on a network: take NetworkRegressor"),
         ({"algorithm": fp.FedGD(step=0.1, coupling=1.0)}, "runs on a network"),
         ({"algorithm": "qfedavg"}, "QFedAvg needs q"),

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import interface
 import numpy as np
 from objects import (
     FITTED,
     Constantly,
     any_model,
     baselines,
+    bounds,
+    certificate,
+    choice,
     chosen_coupling,
     comparison,
     constants,
     couplings,
     dataset,
+    descent,
     experiment,
     file,
     fitted,
@@ -27,9 +33,11 @@ from objects import (
     mdp,
     method,
     network_forecast,
+    own_problem,
     pair,
     panel,
     plan,
+    predictor,
     quad,
     ring,
     row_loss,
@@ -40,6 +48,7 @@ from objects import (
     run_of_models,
     run_on_rows,
     squares,
+    stability,
     stream,
     sweep,
     system,
@@ -169,7 +178,6 @@ def problems() -> Table:
         "fp.problems.frozen_lake": lambda: (fp.problems.frozen_lake, {"agents": 2}),
         "fp.problems.cliff_walking": lambda: (fp.problems.cliff_walking, {"agents": 2}),
         "fp.problems.taxi": lambda: (fp.problems.taxi, {"agents": 1, "features": 2}),
-        "MDP.rewards": lambda: (mdp().rewards, {}),
         "Quadratic.own_losses": lambda: (quad().own_losses, {"models": np.zeros((1, 2, 2))}),
         "Quadratic.sampling_probabilities": lambda: (quad().sampling_probabilities, {"algorithm": method()}),
         "Quadratic.fields": lambda: (quad().fields, {"w": w}),
@@ -187,12 +195,17 @@ def problems() -> Table:
         "AnyModel.node": lambda: (any_model().node, {"name": "0"}),
         "AnyModel.targets": lambda: (any_model().targets, {"k": 0}),
         "AnyModel.check_rows": lambda: (any_model().check_rows, {"X": X}),
-        "AnyModel.local_rows": lambda: (any_model().local_rows, {}),
-        "LinearSystem.slope_noise": lambda: (system().slope_noise, {}),
-        "Stability.problems": lambda: (system().stability().problems, {}),
-        "Stability.require": lambda: (system().stability().require, {}),
+        "Quadratic.noise": lambda: (quad().noise, {"w": w}),
+        "LeastSquares.row_metrics": lambda: (squares().row_metrics, {"w": w, "X": X, "y": y}),
+        "Loss.restricted": lambda: (loss().restricted, {"chosen": [np.arange(2)] * 3}),
+        "Problem.objective": lambda: (own_problem().objective, {"models": w}),
+        "Problem.noise": lambda: (own_problem().noise, {"w": w}),
+        "LinearSystem.noise": lambda: (system().noise, {"w": w}),
+        "Logistic.noise": lambda: (logistic().noise, {"w": w}),
+        "Loss.noise": lambda: (loss().noise, {"w": w}),
+        "LinearStream.noise": lambda: (stream().noise, {"w": w}),
+        "LinearStream.row_metrics": lambda: (stream().row_metrics, {"w": w, "X": X, "y": y}),
         "fp.estimate_constants": lambda: (fp.estimate_constants, {"problem": quad(), "draws": 20}),
-        "Estimates.constants": lambda: (constants().constants, {}),
     }
     for make in (quad, squares, logistic, loss, stream):
         found[f"{type(make()).__name__}.objective"] = lambda make=make: (make().objective, {"models": np.zeros((1, 2))})
@@ -224,7 +237,7 @@ def verbs() -> Table:
             {"problem": quad(), "target": 1e-2, "methods": ["fedavg"], "local_steps": [1], "participation": [None]},
         ),
         "fp.check": lambda: (fp.check, {"run": run()}),
-        "fp.certify": lambda: (fp.certify, {"subject": _descent, "claims": "gradient_exchange", "step": 0.1}),
+        "fp.certify": lambda: (fp.certify, {"subject": descent, "claims": "gradient_exchange", "step": 0.1}),
         "fp.complexity": lambda: (fp.complexity, {"problem": system(), "target": 0.1, "search": False}),
         "fp.baselines": lambda: (fp.baselines, {"X": X, "y": y, "groups": groups, "seeds": 2, "methods": ["local"]}),
         "fp.federate": lambda: (fp.federate, {"study": STUDY}),
@@ -233,6 +246,12 @@ def verbs() -> Table:
         "fp.write": lambda: (_write(), {"path": "written.toml", "rounds": 2}),
         "fp.export": lambda: (fp.export, {"model": run(), "path": "model.npz"}),
         "fp.schema": lambda: (fp.schema, {}),
+        "fp.data.contiguity": lambda: (fp.data.contiguity, {}),
+        "fp.data.produc": lambda: (fp.data.produc, {}),
+        "fp.data.digits": lambda: (fp.data.digits, {}),
+        "fp.trackers.TensorBoard": lambda: (fp.trackers.TensorBoard, {"folder": "events"}),
+        "fp.trackers.MLflow": lambda: (fp.trackers.MLflow, {}),
+        "fp.trackers.WandB": lambda: (fp.trackers.WandB, {}),
         "fp.data.partition": lambda: (fp.data.partition, {"y": labels(), "kind": "iid", "agents": 2}),
         "fp.data.read_table": lambda: (
             fp.data.read_table,
@@ -247,14 +266,10 @@ NETWORKED: dict[str, Any] = {"algorithm": fp.FedGD(step=0.1), "problem": quad(),
 
 def _write() -> Callable[..., Any]:
     def write(*values: Any, **named: Any) -> None:
-        fp.write(*(values or (named.pop("path"),)), experiment(), **named)
+        fp.write(*(values or [named.pop(key) for key in ("path",) if key in named]), experiment(), **named)
 
-    write.__signature__ = inspect.signature(fp.write)  # type: ignore[attr-defined]
+    write.__wrapped__ = fp.write  # type: ignore[attr-defined] # its signature
     return write
-
-
-def _descent(w, agents):
-    return w - 0.1 * sum(agent.weight * agent.field(w) for agent in agents)
 
 
 def results() -> Table:
@@ -264,13 +279,8 @@ def results() -> Table:
         "Run": (
             run,
             {
-                "plot": {},
-                "final": {},
                 "export": {"path": "run.npz"},
-                "manifest": {},
                 "extend": {"rounds": 4},
-                "known_loss": {},
-                "description": {},
             },
         ),
         "Run of rows": (run_on_rows, {"evaluate": {"X": X, "y": y}, "held_out_at_records": {"data": (X, y)}}),
@@ -284,36 +294,26 @@ def results() -> Table:
                 "rounds_to": {"target": 1.0},
                 "bounds_after": {"rounds": 3},
                 "plot": {"rounds": 3},
-                "text": {},
-                "to_dict": {},
                 "measured": {"difference": np.zeros((1, 2))},
             },
         ),
-        "Forecast on a network": (network_forecast, {"bound": {"ticks": 3}, "rounds_to": {"target": 1.0}, "text": {}}),
-        "Verdict": (verdict, {"text": {}, "to_dict": {}}),
-        "Sweep": (sweep, {"best": {}}),
-        "Comparison": (comparison, {"plot": {}, "table": {}, "to_json": {}}),
-        "Plan": (plan, {"plot": {}, "table": {}, "to_dict": {}, "run": {"top": 1, "repeats": 2}}),
-        "Choice": (lambda: plan().best, {"to_dict": {}}),
+        "Forecast on a network": (network_forecast, {"bound": {"ticks": 3}, "rounds_to": {"target": 1.0}}),
+        "Predictor": (predictor, {"predict": {"X": X}}),
+        "Sweep": (sweep, {"measured": {"name": "error"}}),
+        "Plan": (plan, {"run": {"top": 1, "repeats": 2}}),
         "Baselines": (
             baselines,
             {
-                "plot": {},
-                "table": {},
-                "to_dict": {},
                 "error": {"method": "local"},
                 "per_agent": {"method": "local"},
                 "per_split": {"method": "local"},
                 "difference": {"method": "local", "against": "pooled"},
-                "differences": {},
             },
         ),
         "Dataset": (dataset, {"rows": {"chosen": [0, 1]}}),
-        "Panel": (panel, {"scaled": {}, "years": {"years": [1970]}}),
-        "Table": (table, {"problem": {}, "evaluation": {"problem": squares()}}),
-        "gtv.Path": (couplings, {"plot": {}}),
-        "gtv.Choice": (chosen_coupling, {"plot": {}}),
-        "Bounds": (lambda: fp.theory.asynchronous(0.5, 2, 5), {"plot": {}, "ticks_to": {"factor": 0.1}}),
+        "Panel": (panel, {"years": {"years": [1970]}}),
+        "Table": (table, {"evaluation": {"problem": squares()}}),
+        "Bounds": (bounds, {"ticks_to": {"factor": 0.1}}),
     }
     return {
         f"{name}.{attribute}": lambda make=make, attribute=attribute, given=given: (
@@ -343,15 +343,9 @@ def networks() -> Table:
     asked: dict[str, dict[str, Any]] = {
         "aligned": {"names": ["a", "b", "c"]},
         "eigenvalues": {"count": 2},
-        "describe": {},
-        "caution": {},
-        "component_names": {},
-        "require_connected": {},
-        "metropolis": {},
         "total_variation": {"models": np.zeros((3, 2))},
         "minimum": {"problem": squares(), "coupling": 1.0},
         "step_limit": {"problem": squares(), "coupling": 1.0},
-        "plot": {},
     }
     names = {"Network." + name: given for name, given in (made | asked).items()}
     found = {
@@ -415,6 +409,9 @@ def estimators() -> Table:
         used = ("transform", "inverse_transform") if name.startswith("FederatedS") else ("transform",)
         used = ("predict",) if name.endswith(("sor", "fier")) else used
         used = (*used, "predict_proba", "decision_function") if name.endswith("fier") else used
+        used = (*used, "predict_log_proba") if name == "FederatedClassifier" else used
+        if name.startswith("Network"):
+            found[f"{name}.score"] = lambda name=name, y=target: (fitted(name).score, {"X": X, "y": y})
         for attribute in used:
             found[f"{name}.{attribute}"] = lambda name=name, attribute=attribute: (
                 getattr(fitted(name), attribute),
@@ -427,13 +424,33 @@ def _fit(name: str, y: np.ndarray) -> Callable[..., Any]:
     X, _, groups = rows()
     kind = getattr(fp.estimators, name)
 
-    def fit(**arguments: Any) -> Any:
-        return kind(**arguments).fit(X, y, groups)
+    def fit(*values: Any, **arguments: Any) -> Any:
+        return kind(*values, **arguments).fit(X, y, groups)
 
-    fit.__signature__ = inspect.signature(kind)  # type: ignore[attr-defined]
+    fit.__wrapped__ = kind  # type: ignore[attr-defined] # its signature
     return fit
 
 
+def bare() -> Table:
+    """Methods that can be called without arguments, of every object; each definition once."""
+    encoder = partial(fitted, "FederatedEncoder")
+    made = (quad, squares, logistic, loss, stream, system, td, mdp, any_model, ring, experiment, constants)
+    shown = (run, forecast, verdict, sweep, comparison, plan, choice, baselines, dataset, table, stability, bounds)
+    found: Table = {}
+    seen: set[str] = set()
+    for make in (*made, *shown, encoder, certificate, predictor, panel, couplings, chosen_coupling):
+        cls = type(make())
+        for name in interface.methods(cls):
+            method = getattr(make(), name)
+            needed = [p for p in inspect.signature(method).parameters.values() if p.default is p.empty]
+            if not needed and interface.definition(method) not in seen:
+                seen.add(interface.definition(method))
+                found[f"{cls.__name__}.{name}()"] = lambda make=make, name=name: (getattr(make(), name), {})
+    return found
+
+
+AREAS = (methods, problems, verbs, results, networks, theories, estimators, bare)
+
+
 def everything() -> Table:
-    parts = (methods, problems, verbs, results, networks, theories, estimators)
-    return {name: good for part in parts for name, good in part().items()}
+    return {name: good for area in AREAS for name, good in area().items()}

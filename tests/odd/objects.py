@@ -71,6 +71,29 @@ def loss():
     return fp.problems.Loss(row_loss, np.zeros(2), (X, y), groups, convex=True)
 
 
+class Halves(fp.problems.Oracle):
+    """f(w) = |w|^2 / 2."""
+
+    def loss(self, mine, w):
+        return 0.5 * jnp.sum(w**2)
+
+
+class Own(fp.problems.Problem):
+    """A problem as its users write them."""
+
+    def __init__(self):
+        self.oracle, self.own, self.common = Halves(), (np.zeros(2),), ()
+        self.weights, self.names = np.array([0.5, 0.5]), ["a", "b"]
+
+    def start(self):
+        return np.zeros(2)
+
+
+@cache
+def own_problem():
+    return Own()
+
+
 class Constantly:
     """A model that fits and predicts: the mean."""
 
@@ -166,6 +189,21 @@ def plan():
 
 
 @cache
+def choice():
+    return plan().best
+
+
+@cache
+def bounds():
+    return fp.theory.asynchronous(0.5, 2, 5)
+
+
+@cache
+def stability():
+    return system().stability()
+
+
+@cache
 def baselines():
     X, y, groups = rows()
     return fp.baselines(X, y, groups, seeds=2, methods=["local", "pooled"])
@@ -174,6 +212,20 @@ def baselines():
 @cache
 def comparison():
     return fp.compare([method(), fp.FedAvg(step=0.2)], quad(), rounds=2)
+
+
+@cache
+def predictor():
+    return run_on_rows().predictor()
+
+
+def descent(w, agents):
+    return w - 0.1 * sum(agent.weight * agent.field(w) for agent in agents)
+
+
+@cache
+def certificate():
+    return fp.certify(descent, claims="gradient_exchange", step=0.1)
 
 
 @cache

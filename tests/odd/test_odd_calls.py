@@ -4,12 +4,13 @@ import itertools
 
 import generator
 import good_calls
+import interface
 import matplotlib.pyplot as plt
 import pytest
 
 from fedpoint.core.arguments import checked
 
-AREAS = (good_calls.methods, good_calls.problems, good_calls.networks)
+AREAS = good_calls.AREAS
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +28,15 @@ def unlawful(cases):
             found.append(f"{case} -> {wrong}")
         plt.close("all")
     return found
+
+
+def test_everything_public_is_called():
+    """What is not is left out for a reason."""
+    public = interface.interface()
+    called = {interface.definition(good()[0]) for good in good_calls.everything().values()}
+    left_out = {name for names in interface.LEFT_OUT.values() for name in names}
+    assert sorted(public[name] for name in public.keys() - called - left_out) == []
+    assert sorted(called & left_out) == [] and sorted(left_out - public.keys()) == []
 
 
 @pytest.mark.filterwarnings("ignore:no groups are given")

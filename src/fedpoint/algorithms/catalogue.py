@@ -5,15 +5,44 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TypeAlias, TypedDict
+
+import numpy as np
 
 from fedpoint.algorithms import FedAdagrad, FedAdam, FedAvgM, FedLSA, FedYogi, ScaffLSA
 from fedpoint.algorithms.stochastic_approximation import REFERENCES
 from fedpoint.core.algorithm import CATALOGUE, Algorithm, Card
+from fedpoint.core.arguments import unknown
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.steps import LocalSteps, Step
+from fedpoint.core.types import Number, Optimiser, Setting
 
 Maker: TypeAlias = Callable[..., Algorithm]
+
+
+class Hyperparameters(TypedDict, total=False):
+    """What the methods of the catalogue can be given, beside the arguments of an experiment (`exact` is one)."""
+
+    step: Step
+    local_steps: LocalSteps
+    adaptivity: float
+    coefficients: np.ndarray | None
+    coupling: float
+    decay: float
+    effective: float | None
+    momentum: float
+    normalise: bool
+    optimiser: Optimiser | None
+    option: int
+    probability: float | None
+    pull: float
+    q: float
+    second: float
+    server: str | Optimiser
+    server_step: float
+    weights: str | Number
+
 
 PRESETS: tuple[Maker, ...] = (FedAdagrad, FedAdam, FedAvgM, FedLSA, FedYogi, ScaffLSA)  # classes with fields fixed
 
@@ -32,6 +61,20 @@ def find_maker(name: str) -> tuple[str, Maker]:
             if _bare(name) in (_bare(key), _bare(make.__name__), _bare(class_of(make).card.title)):
                 return key, make
     raise FedpointError(f"unknown algorithm {name!r}: {nearest(str(name), known)}")
+
+
+def make_method(name: str, given: Mapping[str, Setting]) -> Algorithm:
+    """The method of a name with these hyper-parameters, of which one that it does not have is refused.
+
+    >>> make_method("FedAvg", {"step": 0.1})
+    FedAvg(step=0.1, local_steps=1, normalise=False, optimiser=None)
+    """
+    make = find_maker(name)[1]
+    known = parameters(make)
+    for key in given:
+        if key not in known:
+            raise unknown(make.__name__, key, known)
+    return make(**given)
 
 
 def card_of(name: str) -> Card:

@@ -8,20 +8,24 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Whole
 from fedpoint.core.numbers import counted
 from fedpoint.core.steps import Step
 from fedpoint.problems.base import Problem
 from fedpoint.problems.linear_stream import LinearStream
+from fedpoint.problems.models import check_one
 from fedpoint.timing.participation import ByWeight, Everyone, Uniform, Who, as_participation
 
 
+@checked
 def lms_msd(
     problem: LinearStream,
     step: float,
     local_steps: int = 1,
     participants: int | None = None,
-    rounds: int = 100,
+    rounds: Whole = 100,
     start: ArrayLike | None = None,
     normalise: bool = False,
     replacement: bool = False,
@@ -59,9 +63,7 @@ def lms_msd(
     if isinstance(rounds, bool) or not isinstance(rounds, int | np.integer) or rounds < 0:
         raise FedpointError(f"rounds must be a whole number, at least 0; got {rounds!r}")
     contraction, added = _recursion(problem, step, local_steps, participants, normalise, replacement)
-    begin = problem.start() if start is None else np.asarray(start, dtype=float)
-    if begin.shape != problem.start().shape:
-        raise FedpointError(f"start has shape {begin.shape}, but a model of this problem {problem.start().shape}")
+    begin = problem.start() if start is None else check_one("start", problem.start(), start)
     first = float(((begin - problem.own.model.mean(0)) ** 2).sum())
     i = np.arange(rounds + 1)
     if math.isinf(contraction):
@@ -75,6 +77,7 @@ def lms_msd(
         return fixed + contraction**i * (first - fixed)
 
 
+@checked
 def lms_floor(
     problem: LinearStream,
     step: float,

@@ -6,11 +6,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.closed.linear import fields_of, geometric
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Count, Positive, Whole
 from fedpoint.problems.base import Problem
+from fedpoint.problems.models import check_one
 
 
-def lsa_bias(problem: Problem, step: float, local_steps: int) -> np.ndarray:
+@checked
+def lsa_bias(problem: Problem, step: Positive, local_steps: Count) -> np.ndarray:
     r"""(d,): what local steps of different agents cost FedLSA in the limit,
 
     $$(I - G)^{-1} \sum_c p_c (I - (I - \eta A_c)^H)(\theta_c^\star - \theta^\star), \qquad
@@ -22,8 +26,9 @@ def lsa_bias(problem: Problem, step: float, local_steps: int) -> np.ndarray:
     return _parts(problem, step, local_steps)[1]
 
 
+@checked
 def lsa_path(
-    problem: Problem, step: float, local_steps: int, rounds: int, start: ArrayLike | None = None
+    problem: Problem, step: Positive, local_steps: Count, rounds: Whole, start: ArrayLike | None = None
 ) -> np.ndarray:
     r"""(rounds + 1, d): how far the mean model is from the solution after every round, the start being round 0,
 
@@ -37,7 +42,7 @@ def lsa_path(
     True
     """
     G, bias = _parts(problem, step, local_steps)
-    origin = problem.start() if start is None else np.asarray(start, dtype=float)
+    origin = problem.start() if start is None else check_one("start", problem.start(), start)
     away = origin - problem.solution() - bias
     found = [bias + away]
     for _ in range(rounds):
@@ -46,7 +51,8 @@ def lsa_path(
     return np.stack(found)
 
 
-def lsa_bias_small_step(problem: Problem, step: float, local_steps: int) -> np.ndarray:
+@checked
+def lsa_bias_small_step(problem: Problem, step: Positive, local_steps: Count) -> np.ndarray:
     r"""(d,): the bias to first order in the step,
 
     $$\frac{\eta (H-1)}{2} \bar A^{-1} \sum_c p_c (A_c - \bar A)(A_c \theta^\star - b_c).$$

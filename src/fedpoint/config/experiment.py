@@ -24,7 +24,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,8 +41,10 @@ from fedpoint.config.mistakes import FileMistake, Mistakes, validated
 from fedpoint.config.problems import KINDS, Built, read_problem
 from fedpoint.config.records import Family, snake
 from fedpoint.config.text import absolute, read_text
+from fedpoint.core.arguments import checked
 from fedpoint.core.describe import Allow
-from fedpoint.core.errors import MOST_ROUNDS, FedpointError
+from fedpoint.core.errors import MOST_ROUNDS, FedpointError, notify
+from fedpoint.core.kinds import Whole
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Data, Plain, Tree
 from fedpoint.experiment.checks import check_timing
@@ -156,6 +157,7 @@ class File(Sequence[Entry]):
 # Reading.
 
 
+@checked
 def read(path: str | Path, *, allow: Allow = (), problem: Problem | None = None, **overrides: int | None) -> File:
     """The experiments of a TOML file with their rounds: a sequence of entries with `name`, `experiment` and `rounds`.
 
@@ -437,7 +439,8 @@ def _fits(key: str, timing: Timing | None, problem: Problem, network: Network | 
 # Writing.
 
 
-def write(path: str | Path, *experiments: Experiment | Entry, rounds: int = 100) -> None:
+@checked
+def write(path: str | Path, *experiments: Experiment | Entry, rounds: Whole = 100) -> None:
     """Write experiments into a TOML file that `read` reads. rounds: of those that are not entries of a file.
 
     What several have in common is written once. What cannot be written is listed there, and warned of.
@@ -447,7 +450,7 @@ def write(path: str | Path, *experiments: Experiment | Entry, rounds: int = 100)
     tables = [_table(e, rounds) for e in experiments]
     missing = list(dict.fromkeys(why for table in tables for why in table.get("not_rebuildable", ())))
     if missing:
-        warnings.warn(f"{path} does not hold all of it: {'; '.join(map(str, missing))}", NotRebuildable, stacklevel=2)
+        notify(f"{path} does not hold all of it: {'; '.join(map(str, missing))}", NotRebuildable)
     content: Raw = tables[0]
     if len(tables) > 1:
         content = {key: item for key, item in tables[0].items() if all(t.get(key) == item for t in tables)}
@@ -463,6 +466,7 @@ def _table(e: Experiment | Entry, rounds: int) -> Raw:
     return {"name": e.name, "rounds": e.rounds, **stop, **e.experiment.describe()}
 
 
+@checked
 def schema() -> Raw:
     """The JSON schema of files: what `read` takes. Editors complete and check TOML by it."""
     tables: dict[str, list[type[Table]]] = {

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Unpack
 
 from fedpoint.config.experiment import experiment_of
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.experiment.experiment import Others
 from fedpoint.problems.base import Problem
@@ -18,6 +19,7 @@ from fedpoint.verbs import load as stored
 from fedpoint.verbs.load import LoadedRun
 
 
+@checked
 def load(
     path: str | Path, problem: Problem | None = None, *, allow: Sequence[str] = (), **given: Unpack[Others]
 ) -> LoadedRun | Predictor:

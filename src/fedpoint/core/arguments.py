@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.errors import FedpointError, closest
 from fedpoint.core.kinds import Kind, fits, resolve, shown, words
 
 Thing = TypeVar("Thing", bound=Callable)
+
+LISTED = 20  # arguments that a message lists beside the one that is meant
 
 # What others call our arguments. Of several the first that is there is meant.
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -45,8 +47,10 @@ def unknown(owner: str, name: str, known: Iterable[str]) -> FedpointError:
     if not known:
         return FedpointError(f"{owner} takes no arguments, got {name!r}")
     meant = next((other for other in SYNONYMS.get(name, ()) if other in known), None)
-    hint = f"did you mean {meant!r}? Known: {', '.join(sorted(known))}." if meant else nearest(name, known)
-    return FedpointError(f"{owner} has no argument {name!r}: {hint}")
+    meant = meant or closest(name, known)
+    hint = f": did you mean {meant!r}?" if meant else "."
+    listed = "" if meant and len(known) > LISTED else f" Known: {', '.join(sorted(known))}."
+    return FedpointError(f"{owner} has no argument {name!r}{hint}{listed}")
 
 
 def check_kind(owner: str, name: str, value: object, kind: Kind) -> None:
@@ -122,29 +126,51 @@ def _options(annotation: Kind, space: Mapping[str, object]) -> dict[str, Kind]:
     inside = typing.get_args(resolve(annotation, space))
     if not inside or not typing.is_typeddict(inside[0]):
         return {}
-    return {name: resolve(one, {}) for name, one in inside[0].__annotations__.items()}
+    return option_kinds(inside[0])
 
 
 def checked(thing: Thing) -> Thing:
     """A function that refuses calls that do not fit its signature; a class whose constructor and public methods do."""
     if isinstance(thing, type):
-        for name, member in list(vars(thing).items()):
-            if name == "__init__" or not name.startswith("_"):
-                _check_member(thing, name, member)
-        return thing
+        return _with_members(thing, checked, checked)
     return _checking(thing, Expected.check)
 
 
-def check_names(function: Thing) -> Thing:
-    """The same for names alone: values are looked at elsewhere."""
-    return _checking(function, Expected.check_names)
+def check_names(thing: Thing) -> Thing:
+    """The same for names alone: values are looked at inside."""
+    if isinstance(thing, type):
+        return _with_members(thing, check_names, check_names)
+    return _checking(thing, Expected.check_names)
 
 
-def _check_member(cls: type, name: str, member: object) -> None:
-    if isinstance(member, classmethod):
-        setattr(cls, name, classmethod(checked(member.__func__)))
-    elif isinstance(member, types.FunctionType):
-        setattr(cls, name, checked(member))
+def checked_methods(cls: Thing) -> Thing:
+    """A class whose public methods refuse calls that do not fit; its constructor looks at values itself, if anybody."""
+    return _with_members(cls, check_names, checked)
+
+
+def _with_members(cls: Thing, made: Callable, asked: Callable) -> Thing:
+    """A class whose constructor and public methods are decorated."""
+    for name, member in list(vars(cls).items()):
+        decorated = made if name == "__init__" else asked
+        if name.startswith("_") and name != "__init__":
+            continue
+        if isinstance(member, classmethod):
+            setattr(cls, name, classmethod(decorated(member.__func__)))
+        elif isinstance(member, types.FunctionType):
+            setattr(cls, name, decorated(member))
+    return cls
+
+
+def check_parameters(one: object) -> None:
+    """Refuse an estimator's parameters, named as its constructor's arguments are, that are not of their kinds."""
+    takes = expected(inspect.unwrap(type(one).__init__))
+    for name, kind in takes.kinds.items():
+        check_kind(type(one).__name__, name, vars(one)[name], kind)
+
+
+def option_kinds(options: type) -> dict[str, Kind]:
+    """What the arguments of a TypedDict are, by name."""
+    return {name: resolve(one, {}) for name, one in options.__annotations__.items()}
 
 
 def _checking(function: Thing, check: Callable[..., None]) -> Thing:

@@ -26,7 +26,7 @@ def numbers(name: str, values: ArrayLike) -> np.ndarray:
     """
     found = array_of(name, values, "an array of numbers")
     try:
-        if found.dtype.kind in "biufO":
+        if found.dtype.kind in "biuf" or (found.dtype.kind == "O" and not any(one is None for one in found.flat)):
             return found.astype(float)
     except (TypeError, ValueError):
         pass  # objects that are no numbers

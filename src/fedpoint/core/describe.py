@@ -30,6 +30,7 @@ import jax
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.arguments import expected
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.made import INLINE, Made
 from fedpoint.core.record import Record, values_of
@@ -202,10 +203,7 @@ def _unknown(text: Table) -> str:
 
 def construct(cls: type, values: Mapping[str, Tree]) -> Tree:
     """cls(**values), with a clear message for arguments that it does not have, or lacks."""
-    try:
-        inspect.signature(cls.__init__).bind(None, **values)  # type: ignore[misc]
-    except TypeError as error:
-        raise FedpointError(f"{cls.__name__}: {error}") from None
+    expected(inspect.unwrap(cls.__init__)).check_names(cls.__name__, (), values)  # type: ignore[misc]
     return cls(**values)
 
 

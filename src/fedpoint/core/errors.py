@@ -3,6 +3,8 @@
 import difflib
 import math
 import numbers
+import sys
+import warnings
 from collections.abc import Iterable, Mapping
 
 MOST_ROUNDS = 2**31 - 1  # the program counts them in 32 bits
@@ -41,6 +43,14 @@ class Recovered(UserWarning):
     """Something on disk was damaged, and an older good version serves. The command line prints it as a note."""
 
 
+def notify(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn whoever called fedpoint: of the line outside of it, however many calls lie between."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "fedpoint":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
 def check_number(name: str, value: object, least: float = 0.0, strict: bool = False) -> float:
     """The value as a finite number within its bounds."""
     number = math.nan if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
@@ -57,9 +67,16 @@ def check_count(name: str, value: object, least: int) -> None:
         raise FedpointError(f"{name} must be at most {MOST_ROUNDS}; got {value}")
 
 
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a mistyped one probably means."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
+    return next(k for k in known if k.lower() == close[0]) if close else None
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for a mistyped name: ``did you mean 'fedavg'? Known: ...``."""
     known = sorted(known)
-    close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
-    guess = f"did you mean {next(k for k in known if k.lower() == close[0])!r}? " if close else ""
+    meant = closest(name, known)
+    guess = f"did you mean {meant!r}? " if meant else ""
     return f"{guess}Known: {', '.join(known)}."

@@ -213,7 +213,9 @@ def _tuple(value: object, inside: tuple) -> bool:
 def _iterable(value: object, inside: tuple) -> bool:
     if isinstance(value, Sequence) or as_array(value) is not None:
         return _several(value, inside)
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | SupportsArray)
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping | SupportsArray):
+        return False
+    return not isinstance(value, Collection) or _all_fit(value, inside)  # what is gone after a look is not looked at
 
 
 def _mapping(value: object, inside: tuple) -> bool:
@@ -251,7 +253,7 @@ WORDS: dict[Kind, str] = {
     np.integer: "a whole number",
     float: "a number",
     np.floating: "a number",
-    np.ndarray: "an array of numbers",
+    np.ndarray: "an array",
     str: "a string",
     bytes: "bytes",
     Path: "a path",
@@ -269,7 +271,7 @@ ARRAYLIKE = {typing.get_origin(one) or one for one in typing.get_args(ArrayLike)
 MANY: dict[Kind, str] = {str: "strings", int: "whole numbers", float: "numbers"}
 HIDDEN = {  # words that others stand for
     "a number": ("a whole number",),
-    "an array of numbers": ("a string", "bytes", "True or False"),
+    "an array": ("a string", "bytes", "True or False"),
     "a path": ("a string",),
 }
 

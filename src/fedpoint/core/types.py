@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jax import Array
@@ -20,7 +20,12 @@ Data: TypeAlias = Tree  # rows, samples, or what is prepared of them
 Setting: TypeAlias = Any  # the value of a hyper-parameter, or what a field declares of it
 
 Number: TypeAlias = float | int | np.integer | np.floating | np.ndarray | Array  # one or several, perhaps traced
-Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"  # what TOML and JSON hold
+if TYPE_CHECKING:
+    Plain: TypeAlias = (
+        "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"  # what TOML and JSON hold
+    )
+else:
+    Plain = object  # tools follow a type into itself; whoever checks a value does not
 Function: TypeAlias = Callable[..., Tree]
 Form: TypeAlias = Callable[..., np.ndarray | float | None]  # of algorithm, problem and perhaps participation
 

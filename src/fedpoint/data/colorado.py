@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.data.dataset import Dataset, encoded, package
 from fedpoint.graphs.network import Network
@@ -15,6 +16,7 @@ WHAT = {"tmax": "mean daily maximum, °C", "tmin": "mean daily minimum, °C"}
 KNOWN = 5  # neighbours of a station in the network
 
 
+@checked
 def colorado(what: str = "tmax", path: str | Path | None = None) -> Dataset:
     """Monthly temperatures of 376 stations, 1895 to 1997, with their coordinates (extra `data`, Debian r-cran-fields).
 

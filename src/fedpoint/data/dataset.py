@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked_methods
+from fedpoint.core.arrays import array_of
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.graphs.network import Network
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Dataset:
     """Rows of several agents, and where they come from.
@@ -53,9 +56,12 @@ class Dataset:
 
     def rows(self, chosen: ArrayLike) -> Dataset:
         """The chosen rows: a mask, or their numbers."""
-        chosen = np.asarray(chosen)
-        if chosen.dtype == bool and chosen.shape != (len(self),):
-            raise FedpointError(f"a mask of shape {chosen.shape} for {counted(len(self), 'row')}")
+        chosen, n = array_of("chosen", chosen), len(self)
+        if chosen.dtype == bool and chosen.shape != (n,):
+            raise FedpointError(f"a mask of shape {chosen.shape} for {counted(n, 'row')}")
+        whole = chosen.ndim == 1 and chosen.dtype.kind in "biu"
+        if not whole or (chosen.dtype != bool and ((chosen < -n) | (chosen >= n)).any()):
+            raise FedpointError(f"chosen must be a mask of {counted(n, 'row')}, or their numbers from 0 to {n - 1}")
         extra = {name: column[chosen] for name, column in self.extra.items()}
         groups = None if self.groups is None else self.groups[chosen]
         return Dataset(

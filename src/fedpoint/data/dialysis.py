@@ -6,11 +6,13 @@ import warnings
 
 import numpy as np
 
+from fedpoint.core.arguments import checked
 from fedpoint.data.dataset import Dataset, encoded, package
 
 DISEASES = {"congen": "congenital", "diabetes": "diabetes", "renal": "renal", "other": "other disease"}
 
 
+@checked
 def dialysis(monthly: bool = True) -> Dataset:
     """6,805 haemodialysis patients of the 67 federally funded centres of Rio de Janeiro State (extra `data`).
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import open_file
 from fedpoint.data.dataset import Dataset
@@ -16,6 +17,7 @@ LARGEST = 1 << 28  # bytes that are unpacked of a file, of which the largest one
 CLOTHES = ["T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"]
 
 
+@checked
 def digits() -> Dataset:
     """1,797 handwritten digits of 8 x 8 pixels, from 0 to 1, as they come with scikit-learn; y is 0 to 9.
 
@@ -35,6 +37,7 @@ def digits() -> Dataset:
     )
 
 
+@checked
 def fashion_mnist(folder: str | Path | None = None) -> Dataset:
     """70,000 pictures of clothes, 28 x 28 pixels from 0 to 1 in single precision (Debian dataset-fashion-mnist).
 

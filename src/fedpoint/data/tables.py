@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, Unpac
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked, checked_methods
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.numbers import counted
 from fedpoint.data.column import Column
@@ -40,6 +41,7 @@ class Rows(NamedTuple):
     groups: np.ndarray
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Table:
     """What was read: X (n, d) encoded and scaled, y (n,) numbers or classes, groups (n,) the agents' names.
@@ -158,6 +160,7 @@ class _Reading:
     separator: str = ","
 
 
+@checked
 def read_table(
     source: Source,
     target: str,
@@ -286,10 +289,10 @@ def _agents(whose: Column) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spread(y: np.ndarray, partition: Mapping[str, Any]) -> np.ndarray:
+    if not {"kind", "agents"} <= set(partition):
+        raise BadTable([("partition", "a partition needs a kind and a number of agents")])
     try:
         return spread(y, **partition)
-    except TypeError:
-        raise BadTable([("partition", "a partition needs a kind and a number of agents")]) from None
     except FedpointError as error:
         raise BadTable([("partition", str(error))]) from None
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpoint.core.arrays import array_of
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import there_are
 from fedpoint.core.precision import double
@@ -29,6 +30,7 @@ from fedpoint.engine.exchange import Exchange
 from fedpoint.engine.state import SCHEDULE, Records, RunState, Traffic
 from fedpoint.experiment.experiment import HISTORY_BYTES, Experiment
 from fedpoint.graphs.network import Network
+from fedpoint.metrics.held_out import parts_of
 from fedpoint.problems.any_model import AnyModel, Heard
 from fedpoint.timing.base import Context, Timing
 from fedpoint.timing.mail import power_of_two
@@ -279,8 +281,8 @@ class AnyModelSession(Engine):
         """Of the list of a repeat's models, by the model of each row's node; without groups by the mean over nodes."""
         if callable(data):
             return data
-        X, y, *groups = data
-        return lambda models: self.task.measure(self.say(models, X, groups[0] if groups else None), y)
+        X, y, groups = parts_of(data)
+        return lambda models: self.task.measure(self.say(models, X, groups), y)
 
     def watch(self, measure: Measure) -> None:
         self._measure = measure
@@ -302,7 +304,7 @@ class AnyModelSession(Engine):
         task, X = self.task, self.task.check_rows(X)
         if groups is None:
             return np.mean([task.say(k, model, X) for k, model in enumerate(models)], axis=0)
-        groups = np.asarray(groups)
+        groups = array_of("groups", groups)
         if groups.shape != (len(X),):
             raise FedpointError(
                 f"groups has shape {groups.shape}, but {there_are(len(X), 'row')}: one node's name a row"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import NamedTuple
 
 import jax
@@ -10,7 +9,7 @@ import numpy as np
 
 from fedpoint.algorithms import FedNova, FedProx
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
-from fedpoint.core.errors import FedpointError
+from fedpoint.core.errors import FedpointError, notify
 from fedpoint.core.steps import LocalSteps, most_steps
 from fedpoint.problems.penalised import Penalised
 from fedpoint.problems.rows import RowsProblem
@@ -50,10 +49,6 @@ def choose(
         if algorithm.at_agents:
             raise FedpointError(f"{algorithm.card.title} runs on a network: take NetworkRegressor or -Classifier")
         return Chosen(algorithm, rounds, None)
-    if not isinstance(algorithm, str):
-        raise FedpointError(
-            f'algorithm is a name such as "scaffold", an object such as fp.FedAvg(...) or "auto"; got {algorithm!r}'
-        )
     return Chosen(by_name(algorithm, task, step, local_steps, participation), rounds, None)
 
 
@@ -158,5 +153,5 @@ def planned(
         best = made.choices[0]
         return Chosen(best.algorithm, int(best.rounds), made)
     except FedpointError as error:
-        warnings.warn(f"no plan, SCAFFOLD with local_steps={local_steps} is taken: {error}", PlanNotice, stacklevel=5)
+        notify(f"no plan, SCAFFOLD with local_steps={local_steps} is taken: {error}", PlanNotice)
         return Chosen(by_name("scaffold", task, step, local_steps, participation), rounds, None)

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.arguments import check_names, check_parameters
 from fedpoint.core.steps import LocalSteps
 from fedpoint.data.encoding import Cells
 from fedpoint.data.preprocess import federated_moments
@@ -30,6 +31,7 @@ from fedpoint.problems.ridge_task import RidgeTask
 from fedpoint.timing.participation import Participation
 
 
+@check_names
 class FederatedRegressor(RegressorMixin, Federated):
     r"""Linear regression with a ridge over agents that keep their rows, or a small neural network.
 
@@ -110,6 +112,7 @@ class FederatedRegressor(RegressorMixin, Federated):
     ) -> FederatedRegressor:
         """groups: whose row it is; without it there is one agent, and a `OneAgentWarning`. sample_weight: what each row
         counts, as if it were there so many times."""
+        check_parameters(self)
         ridge = check_penalty("alpha", self.alpha)
         rows = self._read(X, y, groups, sample_weight, labels=False)
         self._prepare(rows, ridge, curvature=1.0)
@@ -150,6 +153,7 @@ class FederatedRegressor(RegressorMixin, Federated):
         return [*rest, (W * self._spread, b * self._spread + self._level)]
 
 
+@check_names
 class FederatedClassifier(TableClassifier, Federated):
     r"""Logistic or softmax regression over agents that keep their rows, or a small neural network.
 
@@ -216,6 +220,7 @@ class FederatedClassifier(TableClassifier, Federated):
     ) -> FederatedClassifier:
         """groups: whose row it is; without it there is one agent, and a `OneAgentWarning`. sample_weight: what each row
         counts, as if it were there so many times."""
+        check_parameters(self)
         ridge = inverse_penalty(self.C)
         rows = self._read(X, y, groups, sample_weight, labels=True)
         self._prepare(rows, ridge, curvature=0.25)

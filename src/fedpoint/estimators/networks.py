@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import networkx as nx
@@ -12,7 +11,8 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.validation import check_is_fitted
 
-from fedpoint.core.errors import FedpointError, check_count
+from fedpoint.core.arguments import check_names, check_parameters
+from fedpoint.core.errors import FedpointError, check_count, notify
 from fedpoint.core.types import Plain
 from fedpoint.data.encoding import Cells
 from fedpoint.data.preprocess import check_groups
@@ -133,9 +133,10 @@ class Networked(TableEstimator):
 
 
 def _say(text: str) -> None:
-    warnings.warn(text, MeanModelWarning, stacklevel=5)
+    notify(text, MeanModelWarning)
 
 
+@check_names
 class NetworkRegressor(RegressorMixin, Networked):
     r"""Linear regression with a model for each agent, neighbours of a network having similar ones: GTVMin.
 
@@ -198,6 +199,7 @@ class NetworkRegressor(RegressorMixin, Networked):
     ) -> NetworkRegressor:
         """groups: whose row it is; without it there is one agent, and a `OneAgentWarning`. sample_weight: what each row
         counts."""
+        check_parameters(self)
         alpha, intercept = check_penalty("alpha", self.alpha), bool(self.fit_intercept)
         rows = self._read(X, y, groups, sample_weight, labels=False)
         self._place(rows, shorten=False, intercept=intercept)
@@ -219,6 +221,7 @@ class NetworkRegressor(RegressorMixin, Networked):
         return r2_score(y, self.predict(X, groups), sample_weight=sample_weight)
 
 
+@check_names
 class NetworkClassifier(TableClassifier, Networked):
     r"""Logistic or softmax regression with a model for each agent, neighbours of a network having similar ones: GTVMin.
 
@@ -272,6 +275,7 @@ class NetworkClassifier(TableClassifier, Networked):
     ) -> NetworkClassifier:
         """groups: whose row it is; without it there is one agent, and a `OneAgentWarning`. sample_weight: what each row
         counts."""
+        check_parameters(self)
         penalty, intercept = inverse_penalty(self.C), bool(self.fit_intercept)
         rows = self._read(X, y, groups, sample_weight, labels=True)
         self._place(rows, shorten=False, intercept=intercept)

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.memory_limits import check_memory
 from fedpoint.core.types import Data, Model
 from fedpoint.estimators.base import FitRows
 from fedpoint.problems import Loss
@@ -52,6 +53,7 @@ def layers(hidden: Sequence[int] | int | None) -> tuple[int, ...]:
     sizes: Sequence[int] = () if hidden is None else [hidden] if isinstance(hidden, int | np.integer) else list(hidden)
     if not sizes or any(isinstance(h, bool) or not isinstance(h, int | np.integer) or h < 1 for h in sizes):
         raise FedpointError(f"hidden must be widths of layers such as (64,), got {hidden!r}")
+    check_memory(max(sizes) ** 2, f"a layer of width {max(sizes):,}", "take a smaller one")
     return tuple(int(h) for h in sizes)
 
 

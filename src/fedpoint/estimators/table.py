@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
+from fedpoint.core.arrays import array_of
 from fedpoint.core.errors import FedpointError
 from fedpoint.data.encoding import Cells, Columns, Frame, categorical_columns, check_unique, plain_frame, truths_of
 from fedpoint.data.preprocess import ColumnMoments, check_cells, federated_moments, is_missing
@@ -30,8 +31,9 @@ def read_fit(
     Rows of weight 0 are checked like the others, but their categories do not count.
     """
     check_unique(X)
-    if np.asarray(y).dtype.kind == "f":
-        check_cells(np.asarray(y), what="y")
+    given = array_of("y", y)
+    if given.dtype.kind == "f" and given.ndim:
+        check_cells(given, what="y")
     encoded = categorical_columns(X, categorical) if isinstance(X, Frame) else ()
     if isinstance(X, Frame) and encoded:
         validate_data(estimator, X, y, skip_check_array=True)

@@ -9,8 +9,9 @@ import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.types import Model, Tree
+from fedpoint.core.types import Model
 from fedpoint.problems.base import Problem
+from fedpoint.problems.models import arrays_of, check_one, shapes_of
 from fedpoint.timing.base import Timing
 from fedpoint.timing.participation import Participation, as_participation
 from fedpoint.timing.schedule import Schedule, Synchronous
@@ -85,34 +86,25 @@ def check_valid(algorithm: Algorithm, timing: Timing) -> None:
 def check_start(problem: Problem, start: Model | None, nodes: int | None = None) -> Model:
     """The start, checked against the problem's own. With `nodes` it leads with them; one for all is copied."""
     own = problem.start()
-    start = None if start is None else problem.learnt(start)
     if nodes is None:
-        return own if start is None else fitting(own, start)
+        return own if start is None else fitting("start", own, problem.learnt(start))
 
     def spread(model: Model) -> Model:
         return jax.tree.map(lambda a: np.broadcast_to(a, (nodes, *np.shape(a))).copy(), model)
 
     if start is None:
         return spread(own)
-    one = [np.shape(a) for a in jax.tree.leaves(own)]
-    if [np.shape(a) for a in jax.tree.leaves(np.asarray(start) if isinstance(own, np.ndarray) else start)] == one:
-        return spread(fitting(own, start))
-    return fitting(spread(own), start)
+    start = arrays_of("start", own, problem.learnt(start))
+    if shapes_of(start) == shapes_of(own):
+        return spread(fitting("start", own, start))
+    return fitting("start", spread(own), start)
 
 
-def fitting(own: Model, start: Model) -> Model:
-    """A start that fits the problem's own."""
-    if isinstance(own, np.ndarray | jax.Array):  # a model that is one array may be given as a list
-        start = np.asarray(start)
-    built: list[Tree] = [jax.tree.structure(tree) for tree in (start, own)]
-    if built[0] != built[1]:
-        raise FedpointError(f"start is built as {built[0]}, but a model of this problem as {built[1]}")
-    given, like = jax.tree.leaves(start), jax.tree.leaves(own)
-    if any(np.shape(a) != np.shape(b) for a, b in zip(given, like, strict=True)):
-        shapes = [np.shape(a) for a in given], [np.shape(b) for b in like]
-        raise FedpointError(f"start has shapes {shapes[0]}, but a model of this problem has {shapes[1]}")
+def fitting(name: str, own: Model, model: Model) -> Model:
+    """A model that fits the problem's own, in its precision."""
+    given, like = jax.tree.leaves(check_one(name, own, model)), jax.tree.leaves(own)
     if not all(np.isfinite(a).all() for a in given):
-        raise FedpointError("start holds NaN or inf")
+        raise FedpointError(f"{name} holds NaN or inf")
     dtypes = [np.asarray(b).dtype for b in like]
     leaves = [np.asarray(a, d) for a, d in zip(given, dtypes, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(own), leaves)

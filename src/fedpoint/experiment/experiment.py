@@ -15,7 +15,9 @@ import numpy as np
 from fedpoint.algorithms.personal import Personal
 from fedpoint.channel import Channel, Gather, WeightedSums
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.errors import FedpointError, check_count, nearest
+from fedpoint.core.arguments import check_kind, checked_methods, option_kinds
+from fedpoint.core.errors import FedpointError, check_count
+from fedpoint.core.kinds import Count, Whole, shown
 from fedpoint.core.types import Model, Plain, Tree
 from fedpoint.experiment.bound import Bound
 from fedpoint.experiment.checks import (
@@ -67,9 +69,10 @@ class Others(Options):
 class Parts(Others):
     """All arguments of an experiment."""
 
-    problem: NotRequired[Problem]
+    problem: NotRequired[Problem | AnyModel]
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Experiment:
     """A method on a problem, and all that decides what a run of it does.
@@ -112,12 +115,7 @@ class Experiment:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.algorithm, Algorithm):
-            raise FedpointError(f"the algorithm must be an object such as fp.FedAvg(step=0.1), got {self.algorithm!r}")
-        if not isinstance(self.problem, Problem | AnyModel):
-            raise FedpointError(
-                f"the problem must be one of fp.problems, or your own fp.problems.Problem; got {self.problem!r}"
-            )
+        self._check_kinds()
         if isinstance(self.problem, Problem):
             check_problem(self.problem)
         check_count("repeats", self.repeats, 1)
@@ -127,11 +125,6 @@ class Experiment:
         self._set(seed=check_seed(self.seed), network=check_network(self.network, self.problem.names))
         self._set(channel=Channel() if self.channel is None else self.channel)
         self._set(gather=WeightedSums() if self.gather is None else self.gather)
-        if not isinstance(self.channel, Channel):
-            raise FedpointError(f"channel must be an fp.Channel, got {self.channel!r}")
-        if not isinstance(self.gather, Gather):
-            raise FedpointError(f"gather must be an fp.Gather, got {self.gather!r}")
-        self._check_metrics()
         self._set(timing=check_timing(self.participation, self.schedule, self.network is not None))
         if isinstance(self.problem, AnyModel):
             self._check_any_model()
@@ -150,12 +143,18 @@ class Experiment:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    def _check_metrics(self) -> None:
-        if not isinstance(self.metrics, Mapping):
-            raise FedpointError(f"metrics must be a dictionary of functions by name, got {self.metrics!r}")
-        for name, function in self.metrics.items():
-            if not isinstance(name, str) or not callable(function):
-                raise FedpointError(f"metrics: {name!r} must be a name and {function!r} a function of the state")
+    def _check_kinds(self) -> None:
+        """Refuse what is not of the kind that it should be."""
+        if not isinstance(self.algorithm, Algorithm):
+            raise FedpointError(
+                f"the algorithm must be an object such as fp.FedAvg(step=0.1); got {shown(self.algorithm)}"
+            )
+        if not isinstance(self.problem, Problem | AnyModel):
+            raise FedpointError(
+                f"the problem must be one of fp.problems, or your own fp.problems.Problem; got {shown(self.problem)}"
+            )
+        for name, kind in option_kinds(Options).items():
+            check_kind(type(self).__name__, name, vars(self)[name], kind)
 
     def _check_gather(self) -> None:
         if self.gather.conserves:
@@ -183,7 +182,7 @@ class Experiment:
         if not self.timing.on_network:
             raise FedpointError("AnyModel needs a network of neighbours: give network=, such as fp.Network.ring(K)")
 
-    def every(self, rounds: int, lanes: int | None = None) -> int:
+    def every(self, rounds: Whole, lanes: Count | None = None) -> int:
         """Rounds between records: as asked for, or so many that all of them fit into memory."""
         if self.record_every is not None:
             return int(self.record_every)
@@ -206,10 +205,6 @@ class Experiment:
 
     def replace(self, **changes: Unpack[Parts]) -> Self:
         """The same experiment but for these arguments."""
-        known = [f.name for f in dataclasses.fields(self) if f.init]
-        for name in changes:
-            if name not in known:
-                raise FedpointError(f"an experiment has no {name!r}: {nearest(name, known)}")
         return type(self)(**{**self.arguments(), **changes})
 
     def describe(self) -> dict[str, Plain]:

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
 from fedpoint.federation.hub import StudyHub
@@ -19,6 +20,7 @@ from fedpoint.federation.study import Study, parse, read
 from fedpoint.federation.transport import Tell
 
 
+@checked
 def federate(
     study: str | Path | Mapping[str, Plain] | Study,
     data: Mapping[str, str | Path] | None = None,

@@ -11,6 +11,7 @@ from typing import cast
 import jax
 import numpy as np
 
+from fedpoint.core.arguments import checked_methods
 from fedpoint.core.describe import describe_record
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
@@ -32,6 +33,7 @@ from fedpoint.timing.trace import Recorded
 from fedpoint.timing.turns import Replay
 
 
+@checked_methods
 class StudyResult:
     """A study's folder, as far as it got.
 

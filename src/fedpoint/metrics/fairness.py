@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
 
 
@@ -28,6 +30,7 @@ class Fairness:
     best: float
 
 
+@checked
 def fairness(losses: ArrayLike) -> Fairness:
     """Fairness of a model over agents, from their losses (K,).
 
@@ -37,7 +40,7 @@ def fairness(losses: ArrayLike) -> Fairness:
     >>> f.variance, f.worst, f.best, f.jain
     (1.0, 3.0, 1.0, 0.8)
     """
-    F = np.asarray(losses, dtype=float)
+    F = numbers("losses", losses)
     if F.ndim != 1 or not len(F):
         raise FedpointError(f"fairness needs the losses of the agents, one each; got shape {F.shape}")
     if not np.isfinite(F).all():

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arrays import array_of, told_apart
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.numbers import there_are
 from fedpoint.core.types import Data, Model
@@ -23,17 +24,27 @@ WORST = "worst_tenth"  # the mean loss of the tenth of the agents that is served
 
 def agent_places(agents: Sequence[str], groups: ArrayLike, rows: int) -> np.ndarray:
     """(n,): the number of the agent whose row it is, from the names of the rows' agents."""
-    given = np.asarray(groups)
+    given = array_of("groups", groups)
     if given.shape != (rows,):
         raise FedpointError(f"groups has shape {given.shape}, but {there_are(rows, 'row')}: one agent's name a row")
     place = {str(name): k for k, name in enumerate(agents)}
-    names, at = np.unique(given, return_inverse=True)
+    names, at, _ = told_apart("groups", given)
     unknown = [str(name) for name in names if str(name) not in place]
     if unknown:
         raise FedpointError(
             f"rows of {unknown[0]!r}, which is not an agent of the problem: {nearest(unknown[0], place)}"
         )
     return np.array([place[str(name)] for name in names], int)[at]
+
+
+def parts_of(data: Data) -> tuple[np.ndarray, np.ndarray, Data]:
+    """X, y and groups of held-out data; no groups are None."""
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise FedpointError("evaluate= takes held-out data (X, y) or (X, y, groups), or a function of the model")
+    X, y = array_of("held-out X", data[0]), array_of("held-out y", data[1])
+    if y.ndim != 1:
+        raise FedpointError(f"held-out y has shape {y.shape}: give one target a row")
+    return X, y, data[2] if len(data) == 3 else None
 
 
 class HeldOut:
@@ -44,11 +55,9 @@ class HeldOut:
     """
 
     def __init__(self, problem: Problem, data: Data, own: bool):
-        if not isinstance(data, tuple | list) or len(data) not in (2, 3):
-            raise FedpointError("evaluate= takes held-out data (X, y) or (X, y, groups), or a function of the model")
         self.problem, self.own = problem, own
-        self.X, self.y = np.asarray(data[0]), np.asarray(data[1])
-        self.agent = None if len(data) == 2 else agent_places(problem.names, data[2], len(self.y))
+        self.X, self.y, groups = parts_of(data)
+        self.agent = None if groups is None else agent_places(problem.names, groups, len(self.y))
 
     def _rows(self, model: Model) -> dict[str, np.ndarray]:
         """Metrics of every row, (n,); with own models and rows of nobody the mean over the agents."""

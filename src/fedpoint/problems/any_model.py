@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.arguments import checked
-from fedpoint.core.arrays import numbers
+from fedpoint.core.arrays import numbers, told_apart
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted, there_are
 from fedpoint.problems.base import check_finite
@@ -312,10 +312,7 @@ def _classes(y: AgentArrays, groups: ArrayLike | None) -> np.ndarray:
     flat = _flat(y, groups)
     if np.issubdtype(flat.dtype, np.number):
         check_finite("y", flat)
-    try:
-        classes = np.unique(flat)
-    except TypeError:
-        raise FedpointError("y holds labels of different kinds: use numbers or words, not both") from None
+    classes = told_apart("y", flat)[0]
     if len(classes) < 2:
         raise FedpointError(f"y holds fewer than two classes ({', '.join(map(str, classes))}): nothing to tell apart")
     return classes

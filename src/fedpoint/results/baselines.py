@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from fedpoint.core.arguments import checked_methods
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.numbers import counted, finite
 from fedpoint.core.text_table import aligned
@@ -57,6 +58,7 @@ class Difference:
         return f"{self.method} against {self.against}: {interval}, lower for {self.better} of {self.agents}: {word}"
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Baselines:
     """Held-out errors of several ways to fit agents' models. Print it for a table.

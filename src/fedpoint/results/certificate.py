@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from fedpoint.core.algorithm import CATALOGUE
+from fedpoint.core.arguments import checked_methods
 from fedpoint.core.types import Plain
 
 Setting: TypeAlias = float | str | Sequence[float] | np.ndarray | None  # a hyper-parameter, as `fp.certify` takes it
@@ -43,6 +44,7 @@ class Unexercised:
         return f"{where}{self.code}: {self.reason}"
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Certificate:
     """What `fp.certify` found.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from fedpoint.core.arguments import checked_methods
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.numbers import counted, finite
 from fedpoint.core.text_table import aligned
@@ -34,6 +35,7 @@ COLUMNS = (
 Row: TypeAlias = dict[str, str | int | float | None]
 
 
+@checked_methods
 class Comparison:
     """Several runs on one problem, with the same seed: a mapping from their labels. Printed, it is a table.
 

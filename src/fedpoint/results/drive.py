@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -14,7 +14,7 @@ from fedpoint.core.numbers import finite
 from fedpoint.core.types import Data
 from fedpoint.engine.base import Callback, Engine, Stop
 from fedpoint.engine.state import Records
-from fedpoint.results.follow import Follower, Following, following
+from fedpoint.results.follow import Callbacks, Follower, Following, as_callbacks, following
 from fedpoint.results.run import Run, RunInfo, take_repeat
 from fedpoint.store.records import Measures, RoundRecords, join
 
@@ -64,11 +64,11 @@ def drive(
     begun: Run,
     rounds: int,
     stop: Stop | None = None,
-    callbacks: Callback | Iterable[Callback | Following] = (),
+    callbacks: Callbacks = (),
     evaluate: Data = None,
 ) -> Run:
     """Go on with a run, in its folder where it has one, followed by those among the callbacks who do."""
-    given = [callbacks] if callable(callbacks) else list(callbacks)
+    given = as_callbacks(callbacks)
     with contextlib.ExitStack() as stack:
         if begun.folder is not None:
             stack.enter_context(begun.folder.writing(begun.session, rounds))

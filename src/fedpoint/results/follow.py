@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
+from fedpoint.core.arguments import check_kind
+from fedpoint.core.kinds import WORDS
 from fedpoint.engine.base import Callback
 from fedpoint.store.records import RoundRecords
 
@@ -40,6 +42,17 @@ class Following(ABC):
     @abstractmethod
     def follower(self) -> Follower:
         """Who follows the next run."""
+
+
+WORDS[Following] = "a tracker"  # in messages
+Callbacks: TypeAlias = Callback | Following | Iterable[Callback | Following]  # one, or several
+
+
+def as_callbacks(given: Callbacks) -> list[Callback | Following]:
+    found = [given] if callable(given) or isinstance(given, Following) else list(given)
+    for one in found:
+        check_kind("run", "a callback", one, Callback | Following)
+    return found
 
 
 @contextlib.contextmanager

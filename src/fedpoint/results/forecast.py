@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm, samples_per_round
+from fedpoint.core.arguments import check_kind, checked_methods
+from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError, check_count, check_number
+from fedpoint.core.kinds import Count
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Plain
 from fedpoint.problems.base import Problem
@@ -56,6 +60,7 @@ class Rounds(float):
     __str__ = __repr__
 
 
+@checked_methods
 class Forecast:
     """What theory says of a run before it runs. Everything is computed when first asked for.
 
@@ -163,7 +168,7 @@ class Forecast:
 
     def measured(self, difference: np.ndarray) -> np.ndarray:
         """The part of a difference of models whose square is measured; rows where there are several."""
-        difference = difference / math.sqrt(self.setting.models)  # a mean over nodes
+        difference = numbers("difference", difference) / math.sqrt(self.setting.models)  # a mean over nodes
         return difference if self._root is None else difference @ self._root.T
 
     @cached_property
@@ -537,11 +542,17 @@ class Forecast:
         return words.text(self)
 
     def plot(
-        self, path: str | None = None, rounds: int | None = None, run: Run | None = None, title: str | None = None
+        self,
+        path: str | Path | None = None,
+        rounds: Count | None = None,
+        run: Run | None = None,
+        title: str | None = None,
     ) -> Figure:
         """The expected curve with bias and floor, and a run beside it where given; saved when `path` is given."""
+        from fedpoint.results.run import Run  # which knows forecasts
         from fedpoint.show.plots import forecast_curve
 
+        check_kind("Forecast.plot", "run", run, Run | None)
         return forecast_curve(self, path=path, rounds=rounds, run=run, title=title)
 
     def _repr_html_(self) -> str:

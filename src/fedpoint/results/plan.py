@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.arguments import checked_methods
 from fedpoint.core.describe import describe_record
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.numbers import finite
@@ -37,6 +38,7 @@ WORK = 2e7  # evaluations of fields that such a run may take
 ATTEMPTS = 5  # choices that are run until one meets the target
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Choice:
     """One way to reach the target: what to run, what it costs, and what to expect.
@@ -218,6 +220,7 @@ def _above_zero(name: str, value: float) -> None:
         raise FedpointError(f"{name} must be a number above 0, got {value!r}")
 
 
+@checked_methods
 class Plan:
     """Ways to reach a target, the cheapest first: one for each method. Printed, it is a table.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpoint.core.errors import FedpointError, nearest
+from fedpoint.core.arguments import checked_methods
+from fedpoint.core.errors import FedpointError, nearest, notify
 from fedpoint.core.numbers import counted
 
 if TYPE_CHECKING:  # reading tables, which runs can do without
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # reading tables, which runs can do without
 Rows: TypeAlias = "ArrayLike | Source"
 
 
+@checked_methods
 @dataclass(frozen=True, repr=False)
 class Predictor:
     """A model, and how rows become predictions: `fp.load("model.npz")`, `run.predictor()`, or an estimator's.
@@ -138,7 +139,7 @@ class Predictor:
         if is_table(X) and not encoded:
             found = self.read_rows(X)
             if found.unknown:
-                warnings.warn(self.of_unknown(found.unknown), stacklevel=3)
+                notify(self.of_unknown(found.unknown))
             return found.X
         if self.recipe and not encoded:
             raise FedpointError(

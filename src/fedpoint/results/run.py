@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,15 +15,17 @@ import jax
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.errors import FedpointError
+from fedpoint.core.arguments import checked_methods
+from fedpoint.core.errors import FedpointError, notify
+from fedpoint.core.kinds import Whole
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Data, Model, State, Tree
-from fedpoint.engine.base import Callback, Engine, Stop, measured
+from fedpoint.engine.base import Engine, Stop, measured
 from fedpoint.engine.session import flatten, objective
 from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.metrics.held_out import HeldOut, agent_places
 from fedpoint.problems.base import Problem
-from fedpoint.results.follow import Following
+from fedpoint.results.follow import Callbacks
 from fedpoint.store.records import Measures, RoundRecords
 from fedpoint.timing.base import Timing
 
@@ -69,6 +70,7 @@ class RunInfo:
         )
 
 
+@checked_methods
 class Run:
     """The result of a run. Everything leads with the repeat axis.
 
@@ -281,9 +283,9 @@ class Run:
 
     def extend(
         self,
-        rounds: int,
+        rounds: Whole,
         stop: Stop | None = None,
-        callbacks: Callback | Iterable[Callback | Following] = (),
+        callbacks: Callbacks = (),
         evaluate: Data = None,
     ) -> Run:
         """The same run, gone on to `rounds` rounds in all: the bits of a run that was that long from the start."""
@@ -355,7 +357,7 @@ class Run:
 
     def _warn_of_mean(self, groups: Data) -> None:
         if groups is None:
-            warnings.warn("no groups are given: predictions are the mean over all nodes' models", stacklevel=4)
+            notify("no groups are given: predictions are the mean over all nodes' models")
 
     def to_frame(self) -> DataFrame:
         """A data frame of pandas with a row for each recorded round of each repeat.

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.arguments import checked_methods
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.numbers import counted
 from fedpoint.core.text_table import aligned
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@checked_methods
 @dataclass(frozen=True, repr=False)
 class Sweep:
     """The result of a sweep: every array leads with the points, then the repeats. Printed, it is a table.

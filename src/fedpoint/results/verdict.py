@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+from fedpoint.core.arguments import checked_methods
 from fedpoint.core.numbers import counted, finite
 from fedpoint.core.types import Plain
 from fedpoint.results.forecast import Forecast
@@ -56,6 +57,7 @@ class Check:
         return f"  {mark:<7} {self.name}: {self.words}{score}"
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Verdict:
     """What became of a run: as forecast, contradicted, or undecided: nothing of the forecast could be compared, or the

@@ -88,6 +88,8 @@ def sync_folder(path: Path) -> None:
 
 
 def temporary(path: Path) -> Path:
+    if not path.name:
+        raise FedpointError(f"cannot write {path}: it is a folder; give the name of a file")
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 

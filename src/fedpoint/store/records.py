@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from fedpoint.core.describe import named
+from fedpoint.core.kinds import WORDS
 from fedpoint.core.types import Model, Plain
 
 if TYPE_CHECKING:  # files, which runs without a folder can do without
@@ -27,6 +28,9 @@ class Place:
     @classmethod
     def of(cls, folder: str | Path | Place) -> Place:
         return folder if isinstance(folder, Place) else cls(Path(folder))
+
+
+WORDS[Place] = WORDS[Path]  # in messages
 
 
 @dataclass(frozen=True)

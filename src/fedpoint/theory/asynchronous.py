@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked, checked_methods
+from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Count, Whole
 from fedpoint.core.numbers import there_are
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ class Contraction:
         return f"<contraction {self.kappa:.6g} in the block-maximum norm: {self.formula}>"
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Bounds:
     """Bounds of V_k/V_0, V_k = max_i |w_i(k) - w_i*| before tick k's updates.
@@ -89,7 +93,7 @@ class Bounds:
             Line(self.ticks, self.printed, "lecture 003's\nexponent", COLOURS[1], DASHED),
         ]
         if errors is not None:
-            values = np.asarray(errors, dtype=float)
+            values = numbers("errors", errors)
             if values.shape != self.ticks.shape:
                 raise FedpointError(f"errors: {values.shape}, but {there_are(len(self.ticks), 'tick')}")
             lines.append(Line(self.ticks, values, "measured", COLOURS[2]))
@@ -101,7 +105,8 @@ class Bounds:
         return figure
 
 
-def asynchronous(kappa: float | Contraction, B: int, ticks: int | Sequence[int]) -> Bounds:
+@checked
+def asynchronous(kappa: float | Contraction, B: Count, ticks: Whole | Sequence[int]) -> Bounds:
     """What a contraction promises under partial asynchrony with bound B.
 
     w_i+ = F_i(w_1, ..., w_K) contracts by kappa in the block-maximum norm. At tick k, node i updates or not, with the
@@ -126,10 +131,8 @@ def asynchronous(kappa: float | Contraction, B: int, ticks: int | Sequence[int])
         if kappa.kappa is None:
             raise FedpointError(f"there is no contraction: {kappa.reason}")
         kappa = kappa.kappa
-    if not isinstance(kappa, int | float | np.number) or not 0 <= kappa < 1:
+    if not 0 <= kappa < 1:
         raise FedpointError(f"kappa must be at least 0 and below 1, got {kappa}")
-    if isinstance(B, bool) or not isinstance(B, int | np.integer) or B < 1:
-        raise FedpointError(f"B must be a whole number, at least 1; got {B!r}")
     k = np.arange(ticks + 1) if isinstance(ticks, int | np.integer) else np.asarray(ticks)
     if k.ndim != 1 or not np.issubdtype(k.dtype, np.integer) or (k < 0).any() or not len(k):
         raise FedpointError(f"ticks must be a number or a list of whole numbers, at least 0; got {ticks!r}")

@@ -19,8 +19,10 @@ from numpy.typing import ArrayLike
 
 from fedpoint.closed.linear import constant_step
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Count
 from fedpoint.core.numbers import counted
 from fedpoint.core.record import values_of
 from fedpoint.core.types import Model
@@ -39,6 +41,7 @@ ZERO = 1e-12  # of the smoothness: a strong convexity below it is none
 METHODS = {"fedgd": "FedGD", "fedrelax": "FedRelax"}
 
 
+@checked
 def spectral_rate(
     algorithm: Algorithm | str,
     task: Problem,
@@ -90,6 +93,7 @@ def spectral_rate(
     return float(max(abs(1 - low), abs(1 - high)))
 
 
+@checked
 def contraction(
     algorithm: Algorithm | str,
     task: Problem,
@@ -148,6 +152,7 @@ def contraction(
     return Contraction(float(nodes[worst]), nodes, formula)
 
 
+@checked
 def iteration_matrix(
     algorithm: Algorithm | str,
     task: Problem,
@@ -171,7 +176,8 @@ def iteration_matrix(
     return dense_matrix(lambda x: x - np.linalg.solve(D, M.times(x)[:, :, None])[:, :, 0], shape)
 
 
-def block_norm(T: ArrayLike, nodes: int) -> float:
+@checked
+def block_norm(T: ArrayLike, nodes: Count) -> float:
     """max_i sum_j |T_ij|, T_ij the (d, d) blocks in their spectral norm: a bound of T in the block-maximum norm.
 
     It is that norm itself where the blocks T_ij of a row all stretch one vector most, as in FedGD and FedRelax.

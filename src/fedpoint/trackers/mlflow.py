@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fedpoint.core.arguments import checked
 from fedpoint.trackers.base import FINISHED, Description, Tracker, flat, name_of, package
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ LONGEST = 500  # characters of a parameter: older servers take no more
 BATCH = 500  # metrics sent at once
 
 
+@checked
 class MLflow(Tracker):
     """Parameters and metrics of a run of `experiment`; the package `mlflow-skinny` is enough.
 

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpoint.core.arguments import checked
 from fedpoint.trackers.base import Description, Tracker, name_of, package
 
 if TYPE_CHECKING:
     from tensorboard.summary import Writer
 
 
+@checked
 class TensorBoard(Tracker):
     """Scalars over rounds, in `folder/NAME`; look at them with `tensorboard --logdir FOLDER`.
 

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpoint.core.arguments import checked
 from fedpoint.trackers.base import FINISHED, Description, Tracker, flat, name_of, package
 
 if TYPE_CHECKING:
     from wandb import Run
 
 
+@checked
 class WandB(Tracker):
     """Metrics over rounds, and what was run as the run's config.
 

@@ -6,44 +6,49 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from fedpoint.algorithms.catalogue import Hyperparameters, find_maker, make_method, parameters
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import Diverged, FedpointError
+from fedpoint.core.kinds import Count, Whole, shown
 from fedpoint.core.numbers import counted
 from fedpoint.engine.base import Stop
-from fedpoint.experiment.experiment import Experiment, Options
+from fedpoint.experiment.experiment import Experiment
+from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
 from fedpoint.results.comparison import Comparison
+from fedpoint.results.follow import Callbacks, as_callbacks
 from fedpoint.results.labels import labels_of, short, slug
-from fedpoint.verbs.run import run
+from fedpoint.verbs.run import MethodOptions, run
 
 if TYPE_CHECKING:
     from fedpoint.core.types import Data
-    from fedpoint.engine.base import Callback
-    from fedpoint.results.follow import Following
     from fedpoint.verbs.processes.supervisor import Processes
 
 
-class RunOptions(Options, total=False):
+class RunOptions(MethodOptions, total=False):
     """The arguments of `fp.run` beside method, problem and folder."""
 
-    rounds: int
-    losses_every: int | None
+    rounds: Whole
+    losses_every: Count | None
     evaluate: Data
     stop: Stop | None
-    callbacks: Callback | Iterable[Callback | Following]
+    callbacks: Callbacks
     processes: int | Processes | None
 
 
+@checked
 def compare(
-    algorithms: Iterable[Algorithm | Experiment] | Mapping[str, Algorithm | Experiment],
-    problem: Problem | None = None,
+    algorithms: Iterable[Algorithm | Experiment | str] | Mapping[str, Algorithm | Experiment | str],
+    problem: Problem | AnyModel | None = None,
     labels: Sequence[str] | None = None,
     folder: str | Path | None = None,
     **options: Unpack[RunOptions],
 ) -> Comparison:
     """Run each algorithm on the problem, with the same seed and the same options of `fp.run`.
 
-    algorithms: or experiments on one problem, without `problem` then; a dictionary gives them labels.
+    algorithms: or names in the catalogue, each with those of the hyper-parameters among the options that it has; or
+        experiments on one problem, without `problem` then. A dictionary gives them labels.
     labels: one for each; default: what differs between them, such as "FedAvg, local_steps=10".
     With `folder=` each run gets a folder in it, named by its label.
 
@@ -58,12 +63,12 @@ def compare(
     if isinstance(algorithms, Mapping):
         if labels is not None:
             raise FedpointError("the algorithms are a dictionary, whose keys are their labels: leave out labels=")
-        given, labels = list(algorithms.values()), [str(label) for label in algorithms]
+        some, labels = list(algorithms.values()), [str(label) for label in algorithms]
     else:
-        given = list(algorithms)
+        some = list(algorithms)
+    given = _methods(some, options)
     names = _labels(given, labels)
-    if "callbacks" in options and not callable(options["callbacks"]):
-        options["callbacks"] = list(options["callbacks"])  # an iterator would serve the first run only
+    options["callbacks"] = as_callbacks(options.get("callbacks", ()))  # an iterator would serve the first run only
     runs = []
     for i, (algorithm, name) in enumerate(zip(given, names, strict=True)):
         own = None if folder is None else Path(folder) / f"{i + 1}-{slug(name)}"
@@ -74,12 +79,28 @@ def compare(
     return Comparison(runs, names)
 
 
+def _methods(given: Sequence[Algorithm | Experiment | str], options: RunOptions) -> list[Algorithm | Experiment]:
+    """The methods, those among them that are names made with the options that they have, which are taken out."""
+    names = [one for one in given if isinstance(one, str)]
+    own = {name: options.pop(name) for name in list(options) if name in Hyperparameters.__annotations__}  # type: ignore[misc]
+    known = {name: parameters(find_maker(name)[1]) for name in names}
+    for name in own:
+        if not any(name in parameters for parameters in known.values()):
+            raise FedpointError(f"none of the methods is given by its name and has {name}=: write it into the methods")
+    return [
+        make_method(one, {name: value for name, value in own.items() if name in known[one]})
+        if isinstance(one, str)
+        else one
+        for one in given
+    ]
+
+
 def _labels(given: list[Algorithm | Experiment], labels: Sequence[str] | None) -> list[str]:
     if not given:
         raise FedpointError("nothing to compare: give at least one algorithm")
     for one in given:
         if not isinstance(one, Algorithm | Experiment):
-            raise FedpointError(f"compare takes algorithms such as fp.FedAvg(step=0.1), got {one!r}")
+            raise FedpointError(f"compare takes algorithms such as fp.FedAvg(step=0.1); got {shown(one)}")
     experiments = [one for one in given if isinstance(one, Experiment)]
     if any(e.problem is not experiments[0].problem for e in experiments):
         raise FedpointError("the experiments are on different problems: compare runs on one")

@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 
 from fedpoint.algorithms import FedLSA, ScaffLSA, Scaffnew
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Positive
+from fedpoint.core.types import Model
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.problems.base import Problem
 from fedpoint.problems.linear_system import LinearFields
+from fedpoint.problems.models import check_one
 from fedpoint.theory.planning import LONGEST, Trial, attempt, best_step
 from fedpoint.verbs.forecast import prepare
 
@@ -82,10 +86,11 @@ def _cells(s: ComplexitySetting) -> tuple[str, str, str, str]:
     return f"{s.step:.3g}", f"{s.local_steps:.4g}", f"{s.rounds:.4g}", f"{s.samples:.4g}"
 
 
+@checked
 def complexity(
     problem: Problem,
-    target: float,
-    start: Any = None,
+    target: Positive,
+    start: Model | None = None,
     search: bool = True,
     local_steps: Iterable[int] = LOCAL_STEPS,
 ) -> Complexity:
@@ -118,7 +123,7 @@ def complexity(
     if not stability.a > 0:
         worst = problem.names[int(stability.a_k.argmin())]
         raise FedpointError(f"agent {worst} has a = {stability.a:.3g}: the lecture's bounds need A + A' > 0")
-    origin = problem.start() if start is None else np.asarray(start, dtype=float)
+    origin = problem.start() if start is None else check_one("start", problem.start(), start)
     N, a, eps = problem.agents, stability.a, math.sqrt(target)
     sigma2, norm2 = float(problem.sigma2().max()), float(stability.norm.max() ** 2)
     drift = float(problem.weights @ np.linalg.norm(problem.local_solutions() - th, axis=1))
@@ -147,7 +152,7 @@ def complexity(
 
 
 def _search(
-    problem: LinearFields, target: float, start: Any, steps: list[int]
+    problem: LinearFields, target: float, start: Model | None, steps: list[int]
 ) -> dict[str, tuple[ComplexitySetting | None, str]]:
     """The fewest rounds of each method by exact forecasts."""
 

@@ -5,32 +5,36 @@ from __future__ import annotations
 from typing import Unpack
 
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Model
-from fedpoint.experiment.checks import check_start
-from fedpoint.experiment.experiment import Experiment, Options
+from fedpoint.experiment.checks import fitting
+from fedpoint.experiment.experiment import Experiment
+from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
 from fedpoint.results.forecast import Forecast
 from fedpoint.theory.operator import Setting
-from fedpoint.verbs.run import as_experiment
+from fedpoint.verbs.run import MethodOptions, as_experiment
 
 FLOORS = ("auto", "exact", "sampled")
 MEASURES = ("error", "loss")
 
 
+@checked
 def forecast(
-    algorithm: Algorithm | Experiment,
-    problem: Problem | None = None,
+    algorithm: Algorithm | Experiment | str,
+    problem: Problem | AnyModel | None = None,
     *,
     around: Model | None = None,
     floor: str = "auto",
     measure: str = "error",
-    **options: Unpack[Options],
+    **options: Unpack[MethodOptions],
 ) -> Forecast:
     """Where a run will end, how far from the optimum, how fast and how noisy.
 
     Args:
-        algorithm, problem: as in `fp.run`, or an `fp.Experiment`, without a problem then.
+        algorithm, problem: as in `fp.run`: a method, or its name with its hyper-parameters among the options; or an
+            `fp.Experiment`, without a problem then.
         around: a model: the forecast is local, around the fixed point near it. Needed where convexity is not known.
         floor: "auto", "exact" (by a Lyapunov equation, the method's own samples taken as independent) or "sampled"
             (from drawn rounds, with a standard error: the default for your own algorithms and lossy channels).
@@ -59,7 +63,7 @@ def prepare(
     """The forecast of an experiment; `coarse` and `merges_linearly`, of `Setting`, let many forecasts share work."""
     _check(experiment, around, floor, measure)
     if around is not None:
-        around = check_start(experiment.problem, around)
+        around = fitting("around", experiment.problem.start(), experiment.problem.learnt(around))
     return Forecast(Setting(experiment.bind(), coarse, merges_linearly), floor, around, measure)
 
 

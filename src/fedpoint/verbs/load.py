@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,14 +13,16 @@ import jax
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.arguments import checked, checked_methods
 from fedpoint.core.describe import Table, Unreadable
-from fedpoint.core.errors import FedpointError, Recovered
+from fedpoint.core.errors import FedpointError, Recovered, notify
+from fedpoint.core.kinds import Whole
 from fedpoint.core.numbers import counted
 from fedpoint.core.own_code import calling
 from fedpoint.core.precision import double
 from fedpoint.core.types import Data, Model, Plain, State, Tree
 from fedpoint.core.vector import unwrap_all, wrap
-from fedpoint.engine.base import Callback, Engine, Stop
+from fedpoint.engine.base import Engine, Stop
 from fedpoint.engine.cluster.session import ClusterSession, ProcessGroup
 from fedpoint.engine.pace import Pace
 from fedpoint.engine.session import Session, cast, flatten, unflatten
@@ -30,7 +31,7 @@ from fedpoint.experiment.describe import rebuild_part
 from fedpoint.experiment.experiment import Experiment, Others, sharing
 from fedpoint.problems.base import Problem
 from fedpoint.results.drive import Recorder, drive
-from fedpoint.results.follow import Following
+from fedpoint.results.follow import Callbacks
 from fedpoint.results.run import Run, RunInfo
 from fedpoint.store.checks import check_records, check_run
 from fedpoint.store.export import nested
@@ -60,6 +61,7 @@ class RunOrigin:
     reader: Reader | None = None
 
 
+@checked
 def load(
     folder: str | Path,
     problem: Problem | None = None,
@@ -80,7 +82,7 @@ def load(
     run = LoadedRun(RunFolder.open(folder), RunOrigin(parts, allow, reader))
     if run.wrong:
         advice = f"{run.unfinished}; continue it with {run.stored.resume}"
-        warnings.warn(f"{' | '.join(run.wrong)}; {advice}", Recovered, stacklevel=2)
+        notify(f"{' | '.join(run.wrong)}; {advice}", Recovered)
     if problem is not None:
         run.session  # noqa: B018 - other data are refused here, not later
     return run
@@ -96,6 +98,7 @@ def _stacked(tree: State, *axes: int) -> State:
     return jax.tree.map(lambda a: np.broadcast_to(a, (*axes, *np.shape(a))), tree)
 
 
+@checked_methods
 class LoadedRun(Run):
     """A run on disk. Its session, which needs the data, is made when something asks for it."""
 
@@ -367,9 +370,9 @@ class LoadedRun(Run):
 
     def extend(
         self,
-        rounds: int,
+        rounds: Whole,
         stop: Stop | None = None,
-        callbacks: Callback | Iterable[Callback | Following] = (),
+        callbacks: Callbacks = (),
         evaluate: Data = None,
         processes: int | Processes | None = None,
     ) -> Run:
@@ -385,9 +388,9 @@ class LoadedRun(Run):
     def _extend_on(
         self,
         processes: int | Processes,
-        rounds: int,
+        rounds: Whole,
         stop: Stop | None,
-        callbacks: Callback | Iterable[Callback | Following],
+        callbacks: Callbacks,
         evaluate: Data,
     ) -> Run:
         from fedpoint.verbs.processes.run_on import RunGoal, run_on

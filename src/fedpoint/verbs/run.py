@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from fedpoint.algorithms.catalogue import Hyperparameters, make_method
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.errors import FedpointError, check_count, nearest
-from fedpoint.core.types import Data
-from fedpoint.engine.base import Callback, Stop
+from fedpoint.core.arguments import checked
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Count, Whole
+from fedpoint.core.types import Data, Setting
+from fedpoint.engine.base import Stop
 from fedpoint.engine.memory import check_records
 from fedpoint.engine.session import Session
 from fedpoint.experiment.experiment import Experiment, Options
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
 from fedpoint.results.drive import begin, drive
-from fedpoint.results.follow import Following
+from fedpoint.results.follow import Callbacks, as_callbacks
 from fedpoint.results.run import Run
 from fedpoint.store.records import Measures, Place
 
@@ -24,13 +27,16 @@ if TYPE_CHECKING:
     from fedpoint.verbs.processes.supervisor import Processes
 
 
+class MethodOptions(Options, Hyperparameters, total=False):
+    """The arguments of an experiment beside method and problem, and those of a method that is given by its name."""
+
+
 def as_experiment(
-    algorithm: Algorithm | Experiment, problem: Problem | AnyModel | None, options: Options
+    algorithm: Algorithm | Experiment | str, problem: Problem | AnyModel | None, given: MethodOptions
 ) -> Experiment:
     """The experiment that a verb was given, whole or in its parts."""
-    for name in options:
-        if name not in Options.__annotations__:
-            raise FedpointError(f"an experiment has no {name!r}: {nearest(name, Options.__annotations__)}")
+    options: dict[str, Setting] = {name: value for name, value in given.items() if name in Options.__annotations__}
+    algorithm = as_method(algorithm, {name: value for name, value in given.items() if name not in options})
     if not isinstance(algorithm, Experiment):
         return Experiment(algorithm, problem, **options)  # type: ignore[arg-type]
     if problem is not None:
@@ -38,23 +44,38 @@ def as_experiment(
     return algorithm.replace(**options) if options else algorithm
 
 
+def as_method(algorithm: Algorithm | Experiment | str, given: Mapping[str, Setting]) -> Algorithm | Experiment:
+    """A method, by its name with its hyper-parameters, or as it is."""
+    if isinstance(algorithm, str):
+        return make_method(algorithm, given)
+    for name in given:
+        raise FedpointError(
+            f"{name}= belongs to a method that is given by its name: write it into the method, as in "
+            f'fp.FedAvg({name}=...), or give its name, as in fp.run("fedavg", problem, {name}=...)'
+        )
+    return algorithm
+
+
+@checked
 def run(
-    algorithm: Algorithm | Experiment,
+    algorithm: Algorithm | Experiment | str,
     problem: Problem | AnyModel | None = None,
-    rounds: int = 100,
+    rounds: Whole = 100,
     *,
     folder: str | Path | Place | None = None,
-    losses_every: int | None = None,
+    losses_every: Count | None = None,
     evaluate: Data = None,
     stop: Stop | None = None,
-    callbacks: Callback | Iterable[Callback | Following] = (),
+    callbacks: Callbacks = (),
     processes: int | Processes | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[MethodOptions],
 ) -> Run:
     """Run an algorithm on a problem.
 
     Args:
-        algorithm: for instance `fp.FedAvg(step=0.02, local_steps=10)`, or an `fp.Experiment`, without a problem then.
+        algorithm: for instance `fp.FedAvg(step=0.02, local_steps=10)`, or its name in the catalogue, with its
+            hyper-parameters among the options: `fp.run("fedavg", problem, step=0.02, local_steps=10)`; or an
+            `fp.Experiment`, without a problem then.
         problem: from `fp.problems`, or your own.
         rounds: how many.
         folder: a run folder, from which the run can be resumed.
@@ -71,12 +92,14 @@ def run(
             `if __name__ == "__main__"`.
         options: the other arguments of `fp.Experiment`: participation, network, schedule, channel, gather, share,
             start, exact, seed, repeats, record_every, metrics.
+
+    >>> import fedpoint as fp
+    >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
+    >>> fp.run("fedavg", quad, step=0.5, rounds=20).model.round(3)
+    array([[0.667]])
     """
-    check_count("rounds", rounds, 0)
-    if losses_every is not None:
-        check_count("losses_every", losses_every, 1)
     experiment = as_experiment(algorithm, problem, options)
-    given = [callbacks] if callable(callbacks) else list(callbacks)
+    given = as_callbacks(callbacks)
     if isinstance(experiment.problem, AnyModel):
         _check_any_model(experiment, folder=folder, losses_every=losses_every, processes=processes)
         from fedpoint.engine.any_model import AnyModelSession

@@ -10,41 +10,50 @@ import jax
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError, check_count, nearest
+from fedpoint.core.kinds import Whole
 from fedpoint.core.memory_limits import check_memory
 from fedpoint.core.record import values_of, with_leaves
 from fedpoint.core.wrapped import Wrapped
 from fedpoint.engine.memory import check_records
 from fedpoint.engine.session import Session
-from fedpoint.experiment.experiment import Experiment, Options
+from fedpoint.experiment.experiment import Experiment
 from fedpoint.problems.base import Problem
 from fedpoint.results.drive import begin, drive
 from fedpoint.results.sweep import Sweep
-from fedpoint.verbs.run import as_experiment
+from fedpoint.verbs.run import MethodOptions, as_experiment
 
 
+@checked
 def sweep(
-    algorithm: Algorithm | Experiment,
+    algorithm: Algorithm | Experiment | str,
     problem: Problem | None = None,
     over: Mapping[str, Sequence[float]] | None = None,
-    rounds: int = 100,
-    **options: Unpack[Options],
+    rounds: Whole = 100,
+    **options: Unpack[MethodOptions],
 ) -> Sweep:
     """Run an algorithm for every combination of the values in `over`, all in one compiled program.
 
     Every point sees the same random numbers, so that differences are the hyper-parameters'. Any numeric field can be
-    swept; a sweep over `local_steps` costs the largest of them at every point.
+    swept; a sweep over `local_steps` costs the largest of them at every point. A method may be given by its name, with
+    the hyper-parameters that are not swept.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
     >>> fp.sweep(fp.FedAvg(step=0.1), quad, over={"step": [0.1, 0.5, 1.0]}, rounds=10).best()
     {'step': 0.5}
+    >>> fp.sweep("fedavg", quad, over={"step": [0.1, 0.5, 1.0]}, local_steps=2, rounds=10).best()
+    {'step': 0.5}
     """
-    check_count("rounds", rounds, 0)
+    over = over or {}
+    _check_values(over)
     repeats = options.pop("repeats", None)
+    if isinstance(algorithm, str):  # what is swept over need not be given too
+        options = {**{name: values[0] for name, values in over.items()}, **options}  # type: ignore[typeddict-item]
     experiment = as_experiment(algorithm, problem, options)
     repeats = experiment.repeats if repeats is None else repeats
-    method, over = experiment.algorithm, over or {}
+    method = experiment.algorithm
     _check(method, over)
     points = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
     algorithms = [_replaced(method, point) for point in points]
@@ -63,9 +72,13 @@ def sweep(
 
 def _check(method: Algorithm, over: Mapping[str, Sequence[float]]) -> None:
     known = list(_names(method))
-    for name, values in over.items():
+    for name in over:
         if name not in known:
             raise FedpointError(f"{type(method).__name__} has no field {name!r}: {nearest(name, known)}")
+
+
+def _check_values(over: Mapping[str, Sequence[float]]) -> None:
+    for name, values in over.items():
         if np.ndim(values) != 1 or not len(values) or not np.issubdtype(np.asarray(values).dtype, np.number):
             raise FedpointError(f"sweep over {name} needs a list of numbers, got {values!r}")
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpoint.core.arguments import checked, checked_methods
 from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Count, Positive, Seed, Within
 from fedpoint.core.numbers import counted
 from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Model
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Path:
     """GTVMin's solutions over couplings, in the order they were given. Print it for a table."""
@@ -56,7 +59,8 @@ class Path:
         return path_picture(self, path, parameter, title)
 
 
-def path(task: Problem, network: Network, couplings: Sequence[float] | np.ndarray, tolerance: float = 1e-13) -> Path:
+@checked
+def path(task: Problem, network: Network, couplings: Sequence[float] | np.ndarray, tolerance: Positive = 1e-13) -> Path:
     """GTVMin's solutions over couplings, each started from the one before it in size.
 
     >>> import fedpoint as fp
@@ -77,6 +81,7 @@ def path(task: Problem, network: Network, couplings: Sequence[float] | np.ndarra
     return Path(values, models, losses, variation, list(task.names))
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Choice:
     """The coupling with the least held-out error, and the models refitted with it to all rows.
@@ -124,14 +129,15 @@ class Choice:
         return choice_picture(self, path, title)
 
 
+@checked
 def choose(
     task: Problem,
     network: Network,
     couplings: Sequence[float] | np.ndarray | None = None,
     held_out: float | RowsProblem | None = None,
-    folds: int = 5,
-    seed: int = 0,
-    tolerance: float = 1e-10,
+    folds: Count = 5,
+    seed: Seed = 0,
+    tolerance: Positive = 1e-10,
 ) -> Choice:
     """The coupling by validation: rows of each node are held out, the rest is fitted, the error is that of each node's
     model on its own held-out rows.
@@ -164,7 +170,10 @@ def choose(
     return Choice(best, solve(task, network, best), values, errors, spread, each, how)
 
 
-def balanced(task: Problem, network: Network, count: int = 13, decades: float = 6.0) -> np.ndarray:
+@checked
+def balanced(
+    task: Problem, network: Network, count: Count = 13, decades: Annotated[float, Within(0.0, 100.0)] = 6.0
+) -> np.ndarray:
     """Couplings around s/(2 d), s the nodes' typical curvature (the mean eigenvalue of a Hessian), d their degree:
     there a node's own rows and its neighbours pull alike."""
     network, _ = check(task, network, 0.0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Model
 from fedpoint.graphs.gtv.minimum import coupled
@@ -18,6 +19,7 @@ from fedpoint.problems.base import Problem
 DENSE = 200  # numbers in all models, up to which eigenvalues are computed from the whole matrix
 
 
+@checked
 def step_limit(task: Problem, network: Network, coupling: float, models: Model | None = None) -> float:
     """The step below which FedGD settles: 2/lambda_max(M).
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Positive
 from fedpoint.core.types import Model
 from fedpoint.graphs.gtv.nodes import Losses, NodeLosses, check, check_convex
 from fedpoint.graphs.gtv.system import Coupled, Parts, dot, pull, why_not_unique
@@ -17,8 +19,9 @@ NEWTON = 80  # steps; without convexity ten times as many
 AT_INFINITY = "the minimum may lie at infinity, as for classes that can be separated without a ridge"
 
 
+@checked
 def solve(
-    task: Problem, network: Network, coupling: float, start: Model | None = None, tolerance: float = 1e-13
+    task: Problem, network: Network, coupling: float, start: Model | None = None, tolerance: Positive = 1e-13
 ) -> Model:
     """The models of all nodes that minimise sum_i L_i(w_i) + coupling sum_edges A_ij |w_i - w_j|^2.
 
@@ -73,6 +76,7 @@ class Objective:
         )
 
 
+@checked
 def objective(task: Problem, network: Network, coupling: float, models: Model) -> Objective:
     """sum_i L_i(w_i) + coupling sum_edges A_ij |w_i - w_j|^2 at models with a leading axis of nodes, in its parts.
 

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
+from fedpoint.core.arguments import checked
+from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.numbers import counted
 from fedpoint.graphs.network import Network
@@ -114,6 +116,7 @@ class Settings(Splits):
         return wanted
 
 
+@checked
 def baselines(
     X: Cells, y: ArrayLike, groups: ArrayLike, network: Network | None = None, **options: Unpack[BaselineOptions]
 ) -> Baselines:
@@ -215,10 +218,7 @@ def _one_split(
 
 
 def _grid(name: str, values: ArrayLike, above: bool = False) -> np.ndarray:
-    try:
-        grid = np.sort(np.atleast_1d(np.asarray(values, dtype=float)))
-    except (TypeError, ValueError):
-        raise FedpointError(f"{name}: give numbers") from None
-    if not grid.size or not np.isfinite(grid).all() or grid[0] < 0 or (above and grid[0] == 0):
+    grid = np.sort(np.atleast_1d(numbers(name, values)))
+    if grid.ndim > 1 or not grid.size or not np.isfinite(grid).all() or grid[0] < 0 or (above and grid[0] == 0):
         raise FedpointError(f"{name}: numbers {'above' if above else 'at least'} 0, got {values!r}")
     return grid

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 
+from fedpoint.core.arrays import told_apart
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.numbers import counted
 from fedpoint.problems.base import by_agent, check_finite
@@ -251,10 +252,7 @@ def _target(y: np.ndarray, task: str | None) -> tuple[int, np.ndarray]:
     number = y.dtype.kind in "iuf"
     if number:
         check_finite("y", y)
-    try:
-        classes, label = np.unique(y, return_inverse=True)
-    except TypeError:
-        raise FedpointError("y holds labels of different kinds: use numbers or words, not both") from None
+    classes, label, _ = told_apart("y", y)
     if task is None:
         few = len(classes) == 2 or (len(classes) <= CLASSES and number and (y == np.round(y)).all())
         task = "classification" if few or not number else "regression"

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedpoint.channel import Channel, Gather, WeightedSums
 from fedpoint.core.algorithm import CATALOGUE, Algorithm, find
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.record import values_of
@@ -31,6 +32,7 @@ SERVERS: dict[str, Settings] = {
 }
 
 
+@checked
 def certify(
     subject: Algorithm | Experiment | Rounds, claims: str | None = None, seed: int = 0, **settings: Setting
 ) -> Certificate:

@@ -7,6 +7,7 @@ import dataclasses
 import jax
 
 from fedpoint.core.algorithm import Algorithm, find
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.record import values_of
@@ -16,6 +17,7 @@ from fedpoint.verbs.check.comparisons import OF_FORECAST, Comparisons
 from fedpoint.verbs.check.diagnosis import diagnosis
 
 
+@checked
 def check(run: Run, claims: Algorithm | str | None = None) -> Verdict:
     """Compare a run with its forecast: path, every round's step and noise, limit, floor, rate, what is conserved, and
     on a network what is certain.
@@ -35,8 +37,6 @@ def check(run: Run, claims: Algorithm | str | None = None) -> Verdict:
     >>> bool(fp.check(fp.run(fp.Scaffold(step=0.1, local_steps=3), quad, rounds=300, repeats=8)))
     True
     """
-    if not isinstance(run, Run):
-        raise FedpointError(f"check needs a run (fp.run or fp.load), got {type(run).__name__}")
     if int(run.rounds[-1]) < 1:
         raise FedpointError("the run has no rounds yet: there is nothing to check")
     if run.repeat_models:

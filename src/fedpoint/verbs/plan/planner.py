@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpoint.algorithms import FedAvg
 from fedpoint.channel import Channel, Gather
+from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.types import Model
 from fedpoint.experiment import Experiment
@@ -55,6 +56,7 @@ class PlanOptions(GoalOptions, FixedOptions, total=False):
     repeats: int
 
 
+@checked
 def plan(
     problem: Problem | Experiment,
     target: float,

@@ -67,12 +67,11 @@ def method_of(given: Given) -> Method:
     if "step" not in taken:
         raise FedpointError(f"{title} has no step to choose: a plan needs methods with one")
     local = "local_steps" in taken
-    try:
-        probe = make(step=1e-3, local_steps=2) if local else make(step=1e-3)
-    except TypeError:
-        named = [p for p in inspect.signature(make).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        others = [p.name for p in named if p.default is p.empty and p.name not in ("step", "local_steps")]
-        raise FedpointError(f"{title} also needs {', '.join(others)}: give an object that has them") from None
+    named = [p for p in inspect.signature(make).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    others = [p.name for p in named if p.default is p.empty and p.name not in ("step", "local_steps")]
+    if others:
+        raise FedpointError(f"{title} also needs {', '.join(others)}: give an object that has them")
+    probe = make(step=1e-3, local_steps=2) if local else make(step=1e-3)
     return Method(title, make, local, per_round=bool(np.max(probe.work_of_a_step()) > 1))
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable
 from pathlib import Path
 
 import jax
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
-from fedpoint.engine.base import Callback, Progress
+from fedpoint.engine.base import Progress
 from fedpoint.engine.cluster.session import Known
 from fedpoint.experiment.describe import facts_of
 from fedpoint.experiment.experiment import Experiment
-from fedpoint.results.follow import Following
+from fedpoint.results.follow import Callbacks, Following, as_callbacks
 from fedpoint.results.run import Run
 from fedpoint.store.folder import RunFolder
 from fedpoint.store.records import Place
@@ -30,12 +29,12 @@ def run_on(
     experiment: Experiment,
     goal: RunGoal,
     folder: str | Path | Place | None,
-    callbacks: Callback | Iterable[Callback | Following],
+    callbacks: Callbacks,
 ) -> Run:
     """The run, or None where the driver is on another host."""
     given, problem = as_processes(processes), experiment.problem
     check_processes(given, problem.agents)
-    asked_for = [callbacks] if callable(callbacks) else list(callbacks)
+    asked_for = as_callbacks(callbacks)
     told = [callback for callback in asked_for if not isinstance(callback, Following)]
     if len(told) < len(asked_for):
         raise FedpointError("trackers do not follow runs on several processes: follow the run's folder instead")
