@@ -13,7 +13,7 @@ from fedpoint.core.numbers import evenly, rounded
 from fedpoint.show import plots, svg
 from fedpoint.show.facts import Facts
 from fedpoint.show.from_data import ForecastPart, Numbers
-from fedpoint.show.markup import Html, number, table, tag
+from fedpoint.show.markup import Html, number, scrolling, table, tag
 from fedpoint.show.plots import AXES, BAND
 
 POINTS = 1000  # of all runs of a page together, and at most
@@ -97,7 +97,7 @@ def _numbers(lines: list[ChartLine]) -> Html | None:
         near = [int(np.abs(np.asarray(line["xs"][0]) - x[i]).argmin()) for line in curves]
         rows.append([number(x[i]), *(number(line["y"][j]) for line, j in zip(curves, near, strict=True))])
     shown = table(["round", *(line["name"] for line in curves)], rows)
-    return tag("details", tag("summary", "Numbers"), tag("div", shown, class_="wide"))
+    return tag("details", tag("summary", "Numbers"), scrolling(shown, "Numbers"))
 
 
 def curve(facts: Facts, values: np.ndarray, rounds: np.ndarray, name: str) -> ChartLine:

@@ -59,6 +59,11 @@ def table(
     return tag("table", caption and tag("caption", caption), head, tag("tbody", *body), **attributes)
 
 
+def scrolling(content: Html, label: str) -> Html:
+    """What may be wider than the page, in a box of its own that scrolls, by keyboard too; label: for screen readers."""
+    return tag("div", content, class_="wide", tabindex="0", role="region", aria_label=label)
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """A number for people.
 

@@ -22,7 +22,7 @@ from fedpoint.results.citations import bibtex, of_run
 from fedpoint.show.charts import chart, curve, forecast_line, held_out, loggable, repeats
 from fedpoint.show.facts import Facts, Source, facts_of, loaded, parts_of, status
 from fedpoint.show.from_data import Parts
-from fedpoint.show.markup import Cell, Html, escape, join, number, size, table, tag, with_error
+from fedpoint.show.markup import Cell, Html, escape, join, number, scrolling, size, table, tag, with_error
 from fedpoint.show.plots import WHAT
 from fedpoint.show.sections import run_section
 from fedpoint.store import disk
@@ -198,7 +198,7 @@ def _ranking(facts: Sequence[Facts]) -> Html:
     columns.append(("evaluations", [number(c.evaluations) for c in costs]))
     names = [join([tag("span", class_=f"dot c{f.colour % 7}"), f.label]) for f in facts]
     rows = [[name, *(values[i] for _, values in columns)] for i, name in enumerate(names)]
-    return tag("div", table(["method", *(heading for heading, _ in columns)], rows), class_="wide")
+    return scrolling(table(["method", *(heading for heading, _ in columns)], rows), "Runs side by side")
 
 
 def _mark(facts: Facts) -> Html:

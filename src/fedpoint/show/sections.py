@@ -14,7 +14,7 @@ from fedpoint.show import svg
 from fedpoint.show.charts import chart, curve, forecast_line, held_out, level_lines, loggable, repeats
 from fedpoint.show.facts import Facts, status
 from fedpoint.show.from_data import Part
-from fedpoint.show.markup import MARKS, Cell, Html, join, number, size, table, tag, with_error
+from fedpoint.show.markup import MARKS, Cell, Html, join, number, scrolling, size, table, tag, with_error
 from fedpoint.show.plots import WHAT
 
 LONGEST_CONFIG = 20_000  # characters that are shown
@@ -148,10 +148,10 @@ def _agents(facts: Facts) -> Html | None:
         whole if count > ONE_BY_ONE and facts.in_full else None,
         tag(
             "div",
-            tag("div", table(["agent", "weight", "loss", ""], each, caption, class_="agents"), class_="wide")
+            scrolling(table(["agent", "weight", "loss", ""], each, caption, class_="agents"), "Agents")
             if each
             else None,
-            tag("div", table(["fairness", "value", ""], rows, class_="words"), class_="wide"),
+            scrolling(table(["fairness", "value", ""], rows, class_="words"), "Fairness"),
             class_="beside",
         ),
     )
@@ -187,7 +187,7 @@ def _cost(facts: Facts) -> Html:
         f"{number(cost.evaluations)} evaluations of local fields, all agents together; {number(seconds)} seconds of "
         f"computing, {number(run.speed)} rounds a second."
     )
-    sent = tag("div", table(["sent", "down", "up"], rows), class_="wide")
+    sent = scrolling(table(["sent", "down", "up"], rows), "Cost")
     return tag("section", tag("h3", "Cost"), sent, tag("p", told, class_="note"))
 
 
@@ -202,7 +202,7 @@ def _theory(facts: Facts) -> Html | None:
             for c in part["verdict"]["checks"]
         ]
         heading = ["check", "what was found", "z"]
-        checks = tag("div", table(heading, rows, class_="words"), class_="wide")
+        checks = scrolling(table(heading, rows, class_="words"), "Checks")
     return tag("section", tag("h3", "Forecast and check"), tag("pre", part["text"]), checks)
 
 
@@ -242,7 +242,7 @@ def _configuration(facts: Facts) -> Html:
     return tag(
         "section",
         tag("h3", "Configuration"),
-        tag("div", table([], rows, class_="words"), class_="wide"),
+        scrolling(table([], rows, class_="words"), "Configuration"),
         whole if facts.in_full else None,
     )
 
