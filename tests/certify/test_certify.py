@@ -7,8 +7,10 @@ some 2,000 certificates a false conviction by chance has a probability of about 
 
 import itertools
 import json
+import sys
 
 import broken
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -264,6 +266,13 @@ def test_a_sample_that_agents_share_is_found_out_whatever_the_method():
     assert (found.verdict, found.mistake, found.behaves_like) == ("convicted", "samples_shared", "optimum")
 
 
+def test_a_function_that_computes_with_jax_is_in_double_precision():
+    def with_jax(w, agents):
+        return w + sum(right.scale(a, agents) * (-right.STEP * jnp.asarray(a.field(jnp.asarray(w)))) for a in agents)
+
+    assert fp.certify(with_jax, claims="gradient_exchange").passed
+
+
 def test_what_begins_as_a_method_and_ends_otherwise():
     def tires(w, agents):
         return right.fedavg(w, agents) if agents.round < 9 else w
@@ -359,6 +368,26 @@ def a_word(w, agents):
     return "w"
 
 
+def imaginary(w, agents):
+    return w + 1j
+
+
+def single(w, agents):
+    return right.fedavg(w, agents).astype(np.float32)
+
+
+def leaving(w, agents):
+    sys.exit(4)
+
+
+def in_turn_given(w, agents):
+    yield w
+
+
+def without_agents(w):
+    return w
+
+
 def remembering():
     rounds = []
 
@@ -381,6 +410,12 @@ def remembering():
             r"not_there raised IndexError in round 1: list index out of range \(test_certify.py, line \d+: .*\)",
         ),
         (not_a_number, {}, "not_a_number returned NaN in its first round"),
+        (imaginary, {}, "an array of 3 numbers; it returned complex ones"),
+        (single, {}, "single returned float32: rounds are compared to 1e-8, which takes double precision"),
+        (leaving, {}, r"leaving raised SystemExit in round 1: 4 \(test_certify.py, line \d+: sys.exit\(4\)\)"),
+        (in_turn_given, {}, "it returned a generator"),
+        (without_agents, {}, "takes 1 positional argument but 2 were given"),
+        (fp.FedRelax(coupling=1.0), {}, "certify cannot examine FedRelax: it is a method for networks"),
         (remembering(), {}, "gives other models when it is run again from the same start"),
         (right.fedavg, {"claims": "scafold"}, "unknown algorithm 'scafold': did you mean 'scaffold'"),
         (right.fedavg, {"stp": 1}, "unknown setting 'stp': did you mean 'step'"),
@@ -409,6 +444,23 @@ class TurnsToNan(SignDescent):
         return w + jnp.log(-1.0 + 0 * w)
 
 
+class Refuses(fp.FedAvg):
+    """Steps of its own are short enough; those of the battery are not."""
+
+    def check(self):
+        if np.max(self.step) > 0.12:
+            raise RuntimeError("too long a step")
+
+
+class CallsBack(SignDescent):
+    def local(self, w, memory, agent):
+        def failing(x):
+            raise OSError("no such device")
+
+        like = jax.ShapeDtypeStruct(w.shape, w.dtype)
+        return jax.pure_callback(failing, like, w, vmap_method="sequential"), memory
+
+
 class HalfOfIt(fp.Channel):
     def encode(self, message, memory, agent):
         return message / 2, memory
@@ -424,5 +476,9 @@ def test_an_experiment_is_examined_with_its_channel():
 def test_a_class_that_fails():
     with pytest.raises(fp.FedpointError, match=r"Raises.local raised KeyError: 'weights' \(test_certify.py, line \d+"):
         fp.certify(Raises(0.1))
+    with pytest.raises(fp.FedpointError, match=r"Refuses raised RuntimeError: too long a step \(test_certify.py, line"):
+        fp.certify(Refuses(0.1))
+    with pytest.raises(fp.FedpointError, match="CallsBack raised JaxRuntimeError"):
+        fp.certify(CallsBack(0.1))
     with pytest.raises(fp.FedpointError, match="TurnsToNan left the finite numbers in its first round"):
         fp.certify(TurnsToNan(0.1))
