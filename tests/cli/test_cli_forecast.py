@@ -107,6 +107,15 @@ def test_a_file_that_diverges(cli, toml):
     assert Path("wild.png").exists()
 
 
+def test_a_file_whose_run_settles_nowhere_is_undecided(cli, toml):
+    """Adam with long steps at the hub goes back and forth: no limit, but it does not diverge."""
+    path = toml(ONE.replace('name = "fedavg"', 'name = "fedadam"\n    server_step = 5.0'))
+    result = cli("forecast", path, status=3)
+    assert "no limit: its steps do not shrink" in result.stdout
+    (d,) = strict(cli("forecast", path, "--json", "--target", "1e-3", status=3).stdout)["forecasts"]
+    assert d["diverges"] is False and d["limit"] is None and "it has no limit" in d["rounds_to_target"]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -89,6 +89,32 @@ class Remembering(Dropped):
         return jax.tree.map(jnp.zeros_like, message)
 
 
+class Kept(fp.Channel):
+    """Error feedback: the larger half of what is owed is sent, the rest is kept for the next rounds."""
+
+    lossless = False
+
+    def init(self, message):
+        return jax.tree.map(jnp.zeros_like, message)
+
+    def encode(self, message, memory, agent):
+        whole = message + memory
+        sent = jnp.where(jnp.abs(whole) >= jnp.abs(whole).max(), whole, 0.0)
+        return sent, whole - sent
+
+    def owed(self, memory, like):
+        return memory
+
+
+class Largest(fp.Channel):
+    """The larger number alone, and nothing is made up for."""
+
+    lossless = False
+
+    def encode(self, message, memory, agent):
+        return jnp.where(jnp.abs(message) >= jnp.abs(message).max(), message, 0.0), memory
+
+
 class Noisy(fp.Channel):
     """The hub adds noise to what it gathered."""
 
@@ -205,9 +231,23 @@ def test_what_is_lost_on_average_slows_the_rate():
     assert any("Shrunk" in note for note in f.notes)
 
 
+@pytest.mark.parametrize("channel", [Remembering(), Kept()])
+def test_what_a_channel_keeps_at_the_agents_is_drawn_too(channel):
+    f = fp.forecast(FEDAVG, QUAD, channel=channel)
+    assert f.standard_error > 0 and agrees(f, FEDAVG, channel=channel)
+
+
+def test_where_drawn_rounds_settle_elsewhere_the_forecast_says_so():
+    """What arrives is not what expected(message) promises: the limit is another one."""
+    f = fp.forecast(FEDAVG, QUAD, channel=Largest())
+    run = fp.run(FEDAVG, QUAD, rounds=ROUNDS, repeats=REPEATS, seed=3, channel=Largest())
+    mean = run.history[:, ROUNDS // 2 :].mean((0, 1))
+    assert f.shift == pytest.approx(np.linalg.norm(mean - f.limit), rel=0.1)
+    assert agrees(f, FEDAVG, channel=Largest()) and f.floor == f.bias2 + f.variance + f.drift
+    assert any("not the channel's expected(message)" in note for note in f.notes) and "+ drift" in f.text()
+
+
 def test_what_a_channel_makes_uncertain_is_said():
-    f = fp.forecast(FEDAVG, QUAD, channel=Remembering())
-    assert f.floor is None and any("memory of its own" in note for note in f.notes)
     told = fp.forecast(FEDAVG, QUAD, channel=Dropped(), floor="exact")
     assert told.floor is None and any("drawn rounds only" in note for note in told.notes)
     net = fp.Network.complete(3).metropolis()

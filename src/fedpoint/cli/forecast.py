@@ -31,7 +31,7 @@ def forecast(
 ) -> None:
     """Predict where the runs of FILE.toml converge, how far from the optimum, how fast and how noisily; run nothing.
 
-    The exit status is 4 when one of them diverges.
+    The exit status is 4 when one of them diverges, 3 when no limit was found for one.
     """
     from fedpoint.config import read
     from fedpoint.verbs.forecast import forecast as make
@@ -43,7 +43,7 @@ def forecast(
         with busy(f"{entry.name} ({number} of {len(experiment)})"):
             f = make(entry.experiment)
             text = f.text()
-            statuses.append(Status.DIVERGES if f.diverges else Status.FINE)
+            statuses.append(Status.DIVERGES if f.diverges else Status.UNDECIDED if f.reason else Status.FINE)
             rounds = None if target is None else f.rounds_to(target)
         drawn = None
         if figure is not None:

@@ -24,10 +24,9 @@ from fedpoint.theory.assumptions import Condition, assumptions
 from fedpoint.theory.asynchronous import Bounds, Contraction, asynchronous
 from fedpoint.theory.bounds import Bound, bounds
 from fedpoint.theory.closed_forms import closed_forms
-from fedpoint.theory.expected_round import keeps_memory
 from fedpoint.theory.moments import along_path
 from fedpoint.theory.operator import Setting
-from fedpoint.theory.sampled import LARGEST, Sampled, sampled_floor
+from fedpoint.theory.sampled import Sampled, sampled_floor, too_long
 from fedpoint.theory.steady import Iterated, NoLimit, Steady, fixed_point, iterate, limit_error, mean_rate
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 LARGEST_STATE = 2500  # numbers of a state whose covariance is computed
 LARGEST_MODEL = 200  # of one model
 LARGEST_MODELS = 600  # of the models of all nodes together
+LARGEST_DECAY = 200  # numbers of a state whose rounds change, and whose covariance is followed
 LONGEST = 1 << 22  # rounds that `rounds_to` looks ahead
 LONGEST_DECAY = 1 << 14  # the same where steps decay
 
@@ -123,6 +123,10 @@ class Forecast:
     def _found(self) -> np.ndarray | NoLimit:
         """The fixed point, or why there is none."""
         s = self.setting
+        if self._settled is not None:
+            if self._settled.x is not None:
+                return self._settled.x
+            return NoLimit("its steps do not shrink towards a limit", self._settled.grows)
         if self.algorithm.at_agents and self.optimum is not None:  # where such methods end, unless they are broken
             x = s.at(s.bound.solution)
             if np.abs(s.step(x) - x).max() <= 1e-9 * (1 + np.abs(x).max()):
@@ -135,11 +139,7 @@ class Forecast:
     @property
     def state(self) -> np.ndarray | None:
         """The state in the limit; None where there is none."""
-        if self.setting.scheduled:
-            return None
-        if self._settled is not None:
-            return self._settled.x
-        return None if isinstance(self._found, NoLimit) else self._found
+        return None if self.setting.scheduled or isinstance(self._found, NoLimit) else self._found
 
     @property
     def limit(self) -> Model | None:
@@ -221,17 +221,19 @@ class Forecast:
         """The mean, or the mean square, grows without bound."""
         if self.setting.scheduled:
             return False
-        return self.state is None or any(r is not None and r >= 1 for r in (self.rate, self.rate_ms))
+        if self.state is None:
+            return self._found.grows if isinstance(self._found, NoLimit) else False
+        return any(r is not None and r >= 1 for r in (self.rate, self.rate_ms))
 
     @property
     def reason(self) -> str:
-        """Why it diverges, or an empty text."""
-        if not self.diverges:
+        """Why it diverges or has no limit; an empty text where it settles."""
+        if self.setting.scheduled:
             return ""
-        if self._settled is not None and self._settled.x is None:
-            return "it does not settle: its steps do not shrink towards the limit"
         if self.state is None:
             return str(self._found)
+        if not self.diverges:
+            return ""
         if self.rate is not None and self.rate >= 1:
             limit = "" if self.step_limit is None else f", and must stay below {self.step_limit:.4g}"
             return f"the mean grows by {self.rate:.4g} per round: the step is above its stability limit{limit}"
@@ -252,7 +254,11 @@ class Forecast:
     def noise_by(self) -> str:
         """How second moments are computed: "exact" (by the operator), "sampled" or why not."""
         told = self.noise_if_settled
-        return "there is no limit" if told in ("exact", "sampled") and self.state is None else told
+        if told not in ("exact", "sampled"):
+            return told
+        if self.state is None:
+            return "there is no limit"
+        return self._chains if told == "sampled" and isinstance(self._chains, str) else told
 
     @cached_property
     def noise_if_settled(self) -> str:
@@ -266,18 +272,12 @@ class Forecast:
             return "it is computed for nodes in step"
         if not s.moments.independent:
             return f"who works in a round of {s.timing.names()[0]} depends on who did before"
-        if s.lossy and keeps_memory(s.space, s.numbers, s.bound.channel):
-            return "the channel keeps a memory of its own at the agents"
         if not s.bound.gather.conserves:
             return f"{type(s.bound.gather).__name__} does not merge linearly: noise moves where it ends"
         doubt = self._doubt()
         wanted = self._how if self._how != "auto" else "sampled" if doubt else "exact"
         if wanted == "sampled":
-            if s.size <= LARGEST:
-                return "sampled"
-            return f"the state has {s.size} numbers: sampled rounds are differentiated up to {LARGEST}" + (
-                f", and {doubt}" if doubt else ""
-            )
+            return "sampled"
         if s.lossy:
             return doubt
         model, largest = len(s.flatten(s.start)), LARGEST_MODELS if self.by_node else LARGEST_MODEL
@@ -313,16 +313,27 @@ class Forecast:
         return Steady.of(self.setting, self.state, self.reading)
 
     @cached_property
+    def _chains(self) -> Sampled | str:
+        """What drawn rounds say of the noise, or why they say nothing."""
+        if self.state is None or self.rate is None or self.noiseless or self.rate >= 1:
+            return "nothing is drawn"
+        late = too_long(self.setting, self.rate)
+        if late:
+            return late
+        gap = self.measured(np.zeros_like(self.setting.read(self.state)) if self._gap is None else self._gap)
+        return sampled_floor(
+            self.setting, self.state, self.reading, gap, self.rate, seed=self.setting.bound.experiment.seed
+        )
+
+    @property
     def _sampled(self) -> Sampled | None:
-        if self.state is None or self.noise_by != "sampled":
-            return None
-        return sampled_floor(self.setting, self.state, self.reading, seed=self.setting.bound.experiment.seed)
+        return None if self.noise_by != "sampled" or isinstance(self._chains, str) else self._chains
 
     @cached_property
     def variance(self) -> float | None:
         """E|w - E w|^2 once settled; inf when it grows without bound."""
         if self.state is None:
-            return math.inf if self.diverges and self._settled is None else None
+            return math.inf if self.diverges else None
         if self._settled is None and self.rate is not None and self.rate >= 1:
             return math.inf
         if self.noiseless:
@@ -337,9 +348,20 @@ class Forecast:
         return None if self._sampled is None else self._sampled.error
 
     @property
+    def shift(self) -> float:
+        """How far from the limit the mean of drawn rounds settles; 0 where it does not differ, or nothing was drawn."""
+        return 0.0 if self._sampled is None else self._sampled.shift
+
+    @property
+    def drift(self) -> float:
+        """What that adds to the floor."""
+        return 0.0 if self._sampled is None else self._sampled.drift
+
+    @property
     def floor(self) -> float | None:
-        """bias^2 + variance; without a known w*, the variance around the limit. measure="loss": E f - f* likewise."""
-        return None if self.variance is None else self.variance + self.bias2
+        """bias^2 + variance, + drift where drawn rounds settle elsewhere than at the limit; without a known w*, around
+        the limit. measure="loss": E f - f* likewise."""
+        return None if self.variance is None else self.variance + self.bias2 + self.drift
 
     @property
     def bias2(self) -> float:
@@ -369,10 +391,10 @@ class Forecast:
     def _decaying(self, rounds: int, target: np.ndarray) -> np.ndarray:
         """The curve of steps that decay: linearised anew in every round."""
         s = self.setting
-        if s.size > LARGEST or not (s.exact or s.oracle.known_noise):
+        if s.size > LARGEST_DECAY or not (s.exact or s.oracle.known_noise):
             raise FedpointError(
-                f"the curve of rounds that change is forecast for states up to {LARGEST} numbers and problems that "
-                f"tell the covariance of their samples; this one has {s.size}"
+                f"the curve of rounds that change is forecast for states up to {LARGEST_DECAY} numbers and problems "
+                f"that tell the covariance of their samples; this one has {s.size}"
             )
         mean, variance = along_path(s, self.origin, self.reading, rounds)
         return (self.measured(mean - target) ** 2).sum(1) + variance
@@ -384,7 +406,7 @@ class Forecast:
         if self.steady is not None:
             return self.steady.growth(rounds)
         if self._sampled is not None and self.rate_ms is not None and self.rate_ms < 1:
-            return self._sampled.variance * (1 - self.rate_ms ** np.arange(rounds + 1))
+            return (self._sampled.variance + self.drift) * (1 - self.rate_ms ** np.arange(rounds + 1))
         raise FedpointError(f"no curve: {self.noise_by}")
 
     @property
@@ -452,8 +474,8 @@ class Forecast:
 
     def _never(self, target: float) -> str:
         """Why the expected error does not stay below `target`; an empty text where it does."""
-        if self.diverges:
-            return f"it diverges: {self.reason}"
+        if self.state is None or self.diverges:
+            return f"it {'diverges' if self.diverges else 'has no limit'}: {self.reason}"
         if self.without_noise:
             return f"its bias^2 {self.bias2:.3g} lies above {target:g}" if self.bias2 >= target else ""
         if self.floor is None or self.floor <= target:
@@ -483,13 +505,18 @@ class Forecast:
             return Contraction(None, None, "", "later rounds move less")
         from fedpoint.theory.networks import contraction  # loads scipy
 
-        return contraction(a, self.problem, network)
+        try:
+            return contraction(a, self.problem, network)
+        except FedpointError as error:  # there is no minimum to contract to
+            return Contraction(None, None, "", str(error))
 
     @cached_property
     def step_limit(self) -> float | None:
         """The largest step of FedGD and FedSGD, 2 over the largest curvature of the whole objective; else None."""
         a = self.algorithm
-        if self.network is None or not a.at_agents or a.proximal or a.own_kind() or not self.problem.linear:
+        if self.network is None or not a.at_agents or a.proximal or a.own_kind():
+            return None
+        if not (self.problem.linear and self.problem.has_loss):
             return None
         from fedpoint.theory.networks import coupling_of  # loads scipy
 

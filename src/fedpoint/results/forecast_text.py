@@ -40,10 +40,14 @@ def notes(f: Forecast) -> list[str]:
         said.append(f"limit and rate are those of what arrives over {type(s.bound.channel).__name__} on average")
     if f.standard_error is not None:
         said.append(f"the variance comes from sampled rounds, standard error {f.standard_error:.2g}")
+    if f.shift:
+        why = "" if s.bound.channel.lossless else ": what arrives is not the channel's expected(message)"
+        said.append(f"the mean of sampled rounds settles {f.shift:.2g} from that limit{why}")
     if f.noise_by not in ("exact", "sampled"):
         said.append(f"no floor: {f.noise_by}" if not f.noiseless else "no noise: nothing is random")
     if f.optimum is None:
-        said.append("w* is not known: no bias, and the floor is around the limit")
+        why = f.algorithm.why_no_aim(s.problem, f.network)
+        said.append(f"{why}: no bias, and the floor is around the limit")
     if s.problem.convex is None:
         said.append("a local forecast: convexity is not known, other limits may exist")
     return said + _of_network(f)
@@ -67,8 +71,8 @@ def text(f: Forecast) -> str:
     lines = [_title(f)]
     if f.setting.scheduled:
         lines.append("  no steady state: only curve(rounds) is forecast")
-    elif f.diverges:
-        lines.append(f"  diverges: {f.reason}")
+    elif f.state is None or f.diverges:
+        lines.append(f"  {'diverges' if f.diverges else 'no limit'}: {f.reason}")
     else:
         lines += _numbers(f)
     if f.step_limit is not None:
@@ -91,7 +95,7 @@ def _title(f: Forecast) -> str:
 def _numbers(f: Forecast) -> list[str]:
     goal = "GTVMin's solution" if f.algorithm.at_agents else "w*"
     if f.bias is None:
-        lines = [f"  ends at     its fixed point; {goal} is not known"]
+        lines = ["  ends at     its fixed point"]
     else:
         itself = goal if f.by_node else "w* itself"
         error = f" +- {f.limit_error:.1g}" if f.limit_error else ""
@@ -104,7 +108,8 @@ def _numbers(f: Forecast) -> list[str]:
         lines.append(f"  contraction {said}")
     if f.floor is not None:
         error = "" if f.standard_error is None else f" +- {f.standard_error:.1g}"
-        lines.append(f"  floor       {f.floor:.4g} = bias^2 {f.bias2:.4g} + variance {f.variance:.4g}{error}")
+        drift = f" + drift {f.drift:.4g}" if f.shift else ""
+        lines.append(f"  floor       {f.floor:.4g} = bias^2 {f.bias2:.4g} + variance {f.variance:.4g}{drift}{error}")
     return lines
 
 
@@ -123,6 +128,7 @@ def as_dict(f: Forecast) -> dict[str, Plain]:
         **of_network,
         "variance": finite(f.variance),
         "floor": finite(f.floor),
+        "drift": finite(f.drift),
         "standard_error": finite(f.standard_error),
         "exact": f.exact,
         "diverges": f.diverges,

@@ -127,7 +127,7 @@ def _parted(line: str) -> tuple[str, str]:
     (('rate', '0.5 per round'), ('diverges', 'the step is too long'))
     """
     name, colon, rest = line.strip().partition(": ")
-    if colon and name in ("diverges", "no steady state"):
+    if colon and name in ("diverges", "no limit", "no steady state"):
         return name, rest
     return line[2:14].strip(), line[14:].strip()
 

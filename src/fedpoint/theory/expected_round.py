@@ -318,9 +318,3 @@ def draws_own(space: Space, numbers: Numbers) -> bool:
 
     jax.eval_shape(shapes, numbers)
     return agents[0].asked
-
-
-@double
-def keeps_memory(space: Space, numbers: Numbers, channel: Channel) -> bool:
-    """Whether a channel remembers something at the agents."""
-    return bool(jax.tree.leaves(jax.eval_shape(channel.init, template(space, numbers)[0])))

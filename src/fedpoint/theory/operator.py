@@ -130,6 +130,13 @@ class Setting:
                 "channel a forecast needs a fusion center"
             )
 
+    def work(self, exact: bool) -> int:
+        """About how many numbers are handled in a round, with exact fields or as they are sampled."""
+        held, batch = self.problem.local_rows(), self.problem.batch
+        stored = 1 if held is None else int(np.max(held))
+        met = stored if exact or batch is None else min(int(np.max(batch)), stored)
+        return self.size + self.timing.slots(self.agents) * self.space.most * met * len(self.flatten(self.start))
+
     def _large(self, model: Model) -> bool:
         """Whether all agents' work does not fit into memory at once."""
         held = self.problem.local_rows()

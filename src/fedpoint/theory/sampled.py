@@ -1,13 +1,17 @@
-"""The floor of an algorithm about which nothing is known: from sampled rounds, differentiated at the limit.
+"""The floor of an algorithm about which nothing is known: from drawn rounds, one after the other from the limit on.
 
-Each drawn round i gives its Jacobian J_i at the limit x and its step q_i = round_i(x) - x. The stationary covariance
-solves Sigma = mean_i (J_i Sigma J_i' + q_i q_i'); what the draws leave open is told by a jackknife over groups.
+Some chains of states start at the limit x and go through rounds of their own. Once they have forgotten their start,
+their distances to x tell the variance, and what they differ in tells its standard error. Beside each chain goes a small
+deviation, multiplied by the slopes of the same rounds at x: how fast its mean square falls is the rate of the second
+moment. That is no more than the work of some runs until they settle; where even these would take too long, nothing is
+computed, and the reason is told.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -18,97 +22,236 @@ from jax import Array, lax
 
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key
+from fedpoint.core.types import State
+from fedpoint.core.vector import zeros
 from fedpoint.engine.precompute import NOTHING_PRECOMPUTED
 from fedpoint.engine.round import one_round
 from fedpoint.engine.session import cast
 from fedpoint.engine.state import AGENTS, HUB, SCHEDULE, RunState, start_worlds
-from fedpoint.theory.expected_round import Numbers, memories, rows, start_at
-from fedpoint.theory.krylov import Krylov, solve
+from fedpoint.theory.expected_round import Numbers, memories, rows, start_at, template
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.space import Space, flat
 
 FOUND = 0x57A7  # of where worlds are found
-LARGEST = 200  # numbers of a state whose Jacobian is taken for every round
-GROUPS = 8
+CHUNK = 32  # rounds between two looks
+LONGEST = 1 << 14  # rounds of a chain, at most
+MOST, FEWEST = 64, 8  # chains
+AT_ONCE = 1 << 21  # numbers that all chains handle in a round, above which there are fewer of them
+WORK = 1 << 36  # numbers that the fewest chains may handle in all
+FORGOTTEN, MEASURED = 3.0, 6.0  # time constants before chains are measured, and while they are
+PATIENCE = 8  # times as long is waited for a spread that still changes
+HOPELESS = 1 << 10  # rounds after which a rate that would take far too long is believed
+SURE = 5.0  # standard errors by which a mean is elsewhere, or a spread another one
+CHANGED = 0.2  # and by how much of itself
+ROUNDING = 1e-12
+FAINT, LOUD = 1e-12, 1e12  # mean squares of deviations between which their rate is read
 
 
 class Sampled(NamedTuple):
+    """What drawn rounds say. drift: what it adds to the floor that their mean is not the limit; 0 where it is, as far
+    as they can tell."""
+
     variance: float
-    error: float  # its standard error
-    rate: float  # spectral radius of the second-moment operator
+    error: float  # the standard error of variance and drift together
+    rate: float  # of the mean square of a deviation, per round
+    shift: float = 0.0  # how far from the limit their mean is, as it is measured
+    drift: float = 0.0
 
 
-def sampled_floor(setting: Setting, x: np.ndarray, R: np.ndarray, rounds: int = 1024, seed: int = 0) -> Sampled:
-    J, q = _rounds(setting, x, rounds, seed)
-    if not setting.bound.channel.lossless:  # a channel that rounds has no slope; on average it has
-        J = np.broadcast_to(setting.matrix(x), J.shape) if _flattened(J, setting.matrix(x)) else J
-    q = q - q.mean(0)
-    groups = np.arange(rounds) % GROUPS
-    whole, rate = _floor(R, J, q)
-    if not math.isfinite(whole):
-        return Sampled(whole, math.nan, rate)
-    left = np.array([_floor(R, J[groups != g], q[groups != g])[0] for g in range(GROUPS)])
-    error = math.sqrt((GROUPS - 1) / GROUPS * ((left - left.mean()) ** 2).sum())
-    return Sampled(whole, error, rate)
+def settling_rounds(rate: float) -> float:
+    """How many rounds chains go through, where a deviation's mean square falls by this factor a round."""
+    return CHUNK * math.ceil(max((FORGOTTEN + MEASURED) * _constant(rate), 4 * CHUNK) / CHUNK) if rate < 1 else math.inf
 
 
-def _flattened(J: np.ndarray, mean: np.ndarray) -> bool:
-    """Whether slopes of single rounds do not average to that of the expected one."""
-    error = J.std(0) / math.sqrt(len(J))
-    return bool((np.abs(J.mean(0) - mean) > 6 * error + 1e-6).any())
+def _constant(rate: float) -> float:
+    """Rounds in which a factor per round makes 1/e."""
+    return 0.0 if rate <= 0 else -1 / math.log(rate)
 
 
-def _floor(R: np.ndarray, J: np.ndarray, q: np.ndarray) -> tuple[float, float]:
-    def apply(S: np.ndarray) -> np.ndarray:
-        return np.einsum("iab,bc,idc->ad", J, S, J, optimize=True) / len(J)
-
-    source = q.T @ q / (len(q) - 1)
-    sigma, _, space = solve(apply, source, 1e-9)
-    if space.size == 0:
-        start = np.eye(len(source)) - J.mean(0)
-        space = Krylov(apply, start @ start.T)
-        space.extend(20, 1e-12)
-    values = space.ritz()
-    rate = float(values[np.abs(values.imag) < 1e-7].real.max(initial=0.0))
-    if rate >= 1:
-        return math.inf, rate
-    return float(np.trace(R @ sigma @ R.T)), rate
+def too_long(setting: Setting, rate: float) -> str:
+    """Why chains would take longer than a run is worth, where the mean's deviation falls by this factor a round."""
+    rounds = settling_rounds(rate**2)
+    if rounds > LONGEST:
+        return f"it settles slowly, by {rate:.8g} per round: more than {LONGEST:,} drawn rounds would be needed"
+    if rounds * setting.work(setting.exact) * FEWEST > WORK:
+        return f"{FEWEST} runs of {rounds:,.0f} drawn rounds, until it has settled, would take too long"
+    return ""
 
 
 @double
-def _rounds(setting: Setting, x: np.ndarray, rounds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Jacobians and steps of drawn rounds at x."""
-    keys = tuple(Key.of(seed, 0, purpose) for purpose in (AGENTS, SCHEDULE, HUB))
-    layout = dataclasses.replace(setting.space.layout, exact=setting.exact)
+def sampled_floor(
+    setting: Setting, x: np.ndarray, R: np.ndarray, gap: np.ndarray, rate: float, seed: int = 0
+) -> Sampled | str:
+    """E|gap + R (state - x)|^2 - |gap|^2 once settled, or why it is not known. gap: from what the run is after to the
+    limit, as measured. rate: of the mean's deviation."""
+    chains = Chains(setting, x, R, rate, seed)
+    while chains.rounds < LONGEST:
+        chains.advance()
+        if chains.beyond:
+            return Sampled(math.inf, 0.0, max(chains.rate, 1.0))
+        needed = settling_rounds(chains.rate)
+        if chains.rounds >= needed and not chains.moving:
+            return chains.settled(gap)
+        if chains.rounds >= PATIENCE * needed:
+            return f"drawn rounds have not settled after {chains.rounds:,}, though their mean should have"
+        if chains.rounds >= HOPELESS and needed > PATIENCE * LONGEST:
+            break
+    return (
+        f"deviations do not die out within {chains.rounds:,} drawn rounds: whether it settles cannot be told from them"
+    )
+
+
+class Chains:
+    """States that started at the limit x, after some rounds of their own, and what was seen of them.
+
+    Where a channel has no slope, nothing tells whether the limit attracts: there they start where the run does.
+    """
+
+    def __init__(self, setting: Setting, x: np.ndarray, R: np.ndarray, rate: float, seed: int):
+        self.x, self.R, self.least = jnp.asarray(x), jnp.asarray(R), rate**2
+        self.smooth = setting.bound.channel.lossless  # what a channel leaves out has no slope
+        self.count = int(np.clip(AT_ONCE // setting.work(setting.exact), FEWEST, MOST))
+        self.program = _program(setting, seed)
+        wire = _wire(*self.program[:2])
+        start = self.x if self.smooth else jnp.asarray(setting.origin)
+        begun = start, wire, jnp.asarray(_moving(setting, x))
+        self.state = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.count, *a.shape)), begun)
+        self.fell = [1.0]  # the mean square of deviations after every round
+        self.squares: list[np.ndarray] = []  # (chains,), means over the rounds of a chunk
+        self.means: list[np.ndarray] = []  # (chains, d) likewise
+        self.rounding = ROUNDING * (1 + float(np.linalg.norm(R @ x)))
+
+    @property
+    def rounds(self) -> int:
+        return CHUNK * len(self.squares)
+
+    def advance(self) -> None:
+        first = jnp.int32(self.rounds)
+        self.state, (fell, square, mean) = _chunk(*self.program, self.R, self.x, self.state, first)
+        self.fell += np.asarray(fell).tolist()
+        self.squares.append(np.asarray(square))
+        self.means.append(np.asarray(mean))
+
+    @property
+    def beyond(self) -> bool:
+        """They have left every bound."""
+        return not np.isfinite(self.squares[-1]).all() or (self.smooth and self.fell[-1] > LOUD)
+
+    @property
+    def rate(self) -> float:
+        """The factor per round of a deviation's mean square, from the later half of where it can be read."""
+        if not self.smooth:
+            return self.least
+        values = np.array(self.fell)
+        faint = np.flatnonzero(~(values > FAINT))
+        values = values[: faint[0]] if len(faint) else values
+        middle = len(values) // 2
+        if len(values) < 3:
+            return self.least
+        return max(self.least, float((values[-1] / values[middle]) ** (1 / (len(values) - 1 - middle))))
+
+    def _late(self, seen: list[np.ndarray]) -> np.ndarray:
+        """What was seen once the start is forgotten; leads with chunks."""
+        return np.stack(seen)[min(math.ceil(FORGOTTEN * _constant(self.rate) / CHUNK), len(seen) // 2) :]
+
+    @property
+    def moving(self) -> bool:
+        """Their spread is another one in the later half of what is measured: beyond doubt, or it still falls."""
+        early, late = (half.mean(0) for half in np.array_split(self._late(self.squares), 2))
+        change, error = late - early, float((late - early).std(ddof=1)) / math.sqrt(self.count)
+        beyond = abs(change.mean()) > max(SURE * error, CHANGED * early.mean()) or late.mean() < early.mean() / 2
+        return bool(beyond and max(early.mean(), late.mean()) > self.rounding**2)
+
+    def settled(self, gap: np.ndarray) -> Sampled | str:
+        """Their means over time; what chains differ in tells the standard error."""
+        squares, means = (self._late(seen).mean(0) for seen in (self.squares, self.means))
+        if squares.mean() <= self.rounding**2:
+            return Sampled(0.0, 0.0, self.rate)
+        if np.ptp(squares) <= 1e-9 * squares.mean():
+            return f"nothing is random, yet rounds stay {math.sqrt(squares.mean()):.2g} from the limit"
+        shift, error = means.mean(0), math.sqrt(means.var(0, ddof=1).sum() / self.count)
+        away, drift = float(np.linalg.norm(shift)), 0.0
+        if away > max(SURE * error, self.rounding):  # the mean is not the limit
+            squares, drift = squares + 2 * means @ gap, float(shift @ shift + 2 * gap @ shift)
+        spread = float(squares.std(ddof=1)) / math.sqrt(self.count)
+        return Sampled(float(squares.mean()) - drift, spread, self.rate, away if drift else 0.0, drift)
+
+
+def _moving(setting: Setting, x: np.ndarray) -> np.ndarray:
+    """A deviation of length 1 without a conserved part."""
+    product, v = setting.slope(x), np.random.default_rng(1).normal(size=setting.size)
+    for _ in range(2):  # twice: a conserved quantity may drive a direction that nothing else moves
+        v = v - product(v)
+    return v / max(float(np.linalg.norm(v)), 1e-300)
+
+
+def _program(setting: Setting, seed: int) -> tuple[Space, Numbers, tuple[Key, Key, Key]]:
+    """Rounds with all their luck."""
     inputs = setting.numbers.inputs._replace(
         algorithm=cast(setting.algorithm, float),
         timing=setting.bound.in_step().timing,
         channel=cast(setting.bound.channel, float),
     )
-    numbers = setting.numbers._replace(inputs=jax.device_put(inputs))
-    space = setting.space._replace(layout=layout)
-    J, q = _drawn(space, numbers, jnp.asarray(x), keys, jnp.arange(rounds))
-    return np.asarray(J), np.asarray(q)
+    layout = dataclasses.replace(setting.space.layout, exact=setting.exact)
+    keys = (Key.of(seed, 0, AGENTS), Key.of(seed, 0, SCHEDULE), Key.of(seed, 0, HUB))
+    return setting.space._replace(layout=layout), setting.numbers._replace(inputs=jax.device_put(inputs)), keys
+
+
+def _wire(space: Space, numbers: Numbers) -> State:
+    """What the channel keeps at all agents before the first round."""
+    channel, agents = numbers.inputs.channel, numbers.p.shape[0]
+    one = channel.init(zeros(template(space, numbers)[0]))
+    return jax.tree.map(lambda a: jnp.broadcast_to(a, (agents, *jnp.shape(a))), one)
 
 
 @partial(jax.jit, static_argnums=0)
-def _drawn(space: Space, numbers: Numbers, x: Array, keys: tuple[Key, Key, Key], rounds: Array) -> tuple[Array, Array]:
+def _chunk(
+    space: Space,
+    numbers: Numbers,
+    keys: tuple[Key, Key, Key],
+    R: Array,
+    x: Array,
+    state: tuple[Array, State, Array],
+    first: Array,
+) -> tuple[tuple, tuple]:
+    """The next rounds of all chains. state: theirs, what the channel keeps, and the deviations. Beside it the mean
+    square of deviations after every round, and each chain's means over rounds of |R (x_t - x)|^2 and R (x_t - x)."""
+    chains = jnp.arange(state[0].shape[0])
+
+    def go(carry: tuple, round: Array) -> tuple[tuple, Array]:
+        *state, sums = carry
+
+        def one(chain: Array, at: Array, wire: State, deviation: Array) -> tuple[Array, State, Array]:
+            move = _round(space, numbers, keys, chain * LONGEST + round)
+            return *move(at, wire), jax.jvp(lambda x: move(x, wire)[0], (x,), (deviation,))[1]
+
+        states, wires, deviations = jax.vmap(one)(chains, *state)
+        away = (states - x) @ R.T
+        total = jnp.sum(away**2, axis=1), away
+        sums = jax.tree.map(jnp.add, sums, total)
+        return (states, wires, deviations, sums), jnp.sum(deviations**2) / len(chains)
+
+    none = jnp.zeros(len(chains)), jnp.zeros((len(chains), R.shape[0]))
+    (*last, sums), fell = lax.scan(go, (*state, none), first + jnp.arange(CHUNK))
+    return tuple(last), (fell, *(a / CHUNK for a in sums))
+
+
+def _round(
+    space: Space, numbers: Numbers, keys: tuple[Key, Key, Key], round: Array
+) -> Callable[[Array, State], tuple[Array, State]]:
+    """One drawn round as a map of the state and of what the channel keeps."""
     layout, inputs, agents = space.layout, numbers.inputs, numbers.p.shape[0]
+    tick = inputs.timing.at(keys[1], inputs.p, round)
+    # A world that goes on is found somewhere: rounds are drawn as if far apart.
+    found = keys[0].fold(round, FOUND)
+    found = jax.tree.map(lambda a: jnp.asarray(a)[None], (tuple(found),))
+    worlds = jax.tree.map(lambda a: a[0], start_worlds(layout, inputs, found))
 
-    def one(round: Array) -> tuple[Array, Array]:
-        tick = inputs.timing.at(keys[1], inputs.p, round)
-        # A world that goes on is found somewhere: rounds are drawn as if far apart.
-        found = keys[0].fold(round, FOUND)
-        found = jax.tree.map(lambda a: jnp.asarray(a)[None], (tuple(found),))
-        worlds = jax.tree.map(lambda a: a[0], start_worlds(layout, inputs, found))
+    def move(x: Array, wire: State) -> tuple[Array, State]:
+        hub, m = start_at(numbers, x, 0)  # the draws are the round's; the algorithm's clock stands still
+        begun = RunState(hub, memories(space, numbers, hub, m), numbers.mail, (), worlds, wire)
+        state = one_round(layout, inputs, begun, (tick, tick), NOTHING_PRECOMPUTED, keys, round)
+        settled = rows(space, inputs.algorithm, state.hub, state.memory, agents)
+        return jnp.concatenate([flat(state.hub), settled.ravel()]), state.wire
 
-        def move(x: Array) -> Array:
-            hub, m = start_at(numbers, x, 0)  # the draws are the round's; the algorithm's clock stands still
-            begun = RunState(hub, memories(space, numbers, hub, m), numbers.mail, (), worlds)
-            state = one_round(layout, inputs, begun, (tick, tick), NOTHING_PRECOMPUTED, keys, round)
-            settled = rows(space, inputs.algorithm, state.hub, state.memory, agents)
-            return jnp.concatenate([flat(state.hub), settled.ravel()])
-
-        return jax.jacfwd(move)(x), move(x) - x
-
-    return lax.map(one, rounds, batch_size=16)
+    return move

@@ -17,10 +17,15 @@ from fedpoint.theory.operator import Setting
 CONSERVED = 1e-9  # an eigenvalue this close to 1 belongs to a conserved quantity
 LARGE = 500  # numbers of the state, up to which all eigenvalues are computed; from here on products take seconds
 WANDER = 1 << 15  # expected rounds, after which an iteration that has not settled is given up
+WORK = 1 << 35  # numbers that are handled until then, at most
 
 
 class NoLimit(FedpointError):
-    """The expected round has no fixed point that could be found."""
+    """The expected round has no fixed point that could be found; grows: because it leaves every bound."""
+
+    def __init__(self, message: str, grows: bool = False):
+        super().__init__(message)
+        self.grows = grows
 
 
 def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
@@ -29,7 +34,7 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
     Newton's method with Krylov steps. A step solves (I - F') y = F(x) - x within the span of the right side and its
     images, so it stays in the range of I - F': the group-inverse solution, not the least-norm one.
     """
-    travelled, chunk = 0, 64
+    travelled, chunk, most = 0, 64, min(WANDER, WORK // setting.work(exact=True))
     x = np.asarray(x, float)
     while True:
         size = first = _residual(setting, x)
@@ -48,11 +53,13 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
             x, size = better, left
         if size <= 1e-9 * (1 + np.abs(x).max()):  # as far as rounding allows
             return x
-        if travelled >= WANDER:
-            raise NoLimit("no fixed point was found: the expected round does not settle")
+        if travelled >= most:
+            raise NoLimit(
+                f"no fixed point was found: after {travelled:,} expected rounds one still moves the state by {size:.1g}"
+            )
         new = setting.travel(x, chunk)
         if not np.isfinite(new).all() or np.abs(new).max() > 1e12 * (1 + np.abs(x).max()):
-            raise NoLimit("the expected round leaves the finite numbers: the step is too large")
+            raise NoLimit("the expected round leaves the finite numbers: the step is too large", grows=True)
         x, travelled, chunk = new, travelled + chunk, 2 * chunk
 
 
@@ -129,24 +136,24 @@ def _reach(M: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Iterated:
-    """A limit that was gone to; None where it does not settle."""
+    """A limit that was gone to; None where it does not settle, or even leaves every bound."""
 
     x: np.ndarray | None
     rate: float | None
+    grows: bool = False
 
 
 def iterate(setting: Setting, most: int = 1 << 16) -> Iterated:
     """The limit by going there, for methods without a linear map near it, and the rate of the last stretch."""
     x, done, chunk = setting.origin, 0, 256
-    gaps: list[tuple[int, float]] = []
+    most = min(most, WORK // setting.work(exact=True))
     while done < most:
         new = setting.travel(x, chunk, done)
         after = setting.travel(new, 1, done + chunk)
         done += chunk
         gap = float(np.linalg.norm(setting.read(after) - setting.read(new)))
         if not np.isfinite(gap):
-            return Iterated(None, None)
-        gaps.append((done, gap))
+            return Iterated(None, None, grows=True)
         x = new
         if gap <= 1e-13 * (1 + float(np.linalg.norm(setting.read(x)))):
             break
