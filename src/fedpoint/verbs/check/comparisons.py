@@ -144,7 +144,7 @@ class Comparisons:
         """Why nothing is known of a settled part."""
         f = self.f
         if f.proviso:
-            return f"the forecast is one {f.proviso}"
+            return f"the forecast is not of this run ({f.proviso})"
         if self.f.floor is None:
             return f"no floor is forecast: {f.noise_by}"
         return "the run has not settled"
@@ -244,7 +244,7 @@ class Comparisons:
     @property
     def _no_path(self) -> str:
         if self.f.proviso:
-            return f"the forecast is one {self.f.proviso}"
+            return f"the forecast is not of this run ({self.f.proviso})"
         return f"no expected error is forecast: {self.f.noise_by}" if self.curve is None else self._unmeasured
 
     def _certain(self) -> list[Check]:
@@ -307,7 +307,7 @@ class Comparisons:
         """Of the records, or why they are not looked at one by one."""
         f, s = self.f, self.f.setting
         if f.proviso:
-            return f"the forecast is one {f.proviso}"
+            return f"the forecast is not of this run ({f.proviso})"
         if not self.affine:
             return "the forecast is linearised: rounds are not compared one by one"
         if f.steady is None or f.diverges or f.state is None:
