@@ -278,9 +278,9 @@ def test_what_begins_as_a_method_and_ends_otherwise():
         return right.fedavg(w, agents) if agents.round < 9 else w
 
     found = fp.certify(tires)
-    assert found.verdict == "unknown" and "its first 8 rounds are those of FedAvg, but limit" in found.reason
+    assert found.verdict == "unknown" and "it ends at no known point" in found.reason
     claimed = fp.certify(tires, claims="fedavg")
-    assert (claimed.verdict, claimed.mistake, claimed.reason) == ("convicted", None, found.reason)
+    assert (claimed.verdict, claimed.mistake) == ("convicted", None) and "no known point" in claimed.reason
 
 
 # What the certificate says.

@@ -87,7 +87,7 @@ def test_run_resume_forecast_check_predict():
     X = np.column_stack([(whole.X[:, 0] - mean) / scale, whole.X[:, 1]])
     assert found["accuracy"] == pytest.approx(problem.evaluate(again.model[0], X, whole.y)["accuracy"])
     edited("rent", "castle", "new.csv")
-    assert "1 cell of categories that the model does not know" in cli("predict", "r", "new.csv").stderr
+    assert "1 cell of unknown categories" in cli("predict", "r", "new.csv").stderr
     edited("income", "incom", "new.csv")
     assert "new.csv has no column 'income': did you mean 'incom'?" in cli("predict", "r", "new.csv", status=2).stderr
 

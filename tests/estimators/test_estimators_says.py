@@ -160,7 +160,7 @@ def test_attributes_come_with_a_fit(rows):
         ({"algorithm": 3}, "algorithm must be an Algorithm or a string; got 3"),
         ({"algorithm": "fedgd"}, "runs on a network: take NetworkRegressor"),
         ({"algorithm": fp.FedGD(step=0.1, coupling=1.0)}, "runs on a network"),
-        ({"algorithm": "qfedavg"}, "QFedAvg needs q"),
+        ({"algorithm": "qfedavg"}, "q-FedAvg also needs q"),
         ({"rounds": 0}, "rounds must be a whole number"),
         ({"step": "long"}, 'step must be a number or "auto"'),
         ({"step": -1.0}, "step must be above 0"),

@@ -219,7 +219,7 @@ def test_mistakes_in_weights(rows, weight, words):
         ([1.0, 2.0], "must be a dictionary"),
         ({"lov": 2.0}, "y has no class 'lov'; its classes are 'low', 'mid'"),
         ({"low": -2.0}, r"class_weight of 'low' must be a number above 0 \(or leave out its rows\); got -2"),
-        ({"low": "much"}, "class_weight of 'low' must be a number"),
+        ({"low": "much"}, "class_weight must be a dictionary"),
         ({"low": 0}, "above 0"),
     ],
 )

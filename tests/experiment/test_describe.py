@@ -164,7 +164,7 @@ def test_classes_of_imported_modules_and_functions_of_allowed_ones():
         ("algorithm", {"name": "fedavgg"}, "not one of fedpoint's classes"),
         ("algorithm", {"name": "fedavg", "step": 0.1, "stepp": 1}, "stepp"),
         ("algorithm", {"name": "fedavg"}, "step"),
-        ("participation", {"class": "Quadratic"}, "missing a required argument"),
+        ("participation", {"class": "Quadratic"}, "Quadratic needs H and centers"),
         ("participation", {"klass": "Uniform"}, "not a form that a value can have"),
         ("metrics", {"a": {"python": "os.system"}}, "os.system is not fedpoint's"),
         ("metrics", {"a": {"python": "__main__.f"}}, "is in the script that was run"),

@@ -257,7 +257,7 @@ def test_mistakes_in_the_call():
         fp.forecast(fp.FedAvg(0.1), problem, floor="guess")
     with pytest.raises(fp.FedpointError, match="measure must be"):
         fp.forecast(fp.FedAvg(0.1), problem, measure="accuracy")
-    with pytest.raises(fp.FedpointError, match="algorithm"):
+    with pytest.raises(fp.FedpointError, match="FedAvg needs step"):
         fp.forecast("fedavg", problem)
     with pytest.raises(fp.FedpointError, match="4 participants"):
         fp.forecast(fp.FedAvg(0.1), problem, participation=4)

@@ -193,15 +193,15 @@ def test_steps_too_long_give_infinity():
 @pytest.mark.parametrize(
     "problem, options, message",
     [
-        (fp.problems.Quadratic([1.0], [[0.0]]), {}, "LinearStream, not Quadratic"),
+        (fp.problems.Quadratic([1.0], [[0.0]]), {}, "problem must be a LinearStream; got <Quadratic"),
         (fp.problems.LinearStream(np.ones((2, 2)), covariance=[1.0, 2.0]), {}, "one variance for all"),
         (fp.problems.LinearStream(np.ones((2, 2)), covariance=np.eye(2)), {}, "one variance for all"),
         (fp.problems.LinearStream(np.ones((2, 2)), weights=[1.0, 2.0]), {}, "equal weights"),
         (sample(), {"participants": 9}, "9 participants of 8 agents"),
         (sample(), {"participants": 0}, "participants as one whole number"),
-        (sample(), {"local_steps": [1, 2]}, "local_steps as one whole number"),
+        (sample(), {"local_steps": [1, 2]}, "local_steps must be a whole number"),
         (sample(), {"step": -0.1}, "step above 0"),
-        (sample(), {"step": [0.1] * 8}, "one step"),
+        (sample(), {"step": [0.1] * 8}, "step must be a number"),
         (sample(), {"rounds": -1}, "rounds must be"),
         (sample(), {"start": [1.0]}, r"shape \(1,\)"),
     ],

@@ -314,13 +314,13 @@ def test_models_that_would_grow_without_bound(classes, graph):
     [
         ({"coupling": -1.0}, "coupling must be a number, at least 0"),
         ({"coupling": np.nan}, "coupling must be"),
-        ({"coupling": "strong"}, "coupling must be a number, got 'strong'"),
+        ({"coupling": "strong"}, "coupling must be a number; got 'strong'"),
         ({"task": fp.problems.LinearSystem([[[1.0]], [[2.0]]], [[1.0], [1.0]])}, "not gradients"),
-        ({"network": "ring"}, "must be an fp.Network"),
+        ({"network": "ring"}, "network must be a Network"),
         ({"network": Network.ring(5)}, "5 nodes, but the problem has 2 agents"),
         ({"start": np.zeros(3)}, "start: shapes"),
         ({"start": [[np.nan], [0.0]]}, "start: holds NaN"),
-        ({"tolerance": 0.0}, "tolerance must be above 0"),
+        ({"tolerance": 0.0}, "tolerance must be a number, above 0"),
     ],
 )
 def test_mistakes(change, message):

@@ -215,7 +215,7 @@ def test_numbers_out_of_range_are_refused_by_name(make, words):
         ({}, "FedGD runs on a network: give network="),
         ({"schedule": fp.Arrivals(fp.Clock()), "network": NET}, "schedule must be one for networks"),
         ({"participation": 2, "network": NET}, "take turns by schedule=, not by participation="),
-        ({"schedule": "fast", "network": NET}, "schedule must be one for networks"),
+        ({"schedule": "fast", "network": NET}, "schedule must be a Schedule"),
     ],
 )
 def test_what_does_not_fit_the_network_is_refused(options, words):

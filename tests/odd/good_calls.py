@@ -9,7 +9,7 @@ from typing import Any
 
 import interface
 import numpy as np
-from objects import (
+from odd_objects import (
     FITTED,
     Constantly,
     any_model,

@@ -277,7 +277,7 @@ def test_it_can_be_read(streamed, tmp_path):
         ({"target": 0.1, "budget": -1}, "budget must be a number above 0"),
         ({"target": 0.1, "methods": ["fedavgg"]}, "did you mean 'fedavg'"),
         ({"target": 0.1, "methods": []}, "methods is empty"),
-        ({"target": 0.1, "methods": [3]}, "methods are names"),
+        ({"target": 0.1, "methods": [3]}, "methods must be a list whose elements are"),
         ({"target": 0.1, "minimise": "time"}, "needs prices"),
         ({"target": 0.1, "minimise": "money"}, "unknown minimise"),
         ({"target": 0.1, "measure": "los"}, "did you mean 'loss'"),

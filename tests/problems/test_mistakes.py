@@ -142,20 +142,20 @@ QUAD = Quadratic(1.0, [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
 IN_A_RUN = {
     "more participants than agents": ({"participation": 4}, "4 participants of 3 agents: choose at most 3"),
     "no participant": ({"participation": 0}, "must be at least 1, got 0"),
-    "participation of no kind": ({"participation": 1.5}, "a number of agents or a scheme such as fp.Uniform"),
+    "participation of no kind": ({"participation": 1.5}, "participation must be a Participation, a whole number"),
     "a scheme without its numbers": ({"participation": "uniform"}, "needs its numbers"),
     "a scheme misspelt": ({"participation": "unifrom"}, "unknown participation 'unifrom': did you mean 'uniform'"),
-    "start of another shape": ({"start": [0.0]}, r"start has shapes \[\(1,\)\], but .* \[\(2,\)\]"),
-    "start of another structure": ({"start": [[0.0], [0.0]]}, "start has shapes"),
+    "start of another shape": ({"start": [0.0]}, r"start has shape \(1,\), but .* \(2,\)"),
+    "start of another structure": ({"start": [[0.0], [0.0]]}, "start has shape"),
     "start not finite": ({"start": [0.0, np.nan]}, "start holds NaN or inf"),
     "negative rounds": ({"rounds": -1}, "rounds must be a whole number, at least 0"),
     "half a round": ({"rounds": 1.5}, "rounds must be a whole number"),
     "no repeats": ({"repeats": 0}, "repeats must be a whole number, at least 1"),
     "record_every": ({"record_every": 0}, "record_every must be a whole number, at least 1"),
     "stop": ({"stop": -1.0}, "stop must be a tolerance above 0 or a function"),
-    "stop by a word": ({"stop": "now"}, "stop must be a tolerance above 0 or a function"),
-    "stop by a yes": ({"stop": True}, "stop must be a tolerance"),
-    "seed": ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
+    "stop by a word": ({"stop": "now"}, "stop must be a number, a function or None"),
+    "stop by a yes": ({"stop": True}, "stop must be a number, a function or None"),
+    "seed": ({"seed": 1.5}, "seed must be a whole number; got 1.5"),
     "evaluate": ({"evaluate": lambda w: 3.0}, "evaluate= must return a dictionary of numbers, got 3.0"),
     "a network": ({"network": object()}, "network must be an fp.Network"),
     "probabilities": ({"participation": fp.Importance(2, [0.5, 0.5])}, "2 probabilities for 3 agents"),
@@ -174,7 +174,7 @@ def test_a_mistake_in_a_run_is_told(name):
 
 def test_what_is_no_algorithm_and_no_problem_is_told():
     for algorithm in ("fedavg", fp.FedAvg):
-        with pytest.raises(fp.FedpointError, match=r"an object such as fp.FedAvg\(step=0.1\), got"):
+        with pytest.raises(fp.FedpointError, match="FedAvg needs step"):
             fp.run(algorithm, QUAD, rounds=1)
     with pytest.raises(fp.FedpointError, match="the problem must be one of"):
         fp.run(fp.FedAvg(0.1), [1, 2], rounds=1)

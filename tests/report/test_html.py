@@ -96,12 +96,12 @@ def test_a_plan_shows_choices_and_what_is_excluded():
 
     choice = SimpleNamespace(
         title="FedAvg", step=0.1, local_steps=3, participation=fp.Everyone(), rounds=7, floats=1e5, evaluations=300.0,
-        seconds=None, error=0.01, floor=None,
+        seconds=None, error=0.01, floor=None, promise="exact",
     )  # fmt: skip
     plan = SimpleNamespace(
         choices=[choice], excluded=[SimpleNamespace(method=BAD, reason=BAD)], notes=["in expectation"], budget=None,
         minimise="communication", measure="error", target=0.02, problem=SimpleNamespace(agents=3), affordable=None,
-        measured=[],
+        measured=[], missed=[],
     )  # fmt: skip
     html = checked(plan_html(plan))
     assert "FedAvg" in html and "100k" in html and "1 excluded" in html and "in expectation" in html

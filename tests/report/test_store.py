@@ -519,8 +519,8 @@ def test_metrics_on_a_network_and_of_a_tree():
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
-        ([1], "metrics must be a dictionary of functions"),
-        ({"drift": 3}, "metrics: 'drift' must be a name and 3 a function"),
+        ([1], "metrics must be a dictionary whose values are a function"),
+        ({"drift": 3}, "metrics must be a dictionary whose values are a function"),
         ({"drift": lambda state: "far"}, "metric 'drift' must return a number or an array of numbers; got str"),
         ({"drift": lambda state: None}, "metric 'drift' must return a number or an array of numbers; got None"),
         ({"drift": lambda state: state.weights}, "metric 'drift' failed .*no attribute 'weights'"),

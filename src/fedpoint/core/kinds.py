@@ -303,6 +303,9 @@ def _words(kind: Kind) -> Iterable[str]:
         yield from map(repr, inside)
     elif origin in (Sequence, Iterable, Collection, list, tuple) and inside and inside[0] in MANY:
         yield f"a list of {MANY[inside[0]]}"
+    elif origin in (Sequence, Iterable, Collection, list, Mapping, dict) and inside and list(_words(inside[-1])):
+        parts = "values" if origin in (Mapping, dict) else "elements"
+        yield f"{WORDS[origin]} whose {parts} are {words(inside[-1])}"
     elif origin in WORDS:
         yield WORDS[origin]
     elif _is_jax_array(origin) or origin in ARRAYLIKE:

@@ -160,7 +160,7 @@ class NetworkRegressor(RegressorMixin, Networked):
     Attributes: coef_ (K, d), intercept_ (K,), agents_, network_, coupling_, choice_ (`fp.gtv.Choice`, or None),
     models_, mean_model_, agent_losses_, fairness_.
 
-    >>> from fedpoint import Network, as_network
+    >>> from fedpoint import Network
     >>> X, y, who = np.array([[0.0], [1.0], [0.0], [1.0]]), [0.0, 1.0, 0.0, 3.0], ["a", "a", "b", "b"]
     >>> net = Network.from_edges([("a", "b")])
     >>> alone = NetworkRegressor(net, coupling=1e-9, alpha=0.0, scale=False).fit(X, y, groups=who)
@@ -238,7 +238,7 @@ class NetworkClassifier(TableClassifier, Networked):
     Attributes: classes_, coef_ (K, d), or (K, C, d) for more than two classes, intercept_, and those of
     `NetworkRegressor`.
 
-    >>> from fedpoint import Network, as_network
+    >>> from fedpoint import Network
     >>> X, y, who = np.array([[0.0], [1.0], [0.5], [2.0]]), [0, 1, 0, 1], ["a", "a", "b", "b"]
     >>> model = NetworkClassifier(Network.from_edges([("a", "b")]), coupling=1.0).fit(X, y, groups=who)
     >>> model.predict([[0.0], [2.0]], groups=["a", "b"])

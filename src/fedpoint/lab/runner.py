@@ -285,7 +285,7 @@ def steady_from(exact: np.ndarray, floor: float) -> int:
     """The round from which the exact curve stays within a percent of its limit, and the last third at the latest.
 
     >>> steady_from(1 + 0.5 ** np.arange(31), 1.0), steady_from(np.ones(31), 2.0)
-    (7, 21)
+    (7, 20)
     """
     away = np.flatnonzero(np.abs(exact / floor - 1) >= CLOSE)
     return min(int(away[-1]) + 1 if len(away) else 0, len(exact) - 1 - len(exact) // 3)

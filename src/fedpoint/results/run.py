@@ -370,7 +370,7 @@ class Run:
         return frame_of(self)
 
     def plot(
-        self, path: str | None = None, what: str | None = None, x: str = "rounds", title: str | None = None
+        self, path: str | Path | None = None, what: str | None = None, x: str = "rounds", title: str | None = None
     ) -> Figure:
         """Draw the curves, into `path` where given: see `fedpoint.show.plots.curves`.
 

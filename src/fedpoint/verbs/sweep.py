@@ -44,7 +44,7 @@ def sweep(
     >>> fp.sweep(fp.FedAvg(step=0.1), quad, over={"step": [0.1, 0.5, 1.0]}, rounds=10).best()
     {'step': 0.5}
     >>> fp.sweep("fedavg", quad, over={"step": [0.1, 0.5, 1.0]}, local_steps=2, rounds=10).best()
-    {'step': 0.5}
+    {'step': 0.1}
     """
     over = over or {}
     _check_values(over)
