@@ -202,10 +202,13 @@ def verdict(case: Case, seconds: float = SECONDS) -> str:
     return "a silent NaN" if case.finite and _holds_nan(made) else ""
 
 
+VALIDATING = ("sklearn.utils.validation", "sklearn.utils._param_validation")
+
+
 def _said_by_scikit_learn(error: Exception) -> bool:
     """Estimators leave their data to scikit-learn's validation, whose errors their users know."""
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    validated = any(frame.f_globals.get("__name__") == "sklearn.utils.validation" for frame in frames)
+    validated = any(frame.f_globals.get("__name__") in VALIDATING for frame in frames)
     return validated and isinstance(error, ValueError | TypeError)
 
 

@@ -241,7 +241,7 @@ def verbs() -> Table:
         "fp.complexity": lambda: (fp.complexity, {"problem": system(), "target": 0.1, "search": False}),
         "fp.baselines": lambda: (fp.baselines, {"X": X, "y": y, "groups": groups, "seeds": 2, "methods": ["local"]}),
         "fp.federate": lambda: (fp.federate, {"study": STUDY}),
-        "fp.load": lambda: (fp.load, {"folder": written("saved")}),
+        "fp.load": lambda: (fp.load, {"path": written("saved")}),
         "fp.read": lambda: (fp.read, {"path": file()}),
         "fp.write": lambda: (_write(), {"path": "written.toml", "rounds": 2}),
         "fp.export": lambda: (fp.export, {"model": run(), "path": "model.npz"}),

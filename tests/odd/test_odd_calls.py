@@ -11,6 +11,9 @@ import pytest
 from fedpoint.core.arguments import checked
 
 AREAS = good_calls.AREAS
+pytestmark = pytest.mark.filterwarnings(  # fits of two rounds, some of them without groups
+    "ignore::sklearn.exceptions.ConvergenceWarning", "ignore:no groups are given"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +42,6 @@ def test_everything_public_is_called():
     assert sorted(called & left_out) == [] and sorted(left_out - public.keys()) == []
 
 
-@pytest.mark.filterwarnings("ignore:no groups are given")
 @pytest.mark.parametrize("area", AREAS)
 def test_good_calls_are_good(area):
     """Otherwise odd ones would be refused for another reason than the one they are made for."""

@@ -173,10 +173,13 @@ def test_a_mistake_in_a_run_is_told(name):
 
 
 def test_what_is_no_algorithm_and_no_problem_is_told():
-    for algorithm in ("fedavg", fp.FedAvg):
-        with pytest.raises(fp.FedpointError, match="FedAvg needs step"):
+    for algorithm, words in (
+        ("fedavg", "FedAvg needs step"),
+        (fp.FedAvg, "algorithm must be .*; got the class FedAvg"),
+    ):
+        with pytest.raises(fp.FedpointError, match=words):
             fp.run(algorithm, QUAD, rounds=1)
-    with pytest.raises(fp.FedpointError, match="the problem must be one of"):
+    with pytest.raises(fp.FedpointError, match="problem must be a Problem"):
         fp.run(fp.FedAvg(0.1), [1, 2], rounds=1)
 
 

@@ -130,7 +130,10 @@ def plain_frame(X: Cells) -> Cells:
     """A frame whose nullable numbers are floats, with NaN where there is none; anything else as it is."""
     if not isinstance(X, Frame) or not any(not isinstance(dtype, np.dtype) for dtype in X.dtypes):
         return X
-    return X.astype(dict.fromkeys(X.columns, float))
+    try:
+        return X.astype(dict.fromkeys(X.columns, float))
+    except (TypeError, ValueError) as error:
+        raise FedpointError(f"the table holds what is no number: {error}") from None
 
 
 def plain_numbers(X: Cells) -> np.ndarray:
