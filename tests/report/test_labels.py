@@ -86,6 +86,16 @@ def test_lines_of_the_key_are_labelled_there():
     reading.check(figure)
 
 
+def test_a_key_that_is_too_long_for_a_row_is_a_column():
+    lines = [
+        Line(X, X + i, f"what line {i} of this key means, at some length", COLOURS[i], keyed=True) for i in range(4)
+    ]
+    figure, ax = one_axes()
+    draw(ax, lines)
+    key(figure, lines)
+    reading.check(figure)
+
+
 def test_runs_forecasts_and_plans():
     quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]], noise=0.1)
     slow, fast = fp.FedAvg(step=0.05, local_steps=5), fp.FedAvg(step=0.1, local_steps=5)

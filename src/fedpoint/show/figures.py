@@ -87,15 +87,17 @@ def draw(ax: Axes, lines: Sequence[Line], log: bool = True, size: float = SIZE) 
 
 def key(figure: Figure | SubFigure, lines: Sequence[Line], text: str = "") -> None:
     """The key of lines, below the axes, with words above it."""
-    per_inch = 72 / (0.58 * SIZE)  # characters
+    row = int(72 / (0.58 * SIZE) * (figure.bbox.width / figure.dpi - 0.3))  # characters, about
+    handles = key_handles(lines)
+    one_row = sum(len(str(handle.get_label())) + 8 for handle in handles) <= row
     figure.legend(
-        handles=key_handles(lines),
+        handles=handles,
         loc="outside lower left",
-        ncols=max(len(lines), 1),
+        ncols=len(handles) if one_row else 1,
         frameon=False,
         fontsize=SIZE,
         labelcolor=INK,
-        title=textwrap.fill(text, int(per_inch * (figure.bbox.width / figure.dpi - 0.3))),
+        title=textwrap.fill(text, row),
         title_fontproperties={"size": SIZE},
         alignment="left",
     ).get_title().set_color(PALE)
