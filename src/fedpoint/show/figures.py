@@ -75,9 +75,8 @@ def draw(ax: Axes, lines: Sequence[Line], log: bool = True, size: float = SIZE) 
         if not line.label:
             raise FedpointError("a curve has no label: give every curve one")
         y = np.where(line.y > 0, line.y, np.nan) if log else line.y  # exactly 0 has no place on a log axis
-        (curve,) = ax.plot(
-            line.x, y, color=line.colour, linestyle=line.stroke, linewidth=line.width, label=broken(line.label)
-        )
+        label = line.label if line.keyed else broken(line.label)
+        (curve,) = ax.plot(line.x, y, color=line.colour, linestyle=line.stroke, linewidth=line.width, label=label)
         if not line.keyed:
             curves.append(curve)
     if log:
