@@ -131,7 +131,7 @@ def test_divergence_names_the_culprit():
     "algorithms, labels, message",
     [
         ([], None, "nothing to compare"),
-        ([3], None, "algorithms must be a list or a dictionary; got \\[3\\]"),
+        ([3], None, r"algorithms must be a list whose elements are .* or a dictionary whose values are .*; got \[3\]"),
         (["fedavg"], None, "FedAvg needs step"),
         (METHODS, ["a"], "1 label for 3 algorithms"),
         (METHODS[:2], ["a", "a"], "the same"),
