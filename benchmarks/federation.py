@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from fedpoint.federation import validate, wire
+from fedpoint.federation import wire
 from fedpoint.federation.flare.demo import free_port
 from fedpoint.federation.flare.kits import Kit, provision
 from fedpoint.federation.flare.lead import Lead
 from fedpoint.federation.flare.parties import consent, running
-from fedpoint.federation.ledger import Ledger
+from fedpoint.federation.hub import validate
+from fedpoint.federation.hub.ledger import Ledger
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.shapes import shapes_of
 from fedpoint.federation.study import Study, parse

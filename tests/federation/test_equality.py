@@ -6,8 +6,8 @@ from studies import AVERAGE, BOWLS, CONTROL, FULL, METHODS, ROWS, SITES, SYSTEM,
 
 import fedpoint as fp
 from fedpoint.algorithms.catalogue import makers
+from fedpoint.federation.hub.ledger import Ledger
 from fedpoint.federation.inprocess import Fault
-from fedpoint.federation.ledger import Ledger
 from fedpoint.federation.study import parse
 
 TOLERANCE = 1e-10

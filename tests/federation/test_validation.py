@@ -101,7 +101,7 @@ def test_two_answers_count_once(tmp_path):
 def test_without_validation_one_answer_spoils_the_model(tmp_path, monkeypatch):
     """The tests above can fail: merged unseen, a NaN stays."""
     from fedpoint.core.errors import Diverged
-    from fedpoint.federation import validate
+    from fedpoint.federation.hub import validate
 
     monkeypatch.setattr(validate, "message", lambda packet, like, share, cap: packet.arrays)
     with pytest.raises(Diverged):
@@ -152,7 +152,7 @@ def test_a_site_that_lost_its_memory_says_so(tmp_path):
 
 def test_orders_of_others_are_refused(tmp_path):
     """A site carries out orders of its own study and version only, and says no more than the reason."""
-    from fedpoint.federation.site import Site
+    from fedpoint.federation.site.site import Site
     from fedpoint.federation.study import parse
 
     study = parse(STUDY)

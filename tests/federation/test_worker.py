@@ -10,9 +10,9 @@ from studies import BOWLS, CONTROL, content
 
 import fedpoint as fp
 from fedpoint.federation import wire
-from fedpoint.federation.site import Site
+from fedpoint.federation.site.site import Site
+from fedpoint.federation.site.worker import Worker
 from fedpoint.federation.study import parse
-from fedpoint.federation.worker import Worker
 from fedpoint.store.disk import to_toml
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
-from fedpoint.federation.hub import StudyHub
+from fedpoint.federation.hub.hub import StudyHub
+from fedpoint.federation.hub.ledger import Ledger
 from fedpoint.federation.inprocess import Fault, InProcess, Seconds
-from fedpoint.federation.ledger import Ledger
 from fedpoint.federation.result import StudyResult
-from fedpoint.federation.site import Site
+from fedpoint.federation.site.site import Site
 from fedpoint.federation.study import Study, parse, read
 from fedpoint.federation.transport import Tell
 

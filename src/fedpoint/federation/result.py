@@ -17,7 +17,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Tree
 from fedpoint.experiment import Experiment
-from fedpoint.federation.ledger import StudyProgress
+from fedpoint.federation.hub.ledger import StudyProgress
 from fedpoint.federation.preparation import features
 from fedpoint.federation.shapes import tree_of
 from fedpoint.federation.study import Study, read

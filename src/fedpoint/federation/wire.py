@@ -19,6 +19,7 @@ import numpy as np
 MAGIC = b"FEDP"
 HEADER = 1 << 24  # bytes of a header, at most
 ARRAYS = 10_000  # of a message, at most
+NEVER = -1  # the round that was merged last, before any was
 TYPES = {name: np.dtype(name) for name in ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "|u1", "|b1")}
 TYPES["bf2"] = np.dtype(jnp.bfloat16)  # which NumPy has no code for
 NAMES = {kind: name for name, kind in TYPES.items()}

@@ -25,8 +25,8 @@ from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
 from fedpoint.federation.flare.names import ANSWER, FETCH, ORDER, STATUS, STOP, TASK
-from fedpoint.federation.hub import StudyHub
-from fedpoint.federation.ledger import Ledger
+from fedpoint.federation.hub.hub import StudyHub
+from fedpoint.federation.hub.ledger import Ledger
 from fedpoint.federation.study import Study, parse
 from fedpoint.federation.transport import Arrival, Event, NoAnswerYet, Outcome, Status, Stopped
 from fedpoint.store.disk import write_bytes

@@ -14,7 +14,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from fedpoint.federation.flare.names import ANSWER, KIT, ORDER, TASK
-from fedpoint.federation.worker import Worker
+from fedpoint.federation.site.worker import Worker
 
 
 class SiteExecutor(Executor):

@@ -21,9 +21,10 @@ from fedpoint.data.column import Column
 from fedpoint.data.tables import read_own
 from fedpoint.engine.cpu import cache
 from fedpoint.federation import preparation, wire
-from fedpoint.federation.holding import NEVER, Holding, Kept
 from fedpoint.federation.shapes import Arrays, misfit, named, tree_of
+from fedpoint.federation.site.holding import Holding, Kept
 from fedpoint.federation.study import Study
+from fedpoint.federation.wire import NEVER
 from fedpoint.store.disk import append_line, canonical, read_npz, write_npz
 
 log = logging.getLogger(__name__)

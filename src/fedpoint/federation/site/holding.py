@@ -25,12 +25,10 @@ from fedpoint.engine.state import AGENTS
 from fedpoint.federation import preparation
 from fedpoint.federation.shapes import blank, elsewhere, shapes_of, tree_of
 from fedpoint.federation.study import Study
-from fedpoint.federation.wire import Arrays, OwnSetup
+from fedpoint.federation.wire import NEVER, Arrays, OwnSetup
 from fedpoint.graphs.topology import Topology
 from fedpoint.problems.base import Mine, Oracle
 from fedpoint.problems.logistic import Logistic
-
-NEVER = -1  # the round that was merged last, before any was
 
 
 class Kept(NamedTuple):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpoint.core.types import Message
-from fedpoint.federation import validate
+from fedpoint.federation.hub import validate
 from fedpoint.federation.study import Asynchronous
 from fedpoint.federation.transport import Arrival, Event, NoAnswerYet
 
 if TYPE_CHECKING:
-    from fedpoint.federation.hub import StudyHub
+    from fedpoint.federation.hub.hub import StudyHub
 
 AGAIN = 1.0  # seconds before a site that was refused is asked again
 

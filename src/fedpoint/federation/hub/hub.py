@@ -19,15 +19,15 @@ from fedpoint.core.numbers import counted
 from fedpoint.core.types import Message
 from fedpoint.engine.cpu import cache
 from fedpoint.engine.session import flatten
-from fedpoint.federation import preparation, validate, wire
-from fedpoint.federation.center import Center
-from fedpoint.federation.holding import NEVER
-from fedpoint.federation.late import Late
-from fedpoint.federation.ledger import Ledger, StudyProgress
+from fedpoint.federation import preparation, wire
+from fedpoint.federation.hub import validate
+from fedpoint.federation.hub.center import Center
+from fedpoint.federation.hub.late import Late
+from fedpoint.federation.hub.ledger import Ledger, StudyProgress
 from fedpoint.federation.preparation import Setup
 from fedpoint.federation.study import SiteTable, Study
 from fedpoint.federation.transport import Arrival, Event, NoAnswerYet, Stopped, Tell, Transport
-from fedpoint.federation.wire import Arrays
+from fedpoint.federation.wire import NEVER, Arrays
 from fedpoint.problems.base import check_weights
 
 NO_MORE = wire.Header()

@@ -44,7 +44,7 @@ class Worker:
         self.up, back = os.pipe()
         with (self.folder / "site.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fedpoint.federation.worker", str(self.folder), str(theirs), str(back)],
+                [sys.executable, "-m", "fedpoint.federation.site.worker", str(self.folder), str(theirs), str(back)],
                 pass_fds=(theirs, back),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -126,7 +126,7 @@ def main(folder: str, down: str, up: str) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     kit = Path(folder)
     consent = json.loads((kit / "consent.json").read_text())
-    from fedpoint.federation.site import Site  # once there is something to do: they load JAX
+    from fedpoint.federation.site.site import Site  # once there is something to do: they load JAX
     from fedpoint.federation.study import read
 
     study = read(kit / "study.toml")
