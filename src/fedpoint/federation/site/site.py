@@ -1,13 +1,7 @@
-"""What does a site do? It answers orders about its own data, remembers what the hub has merged, and notes what left.
-
-A site keeps two memories: the one that the hub is known to have merged, and the one that goes with its last answer.
-Every order names the last round that was merged from this site: the pending memory is then taken over, or dropped.
-"""
+"""What does a site do? It answers orders about its own data, remembers what the hub has merged, and notes what left."""
 
 from __future__ import annotations
 
-import datetime
-import hashlib
 import logging
 import time
 from functools import cached_property
@@ -21,22 +15,16 @@ from fedpoint.data.column import Column
 from fedpoint.data.tables import read_own
 from fedpoint.engine.cpu import cache
 from fedpoint.federation import preparation, wire
-from fedpoint.federation.shapes import Arrays, misfit, named, tree_of
-from fedpoint.federation.site.holding import Holding, Kept
+from fedpoint.federation.shapes import misfit, tree_of
+from fedpoint.federation.site.audit import Audit
+from fedpoint.federation.site.holding import Holding
+from fedpoint.federation.site.memory import Memories
+from fedpoint.federation.site.refusal import Refused
 from fedpoint.federation.study import Study
 from fedpoint.federation.wire import NEVER
-from fedpoint.store.disk import append_line, canonical, read_npz, write_npz
+from fedpoint.store.disk import canonical
 
 log = logging.getLogger(__name__)
-RUNS = 4  # of which memories are kept
-
-
-class Refused(FedpointError):
-    """An order that a site does not carry out. The reason travels, the details stay."""
-
-    def __init__(self, reason: str, details: str):
-        super().__init__(details)
-        self.reason = reason
 
 
 class Site:
@@ -49,14 +37,14 @@ class Site:
             raise FedpointError(f"{name} has no data: pass --data FILE")
         self.study, self.name, self.folder, self.data = study, name, Path(folder), data
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "audit.jsonl").touch()
+        self.audit, self.memories = Audit(self.folder), Memories(self.folder, study.fingerprint)
         self._held: tuple[bytes, Holding] | None = None
-        self._memories: dict[str, tuple[Kept, Kept | None]] = {}
         cache.enable()
 
     def answer(self, order: bytes) -> bytes:
         """The answer to an order, or a failure with its reason. Why exactly, the site's own log says."""
         about = wire.Header(fedpoint=__version__, study=self.study.fingerprint, site=self.name)
+        packet: wire.Packet | None = None
         try:
             packet = wire.decode(order)
             asked = packet.header
@@ -64,33 +52,22 @@ class Site:
             self._check(asked)
             said, arrays = self._carry_out(packet)
         except wire.Garbage as error:
-            return self._failed(about, "order", error)
+            return self._failed(packet, about, "order", error)
         except Refused as error:
-            return self._failed(about, error.reason, error)
+            return self._failed(packet, about, error.reason, error)
         except FedpointError as error:
-            return self._failed(about, "data", error)
+            return self._failed(packet, about, "data", error)
         except Exception as error:
             log.exception("order failed")
-            return self._failed(about, "error", error)
+            return self._failed(packet, about, "error", error)
         sent = wire.encode({**about, **said}, arrays)
-        self._audit(about, said, arrays, len(sent))
+        self.audit.note(packet, said, arrays, len(sent))
         return sent
 
-    def _failed(self, about: wire.Header, reason: str, error: Exception) -> bytes:
+    def _failed(self, asked: wire.Packet | None, about: wire.Header, reason: str, error: Exception) -> bytes:
         log.warning("%s: %s", reason, error)
-        self._audit(about, {"failure": reason}, {}, 0)
+        self.audit.note(asked, {"failure": reason}, {}, 0)
         return wire.encode({**about, "failure": reason})
-
-    def _audit(self, about: wire.Header, said: wire.Header, arrays: Arrays, size: int) -> None:
-        """What left, before it leaves: names, shapes and a hash, not the numbers."""
-        when = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        shapes = {name: list(array.shape) for name, array in arrays.items()}
-        sha = hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays.values())).hexdigest()
-        asked = {"run": about.get("run"), "kind": about.get("kind"), "round": about.get("round")}
-        append_line(
-            self.folder / "audit.jsonl",
-            canonical({"time": when, **asked, "bytes": size, **said, "arrays": shapes, "sha256": sha}),
-        )
 
     def _check(self, header: wire.Header) -> None:
         if header.get("fedpoint") != __version__:
@@ -114,13 +91,15 @@ class Site:
                 return {"count": count}, arrays
             case "ready":
                 held = self._holding(header["setup"])
-                held.work(held.silence(), self._settled(held, header["run"], header["merged"]), 0)  # compiles; not kept
+                kept = self.memories.settled(held, header["run"], header["merged"])
+                held.work(held.silence(), kept, 0)  # compiles; not kept
                 return {}, {}
             case "work":
                 return self._local_work(packet)
             case "measure":
                 held = self._holding(header["setup"])
-                self._remember(held, header["run"], self._settled(held, header["run"], header["merged"]), None)
+                kept = self.memories.settled(held, header["run"], header["merged"])
+                self.memories.remember(held, header["run"], kept, None)
                 model = tree_of(held.problem.start(), packet.arrays)
                 return {"measures": held.measure(model)}, {}
         raise Refused("order", f"unknown order {header.get('kind')!r}")
@@ -131,11 +110,11 @@ class Site:
         wrong = misfit(held.shapes.heard, packet.arrays)
         if wrong:
             raise Refused("order", f"what the hub said does not fit: {wrong}")
-        kept = self._settled(held, header["run"], header["merged"])
+        kept = self.memories.settled(held, header["run"], header["merged"])
         begun = time.perf_counter()
         message, pending = held.work(packet.arrays, kept, header["round"])
         took = round(time.perf_counter() - begun, 6)
-        self._remember(held, header["run"], kept, pending)  # before the answer leaves
+        self.memories.remember(held, header["run"], kept, pending)  # before the answer leaves
         return {"weight": held.own.share, "seconds": took}, message
 
     @cached_property
@@ -154,47 +133,3 @@ class Site:
             columns = None if self.study.table is None else self.columns
             self._held = key, Holding(self.study, setup, columns)
         return self._held[1]
-
-    # Memory.
-
-    def _settled(self, held: Holding, run: str, merged: int) -> Kept:
-        """The memory that the hub has merged; a pending one is taken over or dropped."""
-        if not held.remembers:
-            return held.start._replace(round=merged)
-        if run not in self._memories:
-            self._memories = {run: self._recalled(held, run)}
-        kept, pending = self._memories[run]
-        if pending is not None and pending.round == merged:
-            return pending
-        if kept.round != merged:
-            raise Refused("memory", f"the hub has merged round {merged}, but round {kept.round} is remembered here")
-        return kept
-
-    def _file(self, run: str) -> Path:
-        return self.folder / f"memory-{run}.npz"
-
-    def _recalled(self, held: Holding, run: str) -> tuple[Kept, Kept | None]:
-        if not self._file(run).exists():
-            return held.start, None
-        arrays, about = read_npz(self._file(run), "memory")
-
-        def found(which: str) -> Kept:
-            like = tuple(held.start[1:])
-            return Kept(about[which], *tree_of(like, {name: arrays[f"{which}{name}"] for name in named(like)}))
-
-        return found("kept"), None if about["pending"] is None else found("pending")
-
-    def _remember(self, held: Holding, run: str, kept: Kept, pending: Kept | None) -> None:
-        """On disk before the answer leaves: a site that is killed takes part again as if nothing had been."""
-        if not held.remembers:
-            return
-        self._memories = {run: (kept, pending)}
-        both = {"kept": kept} if pending is None else {"kept": kept, "pending": pending}
-        arrays = {f"{which}{name}": a for which, one in both.items() for name, a in one.arrays().items()}
-        about = {"study": self.study.fingerprint, "pending": None, **{which: one.round for which, one in both.items()}}
-        new = not self._file(run).exists()
-        write_npz(self._file(run), "memory", arrays, about)
-        if new:
-            files = sorted(self.folder.glob("memory-*.npz"), key=lambda path: path.stat().st_mtime)
-            for old in files[:-RUNS]:
-                old.unlink()
