@@ -267,7 +267,7 @@ def test_without_its_source_nothing_is_known_of_it():
     exec("def typed(w, agents):\n    return w - 0.1 * np.clip(agents[0].field(w), -1e9, 1e9)", made)
     exec("class Typed(fp.FedAvg):\n    def combine(self, w, inbox):\n        return w + inbox.mean", made)
     for subject in (made["typed"], made["Typed"](0.1)):
-        assert [part.reason for part in fp.certify(subject).unexercised] == ["its source is not at hand"]
+        assert [part.reason for part in fp.certify(subject).unexercised] == ["its source is not available"]
     assert not_watched("zeros", [jnp.zeros_like])[0].reason == "it belongs to an installed package"
 
 

@@ -31,9 +31,9 @@ class WatchedArray(np.ndarray):
         result = getattr(ufunc, method)(*given, **into, **plain(options))
         if method == "__call__" and (place := _here()):
             if ufunc in COMPARISONS:
-                _note(place, "", [~result, result])
+                _note(place, [~result, result])
             elif ufunc in EXTREMES:
-                _note(place, "", [given[0] < given[1], given[0] > given[1]])
+                _note(place, [given[0] < given[1], given[0] > given[1]])
             elif ufunc.__name__ == "clip":
                 _note_clip(place, *given[:3])
         return (out[0] if len(out) == 1 else out) if out else watch(result)
@@ -45,7 +45,7 @@ class WatchedArray(np.ndarray):
         place = _here()
         if place is not None and function is np.where and len(given) == 3:
             chosen = np.asarray(plain(given[0]), dtype=bool)
-            _note(place, "", [~chosen, chosen])
+            _note(place, [~chosen, chosen])
         return watch(result)
 
     def __iter__(self) -> Tree:
@@ -84,13 +84,13 @@ def _here() -> Expression | None:
     return expression_at(frame.f_code, frame.f_lasti) if owner_of(frame.f_code.co_filename) == "user" else None
 
 
-def _note(place: Expression, which: str, masks: list[np.ndarray]) -> None:
-    _decisions.get().note(place, which, [i for i, mask in enumerate(masks) if np.any(mask)])
+def _note(place: Expression, masks: list[np.ndarray]) -> None:
+    _decisions.get().note(place, "", [i for i, mask in enumerate(masks) if np.any(mask)])
 
 
 def _note_clip(place: Expression, x: ArrayLike, low: ArrayLike, high: ArrayLike) -> None:
     below, above = np.less(x, low), np.greater(x, high)
-    _note(place, "", [~(below | above), below, above])
+    _note(place, [~(below | above), below, above])
 
 
 class WatchedParticipant(Participant):

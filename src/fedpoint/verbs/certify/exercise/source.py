@@ -44,8 +44,8 @@ def not_watched(name: str, functions: Iterable[object]) -> list[Unexercised]:
     files = {function.__code__.co_filename for function in functions if isinstance(function, FunctionType)}
     if all(owner_of(file) == "user" for file in files):
         return []
-    at_hand = all(linecache.getline(file, 1) for file in files)
-    why = "it belongs to an installed package" if at_hand else "its source is not at hand"
+    available = all(linecache.getline(file, 1) for file in files)
+    why = "it belongs to an installed package" if available else "its source is not available"
     return [Unexercised("", 0, name, why)]
 
 
