@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model
 from fedpoint.problems.penalised import DENSE_SPEED, Penalised
 
@@ -130,8 +131,8 @@ def warn_of_change(before: Model, after: Model, apart: int, title: str, rounds: 
     change = _ratio(np.linalg.norm(now - then) ** 2, np.linalg.norm(now) ** 2) / apart
     if change > TOLERANCE:
         warnings.warn(
-            f"{title} has not converged in {rounds} rounds: the last one still changed the network's weights by "
-            f"{percent(change)}. Take more rounds= or local_steps=.",
+            f"{title} has not converged in {counted(rounds, 'round')}: the last one still changed the network's "
+            f"weights by {percent(change)}. Take more rounds= or local_steps=.",
             ConvergenceWarning,
             stacklevel=5,
         )

@@ -198,7 +198,7 @@ def _all_classes(table: SiteTable, answers: Sequence[Packet]) -> Classes:
     if len({type(value) for value in found}) > 1:
         raise FedpointError(f"{table.target!r} holds numbers at some sites and words at others")
     if not 2 <= len(found) <= CLASSES:
-        raise FedpointError(f"{table.target!r} has {len(found)} classes: from 2 to {CLASSES} are supported")
+        raise FedpointError(f"{table.target!r} has {counted(len(found), 'class')}: from 2 to {CLASSES} are supported")
     return sorted(found)
 
 

@@ -330,9 +330,11 @@ class Network:
     def describe(self) -> str:
         """A few lines: nodes, edges, degrees, components, algebraic connectivity."""
         counts = np.diff(self.arcs.first)
-        lines = [
-            f"{self.nodes} nodes, {len(self.edges)} edges, {counts.mean() if self.nodes else 0:.3g} neighbours a node"
-        ]
+        size, mean = (
+            f"{counted(self.nodes, 'node')}, {counted(len(self.edges), 'edge')}",
+            counts.mean() if self.nodes else 0,
+        )
+        lines = [f"{size}, {mean:.3g} neighbours a node"]
         if len(self.edges):
             lines[0] += f" ({counts.min()} to {counts.max()})"
             low, high = self.weights.min(), self.weights.max()

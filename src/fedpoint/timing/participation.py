@@ -300,7 +300,7 @@ class Answering(Participation):
             )
         for name, table in (("probabilities", self.probability), ("columns in the trace", self.trace)):
             if table is not None and np.ndim(table) and np.shape(table)[-1] != agents:
-                raise FedpointError(f"Answering: {np.shape(table)[-1]} {name} for {agents} agents")
+                raise FedpointError(f"Answering: {np.shape(table)[-1]} {name} for {counted(agents, 'agent')}")
         return count
 
     def bind(self, context: Context) -> Answering:

@@ -87,7 +87,9 @@ class Lead:
             except Exception as error:  # the engine raises many kinds while its server is starting or away
                 said = str(error) or type(error).__name__
                 time.sleep(0.5)
-        raise NoAnswerYet(f"no server answered at {self.study.server} for {self.wait:.0f} seconds ({said})")
+        raise NoAnswerYet(
+            f"no server answered at {self.study.server} for {counted(round(self.wait), 'second')} ({said})"
+        )
 
     def close(self) -> None:
         if self._session is not None:
@@ -190,7 +192,9 @@ class Lead:
             if not missing or (len(here) >= least and now > soon):
                 return
             if now > end:
-                raise NoAnswerYet(f"waited {wait:.0f} seconds for {', '.join(missing)}; start them and run again")
+                raise NoAnswerYet(
+                    f"waited {counted(round(wait), 'second')} for {', '.join(missing)}; start them and run again"
+                )
             tell({"waiting": "sites", "for": missing})
             time.sleep(POLL)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Message
 from fedpoint.federation.hub import validate
 from fedpoint.federation.study import Asynchronous
@@ -57,8 +58,8 @@ class Late:
                 self.ask(site)
         if now - self.last > self.terms.patience * self.terms.deadline:
             raise NoAnswerYet(
-                f"no good answer for {now - self.last:.0f} seconds; the model of round {self.hub.round} is kept; "
-                "run the study again when sites are back"
+                f"no good answer for {counted(round(now - self.last), 'second')}; the model of round "
+                f"{self.hub.round} is kept; run the study again when sites are back"
             )
 
     def take(self, arrival: Arrival, now: float) -> None:

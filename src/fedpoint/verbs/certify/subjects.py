@@ -15,6 +15,7 @@ from fedpoint.channel import Channel, Gather
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged, FedpointError, nearest
+from fedpoint.core.numbers import counted
 from fedpoint.core.own_code import LIBRARIES, calling
 from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK, Stream
@@ -230,7 +231,9 @@ def check_settings(settings: Settings) -> Settings:
         if isinstance(value, list | tuple | np.ndarray):
             value = np.asarray(value, dtype=float)
             if name in ("step", "local_steps", "weights") and value.shape != (AGENTS,):
-                raise FedpointError(f"certify: {name} has {value.size} numbers; the battery has {AGENTS} agents")
+                raise FedpointError(
+                    f"certify: {name} has {counted(value.size, 'number')}; the battery has {AGENTS} agents"
+                )
             if name == "local_steps":
                 value = value.astype(int)
         if name in ("step", "local_steps") and not np.all(np.asarray(value, dtype=float) > 0):
