@@ -52,6 +52,24 @@ def test_the_distance_told_on_breast_cancer_is_the_true_one(cancer, agents):
     assert all(word in text for word in ("rounds=", "local_steps=", "scale=True"))
 
 
+def test_a_warning_is_of_the_line_that_called_fit(rng):
+    X = rng.normal(size=(60, 3)) * [1, 100, 1]
+    with pytest.warns() as caught:
+        FederatedRegressor(rounds=1, local_steps=1).fit(X, X @ [1.0, 0.1, 2.0] + rng.normal(size=60))
+    assert {warning.category.__name__ for warning in caught} == {"OneAgentWarning", "ConvergenceWarning"}
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_agents_not_heard_by_their_weights(rng):
+    """The plain mean over agents of unequal size solves another problem, however many rounds."""
+    groups = np.repeat([0, 1], [10, 90])
+    X = rng.normal(size=(100, 2))
+    y = X @ [1.0, -1.0] + np.where(groups == 0, 3.0 * X[:, 0], 0.0)
+    model = FederatedRegressor("fedavg", participation=fp.Uniform(1, plain=True), rounds=300)
+    with pytest.warns(ConvergenceWarning, match=r"not heard by their weights.* Take another participation="):
+        model.fit(X, y, groups=groups)
+
+
 def test_the_advice_helps(cancer):
     """More local steps on standardised columns reach scikit-learn's solution for these, and nothing is warned of."""
     X, y, _ = cancer

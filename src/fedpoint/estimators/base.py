@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedpoint.core.errors import FedpointError
+from fedpoint.core.errors import FedpointError, notify
 from fedpoint.core.types import Plain
 from fedpoint.data.encoding import Cells, Columns
 from fedpoint.data.preprocess import check_groups
@@ -74,7 +73,7 @@ class TableEstimator(BaseEstimator):
         self._columns: Columns
         self._columns, numbers, target = read_fit(self, X, y, groups, labels, self.categorical, weight)
         if groups is None:
-            warnings.warn(ONE_AGENT.format(len(numbers)), OneAgentWarning, stacklevel=3)
+            notify(ONE_AGENT.format(len(numbers)), OneAgentWarning)
         names = np.zeros(len(numbers), int) if groups is None else check_groups(groups, len(numbers))
         rows = FitRows(numbers, target, names, weight)
         if weight is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
+from fedpoint.core.errors import notify
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model
 from fedpoint.problems.penalised import DENSE_SPEED, Penalised
@@ -68,6 +68,7 @@ class Ending(NamedTuple):
     title: str  # of the method
     rounds: int
     settled: bool  # the last round changed the model by no more than tol
+    by_weight: bool  # agents are heard by their weights, on average, or the method corrects that
     at_solution: bool  # more rounds lead to the solution
     bias: Distance | None  # of the method's own limit, where that is known
     faster: tuple[str, ...]  # what would make it faster
@@ -75,11 +76,10 @@ class Ending(NamedTuple):
 
 
 def warn_of_no_minimum(title: str) -> None:
-    warnings.warn(
+    notify(
         f"{title} has no solution to converge to: the classes can be separated, and without a penalty the coefficients "
         "grow with every round. Take a smaller C.",
         ConvergenceWarning,
-        stacklevel=4,
     )
 
 
@@ -88,7 +88,7 @@ def warn_of_distance(left: Distance, end: Ending, probabilities: bool) -> None:
     word = "has not reached the pooled solution in" if end.at_solution else "is away from the pooled solution after"
     rounds = f"{end.rounds} round{'s' if end.rounds > 1 else ''}"
     text = f"{end.title} {word} {rounds}: {_how_far(left, probabilities)}. {_what_to_do(end)}"
-    warnings.warn(text, ConvergenceWarning, stacklevel=4)
+    notify(text, ConvergenceWarning)
 
 
 def _how_far(left: Distance, probabilities: bool) -> str:
@@ -105,6 +105,8 @@ def percent(ratio: float) -> str:
 
 
 def _what_to_do(end: Ending) -> str:
+    if not end.by_weight:
+        return "Agents are not heard by their weights, so more rounds lead elsewhere. Take another participation=."
     if not end.at_solution:
         return f'{_why_elsewhere(end)}. Take algorithm="scaffold", fewer local steps or a shorter step.'
     noise = ""
@@ -130,9 +132,8 @@ def warn_of_change(before: Model, after: Model, apart: int, title: str, rounds: 
     then, now = (np.concatenate([np.ravel(a) for a in jax.tree.leaves(model)]) for model in (before, after))
     change = _ratio(np.linalg.norm(now - then) ** 2, np.linalg.norm(now) ** 2) / apart
     if change > TOLERANCE:
-        warnings.warn(
+        notify(
             f"{title} has not converged in {counted(rounds, 'round')}: the last one still changed the network's "
             f"weights by {percent(change)}. Take more rounds= or local_steps=.",
             ConvergenceWarning,
-            stacklevel=5,
         )

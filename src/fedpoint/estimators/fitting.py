@@ -32,7 +32,14 @@ from fedpoint.estimators.convergence import (
     warn_of_distance,
     warn_of_no_minimum,
 )
-from fedpoint.estimators.forecast import FitForecast, FitForecaster, ends_at_solution, forecast_fit
+from fedpoint.estimators.forecast import (
+    AT_SOLUTION,
+    FitForecast,
+    FitForecaster,
+    ends_at_solution,
+    forecast_fit,
+    heard_by_weight,
+)
 from fedpoint.estimators.history import History
 from fedpoint.estimators.neural import forward
 from fedpoint.estimators.table import read_rows
@@ -148,13 +155,15 @@ class Federated(TableEstimator):
             enough = not self.distance_.shows
         if enough:
             return
-        at_solution, bias = ends_at_solution(self.algorithm_, task.agents), None
-        if not at_solution and small.calculates(self.algorithm_):
+        corrects, bias = self.algorithm_.card.limit == AT_SOLUTION, None
+        by_weight = corrects or heard_by_weight(self.algorithm_, task, self.participation)
+        at_solution = by_weight and ends_at_solution(self.algorithm_, task.agents)
+        if by_weight and not at_solution and small.calculates(self.algorithm_):
             limit = self._forecaster(task, share=0.25).limit()
             bias = None if isinstance(limit, str) else distance(limit, there, self._shown, predicted)
             at_solution = bias is not None and not bias.shows
         title, cures = self.algorithm_.card.title, (self._faster(probabilities), self._quieter())
-        end = Ending(title, self.n_iter_, self.converged_, at_solution, bias, *cures)
+        end = Ending(title, self.n_iter_, self.converged_, by_weight, at_solution, bias, *cures)
         warn_of_distance(self.distance_, end, probabilities)
 
     def _affordable_products(self, task: Penalised) -> int:

@@ -92,6 +92,13 @@ def ends_at_solution(algorithm: Algorithm, agents: int) -> bool:
     return algorithm.card.limit == AT_SOLUTION or one_step or agents == 1
 
 
+def heard_by_weight(algorithm: Algorithm, task: Penalised, participation: Participation | int | None) -> bool:
+    """Whether agents are heard by their weights, on average."""
+    scheme = as_participation(participation).bind(Context(task, bind_algorithm(algorithm, task)))
+    told = scheme.moments(task.weights)
+    return not told.sampled and np.allclose(told.mean, task.weights, rtol=1e-9, atol=0)
+
+
 @dataclass
 class FitForecaster:
     """What is told of one fit, piece by piece, as long as the budget lasts."""
@@ -107,11 +114,7 @@ class FitForecaster:
         return self.model.size
 
     def unbiased(self) -> bool:
-        """Whether agents are heard by their weights, on average."""
-        scheme = as_participation(self.participation)
-        scheme = scheme.bind(Context(self.task, bind_algorithm(self.algorithm, self.task)))
-        told = scheme.moments(self.task.weights)
-        return not told.sampled and np.allclose(told.mean, self.task.weights, rtol=1e-9, atol=0)
+        return heard_by_weight(self.algorithm, self.task, self.participation)
 
     @cached_property
     def at_solution(self) -> bool:
