@@ -24,11 +24,11 @@ from fedpoint.federation.hub import validate
 from fedpoint.federation.hub.center import Center
 from fedpoint.federation.hub.late import Late
 from fedpoint.federation.hub.ledger import Ledger, StudyProgress
+from fedpoint.federation.hub.preparing import Preparing
 from fedpoint.federation.preparation import Setup
-from fedpoint.federation.study import SiteTable, Study
+from fedpoint.federation.study import Study
 from fedpoint.federation.transport import Arrival, Event, NoAnswerYet, Stopped, Tell, Transport
 from fedpoint.federation.wire import NEVER, Arrays
-from fedpoint.problems.base import check_weights
 
 NO_MORE = wire.Header()
 FATAL = ("version", "study", "data", "memory", "statement")  # what no waiting mends
@@ -73,38 +73,9 @@ class StudyHub:
         """What all sites together say of their data: rows, categories, moments."""
         if self.own:
             return
-        self._settle_in(self._generated() if self.study.table is None else self._tabulated(self.study.table))
+        self._settle_in(Preparing(self).setup())
         self.ledger.record(0, flatten(self.state.model()))
         self._save()
-
-    def _generated(self) -> Setup:
-        """Of a trial: everybody makes the data."""
-        self.ask_all("columns", lambda packet: None)
-        problem = self.study.generated()
-        rows = problem.local_rows()
-        counts = None if rows is None else rows.tolist()
-        return Setup(weights=problem.weights.tolist(), rows=counts, notes=[], recipe=[], classes=None)
-
-    def _tabulated(self, table: SiteTable) -> Setup:
-        """In two questions to every site: rows and categories, then moments."""
-        first = self.ask_all("columns", lambda packet: validate.columns(packet, table))
-        said = [first[site] for site in self.sites]
-        recipe, classes, notes = preparation.first_recipe(table, said)
-        width = sum(len(feature.names) for feature in recipe)
-
-        def check(packet: wire.Packet) -> None:
-            validate.moments([packet.arrays.get(p) for p in preparation.PARTS], packet.header.get("count"), width)
-
-        second = self.ask_all("moments", check, wire.Header(recipe=preparation.written(recipe)))
-        said_again = [second[site] for site in self.sites]
-        rows: list[int] = [packet.header["rows"] for packet in said]
-        for site, count, packet in zip(self.sites, rows, said_again, strict=True):
-            if packet.header["count"] != count:
-                raise FedpointError(f"{site} speaks of {counted(count, 'row')}, and then of {packet.header['count']}")
-        recipe, more = preparation.last_recipe(table, recipe, said_again)
-        weights = check_weights(table.weights, len(rows), default=np.array(rows, float))
-        made = preparation.written(recipe)
-        return Setup(weights=weights.tolist(), rows=rows, notes=notes + more, recipe=made, classes=classes)
 
     def _settle_in(self, setup: Setup) -> None:
         """All that follows from the study and what sites said of their data."""
