@@ -148,7 +148,7 @@ def test_kits_of_another_study(live, other):
     assert log.count("New client a@") == 1
 
 
-def test_another_version_and_a_changed_study(live, tmp_path):
+def test_another_protocol_and_a_changed_study(live, tmp_path):
     kit = tmp_path / "kit"
     shutil.copytree(live.kits["a"].folder, kit)
     command = [sys.executable, "-m", "fedpoint", "federate", "site", str(kit), "--dry-run"]
@@ -161,8 +161,10 @@ def test_another_version_and_a_changed_study(live, tmp_path):
 
     assert said()[0] == 0
     (kit / "kit.json").write_text(json.dumps({**about, "fedpoint": "0.0.1"}))
+    assert said()[0] == 0  # another release of the same protocol
+    (kit / "kit.json").write_text(json.dumps({**about, "protocol": 99, "fedpoint": "9.9.9"}))
     code, error = said()
-    assert (code, "is of fedpoint 0.0.1, but this is" in error) == (2, True)
+    assert (code, "at a, install fedpoint 9.9.9" in error) == (2, True)
     (kit / "kit.json").write_text(json.dumps(about))
     (kit / "study.toml").write_text(text.replace("rounds = 3", "rounds = 4"))
     code, error = said()
@@ -269,18 +271,18 @@ def test_a_class_outside_the_list(live, side, tmp_path):
     assert len(audit(live, "a")) == before
 
 
-def test_a_job_of_another_version(live, tmp_path):
-    def older(folder):
+def test_a_job_of_another_protocol(live, tmp_path):
+    def newer(folder):
         config = folder / "app" / "config" / "config_fed_server.json"
         text = json.loads(config.read_text())
-        text["workflows"][0]["args"]["version"] = "0.0.1"
+        text["workflows"][0]["args"] |= {"protocol": 99, "fedpoint": "9.9.9"}
         config.write_text(json.dumps(text))
 
-    before, found = len(audit(live, "a")), fate(live, live.job(older))
+    before, found = len(audit(live, "a")), fate(live, live.job(newer))
     with live.lead() as lead:
         outcome = lead._outcome(found["job_id"], tmp_path)
     assert outcome["state"] == "failed"
-    assert "the job is of fedpoint 0.0.1, the server runs" in outcome["message"]
+    assert "at the server, install fedpoint 9.9.9" in outcome["message"]
     assert len(audit(live, "a")) == before
 
 

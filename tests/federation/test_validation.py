@@ -11,6 +11,7 @@ from studies import BOWLS, CONTROL, content
 import fedpoint as fp
 from fedpoint.federation import wire
 from fedpoint.federation.inprocess import Fault
+from fedpoint.federation.protocol import OWN
 from fedpoint.federation.transport import NoAnswerYet
 
 STUDY = content(CONTROL, BOWLS, rounds=4, quorum=2, norm_cap=100.0)
@@ -62,7 +63,8 @@ BAD = {
     "not a round": (changed({"round": "1"}), "round"),
     "another study": (changed({"study": "0" * 64}), "study"),
     "another run": (changed({"run": "abc"}), "run"),
-    "another version": (changed({"fedpoint": "0.0.0"}), "version"),
+    "another protocol": (changed({"protocol": 99}), "version"),
+    "no protocol": (changed({"protocol": None}), "version"),
     "somebody else": (changed({"site": "b"}), "site"),
     "another kind": (changed({"kind": "measure"}), "kind"),
     "a failure": (changed({"failure": "error"}), "error"),
@@ -151,14 +153,14 @@ def test_a_site_that_lost_its_memory_says_so(tmp_path):
 
 
 def test_orders_of_others_are_refused(tmp_path):
-    """A site carries out orders of its own study and version only, and says no more than the reason."""
+    """A site carries out orders of its own study and protocol only, and says no more than the reason."""
     from fedpoint.federation.site.site import Site
     from fedpoint.federation.study import parse
 
     study = parse(STUDY)
     site = Site(study, "a", tmp_path)
     good = {
-        "fedpoint": fp.__version__,
+        **OWN.plain(),
         "study": study.fingerprint,
         "run": "ab",
         "kind": "columns",
@@ -170,7 +172,8 @@ def test_orders_of_others_are_refused(tmp_path):
         return wire.decode(site.answer(wire.encode({**good, **other}))).header.get("failure")
 
     assert failure() is None
-    assert failure(fedpoint="9.9.9") == "version"
+    assert failure(fedpoint="9.9.9") is None  # another release of the same protocol
+    assert failure(protocol=99) == "version"
     assert failure(study="0" * 64) == "study"
     assert failure(kind="erase") == "order"
     assert failure(run="../../etc") == "order"
@@ -178,7 +181,7 @@ def test_orders_of_others_are_refused(tmp_path):
     assert failure(kind="work") == "error"
     assert wire.decode(site.answer(b"garbage")).header["failure"] == "order"
     audit = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    assert len(audit) == 8
+    assert len(audit) == 9
     assert sum("failure" in line for line in audit) == 7
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from studies import BOWLS, CONTROL, content
 
-import fedpoint as fp
 from fedpoint.federation import wire
+from fedpoint.federation.protocol import OWN
 from fedpoint.federation.site.site import Site
 from fedpoint.federation.site.worker import Worker
 from fedpoint.federation.study import parse
@@ -25,7 +25,7 @@ def test_killed_between_two_rounds_and_in_one(tmp_path):
     setup = {"index": 0, "share": 0.25, "recipe": [], "classes": None}
 
     def order(round, merged):
-        head = {"fedpoint": fp.__version__, "study": study.fingerprint, "run": "ab", "kind": "work", "setup": setup}
+        head = {**OWN.plain(), "study": study.fingerprint, "run": "ab", "kind": "work", "setup": setup}
         heard = {".w": np.full(2, 0.1 * round), ".c": np.zeros(2)}
         return wire.encode({**head, "round": round, "merged": merged}, heard)
 

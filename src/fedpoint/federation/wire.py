@@ -65,7 +65,8 @@ class ColumnSaid(TypedDict):
 class Header(TypedDict, total=False):
     """What orders and answers say. Of what arrived, nothing is believed before it was looked at."""
 
-    fedpoint: str
+    protocol: int  # decides whether two parties understand each other
+    fedpoint: str  # what to install, where they do not
     study: str
     run: str
     kind: str

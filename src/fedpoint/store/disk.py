@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 import tomli_w
@@ -24,7 +24,9 @@ from numpy.typing import ArrayLike
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import NotAFile, as_text, check_regular, open_file, read_file
 from fedpoint.core.memory_limits import in_bytes, memory
-from fedpoint.core.types import Plain
+
+if TYPE_CHECKING:  # it loads JAX
+    from fedpoint.core.types import Plain
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 Table: TypeAlias = dict[str, Any]  # what a file holds, before anybody has checked it
@@ -49,6 +51,10 @@ class Refused(FedpointError):
     def __init__(self, what: str, reason: str):
         super().__init__(f"cannot {what}: {reason}")
         self.reason = reason
+
+
+class Busy(FedpointError):
+    """Another process is writing into a folder."""
 
 
 class Damaged(FedpointError):
@@ -269,7 +275,7 @@ class Lock:
         try:
             self._lock.acquire(blocking=False)
         except Timeout as err:
-            raise FedpointError(
+            raise Busy(
                 f"process {holder(folder) or '?'} is writing {folder}; wait for it, or choose another name"
             ) from err
         try:

@@ -21,15 +21,15 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
-from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
 from fedpoint.federation.flare.names import ANSWER, FETCH, ORDER, STATUS, STOP, TASK
 from fedpoint.federation.hub.hub import StudyHub
 from fedpoint.federation.hub.ledger import Ledger
+from fedpoint.federation.protocol import OWN, Release, check
 from fedpoint.federation.study import Study, parse
 from fedpoint.federation.transport import Arrival, Event, NoAnswerYet, Outcome, Status, Stopped
-from fedpoint.store.disk import write_bytes
+from fedpoint.store.disk import Busy, write_bytes
 
 # At the end of a job the engine would import torch where it is installed, for tensors that are never there: seconds.
 sys.modules.setdefault("nvflare.app_opt.pt.tensor_downloader", None)  # type: ignore[arg-type]
@@ -94,10 +94,11 @@ class FlareEngine:
 class HubController(Controller):
     """Runs a segment of a study: from where its ledger stands, to the end or until something stops it."""
 
-    def __init__(self, study: dict[str, Plain], fresh: str = "", version: str = __version__):
+    def __init__(self, study: dict[str, Plain], fresh: str = "", protocol: int = 0, fedpoint: str = ""):
         super().__init__()
         self.study: Study = parse(study)
-        self.fresh, self.version = fresh, version
+        self.fresh = fresh
+        self.leader = Release.named_in({"protocol": protocol, "fedpoint": fedpoint})
         self.engine: FlareEngine | None = None
         self.hub: StudyHub | None = None
         self.stopping, self.again = threading.Event(), False
@@ -153,10 +154,7 @@ class HubController(Controller):
         self.engine = FlareEngine(self, fl_ctx, abort_signal)
         state, said = "failed", ""
         try:
-            if self.version != __version__:
-                raise FedpointError(
-                    f"the job is of fedpoint {self.version}, the server runs {__version__}: install the same"
-                )
+            check("the server", OWN, "the leader", self.leader)
             ledger = self._ledger(folder)
             try:
                 self.hub = StudyHub(self.study, self.engine, ledger, self._tell, self.stopping.is_set)
@@ -198,9 +196,7 @@ class HubController(Controller):
         while True:
             try:
                 return Ledger(folder, self.study)
-            except FedpointError as error:
-                if "is writing" not in str(error):
-                    raise
+            except Busy as error:
                 if time.monotonic() > end:
                     raise NoAnswerYet(str(error)) from None
                 time.sleep(0.5)

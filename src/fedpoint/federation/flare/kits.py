@@ -15,13 +15,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import read_file
 from fedpoint.core.types import Plain
 from fedpoint.federation.flare.names import HUB, SITE
+from fedpoint.federation.protocol import OWN, Mismatch, Release, check
 from fedpoint.federation.study import Study, read
-from fedpoint.store.disk import to_toml, write_bytes
+from fedpoint.store.disk import read_object, to_toml, write_bytes
 
 ADMIN = "admin@fedpoint.study"
 LOGGING = "nvflare.app_common.logging."  # which the engine adds to every job by itself
@@ -75,7 +75,7 @@ def _made_by_flare(study: Study, work: str) -> Path:
     parties = [Participant("server", host, "fedpoint", props={"fed_learn_port": int(port)})]
     parties += [Participant("client", site, "fedpoint") for site in study.sites]
     parties += [Participant("admin", ADMIN, "fedpoint", props={"role": ROLE})]
-    project = Project(study.name, f"fedpoint {__version__}", participants=parties)
+    project = Project(study.name, f"fedpoint {OWN.fedpoint}", participants=parties)
     builders = [
         WorkspaceBuilder(["master_template.yml"]),
         StaticFileBuilder(config_folder="config", scheme="tcp"),
@@ -95,7 +95,7 @@ def furnish_kit(kit: Path, name: str, study: Study) -> None:
     for path in [*kit.rglob("*.sh"), *kit.rglob("*.sample"), *kit.rglob("*.ipynb"), *kit.rglob("readme.txt")]:
         path.unlink()
     write_bytes(kit / "study.toml", to_toml(study.content))
-    about = {"party": name, "study": study.name, "fingerprint": study.fingerprint, "fedpoint": __version__}
+    about = {"party": name, "study": study.name, "fingerprint": study.fingerprint, **OWN.plain()}
     write_bytes(kit / "kit.json", json.dumps(about, indent=2).encode())
     for path in kit.rglob("*.key"):
         path.chmod(0o600)
@@ -107,20 +107,25 @@ class Kit:
     def __init__(self, folder: str | Path, party: str | None = None):
         self.folder = Path(folder).absolute()
         try:
-            self.about = json.loads(read_file(self.folder / "kit.json"))
-        except (OSError, ValueError):
+            self.about = read_object(read_file(self.folder / "kit.json"))
+            self.party, fingerprint = str(self.about["party"]), str(self.about["fingerprint"])
+        except (OSError, ValueError, KeyError):
             raise FedpointError(f"{folder} is not a kit: create kits with `fedpoint federate provision`") from None
-        self.party: str = self.about["party"]
         kind = self.party if self.party in ("server", "admin") else "site"
         if party is not None and kind != party:
             raise FedpointError(f"{folder} is the kit of {self.party}, but this command needs that of a {party}")
         self.study = read(self.folder / "study.toml")
-        if self.study.fingerprint != self.about["fingerprint"]:
+        if self.study.fingerprint != fingerprint:
             raise FedpointError(f"{folder}: the study was changed since the kit was made: make new kits")
-        if self.about["fedpoint"] != __version__:
-            raise FedpointError(
-                f"{folder} is of fedpoint {self.about['fedpoint']}, but this is {__version__}: install the same"
-            )
+        self._check_release()
+
+    def _check_release(self) -> None:
+        """Kits keep the protocol that they were made for."""
+        try:
+            check(self.party, OWN, "the leader", Release.named_in(self.about))
+        except Mismatch as error:
+            again = ", and make new kits" if error.where == "the leader" else ""
+            raise FedpointError(f"{self.folder} cannot be used here: {error}{again}") from None
 
     def lock_down(self) -> None:
         """The party's own rules, written anew."""

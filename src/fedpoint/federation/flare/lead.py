@@ -20,11 +20,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.federation.flare.kits import ADMIN, Kit
 from fedpoint.federation.flare.names import FETCH, HUB, SITE, STATUS, STOP, TASK
+from fedpoint.federation.protocol import OWN
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.study import Study
 from fedpoint.federation.transport import NoAnswerYet, Outcome, Status, Tell
@@ -45,7 +45,7 @@ def job_folder(study: Study, fresh: str, where: Path) -> Path:
     config = folder / "app" / "config"
     config.mkdir(parents=True)
     meta = {"name": study.name, "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
-    hub = {"id": "hub", "path": HUB, "args": {"study": study.content, "fresh": fresh, "version": __version__}}
+    hub = {"id": "hub", "path": HUB, "args": {"study": study.content, "fresh": fresh, **OWN.plain()}}
     none: dict[str, object] = {"components": [], "task_data_filters": [], "task_result_filters": []}
     asks = {"task_request_interval": REQUEST, "heart_beat_timeout": 30}
     server = {"format_version": 2, "server": asks, "workflows": [hub], **none}
@@ -55,6 +55,14 @@ def job_folder(study: Study, fresh: str, where: Path) -> Path:
     (config / "config_fed_server.json").write_text(json.dumps(server))
     (config / "config_fed_client.json").write_text(json.dumps(client))
     return folder
+
+
+def _lost() -> tuple[type[Exception], ...]:
+    """What the engine raises where a session is of no use any more; all else is the server's word about a command."""
+    from nvflare.apis.fl_exception import FLCommunicationError
+    from nvflare.fuel.flare_api.api_spec import AuthenticationError, SessionClosed
+
+    return OSError, SessionClosed, AuthenticationError, FLCommunicationError
 
 
 class Lead:
@@ -113,7 +121,7 @@ class Lead:
         except Exception as error:  # the engine raises many kinds for a server that is away
             self.trouble = f"{type(error).__name__}: {error}"
             logging.getLogger(__name__).info("engine: %s", self.trouble)
-            if "connect" in str(error).lower() or "session" in str(error).lower():
+            if isinstance(error, _lost()):
                 self.close()
             return None
 

@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping
 import jax
 import numpy as np
 
-from fedpoint import __version__
 from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Message
 from fedpoint.engine.cpu import cache
 from fedpoint.engine.session import flatten
-from fedpoint.federation import preparation, wire
+from fedpoint.federation import preparation, protocol, wire
 from fedpoint.federation.hub import validate
 from fedpoint.federation.hub.center import Center
 from fedpoint.federation.hub.late import Late
@@ -101,7 +100,7 @@ class StudyHub:
     def order(
         self, site: str, kind: str, arrays: Arrays | None = None, deadline: float = 0.0, more: wire.Header = NO_MORE
     ) -> None:
-        header = wire.Header(fedpoint=__version__, study=self.study.fingerprint, run=self.ledger.run, kind=kind)
+        header = wire.Header(**protocol.OWN.plain(), study=self.study.fingerprint, run=self.ledger.run, kind=kind)
         header |= {"round": self.round, "merged": self.merged[site], **more}
         if self.own:
             header["setup"] = self.own[self.sites.index(site)]
@@ -157,7 +156,7 @@ class StudyHub:
                 except validate.Invalid as error:
                     self.note(arrival.site, error.reason)
                     if needed and error.reason in FATAL:
-                        raise FedpointError(_fatal(arrival.site, error.reason)) from None
+                        raise FedpointError(_fatal(arrival.site, error)) from None
                     if error.reason == "lost":  # whoever leads looks whether it is back, in which case a new job has it
                         self.silent.add(arrival.site)
                     if error.reason not in validate.STALE:
@@ -316,15 +315,14 @@ def _seconds(packet: wire.Packet) -> float:
     return took if type(took) is float and 0 <= took < 1e6 else 0.0
 
 
-def _fatal(site: str, reason: str) -> str:
+def _fatal(site: str, error: validate.Invalid) -> str:
     advice = {
-        "version": f"it runs another fedpoint than this one ({__version__}): install the same",
         "study": "it has consented to another study: give it this one's kit",
         "data": "its data do not fit the study; its own log says why",
         "memory": "it has lost its memory of this study: restore its folder, or begin a new study",
         "statement": "what it says about its data is impossible",
     }
-    return f"{site} cannot take part ({reason}): {advice[reason]}"
+    return f"{site} cannot take part ({error.reason}): {error.advice or advice[error.reason]}"
 
 
 __all__ = ["StudyHub"]

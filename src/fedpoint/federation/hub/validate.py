@@ -3,7 +3,7 @@
 | reason | what was wrong |
 |---|---|
 | `garbage` | bytes that are no message |
-| `version`, `study`, `run` | another fedpoint, another study, another run of it |
+| `version`, `study`, `run` | another protocol, another study, another run of it |
 | `site` | it says it is from another site than the engine knows |
 | `kind`, `round` | an answer to another order, or to an old one |
 | `twice` | this site has answered this order already |
@@ -24,10 +24,9 @@ from collections.abc import Collection, Sequence
 import jax
 import numpy as np
 
-from fedpoint import __version__
 from fedpoint.core.types import Message
 from fedpoint.data.dates import FORMS
-from fedpoint.federation import wire
+from fedpoint.federation import protocol, wire
 from fedpoint.federation.preparation import KINDS, PARTS
 from fedpoint.federation.shapes import misfit
 from fedpoint.federation.study import SiteTable
@@ -37,11 +36,11 @@ STALE = ("round", "twice", "unasked", "run")  # not the answer that is waited fo
 
 
 class Invalid(Exception):
-    """An answer that is not merged."""
+    """An answer that is not merged; `advice` where there is something to do about it."""
 
-    def __init__(self, reason: str):
+    def __init__(self, reason: str, advice: str = ""):
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.advice = reason, advice
 
 
 def opened(data: bytes, site: str, expected: wire.Header) -> wire.Packet:
@@ -51,8 +50,10 @@ def opened(data: bytes, site: str, expected: wire.Header) -> wire.Packet:
     except wire.Garbage:
         raise Invalid("garbage") from None
     header = packet.header
-    if header.get("fedpoint") != __version__:
-        raise Invalid("version")
+    try:
+        protocol.check("the hub", protocol.OWN, site, protocol.Release.named_in(header))
+    except protocol.Mismatch as error:
+        raise Invalid("version", str(error)) from None
     for key in ("study", "run"):
         if header.get(key) != expected[key] and not (key == "study" and header.get("failure") == "study"):
             raise Invalid(key)

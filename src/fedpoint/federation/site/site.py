@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
 from fedpoint.data.column import Column
 from fedpoint.data.tables import read_own
 from fedpoint.engine.cpu import cache
-from fedpoint.federation import preparation, wire
+from fedpoint.federation import preparation, protocol, wire
 from fedpoint.federation.shapes import misfit, tree_of
 from fedpoint.federation.site.audit import Audit
 from fedpoint.federation.site.holding import Holding
@@ -31,6 +30,7 @@ class Site:
     """Answers orders, bytes to bytes. `folder` is where it keeps its memories and its audit file."""
 
     def __init__(self, study: Study, name: str, folder: str | Path, data: str | Path | None = None):
+        self.release = protocol.OWN
         if name not in study.sites:
             raise FedpointError(f"{name} is not a site of {study.name}: {', '.join(study.sites)}")
         if study.table is not None and data is None:
@@ -43,7 +43,7 @@ class Site:
 
     def answer(self, order: bytes) -> bytes:
         """The answer to an order, or a failure with its reason. Why exactly, the site's own log says."""
-        about = wire.Header(fedpoint=__version__, study=self.study.fingerprint, site=self.name)
+        about = wire.Header(**self.release.plain(), study=self.study.fingerprint, site=self.name)
         packet: wire.Packet | None = None
         try:
             packet = wire.decode(order)
@@ -53,6 +53,8 @@ class Site:
             said, arrays = self._carry_out(packet)
         except wire.Garbage as error:
             return self._failed(packet, about, "order", error)
+        except protocol.Mismatch as error:
+            return self._failed(packet, about, "version", error)
         except Refused as error:
             return self._failed(packet, about, error.reason, error)
         except FedpointError as error:
@@ -70,8 +72,7 @@ class Site:
         return wire.encode({**about, "failure": reason})
 
     def _check(self, header: wire.Header) -> None:
-        if header.get("fedpoint") != __version__:
-            raise Refused("version", f"the hub runs fedpoint {header.get('fedpoint')}, this site {__version__}")
+        protocol.check("this site", self.release, "the hub", protocol.Release.named_in(header))
         if header.get("study") != self.study.fingerprint:
             raise Refused("study", "the order belongs to another study than the one this site consented to")
         whole = all(type(header.get(key)) is int for key in ("round", "merged"))

@@ -18,8 +18,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpoint.core.errors import FedpointError
-
 if TYPE_CHECKING:  # a worker that cannot start should not have loaded much
     from fedpoint.store.disk import Lock
 
@@ -109,13 +107,13 @@ def _read(fd: int, count: int, end: float | None) -> bytes:
 
 def _alone(folder: Path) -> Lock:
     """The lock of a site's records; an older worker ends when its parent has."""
-    from fedpoint.store.disk import take_lock
+    from fedpoint.store.disk import Busy, take_lock
 
     end = time.monotonic() + START / 2
     while True:
         try:
             return take_lock(folder)
-        except FedpointError:
+        except Busy:
             if time.monotonic() > end:
                 raise
             time.sleep(0.2)
