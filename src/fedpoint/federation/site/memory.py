@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedpoint.federation.holding import Holding, Kept
 from fedpoint.federation.shapes import named, tree_of
-from fedpoint.federation.site.holding import Holding, Kept
 from fedpoint.federation.site.refusal import Refused
 from fedpoint.store.disk import read_npz, write_npz
 

@@ -14,9 +14,9 @@ from fedpoint.data.column import Column
 from fedpoint.data.tables import read_own
 from fedpoint.engine.cpu import cache
 from fedpoint.federation import preparation, protocol, wire
+from fedpoint.federation.holding import Holding
 from fedpoint.federation.shapes import misfit, tree_of
 from fedpoint.federation.site.audit import Audit
-from fedpoint.federation.site.holding import Holding
 from fedpoint.federation.site.memory import Memories
 from fedpoint.federation.site.refusal import Refused
 from fedpoint.federation.study import Study

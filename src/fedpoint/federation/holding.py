@@ -1,4 +1,7 @@
-"""What does a site hold, and what does it do in a round? Its part of the problem; `agent_round` of the simulation."""
+"""What does a site hold, and what does it do in a round? Its part of the problem; `agent_round` of the simulation.
+
+A hub that knows what rows to expect does the same with those (`hub/expectation.py`).
+"""
 
 from __future__ import annotations
 
@@ -62,20 +65,26 @@ class Structure(NamedTuple):
     topology: Topology
 
 
-@partial(jax.jit, static_argnames="structure")
-def _work(
+def sends_difference(topology: Topology, channel: Channel) -> bool:
+    """Whether a site hears what neighbours know of it already, and sends the difference to that."""
+    return topology.by_node and not channel.lossless
+
+
+def local_work(
     structure: Structure, own: Own, heard: Tree, memories: tuple[State, State, Data], round: Array
 ) -> tuple[Tree, tuple[State, State, Data]]:
     """What is sent, and what is kept."""
     oracle, exact, topology = structure
     memory, wire, world = memories
-    sends_difference = topology.by_node and not own.channel.lossless
-    said, last = heard if sends_difference else (heard, None)
+    said, last = heard if sends_difference(topology, own.channel) else (heard, None)
     place = Workplace(own.mine, Stream(own.key, round, own.agent), own.share, world)
     message, memory, agent, world = agent_round(oracle, exact, own.algorithm, place, said, memory)
     base = own.algorithm.base(said) if topology.by_node and not own.algorithm.at_agents else None
     code, (memory, wire) = encoded(own.algorithm, own.channel, message, (memory, wire), agent, base, last)
     return code, (memory, wire, world)
+
+
+_work = jax.jit(local_work, static_argnames="structure")
 
 
 @partial(jax.jit, static_argnames="oracle")
