@@ -130,7 +130,7 @@ def test_a_trajectory_goes_on_where_its_last_merged_answer_ended(tmp_path):
         made.replay(made.study.generated())
     study = content(*TRAJECTORY, rounds=10, asynchronous={})
     made = fp.federate(study, folder=tmp_path / "late", faults=lost, seconds=SPEEDS)
-    assert {"a deadline", "c round"} <= set(made.refused)
+    assert {"a deadline", "c late"} <= set(made.refused)
     assert gap(made) <= TOLERANCE
 
 

@@ -36,7 +36,7 @@ class Show:
             progress = Progress(event["round"] + 1, self.study.rounds, 0.0, 0.0, None, None)
             for callback in self.callbacks:
                 callback(progress)
-            bad = {site: why for site, why in event["refused"].items() if why not in ("round", "twice")}
+            bad = {site: why for site, why in event["refused"].items() if why not in ("late", "twice")}
             if bad:
                 rest = "" if event["merged"] else "; abandoned, the model is kept"
                 self.say(f"round {event['round']}: {', '.join(f'{s}: {w}' for s, w in bad.items())}{rest}")

@@ -55,7 +55,7 @@ class Announced(TypedDict):
 
 
 def _leaving(kind: str, often: str, says: Header = NOTHING, arrays: Arrays | None = None) -> Leaving:
-    about = Header(fedpoint="", study="0" * 64, site="", run="0" * 16, kind=kind, round=0)
+    about = Header(fedpoint="", study="0" * 64, site="", run="0" * 16, order="0" * 16, kind=kind, round=0)
     listed = [
         Listed(name=name, shape=list(a.shape), type=str(a.dtype), bytes=int(a.nbytes))
         for name, a in (arrays or {}).items()

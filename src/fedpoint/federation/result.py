@@ -93,7 +93,7 @@ class StudyResult:
 
     def _answers(self, scheme: Participation) -> Participation:
         """Who was asked and answered; nobody came to an abandoned round."""
-        if all(e["merged"] and not set(e["refused"].values()) - {"twice", "round"} for e in self.events):
+        if all(e["merged"] and not set(e["refused"].values()) - {"twice", "late"} for e in self.events):
             return scheme
         if self.study.problem.get("sampling") == "trajectory":
             raise FedpointError(

@@ -69,6 +69,7 @@ class Header(TypedDict, total=False):
     fedpoint: str  # what to install, where they do not
     study: str
     run: str
+    order: str  # a word of this order's own, which its answer repeats: nobody can foresee the next one's
     kind: str
     round: int
     merged: int

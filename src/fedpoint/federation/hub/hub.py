@@ -6,6 +6,7 @@ and is written down before the next begins. A silent site is asked again, but no
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -101,7 +102,7 @@ class StudyHub:
         self, site: str, kind: str, arrays: Arrays | None = None, deadline: float = 0.0, more: wire.Header = NO_MORE
     ) -> None:
         header = wire.Header(**protocol.OWN.plain(), study=self.study.fingerprint, run=self.ledger.run, kind=kind)
-        header |= {"round": self.round, "merged": self.merged[site], **more}
+        header |= {"order": secrets.token_hex(8), "round": self.round, "merged": self.merged[site], **more}
         if self.own:
             header["setup"] = self.own[self.sites.index(site)]
         self._expected[site] = header

@@ -5,7 +5,8 @@
 | `garbage` | bytes that are no message |
 | `version`, `study`, `run` | another protocol, another study, another run of it |
 | `site` | it says it is from another site than the engine knows |
-| `kind`, `round` | an answer to another order, or to an old one |
+| `late` | an answer to another order than the last, whatever it is labelled |
+| `kind`, `round` | labelled as another kind or round than the one asked |
 | `twice` | this site has answered this order already |
 | `unasked` | this site was not asked |
 | `keys`, `shape`, `dtype` | other arrays than the algorithm's message has |
@@ -32,7 +33,7 @@ from fedpoint.federation.shapes import misfit
 from fedpoint.federation.study import SiteTable
 
 OWN = ("order", "data", "memory", "error", "version", "study")  # reasons that a site may give itself
-STALE = ("round", "twice", "unasked", "run")  # not the answer that is waited for: it may still come
+STALE = ("late", "twice", "unasked", "run")  # not the answer that is waited for: it may still come
 
 
 class Invalid(Exception):
@@ -59,6 +60,8 @@ def opened(data: bytes, site: str, expected: wire.Header) -> wire.Packet:
             raise Invalid(key)
     if header.get("site") != site:
         raise Invalid("site")
+    if header.get("order") != expected["order"]:
+        raise Invalid("late")
     if type(header.get("round")) is not int or header["round"] != expected["round"]:
         raise Invalid("round")
     if header.get("kind") != expected["kind"]:

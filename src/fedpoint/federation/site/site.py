@@ -48,7 +48,8 @@ class Site:
         try:
             packet = wire.decode(order)
             asked = packet.header
-            about |= wire.Header(run=asked.get("run", ""), kind=asked.get("kind", ""), round=asked.get("round", NEVER))
+            about |= wire.Header(run=asked.get("run", ""), order=asked.get("order", ""))
+            about |= wire.Header(kind=asked.get("kind", ""), round=asked.get("round", NEVER))
             self._check(asked)
             said, arrays = self._carry_out(packet)
         except wire.Garbage as error:
