@@ -45,3 +45,33 @@ def test_rows_read_are_counted_against_the_truth(attack):
     assert attack.read(truth + 0.009, truth) == 2
     assert attack.read(truth + 0.011 * (truth == 5.0), truth) == 1
     assert attack.read(truth[:0], truth) == 0
+
+
+def cells(path, title):
+    """The rows of the table below a title, as lists of texts."""
+    section = path.read_text().split(f"## {title}", 1)[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line]
+    return rows[2:]
+
+
+def number(text):
+    return float(text.replace(",", "").rstrip(" %"))
+
+
+def test_the_page_has_the_figures_of_the_script():
+    page, measured = SCRIPT.parents[1] / "docs" / "disclosure.md", SCRIPT.with_name("DISCLOSURE.md")
+    by_means = {(number(n), number(d)): (number(area), number(found))
+                for n, d, area, _, found in cells(measured, "Who is in a table, by its means")}  # fmt: skip
+    for n, d, area, found in cells(page, "Means and squares"):
+        assert by_means[number(n), number(d)] == (number(area), number(found))
+    chosen = {tuple(row[:3]): row[3] for row in cells(measured, "A server that chooses the models, 50 rounds")}
+    said = 0
+    for rows, batches, steps, count in cells(page, "A server that chooses the models"):
+        for batch in batches.split(" or "):
+            for step in steps.split(" or "):
+                assert chosen[rows.replace(",", ""), batch, step] == count
+                said += 1
+    assert said == len(chosen)
+    for batch, _, distance, chance in cells(measured, "One honest message, one local step")[1:]:
+        (told,) = [words for b, words, _ in cells(page, "One honest message") if b == batch]
+        assert distance in told and number(chance) == number(told.rsplit(" ", 1)[1].strip(")"))
