@@ -40,6 +40,10 @@ class Live:
 
     def turn_to(self, content: dict):
         """Another study of the same parties, while they run: each has its file, and every site consents to it."""
+        for site in SITES:  # records are of one study
+            records = self.kits[site].folder / "records"
+            if records.exists():
+                records.rename(records.with_name(f"records-{time.time_ns()}"))
         self.study = parse({**content, "server": self.study.server})
         for name, kit in self.kits.items():
             furnish_kit(kit.folder, name, self.study)

@@ -45,7 +45,7 @@ def test_half_of_the_bytes_leave(tmp_path):
         made = fp.federate(content(problem={**BOWLS, "dim": 50}, **more), folder=tmp_path / str(len(sent)))
         announced.append({one["kind"]: one for one in announce(made.study)["leaves"]}["work"])
         lines = (tmp_path / str(len(sent)) / "a" / "audit.jsonl").read_text().splitlines()
-        sent.append(max(json.loads(line)["bytes"] for line in lines))
+        sent.append(max(json.loads(line)["left"]["bytes"] for line in lines))
     assert [one["arrays"][0]["bytes"] for one in announced] == [400, 100]
     assert [one["arrays"][0]["type"] for one in announced] == ["float64", "float16"]
     assert abs(sent[0] - sent[1] - 300) <= 40

@@ -50,7 +50,7 @@ def test_the_trajectory_is_the_simulation_s(live, whole, tmp_path):
     assert gap(whole) <= 1e-10
     shutil.copytree(whole.folder, tmp_path / "hub")
     assert invariant(whole, memories(live, tmp_path)) <= 1e-13
-    assert {line["kind"] for line in audit(live, "a")} >= {"columns", "ready", "work", "measure"}
+    assert {line["asked"]["kind"] for line in audit(live, "a")} >= {"columns", "ready", "work", "measure"}
 
 
 def test_less_than_half_a_second_a_round(whole):

@@ -231,7 +231,8 @@ def test_announced_bytes_are_those_that_leave(tmp_path):
     study = content(rounds=3)
     made = fp.federate(study, folder=tmp_path)
     announced = {one["kind"]: one["bytes"] for one in announce(made.study)["leaves"]}["work"]
-    sent = [json.loads(line)["bytes"] for line in (tmp_path / "a" / "audit.jsonl").read_text().splitlines()]
+    lines = (tmp_path / "a" / "audit.jsonl").read_text().splitlines()
+    sent = [json.loads(line)["left"]["bytes"] for line in lines]
     assert max(sent) <= announced + 40  # digits of numbers
     assert made.study.problem["kind"] == ROWS["kind"]
     assert np.isfinite(made.loss)

@@ -67,6 +67,8 @@ BAD = {
     "no protocol": (changed({"protocol": None}), "version"),
     "somebody else": (changed({"site": "b"}), "site"),
     "another kind": (changed({"kind": "measure"}), "kind"),
+    "no seal": (changed({"chain": None}), "chain"),
+    "a seal that is none": (changed({"chain": "0" * 63 + "\n"}), "chain"),
     "a failure": (changed({"failure": "error"}), "error"),
     "an unknown failure": (changed({"failure": {"why": 1}}), "error"),
     "garbage": (lambda data: b"hello", "garbage"),
@@ -179,19 +181,20 @@ def test_orders_of_others_are_refused(tmp_path):
     assert failure(run="../../etc") == "order"
     assert failure(merged="x") == "order"
     assert failure(kind="work") == "error"
+    assert failure(kind=["work"]) == failure(kind={"a": []}, round=7.5, run=None, order=[1]) == "order"
     assert wire.decode(site.answer(b"garbage")).header["failure"] == "order"
     audit = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    assert len(audit) == 9
-    assert sum("failure" in line for line in audit) == 7
+    assert len(audit) == 11
+    assert sum("failure" in line["left"]["says"] for line in audit) == 9
 
 
 def test_audit_says_what_left(tmp_path):
     made = fp.federate(STUDY, folder=tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "b" / "audit.jsonl").read_text().splitlines()]
-    assert [line["kind"] for line in lines] == ["columns", "ready", *["work"] * made.round, "measure"]
-    work = [line for line in lines if line["kind"] == "work"]
-    assert all(line["arrays"] == {".w": [2], ".c": [2]} for line in work)
-    assert sum(line["bytes"] for line in work) * 3 == pytest.approx(sum(event["up"] for event in made.events), rel=0.02)
+    assert [line["asked"]["kind"] for line in lines] == ["columns", "ready", *["work"] * made.round, "measure"]
+    work = [line["left"] for line in lines if line["asked"]["kind"] == "work"]
+    assert all(left["arrays"] == {".w": [2], ".c": [2]} for left in work)
+    assert sum(left["bytes"] for left in work) * 3 == pytest.approx(sum(event["up"] for event in made.events), rel=0.02)
 
 
 # The wire.

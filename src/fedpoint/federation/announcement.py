@@ -12,6 +12,7 @@ from fedpoint.data.recipe import Feature
 from fedpoint.data.tables import read_own
 from fedpoint.engine.session import flatten
 from fedpoint.federation import preparation, wire
+from fedpoint.federation.protocol import OWN
 from fedpoint.federation.shapes import blank, named, shapes_of
 from fedpoint.federation.study import SiteTable, Study
 from fedpoint.federation.wire import Arrays, Classes, ColumnSaid, Header
@@ -55,7 +56,8 @@ class Announced(TypedDict):
 
 
 def _leaving(kind: str, often: str, says: Header = NOTHING, arrays: Arrays | None = None) -> Leaving:
-    about = Header(fedpoint="", study="0" * 64, site="", run="0" * 16, order="0" * 16, kind=kind, round=0)
+    about = Header(**OWN.plain(), study="0" * 64, site="", run="0" * 16, order="0" * 16, kind=kind, round=0)
+    about["chain"] = "0" * 64
     listed = [
         Listed(name=name, shape=list(a.shape), type=str(a.dtype), bytes=int(a.nbytes))
         for name, a in (arrays or {}).items()

@@ -39,6 +39,7 @@ class StudyResult:
 
     rounds: (n,) those recorded. history: the models at them, (n, ...), on a network (n, sites, ...). events: what
     happened in each round. refused: how often "site reason". measures: what sites said of the last model.
+    chains: the last seal of each site's own record, for `fedpoint federate audit`.
     """
 
     def __init__(self, folder: str | Path):
@@ -48,7 +49,7 @@ class StudyResult:
         self.study: Study = read(self.folder / "study.toml")
         progress = cast(StudyProgress, read_npz(self.folder / "hub.npz", "hub")[1])
         self.round, self.setup, self.measures = progress["round"], progress["setup"], progress["measures"]
-        self.refused = Counter(progress["refused"])
+        self.refused, self.chains = Counter(progress["refused"]), progress["chains"]
 
     @cached_property
     def events(self) -> list[Event]:

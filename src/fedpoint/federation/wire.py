@@ -84,6 +84,7 @@ class Header(TypedDict, total=False):
     weight: float
     seconds: float
     measures: dict[str, float]
+    chain: str  # the seal of all that the site has noted so far
 
 
 class Garbage(ValueError):

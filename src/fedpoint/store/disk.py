@@ -322,7 +322,7 @@ def write_npz(path: Path, kind: str, arrays: Arrays, body: Mapping[str, object],
     links: the folder may be one.
     """
     manifest = {"format": f"fedpoint-{kind}", "version": VERSION, **body}
-    digest = _digest(arrays, manifest)
+    digest = array_digest(arrays, manifest)
     packed = np.frombuffer(canonical({**manifest, "sha256": digest}), np.uint8)
     # Not np.savez: it cannot store an array called "file", and it writes the time into the file.
     with atomic(path, links) as file, zipfile.ZipFile(file, "w") as archive:
@@ -339,7 +339,7 @@ def read_npz(path: Path, kind: str, links: bool = True) -> tuple[Arrays, Table]:
         manifest = read_object(arrays.pop(_MANIFEST).tobytes())
         found, version, digest = manifest["format"], manifest["version"], manifest.pop("sha256")
     check_version(path, kind, found, version)
-    if _digest(arrays, manifest) != digest:
+    if array_digest(arrays, manifest) != digest:
         raise Damaged(f"{path} is damaged (its SHA-256 differs); restore it")
     return arrays, {**manifest, "sha256": digest}
 
@@ -457,7 +457,8 @@ def canonical(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _digest(arrays: Arrays, manifest: Mapping[str, object]) -> str:
+def array_digest(arrays: Mapping[str, np.ndarray], manifest: Mapping[str, object]) -> str:
+    """SHA-256 of arrays, their names, types and shapes, and what is said of them."""
     sha = hashlib.sha256(canonical(manifest))
     for name, array in sorted(arrays.items()):
         sha.update(canonical([name, array.dtype.str, array.shape]))

@@ -54,6 +54,7 @@ class StudyHub:
         self.round = 0
         self.merged = dict.fromkeys(self.sites, NEVER)  # the last round merged from each site
         self.refused: Counter[str] = Counter()  # "site reason": how often
+        self.chains: dict[str, str] = {}  # the last seal of each site's record
         self.silent: set[str] = set()
         self.in_vain = 0  # rounds abandoned in a row
         self.own: list[wire.OwnSetup] = []  # what each site needs to know of all, once that is known
@@ -64,6 +65,7 @@ class StudyHub:
             about = ledger.begun[1]
             self.round, self.merged = about["round"], self.merged | about["merged"]
             self.refused.update(about["refused"])
+            self.chains.update(about["chains"])
             self._settle_in(about["setup"])
             self.state.restore(ledger.begun[0])
 
@@ -117,7 +119,10 @@ class StudyHub:
         if arrival.data is None:
             raise validate.Invalid(arrival.failure or "lost")
         self.bytes[1] += len(arrival.data)
-        return validate.opened(arrival.data, arrival.site, self._expected[arrival.site])
+        packet = validate.opened(arrival.data, arrival.site, self._expected[arrival.site])
+        self.chains[arrival.site] = packet.header["chain"]
+        validate.willing(packet)
+        return packet
 
     def receive(self, until: float) -> Arrival | None:
         """The next arrival before a moment; None after it."""
@@ -306,6 +311,7 @@ class StudyHub:
             refused=dict(self.refused),
             setup=self.setup,
             measures=self.measures,
+            chains=self.chains,
         )
         self.ledger.save(self.state.arrays(), progress)
 

@@ -38,6 +38,7 @@ class StudyProgress(TypedDict):
     refused: dict[str, int]  # "site reason": how often
     setup: Setup
     measures: dict[str, dict[str, float]]  # what sites said of the last model
+    chains: dict[str, str]  # the last seal of each site's record, which shows later whether that was changed
 
 
 class Ledger:

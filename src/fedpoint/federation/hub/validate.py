@@ -13,6 +13,7 @@
 | `finite` | NaN or infinity |
 | `norm` | longer than the study's `norm_cap` |
 | `weight` | another weight than the one agreed upon |
+| `chain` | no seal of the site's own record |
 | `statement` | counts, columns or moments that cannot be |
 | `deadline`, `lost` | no answer in time, or the engine lost the site |
 | `order`, `data`, `memory`, `error` | the site itself could not: its own log says why |
@@ -20,6 +21,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 import jax
@@ -33,6 +35,7 @@ from fedpoint.federation.shapes import misfit
 from fedpoint.federation.study import SiteTable
 
 OWN = ("order", "data", "memory", "error", "version", "study")  # reasons that a site may give itself
+SEAL = re.compile("[0-9a-f]{64}")
 STALE = ("late", "twice", "unasked", "run")  # not the answer that is waited for: it may still come
 
 
@@ -66,9 +69,17 @@ def opened(data: bytes, site: str, expected: wire.Header) -> wire.Packet:
         raise Invalid("round")
     if header.get("kind") != expected["kind"]:
         raise Invalid("kind")
-    if "failure" in header:
-        raise Invalid(header["failure"] if header["failure"] in OWN else "error")
+    chain = header.get("chain")
+    if not isinstance(chain, str) or not SEAL.fullmatch(chain):
+        raise Invalid("chain")
     return packet
+
+
+def willing(packet: wire.Packet) -> None:
+    """Refuse the answer of a site that could not, or would not."""
+    if "failure" in packet.header:
+        failure = packet.header["failure"]
+        raise Invalid(failure if failure in OWN else "error")
 
 
 def message(packet: wire.Packet, like: Message, share: float, norm_cap: float | None) -> dict[str, np.ndarray]:

@@ -6,6 +6,7 @@ import logging
 import time
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from fedpoint.engine.cpu import cache
 from fedpoint.federation import preparation, protocol, wire
 from fedpoint.federation.holding import Holding
 from fedpoint.federation.shapes import misfit, tree_of
-from fedpoint.federation.site.audit import Audit
+from fedpoint.federation.site import audit
+from fedpoint.federation.site.chain import Entry
 from fedpoint.federation.site.memory import Memories
 from fedpoint.federation.site.refusal import Refused
 from fedpoint.federation.study import Study
@@ -24,6 +26,26 @@ from fedpoint.federation.wire import NEVER
 from fedpoint.store.disk import canonical
 
 log = logging.getLogger(__name__)
+
+
+def _echo(header: wire.Header) -> wire.Header:
+    """What an answer repeats of its order, whatever that held."""
+    words, asked = {"run": "", "order": "", "kind": "", "round": NEVER}, cast(Entry, header)
+    return cast(wire.Header, {key: asked[key] if type(asked.get(key)) is type(w) else w for key, w in words.items()})
+
+
+def _why(error: Exception) -> tuple[str, str]:
+    """The reason that travels, and the detail that the record keeps; of the data, only the log may tell."""
+    match error:
+        case Refused():
+            return error.reason, str(error)
+        case wire.Garbage():
+            return "order", str(error)
+        case protocol.Mismatch():
+            return "version", str(error)
+        case FedpointError():
+            return "data", audit.UNSAID
+    return "error", audit.UNSAID
 
 
 class Site:
@@ -37,40 +59,25 @@ class Site:
             raise FedpointError(f"{name} has no data: pass --data FILE")
         self.study, self.name, self.folder, self.data = study, name, Path(folder), data
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.audit, self.memories = Audit(self.folder), Memories(self.folder, study.fingerprint)
+        self.audit = audit.Audit(self.folder, study.fingerprint, name)
+        self.memories = Memories(self.folder, study.fingerprint)
         self._held: tuple[bytes, Holding] | None = None
         cache.enable()
 
     def answer(self, order: bytes) -> bytes:
         """The answer to an order, or a failure with its reason. Why exactly, the site's own log says."""
-        about = wire.Header(**self.release.plain(), study=self.study.fingerprint, site=self.name)
-        packet: wire.Packet | None = None
+        about, asked = wire.Header(**self.release.plain(), study=self.study.fingerprint, site=self.name), Entry()
         try:
             packet = wire.decode(order)
-            asked = packet.header
-            about |= wire.Header(run=asked.get("run", ""), order=asked.get("order", ""))
-            about |= wire.Header(kind=asked.get("kind", ""), round=asked.get("round", NEVER))
-            self._check(asked)
+            about |= _echo(packet.header)
+            asked = audit.read(packet, len(order))
+            self._check(packet.header)
             said, arrays = self._carry_out(packet)
-        except wire.Garbage as error:
-            return self._failed(packet, about, "order", error)
-        except protocol.Mismatch as error:
-            return self._failed(packet, about, "version", error)
-        except Refused as error:
-            return self._failed(packet, about, error.reason, error)
-        except FedpointError as error:
-            return self._failed(packet, about, "data", error)
         except Exception as error:
-            log.exception("order failed")
-            return self._failed(packet, about, "error", error)
-        sent = wire.encode({**about, **said}, arrays)
-        self.audit.note(packet, said, arrays, len(sent))
-        return sent
-
-    def _failed(self, asked: wire.Packet | None, about: wire.Header, reason: str, error: Exception) -> bytes:
-        log.warning("%s: %s", reason, error)
-        self.audit.note(asked, {"failure": reason}, {}, 0)
-        return wire.encode({**about, "failure": reason})
+            reason, detail = _why(error)
+            log.warning("%s: %s", reason, error, exc_info=reason == "error")
+            return self.audit.seal(asked or audit.unread(order), about, wire.Header(failure=reason), detail=detail)
+        return self.audit.seal(asked, about, said, arrays)
 
     def _check(self, header: wire.Header) -> None:
         protocol.check("this site", self.release, "the hub", protocol.Release.named_in(header))
