@@ -107,7 +107,7 @@ class Holding:
             self.problem, at = study.generated(), index
         else:
             recipe = preparation.features(setup["recipe"])
-            self.problem, at = preparation.problem_of(table, columns or {}, recipe, setup["classes"]), 0
+            self.problem, at = preparation.problem_of(table, [columns or {}], recipe, setup["classes"]), 0
         rows = self.problem.local_rows()
         bound = study.experiment(
             study.outline(self.problem.start(), rows=None if rows is None else int(rows[at]))

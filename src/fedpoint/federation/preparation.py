@@ -30,8 +30,10 @@ class Setup(Recipe):
     """What all sites together say of their data, and what follows."""
 
     weights: list[float]
-    rows: list[int] | None
+    rows: list[int] | None  # of a site that has said nothing yet: what is expected
     notes: list[str]
+    unscaled: list[Written]  # the recipe that moments are asked for with
+    absent: list[str]  # sites that were not there, and have not come since
 
 
 def features(recipe: Sequence[Written]) -> list[Feature]:
@@ -115,16 +117,20 @@ def moments_of(columns: Mapping[str, Column], recipe: Sequence[Feature]) -> tupl
     return int(own.count), _parts(own)
 
 
-def problem_of(table: SiteTable, columns: Mapping[str, Column], recipe: Sequence[Feature], classes: Classes) -> Problem:
-    """A site's own problem: one agent."""
-    X, unknown = encode(recipe, columns)
+def problem_of(
+    table: SiteTable, sites: Sequence[Mapping[str, Column]], recipe: Sequence[Feature], classes: Classes
+) -> Problem:
+    """The problem of the columns of some sites, each an agent; of one, at a site."""
+    encoded = [encode(recipe, columns) for columns in sites]
+    unknown = sum(cells for _, cells in encoded)
     if unknown:
         raise FedpointError(f"{counted(unknown, 'cell')} of categories that no site had when the study was prepared")
-    target = columns[table.target]
-    y = target.values if table.model == "linear" else labels_of(target)
+    targets = [columns[table.target] for columns in sites]
+    y = [target.values if table.model == "linear" else labels_of(target) for target in targets]
     names = [name for feature in recipe for name in feature.names]
     known = None if classes is None else np.array(classes)
-    made = Table(X, y, np.zeros(len(y), int), names, table.target, known)
+    agents = np.repeat(np.arange(len(y)), [len(values) for values in y])
+    made = Table(np.concatenate([X for X, _ in encoded]), np.concatenate(y), agents, names, table.target, known)
     return made.problem(table.model, table.ridge, table.batch, table.sampling, None, table.intercept)
 
 
@@ -221,6 +227,22 @@ def last_recipe(
     if not made:
         raise FedpointError("every feature is constant: there is nothing to learn from")
     return made, ([f"constant, and left out: {', '.join(gone)}"] if gone else [])
+
+
+def misfit(recipe: Sequence[Feature], classes: Classes, said: Header) -> str:
+    """Why the columns of a site that comes late do not fit a recipe that was made without it; nothing where they do."""
+    for feature in recipe:
+        name, one = feature.column, said["columns"][feature.column]
+        kind = "words" if feature.categories is not None else "dates" if feature.dates is not None else "number"
+        if one["kind"] not in ("empty", kind):
+            return f"its column {name!r} holds {KINDS[one['kind']]}, that of the others {KINDS[kind]}"
+        if feature.dates is not None and feature.dates not in one.get("forms", [feature.dates]):
+            return f"its dates in column {name!r} are written differently from those of the others"
+        new = sorted(set(one.get("words", [])) - set(feature.categories or []))
+        if new:
+            return f"no site had the category {new[0]!r} of column {name!r} when the study was prepared"
+    strange = [value for value in said["classes"] or () if classes is None or value not in classes]
+    return f"no site had the class {strange[0]!r} when the study was prepared" if strange else ""
 
 
 def start_of(table: SiteTable, recipe: Sequence[Feature], classes: Classes) -> np.ndarray:

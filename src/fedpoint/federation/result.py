@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import cast
@@ -16,9 +17,10 @@ from fedpoint.core.describe import describe_record
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Tree
+from fedpoint.data.tables import read_own
 from fedpoint.experiment import Experiment
 from fedpoint.federation.hub.ledger import StudyProgress
-from fedpoint.federation.preparation import features
+from fedpoint.federation.preparation import features, problem_of
 from fedpoint.federation.shapes import tree_of
 from fedpoint.federation.study import Study, read
 from fedpoint.federation.transport import Event
@@ -80,10 +82,23 @@ class StudyResult:
         losses = [self.measures.get(site, {}).get("loss") for site in self.study.sites]
         return None if None in losses else float(self.weights @ np.array(losses, float))
 
+    def problem(self, data: Mapping[str, str | Path]) -> Problem:
+        """The rows of all sites' files together, encoded and scaled as the study did: what `replay` is given."""
+        table = self.study.table
+        if table is None:
+            return self.study.generated()
+        missing = [site for site in self.study.sites if site not in data]
+        if missing:
+            raise FedpointError(f"no file of {', '.join(missing)}: give one of each site")
+        about = table.target, table.features, table.categorical, table.missing, table.separator
+        columns = [read_own(data[site], *about) for site in self.study.sites]
+        return problem_of(table, columns, features(self.setup["recipe"]), self.setup["classes"])
+
     def replay(self, problem: Problem) -> Experiment:
-        """What `fp.run` sees the same again with: who answered when. The agents are called as the sites are."""
+        """What `fp.run` sees the same again with: who answered when. The agents are called as the sites are, and have
+        the shares that were fixed at the start."""
         problem = copy.copy(problem)
-        problem.names = self.study.sites
+        problem.names, problem.weights = self.study.sites, self.weights
         e, late = self.study.experiment(problem), self.study.terms.asynchronous
         if e.network is not None:
             return e.replace(schedule=self._turns(e.network))

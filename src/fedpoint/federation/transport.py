@@ -72,6 +72,9 @@ class Transport(Protocol):
     def receive(self, timeout: float) -> Arrival | None:
         """What arrives next, in the order of arrival; None when nothing came within `timeout` seconds."""
 
+    def reaches(self, site: str) -> bool:
+        """Whether a site is there now, as far as is known: an order to one that is not would only be lost."""
+
     def now(self) -> float:
         """Seconds, from some moment on."""
 

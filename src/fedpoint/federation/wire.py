@@ -77,6 +77,7 @@ class Header(TypedDict, total=False):
     recipe: list[Written]
     site: str
     failure: str
+    why: str  # a site cannot take part
     rows: int
     columns: dict[str, ColumnSaid]
     classes: Classes

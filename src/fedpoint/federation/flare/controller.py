@@ -84,6 +84,10 @@ class FlareEngine:
                 if time.monotonic() >= end:
                     return None
 
+    def reaches(self, site: str) -> bool:
+        """Whether a site is in the job: one that comes later is not, until the next."""
+        return any(client.name == site for client in self.context.get_engine().get_clients())
+
     def now(self) -> float:
         return time.monotonic()
 

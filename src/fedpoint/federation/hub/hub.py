@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import jax
 import numpy as np
 
-from fedpoint.core.errors import Diverged, FedpointError
+from fedpoint.core.errors import Diverged
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Message
 from fedpoint.engine.cpu import cache
@@ -31,9 +31,7 @@ from fedpoint.federation.transport import Arrival, Event, NoAnswerYet, Stopped, 
 from fedpoint.federation.wire import NEVER, Arrays
 
 NO_MORE = wire.Header()
-FATAL = ("version", "study", "data", "memory", "statement")  # what no waiting mends
 SEGMENT = 0.5  # seconds between looks at whether to stop
-FIRST = 120.0  # seconds at least for what comes before the rounds: sites start, read their data and compile
 
 
 class StudyHub:
@@ -61,6 +59,7 @@ class StudyHub:
         self.measures: dict[str, dict[str, float]] = {}
         self.bytes = [0, 0]  # down, up, of this round
         self._expected: dict[str, wire.Header] = {}  # of each site's order
+        self.preparing = Preparing(self)
         if ledger.begun is not None:
             about = ledger.begun[1]
             self.round, self.merged = about["round"], self.merged | about["merged"]
@@ -68,16 +67,19 @@ class StudyHub:
             self.chains.update(about["chains"])
             self._settle_in(about["setup"])
             self.state.restore(ledger.begun[0])
+            self.preparing.go_on(about["setup"])
 
     # Before the first round.
 
     def prepare(self) -> None:
-        """What all sites together say of their data: rows, categories, moments."""
-        if self.own:
-            return
-        self._settle_in(Preparing(self).setup())
-        self.ledger.record(0, flatten(self.state.model()))
-        self._save()
+        """What all sites together say of their data: rows, categories, moments. Then sites compile, before the first
+        deadline runs."""
+        if not self.own:
+            self._settle_in(self.preparing.setup())
+            self.ledger.record(0, flatten(self.state.model()))
+            self.save()
+            self.preparing.answers.forget()
+        self.preparing.gather("ready", self.study.least)
 
     def _settle_in(self, setup: Setup) -> None:
         """All that follows from the study and what sites said of their data."""
@@ -105,7 +107,7 @@ class StudyHub:
     ) -> None:
         header = wire.Header(**protocol.OWN.plain(), study=self.study.fingerprint, run=self.ledger.run, kind=kind)
         header |= {"order": secrets.token_hex(8), "round": self.round, "merged": self.merged[site], **more}
-        if self.own:
+        if self.own and kind in ("ready", "work", "measure"):
             header["setup"] = self.own[self.sites.index(site)]
         self._expected[site] = header
         order = wire.encode(header, arrays)
@@ -124,59 +126,45 @@ class StudyHub:
         validate.willing(packet)
         return packet
 
-    def receive(self, until: float) -> Arrival | None:
-        """The next arrival before a moment; None after it."""
+    def receive(self, until: float, preparing: bool = False) -> Arrival | None:
+        """The next arrival before a moment; None after it. Sites that may not work yet are asked and heard meanwhile;
+        `preparing`: whoever calls waits for them."""
         while True:
             if self.stop():
                 raise Stopped(f"stopped after round {self.round}; run it again to continue")
+            self.preparing.ask()
             left = until - self.engine.now()
             if left <= 0:
                 return None
             arrival = self.engine.receive(min(left, SEGMENT))
-            if arrival is not None:
+            if arrival is not None and (not self.preparing.took(arrival) or preparing):
                 return arrival
 
     def ask_all(
-        self,
-        kind: str,
-        check: Callable[[wire.Packet], object],
-        more: wire.Header = NO_MORE,
-        arrays: Mapping[str, Arrays] | None = None,
-        needed: bool = True,
+        self, kind: str, check: Callable[[wire.Packet], object], arrays: Mapping[str, Arrays]
     ) -> dict[str, wire.Packet]:
-        """The answers of all sites to one question, asked again where none comes and it is needed."""
+        """The answers of all who may work to one question, as far as they come in time."""
         found: dict[str, wire.Packet] = {}
-        for _ in range(self.terms.patience if needed else 1):
-            missing = [site for site in self.sites if site not in found]
-            if not missing:
+        waiting = {site for site in self.sites if self.preparing.may_work(site)}
+        for site in sorted(waiting):
+            self.order(site, kind, arrays[site])
+        until = self.engine.now() + self.terms.deadline
+        while waiting:
+            self.tell({"waiting": kind, "for": sorted(waiting)})
+            arrival = self.receive(until)
+            if arrival is None:
                 break
-            for site in missing:
-                self.order(site, kind, None if arrays is None else arrays[site], FIRST, more)
-            self.tell({"waiting": kind, "for": missing})
-            longest = max(self.terms.deadline, FIRST) if needed else self.terms.deadline
-            waiting, until = set(missing), self.engine.now() + longest
-            while waiting and (arrival := self.receive(until)) is not None:
-                try:
-                    packet = self.packet(arrival)
-                    check(packet)
-                except validate.Invalid as error:
-                    self.note(arrival.site, error.reason)
-                    if needed and error.reason in FATAL:
-                        raise FedpointError(_fatal(arrival.site, error)) from None
-                    if error.reason == "lost":  # whoever leads looks whether it is back, in which case a new job has it
-                        self.silent.add(arrival.site)
-                    if error.reason not in validate.STALE:
-                        waiting.discard(arrival.site)
-                    continue
-                if arrival.site in waiting:
+            try:
+                packet = self.packet(arrival)
+                check(packet)
+            except validate.Invalid as error:
+                self.note(arrival.site, error.reason)
+                if error.reason not in validate.STALE:
                     waiting.discard(arrival.site)
-                    self.silent.discard(arrival.site)
-                    found[arrival.site] = packet
-        missing = [site for site in self.sites if site not in found]
-        if missing and needed:
-            raise NoAnswerYet(
-                f"no answer to {kind!r} from {', '.join(missing)} in {counted(self.terms.patience, 'attempt')}"
-            )
+                continue
+            if arrival.site in waiting:
+                waiting.discard(arrival.site)
+                found[arrival.site] = packet
         return found
 
     def note(self, site: str, reason: str) -> None:
@@ -187,31 +175,11 @@ class StudyHub:
     def run(self) -> None:
         """From where the ledger stands to the last round."""
         self.prepare()
-        self._warm_up()
         if self.terms.asynchronous is not None:
             Late(self, self.terms.asynchronous).run()
         while self.round < self.study.rounds:
             self._round()
         self.finish()
-
-    def _warm_up(self) -> None:
-        """Sites compile before the first deadline runs. Who is not there is not waited for, if enough others are."""
-        waiting = set(self.sites)
-        until = self.engine.now() + max(self.terms.deadline, FIRST)
-        for site in self.sites:
-            self.order(site, "ready", deadline=FIRST)
-        self.tell({"waiting": "ready", "for": sorted(waiting)})
-        while waiting and (arrival := self.receive(until)) is not None:
-            try:
-                self.packet(arrival)
-            except validate.Invalid as error:
-                self.note(arrival.site, error.reason)
-                if error.reason in validate.STALE:
-                    continue
-            waiting.discard(arrival.site)
-            if len(self.sites) - len(waiting) >= self.study.least:
-                until = min(until, self.engine.now() + self.terms.deadline)
-        self.silent |= waiting
 
     def message(self, k: int, packet: wire.Packet) -> Message:
         """What an agent says in its answer, looked at and decoded."""
@@ -222,13 +190,13 @@ class StudyHub:
             validate.norm(message, cap)
         return message
 
-    def _collect(self, asked: list[int], until: float) -> tuple[dict[int, Message], dict[str, str], float]:
-        """The good answers by agent, why others were refused, and the seconds of the slowest site."""
+    def _collect(self, asked: set[str], absent: set[str]) -> tuple[dict[int, Message], dict[str, str], float]:
+        """The good answers by agent, why others were refused, and the seconds of the slowest site. Who is silent is not
+        waited for if there are enough others; nor is who is absent, and so was not even asked."""
         good: dict[int, Message] = {}
-        bad: dict[str, str] = {}
-        waiting, slowest = {self.sites[k] for k in asked}, 0.0
-        least = self.study.least
-        while waiting and not (waiting <= self.silent and len(good) >= least):
+        bad: dict[str, str] = dict.fromkeys(sorted(absent), "absent")
+        waiting, slowest, until = set(asked), 0.0, self.engine.now() + self.terms.deadline
+        while waiting - self.silent or ((waiting or absent) and len(good) < self.study.least):
             arrival = self.receive(until)
             if arrival is None:
                 break
@@ -249,9 +217,9 @@ class StudyHub:
                     self.silent.discard(site)  # it is there, though late
                 else:
                     waiting.discard(site)
-        for site in waiting:
-            self.note(site, "deadline")
-            bad[site] = "deadline"
+        bad |= dict.fromkeys(sorted(waiting), "deadline")
+        for site in sorted(waiting | absent):
+            self.note(site, bad[site])
         self.silent |= waiting
         return good, bad, slowest
 
@@ -259,10 +227,12 @@ class StudyHub:
         begun, self.bytes = time.perf_counter(), [0, 0]
         tick = self.state.ask(self.round)
         asked = self.state.agents_of(tick)
-        for k in asked:
+        absent = {self.sites[k] for k in asked if not self.preparing.may_work(self.sites[k])}
+        there = [k for k in asked if self.sites[k] not in absent]
+        for k in there:
             self.order(self.sites[k], "work", self.state.tell(k, self.round))
         sent = time.perf_counter()
-        good, bad, slowest = self._collect(asked, self.engine.now() + self.terms.deadline)
+        good, bad, slowest = self._collect({self.sites[k] for k in there}, absent)
         came = time.perf_counter()
         merges = len(good) >= min(self.study.least, len(asked))
         if merges:
@@ -291,7 +261,7 @@ class StudyHub:
         down, up = self.bytes
         event |= {"round": number, "down": down, "up": up, "seconds": {k: round(v, 6) for k, v in seconds.items()}}
         self.ledger.note(event)
-        self._save()
+        self.save()
         self.tell(event)
 
     # After the last round.
@@ -300,11 +270,11 @@ class StudyHub:
         """Sites hear what was merged last, and say how good the model is for them."""
         model, topology = self.state.model(), self.state.topology
         arrays = {site: flatten(topology.at(k, model)) for k, site in enumerate(self.sites)}
-        found = self.ask_all("measure", validate.measures, arrays=arrays, needed=False)
+        found = self.ask_all("measure", validate.measures, arrays)
         self.measures = {site: validate.measures(packet) for site, packet in found.items()}
-        self._save()
+        self.save()
 
-    def _save(self) -> None:
+    def save(self) -> None:
         progress = StudyProgress(
             round=self.round,
             merged=self.merged,
@@ -320,16 +290,6 @@ def _seconds(packet: wire.Packet) -> float:
     """What a site says it worked; only to be shown."""
     took = packet.header.get("seconds")
     return took if type(took) is float and 0 <= took < 1e6 else 0.0
-
-
-def _fatal(site: str, error: validate.Invalid) -> str:
-    advice = {
-        "study": "it has consented to another study: give it this one's kit",
-        "data": "its data do not fit the study; its own log says why",
-        "memory": "it has lost its memory of this study: restore its folder, or begin a new study",
-        "statement": "what it says about its data is impossible",
-    }
-    return f"{site} cannot take part ({error.reason}): {error.advice or advice[error.reason]}"
 
 
 __all__ = ["StudyHub"]

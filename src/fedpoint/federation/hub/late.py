@@ -41,13 +41,20 @@ class Late:
         self.resting.discard(site)
         hub.order(site, "work", hub.state.tell(k, hub.round))
 
+    def _idle(self) -> list[str]:
+        """Who may work, and has neither an order nor an answer that waits to be merged; a late site too."""
+        here = {self.hub.sites[k] for k in self.here} | self.until.keys()
+        return [site for site in self.hub.sites if site not in here and self.hub.preparing.may_work(site)]
+
     def refuse(self, site: str, reason: str) -> None:
         self.hub.note(site, reason)
         self.refused[site] = reason
 
     def wait(self) -> None:
         """For the next arrival, or the next that is due and does not come."""
-        arrival = self.hub.receive(min(self.until.values()))
+        for site in self._idle():
+            self.ask(site)
+        arrival = self.hub.receive(min(self.until.values(), default=self.hub.engine.now() + self.terms.deadline))
         now = self.hub.engine.now()
         if arrival is not None:
             self.take(arrival, now)
@@ -79,8 +86,8 @@ class Late:
             del self.until[site]
             self.last = now
 
-    def merge(self) -> list[str]:
-        """What is here; returns the sites it is from."""
+    def merge(self) -> None:
+        """What is here."""
         hub, agents = self.hub, list(self.here)
         names = [hub.sites[k] for k in agents]
         ages = np.array([hub.round - self.versions[name] for name in names])
@@ -92,15 +99,11 @@ class Late:
         event = Event(merged=True, answered=names, ages=ages.tolist(), refused=self.refused)
         self.here, self.refused = {}, {}
         hub.end(event, {}, self.begun)
-        return names
 
     def run(self) -> None:
         hub = self.hub
-        asked = list(hub.sites)
         while hub.round < hub.study.rounds:
             hub.bytes, self.begun = [0, 0], time.perf_counter()
-            for site in asked:
-                self.ask(site)
             while len(self.here) < self.how.buffer:
                 self.wait()
-            asked = self.merge()
+            self.merge()

@@ -1,6 +1,8 @@
 """Where does a hub write down how far a study is? A folder, from which it goes on after any crash.
 
 study.toml       what is done
+run              the name of this run of it, by which sites know its orders
+answers/         what sites have said before the first round, until hub.npz is there
 hub.npz          the hub's state after the last round, and all else that the next one needs
 rounds.jsonl     what happened in each round: who answered, who was refused and why, seconds, bytes
 models/N.npz     the recorded models
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.files import read_file
 from fedpoint.federation.preparation import Setup
 from fedpoint.federation.study import Study
 from fedpoint.federation.transport import Event
@@ -49,7 +52,7 @@ class Ledger:
         with os_errors(f"write {self.folder}"):
             (self.folder / "models").mkdir(parents=True, exist_ok=True)
         self.lock = take_lock(self.folder)
-        self.run = secrets.token_hex(8)
+        self.run = ""
         self.begun: tuple[Arrays, StudyProgress] | None = None
         if (self.folder / "hub.npz").exists():
             arrays, about = read_npz(self.folder / "hub.npz", "hub")
@@ -61,6 +64,18 @@ class Ledger:
         else:
             write_bytes(self.folder / "study.toml", to_toml(study.content))
             write_bytes(self.folder / "rounds.jsonl", b"")
+            self.run = self._named()
+
+    def _named(self) -> str:
+        """The same name after a crash in the preparation: sites count the runs that they take part in."""
+        path = self.folder / "run"
+        if not path.exists():
+            write_bytes(path, secrets.token_hex(8).encode())
+        return read_file(path).decode()
+
+    def end_run(self) -> None:
+        """Whoever begins again begins another run."""
+        (self.folder / "run").unlink(missing_ok=True)
 
     def _forget_after(self, round: int) -> None:
         """What was written of a round that was not finished."""

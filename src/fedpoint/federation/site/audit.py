@@ -24,7 +24,7 @@ LONGEST = 200  # characters that are noted of a word of the hub's
 MOST = 100  # names of columns that are noted
 UNSEALED = "0" * 64
 UNSAID = "see the site's own log, which may quote its data"
-WORDS = ("kind", "run", "round", "merged")
+WORDS = ("kind", "run", "round", "merged", "why")
 
 
 def unread(order: bytes) -> Entry:

@@ -111,6 +111,9 @@ class Site:
                 self.memories.remember(held, header["run"], kept, None)
                 model = tree_of(held.problem.start(), packet.arrays)
                 return {"measures": held.measure(model)}, {}
+            case "excluded":  # nothing is done and nothing leaves
+                log.warning("the study goes on without this site: %s", str(header.get("why"))[:500])
+                return {}, {}
         raise Refused("order", f"unknown order {header.get('kind')!r}")
 
     def _local_work(self, packet: wire.Packet) -> tuple[wire.Header, dict[str, np.ndarray]]:
