@@ -38,10 +38,10 @@ COMMANDS = {
 }
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-WITHOUT_JAX = ("predict", "ui")  # these begin without it
+WITHOUT_JAX = ("predict", "ui", "federate")  # these begin without it; of the last, most commands need it
 
 
-def _loaded(work: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def with_jax(work: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """The work of a command, with JAX loaded before it: from then on Ctrl-C is an exception like others."""
 
     @wraps(work)
@@ -88,7 +88,7 @@ class Main(click.Group):
         with loading(), paused_collection():
             command = copy.copy(getattr(importlib.import_module(f"fedpoint.cli.{name}"), name))
         if name not in WITHOUT_JAX:
-            command.callback = _loaded(command.callback)
+            command.callback = with_jax(command.callback)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

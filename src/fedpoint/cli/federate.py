@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fedpoint.cli import options
+from fedpoint.cli import options, with_jax
+from fedpoint.cli.federate_audit import audit
 from fedpoint.core.numbers import counted
 
 if TYPE_CHECKING:  # it loads FLARE
@@ -17,6 +19,7 @@ if TYPE_CHECKING:  # it loads FLARE
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
 STUDY = click.argument("study", type=click.Path(path_type=Path))
+WITHOUT_JAX = ("audit",)
 
 
 def leader(study: Path) -> Kit:
@@ -36,7 +39,17 @@ def leader(study: Path) -> Kit:
     return kit
 
 
-@click.group()
+class Federate(click.Group):
+    """Loads JAX for a command that needs it."""
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        command = copy.copy(super().get_command(ctx, name))
+        if command is not None and command.callback is not None and name not in WITHOUT_JAX:
+            command.callback = with_jax(command.callback)
+        return command
+
+
+@click.group(cls=Federate)
 def federate() -> None:
     """Run a study over real sites that keep their data (extra `federation`).
 
@@ -46,6 +59,7 @@ def federate() -> None:
     fedpoint federate server KIT                    on the server's machine
     fedpoint federate site KIT --data local.csv     on each site's machine
     fedpoint federate run study.toml                the leader; then status, stop
+    fedpoint federate audit KIT                     what was asked of a site, and what left it
     """
 
 
@@ -202,3 +216,6 @@ def demo(rounds: int, port: int, keep: Path | None, as_json: bool, quiet: bool) 
     heed_friendly_kills()
     found, lines = play(rounds, port, keep, lambda study: Show(study, quiet))
     click.echo(json.dumps(found) if as_json else "\n".join(lines))
+
+
+federate.add_command(audit)

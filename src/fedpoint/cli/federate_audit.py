@@ -1,0 +1,31 @@
+"""`fedpoint federate audit`: what was asked of a site and what left it, verified, for whoever answers for its data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from fedpoint.cli import options
+from fedpoint.cli.status import Status
+
+FOLDER = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("kit", type=FOLDER, default=".")
+@click.option("--against", type=FOLDER, help="The leader's result folder: does it hold a seal of this very record?")
+@options.as_json
+@click.pass_context
+def audit(context: click.Context, kit: Path, against: Path | None, as_json: bool) -> None:
+    """Verify and summarise what was asked of a site, and what left it.
+
+    KIT is the site's kit (default: this folder). Every line of KIT/records/audit.jsonl holds the hash of the one
+    before, so that a later change shows. Exit status: 0 verified, 1 broken, 2 not a kit, or no record.
+    """
+    from fedpoint.federation.site.audit_report import lines, report
+
+    found = report(kit, against)
+    click.echo(json.dumps(found) if as_json else "\n".join(lines(found)))
+    context.exit(Status.FINE if found["verified"] else Status.CONTRADICTED)
