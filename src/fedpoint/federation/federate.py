@@ -15,6 +15,7 @@ from fedpoint.federation.hub.hub import StudyHub
 from fedpoint.federation.hub.ledger import Ledger
 from fedpoint.federation.inprocess import Fault, InProcess, Seconds
 from fedpoint.federation.result import StudyResult
+from fedpoint.federation.site.disclosure import DEFAULT, Floor
 from fedpoint.federation.site.site import Site
 from fedpoint.federation.study import Study, parse, read
 from fedpoint.federation.transport import Tell
@@ -28,6 +29,7 @@ def federate(
     *,
     seconds: Seconds = 1.0,
     faults: Iterable[Fault] = (),
+    floor: Floor = DEFAULT,
     tell: Tell = lambda event: None,
 ) -> StudyResult:
     """Run a study with all its sites in this process: a rehearsal of what `fedpoint federate` does between machines.
@@ -41,6 +43,7 @@ def federate(
             the result.
         seconds: how long sites take on the virtual clock: a number, one by site, or a function of (site, order).
         faults: what goes wrong (`fedpoint.federation.inprocess.Fault`).
+        floor: of how few rows sites may speak (`fedpoint.federation.site.disclosure.Floor`); tables only.
         tell: called after every round.
 
     >>> made = federate({
@@ -60,7 +63,7 @@ def federate(
             f"{', '.join(unknown)}: not a site of {study.name}, whose sites are {', '.join(study.sites)}"
         )
     root = Path(tempfile.mkdtemp(prefix="fedpoint-") if folder is None else folder)
-    sites = {name: Site(study, name, root / name, data.get(name)).answer for name in study.sites}
+    sites = {name: Site(study, name, root / name, data.get(name), floor).answer for name in study.sites}
     engine, ledger = InProcess(sites, seconds, faults), Ledger(root / "hub", study)
     try:
         StudyHub(study, engine, ledger, tell).run()

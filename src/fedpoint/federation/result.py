@@ -40,8 +40,9 @@ class StudyResult:
     """A study's folder, as far as it got.
 
     rounds: (n,) those recorded. history: the models at them, (n, ...), on a network (n, sites, ...). events: what
-    happened in each round. refused: how often "site reason". measures: what sites said of the last model.
-    chains: the last seal of each site's own record, for `fedpoint federate audit`.
+    happened in each round. refused: how often "site reason". measured: what sites said of the model after so many
+    rounds, rounded by them. measures: what they said of the last model. chains: the last seal of each site's own
+    record, for `fedpoint federate audit`.
     """
 
     def __init__(self, folder: str | Path):
@@ -50,7 +51,9 @@ class StudyResult:
             raise FedpointError(f"{self.folder} does not hold a study that has begun")
         self.study: Study = read(self.folder / "study.toml")
         progress = cast(StudyProgress, read_npz(self.folder / "hub.npz", "hub")[1])
-        self.round, self.setup, self.measures = progress["round"], progress["setup"], progress["measures"]
+        self.round, self.setup = progress["round"], progress["setup"]
+        self.measured = {int(after): said for after, said in progress["measured"].items()}
+        self.measures = self.measured.get(self.study.rounds, {})
         self.refused, self.chains = Counter(progress["refused"]), progress["chains"]
 
     @cached_property
@@ -78,7 +81,7 @@ class StudyResult:
 
     @property
     def loss(self) -> float | None:
-        """sum_k p_k f_k at the last model."""
+        """sum_k p_k f_k at the last model, of losses that sites round to 3 digits; None where one is missing."""
         losses = [self.measures.get(site, {}).get("loss") for site in self.study.sites]
         return None if None in losses else float(self.weights @ np.array(losses, float))
 

@@ -19,9 +19,9 @@
     local_steps = 5
 
 A study is an experiment and its terms. What a file of experiments may say (participation, network, channel, gather,
-seed, exact, record_every) it may say too; the terms are name, sites, server, rounds, deadline, quorum, patience,
-norm_cap and asynchronous. A problem may be one that is generated: each site then makes its own part of it, for trials.
-Sites in alphabetical order are agents 0, 1, ...
+seed, exact, record_every) it may say too; the terms are name, sites, server, rounds, runs, measurements, deadline,
+quorum, patience, norm_cap and asynchronous. A problem may be one that is generated: each site then makes its own part
+of it, for trials. Sites in alphabetical order are agents 0, 1, ...
 """
 
 from __future__ import annotations
@@ -150,6 +150,8 @@ class Terms(Table):
     sites: Annotated[list[Name], AfterValidator(_distinct), Field(max_length=1000)]
     server: Annotated[str, AfterValidator(_address)]
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
+    runs: Count = 3  # times that the study may be begun from its start
+    measurements: Annotated[int, Field(ge=0)] = 1  # of a run: evenly spaced, the last after the last round
     deadline: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     quorum: Count | None = None
     patience: Count = 3  # rounds in a row that may be abandoned
@@ -188,6 +190,11 @@ class Study:
     @property
     def rounds(self) -> int:
         return self.terms.rounds
+
+    @property
+    def measured_after(self) -> list[int]:
+        """The numbers of rounds after which sites say how good the model is for them."""
+        return evenly_spaced(self.rounds, self.terms.measurements)
 
     @property
     def network(self) -> Plain:
@@ -231,6 +238,15 @@ class Study:
     def fingerprint(self) -> str:
         """Of all that a site consents to."""
         return hashlib.sha256(canonical(self.content)).hexdigest()
+
+
+def evenly_spaced(rounds: int, count: int) -> list[int]:
+    """So many of the numbers 1 .. rounds, the last included.
+
+    >>> evenly_spaced(10, 3), evenly_spaced(10, 1), evenly_spaced(10, 0)
+    ([4, 7, 10], [10], [])
+    """
+    return [-(-k * rounds // count) for k in range(1, count + 1)]
 
 
 def read(path: str | Path) -> Study:
@@ -320,6 +336,9 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
         wrong.append(FileMistake(("participation",), said, own["participation"]))
     if terms.quorum is not None and terms.quorum > slots:
         wrong.append(FileMistake(("quorum",), f"only {counted(slots, 'site')} asked in a round", terms.quorum))
+    if terms.measurements > terms.rounds:
+        said = f"only {counted(terms.rounds, 'round')} to measure after"
+        wrong.append(FileMistake(("measurements",), said, terms.measurements))
     reason = e.algorithm.invalid_under(Uniform(1))
     if reason and (late is not None or (terms.quorum or slots) < count):
         said = f"{card.title} needs everybody: {card.restriction or reason}"
@@ -336,6 +355,9 @@ def _late_misfits(terms: Terms, late: Asynchronous, e: Experiment) -> list[FileM
         wrong.append(
             FileMistake((*where, "buffer"), f"never fills with {counted(len(terms.sites), 'site')}", late.buffer)
         )
+    if terms.measurements > 1:
+        said = "sites that work at their own pace are measured after the last round only: give 1 or 0"
+        wrong.append(FileMistake(("measurements",), said, terms.measurements))
     if late.models and not algorithm.sends_changes():
         wrong.append(FileMistake((*where, "models"), f"{title} sends no changes of one model"))
     if e.bind().topology.by_node:

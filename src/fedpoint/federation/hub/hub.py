@@ -56,7 +56,7 @@ class StudyHub:
         self.silent: set[str] = set()
         self.in_vain = 0  # rounds abandoned in a row
         self.own: list[wire.OwnSetup] = []  # what each site needs to know of all, once that is known
-        self.measures: dict[str, dict[str, float]] = {}
+        self.measured: dict[str, dict[str, dict[str, float]]] = {}  # after so many rounds, by site
         self.bytes = [0, 0]  # down, up, of this round
         self._expected: dict[str, wire.Header] = {}  # of each site's order
         self.preparing = Preparing(self)
@@ -65,6 +65,7 @@ class StudyHub:
             self.round, self.merged = about["round"], self.merged | about["merged"]
             self.refused.update(about["refused"])
             self.chains.update(about["chains"])
+            self.measured = about["measured"]
             self._settle_in(about["setup"])
             self.state.restore(ledger.begun[0])
             self.preparing.go_on(about["setup"])
@@ -177,9 +178,10 @@ class StudyHub:
         self.prepare()
         if self.terms.asynchronous is not None:
             Late(self, self.terms.asynchronous).run()
+        self.measure()  # where a hub ended between a round and its measurement
         while self.round < self.study.rounds:
             self._round()
-        self.finish()
+            self.measure()
 
     def message(self, k: int, packet: wire.Packet) -> Message:
         """What an agent says in its answer, looked at and decoded."""
@@ -264,14 +266,17 @@ class StudyHub:
         self.save()
         self.tell(event)
 
-    # After the last round.
+    # Measurements.
 
-    def finish(self) -> None:
-        """Sites hear what was merged last, and say how good the model is for them."""
+    def measure(self) -> None:
+        """After the rounds that the study names: sites hear what was merged last, and say how good the model is."""
+        known = self.measured.get(str(self.round), {})
+        if self.round not in self.study.measured_after or len(known) == len(self.sites):
+            return
         model, topology = self.state.model(), self.state.topology
         arrays = {site: flatten(topology.at(k, model)) for k, site in enumerate(self.sites)}
         found = self.ask_all("measure", validate.measures, arrays)
-        self.measures = {site: validate.measures(packet) for site, packet in found.items()}
+        self.measured[str(self.round)] = known | {site: validate.measures(packet) for site, packet in found.items()}
         self.save()
 
     def save(self) -> None:
@@ -280,7 +285,7 @@ class StudyHub:
             merged=self.merged,
             refused=dict(self.refused),
             setup=self.setup,
-            measures=self.measures,
+            measured=self.measured,
             chains=self.chains,
         )
         self.ledger.save(self.state.arrays(), progress)

@@ -6,6 +6,7 @@ Who was merged is asked again; how old an answer was is noted, so that a simulat
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,7 @@ from fedpoint.federation.transport import Arrival, Event, NoAnswerYet
 if TYPE_CHECKING:
     from fedpoint.federation.hub.hub import StudyHub
 
-AGAIN = 1.0  # seconds before a site that was refused is asked again
+AGAIN = 1.0  # seconds before a site that was refused is asked again; twice as many before every further time
 
 
 class Late:
@@ -30,6 +31,7 @@ class Late:
         self.versions: dict[str, int] = {}  # the round in which a site was asked
         self.until: dict[str, float] = {}  # when its answer is due; who is not here has answered
         self.resting: set[str] = set()  # refused a moment ago
+        self.in_vain: Counter[str] = Counter()  # answers of a site that were refused in a row
         self.here: dict[int, Message] = {}  # good answers that are not merged yet
         self.refused: dict[str, str] = {}
         self.last = hub.engine.now()
@@ -80,9 +82,11 @@ class Late:
         except validate.Invalid as error:
             self.refuse(site, error.reason)
             if error.reason not in validate.STALE and site in self.until:
-                self.until[site] = now + min(AGAIN, self.terms.deadline)
+                self.until[site] = now + min(AGAIN * 2.0 ** self.in_vain[site], self.terms.deadline)
+                self.in_vain[site] += 1
                 self.resting.add(site)
         else:
+            del self.in_vain[site]
             del self.until[site]
             self.last = now
 

@@ -40,7 +40,7 @@ class StudyProgress(TypedDict):
     merged: dict[str, int]  # the last round merged from each site
     refused: dict[str, int]  # "site reason": how often
     setup: Setup
-    measures: dict[str, dict[str, float]]  # what sites said of the last model
+    measured: dict[str, dict[str, dict[str, float]]]  # after so many rounds: what each site said of the model
     chains: dict[str, str]  # the last seal of each site's record, which shows later whether that was changed
 
 

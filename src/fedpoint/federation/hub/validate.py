@@ -17,6 +17,8 @@
 | `statement` | counts, columns or moments that cannot be |
 | `deadline`, `lost` | no answer in time, or the engine lost the site |
 | `order`, `data`, `memory`, `error` | the site itself could not: its own log says why |
+| `terms`, `stopped` | the study does not allow what was asked; after three of these a site stops itself |
+| `floor` | the site has too few rows, of a category or class say, to speak of them |
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from fedpoint.federation.preparation import KINDS, PARTS
 from fedpoint.federation.shapes import misfit
 from fedpoint.federation.study import SiteTable
 
-OWN = ("order", "data", "memory", "error", "version", "study")  # reasons that a site may give itself
+OWN = (  # reasons that a site may give itself
+    "order", "data", "memory", "error", "version", "study", "terms", "stopped", "floor",
+)  # fmt: skip
 SEAL = re.compile("[0-9a-f]{64}")
 STALE = ("late", "twice", "unasked", "run")  # not the answer that is waited for: it may still come
 

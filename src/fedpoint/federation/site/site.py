@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from functools import cached_property
 from pathlib import Path
@@ -16,11 +17,16 @@ from fedpoint.data.tables import read_own
 from fedpoint.engine.cpu import cache
 from fedpoint.federation import preparation, protocol, wire
 from fedpoint.federation.holding import Holding
-from fedpoint.federation.shapes import misfit, tree_of
-from fedpoint.federation.site import audit
+from fedpoint.federation.measurement import rounded
+from fedpoint.federation.shapes import tree_of
+from fedpoint.federation.site import audit, disclosure, stop
+from fedpoint.federation.site.answers import Answers
 from fedpoint.federation.site.chain import Entry
+from fedpoint.federation.site.consent import Consent
+from fedpoint.federation.site.disclosure import Floor
 from fedpoint.federation.site.memory import Memories
-from fedpoint.federation.site.refusal import Refused
+from fedpoint.federation.site.order import Order, read_order
+from fedpoint.federation.site.refusal import COUNTED, Refused
 from fedpoint.federation.study import Study
 from fedpoint.federation.wire import NEVER
 from fedpoint.store.disk import canonical
@@ -49,16 +55,26 @@ def _why(error: Exception) -> tuple[str, str]:
 
 
 class Site:
-    """Answers orders, bytes to bytes. `folder` is where it keeps its memories and its audit file."""
+    """Answers orders, bytes to bytes, if its study allows them. `folder` is where it keeps its records; `floor` is what
+    it discloses at least rows of."""
 
-    def __init__(self, study: Study, name: str, folder: str | Path, data: str | Path | None = None):
+    def __init__(
+        self,
+        study: Study,
+        name: str,
+        folder: str | Path,
+        data: str | Path | None = None,
+        floor: Floor = disclosure.DEFAULT,
+    ):
         self.release = protocol.OWN
         if name not in study.sites:
             raise FedpointError(f"{name} is not a site of {study.name}: {', '.join(study.sites)}")
         if study.table is not None and data is None:
             raise FedpointError(f"{name} has no data: pass --data FILE")
-        self.study, self.name, self.folder, self.data = study, name, Path(folder), data
+        self.study, self.name, self.folder, self.data, self.floor = study, name, Path(folder), data, floor
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.answers = Answers(self.folder, study.fingerprint)
+        self.consent = Consent(study, name, self.answers, lambda: self.statement[0])
         self.audit = audit.Audit(self.folder, study.fingerprint, name)
         self.memories = Memories(self.folder, study.fingerprint)
         self._held: tuple[bytes, Holding] | None = None
@@ -72,76 +88,80 @@ class Site:
             about |= _echo(packet.header)
             asked = audit.read(packet, len(order))
             self._check(packet.header)
-            said, arrays = self._carry_out(packet)
+            read = read_order(packet)
+            before = self.consent.permit(read)
+            said, arrays = self._carry_out(read, packet.arrays) if before is None else wire.decode(before)
         except Exception as error:
             reason, detail = _why(error)
             log.warning("%s: %s", reason, error, exc_info=reason == "error")
+            if reason in COUNTED:
+                self._count(detail)
             return self.audit.seal(asked or audit.unread(order), about, wire.Header(failure=reason), detail=detail)
-        return self.audit.seal(asked, about, said, arrays)
+        sent = self.audit.seal(asked, about, said, arrays)
+        if before is None:
+            self.consent.keep(read, wire.encode(said, arrays))
+        return sent
+
+    def _count(self, text: str) -> None:
+        """A refusal more; the last of several in a row stops the site."""
+        stop.note_refusal(self.folder, text)
+        if self.answers.refuse() >= stop.STRIKES:
+            stop.note_stop(self.folder, f"{stop.STRIKES} orders in a row were refused, the last one because {text}")
 
     def _check(self, header: wire.Header) -> None:
         protocol.check("this site", self.release, "the hub", protocol.Release.named_in(header))
         if header.get("study") != self.study.fingerprint:
             raise Refused("study", "the order belongs to another study than the one this site consented to")
-        whole = all(type(header.get(key)) is int for key in ("round", "merged"))
-        if not whole or not isinstance(header.get("run"), str) or not header["run"].isalnum():
-            raise Refused("order", "the order has no run, round or merged round")
+        if stop.why_stopped(self.folder) is not None or self.answers.all["refused"] >= stop.STRIKES:
+            raise Refused("stopped", f"this site has stopped itself: start it with {stop.LIFT} to take part again")
 
-    def _carry_out(self, packet: wire.Packet) -> tuple[wire.Header, dict[str, np.ndarray]]:
-        header = packet.header
-        match header.get("kind"):
-            case "columns":
-                if self.study.table is None:
-                    return {"rows": 0}, {}
-                return preparation.columns_of(self.study.table, self.columns)
-            case "moments":
-                recipe = preparation.features(header["recipe"])
-                count, arrays = preparation.moments_of(self.columns, recipe)
-                return {"count": count}, arrays
-            case "ready":
-                held = self._holding(header["setup"])
-                kept = self.memories.settled(held, header["run"], header["merged"])
-                held.work(held.silence(), kept, 0)  # compiles; not kept
-                return {}, {}
-            case "work":
-                return self._local_work(packet)
-            case "measure":
-                held = self._holding(header["setup"])
-                kept = self.memories.settled(held, header["run"], header["merged"])
-                self.memories.remember(held, header["run"], kept, None)
-                model = tree_of(held.problem.start(), packet.arrays)
-                return {"measures": held.measure(model)}, {}
-            case "excluded":  # nothing is done and nothing leaves
-                log.warning("the study goes on without this site: %s", str(header.get("why"))[:500])
-                return {}, {}
-        raise Refused("order", f"unknown order {header.get('kind')!r}")
+    def _carry_out(self, order: Order, arrays: wire.Arrays) -> tuple[wire.Header, dict[str, np.ndarray]]:
+        if order.kind == "columns":
+            return self.statement
+        if order.kind == "moments":
+            count, moments = preparation.moments_of(self.columns, preparation.features(order.recipe))
+            return {"count": count}, moments
+        assert order.setup is not None  # of all other kinds
+        held = self._holding(order.setup)
+        kept = self.memories.settled(held, order.run, order.merged)
+        if order.kind == "ready":
+            held.work(held.silence(), kept, 0)  # compiles; not kept
+            return {}, {}
+        if order.kind == "work":
+            self.consent.check_arrays(order, held.shapes.heard, arrays)
+            begun = time.perf_counter()
+            message, pending = held.work(arrays, kept, order.round)
+            took = round(time.perf_counter() - begun, 6)
+            self.memories.remember(held, order.run, kept, pending)  # before the answer leaves
+            return {"weight": held.own.share, "seconds": took}, message
+        start = held.problem.start()
+        self.consent.check_arrays(order, start, arrays)
+        found = held.measure(tree_of(start, arrays))
+        if not all(map(math.isfinite, found.values())):
+            raise Refused("data", "the loss of the model that was to be measured is not finite")
+        self.memories.remember(held, order.run, kept, None)
+        return {"measures": rounded(found)}, {}
 
-    def _local_work(self, packet: wire.Packet) -> tuple[wire.Header, dict[str, np.ndarray]]:
-        header = packet.header
-        held = self._holding(header["setup"])
-        wrong = misfit(held.shapes.heard, packet.arrays)
-        if wrong:
-            raise Refused("order", f"what the hub said does not fit: {wrong}")
-        kept = self.memories.settled(held, header["run"], header["merged"])
-        begun = time.perf_counter()
-        message, pending = held.work(packet.arrays, kept, header["round"])
-        took = round(time.perf_counter() - begun, 6)
-        self.memories.remember(held, header["run"], kept, pending)  # before the answer leaves
-        return {"weight": held.own.share, "seconds": took}, message
+    @cached_property
+    def statement(self) -> tuple[wire.Header, dict[str, np.ndarray]]:
+        """What this site says of its columns."""
+        return ({"rows": 0}, {}) if self.study.table is None else preparation.columns_of(self.study.table, self.columns)
 
     @cached_property
     def columns(self) -> dict[str, Column]:
-        """What the file holds; read once."""
+        """What the file holds, if that is enough to speak of; read once."""
         table = self.study.table
         if table is None or self.data is None:
             raise Refused("order", "this site has no file")
-        return read_own(self.data, table.target, table.features, table.categorical, table.missing, table.separator)
+        found = read_own(self.data, table.target, table.features, table.categorical, table.missing, table.separator)
+        below = disclosure.below(self.study, self.name, found, self.floor)
+        if below:
+            raise Refused("floor", "; ".join(below))
+        return found
 
     def _holding(self, setup: wire.OwnSetup) -> Holding:
         key = canonical(setup)
         if self._held is None or self._held[0] != key:
-            if self.study.sites[int(setup["index"])] != self.name:
-                raise Refused("order", "the order is for another site")
             columns = None if self.study.table is None else self.columns
             self._held = key, Holding(self.study, setup, columns)
         return self._held[1]

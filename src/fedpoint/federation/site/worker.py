@@ -124,14 +124,16 @@ def main(folder: str, down: str, up: str) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     kit = Path(folder)
     consent = json.loads((kit / "consent.json").read_text())
-    from fedpoint.federation.site.site import Site  # once there is something to do: they load JAX
+    from fedpoint.federation.site.disclosure import Floor  # once there is something to do: they load JAX
+    from fedpoint.federation.site.site import Site
     from fedpoint.federation.study import read
 
     study = read(kit / "study.toml")
     if consent["study"] != study.fingerprint:
         raise SystemExit("consent was given to another study")
-    site = Site(study, consent["site"], kit / "records", consent["data"])
-    lock = _alone(kit / "records")  # two workers would write one memory
+    (kit / "records").mkdir(exist_ok=True)
+    lock = _alone(kit / "records")  # two workers would write one memory, and what the other wrote last is read first
+    site = Site(study, consent["site"], kit / "records", consent["data"], Floor(**consent["floor"]))
     write_frame(int(up), b"ready")
     while True:
         try:

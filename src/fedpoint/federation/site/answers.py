@@ -1,0 +1,113 @@
+"""What has a site answered so far? On disk before an answer leaves, so that a kill at any moment changes nothing.
+
+orders.json          by study and run: the orders that were answered, by their hashes; refusals in a row
+answers/SHA256       the bytes of the answers that may be asked for again
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TypedDict, cast
+
+from fedpoint.core.errors import FedpointError
+from fedpoint.federation.site.refusal import Refused
+from fedpoint.federation.site.stop import ORDERS
+from fedpoint.federation.wire import NEVER, Written
+from fedpoint.store.disk import read_object, write_bytes
+
+
+class Answered(TypedDict):
+    """An order that was answered, by its digest; the answer, by its SHA-256; how often it was asked for again."""
+
+    order: str
+    answer: str
+    again: int
+
+
+class RunRecord(TypedDict):
+    """What was answered in one run."""
+
+    answered: dict[str, Answered]  # columns, moments, work (the last one), "measure N"
+    recipe: list[Written] | None  # of moments, until a setup is made of it
+    setup: str  # the hash of the setup of all later orders; "" before the first
+    round: int  # the last that was worked on
+    merged: int  # what the hub last said it had merged
+    measured: int  # after how many rounds the last measurement was
+
+
+class Everything(TypedDict):
+    """What orders.json holds."""
+
+    refused: int  # in a row
+    studies: dict[str, dict[str, RunRecord]]
+
+
+def nothing_answered() -> RunRecord:
+    return RunRecord(answered={}, recipe=None, setup="", round=NEVER, merged=NEVER, measured=0)
+
+
+class Answers:
+    """The answers to one study. `folder` is the site's records."""
+
+    def __init__(self, folder: Path, study: str):
+        self.folder, self.study, self.path = folder, study, folder / ORDERS
+        (folder / "answers").mkdir(exist_ok=True)
+        self.all = self._read()
+
+    def _read(self) -> Everything:
+        if not self.path.exists():
+            return Everything(refused=0, studies={})
+        try:
+            return cast(Everything, {"refused": 0, "studies": {}} | read_object(self.path.read_bytes()))
+        except ValueError as error:
+            raise FedpointError(f"{self.path} is damaged ({error}): restore it, or consent anew in a new kit") from None
+
+    def _write(self, everything: Everything) -> None:
+        write_bytes(self.path, json.dumps(everything, separators=(",", ":")).encode())
+        self.all = everything
+
+    @property
+    def runs(self) -> dict[str, RunRecord]:
+        return self.all["studies"].get(self.study, {})
+
+    def of(self, run: str) -> RunRecord:
+        return self.runs.get(run) or nothing_answered()
+
+    def keep(self, run: str, record: RunRecord, answer: bytes | None = None) -> None:
+        """An answer (None: it need not be given again) and what follows from it; refusals before no longer count."""
+        if answer is not None:
+            write_bytes(self._file(hashlib.sha256(answer).hexdigest()), answer)
+        before = self.of(run)["answered"]
+        self._write(Everything(refused=0, studies=self._studies(run, record)))
+        for old in {one["answer"] for one in before.values()} - self._kept():
+            self._file(old).unlink(missing_ok=True)
+
+    def _studies(self, run: str, record: RunRecord) -> dict[str, dict[str, RunRecord]]:
+        return {**self.all["studies"], self.study: {**self.runs, run: record}}
+
+    def _kept(self) -> set[str]:
+        records = [record for runs in self.all["studies"].values() for record in runs.values()]
+        return {one["answer"] for record in records for one in record["answered"].values()}
+
+    def again(self, run: str, record: RunRecord) -> None:
+        """An answer is given again: counted, and no more."""
+        self._write({**self.all, "studies": self._studies(run, record)})
+
+    def bytes_of(self, answered: Answered) -> bytes:
+        try:
+            data = self._file(answered["answer"]).read_bytes()
+        except FileNotFoundError:
+            data = b""
+        if hashlib.sha256(data).hexdigest() != answered["answer"]:
+            raise Refused("memory", f"an answer that was given is lost: {self._file(answered['answer'])}")
+        return data
+
+    def _file(self, sha: str) -> Path:
+        return self.folder / "answers" / sha
+
+    def refuse(self) -> int:
+        """One order more was refused; returns how many in a row."""
+        self._write({**self.all, "refused": self.all["refused"] + 1})
+        return self.all["refused"]
