@@ -13,7 +13,10 @@ from fedpoint.data.tables import read_table
 from fedpoint.federation import wire
 from fedpoint.federation.announcement import announce, lines
 from fedpoint.federation.inprocess import Fault
+from fedpoint.federation.site.disclosure import Floor
 from fedpoint.federation.study import parse, read
+
+FEW = Floor(rows=2, per_category=1, per_class=1)  # these tables have a handful of rows
 
 EDGES = {"edges": [["a", "b"], ["b", "c"]], "weights": [0.3, 0.4]}
 EVERYBODY = {"name": "scaffnew", "step": 0.1, "probability": 0.5}
@@ -140,7 +143,7 @@ def table(**more):
 def test_scaling_and_encoding_over_the_wire(files, missing, tmp_path):
     """To the bit what `read_table` makes of all files together, and so is what is trained on it."""
     study = content(AVERAGE, table(missing=missing, batch=2), rounds=3)
-    made = fp.federate(study, files, folder=tmp_path / "run")
+    made = fp.federate(study, files, folder=tmp_path / "run", floor=FEW)
     pooled = read_table([str(f) for f in files.values()], "label", model="logistic", missing=missing,
                         features=["age", "dose", "kind", "flat"])  # fmt: skip
     assert [fp.federation.preparation.Feature(**f) for f in made.setup["recipe"]] == pooled.recipe
@@ -169,12 +172,14 @@ def test_dates_are_the_same_number_at_every_site(tmp_path):
     """Two sites alone could not tell the day from the month; no date leaves a site."""
     columns = [["01/02/2020", "", "03/04/2020"], ["05/06/2020", "25/06/2020"], ["07/08/2021", "09/09/2021"]]
     files = dated(tmp_path, columns)
-    made = fp.federate(content(AVERAGE, {**DATED, "missing": "mean"}, rounds=2), files, folder=tmp_path / "run")
+    made = fp.federate(
+        content(AVERAGE, {**DATED, "missing": "mean"}, rounds=2), files, folder=tmp_path / "run", floor=FEW
+    )
     pooled = read_table([str(f) for f in files.values()], "number", model="linear", missing="mean")
     assert [fp.federation.preparation.Feature(**f) for f in made.setup["recipe"]] == pooled.recipe
     assert pooled.recipe[0].dates == "day first"
     assert made.setup["notes"] == ["column 'opened': dates, taken as days since 1970-01-01"]
-    said = announce(made.study, files["a"])
+    said = announce(made.study, files["a"], FEW)
     assert "opened holds dates (day first or month first)" in "\n".join(lines(said)) and "2020" not in json.dumps(said)
 
 
@@ -182,13 +187,13 @@ def test_dates_are_the_same_number_at_every_site(tmp_path):
     ("columns", "said"),
     [
         ([["01/02/2020", "02/02/2020"]] * 3, "may have its day or its month first"),
-        ([["25/02/2020"], ["02/25/2020"], ["01/01/2020"]], "dates that sites write differently"),
-        ([["2020-01-01"], ["2020-01-02"], ["soon"]], "holds dates at some sites and words at others"),
+        ([["25/02/2020"] * 2, ["02/25/2020"] * 2, ["01/01/2020"] * 2], "dates that sites write differently"),
+        ([["2020-01-01"] * 2, ["2020-01-02"] * 2, ["soon"] * 2], "holds dates at some sites and words at others"),
     ],
 )
 def test_dates_that_sites_do_not_agree_about(tmp_path, columns, said):
     with pytest.raises(fp.FedpointError, match=said):
-        fp.federate(content(AVERAGE, DATED, rounds=2), dated(tmp_path, columns), folder=tmp_path / "run")
+        fp.federate(content(AVERAGE, DATED, rounds=2), dated(tmp_path, columns), folder=tmp_path / "run", floor=FEW)
 
 
 @pytest.mark.slow
@@ -197,7 +202,7 @@ def test_dates_that_sites_do_not_agree_about(tmp_path, columns, said):
 )
 def test_other_models_over_the_wire(files, more, tmp_path):
     study = content(AVERAGE, table(missing="drop", **more), rounds=3)
-    made = fp.federate(study, files, folder=tmp_path / "run")
+    made = fp.federate(study, files, folder=tmp_path / "run", floor=FEW)
     pooled = read_table([str(f) for f in files.values()], "number", model="linear", missing="drop",
                         features=["age", "dose", "kind", "flat"])  # fmt: skip
     assert gap(made, pooled.problem("linear", more.get("ridge"))) <= 1e-10
@@ -207,13 +212,13 @@ def test_data_that_do_not_fit_stay_where_they_are(files, tmp_path):
     """The hub hears a reason, the site's log the cell."""
     study = content(AVERAGE, table(missing="refuse"), rounds=3)
     with pytest.raises(fp.FedpointError, match=r"cannot take part \(data\)") as error:
-        fp.federate(study, files, folder=tmp_path / "run")
+        fp.federate(study, files, folder=tmp_path / "run", floor=FEW)
     assert "row" not in str(error.value)
 
 
 def test_what_leaves_is_said_before(files):
     study = parse(content({"name": "scaffold", "step": 0.1}, table(missing="mean")))
-    found = announce(study, files["a"])
+    found = announce(study, files["a"], FEW)
     assert json.loads(json.dumps(found)) == found
     kinds = {one["kind"]: one for one in found["leaves"]}
     assert list(kinds) == ["columns", "moments", "ready", "work", "measure"]
@@ -270,14 +275,14 @@ LIES = {
 def test_what_sites_say_of_their_data_must_make_sense(lie, files, tmp_path):
     study = content(AVERAGE, table(missing="mean"), rounds=3)
     with pytest.raises(fp.FedpointError, match=r"b cannot take part \(statement\)"):
-        fp.federate(study, files, folder=tmp_path / "run", faults=[LIES[lie]])
+        fp.federate(study, files, folder=tmp_path / "run", faults=[LIES[lie]], floor=FEW)
     assert not (tmp_path / "run" / "hub" / "hub.npz").exists()
 
 
 def test_rows_must_be_the_same_twice(files, tmp_path):
     study = content(AVERAGE, table(missing="mean"), rounds=3)
     with pytest.raises(fp.FedpointError, match="b speaks of 14 rows, and then of 13"):
-        fp.federate(study, files, folder=tmp_path, faults=[told(1, lambda h, a: ({**h, "count": 13}, a))])
+        fp.federate(study, files, folder=tmp_path, faults=[told(1, lambda h, a: ({**h, "count": 13}, a))], floor=FEW)
 
 
 TERMS = {"name": "described", "sites": SITES, "server": "localhost:8102", "rounds": 4}

@@ -180,13 +180,16 @@ def test_orders_of_others_are_refused(tmp_path):
     assert failure(study="0" * 64) == "study"
     assert failure(kind="erase") == "order"
     assert failure(run="../../etc") == "order"
+    assert failure(run="cd") is None  # a new run: the two before it no longer count
     assert failure(merged="x") == "order"
-    assert failure(kind="work") == "error"
+    assert failure(kind="work") == "order"
+    assert failure(run="ef") is None
     assert failure(kind=["work"]) == failure(kind={"a": []}, round=7.5, run=None, order=[1]) == "order"
     assert wire.decode(site.answer(b"garbage")).header["failure"] == "order"
+    assert failure() == failure(run="gh") == "stopped"
     audit = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
-    assert len(audit) == 11
-    assert sum("failure" in line["left"]["says"] for line in audit) == 9
+    assert len(audit) == 15
+    assert sum("failure" in line["left"]["says"] for line in audit) == 11
 
 
 def test_audit_says_what_left(tmp_path):

@@ -100,33 +100,59 @@ def server(kit: Path) -> None:
 @federate.command()
 @click.argument("kit", type=FOLDER, default=".")
 @click.option("--data", type=FILE, help="This site's own CSV or Parquet file; it never leaves this machine.")
+@click.option("--floor-rows", default=20, show_default=True, help="Fewest rows behind anything that leaves.")
+@click.option("--floor-per-category", default=5, show_default=True, help="Fewest rows of each category here.")
+@click.option("--floor-per-class", default=5, show_default=True, help="Fewest rows of each class here.")
+@click.option("--lift-stop", is_flag=True, help="Take part again after this site stopped itself.")
 @click.option("--dry-run", is_flag=True, help="Print what would run and what would leave, then exit.")
 @click.option("--yes", is_flag=True, help="Consent without a prompt.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
-def site(kit: Path, data: Path | None, dry_run: bool, yes: bool, as_json: bool) -> None:
+def site(
+    kit: Path,
+    data: Path | None,
+    floor_rows: int,
+    floor_per_category: int,
+    floor_per_class: int,
+    lift_stop: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
     """Take part in a study with KIT (default: this folder).
 
     Prints what will run on the data and what will leave, asks for consent, and stays connected. Every message that
     leaves is logged in KIT/records/audit.jsonl. Ctrl-C stops it; start it again to rejoin.
+
+    Orders that the study does not allow are refused and listed in KIT/records/refusals.jsonl. Three in a row stop the
+    site: it takes part again when it is started with --lift-stop.
     """
     from fedpoint.core.errors import FedpointError
     from fedpoint.federation.announcement import announce, lines
     from fedpoint.federation.flare.kits import Kit
     from fedpoint.federation.flare.parties import consent, keep_running
+    from fedpoint.federation.site import stop
+    from fedpoint.federation.site.disclosure import Floor
 
-    own = Kit(kit, "site")
+    own, floor = Kit(kit, "site"), Floor(floor_rows, floor_per_category, floor_per_class)
     if own.study.table is not None and data is None:
         raise FedpointError(f"{own.party} needs its data: pass --data FILE")
-    found = announce(own.study, data)
-    if as_json and dry_run:
-        click.echo(json.dumps(found))
-        return
-    click.echo("\n".join(lines(found)))
+    found = announce(own.study, data, floor, own.party)
+    click.echo(json.dumps(found) if as_json and dry_run else "\n".join(lines(found)))
+    if found["refused"]:
+        raise FedpointError("too little data to speak of: nothing was started and nothing has left this machine")
     if dry_run:
         return
+    why = stop.why_stopped(own.folder / "records")
+    if why is not None and not lift_stop:
+        raise FedpointError(
+            f"{own.party} has stopped itself ({why}): read {own.folder}/records/refusals.jsonl, talk to whoever leads "
+            f"the study, and pass {stop.LIFT} to take part again"
+        )
     if not yes and not click.confirm("Take part with these data?", default=False):
         raise FedpointError("no consent: nothing was started and nothing has left this machine")
-    consent(own, data)
+    if lift_stop:
+        stop.lift_stop(own.folder / "records")
+    consent(own, data, floor)
     click.echo(f"{own.party} takes part; audit: {own.folder}/records/audit.jsonl; Ctrl-C ends it", err=True)
     keep_running(own, lambda text: click.echo(text, err=True))
 

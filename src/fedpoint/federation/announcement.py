@@ -8,12 +8,16 @@ from typing import TypedDict
 from fedpoint.algorithms.catalogue import makers, title_of
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Plain
+from fedpoint.data.column import Column
 from fedpoint.data.recipe import Feature
 from fedpoint.data.tables import read_own
 from fedpoint.engine.session import flatten
-from fedpoint.federation import preparation, wire
+from fedpoint.federation import measurement, preparation, wire
 from fedpoint.federation.protocol import OWN
 from fedpoint.federation.shapes import blank, named, shapes_of
+from fedpoint.federation.site.consent import REPEATS
+from fedpoint.federation.site.disclosure import DEFAULT, Floor, below
+from fedpoint.federation.site.stop import LIFT, STRIKES
 from fedpoint.federation.study import SiteTable, Study
 from fedpoint.federation.wire import Arrays, Classes, ColumnSaid, Header
 
@@ -39,6 +43,17 @@ class Leaving(TypedDict):
     bytes: int
 
 
+class Enforced(TypedDict):
+    """What a site holds a server to: how often it answers what, and how much a measurement says at most."""
+
+    rounds: int
+    runs: int
+    measured_after: list[int]
+    bits: int  # of one measurement
+    repeats: int
+    strikes: int
+
+
 class Announced(TypedDict):
     """A study in plain types, and every kind of message that leaves a site."""
 
@@ -53,6 +68,9 @@ class Announced(TypedDict):
     reads: str | None  # the columns; None: data are generated
     stays: list[str]
     leaves: list[Leaving]
+    terms: Enforced
+    floor: dict[str, int] | None  # None: data are generated
+    refused: list[str]  # what would be said of too few rows
 
 
 def _leaving(kind: str, often: str, says: Header = NOTHING, arrays: Arrays | None = None) -> Leaving:
@@ -66,20 +84,25 @@ def _leaving(kind: str, often: str, says: Header = NOTHING, arrays: Arrays | Non
     return Leaving(kind=kind, often=often, says=says, arrays=listed, bytes=size)
 
 
-def announce(study: Study, data: str | Path | None = None) -> Announced:
+def announce(
+    study: Study, data: str | Path | None = None, floor: Floor = DEFAULT, site: str | None = None
+) -> Announced:
     """What will run and what leaves. With the site's file, in its own numbers; categories that only other sites have
-    may add columns."""
-    table, rows = study.table, None
+    may add columns. What is below the floor is said, and nothing else of such a file."""
+    table, rows, refused = study.table, None, list[str]()
     if table is None:
-        start, leaves = study.generated().start(), [_leaving("columns", "once", Header(rows=0))]
-    elif data is None:
+        start, leaves = study.generated().start(), [_leaving("columns", "once a run", Header(rows=0))]
+    else:
         start = preparation.start_of(table, [Feature(name) for name in table.features], _two_classes(table))
         leaves = []
-    else:
-        start, rows, leaves = _prepared(table, data)
+        if data is not None:
+            columns = read_own(data, table.target, table.features, table.categorical, table.missing, table.separator)
+            rows, refused = len(columns[table.target].values), below(study, site or study.sites[0], columns, floor)
+            start, leaves = (start, []) if refused else _prepared(table, columns)
     shapes = shapes_of(study.experiment(study.outline(start, rows=rows or 1)).bind())
     measured = Header(measures={"loss": 0.1, "accuracy": 0.1})
-    code = flatten(blank(shapes.code))
+    code, terms = flatten(blank(shapes.code)), _enforced(study, rows)
+    often = f"{counted(len(terms['measured_after']), 'time')} a run"
     return Announced(
         study=study.name,
         fingerprint=study.fingerprint,
@@ -95,8 +118,23 @@ def announce(study: Study, data: str | Path | None = None) -> Announced:
             *leaves,
             _leaving("ready", "at every start"),
             _leaving("work", f"in up to {counted(study.rounds, 'round')}", Header(weight=0.1, seconds=0.1), code),
-            _leaving("measure", "once, at the end", measured),
+            *([_leaving("measure", often, measured)] if terms["measured_after"] else []),
         ],
+        terms=terms,
+        floor=None if table is None else floor.plain(),
+        refused=refused,
+    )
+
+
+def _enforced(study: Study, rows: int | None) -> Enforced:
+    classes = study.table is None or study.table.model != "linear"
+    return Enforced(
+        rounds=study.rounds,
+        runs=study.terms.runs,
+        measured_after=study.measured_after,
+        bits=measurement.bits(classes, rows),
+        repeats=REPEATS,
+        strikes=STRIKES,
     )
 
 
@@ -106,14 +144,16 @@ def _title(study: Study) -> str:
     return title_of(name) if name in makers() else study.method().card.title
 
 
-def _prepared(table: SiteTable, data: str | Path) -> tuple[Model, int, list[Leaving]]:
-    """The start as if this site were the only one, its rows, and what it says of its columns."""
-    columns = read_own(data, table.target, table.features, table.categorical, table.missing, table.separator)
+def _prepared(table: SiteTable, columns: dict[str, Column]) -> tuple[Model, list[Leaving]]:
+    """The start as if this site were the only one, and what it says of its columns."""
     said, arrays = preparation.columns_of(table, columns)
     recipe, classes, _ = preparation.first_recipe(table, [wire.Packet(_one_form(_several_classes(said)), arrays)])
     count, moments = preparation.moments_of(columns, recipe)
-    leaves = [_leaving("columns", "once", said, arrays), _leaving("moments", "once", Header(count=count), moments)]
-    return preparation.start_of(table, recipe, classes), said["rows"], leaves
+    leaves = [
+        _leaving("columns", "once a run", said, arrays),
+        _leaving("moments", "once a run", Header(count=count), moments),
+    ]
+    return preparation.start_of(table, recipe, classes), leaves
 
 
 def _two_classes(table: SiteTable) -> Classes:
@@ -160,7 +200,33 @@ def lines(found: Announced) -> list[str]:
         words = _words(one["says"])
         text.append(f"  {one['kind']} ({one['often']}): {one['bytes']} bytes{words}")
         text += [f"    {a['name']}: {a['type']}{a['shape']}, {a['bytes']} bytes" for a in one["arrays"]]
-    return text
+    return [*text, *_terms(found), *(f"Refused: {why}" for why in found["refused"])]
+
+
+def _terms(found: Announced) -> list[str]:
+    """What the site holds the server to."""
+    terms, floor = found["terms"], found["floor"]
+    runs, after, bits = terms["runs"], terms["measured_after"], terms["bits"]
+    measured = "no measurement of a model"
+    if after:
+        measured = (
+            f"measurements after round {', '.join(map(str, after))} only: loss to {measurement.DIGITS} digits, "
+            f"accuracy to whole percents; at most {bits} bits each, {bits * len(after) * runs} in all"
+        )
+    lines = [
+        "Enforced by this site, whatever the server asks:",
+        f"  at most {counted(runs, 'run')} of at most {counted(terms['rounds'], 'round')}, each once and in order",
+        "  columns and moments once a run; recipe and shares follow from the study and never change in a run",
+        f"  {measured}",
+        f"  an answer that was lost is sent again unchanged, at most {terms['repeats']} times",
+        f"  {terms['strikes']} orders in a row that break these terms stop the site, until it is started with {LIFT}",
+    ]
+    if floor is not None:
+        lines.append(
+            f"  nothing of fewer than {floor['rows']} rows, {floor['per_category']} rows of a category or "
+            f"{floor['per_class']} of a class leaves (--floor-rows, --floor-per-category, --floor-per-class)"
+        )
+    return lines
 
 
 def _words(said: Header) -> str:

@@ -163,7 +163,7 @@ def _lines(made: StudyResult, beside: Run, found: Compared) -> list[str]:
     lines = [f"{'':>14}  {'three sites':>14}  {'simulation':>14}"]
     for name, a, b in zip(names, made.model, beside.model[0], strict=True):
         lines.append(f"{name:>14}  {a:14.10f}  {b:14.10f}")
-    lines.append(f"{'loss':>14}  {found['loss']:14.10f}  {found['loss_simulated']:14.10f}")
+    lines.append(f"{'loss':>14}  {found['loss']:14.3g}  {found['loss_simulated']:14.10f}  (sites round theirs)")
     word = "the same numbers" if found["same"] else "NOT the same numbers"
     rows = ", ".join(f"{site} {n}" for site, n in zip(found["sites"], found["rows"], strict=True))
     return [

@@ -18,6 +18,7 @@ import fedpoint
 from fedpoint.core.errors import FedpointError
 from fedpoint.federation.flare.kits import Kit, needs_flare
 from fedpoint.federation.flare.names import KIT
+from fedpoint.federation.site.disclosure import DEFAULT, Floor
 from fedpoint.store.disk import write_bytes
 
 GRACE = 5.0  # seconds for a process to end by itself
@@ -25,8 +26,8 @@ AGAIN = 2.0  # seconds before one that ended is started again
 TRIES = 20  # times that it may end within a minute
 
 
-def consent(kit: Kit, data: str | Path | None) -> None:
-    """Note that this site takes part, and with which file."""
+def consent(kit: Kit, data: str | Path | None, floor: Floor = DEFAULT) -> None:
+    """Note that this site takes part, with which file, and of how few rows it may speak."""
     if kit.study.table is not None:
         if data is None:
             raise FedpointError(f"{kit.party} needs its data: pass --data FILE")
@@ -34,7 +35,7 @@ def consent(kit: Kit, data: str | Path | None) -> None:
             raise FedpointError(f"{data} does not exist")
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     where = None if data is None else str(Path(data).absolute())
-    said = {"site": kit.party, "study": kit.study.fingerprint, "time": when, "data": where}
+    said = {"site": kit.party, "study": kit.study.fingerprint, "time": when, "data": where, "floor": floor.plain()}
     write_bytes(kit.folder / "consent.json", json.dumps(said, indent=2).encode())
 
 

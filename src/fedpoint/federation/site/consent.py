@@ -19,11 +19,11 @@ from fedpoint.federation.site.answers import Answered, Answers, RunRecord, nothi
 from fedpoint.federation.site.order import Order
 from fedpoint.federation.site.refusal import Refused, forbidden
 from fedpoint.federation.study import Study
-from fedpoint.federation.wire import NEVER, Arrays, Header
+from fedpoint.federation.wire import NEVER, Arrays, Header, Packet, encode
 from fedpoint.store.disk import canonical
 
 REPEATS = 100  # times that an answer may be asked for again: by a hub that was killed, or did not hear it
-Statement = Callable[[], Header]  # this site's own answer to "columns"
+Statement = Callable[[], Packet]  # this site's own answer to "columns"
 
 
 class Consent:
@@ -34,6 +34,8 @@ class Consent:
 
     def permit(self, order: Order) -> bytes | None:
         """The answer that was given to this very order before; None: it may be carried out. Refused otherwise."""
+        if order.kind == "excluded":  # asks for nothing
+            return None
         record = self._record(order)
         before = record["answered"].get(_place(order))
         if before is not None and before["order"] == order.digest:
@@ -82,7 +84,7 @@ class Consent:
             raise forbidden("moments were asked for again, by another recipe: a run asks for them once")
         if record["setup"] or "columns" not in record["answered"]:
             raise forbidden("moments were asked for out of turn: they come after columns and before the rounds")
-        derivation.check_recipe(table, self.statement(), order.recipe)
+        derivation.check_recipe(table, self._stated(record), order.recipe)
 
     def _check_setup(self, order: Order, record: RunRecord) -> None:
         """The first setup of a run follows from the study; all others are the same."""
@@ -96,8 +98,17 @@ class Consent:
             if order.setup["recipe"] or order.setup["classes"] is not None:
                 raise forbidden("a recipe or classes, but the data of this study are generated")
         else:
-            derivation.check_setup(self.study.table, self.statement(), order.setup, record["recipe"])
+            if record["recipe"] is None:
+                raise forbidden(f"{order.kind} was asked for out of turn: it comes after moments")
+            derivation.check_setup(self.study.table, self._stated(record), order.setup, record["recipe"])
         self._check_merged(order, record)
+
+    def _stated(self, record: RunRecord) -> Header:
+        """What this site says of its columns, as it did when the run began."""
+        said = self.statement()
+        if record["answered"]["columns"]["answer"] != hashlib.sha256(encode(*said)).hexdigest():
+            raise Refused("data", "the file is another than when this run began: put it back, or ask for a new run")
+        return said.header
 
     def _check_merged(self, order: Order, record: RunRecord) -> None:
         """Merged is what this site has sent last, or what was merged before."""
@@ -149,8 +160,8 @@ class Consent:
     def keep(self, order: Order, answer: bytes) -> None:
         """The order was carried out; its answer has not left yet."""
         record = self.answers.of(order.run)
-        if order.kind == "ready":
-            if not record["setup"]:  # it says nothing itself, and is asked at every start
+        if order.kind in ("ready", "excluded"):  # nothing is said, however often
+            if order.kind == "ready" and not record["setup"]:
                 self.answers.keep(order.run, {**record, "setup": _hash(order), "recipe": None})
             return
         given = Answered(order=order.digest, answer=hashlib.sha256(answer).hexdigest(), again=0)

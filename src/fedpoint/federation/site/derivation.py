@@ -73,8 +73,8 @@ def _check_fill(table: SiteTable, one: Written) -> None:
         raise forbidden(f"gaps of {name!r} are filled by a number, not by {fill!r}")
 
 
-def check_setup(table: SiteTable, said: Header, setup: OwnSetup, recipe: Sequence[Written] | None) -> None:
-    """What later orders name, against the recipe of "moments" (None: this site was not asked for them)."""
+def check_setup(table: SiteTable, said: Header, setup: OwnSetup, recipe: Sequence[Written]) -> None:
+    """What later orders name, against the recipe of "moments"."""
     _check_columns(table, said, setup["recipe"])
     for one in setup["recipe"]:
         plain = (one["mean"], one["scale"]) == (0.0, 1.0)
@@ -82,11 +82,10 @@ def check_setup(table: SiteTable, said: Header, setup: OwnSetup, recipe: Sequenc
             raise forbidden(f"column {one['column']!r} scaled, which the study does not do")
         if not one["scale"] > 0:
             raise forbidden(f"column {one['column']!r} has the scale {one['scale']}: it must be above 0")
-    if recipe is not None:
-        before = {one["column"]: _unscaled(one) for one in recipe}
-        for one in setup["recipe"]:
-            if before.get(one["column"]) != _unscaled(one):
-                raise forbidden(f"column {one['column']!r} is written otherwise than when its moments were asked for")
+    before = {one["column"]: _unscaled(one) for one in recipe}
+    for one in setup["recipe"]:
+        if before.get(one["column"]) != _unscaled(one):
+            raise forbidden(f"column {one['column']!r} is written otherwise than when its moments were asked for")
     _check_classes(table, said["classes"], setup["classes"])
 
 

@@ -15,10 +15,11 @@ from fedpoint.federation.site.refusal import malformed
 from fedpoint.federation.wire import Classes, OwnSetup, Packet, Written
 from fedpoint.store.disk import canonical
 
-KINDS = ("columns", "moments", "ready", "work", "measure")
+KINDS = ("columns", "moments", "ready", "work", "measure", "excluded")
 RUN = re.compile(r"[a-z0-9]{1,32}")
 FIELDS = frozenset(Written.__annotations__)
 SETUP = frozenset(OwnSetup.__annotations__)
+LONGEST = 64  # characters of the word that an answer repeats
 WHOLE = 2**53  # numbers beyond it are not those of rounds
 
 
@@ -42,6 +43,9 @@ def read_order(packet: Packet) -> Order:
         raise malformed(f"unknown order {kind!r}: a hub asks for {', '.join(KINDS)}")
     if not isinstance(run, str) or not RUN.fullmatch(run):
         raise malformed("the name of a run is 1 to 32 lower-case letters and digits")
+    word = header.get("order", "")
+    if not isinstance(word, str) or len(word) > LONGEST:
+        raise malformed("the word of an order is not a short text")
     round, merged = (_whole(header, name) for name in ("round", "merged"))
     recipe = [_written(one) for one in _list(header.get("recipe"), "recipe")] if kind == "moments" else []
     setup = _setup(header.get("setup")) if kind in ("ready", "work", "measure") else None

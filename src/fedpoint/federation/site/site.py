@@ -74,7 +74,7 @@ class Site:
         self.study, self.name, self.folder, self.data, self.floor = study, name, Path(folder), data, floor
         self.folder.mkdir(parents=True, exist_ok=True)
         self.answers = Answers(self.folder, study.fingerprint)
-        self.consent = Consent(study, name, self.answers, lambda: self.statement[0])
+        self.consent = Consent(study, name, self.answers, lambda: self.statement)
         self.audit = audit.Audit(self.folder, study.fingerprint, name)
         self.memories = Memories(self.folder, study.fingerprint)
         self._held: tuple[bytes, Holding] | None = None
@@ -116,6 +116,9 @@ class Site:
             raise Refused("stopped", f"this site has stopped itself: start it with {stop.LIFT} to take part again")
 
     def _carry_out(self, order: Order, arrays: wire.Arrays) -> tuple[wire.Header, dict[str, np.ndarray]]:
+        if order.kind == "excluded":
+            log.warning("the hub goes on without this site")
+            return {}, {}
         if order.kind == "columns":
             return self.statement
         if order.kind == "moments":
@@ -143,9 +146,10 @@ class Site:
         return {"measures": rounded(found)}, {}
 
     @cached_property
-    def statement(self) -> tuple[wire.Header, dict[str, np.ndarray]]:
+    def statement(self) -> wire.Packet:
         """What this site says of its columns."""
-        return ({"rows": 0}, {}) if self.study.table is None else preparation.columns_of(self.study.table, self.columns)
+        table = self.study.table
+        return wire.Packet(*(({"rows": 0}, {}) if table is None else preparation.columns_of(table, self.columns)))
 
     @cached_property
     def columns(self) -> dict[str, Column]:
