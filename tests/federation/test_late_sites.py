@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from studies import AVERAGE, BOWLS, CONTROL, FULL, SITES, content, gap
 from test_equality import invariant
-from test_study import table, write
+from test_study import FEW, table, write
 
 import fedpoint as fp
 from fedpoint.data.tables import read_table
@@ -50,7 +50,7 @@ def kinds(root, site):
 
 def test_a_study_begins_when_the_quorum_is_there_and_the_deadline_is_over(files, tmp_path):
     """Columns are encoded and scaled by those who are there; the missing site's share is that of a mean site."""
-    made = fp.federate(study(rounds=4), files, folder=tmp_path / "run", faults=lost("c", range(99)))
+    made = fp.federate(study(rounds=4), files, floor=FEW, folder=tmp_path / "run", faults=lost("c", range(99)))
     assert [event["answered"] for event in made.events] == [["a", "b"]] * 4
     there = read_table([str(files[site]) for site in "ab"], "label", model="logistic",
                        features=["age", "dose", "kind", "flat"])  # fmt: skip
@@ -65,7 +65,7 @@ def test_a_study_begins_when_the_quorum_is_there_and_the_deadline_is_over(files,
 
 def test_shares_that_the_study_gives_are_those_of_a_missing_site_too(files, tmp_path):
     given = study(AVERAGE, rounds=2, weights=[1.0, 1.0, 2.0])
-    made = fp.federate(given, files, folder=tmp_path / "run", faults=lost("c", range(99)))
+    made = fp.federate(given, files, floor=FEW, folder=tmp_path / "run", faults=lost("c", range(99)))
     assert made.weights.tolist() == [0.25, 0.25, 0.5]
     assert made.setup["notes"][-1].endswith("its share is 50 %, as the study says")
     assert gap(made, made.problem(files)) <= TOLERANCE
@@ -74,7 +74,7 @@ def test_shares_that_the_study_gives_are_those_of_a_missing_site_too(files, tmp_
 def test_without_a_quorum_everybody_is_needed(files, tmp_path):
     whole = {**study(), "quorum": None}
     with pytest.raises(NoAnswerYet, match=r"no answer to 'columns' from c in 360 seconds; 3 sites needed"):
-        fp.federate(whole, files, folder=tmp_path / "run", faults=lost("c", range(99)))
+        fp.federate(whole, files, floor=FEW, folder=tmp_path / "run", faults=lost("c", range(99)))
     needs_all = content({"name": "scaffnew", "step": 0.05, "probability": 0.4}, BOWLS)
     with pytest.raises(NoAnswerYet, match="from b in 360 seconds"):
         fp.federate(needs_all, folder=tmp_path / "all", faults=lost("b", range(99)))
@@ -87,7 +87,7 @@ def test_sampled_sites_do_not_make_a_quorum_of_the_preparation(tmp_path):
 
 
 def test_a_site_that_is_lost_after_its_columns_keeps_the_share_of_its_rows(files, tmp_path):
-    made = fp.federate(study(rounds=3), files, folder=tmp_path / "run", faults=lost("c", range(1, 99)))
+    made = fp.federate(study(rounds=3), files, floor=FEW, folder=tmp_path / "run", faults=lost("c", range(1, 99)))
     assert made.weights == pytest.approx(np.array([20, 30, 70]) / 120)
     assert (made.setup["absent"], made.setup["rows"]) == (["c"], [20, 30, 70])
     assert not any("c was not there" in note for note in made.setup["notes"])
@@ -100,7 +100,7 @@ def test_a_site_that_is_lost_after_its_columns_keeps_the_share_of_its_rows(files
 def test_a_late_site_takes_part_from_the_next_round(files, tmp_path):
     """Asked columns, moments and ready, in this order; its share stays, and with it c = sum p_k c_k."""
     root = tmp_path / "run"
-    made = fp.federate(study(), files, folder=root, faults=lost("c", [0]), seconds=SLOW)
+    made = fp.federate(study(), files, floor=FEW, folder=root, faults=lost("c", [0]), seconds=SLOW)
     there = ["c" in event["answered"] for event in made.events]
     first = there.index(True)
     assert there == [False] * first + [True] * (8 - first)
@@ -120,7 +120,7 @@ def test_a_late_site_takes_part_from_the_next_round(files, tmp_path):
 
 def test_a_share_that_changed_would_not_be_the_simulation_s(files, tmp_path):
     """The equality above can fail: by the rows that c turned out to have, the models are others."""
-    made = fp.federate(study(), files, folder=tmp_path / "run", faults=lost("c", [0]), seconds=SLOW)
+    made = fp.federate(study(), files, floor=FEW, folder=tmp_path / "run", faults=lost("c", [0]), seconds=SLOW)
     made.setup["weights"] = [20 / 120, 30 / 120, 70 / 120]
     assert gap(made, made.problem(files)) > 1e-4
 
@@ -178,7 +178,7 @@ CANNOT = {
 def test_a_late_site_that_does_not_fit_is_told_why_and_the_others_go_on(why, files, tmp_path, caplog):
     strange(files["c"], CANNOT[why])
     root = tmp_path / "run"
-    made = fp.federate(study(rounds=6), files, folder=root, faults=lost("c", [0]), seconds=SLOW)
+    made = fp.federate(study(rounds=6), files, floor=FEW, folder=root, faults=lost("c", [0]), seconds=SLOW)
     assert [event["answered"] for event in made.events] == [["a", "b"]] * 6
     assert any(note.startswith(f"c cannot take part (data): {why}") for note in made.setup["notes"])
     assert kinds(root, "c") == ["columns", "excluded"]
@@ -189,11 +189,11 @@ def test_a_late_site_that_does_not_fit_is_told_why_and_the_others_go_on(why, fil
 def test_who_cannot_take_part_stops_a_study_that_needs_it_and_no_other(files, tmp_path):
     """Its data do not fit at the start: left out if the quorum is there without it, an error if not."""
     files["c"].write_text(files["c"].read_text().replace("age,", "years,"))
-    made = fp.federate(study(rounds=3), files, folder=tmp_path / "run")
+    made = fp.federate(study(rounds=3), files, floor=FEW, folder=tmp_path / "run")
     assert [event["answered"] for event in made.events] == [["a", "b"]] * 3
     assert any(note.startswith("c cannot take part (data)") for note in made.setup["notes"])
     with pytest.raises(fp.FedpointError, match=r"c cannot take part \(data\)"):
-        fp.federate({**study(), "quorum": 3}, files, folder=tmp_path / "all")
+        fp.federate({**study(), "quorum": 3}, files, floor=FEW, folder=tmp_path / "all")
 
 
 # The hub is started again before the first round.
@@ -206,11 +206,12 @@ def test_what_was_said_before_the_first_round_is_not_asked_twice(files, tmp_path
         fp.federate(
             wanted,
             files,
+            floor=FEW,
             folder=root,
             faults=[*lost("c", range(99)), *lost("a", range(1, 99)), *lost("b", range(1, 99))],
         )
     assert not (root / "hub" / "hub.npz").exists()
-    made = fp.federate(wanted, files, folder=root)
+    made = fp.federate(wanted, files, floor=FEW, folder=root)
     assert kinds(root, "a") == ["columns", "moments", "ready", *["work"] * 3, "measure"]
     assert len({order["run"] for order in orders(root, "a")}) == 1
     assert made.events[-1]["answered"] == SITES
@@ -223,9 +224,9 @@ def test_sites_whose_data_do_not_go_together_may_mend_them(files, tmp_path):
     good = files["b"].read_text()
     strange(files["b"], CANNOT["its column 'kind' holds numbers, that of the others words"])
     with pytest.raises(fp.FedpointError, match="holds numbers at some sites and words at others"):
-        fp.federate(study(rounds=2), files, folder=tmp_path / "run")
+        fp.federate(study(rounds=2), files, floor=FEW, folder=tmp_path / "run")
     files["b"].write_text(good)
-    assert fp.federate(study(rounds=2), files, folder=tmp_path / "run").round == 2
+    assert fp.federate(study(rounds=2), files, floor=FEW, folder=tmp_path / "run").round == 2
 
 
 # Waiting.

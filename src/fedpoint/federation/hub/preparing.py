@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FIRST = 120.0  # seconds at least for each of these questions: sites start, read their data and compile
 AGAIN = 1.0  # seconds before a site that could not answer is asked again
-FATAL = ("version", "study", "data", "memory", "statement")  # what no waiting mends
+FATAL = ("version", "study", "data", "memory", "statement", "terms", "stopped", "floor")  # what no waiting mends
 
 
 class Preparing:
@@ -269,5 +269,8 @@ def _fatal(site: str, error: validate.Invalid) -> str:
         "data": "its data do not fit the study; its own log says why",
         "memory": "it has lost its memory of this study: restore its folder, or begin a new study",
         "statement": "what it says about its data is impossible",
+        "terms": "the study does not allow what was asked, a run too many perhaps; its records/refusals.jsonl says",
+        "stopped": "it has stopped itself after orders that the study does not allow; the person there can lift that",
+        "floor": "it has too few rows, of a category or class perhaps, to speak of them; its own screen says which",
     }
     return f"{site} cannot take part ({error.reason}): {error.advice or advice[error.reason]}"

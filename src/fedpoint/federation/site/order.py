@@ -19,6 +19,7 @@ KINDS = ("columns", "moments", "ready", "work", "measure", "excluded")
 RUN = re.compile(r"[a-z0-9]{1,32}")
 FIELDS = frozenset(Written.__annotations__)
 SETUP = frozenset(OwnSetup.__annotations__)
+WHY = 500  # characters of what a hub says to people
 LONGEST = 64  # characters of the word that an answer repeats
 WHOLE = 2**53  # numbers beyond it are not those of rounds
 
@@ -32,6 +33,7 @@ class Order(NamedTuple):
     merged: int
     recipe: list[Written]  # of "moments"
     setup: OwnSetup | None  # of "ready", "work" and "measure"
+    why: str  # of "excluded": what the hub says to the person here
     digest: str
 
 
@@ -51,7 +53,8 @@ def read_order(packet: Packet) -> Order:
     setup = _setup(header.get("setup")) if kind in ("ready", "work", "measure") else None
     if packet.arrays and kind not in ("work", "measure"):
         raise malformed(f"an order for {kind} has no arrays")
-    return Order(kind, run, round, merged, recipe, setup, _digest(kind, round, merged, recipe, setup, packet))
+    digest = _digest(kind, round, merged, recipe, setup, packet)
+    return Order(kind, run, round, merged, recipe, setup, str(header.get("why", ""))[:WHY], digest)
 
 
 def _digest(kind: str, round: int, merged: int, recipe: list[Written], setup: OwnSetup | None, packet: Packet) -> str:

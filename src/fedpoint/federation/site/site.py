@@ -32,6 +32,7 @@ from fedpoint.federation.wire import NEVER
 from fedpoint.store.disk import canonical
 
 log = logging.getLogger(__name__)
+STOPPED = f"this site has stopped itself: it takes part again when it is started with {stop.LIFT}"
 
 
 def _echo(header: wire.Header) -> wire.Header:
@@ -92,7 +93,7 @@ class Site:
             before = self.consent.permit(read)
             said, arrays = self._carry_out(read, packet.arrays) if before is None else wire.decode(before)
         except Exception as error:
-            reason, detail = _why(error)
+            reason, detail = ("stopped", STOPPED) if self._stopped() else _why(error)
             log.warning("%s: %s", reason, error, exc_info=reason == "error")
             if reason in COUNTED:
                 self._count(detail)
@@ -112,12 +113,15 @@ class Site:
         protocol.check("this site", self.release, "the hub", protocol.Release.named_in(header))
         if header.get("study") != self.study.fingerprint:
             raise Refused("study", "the order belongs to another study than the one this site consented to")
-        if stop.why_stopped(self.folder) is not None or self.answers.all["refused"] >= stop.STRIKES:
-            raise Refused("stopped", f"this site has stopped itself: start it with {stop.LIFT} to take part again")
+        if self._stopped():
+            raise Refused("stopped", STOPPED)
+
+    def _stopped(self) -> bool:
+        return stop.why_stopped(self.folder) is not None or self.answers.all["refused"] >= stop.STRIKES
 
     def _carry_out(self, order: Order, arrays: wire.Arrays) -> tuple[wire.Header, dict[str, np.ndarray]]:
         if order.kind == "excluded":
-            log.warning("the hub goes on without this site")
+            log.warning("the study goes on without this site: %s", order.why)
             return {}, {}
         if order.kind == "columns":
             return self.statement
