@@ -73,7 +73,7 @@ def test_every_answer_carries_the_seal_of_its_own_line(tmp_path):
 def test_the_hub_keeps_the_last_seal_of_each_site(tmp_path):
     made = fp.federate(STUDY, folder=tmp_path)
     assert made.chains == {site: heads(tmp_path / site, made.study, site)[-1] for site in made.study.sites}
-    longer = fp.federate(STUDY, folder=tmp_path)  # it measures again
+    longer = fp.federate(STUDY, folder=tmp_path)  # sites are asked whether they are ready
     assert longer.chains["a"] == heads(tmp_path / "a", made.study, "a")[-1]
 
 

@@ -182,6 +182,7 @@ class StudyHub:
         while self.round < self.study.rounds:
             self._round()
             self.measure()
+        self.save()  # the seals of answers that changed nothing, too
 
     def message(self, k: int, packet: wire.Packet) -> Message:
         """What an agent says in its answer, looked at and decoded."""
