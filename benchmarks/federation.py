@@ -20,7 +20,8 @@ from fedpoint.federation import wire
 from fedpoint.federation.flare.demo import free_port
 from fedpoint.federation.flare.kits import Kit, provision
 from fedpoint.federation.flare.lead import Lead
-from fedpoint.federation.flare.parties import consent, running
+from fedpoint.federation.flare.parties import consent
+from fedpoint.federation.flare.processes import running
 from fedpoint.federation.hub import validate
 from fedpoint.federation.hub.ledger import Ledger
 from fedpoint.federation.result import StudyResult

@@ -17,7 +17,8 @@ from studies import SITES
 from fedpoint.federation.flare.demo import free_port
 from fedpoint.federation.flare.kits import Kit, furnish_kit, provision
 from fedpoint.federation.flare.lead import Lead
-from fedpoint.federation.flare.parties import consent, end, start
+from fedpoint.federation.flare.parties import consent
+from fedpoint.federation.flare.processes import end, start
 from fedpoint.federation.study import parse
 
 QUIET = [  # the engine's own sockets, in sessions whose server was killed

@@ -13,7 +13,7 @@ import pytest
 from live import QUIET, Live, Running, audit
 from studies import BOWLS, CONTROL, SITES, content
 
-from fedpoint.federation.flare import kits
+from fedpoint.federation.flare import kits, rules
 
 pytest.importorskip("nvflare")
 pytestmark = [pytest.mark.slow, *QUIET]
@@ -232,10 +232,10 @@ def test_a_job_with_foreign_code(live, tmp_path):
 
 def test_sites_refuse_foreign_code_also_from_a_server_that_does_not(live, tmp_path, monkeypatch):
     live.stop("server")
-    lax = json.loads(json.dumps(kits.RULES))
-    lax["permissions"][kits.ROLE]["byoc"] = "any"
+    lax = json.loads(json.dumps(rules.RULES))
+    lax["permissions"][rules.ROLE]["byoc"] = "any"
     with monkeypatch.context() as patched:
-        patched.setattr(kits, "RULES", lax)
+        patched.setattr(rules, "RULES", lax)
         live.start("server")
     try:
         with live.lead() as lead:

@@ -89,12 +89,13 @@ def provision(study: Path, folder: Path | None, as_json: bool) -> None:
 def server(kit: Path) -> None:
     """Start the server of KIT (default: this folder). Ctrl-C stops it; after a crash, start it again."""
     from fedpoint.federation.flare.kits import Kit
-    from fedpoint.federation.flare.parties import check_port, keep_running
+    from fedpoint.federation.flare.parties import check_port
+    from fedpoint.federation.flare.waiting import hand_over
 
     own = Kit(kit, "server")
     check_port(own)
     click.echo(f"server of {own.study.name}: {own.study.server}, mutual TLS; Ctrl-C ends it", err=True)
-    keep_running(own, lambda text: click.echo(text, err=True))
+    hand_over(own)
 
 
 @federate.command()
@@ -129,7 +130,8 @@ def site(
     from fedpoint.core.errors import FedpointError
     from fedpoint.federation.announcement import announce, lines
     from fedpoint.federation.flare.kits import Kit
-    from fedpoint.federation.flare.parties import consent, keep_running
+    from fedpoint.federation.flare.parties import consent
+    from fedpoint.federation.flare.waiting import hand_over
     from fedpoint.federation.site import stop
     from fedpoint.federation.site.disclosure import Floor
 
@@ -154,7 +156,7 @@ def site(
         stop.lift_stop(own.folder / "records")
     consent(own, data, floor)
     click.echo(f"{own.party} takes part; audit: {own.folder}/records/audit.jsonl; Ctrl-C ends it", err=True)
-    keep_running(own, lambda text: click.echo(text, err=True))
+    hand_over(own)
 
 
 @federate.command()
@@ -237,7 +239,7 @@ def demo(rounds: int, port: int, keep: Path | None, as_json: bool, quiet: bool) 
     """
     from fedpoint.cli.federate_show import Show
     from fedpoint.federation.flare.demo import play
-    from fedpoint.federation.flare.parties import heed_friendly_kills
+    from fedpoint.federation.flare.processes import heed_friendly_kills
 
     heed_friendly_kills()
     found, lines = play(rounds, port, keep, lambda study: Show(study, quiet))

@@ -16,9 +16,10 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Plain
 from fedpoint.data.tables import read_table
-from fedpoint.federation.flare.kits import Kit, needs_flare, provision
+from fedpoint.federation.flare.kits import Kit, provision
 from fedpoint.federation.flare.lead import Lead
-from fedpoint.federation.flare.parties import consent, running
+from fedpoint.federation.flare.parties import consent
+from fedpoint.federation.flare.processes import needs_flare, running
 from fedpoint.federation.preparation import features
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.study import Study, parse

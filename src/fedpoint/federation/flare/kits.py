@@ -1,8 +1,6 @@
 """What does each party get? A kit: certificates of this study's own authority, the study, and rules that lock it down.
 
-Kits are made once, by whoever leads the study, and handed over by a safe way: who has a kit is that party. The rules
-(no code in jobs, only our two classes, no log upload, nothing for administrators to read at sites) are written anew
-whenever a party starts.
+Kits are made once, by whoever leads the study, and handed over by a safe way: who has a kit is that party.
 """
 
 from __future__ import annotations
@@ -17,29 +15,13 @@ from pathlib import Path
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import read_file
-from fedpoint.core.types import Plain
-from fedpoint.federation.flare.names import HUB, SITE
+from fedpoint.federation.flare.processes import needs_flare
+from fedpoint.federation.flare.rules import ROLE
 from fedpoint.federation.protocol import OWN, Mismatch, Release, check
 from fedpoint.federation.study import Study, read
 from fedpoint.store.disk import read_object, to_toml, write_bytes
 
 ADMIN = "admin@fedpoint.study"
-LOGGING = "nvflare.app_common.logging."  # which the engine adds to every job by itself
-ROLE = "lead"
-MAY = ("submit_job", "manage_job", "download_job", "view", "app_command")
-MAY_NOT = ("clone_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr")
-RULES = {
-    "format_version": "1.0",
-    "permissions": {ROLE: dict.fromkeys(MAY, "any") | dict.fromkeys(MAY_NOT, "none")},
-}
-PARTS = "nvflare.app_common"
-
-
-def needs_flare() -> None:
-    try:
-        import nvflare  # noqa: F401
-    except ImportError:
-        raise FedpointError("this needs NVIDIA FLARE: pip install 'fedpoint[federation]'") from None
 
 
 def provision(study: Study, folder: str | Path) -> dict[str, Path]:
@@ -126,58 +108,3 @@ class Kit:
         except Mismatch as error:
             again = ", and make new kits" if error.where == "the leader" else ""
             raise FedpointError(f"{self.folder} cannot be used here: {error}{again}") from None
-
-    def lock_down(self) -> None:
-        """The party's own rules, written anew."""
-        local = self.folder / "local"
-        for path in local.glob("*.default"):
-            if not path.name.startswith(("resources", "log_config")):
-                path.unlink()
-        resources = _server_rules(self.folder) if self.party == "server" else _site_rules()
-        write_bytes(local / "resources.json", json.dumps(resources, indent=1).encode())
-        write_bytes(local / "authorization.json", json.dumps(RULES, indent=1).encode())
-
-
-def _policy(cls: str) -> dict[str, Plain]:
-    return {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": [cls, LOGGING]}
-
-
-def _component(name: str, path: str, **arguments: Plain) -> dict[str, Plain]:
-    return {"id": name, "path": path, "args": arguments}
-
-
-def _server_rules(kit: Path) -> dict[str, Plain]:
-    storage = f"{PARTS}.storages.filesystem_storage.FilesystemStorage"
-    keep: Plain = {"path": storage, "args": {"root_dir": str(kit / "engine" / "snapshots"), "uri_root": "/"}}
-    server: dict[str, Plain] = {"admin_storage": "transfer", "max_num_clients": 1000, "heart_beat_timeout": 30}
-    scheduler = f"{PARTS}.job_schedulers.job_scheduler.DefaultJobScheduler"
-    manager = "nvflare.apis.impl.job_def_manager.SimpleJobDefManager"
-    launcher = f"{PARTS}.job_launcher.server_process_launcher.ServerProcessJobLauncher"
-    return _policy(HUB) | {
-        "servers": [{**server, "download_job_url": "", "admin_timeout": 10.0}],
-        "snapshot_persistor": {
-            "path": f"{PARTS}.state_persistors.storage_state_persistor.StorageStatePersistor",
-            "args": {"uri_root": "/", "storage": keep},
-        },
-        "components": [
-            _component("job_scheduler", scheduler, max_jobs=1, min_schedule_interval=0.5, max_schedule_interval=5.0),
-            _component("job_manager", manager, uri_root=str(kit / "engine" / "jobs"), job_store_id="job_store"),
-            _component("job_store", storage),
-            _component("process_launcher", launcher),
-        ],
-    }
-
-
-def _site_rules() -> dict[str, Plain]:
-    manager = f"{PARTS}.resource_managers.gpu_resource_manager.GPUResourceManager"
-    consumer = f"{PARTS}.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"
-    launcher = f"{PARTS}.job_launcher.client_process_launcher.ClientProcessJobLauncher"
-    return _policy(SITE) | {
-        "allow_log_streaming": False,
-        "client": {"retry_timeout": 30},
-        "components": [
-            _component("resource_manager", manager, num_of_gpus=0, mem_per_gpu_in_GiB=0, expiration_period=300),
-            _component("resource_consumer", consumer),
-            _component("process_launcher", launcher),
-        ],
-    }

@@ -36,6 +36,7 @@ WHY = {  # an order was refused
     "study": "an order of another study",
     "version": "an order from an incompatible version of fedpoint",
     "data": "the data did not permit an answer",
+    "floor": "too few rows to speak of",
     "memory": "the site's memory of the study did not fit",
     "stopped": "the site had been stopped",
     "error": "the computation failed",

@@ -136,6 +136,17 @@ def _against(head: Head, seal: str, found: Head, torn: int, length: int) -> Exam
     return Examined(found, bool(more), torn, length)
 
 
+def whole(folder: Path, first: Head) -> Examined:
+    """A record to write on, or what to do about one that was changed."""
+    try:
+        return examine(folder, first)
+    except Broken as error:
+        raise FedpointError(
+            f"{folder / LOG} was changed after it was written ({error}), so nothing more is written to it: put it and "
+            f"{HEAD} aside, tell whoever leads the study, and start again"
+        ) from error
+
+
 class Chain:
     """A record that is written. Opened, it is examined once; a line costs nothing that depends on its length."""
 
@@ -145,14 +156,7 @@ class Chain:
         self._open()
 
     def _open(self) -> Head:
-        log = self.folder / LOG
-        try:
-            found = examine(self.folder, self.first)
-        except Broken as error:
-            raise FedpointError(
-                f"{log} was changed after it was written ({error}), so nothing more is written to it: put it and "
-                f"{HEAD} aside, tell whoever leads the study, and start again"
-            ) from error
+        found, log = whole(self.folder, self.first), self.folder / LOG
         if not log.exists():
             log.touch()
         if found.torn:
