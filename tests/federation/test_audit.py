@@ -237,6 +237,13 @@ def test_the_page_says_what_left_in_words(made, kit):
     assert f"in all {total:,} bytes" in page
 
 
+def test_every_reason_has_words():
+    from fedpoint.federation.hub import validate
+    from fedpoint.federation.site.audit_report import WHY
+
+    assert set(WHY) == set(validate.OWN)
+
+
 def test_the_page_says_what_was_refused(made, tmp_path):
     status, page = audit(kit_of(made, "south", tmp_path / "kit"))
     assert status == 0
