@@ -103,13 +103,26 @@ def test_two_answers_count_once(tmp_path):
 
 
 def test_without_validation_one_answer_spoils_the_model(tmp_path, monkeypatch):
-    """The tests above can fail: merged unseen, a NaN stays."""
-    from fedpoint.core.errors import Diverged
+    """The tests above can fail: merged unseen, a NaN stays; and the state that is examined does not have it."""
     from fedpoint.federation.hub import validate
+    from fedpoint.federation.hub.examine import Examiner
+    from fedpoint.federation.result import StudyResult
+    from fedpoint.federation.transport import Event
 
     monkeypatch.setattr(validate, "message", lambda packet, like, share, cap: packet.arrays)
-    with pytest.raises(Diverged):
-        fp.federate(STUDY, folder=tmp_path, faults=[Fault("a", FIRST + ROUND, changed(arrays=not_a_number))])
+    fault = Fault("a", FIRST + ROUND, changed(arrays=not_a_number))
+    made = fp.federate(STUDY, folder=tmp_path / "examined", faults=[fault])
+    assert [event["merged"] for event in made.events] == [True, False, True, True]
+    assert "the answer of a" in made.events[ROUND]["abandoned"]
+
+    def unseen(self, center, round, norms, answers, how):
+        how(answers)
+        return Event(merged=True, norms=dict(norms), move=0.0)
+
+    monkeypatch.setattr(Examiner, "merge", unseen)
+    with pytest.raises(ValueError, match="not JSON compliant"):  # a site cannot even say how good such a model is
+        fp.federate(STUDY, folder=tmp_path / "unseen", faults=[fault])
+    assert np.isnan(StudyResult(tmp_path / "unseen" / "hub").model).any()
 
 
 def test_below_the_quorum_a_round_is_abandoned(tmp_path):

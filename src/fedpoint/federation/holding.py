@@ -139,7 +139,7 @@ class Holding:
 
     @double
     def measure(self, model: Model) -> dict[str, float]:
-        """The loss of a model here, and for classes the share of rows that it gets right."""
+        """The loss of a model here, if it is finite, and for classes the share of rows that it gets right."""
         found = {}
         if self.problem.has_loss:
             found["loss"] = float(_loss(self.structure.oracle, self.own.mine, jax.tree.map(jnp.asarray, model)))
@@ -147,4 +147,4 @@ class Holding:
             label, scores = self.problem.label, self.problem.X @ np.asarray(model).T
             right = (scores > 0) == (label == 1) if scores.ndim == 1 else scores.argmax(1) == label
             found["accuracy"] = float(right.mean())
-        return found
+        return {name: value for name, value in found.items() if np.isfinite(value)}

@@ -66,6 +66,8 @@ class StudyResult:
 
     @cached_property
     def history(self) -> Tree:
+        if not len(self.rounds):
+            raise FedpointError(f"{self.folder} holds no model yet: run the study first, or again")
         files = [self.folder / "models" / f"{number}.npz" for number in self.rounds]
         models = [read_npz(path, "model-of-round")[0] for path in files]
         stacked = {name: np.stack([model[name] for model in models]) for name in models[0]}
@@ -100,6 +102,8 @@ class StudyResult:
     def replay(self, problem: Problem) -> Experiment:
         """What `fp.run` sees the same again with: who answered when. The agents are called as the sites are, and have
         the shares that were fixed at the start."""
+        if not self.events:
+            raise FedpointError(f"{self.folder} tells of no round yet: there is nothing to replay")
         problem = copy.copy(problem)
         problem.names, problem.weights = self.study.sites, self.weights
         e, late = self.study.experiment(problem), self.study.terms.asynchronous
@@ -107,6 +111,8 @@ class StudyResult:
             return e.replace(schedule=self._turns(e.network))
         if late is None:
             return e.replace(participation=self._answers(as_participation(e.participation)))
+        if not all(event["merged"] for event in self.events):
+            raise FedpointError("some answers came late and were not merged, so that this study cannot be replayed")
         rows = tuple(tuple(zip(event["answered"], event["ages"], strict=True)) for event in self.events)
         return e.replace(schedule=Recorded(rows, late.weight(), late.mixing, late.models))
 
@@ -125,7 +131,9 @@ class StudyResult:
     def _turns(self, network: Network) -> Schedule:
         """Which nodes worked when, and how old was what they had heard."""
         sites = self.study.sites
-        if self.study.terms.asynchronous is None and all(len(e["answered"]) == len(sites) for e in self.events):
+        if self.study.terms.asynchronous is None and all(
+            e["merged"] and len(e["answered"]) == len(sites) for e in self.events
+        ):
             return Synchronous()
         arcs = network.arcs
         spans = zip(network.names, arcs.first[:-1], arcs.first[1:], strict=True)

@@ -20,6 +20,10 @@ Event = TypedDict(
         "answered": list[str],
         "ages": list[int],
         "refused": dict[str, str],
+        "norms": dict[str, float],  # of the answers
+        "marks": dict[str, str],  # whose norm stands out, and how
+        "move": float,  # of the model, where the round was merged
+        "abandoned": str,  # why what came was not merged, where there was enough
         "down": int,
         "up": int,
         "seconds": dict[str, float],

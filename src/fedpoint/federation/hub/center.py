@@ -114,6 +114,7 @@ class Center:
         self.found: State = begun.hub  # a node's hub as its last merged answer found it
         self.told: dict[int, Tree] = {}  # to each agent: a node's hub then, or what the one hub said
         self._said: tuple[int, State] = (-1, ())
+        self._model: tuple[RunState, Model] | None = None  # of which state
 
     @double
     def ask(self, round: int) -> Tick:
@@ -188,7 +189,16 @@ class Center:
     @double
     def model(self) -> Model:
         """The model; on a network one for each node."""
-        return _host(unwrap(_read(self.layout, self.inputs, self.state)))
+        if self._model is None or self._model[0] is not self.state:
+            self._model = self.state, _host(unwrap(_read(self.layout, self.inputs, self.state)))
+        return self._model[1]
+
+    def snapshot(self) -> tuple[RunState, State]:
+        """What `put_back` makes the center again."""
+        return self.state, self.found
+
+    def put_back(self, before: tuple[RunState, State]) -> None:
+        self.state, self.found = before
 
     def _durable(self) -> Tree:
         return (self.found, self.state.mail, self.state.hub) if self.topology.by_node else self.state.hub

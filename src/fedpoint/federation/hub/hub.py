@@ -10,9 +10,10 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NoReturn
 
 import jax
-import numpy as np
 
 from fedpoint.core.errors import Diverged
 from fedpoint.core.numbers import counted
@@ -22,8 +23,10 @@ from fedpoint.engine.session import flatten
 from fedpoint.federation import preparation, protocol, wire
 from fedpoint.federation.hub import validate
 from fedpoint.federation.hub.center import Center
+from fedpoint.federation.hub.examine import Answers, Examiner, Merge
 from fedpoint.federation.hub.late import Late
 from fedpoint.federation.hub.ledger import Ledger, StudyProgress
+from fedpoint.federation.hub.norms import Outliers, norm
 from fedpoint.federation.hub.preparing import Preparing
 from fedpoint.federation.preparation import Setup
 from fedpoint.federation.study import Study
@@ -60,6 +63,9 @@ class StudyHub:
         self.bytes = [0, 0]  # down, up, of this round
         self._expected: dict[str, wire.Header] = {}  # of each site's order
         self.preparing = Preparing(self)
+        self.examiner, self.outliers = Examiner(), Outliers()
+        for event in ledger.events:
+            self._learn(event)
         if ledger.begun is not None:
             about = ledger.begun[1]
             self.round, self.merged = about["round"], self.merged | about["merged"]
@@ -190,6 +196,7 @@ class StudyHub:
         arrays = validate.message(packet, self.state.shapes.code, share, cap if plain else None)
         message = self.state.decoded(k, arrays)
         if not plain:  # what is sent may be longer, or no vector at all
+            validate.finite(jax.tree.leaves(message))
             validate.norm(message, cap)
         return message
 
@@ -237,35 +244,65 @@ class StudyHub:
         sent = time.perf_counter()
         good, bad, slowest = self._collect({self.sites[k] for k in there}, absent)
         came = time.perf_counter()
-        merges = len(good) >= min(self.study.least, len(asked))
-        if merges:
-            self.state.merge(self.round, tick, good)
+        good = dict(sorted(good.items()))
+        enough = len(good) >= min(self.study.least, len(asked))
+        event = self.merge(good, partial(self.state.merge, self.round, tick) if enough else None)
+        if event["merged"]:
             for k in good:
                 self.merged[self.sites[k]] = self.round
-        self.in_vain = 0 if merges else self.in_vain + 1
-        event = Event(merged=merges, answered=[self.sites[k] for k in sorted(good)], refused=bad)
+        event["refused"] = bad
         self.end(event, {"down": sent - begun, "wait": came - sent, "site": slowest}, begun)
-        if self.in_vain >= self.terms.patience:
-            raise NoAnswerYet(
-                f"{counted(self.in_vain, 'round')} in a row had fewer than {counted(self.study.least, 'good answer')} "
-                f"(last: {', '.join(f'{s}: {r}' for s, r in bad.items()) or 'none refused'}); the model of round "
-                f"{self.round} is kept; run the study again when the sites are back"
-            )
+
+    def merge(self, answers: Answers, how: Merge | None) -> Event:
+        """Answers merged, if what comes of it may stand; None: they are not enough."""
+        norms = {self.sites[k]: norm(message) for k, message in answers.items()}
+        if how is None:
+            return Event(merged=False, answered=list(norms), norms=norms)
+        event = self.examiner.merge(self.state, self.round, norms, answers, how)
+        return event | Event(answered=list(norms))
+
+    def _learn(self, event: Event) -> None:
+        """What a round says about those to come."""
+        self.examiner.note(event)
+        self.outliers.note(event)
 
     def end(self, event: Event, seconds: dict[str, float], begun: float) -> None:
-        """A round is over: checked, written down, told."""
+        """A round is over: written down, told; enough of them in a row without a merge are the end."""
         number, self.round = self.round, self.round + 1
-        model = self.state.model()
-        if not all(np.isfinite(a).all() for a in jax.tree.leaves(model)):
-            raise Diverged(f"the model left the finite numbers in round {number}: take a smaller step", number)
+        event["marks"] = self.outliers.marks(event["norms"])
+        self._learn(event)
         if self.round % self.every == 0 or self.round == self.study.rounds:
-            self.ledger.record(self.round, flatten(model))
+            self.ledger.record(self.round, flatten(self.state.model()))
         seconds["all"] = time.perf_counter() - begun
         down, up = self.bytes
         event |= {"round": number, "down": down, "up": up, "seconds": {k: round(v, 6) for k, v in seconds.items()}}
         self.ledger.note(event)
         self.save()
         self.tell(event)
+        self.in_vain = 0 if event["merged"] else self.in_vain + 1
+        if self.in_vain >= self.terms.patience:
+            self._give_up(event)
+
+    def _give_up(self, last: Event) -> NoReturn:
+        rounds, kept = counted(self.in_vain, "round"), f"the model of round {self.round} is kept"
+        if "abandoned" in last:
+            raise Diverged(
+                f"{rounds} in a row were abandoned, the last because {last['abandoned']}; {kept}. Look at that site's "
+                "data; if they are right, the step is too large for them: take a smaller one",
+                last["round"],
+            )
+        refused = last["refused"]
+        if set(refused.values()) == {"finite"} and (self.examiner.diverging or len(refused) > len(last["answered"])):
+            whose = ", ".join(refused)
+            raise Diverged(
+                f"{rounds} in a row had answers that were not finite ({whose}); {kept}. Take a smaller step",
+                last["round"],
+            )
+        raise NoAnswerYet(
+            f"{rounds} in a row had fewer than {counted(self.study.least, 'good answer')} "
+            f"(last: {', '.join(f'{s}: {r}' for s, r in refused.items()) or 'none refused'}); {kept}; run the study "
+            "again when the sites are back"
+        )
 
     # Measurements.
 

@@ -97,10 +97,11 @@ class Late:
         ages = np.array([hub.round - self.versions[name] for name in names])
         p = hub.outline.weights
         weight = self.how.mixing * self.how.weight().weight(ages) * p[agents] * (len(p) / len(agents))
-        hub.state.merge_late(hub.round, self.here, weight)
-        for name in names:
-            hub.merged[name] = self.versions[name]
-        event = Event(merged=True, answered=names, ages=ages.tolist(), refused=self.refused)
+        event = hub.merge(self.here, lambda answers: hub.state.merge_late(hub.round, answers, weight))
+        if event["merged"]:
+            for name in names:
+                hub.merged[name] = self.versions[name]
+        event |= Event(ages=ages.tolist(), refused=self.refused)
         self.here, self.refused = {}, {}
         hub.end(event, {}, self.begun)
 

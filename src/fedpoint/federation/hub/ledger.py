@@ -4,7 +4,7 @@ study.toml       what is done
 run              the name of this run of it, by which sites know its orders
 answers/         what sites have said before the first round, until hub.npz is there
 hub.npz          the hub's state after the last round, and all else that the next one needs
-rounds.jsonl     what happened in each round: who answered, who was refused and why, seconds, bytes
+rounds.jsonl     what happened in each round: who answered and how long the answers were, who was refused and why
 models/N.npz     the recorded models
 """
 
@@ -54,6 +54,7 @@ class Ledger:
         self.lock = take_lock(self.folder)
         self.run = ""
         self.begun: tuple[Arrays, StudyProgress] | None = None
+        self.events: list[Event] = []  # of the rounds so far
         if (self.folder / "hub.npz").exists():
             arrays, about = read_npz(self.folder / "hub.npz", "hub")
             if about["study"] != study.fingerprint:
@@ -81,6 +82,7 @@ class Ledger:
         """What was written of a round that was not finished."""
         lines, _ = read_lines(self.folder / "rounds.jsonl")
         kept = [line for line in lines if line["round"] < round]
+        self.events = cast(list[Event], kept)
         write_bytes(self.folder / "rounds.jsonl", b"".join(canonical(line) + b"\n" for line in kept))
         for path in self._files():
             if int(path.stem) > round:

@@ -24,14 +24,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-import jax
 import numpy as np
 
 from fedpoint.core.types import Message
 from fedpoint.data.dates import FORMS
 from fedpoint.federation import protocol, wire
+from fedpoint.federation.hub import norms
 from fedpoint.federation.preparation import KINDS, PARTS
 from fedpoint.federation.shapes import misfit
 from fedpoint.federation.study import SiteTable
@@ -94,18 +94,20 @@ def message(packet: wire.Packet, like: Message, share: float, norm_cap: float | 
     weight = packet.header.get("weight")
     if type(weight) is not float or weight != share:
         raise Invalid("weight")
-    if not all(np.isfinite(array).all() for array in packet.arrays.values()):
-        raise Invalid("finite")
+    finite(packet.arrays.values())
     norm(packet.arrays, norm_cap)
     return packet.arrays
 
 
+def finite(arrays: Iterable[np.ndarray]) -> None:
+    """Refuse what is not a number, or not a finite one."""
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise Invalid("finite")
+
+
 def norm(message: Message, cap: float | None) -> None:
     """Refuse what is longer than the study allows."""
-    if cap is None:
-        return
-    square = sum(float((np.asarray(leaf, float) ** 2).sum()) for leaf in jax.tree.leaves(message))
-    if not np.sqrt(square) <= cap:
+    if cap is not None and not norms.norm(message) <= cap:
         raise Invalid("norm")
 
 
