@@ -11,7 +11,6 @@ import click
 
 from fedpoint.cli import options, with_jax
 from fedpoint.cli.federate_audit import audit
-from fedpoint.core.numbers import counted
 
 if TYPE_CHECKING:  # it loads FLARE
     from fedpoint.federation.flare.kits import Kit
@@ -190,7 +189,11 @@ def run(
 @STUDY
 @options.as_json
 def status(study: Path, as_json: bool) -> None:
-    """Show how far STUDY.toml (or the study of the administrator's kit) is, and which sites are connected."""
+    """Show how far STUDY.toml (or the study of the administrator's kit) is, and which sites are connected.
+
+    Every site is asked whether it is there: one whose process was killed is known at once.
+    """
+    from fedpoint.cli.federate_show import status_lines
     from fedpoint.federation.flare.lead import Lead
 
     own = leader(study)
@@ -200,19 +203,7 @@ def status(study: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**found, "missing": missing}))
         return
-    click.echo(
-        f"{own.study.name} at {own.study.server}: {len(found['sites'])} of "
-        f"{counted(len(own.study.sites), 'site')} connected"
-    )
-    if missing:
-        click.echo(f"missing: {', '.join(missing)}")
-    if not found["jobs"]:
-        click.echo("nothing runs")
-        return
-    click.echo(f"round {found.get('round', 0)} of {own.study.rounds}")
-    for event in found.get("events", [])[-1:]:
-        refused = ", ".join(f"{name}: {why}" for name, why in event["refused"].items()) or "nobody"
-        click.echo(f"last round: {', '.join(event['answered']) or 'nobody'} answered; refused: {refused}")
+    click.echo("\n".join(status_lines(own.study, found)))
 
 
 @federate.command()

@@ -13,7 +13,7 @@ from fedpoint.core.numbers import counted
 from fedpoint.engine.base import Callback, Progress
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.study import Study
-from fedpoint.federation.transport import Event
+from fedpoint.federation.transport import Event, Status
 
 
 class Show:
@@ -21,6 +21,7 @@ class Show:
 
     def __init__(self, study: Study, quiet: bool):
         self.study, self.quiet, self.said = study, quiet, ""
+        self.before: tuple[dict[str, str], bool] = ({}, True)  # who did not answer in the last round, and if it counted
         self.stack = contextlib.ExitStack()
         self.callbacks: list[Callback] = []
 
@@ -37,11 +38,15 @@ class Show:
             for callback in self.callbacks:
                 callback(progress)
             bad = {site: why for site, why in event["refused"].items() if why not in ("late", "twice")}
-            if bad:
+            if (bad, event["merged"]) != self.before:
+                who = ", ".join(f"{site}: {why}" for site, why in bad.items()) or "everybody answered"
                 rest = "" if event["merged"] else "; abandoned, the model is kept"
-                self.say(f"round {event['round']}: {', '.join(f'{s}: {w}' for s, w in bad.items())}{rest}")
+                self.say(f"round {event['round']}: {who}{rest}")
+            self.before = bad, event["merged"]
         elif "waiting" in event:
             self.say(f"waiting for {', '.join(event['for'])} ({event['waiting']})")
+        elif "note" in event:
+            self.say(event["note"])
         elif "segment" in event:
             self.say(f"{event['segment']}; a new job goes on from there")
 
@@ -49,6 +54,27 @@ class Show:
         if text != self.said and not self.quiet:
             click.echo(text, err=True)
         self.said = text
+
+
+def status_lines(study: Study, found: Status) -> list[str]:
+    """Where a study is, for people."""
+    here, unheard = found["sites"], found["unheard"]
+    lines = [f"{study.name} at {study.server}: {len(here)} of {counted(len(study.sites), 'site')} connected"]
+    for site in study.sites:
+        if site in unheard:
+            lines.append(f"{site}: not heard of for {unheard[site]:.0f} s")
+        elif site not in here:
+            lines.append(f"{site}: not connected")
+    if not found["jobs"]:
+        return [*lines, "nothing runs"]
+    lines.append(f"round {found.get('round', 0)} of {study.rounds}")
+    for event in found.get("events", [])[-1:]:
+        refused = ", ".join(f"{name}: {why}" for name, why in event["refused"].items()) or "nobody"
+        lines.append(f"last round: {', '.join(event['answered']) or 'nobody'} answered; refused: {refused}")
+    waiting = found.get("waiting")
+    if waiting:
+        lines.append(f"waiting for {', '.join(waiting['for'])} ({waiting['waiting']})")
+    return lines + found.get("notes", [])
 
 
 class Summary(TypedDict):

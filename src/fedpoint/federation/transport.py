@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol, TypedDict
 
 from fedpoint.core.errors import FedpointError
 
-# What is told of a study: of a round that is over, of what is waited for, or of a job that ended.
+# What is told of a study: of a round that is over, of what is waited for, of a job that ended, or of a site that was
+# not there at the start.
 Event = TypedDict(
     "Event",
     {
@@ -30,6 +31,7 @@ Event = TypedDict(
         "waiting": str,
         "for": list[str],
         "segment": str,
+        "note": str,
     },
     total=False,
 )
@@ -49,12 +51,14 @@ class Status(TypedDict, total=False):
 
     study: str
     server: str
-    sites: list[str]
+    sites: list[str]  # that answer
+    unheard: dict[str, float]  # sites that do not any more: seconds since they were heard of
     jobs: list[str]
     round: int
     rounds: int
     waiting: Event
     silent: list[str]
+    notes: list[str]
     events: list[Event]
     outcome: Outcome
 

@@ -124,11 +124,12 @@ class HubController(Controller):
         since = since if isinstance(since, int) else 0
         events = [event for event in self.told if event["round"] >= since][-LATELY:]
         silent = [] if self.hub is None else sorted(self.hub.silent)
-        found = Status(round=self.round, rounds=self.study.rounds, waiting=self.waiting, silent=silent)
+        notes = [] if self.hub is None or not self.hub.own else list(self.hub.setup["notes"])
+        found = Status(round=self.round, rounds=self.study.rounds, waiting=self.waiting, silent=silent, notes=notes)
         return {**found, "events": events, "outcome": self.outcome}
 
     def _stop(self, topic: str, data: Plain, fl_ctx: FLContext, *_: object) -> dict[str, int]:
-        """After the round at hand: for good, or (`again`) so that the next job has a site that came back."""
+        """After the round at hand: for good, or (`again`) so that the next job has a site that came meanwhile."""
         self.again = isinstance(data, dict) and bool(data.get("again"))
         self.stopping.set()
         return {"round": self.round}
@@ -170,7 +171,7 @@ class HubController(Controller):
         except NoAnswerYet as error:
             state, said = "waiting", str(error)
         except Stopped as error:
-            state, said = ("waiting", "a site is back") if self.again else ("stopped", str(error))
+            state, said = ("waiting", "a site has come") if self.again else ("stopped", str(error))
         except FedpointError as error:
             said = str(error)
         except Aborted:

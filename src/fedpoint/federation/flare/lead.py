@@ -1,7 +1,7 @@
 """How is a study run, watched and stopped by whoever leads it? Jobs are segments of it, submitted with the admin's kit.
 
 A job that fails (a site's process died, the server was killed) is followed by another, which goes on from the hub's
-ledger: a site that comes back joins the next job, never the running one.
+ledger. A site that comes while a job runs cannot join it: the job is ended, and the next one has the site.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.federation.flare.kits import ADMIN, Kit
 from fedpoint.federation.flare.names import FETCH, HUB, SITE, STATUS, STOP, TASK
+from fedpoint.federation.flare.presence import Presence, look
 from fedpoint.federation.protocol import OWN
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.study import Study
@@ -33,8 +34,8 @@ POLL = 0.3
 REQUEST = 0.02  # seconds between a site's questions for work; the engine's own 2 would be 2 s a round
 CONNECT = 30.0  # seconds to reach the server
 BEGIN, GONE = 180.0, 30.0  # seconds without a word from a job: until its first, and then
-SILENT = 8.0  # seconds after which a site that is silent in a job, but connected, gets a new job
-FRESH = 12.0  # seconds: a site that was heard of so lately is connected
+LOOK = 0.5  # seconds between looks at which sites are there
+SOON = 20.0  # seconds that sites which are only starting are waited for, before the first job
 COMING = ("SUBMITTED", "APPROVED", "DISPATCHED")  # states of a job that is not at work yet
 SEGMENTS = 20  # jobs in a row without a round gained
 
@@ -65,12 +66,30 @@ def _lost() -> tuple[type[Exception], ...]:
     return OSError, SessionClosed, AuthenticationError, FLCommunicationError
 
 
+class Outside:
+    """Sites that are there and not in a job: they came, or came back, after it had begun."""
+
+    def __init__(self, job: str):
+        self.job, self.next = job, 0.0
+        self.before: set[str] = set()
+
+    def has_come(self, present: Callable[[], dict[str, Presence]]) -> bool:
+        """Whether a site was outside in two looks one after the other: in the first it may be about to begin."""
+        if time.monotonic() < self.next:
+            return False
+        self.next = time.monotonic() + LOOK
+        now = {site for site, one in present().items() if one.answers and self.job not in one.jobs}
+        come, self.before = bool(now & self.before), now
+        return come
+
+
 class Lead:
     """A session with the server, by the administrator's kit."""
 
     def __init__(self, kit: Kit, wait: float = CONNECT):
         self.kit, self.study, self.wait = kit, kit.study, wait
         self._session: Any = None
+        self.noted: list[str] = []  # what was told of sites that were not there at the start
         self.trouble = ""  # what the engine said last when it could not
 
     @property
@@ -125,9 +144,13 @@ class Lead:
                 self.close()
             return None
 
+    def present(self) -> dict[str, Presence]:
+        """The study's sites that the server knows."""
+        return {site: one for site, one in sorted(look(self.ask).items()) if site in self.study.sites}
+
     def sites(self) -> list[str]:
-        """The sites that are connected."""
-        return sorted(client.name for client in self.ask("get_connected_client_list") or [])
+        """The sites that are there."""
+        return [site for site, one in self.present().items() if one.answers]
 
     def jobs(self) -> list[str]:
         """The jobs of this study that have not ended. A server that was killed lists its jobs as running ever after."""
@@ -138,8 +161,10 @@ class Lead:
 
     def status(self, since: int = 0) -> Status:
         """Where the study is: connected sites, and what the hub says while a job runs."""
-        sites, jobs = self.sites(), self.jobs()
-        found = Status(study=self.study.name, server=self.study.server, sites=sites, jobs=jobs)
+        present, jobs = self.present(), self.jobs()
+        sites = [site for site, one in present.items() if one.answers]
+        unheard = {site: round(one.unheard, 1) for site, one in present.items() if not one.answers}
+        found = Status(study=self.study.name, server=self.study.server, sites=sites, unheard=unheard, jobs=jobs)
         for job in found["jobs"]:
             found |= self._told(job, since)
         return found
@@ -168,8 +193,10 @@ class Lead:
             _, outcome = self._follow(job, folder, tell, GONE)
             if outcome["state"] == "done" and not fresh:
                 return StudyResult(folder)
+        soon = SOON
         while True:
-            self._gather(wait, tell)
+            self._gather(wait, soon, tell)
+            soon = 0.0
             with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
                 made = job_folder(self.study, anew, Path(work))
                 job = self.ask("submit_job", str(made))
@@ -187,12 +214,12 @@ class Lead:
                 raise NoAnswerYet(
                     f"{counted(vain, 'job')} in a row completed no round; last: {self.trouble or 'see the server log'}"
                 )
-            time.sleep(1.0)
+            time.sleep(POLL)
 
-    def _gather(self, wait: float, tell: Tell) -> None:
-        """Wait until enough sites are there: all of them at first, then as many as the quorum asks for."""
+    def _gather(self, wait: float, soon: float, tell: Tell) -> None:
+        """Wait until enough sites are there: all of them at first (`soon`), then as many as the quorum asks for."""
         end, least = time.monotonic() + wait, self.study.least
-        soon = time.monotonic() + min(wait, 20.0)  # who is only starting is waited for
+        soon = time.monotonic() + min(wait, soon)
         while True:
             here = set(self.sites())
             missing = [site for site in self.study.sites if site not in here]
@@ -210,15 +237,17 @@ class Lead:
         """Tell of the rounds of a job until it ends; the round it reached, and how it ended. `first`: seconds until its
         first word."""
         since, gone = 0, time.monotonic() + first
-        silent: dict[str, float] = {}  # since when
+        outside = Outside(job)
         while True:
             told = self._told(job, since)
             if told:
                 gone = time.monotonic() + GONE
-                silent = {site: silent.get(site, time.monotonic()) for site in told.get("silent", [])}
-                if any(time.monotonic() - begun > SILENT for begun in silent.values()) and self._back(silent):
+                if not told.get("outcome") and outside.has_come(self.present):
                     self.ask("do_app_command", job, STOP, {"again": True})
-                    silent = {}
+            for note in told.get("notes", []):
+                if note not in self.noted:
+                    tell({"note": note})
+                    self.noted.append(note)
             for event in told.get("events", []):
                 since = event["round"] + 1
                 tell(event)
@@ -233,12 +262,6 @@ class Lead:
                 self.ask("abort_job", job)
                 return since, self._outcome(job, folder)
             time.sleep(POLL)
-
-    def _back(self, silent: Iterable[str]) -> bool:
-        """Whether a site that is silent in the job is connected all the same: it was started again meanwhile."""
-        seen = {one.name: one.last_connect_time for one in self.ask("get_connected_client_list") or []}
-        times = [when for when in seen.values() if when is not None]
-        return any(seen.get(site) is not None and seen[site] > max(times) - FRESH for site in silent)
 
     def _fetched(self, job: str, outcome: Outcome, folder: Path) -> bool:
         """The hub's folder, piece by piece while the job still listens; False when it does not any more."""

@@ -14,6 +14,7 @@ from typing import Protocol
 import fedpoint
 from fedpoint.core.errors import FedpointError
 from fedpoint.federation.flare.names import KIT
+from fedpoint.federation.flare.presence import BEAT
 from fedpoint.federation.flare.rules import lock_down
 
 GRACE = 5.0  # seconds for a process to end by itself
@@ -41,7 +42,7 @@ def command_of(kit: Party) -> list[str]:
     module = f"nvflare.private.fed.app.{'server.server_train' if server else 'client.client_train'}"
     config = "fed_server.json" if server else "fed_client.json"
     own = ["secure_train=true", "org=fedpoint", "config_folder=config"] + (
-        [] if server else [f"uid={kit.party}", "heart_beat_interval=5"]
+        [] if server else [f"uid={kit.party}", f"heart_beat_interval={BEAT:.0f}"]
     )
     return [sys.executable, "-u", "-m", module, "-m", str(kit.folder), "-s", config, "--set", *own]
 

@@ -50,6 +50,7 @@ def _server_rules(kit: Path) -> dict[str, Plain]:
     storage = f"{PARTS}.storages.filesystem_storage.FilesystemStorage"
     keep: Plain = {"path": storage, "args": {"root_dir": str(kit / "engine" / "snapshots"), "uri_root": "/"}}
     server: dict[str, Plain] = {"admin_storage": "transfer", "max_num_clients": 1000, "heart_beat_timeout": 30}
+    jobs = 2  # one that ends, which takes the engine seconds, and the next
     scheduler = f"{PARTS}.job_schedulers.job_scheduler.DefaultJobScheduler"
     manager = "nvflare.apis.impl.job_def_manager.SimpleJobDefManager"
     launcher = f"{PARTS}.job_launcher.server_process_launcher.ServerProcessJobLauncher"
@@ -60,7 +61,7 @@ def _server_rules(kit: Path) -> dict[str, Plain]:
             "args": {"uri_root": "/", "storage": keep},
         },
         "components": [
-            _component("job_scheduler", scheduler, max_jobs=1, min_schedule_interval=0.5, max_schedule_interval=5.0),
+            _component("job_scheduler", scheduler, max_jobs=jobs, min_schedule_interval=0.5, max_schedule_interval=5.0),
             _component("job_manager", manager, uri_root=str(kit / "engine" / "jobs"), job_store_id="job_store"),
             _component("job_store", storage),
             _component("process_launcher", launcher),
