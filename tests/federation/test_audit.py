@@ -19,6 +19,7 @@ from fedpoint.federation.protocol import OWN
 from fedpoint.federation.site.chain import HEAD, LOG, Chain, examine, origin
 from fedpoint.federation.site.site import Site
 from fedpoint.federation.study import parse
+from fedpoint.federation.transport import NoAnswerYet
 from fedpoint.store.disk import array_digest, canonical
 
 STUDY = content(CONTROL, BOWLS, rounds=4, quorum=2)
@@ -280,10 +281,10 @@ def test_the_leader_holds_a_witness(made, kit):
     hub = root / "made" / "hub"
     status, page = audit(kit, "--against", hub)
     assert status == 0
-    assert "holds the seal of line 7: this is the record it saw." in page
+    assert f"holds {ROUNDS + 1} seals of this very record, the last of line 7." in page  # each round's, and the last
     chain = Chain(kit / "records", origin(found.study.fingerprint, "north"))
     chain.append({"asked": {"kind": "ready"}, "left": {"says": {}, "bytes": 1}})
-    assert "1 line came after it." in audit(kit, "--against", hub)[1]
+    assert "the last of line 7; 1 line came after it." in audit(kit, "--against", hub)[1]
 
 
 def test_a_record_that_was_written_anew_is_found_with_the_leader_s_only(made, kit):
@@ -303,6 +304,28 @@ def test_a_record_that_was_written_anew_is_found_with_the_leader_s_only(made, ki
         (kit / "records" / name).unlink()
     assert audit(kit)[0] == 2
     assert audit(kit, "--against", root / "made" / "hub")[0] == 1
+
+
+def test_a_record_that_was_written_anew_in_the_middle_of_a_study_is_found(tmp_path):
+    """Its last seal is right then; those of the rounds before are not."""
+    lost = [Fault(site, number, "lost") for site in ("a", "b") for number in range(4, 99)]
+    with pytest.raises(NoAnswerYet):
+        fp.federate({**STUDY, "rounds": 9}, folder=tmp_path, faults=lost)
+    study = parse({**STUDY, "rounds": 9})
+    entries = lines_of(tmp_path / "c")
+    for name in (LOG, HEAD):
+        (tmp_path / "c" / name).unlink()
+    forged = Chain(tmp_path / "c", origin(study.fingerprint, "c"))
+    for entry in entries[1:]:
+        forged.append({key: value for key, value in entry.items() if key not in ("before", "time")})
+    found = fp.federate(study, folder=tmp_path)
+    assert found.chains["c"] == heads(tmp_path / "c", study, "c")[-1]
+    (tmp_path / "made").mkdir()
+    (tmp_path / "c").rename(tmp_path / "made" / "c")
+    kit = kit_of((tmp_path, found), "c", tmp_path / "kit")
+    assert audit(kit)[0] == 0
+    status, page = audit(kit, "--against", found.folder)
+    assert (status, "BROKEN: the leader's result folder holds a seal" in page) == (1, True)
 
 
 def test_of_another_study_or_no_result(made, kit, tmp_path):

@@ -14,6 +14,7 @@ from live import QUIET, Live, Running, audit
 from studies import BOWLS, CONTROL, SITES, content
 
 from fedpoint.federation.flare import kits, rules
+from fedpoint.federation.study import Study
 
 pytest.importorskip("nvflare")
 pytestmark = [pytest.mark.slow, *QUIET]
@@ -133,8 +134,7 @@ def test_kits_of_another_study(live, other):
     for party in ("a", "admin"):  # sent to our server
         for path in (other.kits[party].folder / "startup").glob("*.json"):
             path.write_text(path.read_text().replace(str(port_of(other)), str(port_of(live))))
-    object.__setattr__(other.study, "content", {**other.study.content, "server": live.study.server})
-    other.kits["admin"].study = other.study
+    other.kits["admin"].study = Study({**other.study.content, "server": live.study.server})
     with pytest.raises(NoAnswerYet, match="cannot connect to server"), other.lead(wait=15.0) as lead:
         lead.sites()
     with live.lead(wait=15.0) as lead:

@@ -28,6 +28,7 @@ Event = TypedDict(
         "down": int,
         "up": int,
         "seconds": dict[str, float],
+        "seals": dict[str, str],
         "waiting": str,
         "for": list[str],
         "segment": str,

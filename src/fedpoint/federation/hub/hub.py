@@ -276,7 +276,8 @@ class StudyHub:
         seconds["all"] = time.perf_counter() - begun
         down, up = self.bytes
         event |= {"round": number, "down": down, "up": up, "seconds": {k: round(v, 6) for k, v in seconds.items()}}
-        self.ledger.note(event)
+        seals = {site: self.chains[site] for site in event["answered"]}
+        self.ledger.note(event | Event(seals=seals))  # which nobody needs to hear of
         self.save()
         self.tell(event)
         self.in_vain = 0 if event["merged"] else self.in_vain + 1

@@ -4,7 +4,8 @@ study.toml       what is done
 run              the name of this run of it, by which sites know its orders
 answers/         what sites have said before the first round, until hub.npz is there
 hub.npz          the hub's state after the last round, and all else that the next one needs
-rounds.jsonl     what happened in each round: who answered and how long the answers were, who was refused and why
+rounds.jsonl     what happened in each round: who answered, how long the answers were and the seals of the sites' own
+                 records, who was refused and why
 models/N.npz     the recorded models
 """
 

@@ -12,7 +12,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import read_file
 from fedpoint.core.numbers import counted
 from fedpoint.federation.site.chain import HEAD, LOG, Broken, Entry, examine, origin
-from fedpoint.store.disk import os_errors, read_manifest, read_object
+from fedpoint.store.disk import os_errors, read_lines, read_manifest, read_object
 
 ASKED = {  # what an order of a kind asks for
     "columns": "describe the columns",
@@ -101,7 +101,8 @@ class Report(TypedDict):
     refused: list[Refusal]  # the most frequent
     bytes: int
     leader: str | None  # "agrees", "differs", "knows nothing"; None where it was not compared
-    sealed: int | None  # the line whose seal the leader holds
+    seals: int  # that the leader holds
+    sealed: int | None  # the line of the last one
 
 
 def kit_of(folder: Path) -> Kept:
@@ -206,14 +207,16 @@ def report(folder: Path, against: Path | None = None) -> Report:
     kept, read = kit_of(folder), Reading()
     records, broken = folder / "records", None
     first = origin(kept["fingerprint"], kept["site"])
-    seal = None if against is None else _seal(against, kept)
-    if not (records / LOG).exists() and not (records / HEAD).exists() and not seal:
+    seals = [] if against is None else _seals(against, kept)
+    if not (records / LOG).exists() and not (records / HEAD).exists() and not seals:
         raise FedpointError(f"{records} holds no record: no order has reached this site yet, or the record was removed")
     try:
         examine(records, first, read.hear)
     except Broken as error:
         broken = error
-    leader = None if against is None else "knows nothing" if not seal else "agrees" if seal in read.seals else "differs"
+    where = [read.seals.get(seal, 0) for seal in seals]
+    same = all(where) and where == sorted(where)
+    leader = None if against is None else "knows nothing" if not seals else "agrees" if same else "differs"
     return Report(
         kept=kept,
         verified=broken is None and leader != "differs",
@@ -230,17 +233,19 @@ def report(folder: Path, against: Path | None = None) -> Report:
         refused=[Refusal(reason=reason, detail=why, times=n) for (reason, why), n in read.refused.most_common(MOST)],
         bytes=read.bytes,
         leader=leader,
-        sealed=read.seals.get(seal) if seal else None,
+        seals=len(set(seals)),
+        sealed=where[-1] if where and same else None,
     )
 
 
-def _seal(against: Path, kept: Kept) -> str:
-    """The last seal of a site's record that the hub has kept; empty where it has none."""
+def _seals(against: Path, kept: Kept) -> list[str]:
+    """The seals of a site's record that the hub has kept, of every round and the last one; the oldest first."""
     with os_errors(f"read {against}"):
         about = read_manifest(against / "hub.npz", "hub")
     if about.get("study") != kept["fingerprint"]:
         raise FedpointError(f"{against} is the result of another study than {kept['folder']}")
-    return _word(_table(about.get("chains")).get(kept["site"]))
+    rounds = [_table(event.get("seals")) for event in read_lines(against / "rounds.jsonl")[0]]
+    return [_word(seals[kept["site"]]) for seals in (*rounds, _table(about.get("chains"))) if kept["site"] in seals]
 
 
 # For people.
@@ -283,8 +288,11 @@ def _verdict(found: Report) -> list[str]:
 def _witness(found: Report) -> str:
     if found["leader"] == "agrees":
         later = found["lines"] - (found["sealed"] or 0)
-        more = f" {counted(later, 'line')} came after it." if later else ""
-        return f"The leader's result folder holds the seal of line {found['sealed']}: this is the record it saw.{more}"
+        more = f"; {counted(later, 'line')} came after it" if later else ""
+        seals = counted(found["seals"], "seal")
+        return (
+            f"The leader's result folder holds {seals} of this very record, the last of line {found['sealed']}{more}."
+        )
     if found["leader"] == "knows nothing":
         return "The leader's result folder holds no seal of this site, and so cannot confirm it."
     return (
