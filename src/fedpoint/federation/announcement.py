@@ -10,7 +10,6 @@ from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Plain
 from fedpoint.data.column import Column
 from fedpoint.data.recipe import Feature
-from fedpoint.data.tables import read_own
 from fedpoint.engine.session import flatten
 from fedpoint.federation import measurement, preparation, wire
 from fedpoint.federation.protocol import OWN
@@ -96,7 +95,7 @@ def announce(
         start = preparation.start_of(table, [Feature(name) for name in table.features], _two_classes(table))
         leaves = []
         if data is not None:
-            columns = read_own(data, table.target, table.features, table.categorical, table.missing, table.separator)
+            columns = table.read(data)
             rows, refused = len(columns[table.target].values), below(study, site or study.sites[0], columns, floor)
             start, leaves = (start, []) if refused else _prepared(table, columns)
     shapes = shapes_of(study.experiment(study.outline(start, rows=rows or 1)).bind())

@@ -17,7 +17,6 @@ from fedpoint.core.describe import describe_record
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Tree
-from fedpoint.data.tables import read_own
 from fedpoint.experiment import Experiment
 from fedpoint.federation.hub.ledger import StudyProgress
 from fedpoint.federation.preparation import features, problem_of
@@ -95,8 +94,7 @@ class StudyResult:
         missing = [site for site in self.study.sites if site not in data]
         if missing:
             raise FedpointError(f"no file of {', '.join(missing)}: give one of each site")
-        about = table.target, table.features, table.categorical, table.missing, table.separator
-        columns = [read_own(data[site], *about) for site in self.study.sites]
+        columns = [table.read(data[site]) for site in self.study.sites]
         return problem_of(table, columns, features(self.setup["recipe"]), self.setup["classes"])
 
     def replay(self, problem: Problem) -> Experiment:

@@ -48,6 +48,8 @@ from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import MOST_ROUNDS, FedpointError
 from fedpoint.core.numbers import counted, there_are
 from fedpoint.core.types import Data, Model, Plain
+from fedpoint.data.column import Column
+from fedpoint.data.tables import read_own
 from fedpoint.experiment import Experiment
 from fedpoint.federation.outline import Outline
 from fedpoint.problems.base import Problem
@@ -121,6 +123,10 @@ class SiteTable(Kind):
 
     def build(self) -> tuple[Problem, Data]:
         raise FedpointError("the rows of this problem are at the sites")
+
+    def read(self, path: str | Path) -> dict[str, Column]:
+        """The columns of one site's file, where it is."""
+        return read_own(path, self.target, self.features, self.categorical, self.missing, self.separator)
 
 
 def _staleness(text: Plain) -> Plain:

@@ -33,7 +33,7 @@ class RunRecord(TypedDict):
     recipe: list[Written] | None  # of moments, until a setup is made of it
     setup: str  # the hash of the setup of all later orders; "" before the first
     round: int  # the last that was worked on
-    merged: int  # what the hub last said it had merged
+    mergeable: list[int]  # the rounds that the hub can have merged last: as it said before, or the last answer's
     measured: int  # after how many rounds the last measurement was
 
 
@@ -45,7 +45,7 @@ class Everything(TypedDict):
 
 
 def nothing_answered() -> RunRecord:
-    return RunRecord(answered={}, recipe=None, setup="", round=NEVER, merged=NEVER, measured=0)
+    return RunRecord(answered={}, recipe=None, setup="", round=NEVER, mergeable=[NEVER], measured=0)
 
 
 class Answers:

@@ -112,11 +112,11 @@ class Consent:
 
     def _check_merged(self, order: Order, record: RunRecord) -> None:
         """Merged is what this site has sent last, or what was merged before."""
-        merged = order.merged
-        if merged not in (record["merged"], record["round"]):
+        merged, possible = order.merged, record["mergeable"]
+        if merged not in possible:
             raise forbidden(
-                f"the hub says that it has merged round {merged} of this site, which last answered round "
-                f"{record['round']} and had round {record['merged']} merged ({NEVER}: none)"
+                f"the hub says that it has merged round {merged} of this site; it can have merged "
+                f"{' or '.join(map(str, possible))} last ({NEVER}: none)"
             )
         if order.kind != "ready" and not merged < order.round:
             raise forbidden(f"the hub says that it has merged round {merged} before round {order.round}")
@@ -169,8 +169,11 @@ class Consent:
         if order.kind == "moments":
             record = {**record, "recipe": order.recipe}
         elif order.setup is not None:
-            record = {**record, "setup": _hash(order), "recipe": None, "merged": order.merged}
-            record |= {"round": order.round} if order.kind == "work" else {"measured": order.round}
+            record = {**record, "setup": _hash(order), "recipe": None, "mergeable": [order.merged]}
+            if order.kind == "work":
+                record = {**record, "round": order.round, "mergeable": [order.merged, order.round]}
+            else:
+                record = {**record, "measured": order.round}
         self.answers.keep(order.run, record, answer)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.data.column import Column
-from fedpoint.data.tables import read_own
 from fedpoint.engine.cpu import cache
 from fedpoint.federation import preparation, protocol, wire
 from fedpoint.federation.holding import Holding
@@ -161,7 +160,7 @@ class Site:
         table = self.study.table
         if table is None or self.data is None:
             raise Refused("order", "this site has no file")
-        found = read_own(self.data, table.target, table.features, table.categorical, table.missing, table.separator)
+        found = table.read(self.data)
         below = disclosure.below(self.study, self.name, found, self.floor)
         if below:
             raise Refused("floor", "; ".join(below))

@@ -1,0 +1,94 @@
+"""A server for tests: it asks one site as an honest hub would, or anything else."""
+
+import hashlib
+import json
+
+import numpy as np
+from studies import content
+
+from fedpoint.federation import preparation, wire
+from fedpoint.federation.protocol import OWN
+from fedpoint.federation.site.site import Site
+from fedpoint.federation.study import parse
+
+ROWS = 40
+TABLE = {
+    "kind": "table",
+    "model": "logistic",
+    "target": "ill",
+    "features": ["age", "dose", "kind"],
+    "missing": "mean",
+}
+METHOD = {"name": "fedavg", "step": 0.1, "local_steps": 2}
+STUDY = parse(content(METHOD, TABLE, rounds=3, sites=["north", "south"]))
+
+
+def write_table(path, seed=1, rows=ROWS):
+    rng = np.random.default_rng(seed)
+    lines = [f"{rng.integers(20, 90)},{rng.normal(9, 2):.4f},{'xyz'[i % 3]},{i % 2},secret{i}" for i in range(rows)]
+    path.write_text("\n".join(["age,dose,kind,ill,name", *lines]) + "\n")
+    return path
+
+
+class Server:
+    """Orders to the site "north" of a study, in one run."""
+
+    def __init__(self, data, run="ab12", study=STUDY):
+        self.study, self.run = study, run
+        table = study.table
+        columns = table.read(data)
+        said, arrays = preparation.columns_of(table, columns)
+        recipe, self.classes, _ = preparation.first_recipe(table, [wire.Packet(said, arrays)])
+        for feature in recipe:
+            if feature.categories is not None:
+                feature.categories.append("zz")  # the other site has one more
+        self.recipe = preparation.written(recipe)
+        scaled = [{**one, "mean": 1.0, "scale": 2.0} if one["categories"] is None else one for one in self.recipe]
+        self.setup = {"index": 0, "share": 0.5, "recipe": scaled, "classes": self.classes}
+        self.width = preparation.start_of(table, preparation.features(scaled), self.classes).shape[0]
+
+    def order(self, kind, arrays=None, **header):
+        """An order; None takes a field away."""
+        about = {**OWN.plain(), "study": self.study.fingerprint, "run": self.run, "order": "w", "kind": kind}
+        about |= {"round": 0, "merged": -1}
+        if kind == "moments":
+            about["recipe"] = self.recipe
+        if kind in ("ready", "work", "measure"):
+            about["setup"] = self.setup
+        if kind in ("work", "measure") and arrays is None:
+            arrays = {"model": np.full(self.width, 0.1 * (1 + header.get("round", 0)))}
+        about |= header
+        return wire.encode({key: value for key, value in about.items() if value is not None}, arrays)
+
+    def work(self, round, **header):
+        return self.order("work", round=round, **{"merged": round - 1, **header})
+
+    def measure(self, round=3, arrays=None, **header):
+        return self.order("measure", arrays, round=round, **{"merged": round - 1, **header})
+
+    def honest(self):
+        """All that an honest hub asks in a run."""
+        rounds = [self.work(round) for round in range(self.study.rounds)]
+        return [self.order("columns"), self.order("moments"), self.order("ready"), *rounds, self.measure()]
+
+
+def answered(site: Site, order: bytes) -> wire.Packet:
+    return wire.decode(site.answer(order))
+
+
+def failure(site: Site, order: bytes) -> str | None:
+    return answered(site, order).header.get("failure")
+
+
+def refusals(folder):
+    path = folder / "refusals.jsonl"
+    return [json.loads(line)["text"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def state(folder):
+    """All that a site has on disk but its audit and its refusals, by content."""
+    left_out = ("audit.jsonl", "audit.head", "refusals.jsonl", "orders.json")
+    files = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.rglob("*") if p.is_file()}
+    orders = folder / "orders.json"
+    studies = json.loads(orders.read_text())["studies"] if orders.exists() else {}
+    return {name: sha for name, sha in files.items() if name not in left_out}, studies
