@@ -225,7 +225,7 @@ def test_a_stopped_site_starts_only_when_the_stop_is_lifted(kit, tmp_path, monke
     assert "north has stopped itself (round 999 was asked for)" in out.output
     assert "--lift-stop" in out.output
     started = []
-    monkeypatch.setattr("fedpoint.federation.flare.parties.keep_running", lambda *_: started.append(1))
+    monkeypatch.setattr("fedpoint.federation.flare.waiting.hand_over", lambda *_: started.append(1))
     assert run(kit, "--data", path, "--yes", "--lift-stop", "--floor-rows", 30).exit_code == 0
     assert started
     assert not (kit / "records" / "stopped.json").exists()
