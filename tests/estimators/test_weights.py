@@ -119,7 +119,7 @@ def test_rows_and_agents_without_weight_are_not_there(rows):
     assert lost.classes_.tolist() == ["low", "top"]
 
 
-@pytest.mark.parametrize("count", [0, 2, 3])
+@pytest.mark.parametrize("count", [0, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_tasks_with_weights_are_tasks_with_copies(rows, count, rng):
     """Everything that is asked of them, NumPy's side and the compiled one, full fields and sampled ones: noise too,
     because rows are drawn as often as they count."""

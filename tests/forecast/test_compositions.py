@@ -137,7 +137,9 @@ def agrees(f, algorithm, **options):
 # An agent's own luck.
 
 
-@pytest.mark.parametrize("options", [{}, {"participation": 2}, {"exact": True}])
+@pytest.mark.parametrize(
+    "options", [{"participation": 2}, *(pytest.param(o, marks=pytest.mark.slow) for o in ({}, {"exact": True}))]
+)
 def test_an_agents_own_draws_enter_the_floor(options):
     exact = fp.forecast(Dithered(0.1, 3), QUAD, floor="exact", **options)
     drawn = fp.forecast(Dithered(0.1, 3), QUAD, **options)

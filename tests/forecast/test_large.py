@@ -22,6 +22,7 @@ def long_vectors(seed=0):
     return basis, mix, targets
 
 
+@pytest.mark.slow
 def test_two_thousand_unknowns():
     basis, mix, targets = long_vectors()
     p, s, E = np.array([0.5, 0.2, 0.3]), 0.1, 3

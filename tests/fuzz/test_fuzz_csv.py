@@ -6,7 +6,7 @@ from fuzz_targets import table
 from hypothesis import HealthCheck, Phase, given, settings
 
 FEW = settings(
-    max_examples=40, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.reuse, Phase.generate]
+    max_examples=25, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )
 MANY = settings(FEW, max_examples=5_000, derandomize=False)
 cells = st.one_of(

@@ -21,7 +21,7 @@ from fedpoint.store.folder import config_hash
 
 WILD = [None, True, -1, 0, 3, 10**30, 1e308, float("nan"), "", "x", [], [1, "a"], {}, {"a": []}, [[[]]], {"name": 3}]
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # not to shrink, which may take minutes
-FEW = settings(max_examples=40, suppress_health_check=list(HealthCheck), phases=PHASES)
+FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck), phases=PHASES)
 MANY = settings(FEW, max_examples=5_000, derandomize=False)
 
 

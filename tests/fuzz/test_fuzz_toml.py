@@ -77,7 +77,7 @@ def files(draw):
 
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]  # not to shrink, which may take minutes
-FEW = settings(max_examples=40, suppress_health_check=list(HealthCheck), phases=PHASES)
+FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck), phases=PHASES)
 MANY = settings(FEW, max_examples=5_000, derandomize=False)
 
 

@@ -396,7 +396,10 @@ CROSSING = {
 }
 
 
-@pytest.mark.parametrize("name", CROSSING)
+QUICK = ("without noise", "few")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CROSSING])
 def test_no_step_of_a_fine_grid_needs_fewer_rounds(name):
     """Brute force: where any step passes the target, also one that settles above it afterwards, plan finds as good."""
     problem, E, who, target, start = CROSSING[name]
