@@ -192,7 +192,7 @@ def made(tmp_path_factory):
     found = fp.federate(study, files, folder=root / "made")
     site = Site(found.study, "south", root / "made" / "south", files["south"])
     for _ in range(2):
-        site.answer(wire.encode(order(found.study, kind="erase")))
+        site.answer(wire.encode(order(found.study, kind="work", round=999)))
     site.answer(b"hello")
     return root, found
 
@@ -248,7 +248,8 @@ def test_every_reason_has_words():
 def test_the_page_says_what_was_refused(made, tmp_path):
     status, page = audit(kit_of(made, "south", tmp_path / "kit"))
     assert status == 0
-    assert "not a valid order, twice: unknown order 'erase'" in page
+    assert "not a valid order, twice: " in page
+    assert "5 times     rounds 0 to 2; 3 different models; 2 refused" in page
     assert "not a valid order, once: not a message" in page
     assert "The study was run once." in page  # an order that was refused is no run
 

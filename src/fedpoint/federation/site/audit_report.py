@@ -55,10 +55,11 @@ class Kept(TypedDict):
 
 
 class Asked(TypedDict):
-    """Orders of one kind, good and bad."""
+    """Orders of one kind; rounds, columns and models are those of orders that were carried out."""
 
     kind: str
     times: int
+    refused: int
     rounds: list[int]  # the first and the last
     columns: list[str]
     models: int  # different ones
@@ -144,12 +145,14 @@ class Reading:
         asked, left = _table(entry.get("asked")), _table(entry.get("left"))
         kind = "none" if "kind" not in asked else _word(asked["kind"])
         kind = kind if kind in ASKED else "unknown"
-        self._ask(kind, asked)
+        self._ask(kind, asked, "failure" in _table(left.get("says")))
         self._leave(kind, left, _word(asked.get("run")), _word(entry.get("detail")))
 
-    def _ask(self, kind: str, asked: Entry) -> None:
-        one = self.asked.setdefault(kind, Asked(kind=kind, times=0, rounds=[], columns=[], models=0))
-        one["times"] += 1
+    def _ask(self, kind: str, asked: Entry, refused: bool) -> None:
+        one = self.asked.setdefault(kind, Asked(kind=kind, times=0, refused=0, rounds=[], columns=[], models=0))
+        one["times"], one["refused"] = one["times"] + 1, one["refused"] + refused
+        if refused:
+            return
         number = asked.get("round")
         if type(number) is int and kind == "work":
             one["rounds"] = [min([number, *one["rounds"]]), max([number, *one["rounds"]])]
@@ -320,7 +323,8 @@ def _asked(one: Asked, width: int) -> str:
         case _:
             more = ", ".join(one["columns"])
     models = counted(one["models"], "different model") if one["models"] > 1 else ""
-    rest = "; ".join(filter(None, [more, models]))
+    refused = f"{one['refused']:,} refused" if one["refused"] else ""
+    rest = "; ".join(filter(None, [more, models, refused]))
     return f"{ASKED[one['kind']]:{width}}  {_times(one['times']):10}  {rest}".rstrip()
 
 
