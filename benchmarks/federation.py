@@ -1,54 +1,186 @@
-"""How long is a round over real sites? Three on loopback with mutual TLS; the shares of engine, serialisation and us.
+"""How long is a round over real sites, what does a site hold, and how soon is one known that comes or goes?
 
-Writes benchmarks/FEDERATION.md. `python benchmarks/federation.py [rounds]`.
+Processes of this machine on loopback, with mutual TLS. Writes benchmarks/FEDERATION.md.
+`python benchmarks/federation.py [rounds] [sites]`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from fedpoint.federation import wire
 from fedpoint.federation.flare.demo import free_port
 from fedpoint.federation.flare.kits import Kit, provision
 from fedpoint.federation.flare.lead import Lead
 from fedpoint.federation.flare.parties import consent
-from fedpoint.federation.flare.processes import running
+from fedpoint.federation.flare.processes import environment
 from fedpoint.federation.hub import validate
 from fedpoint.federation.hub.ledger import Ledger
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.shapes import shapes_of
 from fedpoint.federation.study import Study, parse
+from fedpoint.federation.transport import Event
 
-SITES = ["a", "b", "c"]
+PROCESSES = {  # of a site, by what their command lines name
+    "flare.waiting": "waiting command",
+    "client_train": "connection",
+    "worker_process": "job",
+    "site.worker": "worker, with data and JAX",
+}
+WAIT = 600.0  # seconds for anything to happen
 SIZES = {"10": 10, "1,000": 1_000, "1,000,000": 1_000_000}
 
 
-def study_of(dim: int, rounds: int) -> Study:
+def study_of(dim: int, rounds: int, sites: int = 3, **terms: float) -> Study:
     """One gradient step a round, on one row: the work is small, the model as large as is asked for."""
-    problem = {"kind": "logistic", "agents": 3, "rows": 2, "dim": dim}
-    base = {"name": "timing", "sites": SITES, "server": f"localhost:{free_port()}", "rounds": rounds}
-    return parse({**base, "problem": problem, "algorithm": {"name": "fedavg", "step": 0.1}, "deadline": 60.0,
-                  "record_every": rounds})  # fmt: skip
+    problem = {"kind": "logistic", "agents": sites, "rows": 2, "dim": dim}
+    names = [f"site-{k:02}" for k in range(sites)]
+    base = {"name": "timing", "sites": names, "server": f"localhost:{free_port()}", "rounds": rounds, "deadline": 60.0}
+    return parse({**base, "problem": problem, "algorithm": {"name": "fedavg", "step": 0.1}, "record_every": rounds,
+                  **terms})  # fmt: skip
 
 
-def measured(study: Study, root: Path) -> StudyResult:
-    kits = {name: Kit(path) for name, path in provision(study, root / "kits").items()}
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(running(kits["server"]))
-        for site in SITES:
-            consent(kits[site], None)
-            stack.enter_context(running(kits[site]))
-        lead = stack.enter_context(Lead(kits["admin"], wait=180.0))
-        return lead.run(root / "result", lambda event: None, wait=240.0)
+class Federation:
+    """A server and sites: each party is the process that its command becomes, and all that this starts."""
+
+    def __init__(self, study: Study, root: Path):
+        self.study, self.root = study, root
+        self.kits = {name: Kit(path) for name, path in provision(study, root / "kits").items()}
+        self.parties: dict[str, subprocess.Popen] = {}
+        for site in study.sites:
+            consent(self.kits[site], None)
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            kit = self.kits[name]
+            command = [sys.executable, "-m", "fedpoint.federation.flare.waiting", str(kit.folder), kit.party]
+            log = (kit.folder / "waiting.log").open("ab")
+            self.parties[name] = subprocess.Popen(command, env=environment(kit), stdout=log, stderr=log)
+            log.close()
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        party = psutil.Process(self.parties[name].pid)
+        return [party, *party.children(recursive=True)]
+
+    def kill(self, *names: str) -> float:
+        """kill -9 of parties with all that they started; the moment."""
+        for name in names:
+            for process in self.processes(name):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            self.parties.pop(name).wait()
+        return time.monotonic()
+
+    def __enter__(self) -> Federation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for party in self.parties.values():
+            party.terminate()
+        for party in self.parties.values():
+            party.wait()
+
+    def heard(self, site: str) -> int:
+        """Answers of a site so far, by its own record."""
+        path = self.kits[site].folder / "records" / "audit.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def megabytes(self) -> dict[str, float]:
+        """Mean resident memory of each process of a site."""
+        found: dict[str, list[float]] = {name: [] for name in PROCESSES.values()}
+        for site in self.study.sites:
+            for process in self.processes(site):
+                line = " ".join(process.cmdline())
+                for mark, name in PROCESSES.items():
+                    if mark in line:
+                        found[name].append(process.memory_info().rss / 2**20)
+                        break
+        return {name: sum(sizes) / len(self.study.sites) for name, sizes in found.items()}
+
+
+class Going(threading.Thread):
+    """A study that somebody leads."""
+
+    def __init__(self, parties: Federation):
+        super().__init__(daemon=True)
+        self.parties, self.rounds = parties, 0
+        self.made: StudyResult | None = None
+        self.answered: set[str] = set()  # in the last round
+
+    def told(self, event: Event) -> None:
+        if "round" in event:
+            self.rounds, self.answered = event["round"] + 1, set(event["answered"])
+
+    def run(self) -> None:
+        with Lead(self.parties.kits["admin"], wait=WAIT) as lead:
+            self.made = lead.run(self.parties.root / "result", self.told, wait=WAIT)
+
+
+def wait_for(condition: Callable[[], object]) -> float:
+    """The moment when it holds."""
+    end = time.monotonic() + WAIT
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("waited in vain")
+        time.sleep(0.02)
+    return time.monotonic()
+
+
+def measured(study: Study, root: Path) -> tuple[StudyResult, dict[str, float]]:
+    """A study from its start to its end, and what its sites hold meanwhile."""
+    with Federation(study, root) as parties:
+        parties.start("server", *study.sites)
+        going = Going(parties)
+        going.start()
+        wait_for(lambda: going.rounds > 0 or not going.is_alive())
+        memory = parties.megabytes()
+        wait_for(lambda: not going.is_alive())
+    if going.made is None:
+        raise RuntimeError("the study came to no end")
+    return going.made, memory
+
+
+def comings_and_goings(root: Path) -> dict[str, float]:
+    """Seconds until a late site, a dead one and one that is back are known."""
+    study = study_of(10, 100_000, quorum=2, deadline=10.0)
+    late, found = study.sites[-1], {}
+    with Federation(study, root) as parties, Lead(parties.kits["admin"], wait=WAIT) as lead:
+        parties.start("server", *study.sites[:-1])
+        going = Going(parties)
+        going.start()
+        wait_for(lambda: going.rounds > 5)
+
+        def comes(what: str) -> None:
+            before = parties.heard(late)
+            parties.start(late)
+            begun = wait_for(lambda: late in lead.sites())
+            found[f"{what}: first answer"] = wait_for(lambda: parties.heard(late) > before) - begun
+            found[f"{what}: in a round"] = wait_for(lambda: late in going.answered) - begun
+
+        def goes(what: str, *sites: str) -> None:
+            killed = parties.kill(*sites)
+            found[f"{what}: known by `status`"] = (
+                wait_for(lambda: not set(sites) & set(lead.status()["sites"])) - killed
+            )
+
+        comes("a late site")
+        goes("a site that is killed", late)
+        wait_for(lambda: late not in going.answered)
+        comes("it comes back")
+        goes("all sites are killed at once", *study.sites)
+    return found
 
 
 def timed(function: Callable[[], Any], turns: int) -> float:
@@ -75,7 +207,7 @@ def parts(made: StudyResult) -> dict[str, float]:
         progress = {"round": 1, "merged": {}, "refused": {}, "setup": {}, "measures": {}}
         saving = timed(lambda: ledger.save({"model": array}, progress), 5)
         ledger.close()
-    count = len(SITES)  # the hub writes and reads a message for each site; sites do theirs side by side
+    count = len(study.sites)  # the hub writes and reads a message for each site; sites do theirs side by side
     found = {
         "round": said + saving,  # a hub notes how long a round took before it writes it down
         "engine": max(0.0, wait - site - encoding - decoding - count * (decoding + checking)),
@@ -87,31 +219,80 @@ def parts(made: StudyResult) -> dict[str, float]:
     return found | {"the rest": max(0.0, 2 * found["round"] - sum(found.values()))}
 
 
-def main(rounds: int = 40) -> None:
-    rows, begun = {}, time.perf_counter()
+def within(job: Callable[[Path], Any]) -> Any:
+    with tempfile.TemporaryDirectory(prefix="fedpoint-bench-", ignore_cleanup_errors=True) as folder:
+        return job(Path(folder))
+
+
+def sizes(rounds: int) -> list[str]:
+    """How long a round is by the size of the model."""
+    rows = {}
     for name, dim in SIZES.items():
-        with tempfile.TemporaryDirectory(prefix="fedpoint-bench-") as folder:
-            rows[name] = parts(measured(study_of(dim, rounds if dim < 1e5 else max(rounds // 4, 5)), Path(folder)))
+        study = study_of(dim, rounds if dim < 1e5 else max(rounds // 4, 5))
+        rows[name] = parts(within(lambda root, study=study: measured(study, root))[0])
         print(name, {key: round(value, 4) for key, value in rows[name].items()}, flush=True)
     small, large = rows["1,000"]["round"], rows["1,000,000"]["round"]
-    lines = [
-        "# A round over real sites",
-        "",
-        "Three sites and a server as processes of one machine (2 shared cores), mutual TLS on loopback, FedAvg;",
-        "medians in seconds, and their share of a round. Engine: NVIDIA FLARE with its polling. The rest is ours.",
-        f"`python benchmarks/federation.py` (took {time.perf_counter() - begun:.0f} s); load average of the machine "
-        f"meanwhile: {os.getloadavg()[1]:.0f}.",
-        "",
-        "| model | " + " | ".join(rows["10"]) + " |",
-        "|" + "---|" * (1 + len(rows["10"])),
-    ]
+    lines = ["| model | " + " | ".join(rows["10"]) + " |", "|" + "---|" * (1 + len(rows["10"]))]
     for name, row in rows.items():
         cells = [f"{value:.4f} ({value / row['round']:.1%})" for key, value in row.items() if key != "round"]
         lines.append(f"| {name} numbers | {row['round']:.4f} | " + " | ".join(cells) + " |")
-    lines += [
+    aims = (
+        f"less than 0.5 s a round for small models: {'met' if small < 0.5 else 'missed'}; less than 2 s for a million"
+    )
+    return [*lines, "", f"Aims: {aims} numbers: {'met' if large < 2 else 'missed'}."]
+
+
+def crowds(rounds: int, counts: list[int]) -> list[str]:
+    """How long a round is by the number of sites, and what a site holds."""
+    names = list(PROCESSES.values())
+    lines = ["| sites | seconds a round | slowest tenth | megabytes a site | " + " | ".join(names) + " |"]
+    lines.append("|" + "---|" * (4 + len(names)))
+    for count in counts:
+        made, memory = within(lambda root, count=count: measured(study_of(10, rounds, count), root))
+        seconds = [event["seconds"]["all"] for event in made.events[1:]]
+        middle, slow = np.median(seconds), np.quantile(seconds, 0.9)
+        cells = [f"{memory[name]:.0f}" for name in names]
+        lines.append(
+            f"| {count} | {middle:.3f} | {slow:.3f} | {sum(memory.values()):.0f} | " + " | ".join(cells) + " |"
+        )
+        print(lines[-1], flush=True)
+    return lines
+
+
+def main(rounds: int = 40, most: int = 20) -> None:
+    begun, load = time.perf_counter(), os.getloadavg()[1]
+    crowded = crowds(rounds, [3, most])
+    known = within(comings_and_goings)
+    print(known, flush=True)
+    sized = sizes(rounds)
+    lines = [
+        "# Real sites, measured",
         "",
-        f"Aims: less than 0.5 s a round for small models: {'met' if small < 0.5 else 'missed'}; less than 2 s for a "
-        f"million numbers: {'met' if large < 2 else 'missed'}.",
+        "A server and sites as processes of one machine (2 shared cores), mutual TLS on loopback, FedAvg; medians in",
+        f"seconds. `python benchmarks/federation.py` (took {time.perf_counter() - begun:.0f} s). Load average of the",
+        f"machine before: {load:.1f}; the sites come on top of that.",
+        "",
+        "## How many sites",
+        "",
+        "A model of 10 numbers. Megabytes are resident memory in the first round; pages that processes share count in",
+        "each.",
+        "",
+        *crowded,
+        "",
+        "## Who comes and who goes",
+        "",
+        "Three sites, quorum 2; seconds from the moment when the site is connected to the server, or killed. The first",
+        'answer is that to "columns", or to "ready" of a site that was there before; a new job is started in between.',
+        "",
+        "| what happens | seconds |",
+        "|---|---|",
+        *(f"| {what} | {seconds:.1f} |" for what, seconds in known.items()),
+        "",
+        "## How large a model",
+        "",
+        "Three sites; each part with its share of a round. Engine: NVIDIA FLARE with its polling. The rest is ours.",
+        "",
+        *sized,
     ]
     Path(__file__).with_name("FEDERATION.md").write_text("\n".join(lines) + "\n")
 

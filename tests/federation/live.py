@@ -140,6 +140,16 @@ class Running(threading.Thread):
         return self.made
 
 
+def memories(live, root):
+    """The folders of hub and sites as `invariant` wants them."""
+    for site in SITES:
+        files = sorted((live.kits[site].folder / "records").glob("memory-*.npz"), key=lambda p: p.stat().st_mtime)
+        (root / site).mkdir(parents=True)
+        shutil.copy(files[-1], root / site)
+    return root
+
+
 def audit(live, site):
-    lines = (live.kits[site].folder / "records" / "audit.jsonl").read_text().splitlines()
+    path = live.kits[site].folder / "records" / "audit.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line) for line in lines]

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from live import QUIET, Live, Running, audit
+from live import QUIET, Live, Running, audit, memories
 from studies import BOWLS, CONTROL, SITES, content, gap
 from test_equality import invariant
 
@@ -34,15 +34,6 @@ def whole(live):
     going = Running(live, live.root / "whole")
     going.start()
     return going.result()
-
-
-def memories(live, root):
-    """The folders of hub and sites as `invariant` wants them."""
-    for site in SITES:
-        files = sorted((live.kits[site].folder / "records").glob("memory-*.npz"), key=lambda p: p.stat().st_mtime)
-        (root / site).mkdir(parents=True)
-        shutil.copy(files[-1], root / site)
-    return root
 
 
 def test_the_trajectory_is_the_simulation_s(live, whole, tmp_path):
@@ -107,9 +98,8 @@ def test_kill_a_worker(live, whole, tmp_path):
     assert settled(going.result(), live, whole, tmp_path, after=5)
 
 
-def test_kill_a_site(live, whole, tmp_path, monkeypatch):
+def test_kill_a_site(live, whole, tmp_path):
     """The others go on in the next segment; the site comes back with its memory."""
-    monkeypatch.setattr("fedpoint.federation.flare.lead.SILENT", 2.0)  # rounds are few: no time to lose
     going = Running(live, tmp_path / "hub")
     going.start()
     going.reach(5)
@@ -130,9 +120,8 @@ def test_kill_the_server(live, whole, tmp_path):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_kill_anything_at_any_time(seed, live, whole, tmp_path, monkeypatch):
+def test_kill_anything_at_any_time(seed, live, whole, tmp_path):
     """Workers, halves of the job, whole parties: while the job starts, in rounds, and while the next segment begins."""
-    monkeypatch.setattr("fedpoint.federation.flare.lead.SILENT", 2.0)
     rng, going = np.random.default_rng(seed), Running(live, tmp_path / "hub")
     going.start()
 

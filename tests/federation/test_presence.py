@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from studies import content
 
@@ -63,7 +64,7 @@ def test_a_site_outside_the_job_is_noticed_in_the_second_look(monkeypatch):
         Presence(True, frozenset(["another"]), 0.0),
         Presence(False, frozenset(), 9.0),
     )
-    watch = lead.Outside(JOB)
+    watch = lead.Outside()
     looks = [
         ({"a": inside, "b": outside}, False),
         ({"a": inside, "b": inside}, False),  # it has begun
@@ -71,7 +72,33 @@ def test_a_site_outside_the_job_is_noticed_in_the_second_look(monkeypatch):
         ({"a": outside, "b": gone}, False),
         ({"a": outside, "b": gone}, True),
     ]
-    assert [watch.has_come(lambda present=present: present) for present, _ in looks] == [come for _, come in looks]
+    found = [watch.has_come(JOB, lambda present=present: present) for present, _ in looks]
+    assert found == [come for _, come in looks]
+
+
+def test_a_site_that_no_job_gets_in_is_tried_less_and_less_often(monkeypatch):
+    """Every arrival has a new job at once; one that fails to begin does not keep the others from working."""
+    from fedpoint.federation.flare import lead
+
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(lead.time, "monotonic", lambda: clock.now)
+    watch, jobs = lead.Outside(), []
+    while clock.now < 700:
+        clock.now += lead.LOOK
+        present = {"a": Presence(True, frozenset(), 0.0)}  # in no job, whichever is begun
+        if watch.has_come(f"job {len(jobs)}", lambda present=present: present):
+            jobs.append(clock.now)
+    pauses = np.diff(jobs)
+    assert jobs[0] == 2 * lead.LOOK
+    assert pauses == pytest.approx([20, 40, 80, 160, 320], abs=2 * lead.LOOK)
+    inside = {"a": Presence(True, frozenset(["at last"]), 0.0)}
+    clock.now += 1
+    assert not watch.has_come("at last", lambda: inside)
+    outside = {"a": Presence(True, frozenset(), 0.0)}
+    clock.now += 1
+    assert not watch.has_come("next", lambda: outside)
+    clock.now += 1
+    assert watch.has_come("next", lambda: outside)  # it came back: at once again
 
 
 def test_status_names_who_is_not_there_and_since_when():

@@ -35,6 +35,7 @@ REQUEST = 0.02  # seconds between a site's questions for work; the engine's own 
 CONNECT = 30.0  # seconds to reach the server
 BEGIN, GONE = 180.0, 30.0  # seconds without a word from a job: until its first, and then
 LOOK = 0.5  # seconds between looks at which sites are there
+REST, LONGEST_REST = 20.0, 600.0  # seconds before a site that a new job was begun for, in vain, gets another
 SOON = 20.0  # seconds that sites which are only starting are waited for, before the first job
 COMING = ("SUBMITTED", "APPROVED", "DISPATCHED")  # states of a job that is not at work yet
 SEGMENTS = 20  # jobs in a row without a round gained
@@ -67,20 +68,31 @@ def _lost() -> tuple[type[Exception], ...]:
 
 
 class Outside:
-    """Sites that are there and not in a job: they came, or came back, after it had begun."""
+    """Sites that are there and not in the job at hand: they came, or came back, after it had begun."""
 
-    def __init__(self, job: str):
-        self.job, self.next = job, 0.0
-        self.before: set[str] = set()
+    def __init__(self) -> None:
+        self.next = 0.0  # when to look
+        self.before: set[tuple[str, str]] = set()  # job and site, in the last look
+        self.rest: dict[str, tuple[float, float]] = {}  # a site that got a new job: when it may get another, and pause
 
-    def has_come(self, present: Callable[[], dict[str, Presence]]) -> bool:
-        """Whether a site was outside in two looks one after the other: in the first it may be about to begin."""
-        if time.monotonic() < self.next:
+    def has_come(self, job: str, present: Callable[[], dict[str, Presence]]) -> bool:
+        """Whether a site was outside in two looks one after the other: in the first it may be about to begin. One that
+        got a new job and is outside again all the same has to wait, longer each time."""
+        now = time.monotonic()
+        if now < self.next:
             return False
-        self.next = time.monotonic() + LOOK
-        now = {site for site, one in present().items() if one.answers and self.job not in one.jobs}
-        come, self.before = bool(now & self.before), now
-        return come
+        self.next = now + LOOK
+        found = {site: job in one.jobs for site, one in present().items() if one.answers}
+        for site, inside in found.items():
+            if inside:
+                self.rest.pop(site, None)
+        outside = {(job, site) for site, inside in found.items() if not inside}
+        come = {site for _, site in outside & self.before if now >= self.rest.get(site, (0.0, 0.0))[0]}
+        for site in come:
+            pause = min(2 * self.rest.get(site, (0.0, REST / 2))[1], LONGEST_REST)
+            self.rest[site] = now + pause, pause
+        self.before = outside
+        return bool(come)
 
 
 class Lead:
@@ -89,6 +101,7 @@ class Lead:
     def __init__(self, kit: Kit, wait: float = CONNECT):
         self.kit, self.study, self.wait = kit, kit.study, wait
         self._session: Any = None
+        self.outside = Outside()
         self.noted: list[str] = []  # what was told of sites that were not there at the start
         self.trouble = ""  # what the engine said last when it could not
 
@@ -237,12 +250,11 @@ class Lead:
         """Tell of the rounds of a job until it ends; the round it reached, and how it ended. `first`: seconds until its
         first word."""
         since, gone = 0, time.monotonic() + first
-        outside = Outside(job)
         while True:
             told = self._told(job, since)
             if told:
                 gone = time.monotonic() + GONE
-                if not told.get("outcome") and outside.has_come(self.present):
+                if not told.get("outcome") and self.outside.has_come(job, self.present):
                     self.ask("do_app_command", job, STOP, {"again": True})
             for note in told.get("notes", []):
                 if note not in self.noted:

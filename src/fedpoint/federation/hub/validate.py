@@ -16,6 +16,7 @@
 | `chain` | no seal of the site's own record |
 | `statement` | counts, columns or moments that cannot be |
 | `deadline`, `lost` | no answer in time, or the engine lost the site |
+| `absent` | not asked: the site has not come yet, or cannot take part |
 | `order`, `data`, `memory`, `error` | the site itself could not: its own log says why |
 | `terms`, `stopped` | the study does not allow what was asked; after three of these a site stops itself |
 | `floor` | the site has too few rows, of a category or class say, to speak of them |
