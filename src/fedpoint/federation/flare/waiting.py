@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.files import open_file, read_file
+from fedpoint.core.files import open_file
 from fedpoint.federation.flare.processes import Party, environment, needs_flare, running
+from fedpoint.federation.site import stop
 from fedpoint.store.disk import read_object
 
 FRIENDLY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a SIGTERM or a closed terminal is a Ctrl-C
@@ -25,7 +26,6 @@ LOOK = 0.2  # seconds between two looks at what happens
 AGAIN = 2.0  # seconds before a process that ended is started again
 TRIES = 20  # times that it may end within a minute
 PIECE = 1 << 20  # bytes of refusals that are read at once
-REFUSALS, STOPPED = Path("records") / "refusals.jsonl", Path("records") / "stopped.json"
 
 
 class Own(NamedTuple):
@@ -36,7 +36,7 @@ class Own(NamedTuple):
 
 
 class SiteStopped(Exception):
-    """A site has refused too much, and answers nothing more."""
+    """A site has refused too much, and answers nothing more; the message is for the person there."""
 
 
 def hand_over(kit: Party) -> NoReturn:
@@ -91,20 +91,13 @@ def _text(line: bytes) -> str:
         return "the note about it cannot be read"
 
 
-def _stopped(path: Path) -> str | None:
-    """Why the site stopped itself; None while it takes part."""
-    try:
-        return _text(read_file(path, links=False))
-    except FileNotFoundError:
-        return None
-
-
 class Waiting:
     """A party's processes, until a friendly kill (`asked`) or until the site has stopped itself."""
 
     def __init__(self, party: Party, asked: threading.Event):
         self.party, self.asked = party, asked
-        self.refusals = Refusals(party.folder / REFUSALS)
+        self.records = party.folder / "records"
+        self.refusals = Refusals(self.records / stop.REFUSALS)
 
     def wait(self) -> None:
         ends: list[float] = []
@@ -136,9 +129,13 @@ class Waiting:
     def _look(self) -> None:
         for text in self.refusals.fresh():
             say(f"{_clock()} refused: {text}")
-        why = _stopped(self.party.folder / STOPPED)
+        why = stop.why_stopped(self.records)
         if why is not None:
-            raise SiteStopped(why)
+            raise SiteStopped(
+                f"{self.party.party} has stopped itself: {_printable(why)}\n"
+                "It is disconnected, and nothing runs here any more. Read what was refused "
+                f"({self.refusals.path}) and talk to whoever leads the study; {stop.LIFT} starts the site again."
+            )
 
 
 def _ended(code: int) -> str:
@@ -160,10 +157,7 @@ def main(folder: str, party: str) -> int:
     try:
         Waiting(Own(Path(folder), party), asked).wait()
     except SiteStopped as why:
-        say(
-            f"{_clock()} {party} has stopped itself: {why}\n"
-            f"It is disconnected, and nothing runs here any more. What was refused: {Path(folder) / REFUSALS}"
-        )
+        say(f"{_clock()} {why}")
         return 1
     except (FedpointError, OSError) as error:
         say(f"Error: {error}")

@@ -17,6 +17,7 @@ from fedpoint.store.disk import append_line, canonical, read_object, take_lock, 
 STRIKES = 3  # refusals in a row
 ORDERS = "orders.json"
 LIFT = "--lift-stop"
+REFUSALS, STOPPED = "refusals.jsonl", "stopped.json"
 
 
 def _line(text: str) -> bytes:
@@ -26,19 +27,19 @@ def _line(text: str) -> bytes:
 
 def note_refusal(folder: Path, text: str) -> None:
     """For the terminal of the site, which follows the file."""
-    path = folder / "refusals.jsonl"
+    path = folder / REFUSALS
     path.touch()
     append_line(path, _line(text))
 
 
 def note_stop(folder: Path, text: str) -> None:
-    write_bytes(folder / "stopped.json", _line(text))
+    write_bytes(folder / STOPPED, _line(text))
 
 
 def why_stopped(folder: Path) -> str | None:
     """What the site says of its stop; None where it takes part."""
     try:
-        return str(read_object((folder / "stopped.json").read_bytes()).get("text", ""))
+        return str(read_object((folder / STOPPED).read_bytes()).get("text", ""))
     except FileNotFoundError:
         return None
     except ValueError:  # somebody wrote into it: the stop stands
@@ -53,5 +54,5 @@ def lift_stop(folder: Path) -> bool:
         path = folder / ORDERS
         if path.exists():  # first the count: a stop without one is still a stop
             write_bytes(path, json.dumps({**read_object(path.read_bytes()), "refused": 0}).encode())
-        (folder / "stopped.json").unlink()
+        (folder / STOPPED).unlink()
     return True
