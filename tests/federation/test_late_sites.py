@@ -11,6 +11,7 @@ from test_study import FEW, table, write
 
 import fedpoint as fp
 from fedpoint.data.tables import read_table
+from fedpoint.federation import wire
 from fedpoint.federation.inprocess import Fault
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.transport import NoAnswerYet
@@ -196,6 +197,39 @@ def test_who_cannot_take_part_stops_a_study_that_needs_it_and_no_other(files, tm
         fp.federate({**study(), "quorum": 3}, files, floor=FEW, folder=tmp_path / "all")
 
 
+def test_who_was_left_out_at_the_start_is_asked_from_the_start_again(files, tmp_path):
+    """A hub that is started again does not take it for one that was there."""
+    good = files["c"].read_text()
+    files["c"].write_text(good.replace("age,", "years,"))
+    wanted, root = study(rounds=6), tmp_path / "run"
+    with pytest.raises(NoAnswerYet, match="rounds in a row"):
+        fp.federate(wanted, files, folder=root, faults=lost("b", range(5, 99)), floor=FEW)
+    begun = StudyResult(root / "hub")
+    assert begun.setup["absent"] == ["c"]
+    files["c"].write_text(good)
+    made = fp.federate(wanted, files, folder=root, floor=FEW)
+    assert made.events[-1]["answered"] == SITES
+    assert [order["kind"] for order in orders(root, "c") if order["kind"] != "excluded"][:4] == [
+        "columns",  # which it could not answer
+        "columns",
+        "moments",
+        "ready",
+    ]
+    assert gap(made, made.problem(files)) <= TOLERANCE
+
+
+def test_rows_that_a_site_only_claims_do_not_count(files, tmp_path):
+    """Ten thousand million in one answer, seventy in the next: it is left out, and so is its claim."""
+
+    def boast(data):
+        packet = wire.decode(data)
+        return wire.encode({**packet.header, "rows": 10**10}, packet.arrays)
+
+    made = fp.federate(study(rounds=2), files, folder=tmp_path / "run", faults=[Fault("c", 0, boast)], floor=FEW)
+    assert "c speaks of 10,000,000,000 rows, and then of 70" in made.setup["notes"]
+    assert made.weights == pytest.approx(np.array([20, 30, 25]) / 75)
+
+
 # The hub is started again before the first round.
 
 
@@ -216,7 +250,7 @@ def test_what_was_said_before_the_first_round_is_not_asked_twice(files, tmp_path
     assert len({order["run"] for order in orders(root, "a")}) == 1
     assert made.events[-1]["answered"] == SITES
     assert gap(made, made.problem(files)) <= TOLERANCE
-    assert not (root / "hub" / "answers").exists()
+    assert not (root / "hub" / "first-answers").exists()
 
 
 def test_sites_whose_data_do_not_go_together_may_mend_them(files, tmp_path):

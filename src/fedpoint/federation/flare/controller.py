@@ -209,7 +209,7 @@ class HubController(Controller):
     def _hand_over(self, folder: Path, outcome: Outcome) -> None:
         """What whoever leads fetches, or downloads when the engine has ended the job, which takes it many seconds."""
         if folder.exists():
-            own = shutil.ignore_patterns("lock", "answers")  # what single sites have said stays at the hub
+            own = shutil.ignore_patterns("lock", "first-answers")  # what single sites have said stays at the hub
             shutil.copytree(folder, self.run, dirs_exist_ok=True, ignore=own)
         self.run.mkdir(parents=True, exist_ok=True)
         write_bytes(self.run / "outcome.json", json.dumps(outcome).encode())

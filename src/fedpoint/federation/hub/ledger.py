@@ -2,7 +2,7 @@
 
 study.toml       what is done
 run              the name of this run of it, by which sites know its orders
-answers/         what sites have said before the first round, until hub.npz is there
+first-answers/   what sites have said before the first round, until hub.npz is there
 hub.npz          the hub's state after the last round, and all else that the next one needs
 rounds.jsonl     what happened in each round: who answered, how long the answers were and the seals of the sites' own
                  records, who was refused and why

@@ -19,7 +19,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.federation import preparation, wire
 from fedpoint.federation.hub import validate
-from fedpoint.federation.hub.answers import Answers
+from fedpoint.federation.hub.first_answers import FirstAnswers
 from fedpoint.federation.hub.shares import absent_note, joined_note, rows_of_all
 from fedpoint.federation.preparation import Setup
 from fedpoint.federation.study import SiteTable
@@ -40,7 +40,7 @@ class Preparing:
     def __init__(self, hub: StudyHub):
         self.hub, self.study, self.terms = hub, hub.study, hub.terms
         self.kinds = ("columns", "ready") if hub.study.table is None else ("columns", "moments", "ready")
-        self.answers = Answers(hub.ledger.folder, hub.study)
+        self.answers = FirstAnswers(hub.ledger.folder, hub.study)
         self.at = dict.fromkeys(hub.sites, "columns")  # the question that a site is to answer; who may work is not here
         self.excluded: dict[str, str] = {}  # who cannot take part, and why
         self.rows: dict[str, int] = {}
@@ -146,8 +146,9 @@ class Preparing:
         self.hub.save()
 
     def _exclude(self, site: str, why: str) -> None:
-        """The others go on, if they are enough; the site hears why."""
+        """The others go on, if they are enough; the site hears why. Its share is no longer by what it says it has."""
         del self.at[site]
+        self.rows.pop(site, None)
         self.excluded[site] = why
         self.hub.silent.add(site)
         if len(self.study.sites) - len(self.excluded) < self.needed:
@@ -208,7 +209,7 @@ class Preparing:
         """What all sites together say of their data, and what follows."""
         made = self._generated() if self.study.table is None else self._tabulated(self.study.table)
         silent = [site for site, at in self.at.items() if at == "columns"]
-        made["absent"] = [site for site, at in self.at.items() if at != "ready"]
+        made["absent"] = [site for site in self.study.sites if self.at.get(site) != "ready"]
         made["notes"] += [absent_note(self.study, site, made["weights"]) for site in silent]
         made["notes"] += self.excluded.values()
         return made

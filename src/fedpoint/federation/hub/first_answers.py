@@ -13,11 +13,11 @@ from fedpoint.federation.study import Study
 from fedpoint.store.disk import write_bytes
 
 
-class Answers:
+class FirstAnswers:
     """Of the sites of one study, by question."""
 
     def __init__(self, folder: Path, study: Study):
-        self.folder, self.sites = folder / "answers" / study.fingerprint[:16], study.sites
+        self.folder, self.sites = folder / "first-answers" / study.fingerprint[:16], study.sites
 
     def of(self, kind: str) -> dict[str, wire.Packet]:
         there = [site for site in self.sites if (self.folder / kind / site).exists()]
