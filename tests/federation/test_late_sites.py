@@ -10,6 +10,7 @@ from test_equality import invariant
 from test_study import FEW, table, write
 
 import fedpoint as fp
+from fedpoint.cli.federate_show import show_result
 from fedpoint.data.tables import read_table
 from fedpoint.federation import wire
 from fedpoint.federation.inprocess import Fault
@@ -261,6 +262,16 @@ def test_sites_whose_data_do_not_go_together_may_mend_them(files, tmp_path):
         fp.federate(study(rounds=2), files, floor=FEW, folder=tmp_path / "run")
     files["b"].write_text(good)
     assert fp.federate(study(rounds=2), files, floor=FEW, folder=tmp_path / "run").round == 2
+
+
+def test_the_result_says_who_was_not_there(tmp_path, capsys):
+    made = fp.federate(content(rounds=2, quorum=2), folder=tmp_path, faults=lost("c", range(99)))
+    show_result(made, as_json=False)
+    said = capsys.readouterr().out.splitlines()
+    assert "  c: absent, 2 times" in said
+    assert "  c was not there when the study was prepared: its share is 33.3 %" in said
+    show_result(made, as_json=True)
+    assert json.loads(capsys.readouterr().out)["notes"] == made.setup["notes"]
 
 
 # Waiting.

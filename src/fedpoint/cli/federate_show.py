@@ -87,6 +87,7 @@ class Summary(TypedDict):
     loss: float | None
     measures: dict[str, dict[str, float]]
     refused: dict[str, int]
+    notes: list[str]
     bytes: dict[str, int]
 
 
@@ -99,6 +100,7 @@ def summary(made: StudyResult) -> Summary:
         loss=made.loss,
         measures=made.measures,
         refused=dict(made.refused),
+        notes=made.setup["notes"],
         bytes={"down": sum(event["down"] for event in made.events), "up": sum(event["up"] for event in made.events)},
     )
 
@@ -114,5 +116,8 @@ def show_result(made: StudyResult, as_json: bool) -> None:
     for site, one in found["measures"].items():
         click.echo(f"  {site}: " + ", ".join(f"{name} {value:.4g}" for name, value in one.items()))
     for what, count in found["refused"].items():
-        click.echo(f"  refused {count} times: {what}")
+        site, _, why = what.partition(" ")
+        click.echo(f"  {site}: {why}, {counted(count, 'time')}")
+    for note in found["notes"]:
+        click.echo(f"  {note}")
     click.echo(f"{found['bytes']['down']:,} bytes to sites, {found['bytes']['up']:,} back")
