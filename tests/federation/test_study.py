@@ -10,9 +10,7 @@ from studies import AVERAGE, CONTROL, ROWS, SITES, content, gap
 import fedpoint as fp
 from fedpoint.cli import main
 from fedpoint.data.tables import read_table
-from fedpoint.federation import wire
 from fedpoint.federation.announcement import announce, lines
-from fedpoint.federation.inprocess import Fault
 from fedpoint.federation.site.disclosure import Floor
 from fedpoint.federation.study import parse, read
 
@@ -241,48 +239,6 @@ def test_announced_bytes_are_those_that_leave(tmp_path):
     assert max(sent) <= announced + 40  # digits of numbers
     assert made.study.problem["kind"] == ROWS["kind"]
     assert np.isfinite(made.loss)
-
-
-def told(number, change):
-    """A site's answer to its first or second question, changed."""
-
-    def edit(data):
-        packet = wire.decode(data)
-        header, arrays = change(dict(packet.header), {name: a.copy() for name, a in packet.arrays.items()})
-        return wire.encode(header, arrays)
-
-    return Fault("b", number, edit)
-
-
-def without_a_column(header, arrays):
-    return {**header, "columns": {k: v for k, v in header["columns"].items() if k != "dose"}}, arrays
-
-
-LIES = {
-    "no rows": told(0, lambda h, a: ({**h, "rows": 0}, a)),
-    "rows that are no number": told(0, lambda h, a: ({**h, "rows": "9"}, a)),
-    "a column less": told(0, without_a_column),
-    "classes that are none": told(0, lambda h, a: ({**h, "classes": [[1]]}, a)),
-    "more than was asked": told(0, lambda h, a: (h, {**a, "secret": np.zeros(3)})),
-    "no moments": told(0, lambda h, a: (h, {})),
-    "moments that are not finite": told(1, lambda h, a: (h, {**a, "mean": a["mean"] * np.nan})),
-    "negative squares": told(1, lambda h, a: (h, {**a, "square": a["square"] - 1e9})),
-    "moments of fewer columns": told(1, lambda h, a: (h, {k: v[:-1] for k, v in a.items()})),
-}
-
-
-@pytest.mark.parametrize("lie", LIES)
-def test_what_sites_say_of_their_data_must_make_sense(lie, files, tmp_path):
-    study = content(AVERAGE, table(missing="mean"), rounds=3)
-    with pytest.raises(fp.FedpointError, match=r"b cannot take part \(statement\)"):
-        fp.federate(study, files, folder=tmp_path / "run", faults=[LIES[lie]], floor=FEW)
-    assert not (tmp_path / "run" / "hub" / "hub.npz").exists()
-
-
-def test_rows_must_be_the_same_twice(files, tmp_path):
-    study = content(AVERAGE, table(missing="mean"), rounds=3)
-    with pytest.raises(fp.FedpointError, match="b speaks of 14 rows, and then of 13"):
-        fp.federate(study, files, folder=tmp_path, faults=[told(1, lambda h, a: ({**h, "count": 13}, a))], floor=FEW)
 
 
 TERMS = {"name": "described", "sites": SITES, "server": "localhost:8102", "rounds": 4}

@@ -140,7 +140,7 @@ def site(
     found = announce(own.study, data, floor, own.party)
     click.echo(json.dumps(found) if as_json and dry_run else "\n".join(lines(found)))
     if found["refused"]:
-        raise FedpointError("too little data to speak of: nothing was started and nothing has left this machine")
+        raise FedpointError("these data cannot take part: nothing was started and nothing has left this machine")
     if dry_run:
         return
     why = stop.why_stopped(own.folder / "records")

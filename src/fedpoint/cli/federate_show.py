@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
+from collections.abc import Sequence
 from typing import TypedDict
 
 import click
@@ -21,7 +23,7 @@ class Show:
 
     def __init__(self, study: Study, quiet: bool):
         self.study, self.quiet, self.said = study, quiet, ""
-        self.before: tuple[dict[str, str], bool] = ({}, True)  # who did not answer in the last round, and if it counted
+        self.before: tuple[list[str], bool] = ([], True)  # what went wrong in the last round, and if it counted
         self.stack = contextlib.ExitStack()
         self.callbacks: list[Callback] = []
 
@@ -38,11 +40,16 @@ class Show:
             for callback in self.callbacks:
                 callback(progress)
             bad = {site: why for site, why in event["refused"].items() if why not in ("late", "twice")}
-            if (bad, event["merged"]) != self.before:
-                who = ", ".join(f"{site}: {why}" for site, why in bad.items()) or "everybody answered"
+            said = [event["abandoned"]] if "abandoned" in event else []
+            said += [f"{site}: {why}" for site, why in bad.items()]
+            if (said, event["merged"]) != self.before:
                 rest = "" if event["merged"] else "; abandoned, the model is kept"
-                self.say(f"round {event['round']}: {who}{rest}")
-            self.before = bad, event["merged"]
+                self.say(f"round {event['round']}: {'; '.join(said) or 'everybody answered'}{rest}")
+            self.before = said, event["merged"]
+            for site, why in event["marks"].items():
+                self.say(f"round {event['round']}: {site} stands out: {why}")
+        elif "shares" in event:
+            self.say(in_shares(event))
         elif "waiting" in event:
             self.say(f"waiting for {', '.join(event['for'])} ({event['waiting']})")
         elif "note" in event:
@@ -68,13 +75,35 @@ def status_lines(study: Study, found: Status) -> list[str]:
     if not found["jobs"]:
         return [*lines, "nothing runs"]
     lines.append(f"round {found.get('round', 0)} of {study.rounds}")
+    if found.get("shares"):
+        lines.append(in_shares(found["shares"]))
+    lines += standing_out(found.get("events", []))
     for event in found.get("events", [])[-1:]:
         refused = ", ".join(f"{name}: {why}" for name, why in event["refused"].items()) or "nobody"
         lines.append(f"last round: {', '.join(event['answered']) or 'nobody'} answered; refused: {refused}")
+        if "abandoned" in event:
+            lines.append(f"it was abandoned: {event['abandoned']}")
     waiting = found.get("waiting")
     if waiting:
         lines.append(f"waiting for {', '.join(waiting['for'])} ({waiting['waiting']})")
     return lines + found.get("notes", [])
+
+
+def in_shares(event: Event) -> str:
+    """How much each site counts, in a line."""
+    rows = {site: f" ({counted(count, 'row')})" for site, count in event["rows"].items()}
+    parts = [f"{site} {100 * share:.3g} %{rows.get(site, '')}" for site, share in event["shares"].items()]
+    return f"shares: {', '.join(parts)}"
+
+
+def standing_out(events: Sequence[Event]) -> list[str]:
+    """Whose answers stood out in these rounds: how often, and the last time in words."""
+    marks = {site: (event["round"], why) for event in events for site, why in event["marks"].items()}
+    times = Counter(site for event in events for site in event["marks"])
+    return [
+        f"{site} stands out, {counted(times[site], 'time')} in {counted(len(events), 'round')}; in round {at} {why}"
+        for site, (at, why) in marks.items()
+    ]
 
 
 class Summary(TypedDict):
@@ -87,7 +116,10 @@ class Summary(TypedDict):
     loss: float | None
     measures: dict[str, dict[str, float]]
     refused: dict[str, int]
+    shares: dict[str, float]
     notes: list[str]
+    marks: list[str]
+    abandoned: list[str]
     bytes: dict[str, int]
 
 
@@ -100,7 +132,10 @@ def summary(made: StudyResult) -> Summary:
         loss=made.loss,
         measures=made.measures,
         refused=dict(made.refused),
+        shares=dict(zip(made.study.sites, made.setup["weights"], strict=True)),
         notes=made.setup["notes"],
+        marks=standing_out(made.events),
+        abandoned=[f"round {event['round']}: {event['abandoned']}" for event in made.events if "abandoned" in event],
         bytes={"down": sum(event["down"] for event in made.events), "up": sum(event["up"] for event in made.events)},
     )
 
@@ -118,6 +153,8 @@ def show_result(made: StudyResult, as_json: bool) -> None:
     for what, count in found["refused"].items():
         site, _, why = what.partition(" ")
         click.echo(f"  {site}: {why}, {counted(count, 'time')}")
-    for note in found["notes"]:
-        click.echo(f"  {note}")
+    for said in (*found["notes"], *found["marks"]):
+        click.echo(f"  {said}")
+    for said in found["abandoned"]:
+        click.echo(f"  abandoned: {said}")
     click.echo(f"{found['bytes']['down']:,} bytes to sites, {found['bytes']['up']:,} back")

@@ -97,6 +97,8 @@ def announce(
         if data is not None:
             columns = table.read(data)
             rows, refused = len(columns[table.target].values), below(study, site or study.sites[0], columns, floor)
+            claim = "" if site is None else study.too_many_or_few(site, rows)
+            refused += [claim] if claim else []
             start, leaves = (start, []) if refused else _prepared(table, columns)
     shapes = shapes_of(study.experiment(study.outline(start, rows=rows or 1)).bind())
     measured = Header(measures={"loss": 0.1, "accuracy": 0.1})

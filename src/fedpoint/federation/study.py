@@ -6,6 +6,7 @@
     rounds = 50
     deadline = 60.0            # seconds that a site has for an answer
     quorum = 2                 # with fewer good answers a round is abandoned; default: all that are asked
+    rows = {bank-a = [500, 5000]}  # how many a site may claim to have, as its share follows from that
 
     [problem]
     kind = "table"             # every site's own CSV or Parquet file
@@ -20,8 +21,8 @@
 
 A study is an experiment and its terms. What a file of experiments may say (participation, network, channel, gather,
 seed, exact, record_every) it may say too; the terms are name, sites, server, rounds, runs, measurements, deadline,
-quorum, patience, norm_cap and asynchronous. A problem may be one that is generated: each site then makes its own part
-of it, for trials. Sites in alphabetical order are agents 0, 1, ...
+quorum, patience, norm_cap, rows and asynchronous. A problem may be one that is generated: each site then makes its own
+part of it, for trials. Sites in alphabetical order are agents 0, 1, ...
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from fedpoint.config.mistakes import FileMistake, Mistakes, validated
 from fedpoint.config.problems import build, read_problem
 from fedpoint.config.schedules import staleness_of
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.errors import MOST_ROUNDS, FedpointError
+from fedpoint.core.errors import MOST_ROUNDS, FedpointError, nearest
 from fedpoint.core.numbers import counted, there_are
 from fedpoint.core.types import Data, Model, Plain
 from fedpoint.data.column import Column
@@ -91,7 +92,14 @@ def _distinct(names: list[str]) -> list[str]:
     return names
 
 
+def _low_to_high(bounds: list[int]) -> list[int]:
+    if len(bounds) != 2 or bounds[0] > bounds[1]:
+        raise ValueError("must be two numbers of rows, the lowest and the highest, such as [500, 5000]")
+    return bounds
+
+
 Name = Annotated[str, AfterValidator(_name)]
+RowBounds = Annotated[list[Count], AfterValidator(_low_to_high)]
 
 
 class SiteTable(Kind):
@@ -162,6 +170,7 @@ class Terms(Table):
     quorum: Count | None = None
     patience: Count = 3  # rounds in a row that may be abandoned
     norm_cap: Positive | None = None
+    rows: dict[str, RowBounds] | None = None  # what a site may claim to have, lowest and highest
     asynchronous: Asynchronous | None = None
 
 
@@ -201,6 +210,13 @@ class Study:
     def measured_after(self) -> list[int]:
         """The numbers of rounds after which sites say how good the model is for them."""
         return evenly_spaced(self.rounds, self.terms.measurements)
+
+    def too_many_or_few(self, site: str, rows: int) -> str:
+        """Why a site may not claim so many rows; empty where it may."""
+        bounds = (self.terms.rows or {}).get(site)
+        if bounds is None or bounds[0] <= rows <= bounds[1]:
+            return ""
+        return f"it has {counted(rows, 'row')}, and the study allows {site} from {bounds[0]:,} to {bounds[1]:,}"
 
     @property
     def network(self) -> Plain:
@@ -270,7 +286,7 @@ def parse(content: Mapping[str, Plain], source: str = "study", text: str = "", b
     if foreign:  # not even looked up
         raise Mistakes(source, [*wrong, *foreign], text)
     outline, table, more = _outlined(content, base)
-    wrong += more
+    wrong += [*more, *([] if terms is None else _foreign_rows(terms, own.get("problem")))]
     rest = {name: value for name, value in own.items() if name not in NOT_HERE}
     try:
         made = config.parse(rest, source, text, config.FileOrigin(base, (), outline))
@@ -350,6 +366,16 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
         said = f"{card.title} needs everybody: {card.restriction or reason}"
         wrong.append(FileMistake(("asynchronous",) if late is not None else ("quorum",), said))
     return wrong + ([] if late is None else _late_misfits(terms, late, e))
+
+
+def _foreign_rows(terms: Terms, problem: Plain) -> Iterator[FileMistake]:
+    """Bounds of nobody's rows."""
+    if terms.rows and isinstance(problem, dict) and problem.get("kind") != "table":
+        yield FileMistake(
+            ("rows",), "bounds the rows of the sites' own files, and these data are generated: leave it out"
+        )
+    for site in sorted(set(terms.rows or ()) - set(terms.sites)):
+        yield FileMistake(("rows", site), f"not a site of this study; {nearest(site, terms.sites)}")
 
 
 def _late_misfits(terms: Terms, late: Asynchronous, e: Experiment) -> list[FileMistake]:

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol, TypedDict
 
 from fedpoint.core.errors import FedpointError
 
-# What is told of a study: of a round that is over, of what is waited for, of a job that ended, or of a site that was
-# not there at the start.
+# What is told of a study: of shares, of a round that is over, of what is waited for, of a job that ended, or of a site
+# that was not there at the start.
 Event = TypedDict(
     "Event",
     {
@@ -25,6 +25,8 @@ Event = TypedDict(
         "marks": dict[str, str],  # whose norm stands out, and how
         "move": float,  # of the model, where the round was merged
         "abandoned": str,  # why what came was not merged, where there was enough
+        "shares": dict[str, float],  # before the first round: how much each site counts,
+        "rows": dict[str, int],  # and by how many rows
         "down": int,
         "up": int,
         "seconds": dict[str, float],
@@ -58,6 +60,7 @@ class Status(TypedDict, total=False):
     round: int
     rounds: int
     waiting: Event
+    shares: Event
     silent: list[str]
     notes: list[str]
     events: list[Event]

@@ -107,7 +107,7 @@ class HubController(Controller):
         self.hub: StudyHub | None = None
         self.stopping, self.again = threading.Event(), False
         self.told: list[Event] = []
-        self.waiting = Event()
+        self.waiting, self.shares = Event(), Event()
         self.round = 0
         self.run = Path()  # where the engine keeps what the job leaves
         self.outcome = Outcome()  # once the segment is over: how it ended, and the files to fetch
@@ -126,7 +126,7 @@ class HubController(Controller):
         silent = [] if self.hub is None else sorted(self.hub.silent)
         notes = [] if self.hub is None or not self.hub.own else list(self.hub.setup["notes"])
         found = Status(round=self.round, rounds=self.study.rounds, waiting=self.waiting, silent=silent, notes=notes)
-        return {**found, "events": events, "outcome": self.outcome}
+        return {**found, "shares": self.shares, "events": events, "outcome": self.outcome}
 
     def _stop(self, topic: str, data: Plain, fl_ctx: FLContext, *_: object) -> dict[str, int]:
         """After the round at hand: for good, or (`again`) so that the next job has a site that came meanwhile."""
@@ -145,6 +145,9 @@ class HubController(Controller):
             return {"piece": base64.b64encode(file.read(PIECE)).decode()}
 
     def _tell(self, event: Event) -> None:
+        if "shares" in event:
+            self.shares = event
+            return
         if "round" not in event:
             self.waiting = event
             return

@@ -28,7 +28,7 @@ from fedpoint.federation.flare.presence import Presence, look
 from fedpoint.federation.protocol import OWN
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.study import Study
-from fedpoint.federation.transport import NoAnswerYet, Outcome, Status, Tell
+from fedpoint.federation.transport import Event, NoAnswerYet, Outcome, Status, Tell
 
 POLL = 0.3
 REQUEST = 0.02  # seconds between a site's questions for work; the engine's own 2 would be 2 s a round
@@ -250,6 +250,7 @@ class Lead:
         """Tell of the rounds of a job until it ends; the round it reached, and how it ended. `first`: seconds until its
         first word."""
         since, gone = 0, time.monotonic() + first
+        shares = Event()
         while True:
             told = self._told(job, since)
             if told:
@@ -260,6 +261,9 @@ class Lead:
                 if note not in self.noted:
                     tell({"note": note})
                     self.noted.append(note)
+            if told.get("shares", shares) != shares:
+                shares = told["shares"]
+                tell(shares)
             for event in told.get("events", []):
                 since = event["round"] + 1
                 tell(event)

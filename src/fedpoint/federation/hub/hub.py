@@ -21,13 +21,14 @@ from fedpoint.core.types import Message
 from fedpoint.engine.cpu import cache
 from fedpoint.engine.session import flatten
 from fedpoint.federation import preparation, protocol, wire
-from fedpoint.federation.hub import validate
+from fedpoint.federation.hub import statements, validate
 from fedpoint.federation.hub.center import Center
 from fedpoint.federation.hub.examine import Answers, Examiner, Merge
 from fedpoint.federation.hub.late import Late
 from fedpoint.federation.hub.ledger import Ledger, StudyProgress
 from fedpoint.federation.hub.norms import Outliers, norm
 from fedpoint.federation.hub.preparing import Preparing
+from fedpoint.federation.hub.shares import shares_event
 from fedpoint.federation.preparation import Setup
 from fedpoint.federation.study import Study
 from fedpoint.federation.transport import Arrival, Event, NoAnswerYet, Stopped, Tell, Transport
@@ -182,6 +183,7 @@ class StudyHub:
     def run(self) -> None:
         """From where the ledger stands to the last round."""
         self.prepare()
+        self.tell(shares_event(self.study, self.setup))
         if self.terms.asynchronous is not None:
             Late(self, self.terms.asynchronous).run()
         self.measure()  # where a hub ended between a round and its measurement
@@ -314,8 +316,8 @@ class StudyHub:
             return
         model, topology = self.state.model(), self.state.topology
         arrays = {site: flatten(topology.at(k, model)) for k, site in enumerate(self.sites)}
-        found = self.ask_all("measure", validate.measures, arrays)
-        self.measured[str(self.round)] = known | {site: validate.measures(packet) for site, packet in found.items()}
+        found = self.ask_all("measure", statements.measures, arrays)
+        self.measured[str(self.round)] = known | {site: statements.measures(packet) for site, packet in found.items()}
         self.save()
 
     def save(self) -> None:

@@ -2,13 +2,13 @@
 
 A site stands out in a round if all of this holds, with d the logarithm of its norm over the median of the others' last:
 
-1. d differs from its mean over this site's past by more than a t-test at 1 in 10,000 allows;
+1. d differs from its mean over this site's past by more than a t-test at 1 in 1,000 allows;
 2. d is outside of all that this site's past has seen, by a factor of 3 (100 where it is shorter: an honest answer may
    come near zero by chance);
 3. the site's own norm has changed by as much, the same way.
 
 Before it has a past of `PAST` rounds it stands out if it is a thousand times as long as the others' median. If
-d is normal from round to round, at most 1 honest answer in 10,000 is marked, by (1) alone. Norms do not
+d is normal from round to round, at most 1 honest answer in 1,000 is marked, by (1) alone. Norms do not
 show everything: an answer with its sign flipped is as long as it was.
 """
 
@@ -25,7 +25,7 @@ import numpy as np
 from fedpoint.core.types import Tree
 from fedpoint.federation.transport import Event
 
-FALSE = 1e-4  # honest answers that are marked
+FALSE = 1e-3  # honest answers that are marked, at most
 LONGER, SHORTER = math.log(3.0), math.log(100.0)
 FIRST = math.log(1000.0)
 PAST = 5
@@ -72,16 +72,18 @@ class _Past:
         self.squares += step * (d - self.mean)
         self.low, self.high = min(self.low, d), max(self.high, d)
 
-    def unlike(self, norm: float, d: float) -> bool:
-        """Whether the three conditions hold."""
+    def unlike(self, norm: float, low: float, high: float) -> float:
+        """How far d is from its mean, if the three conditions hold, or 0. low, high: what d is at least and at most."""
         from scipy.special import stdtrit  # loads in a third of a second
 
-        n, off = self.count, d - self.mean
+        n, own = self.count, math.log(norm) - math.log(self.norm)
         spread = math.sqrt(self.squares / (n - 1) * (1 + 1 / n))
-        own = math.log(norm) - math.log(self.norm)
-        longer = d > self.high + LONGER and own > LONGER
-        shorter = d < self.low - SHORTER and own < -SHORTER
-        return (longer or shorter) and abs(off) > stdtrit(n - 1, 1 - FALSE / 2) * spread
+        far = float(stdtrit(n - 1, 1 - FALSE / 2)) * spread
+        if low > max(self.high + LONGER, self.mean + far) and own > LONGER:
+            return low - self.mean
+        if high < min(self.low - SHORTER, self.mean - far) and own < -SHORTER:
+            return high - self.mean
+        return 0.0
 
 
 @dataclass
@@ -95,28 +97,27 @@ class Outliers:
         found = {site: self._mark(site, length, self._others(site, norms)) for site, length in norms.items()}
         return {site: said for site, said in found.items() if said}
 
-    def _others(self, site: str, norms: Mapping[str, float]) -> float:
-        """The median of what the others sent last; 0 where nothing is known."""
+    def _others(self, site: str, norms: Mapping[str, float]) -> tuple[float, float]:
+        """The logarithm of the median of what the others sent last; of two in the middle both, so that one who stands
+        out does not make another seem to. Nothing where nothing is known."""
         last = {name: one.norm for name, one in self.past.items()} | dict(norms)
-        others = [length for name, length in last.items() if name != site and length >= NOTHING]
-        return float(np.exp(np.median(np.log(others)))) if others else 0.0
+        others = sorted(math.log(length) for name, length in last.items() if name != site and length >= NOTHING)
+        return (others[(len(others) - 1) // 2], others[len(others) // 2]) if others else (math.nan, math.nan)
 
-    def _mark(self, site: str, length: float, others: float) -> str:
-        past = self.past.get(site)
-        if not others:
+    def _mark(self, site: str, length: float, others: tuple[float, float]) -> str:
+        past, (short, long) = self.past.get(site), others
+        if math.isnan(short):
             return ""
-        beside = f"(norm {length:.2g}; the others' median {others:.2g})"
+        beside = f"(norm {length:.2g}; the others' median {math.exp((short + long) / 2):.2g})"
         if past is None or past.count < PAST:
-            long = length >= NOTHING and math.log(length) - math.log(others) > FIRST
-            return f"its answer is over a thousand times as long as the others' {beside}" if long else ""
+            first = length >= NOTHING and math.log(length) - long > FIRST
+            return f"its answer is over a thousand times as long as the others' {beside}" if first else ""
         if length < NOTHING:
             return f"its answer is zero {beside}"
-        d = math.log(length) - math.log(others)
-        if not past.unlike(length, d):
-            return ""
-        times = math.exp(min(abs(d - past.mean), 700.0))
-        how = f"{times:.2g} times as long as" if d > past.mean else f"1/{times:.2g} as long as"
-        return f"its answer is {how} usual {beside}"
+        off = past.unlike(length, math.log(length) - long, math.log(length) - short)
+        times = f"{math.exp(min(abs(off), 700.0)):.2g}"
+        how = f"{times} times as long as" if off > 0 else f"1/{times} as long as"
+        return f"its answer is {how} usual {beside}" if off else ""
 
     def note(self, event: Event) -> None:
         """A round that is over. What was not merged, or stood out, is no part of a site's past."""
@@ -126,5 +127,5 @@ class Outliers:
         beside = {site: self._others(site, norms) for site in norms}
         for site, length in norms.items():
             if site not in marked and length >= NOTHING:
-                d = math.log(length) - math.log(beside[site]) if beside[site] else None
-                self.past.setdefault(site, _Past(length)).add(length, d)
+                d = math.log(length) - sum(beside[site]) / 2
+                self.past.setdefault(site, _Past(length)).add(length, None if math.isnan(d) else d)

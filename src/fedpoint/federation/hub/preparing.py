@@ -18,7 +18,7 @@ import numpy as np
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.federation import preparation, wire
-from fedpoint.federation.hub import validate
+from fedpoint.federation.hub import statements, validate
 from fedpoint.federation.hub.first_answers import FirstAnswers
 from fedpoint.federation.hub.shares import absent_note, joined_note, rows_of_all
 from fedpoint.federation.preparation import Setup
@@ -31,7 +31,17 @@ if TYPE_CHECKING:
 
 FIRST = 120.0  # seconds at least for each of these questions: sites start, read their data and compile
 AGAIN = 1.0  # seconds before a site that could not answer is asked again
-FATAL = ("version", "study", "data", "memory", "statement", "terms", "stopped", "floor")  # what no waiting mends
+FATAL = (
+    "version",
+    "study",
+    "data",
+    "memory",
+    "statement",
+    "terms",
+    "stopped",
+    "floor",
+    "rows",
+)  # what no waiting mends
 
 
 class Preparing:
@@ -105,18 +115,17 @@ class Preparing:
         """What an answer says of the site's data must make sense, and fit what is fixed already."""
         table = self.study.table
         if table is not None and kind == "columns":
-            validate.columns(packet, table)
+            statements.columns(packet, table)
+            claim = self.study.too_many_or_few(site, packet.header["rows"])
+            if claim:
+                raise validate.Invalid("rows", claim)
             self.rows[site] = packet.header["rows"]
             if self.unscaled is not None:
                 why = preparation.misfit(preparation.features(self.unscaled), self.classes, packet.header)
                 if why:
                     return self._exclude(site, f"{site} cannot take part (data): {why}")
         if kind == "moments":
-            width = sum(len(feature.names) for feature in preparation.features(self.unscaled or []))
-            count = packet.header.get("count")
-            validate.moments([packet.arrays.get(part) for part in preparation.PARTS], count, width)
-            if count != self.rows[site]:
-                return self._exclude(site, f"{site} speaks of {counted(self.rows[site], 'row')}, and then of {count}")
+            statements.encoded(packet, preparation.features(self.unscaled or []), self.rows[site])
         if kind != "ready" and not self.hub.own:
             self.answers.keep(kind, site, packet)
         return None
@@ -249,6 +258,7 @@ class Preparing:
             recipe, self.classes, notes = preparation.first_recipe(table, columns)
         self.unscaled = preparation.written(recipe)
         moments = self._settled("moments")
+        notes += statements.strange([packet.header["site"] for packet in moments], recipe, moments)
         with self._fresh_if_they_differ():
             recipe, more = preparation.last_recipe(table, recipe, moments)
         rows = rows_of_all(self.study, self.rows)
@@ -272,6 +282,7 @@ def _fatal(site: str, error: validate.Invalid) -> str:
         "statement": "what it says about its data is impossible",
         "terms": "the study does not allow what was asked, a run too many perhaps; its records/refusals.jsonl says",
         "stopped": "it has stopped itself after orders that the study does not allow; the person there can lift that",
+        "rows": "it has more or fewer rows than the study allows it; its own screen says which",
         "floor": "it has too few rows, of a category or class perhaps, to speak of them; its own screen says which",
     }
     return f"{site} cannot take part ({error.reason}): {error.advice or advice[error.reason]}"

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedpoint.core.numbers import counted
+from fedpoint.federation.preparation import Setup
 from fedpoint.federation.study import Study
+from fedpoint.federation.transport import Event
 
 
 def rows_of_all(study: Study, said: Mapping[str, int]) -> list[int]:
@@ -39,3 +41,10 @@ def joined_note(study: Study, site: str, weights: Sequence[float], rounds: int, 
         return text
     every = np.array(rows_of_all(study, rows), float)
     return f"{text}; by its {counted(rows[site], 'row')} it would have been {_percent(rows[site] / every.sum())}"
+
+
+def shares_event(study: Study, setup: Setup) -> Event:
+    """What is told before the first round: how much each site counts, and by which rows."""
+    shares = dict(zip(study.sites, setup["weights"], strict=True))
+    rows = {} if setup["rows"] is None else dict(zip(study.sites, setup["rows"], strict=True))
+    return Event(shares=shares, rows=rows)

@@ -14,7 +14,8 @@
 | `norm` | longer than the study's `norm_cap` |
 | `weight` | another weight than the one agreed upon |
 | `chain` | no seal of the site's own record |
-| `statement` | counts, columns or moments that cannot be |
+| `statement` | counts, columns, moments or measures that cannot be |
+| `rows` | more or fewer rows than the study allows the site |
 | `deadline`, `lost` | no answer in time, or the engine lost the site |
 | `absent` | not asked: the site has not come yet, or cannot take part |
 | `order`, `data`, `memory`, `error` | the site itself could not: its own log says why |
@@ -25,20 +26,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
 from fedpoint.core.types import Message
-from fedpoint.data.dates import FORMS
 from fedpoint.federation import protocol, wire
 from fedpoint.federation.hub import norms
-from fedpoint.federation.preparation import KINDS, PARTS
 from fedpoint.federation.shapes import misfit
-from fedpoint.federation.study import SiteTable
 
 OWN = (  # reasons that a site may give itself
-    "order", "data", "memory", "error", "version", "study", "terms", "stopped", "floor",
+    "order", "data", "memory", "error", "version", "study", "terms", "stopped", "floor", "rows",
 )  # fmt: skip
 SEAL = re.compile("[0-9a-f]{64}")
 STALE = ("late", "twice", "unasked", "run")  # not the answer that is waited for: it may still come
@@ -110,62 +108,3 @@ def norm(message: Message, cap: float | None) -> None:
     """Refuse what is longer than the study allows."""
     if cap is not None and not norms.norm(message) <= cap:
         raise Invalid("norm")
-
-
-def _count(value: int | None) -> bool:
-    return type(value) is int and 1 <= value < 2**53
-
-
-def columns(packet: wire.Packet, table: SiteTable) -> None:
-    """An answer to "columns" that says what it should, and no more."""
-    header = packet.header
-    said, classes = header.get("columns"), header.get("classes")
-    if not _count(header.get("rows")) or not isinstance(said, dict) or list(said) != table.features:
-        raise Invalid("statement")
-    if (classes is None) != (table.model == "linear"):
-        raise Invalid("statement")
-    if classes is not None and not (classes and all(type(c) in (int, str) for c in classes)):
-        raise Invalid("statement")
-    arrays = dict(packet.arrays)
-    fills = table.missing == "mean"
-    for name, one in said.items():
-        if not isinstance(one, dict) or one.get("kind") not in ("empty", *KINDS):
-            raise Invalid("statement")
-        if one["kind"] in ("number", "dates"):
-            marks = [""] if one["kind"] == "number" else [f"{form}." for form in _texts(one.get("forms"), FORMS)]
-            for mark in marks if fills else ():
-                moments([arrays.pop(f"{name}.{mark}{part}", None) for part in PARTS], one.get("count"), 1)
-        if one["kind"] == "words":
-            words = _texts(one.get("words"))
-            counts = arrays.pop(f"{name}.counts", None) if fills else np.ones(len(words), np.int64)
-            if counts is None or counts.shape != (len(words),) or counts.dtype != np.int64 or (counts < 1).any():
-                raise Invalid("statement")
-    if arrays:
-        raise Invalid("statement")
-
-
-def _texts(value: list[str] | None, known: Collection[str] | None = None) -> list[str]:
-    """Some different texts, among the known ones."""
-    if not isinstance(value, list) or not value or not all(type(word) is str for word in value):
-        raise Invalid("statement")
-    if known is not None and (len(set(value)) < len(value) or not set(value) <= set(known)):
-        raise Invalid("statement")
-    return value
-
-
-def moments(parts: Sequence[np.ndarray | None], count: int | None, width: int) -> None:
-    """Mean, rest and squares of so many columns."""
-    if not _count(count):
-        raise Invalid("statement")
-    for name, part in zip(PARTS, parts, strict=True):
-        if part is None or part.dtype != np.float64 or part.shape != (width,) or not np.isfinite(part).all():
-            raise Invalid("statement")
-        if name == "square" and (part < 0).any():
-            raise Invalid("statement")
-
-
-def measures(packet: wire.Packet) -> dict[str, float]:
-    found = packet.header.get("measures")
-    if not isinstance(found, dict) or not all(type(v) is float and np.isfinite(v) for v in found.values()):
-        raise Invalid("statement")
-    return {name: found[name] for name in ("loss", "accuracy") if name in found}

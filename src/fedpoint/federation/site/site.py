@@ -164,6 +164,9 @@ class Site:
         below = disclosure.below(self.study, self.name, found, self.floor)
         if below:
             raise Refused("floor", "; ".join(below))
+        claim = self.study.too_many_or_few(self.name, len(found[table.target].values))
+        if claim:
+            raise Refused("rows", claim)
         return found
 
     def _holding(self, setup: wire.OwnSetup) -> Holding:
