@@ -17,7 +17,7 @@ from test_equality import invariant
 pytest.importorskip("nvflare")
 pytestmark = [pytest.mark.slow, *QUIET]
 
-STUDY = content(CONTROL, BOWLS, rounds=150, quorum=2, deadline=15.0)
+STUDY = content(CONTROL, BOWLS, rounds=150, quorum=2, deadline=15.0, runs=20)  # every test begins anew
 
 
 @pytest.fixture(scope="module")
