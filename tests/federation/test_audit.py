@@ -5,10 +5,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from studies import BOWLS, CONTROL, content
 
 import fedpoint as fp
@@ -16,7 +20,9 @@ from fedpoint.cli import main
 from fedpoint.federation import wire
 from fedpoint.federation.inprocess import Fault
 from fedpoint.federation.protocol import OWN
-from fedpoint.federation.site.chain import HEAD, LOG, Chain, examine, origin
+from fedpoint.federation.site.audit_report import lines as page_of
+from fedpoint.federation.site.audit_report import report
+from fedpoint.federation.site.chain import HEAD, LOG, Chain, Head, examine, origin
 from fedpoint.federation.site.site import Site
 from fedpoint.federation.study import parse
 from fedpoint.federation.transport import NoAnswerYet
@@ -412,6 +418,51 @@ def test_lines_that_no_site_writes(kit, made):
     assert status == 0
     assert "\x1b" not in page
     assert json.loads(audit(kit, "--json")[1])["lines"] == len(STRANGE)
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = "asked left says kind run round columns model bytes arrays detail found failure measures words rows classes"
+NAMED = st.recursive(VALUES, lambda inner: st.dictionaries(st.sampled_from(KEYS.split()), inner, max_size=5))
+
+
+@given(st.lists(NAMED, max_size=4))
+@settings(max_examples=60)
+def test_any_line_whose_chain_holds_is_read(entries):
+    """A page, or one clear message; never a traceback."""
+    with tempfile.TemporaryDirectory() as folder:
+        kit = Path(folder)
+        (kit / "records").mkdir()
+        (kit / "kit.json").write_text(json.dumps({"party": "north", "study": "s", "fingerprint": "f"}))
+        before = origin("f", "north")
+        lines = []
+        for entry in entries:
+            line = canonical({**(entry if isinstance(entry, dict) else {"asked": entry}), "before": before.sha256})
+            before = Head(before.lines + 1, hashlib.sha256(line).hexdigest())
+            lines.append(line + b"\n")
+        (kit / "records" / LOG).write_bytes(b"".join(lines))
+        (kit / "records" / HEAD).write_bytes(canonical(before._asdict()))
+        found = report(kit)
+        assert (found["verified"], found["lines"]) == (True, len(entries))
+        assert all(line.isprintable() for line in page_of(found))
+        json.dumps(found)
+
+
+def test_a_line_nested_as_deep_as_json_is_read(kit):
+    """Which Python cannot print."""
+    deep = b"[" * 900 + b"]" * 900
+    for name in (LOG, HEAD):
+        (kit / "records" / name).unlink()
+    first = origin(json.loads((kit / "kit.json").read_text())["fingerprint"], "north")
+    line = b'{"asked":{"kind":%s,"round":%s},"before":"%s","detail":%s}' % (deep, deep, first.sha256.encode(), deep)
+    (kit / "records" / LOG).write_bytes(line + b"\n")
+    head = Head(1, hashlib.sha256(line).hexdigest())
+    (kit / "records" / HEAD).write_bytes(canonical(head._asdict()))
+    assert audit(kit)[0] in (0, 1)
 
 
 def test_it_loads_no_jax(kit):

@@ -37,6 +37,7 @@ WHY = {  # an order was refused
     "version": "an order from an incompatible version of fedpoint",
     "data": "the data did not permit an answer",
     "floor": "too few rows to speak of",
+    "rows": "more or fewer rows than the study allows this site",
     "memory": "the site's memory of the study did not fit",
     "stopped": "the site had been stopped",
     "error": "the computation failed",
@@ -73,7 +74,7 @@ class Left(TypedDict):
     bytes: list[int]  # of the shortest and the longest
     total: int
     told: list[str]  # what it said in words
-    arrays: dict[str, str]  # name: shape
+    arrays: dict[str, str]  # name: shape, "3, 2"
 
 
 class Refusal(TypedDict):
@@ -201,7 +202,9 @@ def _table(value: object) -> Entry:
 
 def _word(value: object) -> str:
     """Somebody's word, on one line of a terminal."""
-    text = value if isinstance(value, str) else "" if value is None else str(value)
+    if isinstance(value, list | dict):  # a shape, or what no site notes
+        value = ", ".join(map(_word, value)) if all(isinstance(one, str | int | float) for one in value) else "..."
+    text = "" if value is None else str(value)
     return "".join(one if one.isprintable() else "?" for one in text[:300])
 
 
@@ -211,7 +214,9 @@ def report(folder: Path, against: Path | None = None) -> Report:
     records, broken = folder / "records", None
     first = origin(kept["fingerprint"], kept["site"])
     seals = [] if against is None else _seals(against, kept)
-    if not (records / LOG).exists() and not (records / HEAD).exists() and not seals:
+    with os_errors(f"read {records}"):
+        begun = (records / LOG).exists() or (records / HEAD).exists()
+    if not begun and not seals:
         raise FedpointError(f"{records} holds no record: no order has reached this site yet, or the record was removed")
     try:
         examine(records, first, read.hear)
