@@ -14,9 +14,11 @@ from fedpoint.federation.transport import Event
 
 
 def rows_of_all(study: Study, said: Mapping[str, int]) -> list[int]:
-    """What sites say, and for a site that has said nothing the mean of the others."""
-    mean = round(sum(said.values()) / len(said))
-    return [said.get(site, mean) for site in study.sites]
+    """What sites say; for a site that has said nothing the middle of what the study allows it, or else the mean of the
+    others."""
+    mean, bounds = round(sum(said.values()) / len(said)), study.terms.rows or {}
+    expected = {site: round(sum(bounds[site]) / 2) if site in bounds else mean for site in study.sites}
+    return [said.get(site, expected[site]) for site in study.sites]
 
 
 def _percent(share: float) -> str:
@@ -25,11 +27,15 @@ def _percent(share: float) -> str:
 
 def absent_note(study: Study, site: str, weights: Sequence[float]) -> str:
     """Of a site that has said nothing when the study begins."""
-    share = _percent(weights[study.sites.index(site)])
-    table = study.table
-    by = (
-        "" if table is None else ", by the mean of the others' rows" if table.weights is None else ", as the study says"
-    )
+    share, table = _percent(weights[study.sites.index(site)]), study.table
+    if table is None:
+        by = ""
+    elif table.weights is not None:
+        by = ", as the study says"
+    elif site in (study.terms.rows or {}):
+        by = ", by the middle of the rows that the study allows it"
+    else:
+        by = ", by the mean of the others' rows"
     return f"{site} was not there when the study was prepared: its share is {share}{by}"
 
 
@@ -46,5 +52,5 @@ def joined_note(study: Study, site: str, weights: Sequence[float], rounds: int, 
 def shares_event(study: Study, setup: Setup) -> Event:
     """What is told before the first round: how much each site counts, and by which rows."""
     shares = dict(zip(study.sites, setup["weights"], strict=True))
-    rows = {} if setup["rows"] is None else dict(zip(study.sites, setup["rows"], strict=True))
-    return Event(shares=shares, rows=rows)
+    known = {} if setup["rows"] is None else dict(zip(study.sites, setup["rows"], strict=True))
+    return Event(shares=shares, rows={site: rows for site, rows in known.items() if site not in setup["absent"]})
