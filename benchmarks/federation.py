@@ -204,7 +204,7 @@ def parts(made: StudyResult) -> dict[str, float]:
     checking = timed(lambda: validate.message(packet, shapes.message, 1 / 3, None), turns)
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "hub", study)
-        progress = {"round": 1, "merged": {}, "refused": {}, "setup": {}, "measures": {}}
+        progress = {"round": 1, "merged": {}, "refused": {}, "setup": {}, "measured": {}}
         saving = timed(lambda: ledger.save({"model": array}, progress), 5)
         ledger.close()
     count = len(study.sites)  # the hub writes and reads a message for each site; sites do theirs side by side

@@ -31,13 +31,13 @@ QUIET = [  # the engine's own sockets, in sessions whose server was killed
 class Live:
     """Its processes; `close` ends them all."""
 
-    def __init__(self, root: Path, content: dict):
+    def __init__(self, root: Path, content: dict, data: dict | None = None):
         self.root = root
         self.study = parse({**content, "server": f"localhost:{free_port()}"})
         self.kits = {name: Kit(path) for name, path in provision(self.study, root / "kits").items()}
         self.processes = {}
-        for site in SITES:
-            consent(self.kits[site], None)
+        for site in self.study.sites:
+            consent(self.kits[site], (data or {}).get(site))
 
     def turn_to(self, content: dict):
         """Another study of the same parties, while they run: each has its file, and every site consents to it."""
@@ -53,7 +53,7 @@ class Live:
             consent(self.kits[site], None)
 
     def start(self, *names):
-        for name in names or ("server", *SITES):
+        for name in names or ("server", *self.study.sites):
             self.processes[name] = start(self.kits[name])
 
     def stop(self, name):

@@ -4,6 +4,7 @@ import hashlib
 import json
 
 import numpy as np
+from attacks import ATTACKS
 from studies import content
 
 from fedpoint.federation import preparation, wire
@@ -70,6 +71,36 @@ class Server:
         """All that an honest hub asks in a run."""
         rounds = [self.work(round) for round in range(self.study.rounds)]
         return [self.order("columns"), self.order("moments"), self.order("ready"), *rounds, self.measure()]
+
+
+def over_the_wire(hub, data, path):
+    """A server's hub that tries all attacks on the site "north", two before each honest order (a third would stop it),
+    in as many runs as that takes; then three in a row. What came of each is written to `path`, once."""
+    if path.exists():
+        return
+    left = {name: attack for name, attack in ATTACKS.items() if isinstance(attack[0], int)}
+    found = {}
+
+    def ask(order):
+        hub.engine.send("north", order, 60.0)
+        while (arrival := hub.engine.receive(60.0)) is None or arrival.site != "north":
+            assert arrival is not None, "no answer"
+        return "gone" if arrival.data is None else wire.decode(arrival.data).header.get("failure", "answered")
+
+    runs = 0
+    while left:
+        runs += 1
+        server = Server(data, f"run{runs}", hub.study)
+        for stage, honest in enumerate([*server.honest(), None]):
+            at_once = 1 if stage == 0 or honest is None else 2  # the end of a run is before the next one's start
+            some = [name for name, attack in left.items() if attack[0] == stage][:at_once]
+            found |= {name: ask(left.pop(name)[1](server)) for name in some}
+            if honest is not None:
+                found[f"honest {runs} {stage}"] = ask(honest)
+    last = Server(data, f"run{runs + 1}", hub.study)
+    found["a new run"] = ask(last.order("columns"))
+    found["three in a row"] = [ask(last.work(999 + k)) for k in range(3)]
+    path.write_text(json.dumps(found))
 
 
 def answered(site: Site, order: bytes) -> wire.Packet:
