@@ -431,7 +431,7 @@ NAMED = st.recursive(VALUES, lambda inner: st.dictionaries(st.sampled_from(KEYS.
 
 
 @given(st.lists(NAMED, max_size=4))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_any_line_whose_chain_holds_is_read(entries):
     """A page, or one clear message; never a traceback."""
     with tempfile.TemporaryDirectory() as folder:
