@@ -37,6 +37,9 @@ class OnNetwork(Algorithm):
     def hello(self, w: Model) -> Message:
         return w
 
+    def remembered(self, heard: Near, w: Model, arrived: Message) -> Model:
+        return arrived
+
     def combine(self, near: Near, inbox: Inbox) -> Near:
         return Near(inbox.total, inbox.mass)
 

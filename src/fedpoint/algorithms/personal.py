@@ -73,6 +73,9 @@ class Personal(Wrapped):
     def acknowledge(self, memory: Own, sent: Message, credited: Message) -> Own:
         return Own(self.inner.acknowledge(memory.memory, sent, credited), memory.parts)
 
+    def remembered(self, heard: State, memory: Own, arrived: Message) -> None:
+        return None  # nobody else hears of its parts
+
     def sends_changes(self) -> bool:
         return False  # not of the whole model: neighbours of a network would need all of it
 

@@ -152,6 +152,9 @@ class Scaffnew(Algorithm):
     def acknowledge(self, memory: Corrected, sent: Message, credited: Message) -> Corrected:
         return Corrected(memory.h, memory.x + (credited - sent))
 
+    def remembered(self, heard: tuple[Model, Number], memory: Corrected, arrived: Message) -> Corrected:
+        return Corrected(self.settle(heard[0], memory).h, heard[0] + arrived)
+
     def combine(self, w: Model, inbox: Inbox) -> Model:
         return w + inbox.mean
 

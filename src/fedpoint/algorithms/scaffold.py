@@ -91,6 +91,9 @@ class Scaffold(Algorithm):
     def acknowledge(self, c_k: Model, sent: Controlled, credited: Controlled) -> Model:
         return c_k + (credited.c - sent.c)
 
+    def remembered(self, heard: Controlled, c_k: Model, arrived: Controlled) -> Model:
+        return c_k + arrived.c
+
     def combine(self, hub: Controlled, inbox: Inbox) -> Controlled:
         return Controlled(hub.w + self.server_step * inbox.mean.w, hub.c + inbox.total.c)
 

@@ -164,12 +164,23 @@ def site(
 @click.option("--export", type=FILE, help="Also write the model, for `fedpoint predict`.")
 @click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for sites.")
 @click.option("--fresh", is_flag=True, help="Start over instead of continuing.")
+@click.option("--watch", is_flag=True, help="Raise an alarm about a site that does not answer as its rows must.")
 @options.as_json
 @options.quiet
 def run(
-    study: Path, folder: Path | None, export: Path | None, wait: float, fresh: bool, as_json: bool, quiet: bool
+    study: Path,
+    folder: Path | None,
+    export: Path | None,
+    wait: float,
+    fresh: bool,
+    watch: bool,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Run STUDY.toml (or the study of the administrator's kit), continuing where it stopped.
+
+    --watch needs to know which rows to expect: those of a generated problem, or files that you put into the folder
+    `expected` of the server's kit (expected/SITE.csv).
 
     Ctrl-C leaves it running: `status` shows it, `stop` ends it, `run` follows it again.
     """
@@ -179,7 +190,7 @@ def run(
     own = leader(study)
     folder = folder or Path("runs") / f"{own.study.name}-federated"
     with Lead(own) as lead, Show(own.study, quiet) as show:
-        made = lead.run(folder, show, fresh, wait)
+        made = lead.run(folder, show, fresh, wait, watch)
     if export is not None:
         made.export(export)
     show_result(made, as_json)

@@ -15,7 +15,7 @@ from fedpoint.core.numbers import counted
 from fedpoint.engine.base import Callback, Progress
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.study import Study
-from fedpoint.federation.transport import Event, Status
+from fedpoint.federation.transport import Alarm, Event, Status
 
 
 class Show:
@@ -48,6 +48,8 @@ class Show:
             self.before = said, event["merged"]
             for site, why in event["marks"].items():
                 self.say(f"round {event['round']}: {site} stands out: {why}")
+            for alarm in event.get("alarms", []):
+                self.say(f"ALARM: {alarm['text']}")
         elif "shares" in event:
             self.say(in_shares(event))
         elif "waiting" in event:
@@ -78,6 +80,7 @@ def status_lines(study: Study, found: Status) -> list[str]:
     if found.get("shares"):
         lines.append(in_shares(found["shares"]))
     lines += standing_out(found.get("events", []))
+    lines += [f"ALARM: {alarm['text']}" for alarm in found.get("alarms", [])]
     for event in found.get("events", [])[-1:]:
         refused = ", ".join(f"{name}: {why}" for name, why in event["refused"].items()) or "nobody"
         lines.append(f"last round: {', '.join(event['answered']) or 'nobody'} answered; refused: {refused}")
@@ -120,6 +123,7 @@ class Summary(TypedDict):
     notes: list[str]
     marks: list[str]
     abandoned: list[str]
+    alarms: list[Alarm]
     bytes: dict[str, int]
 
 
@@ -136,6 +140,7 @@ def summary(made: StudyResult) -> Summary:
         notes=made.setup["notes"],
         marks=standing_out(made.events),
         abandoned=[f"round {event['round']}: {event['abandoned']}" for event in made.events if "abandoned" in event],
+        alarms=made.alarms,
         bytes={"down": sum(event["down"] for event in made.events), "up": sum(event["up"] for event in made.events)},
     )
 
@@ -157,4 +162,6 @@ def show_result(made: StudyResult, as_json: bool) -> None:
         click.echo(f"  {said}")
     for said in found["abandoned"]:
         click.echo(f"  abandoned: {said}")
+    for alarm in found["alarms"]:
+        click.echo(f"  ALARM: {alarm['text']}")
     click.echo(f"{found['bytes']['down']:,} bytes to sites, {found['bytes']['up']:,} back")

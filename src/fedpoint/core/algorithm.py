@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar, cast
 
+import jax
 import numpy as np
 
 from fedpoint.core.arguments import checked
@@ -228,6 +229,11 @@ class Algorithm(Record):
     def acknowledge(self, memory: State, sent: Message, credited: Message) -> State:
         """A new memory, once it is known what arrived of a message over a lossy channel."""
         return memory
+
+    def remembered(self, heard: State, memory: State, arrived: Message) -> State | None:
+        """An agent's memory after a round as others know it, from what it heard and what arrived of its message; None
+        where only the agent can know. A federated study whose sites are watched needs it."""
+        return None if jax.tree.leaves(memory) else memory
 
     def base(self, heard: State) -> Model:
         """The model that messages are changes of; lets a method with a hub run on a network too."""

@@ -73,6 +73,9 @@ class Wrapped(Algorithm):
     def acknowledge(self, memory: State, sent: Message, credited: Message) -> State:
         return self.inner.acknowledge(memory, sent, credited)
 
+    def remembered(self, heard: State, memory: State, arrived: Message) -> State | None:
+        return self.inner.remembered(heard, memory, arrived)
+
     def base(self, heard: State) -> Model:
         return self.inner.base(heard)
 

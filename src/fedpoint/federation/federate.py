@@ -11,6 +11,7 @@ from pathlib import Path
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
+from fedpoint.federation.hub.alarm import Expected
 from fedpoint.federation.hub.hub import StudyHub
 from fedpoint.federation.hub.ledger import Ledger
 from fedpoint.federation.inprocess import Fault, InProcess, Seconds
@@ -31,6 +32,7 @@ def federate(
     faults: Iterable[Fault] = (),
     floor: Floor = DEFAULT,
     tell: Tell = lambda event: None,
+    expected: Expected = False,
 ) -> StudyResult:
     """Run a study with all its sites in this process: a rehearsal of what `fedpoint federate` does between machines.
 
@@ -45,6 +47,8 @@ def federate(
         faults: what goes wrong (`fedpoint.federation.inprocess.Fault`).
         floor: of how few rows sites may speak (`fedpoint.federation.site.disclosure.Floor`); tables only.
         tell: called after every round.
+        expected: the rows that sites should have, for an alarm about a site that does not answer as these say: True
+            for a generated problem, or a file for each site.
 
     >>> made = federate({
     ...     "name": "trial", "sites": ["a", "b"], "server": "localhost:8102", "rounds": 30,
@@ -66,7 +70,7 @@ def federate(
     sites = {name: Site(study, name, root / name, data.get(name), floor).answer for name in study.sites}
     engine, ledger = InProcess(sites, seconds, faults), Ledger(root / "hub", study)
     try:
-        StudyHub(study, engine, ledger, tell).run()
+        StudyHub(study, engine, ledger, tell, expected=expected).run()
     finally:
         engine.close()
         ledger.close()

@@ -26,7 +26,7 @@ from fedpoint.engine.round import Workplace, agent_round, encoded
 from fedpoint.engine.session import flatten
 from fedpoint.engine.state import AGENTS
 from fedpoint.federation import preparation
-from fedpoint.federation.shapes import blank, elsewhere, shapes_of, tree_of
+from fedpoint.federation.shapes import blank, elsewhere, named, shapes_of, tree_of
 from fedpoint.federation.study import Study
 from fedpoint.federation.wire import NEVER, Arrays, OwnSetup
 from fedpoint.graphs.topology import Topology
@@ -44,6 +44,11 @@ class Kept(NamedTuple):
 
     def arrays(self) -> dict[str, np.ndarray]:
         return flatten(tuple(self[1:]))
+
+    def again(self, round: int, arrays: Arrays, mark: str) -> Kept:
+        """Another one, of arrays whose names begin with a mark."""
+        like = tuple(self[1:])
+        return Kept(round, *tree_of(like, {name: arrays[f"{mark}{name}"] for name in named(like)}))
 
 
 class Own(NamedTuple):
@@ -84,7 +89,7 @@ def local_work(
     return code, (memory, wire, world)
 
 
-_work = jax.jit(local_work, static_argnames="structure")
+worked = jax.jit(local_work, static_argnames="structure")
 
 
 @partial(jax.jit, static_argnames="oracle")
@@ -120,7 +125,7 @@ class Holding:
         mine = Mine(*jax.device_put((own, self.problem.common)))
         self.structure = Structure(self.problem.prepare(algorithm), bound.exact, bound.topology)
         self.own = Own(algorithm, inputs.channel, mine, share, key, np.asarray(index, np.int32))
-        self.shapes = shapes_of(bound)
+        self.shapes, self.seed = shapes_of(bound), bound.experiment.seed
         wire = inputs.channel.init(jax.tree.map(jnp.asarray, blank(self.shapes.message)))
         moves = self.structure.oracle.moves and not bound.exact
         world = _begin(self.structure.oracle, self.own) if moves else ()
@@ -130,7 +135,7 @@ class Holding:
     @double
     def work(self, heard: Arrays, kept: Kept, round: int) -> tuple[dict[str, np.ndarray], Kept]:
         told = tree_of(self.shapes.heard, heard)
-        code, memories = _work(self.structure, self.own, told, kept[1:], jnp.int32(round))
+        code, memories = worked(self.structure, self.own, told, kept[1:], jnp.int32(round))
         return flatten(code), Kept(round, *jax.tree.map(np.asarray, memories))
 
     def silence(self) -> dict[str, np.ndarray]:

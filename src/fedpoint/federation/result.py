@@ -22,7 +22,7 @@ from fedpoint.federation.hub.ledger import StudyProgress
 from fedpoint.federation.preparation import features, problem_of
 from fedpoint.federation.shapes import tree_of
 from fedpoint.federation.study import Study, read
-from fedpoint.federation.transport import Event
+from fedpoint.federation.transport import Alarm, Event
 from fedpoint.graphs.network import Network
 from fedpoint.problems.base import Problem
 from fedpoint.store.disk import read_lines, read_npz
@@ -58,6 +58,11 @@ class StudyResult:
     @cached_property
     def events(self) -> list[Event]:
         return cast(list[Event], read_lines(self.folder / "rounds.jsonl")[0][: self.round])
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """The sites whose answers were not those that their expected rows give, and why, likely."""
+        return [alarm for event in self.events for alarm in event.get("alarms", [])]
 
     @cached_property
     def rounds(self) -> np.ndarray:

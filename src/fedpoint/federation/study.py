@@ -171,6 +171,7 @@ class Terms(Table):
     patience: Count = 3  # rounds in a row that may be abandoned
     norm_cap: Positive | None = None
     rows: dict[str, RowBounds] | None = None  # what a site may claim to have, lowest and highest
+    on_alarm: Literal["tell", "stop"] = "tell"  # what an alarm about a site does
     asynchronous: Asynchronous | None = None
 
 

@@ -11,6 +11,19 @@ from typing import NamedTuple, Protocol, TypedDict
 
 from fedpoint.core.errors import FedpointError
 
+
+class Alarm(TypedDict):
+    """A site whose answers are not those that its rows give."""
+
+    site: str
+    reason: str  # "scaled", "sign flipped", "foreign rows" or "lost control": the likeliest
+    factor: float | None  # what its answers are scaled by
+    e_value: float  # the stake of a bet against chance: E <= 1 if nothing is wrong
+    round: int
+    since: int  # the round of the first answer that could not be reproduced
+    text: str
+
+
 # What is told of a study: of shares, of a round that is over, of what is waited for, of a job that ended, or of a site
 # that was not there at the start.
 Event = TypedDict(
@@ -35,6 +48,7 @@ Event = TypedDict(
         "for": list[str],
         "segment": str,
         "note": str,
+        "alarms": list[Alarm],
     },
     total=False,
 )
@@ -65,6 +79,7 @@ class Status(TypedDict, total=False):
     notes: list[str]
     events: list[Event]
     outcome: Outcome
+    alarms: list[Alarm]
 
 
 class Arrival(NamedTuple):

@@ -24,6 +24,7 @@ from nvflare.apis.signal import Signal
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
 from fedpoint.federation.flare.names import ANSWER, FETCH, ORDER, STATUS, STOP, TASK
+from fedpoint.federation.hub.alarm import Expected
 from fedpoint.federation.hub.hub import StudyHub
 from fedpoint.federation.hub.ledger import Ledger
 from fedpoint.federation.protocol import OWN, Release, check
@@ -34,6 +35,7 @@ from fedpoint.store.disk import Busy, write_bytes
 # At the end of a job the engine would import torch where it is installed, for tensors that are never there: seconds.
 sys.modules.setdefault("nvflare.app_opt.pt.tensor_downloader", None)  # type: ignore[arg-type]
 
+EXPECTED = "expected"  # a folder in the server's kit
 HELD = 60.0  # seconds
 LATELY = 50  # rounds that `status` tells of
 TAKEN = 10.0  # seconds for whoever leads to fetch what came out; later it must be downloaded from the engine
@@ -95,13 +97,28 @@ class FlareEngine:
         self.controller.cancel_all_tasks(fl_ctx=self.context)
 
 
+def expected_rows(study: Study, kit: Path) -> Expected:
+    """What a hub that watches expects of its sites: files in the folder `expected` of the server's kit, by site."""
+    if study.table is None:
+        return True
+    found = {site: path for site in study.sites for path in sorted((kit / EXPECTED).glob(f"{site}.*"))}
+    if missing := [site for site in study.sites if site not in found]:
+        raise FedpointError(
+            f"to watch {', '.join(missing)}, put a file of expected rows into {EXPECTED} in the server's kit, named "
+            f"as the site: {EXPECTED}/{missing[0]}.csv"
+        )
+    return found
+
+
 class HubController(Controller):
     """Runs a segment of a study: from where its ledger stands, to the end or until something stops it."""
 
-    def __init__(self, study: dict[str, Plain], fresh: str = "", protocol: int = 0, fedpoint: str = ""):
+    def __init__(
+        self, study: dict[str, Plain], fresh: str = "", protocol: int = 0, fedpoint: str = "", watch: bool = False
+    ):
         super().__init__()
         self.study: Study = parse(study)
-        self.fresh = fresh
+        self.fresh, self.watch = fresh, watch
         self.leader = Release.named_in({"protocol": protocol, "fedpoint": fedpoint})
         self.engine: FlareEngine | None = None
         self.hub: StudyHub | None = None
@@ -126,7 +143,8 @@ class HubController(Controller):
         silent = [] if self.hub is None else sorted(self.hub.silent)
         notes = [] if self.hub is None or not self.hub.own else list(self.hub.setup["notes"])
         found = Status(round=self.round, rounds=self.study.rounds, waiting=self.waiting, silent=silent, notes=notes)
-        return {**found, "shares": self.shares, "events": events, "outcome": self.outcome}
+        alarms = [] if self.hub is None else self.hub.watch.alarms
+        return {**found, "shares": self.shares, "events": events, "outcome": self.outcome, "alarms": alarms}
 
     def _stop(self, topic: str, data: Plain, fl_ctx: FLContext, *_: object) -> dict[str, int]:
         """After the round at hand: for good, or (`again`) so that the next job has a site that came meanwhile."""
@@ -165,7 +183,8 @@ class HubController(Controller):
             check("the server", OWN, "the leader", self.leader)
             ledger = self._ledger(folder)
             try:
-                self.hub = StudyHub(self.study, self.engine, ledger, self._tell, self.stopping.is_set)
+                expected = self.watch and expected_rows(self.study, kit)
+                self.hub = StudyHub(self.study, self.engine, ledger, self._tell, self.stopping.is_set, expected)
                 self.round = self.hub.round
                 self.hub.run()
                 state = "done"

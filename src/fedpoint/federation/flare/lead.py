@@ -41,13 +41,13 @@ COMING = ("SUBMITTED", "APPROVED", "DISPATCHED")  # states of a job that is not 
 SEGMENTS = 20  # jobs in a row without a round gained
 
 
-def job_folder(study: Study, fresh: str, where: Path) -> Path:
+def job_folder(study: Study, fresh: str, where: Path, watch: bool = False) -> Path:
     """A job: two configurations and nothing that runs. The classes are those of the installed fedpoint."""
     folder = where / study.name
     config = folder / "app" / "config"
     config.mkdir(parents=True)
     meta = {"name": study.name, "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
-    hub = {"id": "hub", "path": HUB, "args": {"study": study.content, "fresh": fresh, **OWN.plain()}}
+    hub = {"id": "hub", "path": HUB, "args": {"study": study.content, "fresh": fresh, "watch": watch, **OWN.plain()}}
     none: dict[str, object] = {"components": [], "task_data_filters": [], "task_result_filters": []}
     asks = {"task_request_interval": REQUEST, "heart_beat_timeout": 30}
     server = {"format_version": 2, "server": asks, "workflows": [hub], **none}
@@ -196,7 +196,9 @@ class Lead:
 
     # Running.
 
-    def run(self, folder: Path, tell: Tell, fresh: bool = False, wait: float = 300.0) -> StudyResult:
+    def run(
+        self, folder: Path, tell: Tell, fresh: bool = False, wait: float = 300.0, watch: bool = False
+    ) -> StudyResult:
         """From where the hub's ledger stands to the end, segment by segment; the hub's folder is copied to `folder`."""
         vain, last = 0, -1
         anew = secrets.token_hex(8) if fresh else ""
@@ -211,7 +213,7 @@ class Lead:
             self._gather(wait, soon, tell)
             soon = 0.0
             with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
-                made = job_folder(self.study, anew, Path(work))
+                made = job_folder(self.study, anew, Path(work), watch)
                 job = self.ask("submit_job", str(made))
             if job is None:
                 vain += 1

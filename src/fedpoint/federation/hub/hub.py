@@ -22,6 +22,7 @@ from fedpoint.engine.cpu import cache
 from fedpoint.engine.session import flatten
 from fedpoint.federation import preparation, protocol, wire
 from fedpoint.federation.hub import statements, validate
+from fedpoint.federation.hub.alarm import Expected, Order, Unwatched, files_of, watch_of
 from fedpoint.federation.hub.center import Center
 from fedpoint.federation.hub.examine import Answers, Examiner, Merge
 from fedpoint.federation.hub.late import Late
@@ -48,10 +49,11 @@ class StudyHub:
         ledger: Ledger,
         tell: Tell = lambda event: None,
         stop: Callable[[], bool] = lambda: False,
+        expected: Expected = False,
     ):
         cache.enable()
         self.study, self.terms, self.engine, self.ledger = study, study.terms, engine, ledger
-        self.tell, self.stop = tell, stop
+        self.tell, self.stop, self.expected = tell, stop, files_of(study, expected)
         self.sites: list[str] = study.sites
         self.round = 0
         self.merged = dict.fromkeys(self.sites, NEVER)  # the last round merged from each site
@@ -62,6 +64,7 @@ class StudyHub:
         self.own: list[wire.OwnSetup] = []  # what each site needs to know of all, once that is known
         self.measured: dict[str, dict[str, dict[str, float]]] = {}  # after so many rounds, by site
         self.bytes = [0, 0]  # down, up, of this round
+        self.watch = Unwatched()  # until it is known what to expect
         self._expected: dict[str, wire.Header] = {}  # of each site's order
         self.preparing = Preparing(self)
         self.examiner, self.outliers = Examiner(), Outliers()
@@ -76,6 +79,7 @@ class StudyHub:
             self._settle_in(about["setup"])
             self.state.restore(ledger.begun[0])
             self.preparing.go_on(about["setup"])
+            self.watch.restore(about["watch"], ledger.begun[0])
 
     # Before the first round.
 
@@ -102,6 +106,7 @@ class StudyHub:
         self.state = Center(experiment.bind(), models=late is not None and late.models)
         self.own = [self._own(setup, k) for k in range(len(self.sites))]
         self.every = experiment.every(study.rounds)
+        self.watch = watch_of(study, self.state, self.own, self.expected)
 
     def _own(self, setup: Setup, k: int) -> wire.OwnSetup:
         """What a site needs to know besides the study."""
@@ -117,6 +122,8 @@ class StudyHub:
         header |= {"order": secrets.token_hex(8), "round": self.round, "merged": self.merged[site], **more}
         if self.own and kind in ("ready", "work", "measure"):
             header["setup"] = self.own[self.sites.index(site)]
+        if kind == "work" and arrays is not None:
+            self.watch.asked(self.sites.index(site), Order(header["round"], header["merged"], arrays))
         self._expected[site] = header
         order = wire.encode(header, arrays)
         self.bytes[0] += len(order)
@@ -257,6 +264,7 @@ class StudyHub:
 
     def merge(self, answers: Answers, how: Merge | None) -> Event:
         """Answers merged, if what comes of it may stand; None: they are not enough."""
+        self.watch.heard(answers)
         norms = {self.sites[k]: norm(message) for k, message in answers.items()}
         if how is None:
             return Event(merged=False, answered=list(norms), norms=norms)
@@ -278,10 +286,15 @@ class StudyHub:
         seconds["all"] = time.perf_counter() - begun
         down, up = self.bytes
         event |= {"round": number, "down": down, "up": up, "seconds": {k: round(v, 6) for k, v in seconds.items()}}
+        alarms = self.watch.news()
+        if alarms:
+            event["alarms"] = alarms
         seals = {site: self.chains[site] for site in event["answered"]}
         self.ledger.note(event | Event(seals=seals))  # which nobody needs to hear of
         self.save()
         self.tell(event)
+        if alarms and self.terms.on_alarm == "stop":
+            raise Stopped(f"{'; '.join(alarm['text'] for alarm in alarms)}: stopped; run the study again to go on")
         self.in_vain = 0 if event["merged"] else self.in_vain + 1
         if self.in_vain >= self.terms.patience:
             self._give_up(event)
@@ -328,8 +341,9 @@ class StudyHub:
             setup=self.setup,
             measured=self.measured,
             chains=self.chains,
+            watch=self.watch.plain(),
         )
-        self.ledger.save(self.state.arrays(), progress)
+        self.ledger.save(self.state.arrays() | self.watch.arrays(), progress)
 
 
 def _seconds(packet: wire.Packet) -> float:

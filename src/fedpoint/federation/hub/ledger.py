@@ -17,6 +17,7 @@ from typing import TypedDict, cast
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import read_file
+from fedpoint.federation.hub.alarm import Watched
 from fedpoint.federation.preparation import Setup
 from fedpoint.federation.study import Study
 from fedpoint.federation.transport import Event
@@ -43,6 +44,7 @@ class StudyProgress(TypedDict):
     setup: Setup
     measured: dict[str, dict[str, dict[str, float]]]  # after so many rounds: what each site said of the model
     chains: dict[str, str]  # the last seal of each site's record, which shows later whether that was changed
+    watch: dict[str, Watched]  # what was seen of each site's answers, where it is known what to expect
 
 
 class Ledger:

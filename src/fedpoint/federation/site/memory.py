@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedpoint.federation.holding import Holding, Kept
-from fedpoint.federation.shapes import named, tree_of
 from fedpoint.federation.site.refusal import Refused
 from fedpoint.store.disk import read_npz, write_npz
 
@@ -42,12 +41,8 @@ class Memories:
         if not self._file(run).exists():
             return held.start, None
         arrays, about = read_npz(self._file(run), "memory")
-
-        def found(which: str) -> Kept:
-            like = tuple(held.start[1:])
-            return Kept(about[which], *tree_of(like, {name: arrays[f"{which}{name}"] for name in named(like)}))
-
-        return found("kept"), None if about["pending"] is None else found("pending")
+        kept = held.start.again(about["kept"], arrays, "kept")
+        return kept, None if about["pending"] is None else kept.again(about["pending"], arrays, "pending")
 
     def remember(self, held: Holding, run: str, kept: Kept, pending: Kept | None) -> None:
         """On disk before the answer leaves: a site that is killed takes part again as if nothing had been."""
