@@ -36,7 +36,7 @@ check: $(READY_DEV) ## format, lint, imports and types
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
-bench: $(READY_BENCH) ## install the bench extra, then time the engine (JOB=cluster, federation, forecast, lsa, networks, tables: those)
+bench: $(READY_BENCH) ## install the bench extra, then time the engine (JOB=alarm, cluster, federation, forecast, lsa, networks, tables: those)
 	$(BIN)/python benchmarks/$(JOB).py $(ARGS)
 
 bench-peers: $(READY) ## install other frameworks below build/peers, measure fedpoint beside them (benchmarks/RESULTS.md)

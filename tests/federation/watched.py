@@ -12,6 +12,7 @@ from fedpoint.federation.hub.expectation import Order
 from fedpoint.federation.site import site as site_module
 from fedpoint.federation.study import parse
 from fedpoint.federation.wire import OwnSetup
+from fedpoint.theory.betting import combined
 
 
 class Scaled(Holding):
@@ -68,9 +69,9 @@ def federated(monkeypatch, content, kinds, **more):
         return fp.federate(content, expected=True, **more)
 
 
-def rehearsed(content, kinds, answers=lambda round, agents: agents):
-    """The same without messages, which takes a tenth of the time: the watch at the end, and the rounds of alarms by
-    site. answers: who of those that were asked answers in a round."""
+def rehearsed(content, kinds, each=lambda watch: None):
+    """The same without messages, which takes a tenth of the time: the watch at the end, and the alarms by site.
+    each: is called after every round."""
     study = parse(content)
     problem = study.generated()
     outline = study.outline(problem.start(), problem.weights.tolist(), problem.local_rows())
@@ -84,17 +85,16 @@ def rehearsed(content, kinds, answers=lambda round, agents: agents):
             told = center.tell(k, round)
             watch.asked(k, Order(round, kept[k].round, told))
             found[k] = sites[k].work(told, kept[k], round)
-        good = {k: center.decoded(k, found[k][0]) for k in answers(round, list(found))}
+        good = {k: center.decoded(k, found[k][0]) for k in found}
         watch.heard(good)
         center.merge(round, tick, good)
         for k in good:
             kept[k] = found[k][1]
         alarms |= {alarm["site"]: alarm for alarm in watch.news()}
+        each(watch)
     return watch, alarms
 
 
 def stakes(watch):
     """What each site's stake has become."""
-    from fedpoint.theory.betting import combined
-
     return {site: float(np.exp(combined(seen["stakes"].values()))) for site, seen in watch.seen.items()}
