@@ -147,16 +147,20 @@ TABLE = {
 ROWS = {"rows": {SITE: [30, 3000]}}
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    rng, folder = np.random.default_rng(5), tmp_path_factory.mktemp("tables")
-    found = {site: folder / f"{site}.csv" for site in SITES}
+def write_tables(folder):
+    """A file a site: age and dose of the same people everywhere, thirty of them at the site that lies."""
+    rng, found = np.random.default_rng(5), {site: folder / f"{site}.csv" for site in SITES}
     for site, path in found.items():
         rows = 30 if site == SITE else 60
         lines = ["age,dose,kind,label"]
         lines += [f"{rng.normal(50, 9):.3f},{rng.normal(3, 1):.3f},{'xyz'[i % 3]},{'ny'[i % 2]}" for i in range(rows)]
         path.write_text("\n".join(lines) + "\n")
     return found
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_tables(tmp_path_factory.mktemp("tables"))
 
 
 def prepared(files, faults, rounds=1, **more):
