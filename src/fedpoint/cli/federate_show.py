@@ -46,7 +46,7 @@ class Show:
                 rest = "" if event["merged"] else "; abandoned, the model is kept"
                 self.say(f"round {event['round']}: {'; '.join(said) or 'everybody answered'}{rest}")
             self.before = said, event["merged"]
-            for site, why in event["marks"].items():
+            for site, why in event.get("marks", {}).items():
                 self.say(f"round {event['round']}: {site} stands out: {why}")
             for alarm in event.get("alarms", []):
                 self.say(f"ALARM: {alarm['text']}")
@@ -101,8 +101,8 @@ def in_shares(event: Event) -> str:
 
 def standing_out(events: Sequence[Event]) -> list[str]:
     """Whose answers stood out in these rounds: how often, and the last time in words."""
-    marks = {site: (event["round"], why) for event in events for site, why in event["marks"].items()}
-    times = Counter(site for event in events for site in event["marks"])
+    marks = {site: (event["round"], why) for event in events for site, why in event.get("marks", {}).items()}
+    times = Counter(site for event in events for site in event.get("marks", {}))
     return [
         f"{site} stands out, {counted(times[site], 'time')} in {counted(len(events), 'round')}; in round {at} {why}"
         for site, (at, why) in marks.items()

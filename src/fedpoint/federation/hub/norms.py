@@ -120,12 +120,13 @@ class Outliers:
         return f"its answer is {how} usual {beside}" if off else ""
 
     def note(self, event: Event) -> None:
-        """A round that is over. What was not merged, or stood out, is no part of a site's past."""
+        """A round that is over. What was not merged, or was unlike a site's past, is no part of it."""
         norms, marked = event.get("norms", {}), event.get("marks", {})
         if not event["merged"]:
             return
         beside = {site: self._others(site, norms) for site in norms}
         for site, length in norms.items():
-            if site not in marked and length >= NOTHING:
+            known = site in self.past and self.past[site].count >= PAST
+            if length >= NOTHING and not (known and site in marked):
                 d = math.log(length) - sum(beside[site]) / 2
                 self.past.setdefault(site, _Past(length)).add(length, None if math.isnan(d) else d)
