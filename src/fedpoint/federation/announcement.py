@@ -88,12 +88,11 @@ def announce(
 ) -> Announced:
     """What will run and what leaves. With the site's file, in its own numbers; categories that only other sites have
     may add columns. What is below the floor is said, and nothing else of such a file."""
-    table, rows, refused = study.table, None, list[str]()
+    table, rows, refused, leaves = study.table, None, list[str](), list[Leaving]()
     if table is None:
         start, leaves = study.generated().start(), [_leaving("columns", "once a run", Header(rows=0))]
     else:
         start = preparation.start_of(table, [Feature(name) for name in table.features], _two_classes(table))
-        leaves = []
         if data is not None:
             columns = table.read(data)
             rows, refused = len(columns[table.target].values), below(study, site or study.sites[0], columns, floor)
@@ -101,9 +100,6 @@ def announce(
             refused += [claim] if claim else []
             start, leaves = (start, []) if refused else _prepared(table, columns)
     shapes = shapes_of(study.experiment(study.outline(start, rows=rows or 1)).bind())
-    measured = Header(measures={"loss": 0.1, "accuracy": 0.1})
-    code, terms = flatten(blank(shapes.code)), _enforced(study, rows)
-    often = f"{counted(len(terms['measured_after']), 'time')} a run"
     return Announced(
         study=study.name,
         fingerprint=study.fingerprint,
@@ -115,16 +111,23 @@ def announce(
         rows=rows,
         reads=None if table is None else f"{table.target} (target), {', '.join(table.features)}; model: {table.model}",
         stays=sorted(["rows", *named(shapes.kept)]),
-        leaves=[
-            *leaves,
-            _leaving("ready", "at every start"),
-            _leaving("work", f"in up to {counted(study.rounds, 'round')}", Header(weight=0.1, seconds=0.1), code),
-            *([_leaving("measure", often, measured)] if terms["measured_after"] else []),
-        ],
-        terms=terms,
+        leaves=[] if refused else [*leaves, *_after_preparation(study, flatten(blank(shapes.code)))],
+        terms=_enforced(study, rows),
         floor=None if table is None else floor.plain(),
         refused=refused,
     )
+
+
+def _after_preparation(study: Study, code: Arrays) -> list[Leaving]:
+    """What leaves in rounds and measurements."""
+    work, measures = Header(weight=0.1, seconds=0.1), Header(measures={"loss": 0.1, "accuracy": 0.1})
+    found = [
+        _leaving("ready", "at every start"),
+        _leaving("work", f"in up to {counted(study.rounds, 'round')} a run", work, code),
+    ]
+    times = study.terms.measurements
+    often = "once a run" if times == 1 else f"{times} times a run"
+    return [*found, _leaving("measure", often, measures)] if times else found
 
 
 def _enforced(study: Study, rows: int | None) -> Enforced:
@@ -196,7 +199,7 @@ def lines(found: Announced) -> list[str]:
         text.append(f"Reads: {found['reads']}")
     if found["rows"] is not None:
         text.append(f"Rows: {found['rows']}; they stay here, and so does what the method remembers")
-    text.append("Leaves this site:")
+    text.append("Leaves this site:" if found["leaves"] else "Leaves this site: nothing, with these data")
     for one in found["leaves"]:
         words = _words(one["says"])
         text.append(f"  {one['kind']} ({one['often']}): {one['bytes']} bytes{words}")
