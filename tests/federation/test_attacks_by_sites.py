@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from pathlib import Path
 
 import attacks_by_sites as attacks
 import numpy as np
@@ -21,6 +22,14 @@ FIRST = 2  # orders before the rounds: columns, ready
 def test_there_are_enough_of_them():
     assert len(MALFORMED) + len(COLUMNS) + len(MOMENTS) >= 60
     assert len(FINITE) >= 20
+
+
+def test_the_page_counts_them():
+    page = (Path(__file__).parents[2] / "docs" / "federation.md").read_text()
+    impossible = sum(attack.outcome == "fatal" for attack in (COLUMNS | MOMENTS).values())
+    assert len(COLUMNS | MOMENTS) == len(COLUMNS) + len(MOMENTS)
+    for said in (f"lists {len(attacks.EVERY)} such", f"| {len(MALFORMED)} malformed", f"{impossible} in all |"):
+        assert said in page, said
 
 
 # Malformed answers: one study, in every round of which the site sends another one.
