@@ -75,6 +75,26 @@ def test_a_study_that_was_stopped_has_the_same_stakes(monkeypatch, tmp_path):
     assert arrays.keys() == more.keys() and all((arrays[name] == more[name]).all() for name in arrays)
 
 
+@pytest.mark.parametrize("algorithm", [CONTROL, AVERAGE], ids=["with memory", "without"])
+def test_a_watch_that_begins_late(monkeypatch, tmp_path, algorithm):
+    """Without a memory it begins whenever it likes; a memory that nobody followed is not known."""
+    study = content(algorithm, BOWLS, rounds=12)
+
+    def stop(event):
+        if event.get("round") == 3:
+            raise Broken
+
+    with pytest.raises(Broken):
+        fp.federate(study, folder=tmp_path, tell=stop)
+    if algorithm is CONTROL:
+        with pytest.raises(FedpointError, match="a cannot be watched any more: rounds went by without a watch"):
+            fp.federate(study, folder=tmp_path, expected=True)
+        assert fp.federate(study, folder=tmp_path).round == 12
+    else:
+        (alarm,) = federated(monkeypatch, study, {1: scaled(2.0)}, folder=tmp_path).alarms
+        assert alarm["site"] == "b" and alarm["since"] == 4
+
+
 def test_lost_answers_and_abandoned_rounds(monkeypatch):
     """A memory that was not merged is not taken over: honest sites stay reproduced, the odd one is found."""
     faults = [
@@ -129,7 +149,7 @@ def test_files_of_expected_rows(tmp_path):
         (
             content({"name": "fedsgd", "step": 0.05, "coupling": 0.5}, BOWLS, network="ring", channel="half_precision"),
             True,
-            "cannot be watched: what a site remembers does not show",
+            "^trial cannot be watched: what a site remembers does not show",
         ),
     ],
 )

@@ -103,8 +103,12 @@ class Watch(Unwatched):
         self.seen = {site: nothing_seen() for site in self.sites}
         self.shift: dict[str, np.ndarray] = {}  # the sum of deviations of each site that is bet against
         self.orders: dict[int, Order] = {}
-        self.unknown: set[str] = set()  # sites whose memory is not known: they are not watched
         self._news: list[Alarm] = []
+        if not all(one.shows for one in self.expectations):
+            raise FedpointError(
+                f"{study.name} cannot be watched: what a site remembers does not show in its messages, so that nobody "
+                "else knows what it must answer"
+            )
 
     def _expectation(self, study: Study, setup: OwnSetup, expected: Files) -> Expectation:
         site = study.sites[setup["index"]]
@@ -115,16 +119,15 @@ class Watch(Unwatched):
 
     def asked(self, agent: int, order: Order) -> None:
         self.orders[agent] = order
-        site = self.sites[agent]
-        if self.expectations[agent].settle(order.merged):
-            self.unknown.discard(site)
-        else:
-            self.unknown.add(site)
+        if not self.expectations[agent].settle(order.merged):
+            raise FedpointError(
+                f"{self.sites[agent]} cannot be watched any more: rounds went by without a watch, and what it "
+                "remembers of them is not known; go on without a watch, or start over"
+            )
 
     def heard(self, answers: Mapping[int, Message]) -> None:
         for agent in sorted(answers):
-            if self.sites[agent] not in self.unknown:
-                self._look(agent, answers[agent])
+            self._look(agent, answers[agent])
 
     def _look(self, agent: int, message: Message) -> None:
         site, order, expects = self.sites[agent], self.orders[agent], self.expectations[agent]

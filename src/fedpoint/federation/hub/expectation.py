@@ -17,7 +17,6 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.errors import FedpointError
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key
 from fedpoint.core.types import Data, Message, State, Tree
@@ -206,14 +205,10 @@ class Expectation:
         self.held = held = Holding(study, setup, columns)
         self.remembers = held.remembers
         self.chains = {"drawn": Chain(held.start), "shown": Chain(held.start)}
-        if self.remembers and not self._shows():
-            raise FedpointError(
-                f"{study.name} cannot be watched: what a site remembers does not show in its messages, so that nobody "
-                "else knows what it must answer"
-            )
 
+    @property
     @double
-    def _shows(self) -> bool:
+    def shows(self) -> bool:
         """Whether messages show all that is remembered: what a node of a network sends is only nearly its model, if its
         channel changes anything."""
         held, (memory, *rest) = self.held, self.held.start[1:]
