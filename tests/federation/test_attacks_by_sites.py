@@ -116,7 +116,7 @@ def test_a_finite_answer_has_its_outcome(name, abandoned, honest):
     assert (SITE in event["marks"]) == (attack.outcome in ("marked", "abandoned"))
     assert set(event["marks"]) <= {SITE}
     if attack.outcome == "abandoned":
-        assert not event["merged"] and f"the answer of {SITE} is over a million" in event["abandoned"]
+        assert not event["merged"] and f"the answer of {SITE} is over ten thousand" in event["abandoned"]
         assert np.array_equal(made.history, abandoned.history)
         return
     assert event["merged"]
@@ -124,7 +124,7 @@ def test_a_finite_answer_has_its_outcome(name, abandoned, honest):
     moved = np.abs(made.history[AT + 1] - honest.history[AT + 1]).max()
     lengths = event["norms"][SITE] + honest.events[AT]["norms"][SITE]
     assert not np.array_equal(made.history, honest.history)
-    assert moved <= share * lengths * 1.01 < share * examine.BOUND * usual * 1.01  # its weight, and no more
+    assert moved <= share * lengths * 1.01 and moved < examine.BOUND * usual  # its weight, and no more
     assert np.isfinite(made.history).all()
 
 

@@ -110,7 +110,9 @@ def test_status_marks_who_stands_out(made):
     (said,) = (line for line in lines if "stands out" in line)
     assert said.startswith("b stands out, 2 times in 16 rounds; in round 12 its answer is ")
     lines = status_lines(made.study, {**found, "events": made.events[:3]})
-    assert lines[-1].startswith("it was abandoned: the answer of b is over a million times as long as usual (norms: a ")
+    assert lines[-1].startswith(
+        "it was abandoned: the answer of b is over ten thousand times as long as usual (norms: a "
+    )
 
 
 def test_the_progress_and_the_result_say_it(made, capsys):
@@ -120,12 +122,12 @@ def test_the_progress_and_the_result_say_it(made, capsys):
             show(event)
     said = capsys.readouterr().err
     assert "shares: a 33.3 %, b 66.7 %" in said
-    assert "round 2: the answer of b is over a million times as long as usual" in said
+    assert "round 2: the answer of b is over ten thousand times as long as usual" in said
     assert f"round {AT}: b stands out: its answer is " in said
     show_result(made, as_json=False)
     said = capsys.readouterr().out
     assert "  b stands out, 2 times in 16 rounds" in said
-    assert "  abandoned: round 2: the answer of b is over a million times" in said
+    assert "  abandoned: round 2: the answer of b is over ten thousand times" in said
     show_result(made, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["shares"] == dict.fromkeys("abc", pytest.approx(1 / 3))

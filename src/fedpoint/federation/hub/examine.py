@@ -1,10 +1,11 @@
 """May the state that a round makes stand? Looked at before it is saved, so that no single answer ruins a study.
 
-The state must be finite. No answer that is over a million times as long as usual may have moved it farther than a
-million usual answers would: a mean lets it, a median does not. And the model may not move a million times as far as it
-ever did. Usual is the median norm of a round's answers, of this round or of any before that was merged, whichever is
-largest: it grows with a study that diverges, in which all answers do, and one site alone does not move it. An answer
-with which there is nothing to compare may be as long as squares can be computed.
+The state must be finite. No answer that is over ten thousand times as long as usual (and longer than the model, and
+than 1) may have moved it farther than ten thousand usual answers would: a mean lets it, a median does not. And the
+model may not move ten thousand times as far as it ever did. Usual is the median norm of a round's answers, of this
+round or of any before that was merged, whichever is largest: it grows with a study that diverges, in which all answers
+do, and one site alone does not move it. An answer with which there is nothing to compare may be as long as squares can
+be computed.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from fedpoint.federation.wire import Arrays
 Answers: TypeAlias = Mapping[int, Message]  # by agent
 Merge: TypeAlias = Callable[[Answers], None]
 
-BOUND = 1e6
+BOUND = 1e4
 ALONE = 1e150  # of an answer with which there is nothing to compare
-LEAST = 1.0  # a move of which nothing is said: optimisers at the hub step as far as they like, whatever sites send
+LEAST = 1.0  # of which nothing is said: sites may begin at their solution, and an optimiser steps as far as it likes
 
 
 def norms_in_words(norms: Mapping[str, float]) -> str:
@@ -67,14 +68,15 @@ class Examiner:
         """
         event, before, model = Event(merged=False, norms=dict(norms)), center.snapshot(), center.model()
         typical = self.typical(norms)
-        long = [site for site, length in norms.items() if length > BOUND * typical]
+        limit = max(BOUND * typical, LEAST, norm(model))
+        long = [site for site, length in norms.items() if length > limit]
         tame = self._with_usual_length(center, norms, answers, how, typical) if long else {}
         how(answers)
         made, said = center.arrays(), ""
         finite = all(np.isfinite(array).all() for array in made.values())
         move = norm(_difference(model, center.model()))
         if long and not (finite and norm(_difference(tame, made)) <= BOUND * typical):
-            said = f"the answer of {' and that of '.join(long)} is over a million times as long as usual"
+            said = f"the answer of {' and that of '.join(long)} is over ten thousand times as long as usual"
         elif finite and move > BOUND * max(LEAST, self.move, typical):
             said = f"it would have moved the model by {move:.2g}, and no answer stands out"
         if finite and not said:
