@@ -266,6 +266,7 @@ def test_a_site_does_not_take_part_with_other_rows_than_allowed(files):
     assert "(rows)" in str(error.value)
     found = announce(parse(study), files[SITE], site=SITE)
     assert found["refused"] == [said] and f"Refused: {said}" in lines(found)
+    assert "The study allows this site from 500 to 5,000 rows" in lines(found)
     assert announce(parse(study), files["a"], site="a")["refused"] == []
 
 

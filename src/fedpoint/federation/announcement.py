@@ -64,6 +64,7 @@ class Announced(TypedDict):
     problem: dict[str, Plain]
     rounds: int
     rows: int | None
+    allowed: list[int] | None  # the fewest and the most rows that the study lets this site claim
     reads: str | None  # the columns; None: data are generated
     stays: list[str]
     leaves: list[Leaving]
@@ -109,6 +110,7 @@ def announce(
         problem=study.problem,
         rounds=study.rounds,
         rows=rows,
+        allowed=(study.terms.rows or {}).get(site or ""),
         reads=None if table is None else f"{table.target} (target), {', '.join(table.features)}; model: {table.model}",
         stays=sorted(["rows", *named(shapes.kept)]),
         leaves=[] if refused else [*leaves, *_after_preparation(study, flatten(blank(shapes.code)))],
@@ -199,6 +201,8 @@ def lines(found: Announced) -> list[str]:
         text.append(f"Reads: {found['reads']}")
     if found["rows"] is not None:
         text.append(f"Rows: {found['rows']}; they stay here, and so does what the method remembers")
+    if found["allowed"] is not None:
+        text.append(f"The study allows this site from {found['allowed'][0]:,} to {found['allowed'][1]:,} rows")
     text.append("Leaves this site:" if found["leaves"] else "Leaves this site: nothing, with these data")
     for one in found["leaves"]:
         words = _words(one["says"])
