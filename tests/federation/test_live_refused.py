@@ -239,7 +239,7 @@ def test_sites_refuse_foreign_code_also_from_a_server_that_does_not(live, tmp_pa
         live.start("server")
     try:
         with live.lead() as lead:
-            lead._gather(120.0, lambda event: None)
+            lead._gather(120.0, 120.0, lambda event: None)
         found = fate(live, live.job(with_code(tmp_path / "it-ran")))
     finally:
         live.stop("server")
@@ -290,7 +290,7 @@ def test_an_administrator_reads_no_files_at_sites(live):
     from nvflare.fuel.flare_api.api_spec import AuthorizationError
 
     with live.lead() as lead:
-        lead._gather(120.0, lambda event: None)
+        lead._gather(120.0, 120.0, lambda event: None)
         for function, arguments in (("cat_target", ("a", None, "kit.json")), ("ls_target", ("a",))):
             with pytest.raises(AuthorizationError):
                 getattr(lead.session, function)(*arguments)

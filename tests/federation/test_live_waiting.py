@@ -68,7 +68,7 @@ def test_commands_wait_in_little_memory_and_a_study_runs(live, tmp_path):
     assert result.round == STUDY["rounds"]
     assert int(pid.read_text()) != first
     with made.lead() as lead:
-        lead._gather(120.0, lambda event: None)
+        lead._gather(120.0, 120.0, lambda event: None)
         assert lead.sites() == SITES
     for site in SITES:
         audit = fedpoint("audit", made.kits[site].folder, "--against", result.folder, "--json")
