@@ -13,6 +13,7 @@ from studies import AVERAGE, BOWLS, CONTROL, SITES, content
 from test_attacks_by_sites import TABLE, write_tables
 
 import fedpoint as fp
+from fedpoint.core.errors import Diverged
 from fedpoint.federation.hub import validate
 from fedpoint.federation.inprocess import Fault
 
@@ -115,8 +116,24 @@ def test_every_attack_in_a_round(made, monkeypatch):
     assert np.allclose(found.history, here.history, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("quorum", [2])
-def test_some_statements_about_data(made, quorum, monkeypatch, tmp_path):
+def test_a_site_that_goes_on_ends_the_study_by_name(made, monkeypatch):
+    """And a later run goes on from the model before it."""
+    live = made(content(CONTROL, BOWLS, rounds=6, quorum=2, patience=2, deadline=15.0))
+    live.start_all(monkeypatch)
+    live.send({f"work {number}": "work 1.79e308" for number in range(2, 9)})
+    said = f"2 rounds in a row were abandoned, the last because the answer of {SITE} "
+    with pytest.raises(Diverged, match=said), live.lead() as lead:
+        lead.run(live.root / "hub", lambda event: None, fresh=True, wait=240.0)
+    live.send({})
+    with live.lead() as lead:
+        found = lead.run(live.root / "hub", lambda event: None, wait=240.0)
+    assert [event["merged"] for event in found.events] == [True, True, False, False, True, True]
+    faults = [Fault(SITE, FIRST + number, FINITE["1.79e308"].change) for number in (2, 3)]
+    here = fp.federate({**live.study.content, "patience": 3}, faults=faults)
+    assert np.abs(found.history - here.history).max() <= 1e-10
+
+
+def test_some_statements_about_data(made, monkeypatch, tmp_path):
     """The study goes on without the site, and says why; what is only strange is noted."""
     some = {
         "columns": [
@@ -128,7 +145,7 @@ def test_some_statements_about_data(made, quorum, monkeypatch, tmp_path):
         "moments": ["means of 1e300", "a rest of 1e300", "other units"],
     }
     data = write_tables(tmp_path)
-    study = content(AVERAGE, TABLE, rounds=2, quorum=quorum, deadline=10.0, rows={SITE: [30, 3000]}, runs=20)
+    study = content(AVERAGE, TABLE, rounds=2, quorum=2, deadline=10.0, rows={SITE: [30, 3000]}, runs=20)
     live = made(study, data)
     live.start_all(monkeypatch)
     for kind, names in some.items():

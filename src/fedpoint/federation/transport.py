@@ -56,7 +56,7 @@ Tell = Callable[[Event], None]
 
 
 class Outcome(TypedDict, total=False):
-    """How a segment of a study ended: "done", "waiting", "stopped" or "failed", and why; the files to fetch."""
+    """How a segment ended ("done", "waiting", "stopped", "diverged" or "failed") and why; the files to fetch."""
 
     state: str
     message: str

@@ -21,7 +21,7 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
-from fedpoint.core.errors import FedpointError
+from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.core.types import Plain
 from fedpoint.federation.flare.names import ANSWER, FETCH, ORDER, STATUS, STOP, TASK
 from fedpoint.federation.hub.alarm import Expected
@@ -194,6 +194,8 @@ class HubController(Controller):
             state, said = "waiting", str(error)
         except Stopped as error:
             state, said = ("waiting", "a site has come") if self.again else ("stopped", str(error))
+        except Diverged as error:
+            state, said = "diverged", str(error)
         except FedpointError as error:
             said = str(error)
         except Aborted:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedpoint.core.errors import FedpointError
+from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.federation.flare.kits import ADMIN, Kit
 from fedpoint.federation.flare.names import FETCH, HUB, SITE, STATUS, STOP, TASK
@@ -221,6 +221,8 @@ class Lead:
                 reached, outcome = self._follow(job, folder, tell, BEGIN)
                 if outcome["state"] == "done":
                     return StudyResult(folder)
+                if outcome["state"] == "diverged":
+                    raise Diverged(outcome["message"], reached)
                 if outcome["state"] in ("stopped", "failed"):
                     raise FedpointError(outcome["message"])
                 vain, last = (vain + 1, last) if reached <= last else (0, reached)
