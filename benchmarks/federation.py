@@ -229,7 +229,7 @@ def sizes(rounds: int) -> list[str]:
     rows = {}
     for name, dim in SIZES.items():
         study = study_of(dim, rounds if dim < 1e5 else max(rounds // 4, 5))
-        rows[name] = parts(within(lambda root, study=study: measured(study, root))[0])
+        rows[name] = within(lambda root, study=study: parts(measured(study, root)[0]))
         print(name, {key: round(value, 4) for key, value in rows[name].items()}, flush=True)
     small, large = rows["1,000"]["round"], rows["1,000,000"]["round"]
     lines = ["| model | " + " | ".join(rows["10"]) + " |", "|" + "---|" * (1 + len(rows["10"]))]
@@ -242,14 +242,19 @@ def sizes(rounds: int) -> list[str]:
     return [*lines, "", f"Aims: {aims} numbers: {'met' if large < 2 else 'missed'}."]
 
 
+def crowd(study: Study, root: Path) -> tuple[list[float], dict[str, float]]:
+    """The seconds of each round but the first, and the megabytes of a site's processes."""
+    made, memory = measured(study, root)
+    return [event["seconds"]["all"] for event in made.events[1:]], memory
+
+
 def crowds(rounds: int, counts: list[int]) -> list[str]:
     """How long a round is by the number of sites, and what a site holds."""
     names = list(PROCESSES.values())
     lines = ["| sites | seconds a round | slowest tenth | megabytes a site | " + " | ".join(names) + " |"]
     lines.append("|" + "---|" * (4 + len(names)))
     for count in counts:
-        made, memory = within(lambda root, count=count: measured(study_of(10, rounds, count), root))
-        seconds = [event["seconds"]["all"] for event in made.events[1:]]
+        seconds, memory = within(lambda root, count=count: crowd(study_of(10, rounds, count), root))
         middle, slow = np.median(seconds), np.quantile(seconds, 0.9)
         cells = [f"{memory[name]:.0f}" for name in names]
         lines.append(
