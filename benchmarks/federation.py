@@ -31,7 +31,7 @@ from fedpoint.federation.hub.ledger import Ledger
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.shapes import shapes_of
 from fedpoint.federation.study import Study, parse
-from fedpoint.federation.transport import Event
+from fedpoint.federation.transport import Event, Stopped
 
 PROCESSES = {  # of a site, by what their command lines name
     "flare.waiting": "waiting command",
@@ -124,7 +124,7 @@ class Going(threading.Thread):
             self.rounds, self.answered = event["round"] + 1, set(event["answered"])
 
     def run(self) -> None:
-        with Lead(self.parties.kits["admin"], wait=WAIT) as lead:
+        with Lead(self.parties.kits["admin"], wait=WAIT) as lead, contextlib.suppress(Stopped):
             self.made = lead.run(self.parties.root / "result", self.told, wait=WAIT)
 
 
@@ -179,6 +179,8 @@ def comings_and_goings(root: Path) -> dict[str, float]:
         goes("a site that is killed", late)
         wait_for(lambda: late not in going.answered)
         comes("it comes back")
+        lead.stop()
+        wait_for(lambda: not going.is_alive())
         goes("all sites are killed at once", *study.sites)
     return found
 
@@ -230,7 +232,7 @@ def sizes(rounds: int) -> list[str]:
     for name, dim in SIZES.items():
         study = study_of(dim, rounds if dim < 1e5 else max(rounds // 4, 5))
         rows[name] = within(lambda root, study=study: parts(measured(study, root)[0]))
-        print(name, {key: round(value, 4) for key, value in rows[name].items()}, flush=True)
+        print(name, {key: round(value, 4) for key, value in rows[name].items()}, flush=True, file=sys.stderr)
     small, large = rows["1,000"]["round"], rows["1,000,000"]["round"]
     lines = ["| model | " + " | ".join(rows["10"]) + " |", "|" + "---|" * (1 + len(rows["10"]))]
     for name, row in rows.items():
@@ -260,29 +262,29 @@ def crowds(rounds: int, counts: list[int]) -> list[str]:
         lines.append(
             f"| {count} | {middle:.3f} | {slow:.3f} | {sum(memory.values()):.0f} | " + " | ".join(cells) + " |"
         )
-        print(lines[-1], flush=True)
+        print(lines[-1], flush=True, file=sys.stderr)
     return lines
 
 
 def main(rounds: int = 40, most: int = 20) -> None:
     begun, load = time.perf_counter(), os.getloadavg()[1]
-    crowded = crowds(rounds, [3, most])
-    known = within(comings_and_goings)
-    print(known, flush=True)
-    sized = sizes(rounds)
+    path = Path(__file__).with_name("FEDERATION.md")
     lines = [
         "# Real sites, measured",
         "",
         "A server and sites as processes of one machine (2 shared cores), mutual TLS on loopback, FedAvg; medians in",
-        f"seconds. `python benchmarks/federation.py` (took {time.perf_counter() - begun:.0f} s). Load average of the",
-        f"machine before: {load:.1f}; the sites come on top of that.",
+        f"seconds. `python benchmarks/federation.py`; load average of the machine before: {load:.1f}. The sites come",
+        "on top of that.",
         "",
         "## How many sites",
         "",
         "A model of 10 numbers. Megabytes are resident memory in the first round; pages that processes share count in",
         "each.",
         "",
-        *crowded,
+        *crowds(rounds, [3, most]),
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    lines += [
         "",
         "## Who comes and who goes",
         "",
@@ -291,15 +293,22 @@ def main(rounds: int = 40, most: int = 20) -> None:
         "",
         "| what happens | seconds |",
         "|---|---|",
-        *(f"| {what} | {seconds:.1f} |" for what, seconds in known.items()),
+        *(f"| {what} | {seconds:.1f} |" for what, seconds in within(comings_and_goings).items()),
+        "",
+        f"Load average of the machine meanwhile: {os.getloadavg()[1]:.1f}.",
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    lines += [
         "",
         "## How large a model",
         "",
         "Three sites; each part with its share of a round. Engine: NVIDIA FLARE with its polling. The rest is ours.",
         "",
-        *sized,
+        *sizes(rounds),
+        "",
+        f"All of this took {time.perf_counter() - begun:.0f} s; load average at the end: {os.getloadavg()[1]:.1f}.",
     ]
-    Path(__file__).with_name("FEDERATION.md").write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

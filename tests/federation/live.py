@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -36,6 +37,7 @@ class Live:
         self.study = parse({**content, "server": f"localhost:{free_port()}"})
         self.kits = {name: Kit(path) for name, path in provision(self.study, root / "kits").items()}
         self.processes = {}
+        self.kills = Counter()  # what was killed
         for site in self.study.sites:
             consent(self.kits[site], (data or {}).get(site))
 
@@ -67,12 +69,14 @@ class Live:
         else:
             os.kill(process.pid, signal.SIGKILL)
         process.wait(10)
+        self.kills["server" if name == "server" else "site"] += 1
         return process
 
     def kill_job(self, name):
         """kill -9 of the party's half of the job at work, if there is one."""
         for child in psutil.Process(self.processes[name].pid).children():
             child.kill()
+            self.kills["job"] += 1
 
     def kill_worker(self, site, at_work=False):
         """kill -9 of the process that does the site's work, if it is there; `at_work`: with an order before it."""
@@ -82,6 +86,7 @@ class Live:
                 os.kill(worker, signal.SIGSTOP)
                 time.sleep(1.0)  # a round takes a tenth of it: the next order waits
             os.kill(worker, signal.SIGKILL)
+            self.kills["worker"] += 1
 
     def lead(self, wait=120.0):
         return Lead(self.kits["admin"], wait=wait)
@@ -96,6 +101,7 @@ class Live:
         return made
 
     def close(self):
+        print(f"killed: {dict(self.kills)}")  # shown by pytest -s
         for process in self.processes.values():
             end(process)
         self.processes = {}

@@ -28,7 +28,7 @@ from fedpoint.federation.flare.presence import Presence, look
 from fedpoint.federation.protocol import OWN
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.study import Study
-from fedpoint.federation.transport import Event, NoAnswerYet, Outcome, Status, Tell
+from fedpoint.federation.transport import Event, NoAnswerYet, Outcome, Status, Stopped, Tell
 
 POLL = 0.3
 REQUEST = 0.02  # seconds between a site's questions for work; the engine's own 2 would be 2 s a round
@@ -223,7 +223,9 @@ class Lead:
                     return StudyResult(folder)
                 if outcome["state"] == "diverged":
                     raise Diverged(outcome["message"], reached)
-                if outcome["state"] in ("stopped", "failed"):
+                if outcome["state"] == "stopped":
+                    raise Stopped(outcome["message"])
+                if outcome["state"] == "failed":
                     raise FedpointError(outcome["message"])
                 vain, last = (vain + 1, last) if reached <= last else (0, reached)
                 tell({"segment": outcome["message"]})
