@@ -2,44 +2,24 @@
 
 import json
 import math
-import sys
 
 import numpy as np
 import pytest
+from attacks_by_sites import FINITE, MAX
 from studies import AVERAGE, BOWLS, CONTROL, FULL, content, every_method, gap
 from test_equality import FAST, SLOW, SPEEDS, invariant
 
 import fedpoint as fp
 from fedpoint.core.errors import Diverged
-from fedpoint.federation import wire
 from fedpoint.federation.hub import examine
 from fedpoint.federation.hub.norms import norm
 from fedpoint.federation.inprocess import Fault
 from fedpoint.federation.result import StudyResult
 
 FIRST = 2  # orders before the rounds: columns, ready
-MAX = sys.float_info.max
 
 
-def answer(change):
-    """An answer with other numbers in it."""
-
-    def edit(data):
-        packet = wire.decode(data)
-        return wire.encode(packet.header, {name: change(array.copy()) for name, array in packet.arrays.items()})
-
-    return edit
-
-
-def times(factor):
-    return answer(lambda array: (array * factor).astype(array.dtype))
-
-
-HUGE = {
-    "1.79e308": answer(lambda array: np.full_like(array, MAX)),
-    "1e150": answer(lambda array: np.full_like(array, -1e150)),
-    "1e12 times": times(1e12),
-}
+HUGE = {name: FINITE[name].change for name in ("1.79e308", "1e150", "1e12 times")}
 WAYS = {
     "a mean": content(CONTROL, BOWLS, rounds=5, quorum=2),
     "an optimiser": content({"name": "fedadam", "step": 0.05}, BOWLS, rounds=5, quorum=2),

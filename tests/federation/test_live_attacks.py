@@ -116,6 +116,16 @@ def test_every_attack_in_a_round(made, monkeypatch):
     assert np.allclose(found.history, here.history, rtol=1e-9, atol=1e-10)
 
 
+def test_the_next_round_s_label_sixty_times(made, monkeypatch):
+    """The site is silent at first, so that the hub goes on without it and hears its answers in the rounds they name."""
+    live = made(content(CONTROL, BOWLS, rounds=60, quorum=2, deadline=4.0))
+    live.start_all(monkeypatch)
+    live.send({f"work {number}": f"work {'the next round' if number else 'run: text'}" for number in range(60)})
+    found = live.run("labelled")
+    assert not any(SITE in event["answered"] for event in found.events)
+    assert found.refused[f"{SITE} round"] + found.refused[f"{SITE} late"] >= 50
+
+
 def test_a_site_that_goes_on_ends_the_study_by_name(made, monkeypatch):
     """And a later run goes on from the model before it."""
     live = made(content(CONTROL, BOWLS, rounds=6, quorum=2, patience=2, deadline=15.0))
