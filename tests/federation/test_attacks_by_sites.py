@@ -14,7 +14,7 @@ import fedpoint as fp
 from fedpoint.federation import wire
 from fedpoint.federation.hub import examine, norms, statements, validate
 from fedpoint.federation.inprocess import Fault
-from fedpoint.federation.study import parse
+from fedpoint.federation.study import Study, parse
 
 FIRST = 2  # orders before the rounds: columns, ready
 
@@ -209,6 +209,18 @@ def test_without_its_check_a_statement_is_believed(check, name, number, files, m
     assert made.round == 1
     if check == "encoded":
         assert "age" not in [feature["column"] for feature in made.setup["recipe"]]
+
+
+def test_without_bounds_any_share_is_believed(files, monkeypatch):
+    """Those of rows, of measures and of what is strange can fail too."""
+    monkeypatch.setattr(Study, "too_many_or_few", lambda self, site, rows: "")
+    monkeypatch.setattr(statements, "strange", lambda *arguments: [])
+    monkeypatch.setattr(statements, "measures", lambda packet: packet.header["measures"])
+    lies = [Fault(SITE, number, attacks.words(twice_as_many)) for number in (0, 1)]
+    made = prepared(files, [*lies, Fault(SITE, 4, MEASURES["an accuracy of 2"].change)], rows={SITE: [10, 50]})
+    assert made.weights[1] == pytest.approx(1 / 3)
+    assert made.measures[SITE] == {"accuracy": 2.0}
+    assert prepared(files, [Fault(SITE, 1, MOMENTS["other units"].change)]).setup["notes"] == []
 
 
 def test_honest_sites_are_not_noted(files):
