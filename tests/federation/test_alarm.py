@@ -46,6 +46,20 @@ def test_an_odd_site_is_found_and_named(study, odd):
     assert found["e_value"] >= 3 / 0.01
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "study", [NOISY, STEADY, content(AVERAGE, ROWS, rounds=8)], ids=["noisy", "no noise", "few rows"]
+)
+@pytest.mark.parametrize("odd", ODD)
+def test_nine_in_ten_odd_sites_are_found_and_named(study, odd):
+    kind, reason, _ = ODD[odd]
+    if kind is Forgetful and study["algorithm"] is AVERAGE:
+        pytest.skip("there is nothing to forget")
+    found = [rehearsed({**study, "seed": seed}, {1: kind})[1] for seed in range(20)]
+    named = [alarms.get("b", {}).get("reason") == reason for alarms in found]
+    assert sum(named) >= 18 and not any({*alarms} - {"b"} for alarms in found)
+
+
 def test_a_site_that_draws_for_itself_is_found_too():
     """There is then only the distribution of its answers to go by."""
     _, alarms = rehearsed(content(AVERAGE, BOWLS, rounds=10), {1: drawing(5, scaled(-1.0))})
@@ -100,24 +114,23 @@ def test_a_site_that_does_as_the_study_says_is_reproduced(study):
 
 
 def collected(monkeypatch):
-    """Every rank that a bet was made on, by statistic."""
-    found: dict[str, list[int]] = {}
+    """Every rank that a bet was made on, as a part of all ranks, by statistic."""
+    found: dict[str, list[float]] = {}
     original = betting.wagered
 
     def wagered(stakes, seen, simulated):
         for name, value in seen.items():
-            found.setdefault(name, []).append(betting.rank(value, simulated[name]))
+            found.setdefault(name, []).append(betting.rank(value, simulated[name]) / (len(simulated[name]) + 1))
         return original(stakes, seen, simulated)
 
     monkeypatch.setattr(betting, "wagered", wagered)
     return found
 
 
-def too_small(ranks, highest=200):
+def too_small(ranks):
     """By how much ranks are smaller than uniform ones may be: the largest gap, in units of what is seen once in a
     thousand times (Dvoretzky, Kiefer and Wolfowitz)."""
-    counts = np.bincount(ranks, minlength=highest + 1)[1:].cumsum() / len(ranks)
-    gap = (counts - np.arange(1, highest + 1) / highest).max()
+    gap = (np.arange(1, len(ranks) + 1) / len(ranks) - np.sort(ranks)).max()
     return gap / np.sqrt(np.log(1000) / 2 / len(ranks))
 
 
@@ -127,7 +140,7 @@ STUDIES = {
     "scaffnew": ({"name": "scaffnew", "step": 0.05, "probability": 0.4}, BOWLS, {}),
     "network": ({"name": "fedsgd", "step": 0.05, "coupling": 0.5}, ROWS, {"network": "complete"}),
     "channel": (CONTROL, ROWS, {"channel": "half_precision"}),
-    "cap": (AVERAGE, BOWLS, {"norm_cap": 0.6}),
+    "cap": (AVERAGE, BOWLS, {"norm_cap": 0.3}),  # which refuses two answers of five
 }
 
 
@@ -141,10 +154,10 @@ def false_alarms(monkeypatch, name, studies, rounds):
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])
 def test_honest_sites_that_draw_for_themselves(monkeypatch, name):
-    alarms, ranks = false_alarms(monkeypatch, name, studies=20, rounds=8)
-    assert alarms == 0  # of 20: the chance of one is below 0.2
+    alarms, ranks = false_alarms(monkeypatch, name, studies=10, rounds=8)
+    assert alarms == 0  # of 10: the chance of one is below 0.1
     for found in ranks.values():
-        assert len(found) >= 20 * 3 * 3 and too_small(found) <= 1
+        assert len(found) >= 100 and too_small(found) <= 1
 
 
 def test_a_memory_with_the_study_s_draws_is_convicted(monkeypatch):

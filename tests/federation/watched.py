@@ -9,6 +9,7 @@ from fedpoint.federation.holding import Holding
 from fedpoint.federation.hub.alarm import Watch
 from fedpoint.federation.hub.center import Center
 from fedpoint.federation.hub.expectation import Order
+from fedpoint.federation.hub.norms import norm
 from fedpoint.federation.site import site as site_module
 from fedpoint.federation.study import parse
 from fedpoint.federation.wire import OwnSetup
@@ -85,7 +86,8 @@ def rehearsed(content, kinds, each=lambda watch: None):
             told = center.tell(k, round)
             watch.asked(k, Order(round, kept[k].round, told))
             found[k] = sites[k].work(told, kept[k], round)
-        good = {k: center.decoded(k, found[k][0]) for k in found}
+        said = {k: center.decoded(k, found[k][0]) for k in found}
+        good = {k: message for k, message in said.items() if norm(message) <= (study.terms.norm_cap or np.inf)}
         watch.heard(good)
         center.merge(round, tick, good)
         for k in good:
