@@ -313,30 +313,40 @@ def test_honest_runs_of_every_method_are_never_refused(name, tmp_path):
     assert set(made.measures) == set(SITES)
 
 
-@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_hub_that_is_killed_in_every_round_asks_nothing_new(late, tmp_path):
-    """Every round is asked for again from the ledger, and answered from the sites' stores to the same bits."""
-    study = content(CONTROL, BOWLS, rounds=5, **({"asynchronous": {}} if late else {"measurements": 2}))
-    whole = fp.federate(study, folder=tmp_path / "whole")
-    folder = tmp_path / "killed"
+def kill_in(round, study, folder):
+    """A hub that is gone when the answers of a round are there, and nothing is written down of it."""
     real = StudyHub.end
 
+    def end(self, *arguments):
+        if self.round == round:
+            raise Killed
+        return real(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(StudyHub, "end", end)
+        fp.federate(study, folder=folder)
+
+
+def test_a_hub_that_is_killed_in_every_round_asks_nothing_new(tmp_path):
+    """Every round is asked for again from the ledger, and answered from the sites' stores to the same bits."""
+    study = content(CONTROL, BOWLS, rounds=5, measurements=2)
+    whole = fp.federate(study, folder=tmp_path / "whole")
     for round in range(5):
+        kill_in(round, study, tmp_path / "killed")
+    made = fp.federate(study, folder=tmp_path / "killed")
+    assert no_refusals(tmp_path / "killed") == []
+    assert np.array_equal(made.history, whole.history)
+    assert made.measured == whole.measured
+    assert sorted(made.measured) == [3, 5]
 
-        def end(self, *arguments, round=round):
-            if self.round == round:
-                raise Killed
-            return real(self, *arguments)
 
-        with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
-            patched.setattr(StudyHub, "end", end)
-            fp.federate(study, folder=folder)
-    made = fp.federate(study, folder=folder)
-    assert no_refusals(folder) == []
-    if not late:
-        assert np.array_equal(made.history, whole.history)
-        assert made.measured == whole.measured
-        assert sorted(made.measured) == [3, 5]
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HONEST)
+def test_a_killed_hub_of_any_method_is_never_refused(name, tmp_path):
+    for round in (0, 2, 3):
+        kill_in(round, HONEST[name], tmp_path)
+    assert fp.federate(HONEST[name], folder=tmp_path).round == HONEST[name]["rounds"]
+    assert no_refusals(tmp_path) == []
 
 
 # The rules once more, from their description.
