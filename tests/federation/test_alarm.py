@@ -6,7 +6,7 @@ from scipy import stats
 from studies import AVERAGE, BOWLS, CONTROL, FULL, ROWS, content
 from watched import Forgetful, Holding, drawing, rehearsed, scaled, with_rows_of
 
-from fedpoint.federation.hub import reasons
+from fedpoint.federation.hub import expectation, reasons
 from fedpoint.federation.hub.expectation import Expectation
 from fedpoint.federation.study import parse
 from fedpoint.theory import betting
@@ -100,6 +100,16 @@ def test_an_odd_site_is_found_in_any_study(more):
     study = {**content(CONTROL, LOGISTIC, rounds=14), **more}
     _, alarms = rehearsed(study, {1: Forgetful})
     assert [(site, found["reason"]) for site, found in alarms.items()] == [("b", "lost control")]
+
+
+def test_large_models_are_simulated_one_after_the_other(monkeypatch):
+    """Memory is bounded; what comes of it is the same."""
+    study = content(AVERAGE, BOWLS, rounds=5)
+    together = rehearsed(study, {1: drawing(2)})[0].seen["b"]
+    monkeypatch.setattr(expectation, "AT_ONCE", 1)
+    apart = rehearsed(study, {1: drawing(2)})[0].seen["b"]
+    assert apart["stakes"] == pytest.approx(together["stakes"]) and len(apart["stakes"]) == 7
+    assert apart["tally"]["distance"] == pytest.approx(together["tally"]["distance"])
 
 
 # What is not.
