@@ -52,18 +52,18 @@ def test_half_of_the_bytes_leave(tmp_path):
 
 
 def test_a_liar_does_not_move_the_median(tmp_path):
-    """Far away, and yet a good answer; the mean goes with it."""
+    """Far away, though not so far that the round is abandoned; the mean goes with it."""
 
     def lie(data):
         packet = wire.decode(data)
-        return wire.encode(packet.header, {name: array + 1e6 for name, array in packet.arrays.items()})
+        return wire.encode(packet.header, {name: array + 1e3 for name, array in packet.arrays.items()})
 
     lies = [Fault("b", number, lie) for number in range(2, 99)]
     far = {}
     for gather in ("median", "weighted_sums"):
         study = content(AVERAGE, BOWLS, gather=gather)
         far[gather] = np.abs(fp.federate(study, folder=tmp_path / gather, faults=lies).model).max()
-    assert far["median"] < 10 < 1e5 < far["weighted_sums"]
+    assert far["median"] < 10 < 300 < far["weighted_sums"]
 
 
 @pytest.mark.parametrize("channel", ["half_precision", {"kind": "half_precision", "bits_of_mantissa": 8}])
