@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from attacks import ATTACKS, COLUMNS, DONE, READY, ROUND
+from attacks import ATTACKS, COLUMNS, DONE, MOMENTS, READY, ROUND
 from malicious import STUDY, Server, answered, failure, refusals, state, write_table
 from studies import BOWLS, CONTROL, SITES, content, every_method
 
@@ -126,6 +126,23 @@ def test_more_runs_than_the_study_has(data, tmp_path, monkeypatch):
     assert failure(site, runs[0].order("moments")) is None
     monkeypatch.setattr(Consent, "_record", lambda self, order: self.answers.of(order.run))
     assert failure(site, runs[3].order("columns")) is None
+
+
+def test_a_setup_that_fails_is_fixed_all_the_same(stages, server, data, tmp_path):
+    """Or failures would tell of the rows, as often as the server likes: here that one of them overflows."""
+    site = site_at(stages, MOMENTS, data, tmp_path)
+    first, *rest = server.setup["recipe"]
+    tiny = {**server.setup, "recipe": [{**first, "scale": 5e-324}, *rest]}
+    answered(site, server.order("ready", setup=tiny))
+    assert failure(site, server.order("ready")) == "terms"
+    assert "not those with which this run began" in refusals(site.folder)[-1]
+
+
+def test_a_loss_that_overflows_is_a_measurement_and_no_failure(stages, server, data, tmp_path):
+    site = site_at(stages, DONE - 1, data, tmp_path)
+    said = answered(site, server.measure(3, {"model": np.full(server.width, 1e308)})).header
+    assert list(said["measures"]) == ["accuracy"]
+    assert failure(site, server.measure(3, {"model": np.full(server.width, 1e307)})) == "terms"
 
 
 def test_moments_of_generated_data(tmp_path):

@@ -149,7 +149,8 @@ class Holding:
         if self.problem.has_loss:
             found["loss"] = float(_loss(self.structure.oracle, self.own.mine, jax.tree.map(jnp.asarray, model)))
         if isinstance(self.problem, Logistic) and self.problem.agents == 1:
-            label, scores = self.problem.label, self.problem.X @ np.asarray(model).T
+            with np.errstate(over="ignore", invalid="ignore"):  # any finite model may be asked about
+                label, scores = self.problem.label, self.problem.X @ np.asarray(model).T
             right = (scores > 0) == (label == 1) if scores.ndim == 1 else scores.argmax(1) == label
             found["accuracy"] = float(right.mean())
         return {name: value for name, value in found.items() if np.isfinite(value)}

@@ -75,10 +75,9 @@ class Answers:
     def of(self, run: str) -> RunRecord:
         return self.runs.get(run) or nothing_answered()
 
-    def keep(self, run: str, record: RunRecord, answer: bytes | None = None) -> None:
-        """An answer (None: it need not be given again) and what follows from it; refusals before no longer count."""
-        if answer is not None:
-            write_bytes(self._file(hashlib.sha256(answer).hexdigest()), answer)
+    def keep(self, run: str, record: RunRecord, answer: bytes) -> None:
+        """A new answer and what follows from it; refusals before it no longer count."""
+        write_bytes(self._file(hashlib.sha256(answer).hexdigest()), answer)
         before = self.of(run)["answered"]
         self._write(Everything(refused=0, studies=self._studies(run, record)))
         for old in {one["answer"] for one in before.values()} - self._kept():
@@ -91,8 +90,8 @@ class Answers:
         records = [record for runs in self.all["studies"].values() for record in runs.values()]
         return {one["answer"] for record in records for one in record["answered"].values()}
 
-    def again(self, run: str, record: RunRecord) -> None:
-        """An answer is given again: counted, and no more."""
+    def note(self, run: str, record: RunRecord) -> None:
+        """What is no new answer: a setup that is fixed now, an answer that is given again."""
         self._write({**self.all, "studies": self._studies(run, record)})
 
     def bytes_of(self, answered: Answered) -> bytes:

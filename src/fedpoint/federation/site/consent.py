@@ -51,6 +51,8 @@ class Consent:
                 self._check_work(order, record)
             case "measure":
                 self._check_measurement(order, record)
+        if order.setup is not None and not record["setup"]:  # by its first appearance, whatever comes of it
+            self.answers.note(order.run, {**record, "setup": _hash(order), "recipe": None})
         return None
 
     def _record(self, order: Order) -> RunRecord:
@@ -67,7 +69,7 @@ class Consent:
         if before["again"] >= REPEATS:
             raise forbidden(f"the answer to {order.kind} was asked for again more than {REPEATS} times")
         answer = self.answers.bytes_of(before)
-        self.answers.again(order.run, _with(record, order, {**before, "again": before["again"] + 1}))
+        self.answers.note(order.run, _with(record, order, {**before, "again": before["again"] + 1}))
         return answer
 
     # The rules, kind by kind.
@@ -161,19 +163,16 @@ class Consent:
         """The order was carried out; its answer has not left yet."""
         record = self.answers.of(order.run)
         if order.kind in ("ready", "excluded"):  # nothing is said, however often
-            if order.kind == "ready" and not record["setup"]:
-                self.answers.keep(order.run, {**record, "setup": _hash(order), "recipe": None})
             return
         given = Answered(order=order.digest, answer=hashlib.sha256(answer).hexdigest(), again=0)
         record = _with(record, order, given)
         if order.kind == "moments":
             record = {**record, "recipe": order.recipe}
         elif order.setup is not None:
-            record = {**record, "setup": _hash(order), "recipe": None, "mergeable": [order.merged]}
             if order.kind == "work":
                 record = {**record, "round": order.round, "mergeable": [order.merged, order.round]}
             else:
-                record = {**record, "measured": order.round}
+                record = {**record, "measured": order.round, "mergeable": [order.merged]}
         self.answers.keep(order.run, record, answer)
 
 
