@@ -4,7 +4,7 @@ import hashlib
 import json
 
 import numpy as np
-from attacks import ATTACKS
+from attacks import ATTACKS, MOMENTS, READY
 from studies import content
 
 from fedpoint.federation import preparation, wire
@@ -74,7 +74,7 @@ class Server:
 
 
 def over_the_wire(hub, data, path):
-    """A server's hub that tries all attacks on the site "north", two before each honest order (a third would stop it),
+    """A server's hub that tries all attacks on the site "north", at most two in a row (a third would stop it),
     in as many runs as that takes; then three in a row. What came of each is written to `path`, once."""
     if path.exists():
         return
@@ -92,7 +92,8 @@ def over_the_wire(hub, data, path):
         runs += 1
         server = Server(data, f"run{runs}", hub.study)
         for stage, honest in enumerate([*server.honest(), None]):
-            at_once = 1 if stage == 0 or honest is None else 2  # the end of a run is before the next one's start
+            # Before an answer that forgives: "ready" does not, and the end of a run is before the start of the next.
+            at_once = 1 if stage in (0, MOMENTS, READY) or honest is None else 2
             some = [name for name, attack in left.items() if attack[0] == stage][:at_once]
             found |= {name: ask(left.pop(name)[1](server)) for name in some}
             if honest is not None:
