@@ -20,7 +20,7 @@ from fedpoint.engine.state import Message
 from fedpoint.experiment import Experiment
 from fedpoint.results.plan import MARGIN, Choice, Goal
 from fedpoint.theory.operator import Setting
-from fedpoint.theory.planning import LARGE, LONGEST, Trial, attempt, best_step, exactly, walks
+from fedpoint.theory.planning import LARGE, LONGEST, Trial, attempt, best_step, walks
 from fedpoint.theory.planning_cost import Use
 from fedpoint.timing.participation import Answering, Participation
 from fedpoint.verbs.forecast import Forecast, prepare
@@ -122,7 +122,7 @@ class Search:
 
     def aim(self, f: Forecast) -> float:
         """The target, or a little less where the forecast is not exact."""
-        return self.target if _exact(f) else MARGIN * self.target
+        return self.target if f.exact else MARGIN * self.target
 
     def use(self, method: Method, algorithm: Algorithm, scheme: Participation, E: int) -> Use:
         """Of one round, from the shapes of messages and the moments of the schedule."""
@@ -212,7 +212,7 @@ class Search:
             (trial.times, trial.values),
             method.title,
             E if method.local else 1,
-            "exact" if _exact(forecast) else "not verified",
+            "exact" if forecast.exact else "not verified",
         )
 
     def method(
@@ -265,13 +265,6 @@ class Search:
         if best is None:
             return self.guess
         return best.step * min(1.0, best.local_steps / E)
-
-
-def _exact(f: Forecast) -> bool:
-    """Whether its curve is that of the run, without linearising or sampling."""
-    s = f.setting
-    exact = f.noiseless or (s.problem.linear and s.affine and exactly(f) and not s.moments.sampled)
-    return bool(exact and not f.proviso)
 
 
 def _why_not(E: int, scheme: Participation, trials: Sequence[Trial]) -> Failure:
