@@ -18,6 +18,7 @@ from odd_objects import (
     certificate,
     choice,
     chosen_coupling,
+    class_baselines,
     comparison,
     constants,
     couplings,
@@ -310,6 +311,7 @@ def results() -> Table:
                 "difference": {"method": "local", "against": "pooled"},
             },
         ),
+        "Baselines of classes": (class_baselines, {"accuracy_per_agent": {"method": "local"}}),
         "Dataset": (dataset, {"rows": {"chosen": [0, 1]}}),
         "Panel": (panel, {"years": {"years": [1970]}}),
         "Table": (table, {"evaluation": {"problem": squares()}}),
@@ -417,6 +419,10 @@ def estimators() -> Table:
                 getattr(fitted(name), attribute),
                 {"X": X},
             )
+    one = "FederatedClassifier"
+    scored = {"X": X, "y": labels(), "groups": groups}
+    for attribute, given in {"agent_scores": scored, "export": {"path": "estimator.npz"}, "predictor": {}}.items():
+        found[f"{one}.{attribute}"] = lambda attribute=attribute, given=given: (getattr(fitted(one), attribute), given)
     return found
 
 

@@ -210,6 +210,12 @@ def baselines():
 
 
 @cache
+def class_baselines():
+    X, _, groups = rows()
+    return fp.baselines(X, labels(), groups, seeds=2, methods=["local"])
+
+
+@cache
 def comparison():
     return fp.compare([method(), fp.FedAvg(step=0.2)], quad(), rounds=2)
 

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from fedpoint.core.arguments import check_names
 from fedpoint.core.errors import FedpointError, notify
 from fedpoint.core.types import Plain
 from fedpoint.data.encoding import Cells, Columns
@@ -58,6 +59,7 @@ class FitRows(NamedTuple):
         return self._replace(weight=own * class_weights(class_weight, classes, self.y, own)[self.y])
 
 
+@check_names
 class TableEstimator(BaseEstimator):
     """An estimator of rows that belong to agents."""
 
