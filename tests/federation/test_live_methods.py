@@ -31,6 +31,6 @@ def test_the_trajectory_is_the_simulation_s(name, live, tmp_path):
     assert made.study.algorithm["name"] == name.partition(",")[0]
     assert made.round == STUDIES[name]["rounds"]
     assert all(event["merged"] for event in made.events)
-    late = {"round"} if "late" in name else set()  # who was at work when the last round ended answers too late
+    late = {"late"} if "late" in name else set()  # who was at work when the last round ended answers too late
     assert {reason.split()[1] for reason in made.refused} <= late
     assert gap(made) <= 1e-10

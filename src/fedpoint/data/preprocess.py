@@ -193,7 +193,9 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> np.ndarray:
         """column_category, as scikit-learn names them."""
         check_is_fitted(self)
-        names = self._names() if input_features is None else [str(name) for name in input_features]
+        names = self._names() if input_features is None else array_of("input_features", input_features).astype(str)
+        if np.shape(names) != (len(self.categories_),):
+            raise FedpointError(f"input_features must name the {counted(len(self.categories_), 'column')}")
         pairs = zip(names, self.categories_, strict=True)
         return np.array([f"{n}_{c}" for n, some in pairs for c in (some[1:] if self.drop else some)], dtype=object)
 

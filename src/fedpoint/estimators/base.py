@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,8 +13,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedpoint.core.arguments import check_names
+from fedpoint.core.arguments import check_names, checked
+from fedpoint.core.arrays import array_of
 from fedpoint.core.errors import FedpointError, notify
+from fedpoint.core.numbers import counted
 from fedpoint.core.types import Plain
 from fedpoint.data.encoding import Cells, Columns
 from fedpoint.data.preprocess import check_groups
@@ -57,6 +59,13 @@ class FitRows(NamedTuple):
             return self
         own = np.ones(len(self.y)) if self.weight is None else self.weight
         return self._replace(weight=own * class_weights(class_weight, classes, self.y, own)[self.y])
+
+
+def _rows_of(name: str, values: Cells | ArrayLike) -> int:
+    found = array_of(name, cast(ArrayLike, values))  # a frame is one, too
+    if found.ndim == 0:
+        raise FedpointError(f"{name} must have a row for each sample, got {type(values).__name__}")
+    return len(found)
 
 
 @check_names
@@ -118,6 +127,7 @@ class TableEstimator(BaseEstimator):
         }
         return Predictor(arrays, about, f"the {type(self).__name__}")
 
+    @checked
     def export(self, path: str | Path) -> None:
         """Write the model as npz with a manifest, for `fedpoint predict` and `fp.load`: no rows, nothing pickled."""
         from fedpoint.store.folder import export_model  # loads pydantic
@@ -138,8 +148,11 @@ class TableEstimator(BaseEstimator):
     ) -> dict[Label, float]:
         """`score` of every agent's rows, by the agents' names."""
         check_is_fitted(self)
+        count = _rows_of("y", y)
+        if _rows_of("X", X) != count:
+            raise FedpointError(f"X has {counted(_rows_of('X', X), 'row')}, y has {count}")
         weight = None if sample_weight is None else check_sample_weight(sample_weight, y)
-        names = check_groups(groups, len(np.asarray(y)))
+        names = check_groups(groups, count)
         found = {}
         for name in np.unique(names).tolist():
             rows = np.flatnonzero(names == name)

@@ -246,6 +246,8 @@ class AnyModel:
 
     def targets(self, k: int) -> np.ndarray:
         """Node k's own targets as models predict them: (m_k,), or indicators (m_k, classes)."""
+        if not 0 <= k < len(self.y):
+            raise FedpointError(f"{there_are(len(self.y), 'node')}, numbered from 0, got k = {k}")
         return self.y[k] if self.classes is None else np.eye(len(self.classes))[self.y[k].astype(int)]
 
     def local_loss(self, k: int, model: Predictor) -> float:

@@ -225,7 +225,11 @@ class LinearFields(Problem):
 
         Exact for covariances and chains; over 4,096 draws for a sampler.
         """
-        at = np.broadcast_to(np.asarray(w, dtype=float), self.b.shape)
+        at = numbers("w", w)
+        if at.shape not in (self.b.shape, self.b.shape[1:]):
+            one, each = self.b.shape[1:], self.b.shape
+            raise FedpointError(f"w has shape {at.shape}, not {one} (one for all agents) or {each} (each its own)")
+        at = np.broadcast_to(at, self.b.shape)
         return np.asarray(noise_traces(self.oracle, self.own, self.common, at))
 
     @abstractmethod

@@ -126,9 +126,14 @@ class Loss(RowsProblem):
         loss = OfWhole(loss, self._fixed) if self._fixed else loss
         two = jax.tree.map(lambda a: a[:1].repeat(2, 0), data)
         with calling("loss(params, batch) fails on two rows of the data: it"):
-            shape = double(jax.eval_shape)(loss, self.params, two).shape
+            said = double(jax.eval_shape)(loss, self.params, two)
+        shape = said.shape
         if shape not in ((), (2,)):
             raise FedpointError(f"loss(params, batch) must return a number or one number a row, got shape {shape}")
+        if not jnp.issubdtype(said.dtype, jnp.floating):
+            raise FedpointError(
+                f"loss(params, batch) must return real numbers, got type {said.dtype}: nothing to descend"
+            )
         if shape == ():
             some = jax.tree.map(lambda a: a[[0, -1]], data)
             check_mean(loss, self.params, some)

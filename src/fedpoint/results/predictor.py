@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpoint.core.arguments import checked_methods
+from fedpoint.core.arguments import check_names, checked_methods
 from fedpoint.core.errors import FedpointError, nearest, notify
 from fedpoint.core.numbers import counted
 
@@ -254,6 +254,7 @@ class Exportable(Protocol):
     def export(self, path: str | Path) -> None: ...
 
 
+@check_names
 def export(model: Exportable, path: str | Path) -> None:
     """Write a model as npz with a manifest, for `fedpoint predict`, `fp.load` and other programs. Nothing is pickled.
 
