@@ -148,9 +148,9 @@ class TableEstimator(BaseEstimator):
     ) -> dict[Label, float]:
         """`score` of every agent's rows, by the agents' names."""
         check_is_fitted(self)
-        count = _rows_of("y", y)
-        if _rows_of("X", X) != count:
-            raise FedpointError(f"X has {counted(_rows_of('X', X), 'row')}, y has {count}")
+        there, count = _rows_of("X", X), _rows_of("y", y)
+        if there != count:
+            raise FedpointError(f"X has {counted(there, 'row')}, y has {count}")
         weight = None if sample_weight is None else check_sample_weight(sample_weight, y)
         names = check_groups(groups, count)
         found = {}

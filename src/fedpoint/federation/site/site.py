@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from functools import cached_property
 from pathlib import Path
@@ -143,7 +142,7 @@ class Site:
         start = held.problem.start()
         self.consent.check_arrays(order, start, arrays)
         # A loss that is not finite is left out. A failure would be another answer, as often as the server likes.
-        found = {name: value for name, value in held.measure(tree_of(start, arrays)).items() if math.isfinite(value)}
+        found = held.measure(tree_of(start, arrays))
         self.memories.remember(held, order.run, kept, None)
         return {"measures": rounded(found)}, {}
 
