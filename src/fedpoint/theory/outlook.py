@@ -1,0 +1,97 @@
+"""What does the randomness of rounds do to a run? Where the mean of runs settles, how far single runs spread, and how
+they get there: one set of answers, whichever theory gives them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """What is measured of models: |L (w - target)|^2, a mean over `models` of them.
+
+    target: what the run is after, flattened; where that is not known, its limit. root: L; None is the plain distance.
+    """
+
+    target: np.ndarray
+    root: np.ndarray | None = None
+    models: int = 1
+
+    def __call__(self, difference: np.ndarray) -> np.ndarray:
+        """The part of a difference of models whose square is measured; rows where there are several."""
+        difference = difference / math.sqrt(self.models)
+        return difference if self.root is None else difference @ self.root.T
+
+    def of_state(self, reading: np.ndarray) -> np.ndarray:
+        """R with |R x|^2 what is measured of a deviation x of the state, whose models are reading x."""
+        R = reading / math.sqrt(self.models)
+        return R if self.root is None else self.root @ R
+
+
+class Path(NamedTuple):
+    """The expected error after rounds 0, 1, ..., in two parts: of the mean of runs, and of their spread around it."""
+
+    mean: np.ndarray  # |L (E w_t - target)|^2
+    variance: np.ndarray  # E|L (w_t - E w_t)|^2
+
+    @property
+    def total(self) -> np.ndarray:
+        return self.mean + self.variance
+
+
+class Law(NamedTuple):
+    """The error of one run at one round, taken as |gap + z|^2 with z normal, along the axes of its covariance."""
+
+    weights: np.ndarray  # variances of z along its axes
+    gap: np.ndarray  # the mean's part along them
+    rest: float = 0.0  # the square of the mean's part along which nothing spreads
+
+    @classmethod
+    def of(cls, gap: np.ndarray, covariance: np.ndarray) -> Law:
+        values, axes = np.linalg.eigh(covariance)
+        kept = values > 1e-14 * max(values.max(initial=0.0), 1e-300)
+        along = axes[:, kept].T @ gap
+        return cls(values[kept], along, max(float(gap @ gap - along @ along), 0.0))
+
+    @property
+    def mean(self) -> float:
+        return float(self.weights.sum() + (self.gap**2).sum()) + self.rest
+
+
+class Outlook(ABC):
+    """Answers of one theory about one experiment; None where it does not know."""
+
+    how: str  # "exact", "closure", "columns", "sampled", ...: the word for it in `Forecast.noise_by`
+
+    @property
+    @abstractmethod
+    def limit(self) -> np.ndarray:
+        """Where the mean of runs settles: models, flattened."""
+
+    @property
+    @abstractmethod
+    def rate(self) -> float:
+        """Factor per round of the second moment's deviation, asymptotically; 1 or more where it grows."""
+
+    @property
+    @abstractmethod
+    def variance(self) -> float:
+        """E|L (w - E w)|^2 once settled; inf where it grows."""
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the floor; None where nothing is sampled."""
+        return None
+
+    @abstractmethod
+    def path(self, rounds: int) -> Path:
+        """The expected error after rounds 0, 1, ..., `rounds`."""
+
+    @abstractmethod
+    def law(self, round: int | None) -> Law | None:
+        """Of the error of single runs after a round; None: once settled."""
