@@ -274,8 +274,27 @@ def local_round(
     return algorithm.local(heard, memory_of(space, algorithm, hub, numbers.model, m), agent)
 
 
+class SourceNoise(NamedTuple):
+    """What one source adds: the covariance of its probe, and of each field that was asked for on the way."""
+
+    probe: Array
+    fields: Array  # (steps, d, d) of a loop, (1, d, d) of one field; empty where no field is asked, or none is kept
+
+
 def covariance_of(space: Space, numbers: Numbers, own: Data, local: LocalNoise, Z: Array) -> Array:
     """Covariance of out that samples and the agent's own luck make, given Z = E[z z'] with z = (1, u, m_k)."""
+    noises = source_noises(space, numbers, own, local, Z)
+    G, at = local.slope[:, Z.shape[0] - 1 :], 0
+    total = jnp.zeros((G.shape[0], G.shape[0]))
+    for noise in noises:
+        size = noise.probe.shape[0]
+        total = total + G[:, at : at + size] @ noise.probe @ G[:, at : at + size].T
+        at += size
+    return total
+
+
+def source_noises(space: Space, numbers: Numbers, own: Data, local: LocalNoise, Z: Array) -> list[SourceNoise]:
+    """Of every source in turn, given Z = E[z z'] with z = (1, u, m_k): their probes are uncorrelated."""
     mine = Mine(own, numbers.inputs.common)
     n_ext, n_z = local.slope.shape[1], Z.shape[0] - 1
     second = jnp.zeros((1 + n_ext, 1 + n_ext)).at[: 1 + n_z, : 1 + n_z].set(Z)  # of (1, ext)
@@ -285,33 +304,36 @@ def covariance_of(space: Space, numbers: Numbers, own: Data, local: LocalNoise, 
         spread = E @ second[1:, 1:] @ E.T + inside
         return field_noise(space, numbers, mine, point, Z[0, 0], E @ second[1:, 0], spread)
 
-    def through(loop: Loop) -> Array:
+    def through(loop: Loop) -> SourceNoise:
         if loop.table is not None:
             known = loop.table.shape[-1]
-            return unpacked(jnp.tensordot(loop.table, second[:known, :known], 2), len(loop.start))
+            table = jnp.tensordot(loop.table, second[:known, :known], 2)
+            return SourceNoise(unpacked(table, len(loop.start)), jnp.zeros((0, 0, 0)))
 
-        def step(carry: tuple[Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+        def step(carry: tuple[Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
             (Y, W), (e, point) = carry, at
             F, T, N, H, V = (a[0] if space.alike else a[e] for a in (loop.F, loop.T, loop.N, loop.H, loop.V))
             C = covariance(point, H @ Y + V, H @ W @ H.T)
             live = e < loop.steps
             Y_, W_ = F @ Y + T, F @ W @ F.T + N @ C @ N.T
-            return (jnp.where(live, Y_, Y), jnp.where(live, W_, W)), None
+            return (jnp.where(live, Y_, Y), jnp.where(live, W_, W)), C
 
         n_y = loop.start.shape[0]
         begin = (loop.start, jnp.zeros((n_y, n_y)))
-        return lax.scan(step, begin, (jnp.arange(loop.points.shape[0]), loop.points))[0][1]
+        (_, W), fields = lax.scan(step, begin, (jnp.arange(loop.points.shape[0]), loop.points))
+        return SourceNoise(W, fields)
 
-    at = 1 + n_z
+    found, at = [], 1 + n_z
     for source in local.sources:
         if isinstance(source, Loop):
-            C = through(source)
+            noise = through(source)
         elif isinstance(source, Point):
             C = covariance(source.point, source.V)
+            noise = SourceNoise(C, C[None])
         else:
-            C = Z[0, 0] * jnp.diag(source.variance)
-        size = C.shape[0]
-        second = second.at[at : at + size, at : at + size].set(C)
+            noise = SourceNoise(Z[0, 0] * jnp.diag(source.variance), jnp.zeros((0, 0, 0)))
+        size = noise.probe.shape[0]
+        second = second.at[at : at + size, at : at + size].set(noise.probe)
         at += size
-    G = local.slope[:, n_z:]
-    return G @ second[1 + n_z :, 1 + n_z :] @ G.T
+        found.append(noise)
+    return found
