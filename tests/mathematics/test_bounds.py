@@ -8,8 +8,10 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.theory import lms_floor
-from fedpoint.theory.bounds import EXCESS, FACTOR, FLOOR, NOISE, bounds, region
-from fedpoint.theory.case import Case
+from fedpoint.theory.bounds import bounds
+from fedpoint.theory.bounds.bound import EXCESS, FACTOR, FLOOR, NOISE
+from fedpoint.theory.bounds.case import Case
+from fedpoint.theory.bounds.lecture004 import region
 
 WORLD = plain.bowls(seed=0)
 EQUAL = fp.problems.Quadratic(WORLD.H, WORLD.c)  # weights 1/K
@@ -126,6 +128,66 @@ def test_the_noise_of_federated_averaging():
     assert got["000 (80)"].value == pytest.approx(0.01 * 4 * 0.3 / (L * 5), rel=1e-12)
     exact = found(fp.FedAvg(0.01, 5, normalise=True), problem, L, exact=True)["000 (81)"]
     assert exact.value == pytest.approx(c * 4 * 0.49 * h.mean() / L, rel=1e-12)
+
+
+# Lecture 000, the noise of a round's gradient.
+
+UNEVEN = fp.problems.LinearStream(np.array([[3.0, 0.0], [-1.0, 1.0], [0.0, -2.0]]), 0.3, np.array([2.0, 0.3, 0.1]))
+
+
+def exact_noise(problem, w, one):
+    """E|estimate of the gradient - gradient|^2 at w: the mean over everyone, or one agent drawn uniformly."""
+    noise, fields = problem.noise(w), problem.fields(w)
+    if not one:
+        return noise.sum() / problem.agents**2
+    return (noise + ((fields - fields.mean(0)) ** 2).sum(1)).mean()
+
+
+def noise_holds(problem, one, got):
+    """(28), (29) or (49) at 200 models from near w* to far away from it, in all directions."""
+    rng, star = np.random.default_rng(0), problem.solution()
+    names = ["000 (49)"] if one else ["000 (28)", "000 (29)"]
+    for scale in np.geomspace(1e-3, 1e3, 200):
+        w = star + scale * rng.standard_normal(len(star))
+        exact = exact_noise(problem, w, one)
+        if not all(exact <= got[name].at(w) * (1 + 1e-10) for name in names):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("one", [False, True])
+@pytest.mark.parametrize("problem", [UNEVEN, stream()], ids=["uneven", "lms"])
+def test_the_noise_of_a_round_s_gradient(problem, one):
+    got = found(fp.GradientExchange(1e-3), problem, 1 if one else None)
+    assert noise_holds(problem, one, got)
+    slope, power = ("000 (50)", "000 (51)") if one else ("000 (30) beta^2", "000 (30) sigma^2")
+    star, most = problem.solution(), got["000 (49)" if one else "000 (29)"]
+    assert exact_noise(problem, star, one) <= got[power].value == pytest.approx(most.at(star), rel=1e-12)
+    away = star + 7.0
+    assert most.at(away) == pytest.approx(got[slope].value * ((away - star) ** 2).sum() + got[power].value, rel=1e-12)
+    assert most.value == most.at(problem.start())
+
+
+def test_by_agents_it_is_exact_for_lms():
+    """(28) is an equality for isotropic regressors; (29) adds at most the inequality |a + b|^2 <= 2|a|^2 + 2|b|^2."""
+    got = found(fp.GradientExchange(1e-3), UNEVEN)
+    for w in np.random.default_rng(1).normal(0, 3, (20, 2)):
+        assert got["000 (28)"].at(w) == pytest.approx(exact_noise(UNEVEN, w, False), rel=1e-12)
+        assert got["000 (28)"].at(w) <= got["000 (29)"].at(w)
+
+
+@pytest.mark.parametrize(("one", "which"), [(False, "all_noise"), (True, "one_noise")])
+def test_half_of_the_constants_would_be_caught(one, which, monkeypatch):
+    """Half of (30), and an eighth of (50)-(51), which is looser: some model violates it."""
+    right = getattr(Case, which).func
+    share = 1 / 8 if one else 1 / 2
+
+    def broken(case):
+        beta2, sigma2 = right(case)
+        return share * beta2, share * sigma2
+
+    monkeypatch.setattr(Case, which, property(broken))
+    assert not noise_holds(UNEVEN, one, found(fp.GradientExchange(1e-3), UNEVEN, 1 if one else None))
 
 
 # Exact fields.
@@ -250,6 +312,7 @@ def shuffled_loss(w, batch):
 
 
 UNKNOWN = fp.problems.Loss(shuffled_loss, np.ones(3), {"x": ROWS[0][0]}, batch=2)
+SYSTEM = fp.problems.LinearSystem(np.ones((2, 1, 1)), np.ones((2, 1)))
 SCHEDULE = fp.steps.InverseTime.lecture004(1.0, 1.0, 2)
 
 VOID = [
@@ -272,6 +335,19 @@ VOID = [
         None,
         "strongly convex; here: nu =",
     ),
+    ("000 (28)", fp.FedAvg(0.1, 2), stream(), None, "one gradient step a round; here: E = 2"),
+    ("000 (29)", fp.FedAvg(0.1), WEIGHTED, None, "p_k = 1/K"),
+    ("000 (30) beta^2", fp.FedAvg(0.1), stream(), 3, "everyone takes part"),
+    ("000 (30) sigma^2", fp.FedAvg(0.1), UNKNOWN, None, "its constants are unknown"),
+    ("000 (49)", fp.FedAvg(0.1), stream(), None, "one agent a round"),
+    (
+        "000 (50)",
+        fp.FedAvg(0.1),
+        fp.problems.LinearSystem(np.ones((2, 1, 1)), np.ones((2, 1))),
+        1,
+        "delta is not known",
+    ),
+    ("000 (51)", fp.FedAvg(0.1), WEIGHTED, fp.ByWeight(1), "p_k = 1/K"),
     ("000 (40)", fp.FedAvg(0.1), WEIGHTED, None, "p_k = 1/K"),
     ("000 (40)", fp.FedAvg(0.5), stream(), None, "mu <= nu/.*; here: mu = 0.5, limit"),
     ("000 (40)", fp.FedAvg(0.01), stream(), 3, "everyone takes part"),
@@ -301,7 +377,13 @@ VOID = [
     ),
     ("000 (75)", fp.FedAvg(3.0, 5, normalise=True), stream(), 3, "small enough; here: lambda"),
     ("000 (75)", fp.FedAvg(0.01, 5, normalise=True), FLAT, None, "every agent is strongly convex"),
-    ("000 (75)", fp.FedAvg(0.01, 3, normalise=True), SHUFFLED, None, "independent; here: rows are shuffled"),
+    (
+        "000 (75)",
+        fp.FedAvg(0.01, 3, normalise=True),
+        SHUFFLED,
+        None,
+        "independent, .* here: rows are shuffled",
+    ),
     ("000 (81)", fp.FedAvg(0.01, 3, normalise=True), stream(), 3, "they are sampled"),
     ("004 theorem 1", fp.FedAvg(0.01, 3, normalise=True), EQUAL, None, "not normalised"),
     ("004 theorem 1", fp.FedAvg(0.01, 3, normalise=False), EQUAL, None, "steps s_t = .*; here: step = 0.01"),
@@ -327,7 +409,7 @@ def test_void_with_the_reason(lecture, algorithm, problem, participation, reason
 def test_every_bound_is_listed_whatever_is_asked():
     lectures = [b.lecture for b in bounds(fp.FedAvg(0.1), UNKNOWN)]
     assert lectures == [b.lecture for b in bounds(fp.Scaffnew(0.1, probability=0.5), EQUAL)]
-    assert len(set(lectures)) == len(lectures) == 15
+    assert len(set(lectures)) == len(lectures) == 26
     for algorithm in (fp.FedAvg(0.1, 3, normalise=True), fp.FedAdam(0.1), fp.QFedAvg(1.0, 0.1), fp.Scaffold(0.1, 2)):
         for problem in (EQUAL, stream(), SHUFFLED, UNKNOWN, FLAT):
             for bound in bounds(algorithm, problem, 1):

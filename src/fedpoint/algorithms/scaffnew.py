@@ -120,6 +120,9 @@ class Scaffnew(Algorithm):
     def alike(self) -> bool:
         return True
 
+    def corrects_descent(self) -> bool:
+        return self.local_steps is not None and bool(np.isclose(self.chance() * self.local_steps, 1.0, rtol=1e-12))
+
     def outcomes(self) -> Outcomes | None:
         return None if self.local_steps is not None else geometric_values(float(self.chance()))
 

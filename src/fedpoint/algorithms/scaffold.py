@@ -78,6 +78,9 @@ class Scaffold(Algorithm):
     def alike(self) -> bool:
         return True
 
+    def corrects_descent(self) -> bool:
+        return self.option == 2 and self.server_step == 1.0
+
     def init(self, w: Model) -> tuple[State, State]:
         return Controlled(w, zeros(w)), zeros(w)
 

@@ -82,16 +82,17 @@ def busy(what: str) -> Iterator[None]:
 
 def bounds_text(f: Forecast) -> str:
     """Each bound beside what the forecast says of the same quantity; a void one with its reason."""
-    from fedpoint.theory.bounds import FACTOR, FLOOR
+    from fedpoint.theory.bounds.bound import DEVIATION, FACTOR, FLOOR
 
-    exact = {FACTOR: f.rate_ms, FLOOR: f.floor}
+    exact = {FACTOR: f.rate_ms, FLOOR: f.floor, DEVIATION: f.variance}
+    width = max((len(b.lecture) for b in f.bounds), default=0)
     lines = []
     for b in f.bounds:
-        what = f"  {b.lecture:<11} {b.quantity}"
+        what = f"  {b.lecture:<{width}}  {b.quantity}"
         if b.void:
             lines.append(f"{what}: void, {b.void}")
             continue
         beside = exact.get(b.quantity)
-        kind = "" if b.strict else ", first order only"
+        kind = f", {b.kind}" if b.kind else ""
         lines.append(f"{what}: {b.value:.4g}{kind}" + ("" if beside is None else f"; forecast {beside:.4g}"))
     return "\n".join(lines)

@@ -312,6 +312,11 @@ class Algorithm(Record):
         """A round is plain gradient steps of the agents and the mean of where they lead: the lectures' bounds hold."""
         return False
 
+    def corrects_descent(self) -> bool:
+        """The same with a correction h_k in every step of an agent, h_k += (mean - x_k)/(step E) once everyone has
+        answered, from h_k = 0: SCAFFLSA."""
+        return False
+
     def scheduled(self) -> bool:
         """Steps change from round to round."""
         return any(isinstance(value, StepSchedule) for value in values_of(self).values())

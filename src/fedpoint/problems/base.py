@@ -314,6 +314,13 @@ class Problem(Made):
         """(K,): the trace of the covariance of one sampled field at w."""
         return np.zeros(self.agents)
 
+    @double
+    def slope_noise(self) -> np.ndarray | None:
+        """(K, d, d): E[(A(z) - A)'(A(z) - A)] of affine fields A(z) w - b(z), A their mean; None: not known."""
+        if not (self.linear and self.has_loss and self.oracle.known_noise):
+            return None
+        return np.asarray(_scatters(self.oracle, self.own, self.common, self.start()))
+
     def local_rows(self) -> np.ndarray | None:
         """(K,): how many rows each agent stores, or None for a stream."""
         return None
@@ -367,6 +374,13 @@ def per_agent(function: Callable[[Data], Tree], own: Data) -> Tree:
 @partial(jax.jit, static_argnums=0)
 def _fields(oracle: Oracle, own: Data, common: Data, w: Model) -> Array:
     return per_agent(lambda o: ravel_pytree(oracle.mean_field(Mine(o, common), w))[0], own)
+
+
+@partial(jax.jit, static_argnums=0)
+def _scatters(oracle: Oracle, own: Data, common: Data, w: Model) -> Array:
+    """Gradients of losses: A(z) is symmetric."""
+    eye = jnp.eye(ravel_pytree(w)[0].size)
+    return per_agent(lambda o: oracle.scatter(Mine(o, common), w, eye), own)
 
 
 @partial(jax.jit, static_argnums=0)

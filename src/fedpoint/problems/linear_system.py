@@ -246,17 +246,8 @@ class LinearFields(Problem):
 
     @cached_property
     def _stability(self) -> Stability:
-        A, d = self.A, self.b.shape[1]
-        a = np.linalg.eigvalsh(symmetric(A))[:, 0]
-        extra = self.slope_noise()
-        second = np.swapaxes(A, 1, 2) @ A + (0.0 if extra is None else extra)
-        step = np.zeros(len(A))
-        a = np.where(np.abs(a) <= 1e-12 * np.linalg.norm(A, 2, axis=(1, 2)), 0.0, a)  # a state that is never visited
-        for k in np.flatnonzero(a > 0):
-            # The largest eta with A + A' - eta E[A'A] >= a I, in coordinates in which A + A' - a I is I.
-            root = np.linalg.cholesky(2 * symmetric(A[k]) - a[k] * np.eye(d))
-            inner = np.linalg.solve(root, np.linalg.solve(root, second[k]).T)
-            step[k] = 1 / np.linalg.eigvalsh(symmetric(inner))[-1]
+        A, extra = self.A, self.slope_noise()
+        a, step = contraction_of_steps(A, np.zeros_like(A) if extra is None else extra)
         limit = step_limits(A)
         return Stability(
             self.names,
@@ -294,6 +285,22 @@ class LinearFields(Problem):
 
 def symmetric(A: np.ndarray) -> np.ndarray:
     return (A + np.swapaxes(A, -1, -2)) / 2
+
+
+def contraction_of_steps(A: np.ndarray, slope_noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(K,) each: a_k, the smallest eigenvalue of (A_k + A_k')/2, and the longest step eta with which, for every u,
+    E|(I - eta A(Z)) u|^2 <= (1 - eta a_k) |u|^2; 0 where a_k <= 0. `slope_noise` is E[(A(Z) - A)'(A(Z) - A)].
+    """
+    a = np.linalg.eigvalsh(symmetric(A))[:, 0]
+    a = np.where(np.abs(a) <= TINY * np.linalg.norm(A, 2, axis=(1, 2)), 0.0, a)  # a state that is never visited
+    second = np.swapaxes(A, 1, 2) @ A + slope_noise
+    step = np.zeros(len(A))
+    for k in np.flatnonzero(a > 0):
+        # The largest eta with A + A' - eta E[A'A] >= a I, in coordinates in which A + A' - a I is I.
+        root = np.linalg.cholesky(2 * symmetric(A[k]) - a[k] * np.eye(A.shape[-1]))
+        inner = np.linalg.solve(root, np.linalg.solve(root, second[k]).T)
+        step[k] = 1 / np.linalg.eigvalsh(symmetric(inner))[-1]
+    return a, step
 
 
 def step_limits(A: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Which numbers are bounds made of, and which of their assumptions hold here?"""
+"""Which numbers are the bounds made of, and which of their assumptions hold here?"""
 
 from __future__ import annotations
 
@@ -92,14 +92,25 @@ class Case:
 
     @cached_property
     @double
+    def origin(self) -> np.ndarray:
+        """The start, flattened."""
+        return np.asarray(ravel_pytree(self.problem.start() if self.start is None else self.start)[0])
+
+    def from_solution(self, w: Model) -> float:
+        """|w - w*|^2, where w* is known."""
+        optimum = linear.solution(self.problem)
+        assert optimum is not None  # `minimisers_known` has asked
+        return float(((np.asarray(w).ravel() - optimum.ravel()) ** 2).sum())
+
+    def from_minimisers(self, w: Model) -> np.ndarray:
+        """(K,): |w - w_k|^2."""
+        own = np.asarray(self.problem.local_solutions()).reshape(self.K, -1)
+        return ((own - np.asarray(w).ravel()) ** 2).sum(axis=1)
+
+    @cached_property
     def distance2(self) -> float | None:
         """|start - w*|^2."""
-        optimum = linear.solution(self.problem)
-        if optimum is None:
-            return None
-        start = self.problem.start() if self.start is None else self.start
-        flat = np.asarray(ravel_pytree(start)[0])
-        return float(((flat - optimum.ravel()) ** 2).sum())
+        return None if linear.solution(self.problem) is None else self.from_solution(self.origin)
 
     @cached_property
     def plain(self) -> bool:
@@ -111,12 +122,17 @@ class Case:
         return linear.local(self.algorithm, self.problem) if self.plain else None
 
     @cached_property
-    def counts(self) -> np.ndarray | None:
-        """(K,): E_k, where they are fixed; also under a schedule of steps."""
-        if not self.plain:
+    def step_counts(self) -> np.ndarray | None:
+        """(K,): E_k of any method, where they are fixed; also under a schedule of steps."""
+        if self.algorithm.unbounded:
             return None
         draws = chances_of_steps(self.algorithm.local_steps, self.K)
         return draws[0][1] if len(draws) == 1 else None
+
+    @cached_property
+    def counts(self) -> np.ndarray | None:
+        """(K,): those of local descent."""
+        return self.step_counts if self.plain else None
 
     @cached_property
     def mu(self) -> float:
@@ -156,9 +172,11 @@ class Case:
         return "weights p_k = 1/K", same, "" if same else f"from {min(self.problem.weights):.3g} up"
 
     def independent(self) -> Assumption:
-        once = self.counts is not None and self.counts.max() == 1
-        fresh = self.exact or self.problem.oracle.independent or once
-        return "samples of a round are independent", bool(fresh), "" if fresh else "rows are shuffled"
+        once = self.step_counts is not None and self.step_counts.max() == 1
+        oracle = self.problem.oracle
+        fresh = not self.sampled or (not oracle.moves and (oracle.independent or once))
+        why = "they follow one trajectory" if oracle.moves else "rows are shuffled"
+        return "samples are independent, given the model", bool(fresh), "" if fresh else why
 
     def strongly_convex(self) -> Assumption:
         nu = self.constants.nu
