@@ -293,6 +293,8 @@ def results() -> Table:
             {
                 "curve": {"rounds": 3},
                 "rounds_to": {"target": 1.0},
+                "quantile": {"probability": 0.9, "rounds": 3},
+                "probability": {"error": 0.1, "rounds": 3},
                 "bounds_after": {"rounds": 3},
                 "plot": {"rounds": 3},
                 "measured": {"difference": np.zeros((1, 2))},

@@ -15,7 +15,7 @@ from fedpoint.core.algorithm import Algorithm, samples_per_round
 from fedpoint.core.arguments import check_kind, checked_methods
 from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError, check_count, check_number
-from fedpoint.core.kinds import Count
+from fedpoint.core.kinds import Count, NonNegative, Probability, Whole
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Plain
 from fedpoint.problems.base import Problem
@@ -26,6 +26,8 @@ from fedpoint.theory.bounds import Bound, bounds
 from fedpoint.theory.closed_forms import closed_forms
 from fedpoint.theory.moments import along_path
 from fedpoint.theory.operator import Setting
+from fedpoint.theory.outlook import Law
+from fedpoint.theory.quadratic_forms import distribution, quantile
 from fedpoint.theory.sampled import Sampled, sampled_floor, too_long
 from fedpoint.theory.steady import Iterated, NoLimit, Steady, fixed_point, iterate, limit_error, mean_rate
 
@@ -408,6 +410,36 @@ class Forecast:
         if self._sampled is not None and self.rate_ms is not None and self.rate_ms < 1:
             return (self._sampled.variance + self.drift) * (1 - self.rate_ms ** np.arange(rounds + 1))
         raise FedpointError(f"no curve: {self.noise_by}")
+
+    def quantile(self, probability: Probability, rounds: Whole | None = None) -> float:
+        """The error that a single run stays below with this probability after so many rounds; None: once settled.
+
+        Models are taken as normal around their mean: good where many small changes add up (small steps, some rounds
+        after the start), and less so where a few samples decide: after one or two rounds of few participants, or
+        where large steps multiply the noise of single samples, whose errors are mostly small and rarely huge.
+        """
+        return quantile(self._law(rounds), probability)
+
+    def probability(self, error: NonNegative, rounds: Whole | None = None) -> float:
+        """That a single run's error is at most this after so many rounds; None: once settled. See `quantile`."""
+        return distribution(self._law(rounds), error)
+
+    def _law(self, rounds: int | None) -> Law:
+        """Of the error of a single run."""
+        s = self.setting
+        if self.noiseless:
+            certain = self.floor if rounds is None else float(self.curve(rounds)[-1])
+            if certain is None:
+                raise FedpointError(f"no quantiles once settled: {self.reason or self.noise_by}")
+            return Law(np.zeros(0), np.zeros(0), certain)
+        if self.steady is None or self.without_noise or not (s.problem.linear and s.straight):
+            doubt = "the forecast is linearised" if self.noise_by == "exact" else self.noise_by
+            raise FedpointError(f"no quantiles: {self.reason or self.proviso or doubt}")
+        at = s.read(self._settles())
+        law = self.steady.law(self.origin, self.measured(at - (at if self.optimum is None else self.optimum)), rounds)
+        if law is None:
+            raise FedpointError(f"no quantiles: {self.reason}")
+        return law
 
     @property
     def in_step(self) -> bool:

@@ -13,6 +13,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.moments import OverNetwork, Second
 from fedpoint.theory.operator import Setting
+from fedpoint.theory.outlook import Law
 
 CONSERVED = 1e-9  # an eigenvalue this close to 1 belongs to a conserved quantity
 LARGE = 500  # numbers of the state, up to which all eigenvalues are computed; from here on products take seconds
@@ -183,6 +184,7 @@ class Steady:
     x: np.ndarray
     second: Callable[[np.ndarray], np.ndarray]  # S -> E[J S J']
     R: np.ndarray  # |R x|^2 is what is measured of a deviation x of the state
+    _way: Way | None = None  # the last one asked for
 
     @classmethod
     def of(cls, setting: Setting, x: np.ndarray, R: np.ndarray) -> Steady:
@@ -272,6 +274,19 @@ class Steady:
             end, S = float((W * rest).sum()), S - rest
         return end + decay(self.second, S, W, rounds)
 
+    def law(self, start: np.ndarray, gap: np.ndarray, round: int | None) -> Law | None:
+        """Of |gap + R x|^2 after a round from the state `start`, or once settled: None where it does not settle.
+
+        Mean and covariance of x are exact for affine rounds; that x is normal is not. See `Law`.
+        """
+        if round is None:
+            return None if self.covariance is None else Law.of(gap, self.R @ self.covariance @ self.R.T)
+        if self._way is None or not np.array_equal(self._way.start, start):
+            self._way = Way(self, start)
+        S = self._way.after(round)
+        mean = S[0, 1:]
+        return Law.of(gap + mean, S[1:, 1:] - np.outer(mean, mean)) if np.isfinite(S).all() else None
+
     def growth(self, rounds: int) -> np.ndarray:
         """Variance of the model from a start at the limit: (rounds + 1,)."""
         W = self.weight(np.zeros(self.R.shape[0]))
@@ -283,6 +298,46 @@ class Steady:
             return end - decay(self.second, S, W, rounds)
         S[0, 0] = 1.0
         return decay(self.second, S, W, rounds)
+
+
+class Way:
+    """What is measured of the second moments from one start on, at any round: P S_t P', P = diag(1, R)."""
+
+    def __init__(self, steady: Steady, start: np.ndarray):
+        self.start = start
+        self._P = np.zeros((1 + len(steady.R), steady.n))
+        self._P[0, 0], self._P[1:, 1:] = 1.0, steady.R
+        x0 = np.concatenate([[1.0], start - steady.x])
+        S, self._end = np.outer(x0, x0), np.zeros((steady.n, steady.n))
+        if steady.covariance is not None:  # the way to the stationary moments, which has no part that stays
+            self._end[0, 0], self._end[1:, 1:] = 1.0, steady.covariance
+        self._space = Krylov(steady.second, S - self._end)
+        self._seen = np.zeros((0, *self._read(S).shape))  # P V P' for every V of the basis
+        self._end, self._scale = self._read(self._end), float(np.abs(self._read(S)).max())
+
+    def _read(self, S: np.ndarray) -> np.ndarray:
+        return self._P @ S @ self._P.T
+
+    def after(self, round: int) -> np.ndarray:
+        """By Krylov's approximation, grown until it no longer changes; exact once it has as many steps as rounds."""
+        space, found = self._space, self._powers(round)
+        while not space.closed and space.steps < min(round + 1, space.most, 240):
+            last = found
+            space.extend(min(space.steps + 20, max(round + 1, 20)), 0.0)
+            found = self._powers(round)
+            if np.abs(found - last).max() <= 1e-10 * max(self._scale, float(np.abs(found).max())):
+                break
+        return self._end + (found + found.T) / 2
+
+    def _powers(self, round: int) -> np.ndarray:
+        space, k = self._space, self._space.steps
+        if not k:
+            return np.zeros(self._end.shape)
+        new = [self._read(v.reshape(space.shape)) for v in space.basis[len(self._seen) : k]]
+        self._seen = np.stack([*self._seen, *new])
+        with np.errstate(over="ignore", invalid="ignore"):
+            along = np.linalg.matrix_power(space.H[:k], round)[:, 0]
+        return space.size * np.tensordot(along, self._seen, axes=1)
 
 
 def decay(apply: Callable[[np.ndarray], np.ndarray], S: np.ndarray, W: np.ndarray, rounds: int) -> np.ndarray:

@@ -14,6 +14,9 @@ import math
 
 import numpy as np
 
+from fedpoint.theory.outlook import Law
+from fedpoint.theory.quadratic_forms import tails
+
 FEW = 8  # repeats, below which their own spread says nothing
 
 
@@ -77,21 +80,10 @@ def student_score(t: float, repeats: int, tried: int = 1) -> float:
 
 
 def square_score(square: float, weights: np.ndarray) -> float:
-    """Of sum_i weights_i chi^2_i being at least `square`, by the saddle point of Lugannani and Rice."""
-    from scipy.optimize import brentq
-    from scipy.special import ndtr
-
-    w = np.asarray(weights, float) / max(np.max(weights, initial=0.0), 1e-300)
-    x, mean = square / max(np.max(weights, initial=0.0), 1e-300), float(w.sum())
-    if x <= mean * (1 + 1e-6):
+    """Of sum_i weights_i chi^2_i being at least `square`."""
+    if square <= float(np.sum(weights)) * (1 + 1e-6):
         return 0.0
-    edge = 0.5 * (1 - 0.5 / x)  # the first derivative of the cumulants is above x there
-    t = brentq(lambda t: float((w / (1 - 2 * w * t)).sum()) - x, 0.0, edge)
-    cumulant = -0.5 * float(np.log1p(-2 * w * t).sum())
-    root = math.sqrt(max(2 * (t * x - cumulant), 1e-300))
-    u = t * math.sqrt(2 * float(((w / (1 - 2 * w * t)) ** 2).sum()))
-    density = math.exp(-(root**2) / 2) / math.sqrt(2 * math.pi)
-    return normal_score(float(ndtr(-root)) + density * (1 / u - 1 / root))
+    return normal_score(tails(Law(weights, np.zeros(len(weights))), square)[1])
 
 
 def sum_score(terms: np.ndarray) -> float:
