@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint import trackers as trackers
     from fedpoint.algorithms import (
         Averaged,
+        Extrapolated,
         FedAdagrad,
         FedAdam,
         FedAvg,
@@ -101,8 +102,8 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
 __version__ = "0.1.0"
 
 _NAMES = {
-    "fedpoint.algorithms": "Averaged FedAdagrad FedAdam FedAvg FedAvgM FedGD FedLSA FedNova FedOpt FedProx FedRelax "
-    "FedSGD FedYogi GeneralRule GradientExchange ParameterExchange QFedAvg ScaffLSA Scaffnew Scaffold",
+    "fedpoint.algorithms": "Averaged Extrapolated FedAdagrad FedAdam FedAvg FedAvgM FedGD FedLSA FedNova FedOpt "
+    "FedProx FedRelax FedSGD FedYogi GeneralRule GradientExchange ParameterExchange QFedAvg ScaffLSA Scaffnew Scaffold",
     "fedpoint.channel.base": "Channel",
     "fedpoint.channel.gather": "Gather",
     "fedpoint.core.agent": "Agent descend",

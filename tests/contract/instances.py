@@ -125,6 +125,18 @@ class Central:
         self.v = getattr(self, "v", 1e-6) + d**2
         return w - 0.1 * d / (np.sqrt(self.v) + 1e-3)
 
+    def extrapolated(self, w, r, s):
+        self.whole, self.half = (
+            self.scaffold(one, r, step) for one, step in zip(getattr(self, "both", (w, w)), (s, s / 2), strict=True)
+        )
+        self.both = self.whole, self.half
+        return 2 * self.half - self.whole
+
+    def averaged(self, w, r, s):
+        self.last = self.two(getattr(self, "last", w), r, s)
+        self.seen = [*getattr(self, "seen", []), self.last]
+        return np.mean(self.seen[2:] or self.seen[-1:], axis=0)
+
     def damped(self, w, r, s):
         self.last = descent(self.g, w, [s] * 2) - w + 0.3 * getattr(self, "last", 0)
         return w + self.last
@@ -190,6 +202,10 @@ INSTANCES = {
     "FedAdam": Instance("fedopt", lambda s, k, p: fp.FedAdam(s, 2), "adam"),
     "FedYogi": Instance("fedopt", lambda s, k, p: fp.FedYogi(s, 2), "yogi", engine=False),
     "FedAdagrad": Instance("fedopt", lambda s, k, p: fp.FedAdagrad(s, 2), "adagrad", engine=False),
+    "Extrapolated": Instance(
+        "extrapolated", lambda s, k, p: fp.Extrapolated(fp.Scaffold(s, 3, server_step=0.8)), "extrapolated", number=""
+    ),
+    "Averaged": Instance("averaged", lambda s, k, p: fp.Averaged(fp.FedAvg(s, 2), 2), "averaged", number=""),
     "a user's own": Instance("own", lambda s, k, p: Damped(s), "damped"),
 }  # fmt: skip
 

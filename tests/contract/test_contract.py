@@ -21,8 +21,9 @@ from fedpoint.store.folder import RunFolder, export_model, load_model
 
 SIZES = (5, 8, 6, 7)
 every_instance = pytest.mark.parametrize("name", INSTANCES)
-# To the engine these are FedAvg again: one hub, no memory, local steps. All of them in `make test-all`.
-LIKE_FEDAVG = ("GradientExchange", "ParameterExchange", "FedProx", "GeneralRule", "FedNova")
+WRAPPED = ("Extrapolated", "Averaged")
+# To the engine these are FedAvg again (one hub, no memory, local steps) or SCAFFOLD twice. All are in `make test-all`.
+LIKE_FEDAVG = ("GradientExchange", "ParameterExchange", "FedProx", "GeneralRule", "FedNova", *WRAPPED)
 under_the_engine = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in LIKE_FEDAVG else n for n in ENGINE]
 )
@@ -494,7 +495,7 @@ def test_a_wrapped_method_is_refused_with_its_own_reason():
     inner = fp.Scaffnew(0.1, probability=0.5)
     with pytest.raises(fp.FedpointError) as plain:
         fp.run(inner, bowls(), rounds=1, participation=2)
-    for wrapped in (Around(inner), Around(Around(inner)), fp.Averaged(Around(inner))):
+    for wrapped in (Around(inner), Around(Around(inner)), fp.Averaged(Around(inner)), fp.Extrapolated(inner)):
         with pytest.raises(fp.FedpointError) as caught:
             fp.run(wrapped, bowls(), rounds=1, participation=2)
         assert str(caught.value) == str(plain.value)

@@ -117,7 +117,8 @@ def test_small_problems_are_written_down(problem):
 
 def test_wrappers_at_any_depth():
     check(fp.Experiment(fp.Averaged(fp.Averaged(fp.Scaffold(step=0.05, local_steps=2)), burn_in=2), QUADRATIC))
-    steps = fp.Averaged(fp.FedAvg(step=[0.1, 0.2, 0.1, 0.3], local_steps=fp.steps.Stragglers(4, 0.5)))
+    check(fp.Experiment(fp.Extrapolated(fp.FedAvg(fp.steps.InverseTime(1.0, 8.0))), QUADRATIC))
+    steps = fp.Extrapolated(fp.FedAvg(step=[0.1, 0.2, 0.1, 0.3], local_steps=fp.steps.Stragglers(4, 0.5)))
     check(fp.Experiment(steps, QUADRATIC))
 
 

@@ -98,13 +98,16 @@ channel = {kind = "half_precision", bits_of_mantissa = 8}
 name = "another"
 rounds = 20
 algorithm = {name = "averaged", burn_in = 2, inner = {name = "scaffold", step = 0.1}}
+[[experiment]]
+name = "two steps"
+algorithm = {name = "extrapolated", inner = {name = "averaged", inner = {name = "fedavg", step = 0.1, local_steps = 2}}}
 """
 
 
 def test_experiments_one_after_the_other(tmp_path):
     path = tmp_path / "several.toml"
     path.write_text(SEVERAL)
-    quiet, *noisy, another = fp.read(path)
+    quiet, *noisy, another, two = fp.read(path)
     assert [e.name for e in noisy] == ["noisy: FedAvg, Uniform(2)", "noisy: FedAvg, Uniform(4)"]
     assert quiet.rounds == 10 and another.rounds == 20
     assert noisy[0].experiment.channel == fp.channel.HalfPrecision(8)
@@ -112,6 +115,7 @@ def test_experiments_one_after_the_other(tmp_path):
     assert noisy[0].experiment.problem is noisy[1].experiment.problem
     assert another.experiment.problem is quiet.experiment.problem
     assert another.experiment.algorithm == fp.Averaged(fp.Scaffold(step=0.1), burn_in=2)
+    assert two.experiment.algorithm == fp.Extrapolated(fp.Averaged(fp.FedAvg(step=0.1, local_steps=2)))
 
 
 @pytest.mark.parametrize(

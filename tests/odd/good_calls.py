@@ -83,6 +83,7 @@ def methods() -> Table:
     found = {f"fp.{name}": _maker(name, step) for name in f"{with_step} GradientExchange ParameterExchange".split()}
     others: dict[str, dict[str, Any]] = {
         "Averaged": {"inner": method()},
+        "Extrapolated": {"inner": method()},
         "FedRelax": {},
         "QFedAvg": {"q": 1.0, "step": 0.1},
         "ScaffLSA": {"step": 0.1, "local_steps": 2},
@@ -114,6 +115,7 @@ def methods() -> Table:
         "steps.Epochs": {"count": 1},
         "steps.Exponential": {"initial": 0.1, "factor": 0.9},
         "steps.InverseTime": {"scale": 1.0, "offset": 2.0},
+        "steps.Scaled": {"schedule": fp.steps.InverseTime(1.0, 2.0), "factor": 0.5},
         "steps.Scheduled": {"function": lambda t: 0.1},
         "steps.Stragglers": {"steps": 2, "fraction": 0.5},
         "channel.HalfPrecision": {},

@@ -20,6 +20,7 @@ PACKAGE = "needs data or a package that may not be there"
 LEFT_OUT: dict[str, tuple[str, ...]] = {
     HANDED: (
         *(f"Agent.{name}" for name in ("field", "key", "loop", "loss", "normal", "prox", "steps", "uniform")),
+        "Agent.side_by_side",
         *("Agent", "Inbox", "Key", "Key.of", "Tick", "Tick.of", "Hub", "Mine", "descend"),
     ),
     SUBCLASSED: (
@@ -66,7 +67,15 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         *("RowsProblem.part", "RowsProblem.prepare", "RowsProblem.set_rows", "RowsProblem.set_chances"),
         *("RowsProblem.split_rows", "RowsProblem.row_numbers", "RowsProblem.check_chosen", "TD.prepare"),
         *("LeastSquares.own_for", "Loss.learnt", "Loss.whole", "Network.variations", "AnyModel.fit", "AnyModel.say"),
-        *("AnyModel.labels", "AnyModel.local_loss", "AnyModel.measure", "at", "chances_of_steps", "most_steps"),
+        *(
+            "AnyModel.labels",
+            "AnyModel.local_loss",
+            "AnyModel.measure",
+            "at",
+            "chances_of_steps",
+            "most_steps",
+            "scaled",
+        ),
         "Tracker.follower",
     ),
     PACKAGE: (

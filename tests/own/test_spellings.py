@@ -101,7 +101,7 @@ class Ahead(NamedTuple):
     last: Any
 
 
-class Extrapolated(fp.Wrapped):
+class Further(fp.Wrapped):
     """What is read lies a little further along the last change."""
 
     length: float = 0.5
@@ -115,6 +115,9 @@ class Extrapolated(fp.Wrapped):
 
     def combine(self, hub, inbox):
         return Ahead(self.inner.combine(hub.hub, inbox), self.inner.read(hub.hub, ()))
+
+    def settle(self, hub, memory):
+        return self.inner.settle(hub.hub, memory)
 
     def read(self, hub, memory):
         w = self.inner.read(hub.hub, memory)
@@ -131,7 +134,7 @@ class Extrapolated(fp.Wrapped):
 )
 def test_wrappers_at_any_depth_forward_numbers_per_agent(method):
     problem = bowls()
-    for wrapped in (method, fp.Averaged(method, burn_in=2000), Extrapolated(fp.Averaged(method, burn_in=2000))):
+    for wrapped in (method, fp.Averaged(method, burn_in=2000), Further(fp.Averaged(method, burn_in=2000))):
         run = fp.run(wrapped, problem, rounds=2500, participation=5, seed=4, record_every=2500)
         assert run.error[0, -1] < 1e-20
 
@@ -144,7 +147,7 @@ def test_an_average_is_the_mean_of_the_models_after_the_burn_in():
     np.testing.assert_allclose(run.model, inner.history[:, 51:].mean(1), rtol=1e-12)
 
 
-@pytest.mark.parametrize("wrap", [fp.Averaged, fp.Wrapped, lambda m: Extrapolated(fp.Averaged(m))])
+@pytest.mark.parametrize("wrap", [fp.Averaged, fp.Wrapped, lambda m: Further(fp.Averaged(m))])
 def test_a_wrapper_does_not_escape_the_rules_of_its_method(wrap):
     with pytest.raises(fp.FedpointError, match=r"Scaffnew cannot run with participation Uniform: its corrections stay"):
         fp.run(wrap(fp.Scaffnew(step=0.1, probability=0.5)), bowls(), participation=5)

@@ -1,6 +1,7 @@
 """The methods of the lectures, one file each."""
 
 from fedpoint.algorithms.averaged import Averaged
+from fedpoint.algorithms.extrapolated import Extrapolated
 from fedpoint.algorithms.fedavg import FedAvg
 from fedpoint.algorithms.fedgd import FedGD, FedSGD
 from fedpoint.algorithms.fednova import FedNova
@@ -19,6 +20,7 @@ from fedpoint.core.algorithm import CATALOGUE, find
 __all__ = [
     "CATALOGUE",
     "Averaged",
+    "Extrapolated",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",

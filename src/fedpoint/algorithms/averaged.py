@@ -9,19 +9,20 @@ import numpy as np
 from jax import Array
 
 from fedpoint.algorithms.references import POLYAK
+from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Card, counts
-from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
-from fedpoint.core.types import Model, State
+from fedpoint.core.types import Message, Model, State
 from fedpoint.core.vector import where
 from fedpoint.core.wrapped import Wrapped
 
 
 class Mean(NamedTuple):
-    """The inner method's hub, the mean of its models so far, and how many rounds there were."""
+    """The inner method's state where its model is (at the hub, or a node's memory), the mean of its models so far, and
+    how many rounds there were."""
 
-    hub: State
+    inner: State
     mean: Model
     rounds: np.int32 | Array
 
@@ -31,7 +32,8 @@ class Averaged(Wrapped):
 
     $$\bar w_t = \bar w_{t-1} + \frac{1}{t - B} (w_t - \bar w_{t-1}), \qquad t > B$$
 
-    with $w_t$ the inner method's model: where it ends does not change, its noise falls like 1/t.
+    with $w_t$ the inner method's model: where it ends does not change, its noise falls like 1/t. On a network every
+    node has the mean of its own models, counted by its own turns.
 
     Args:
         inner: the method, for instance `fp.Scaffold(step=0.1)`. burn_in: $B$, rounds whose models are not counted.
@@ -58,39 +60,58 @@ class Averaged(Wrapped):
 
     burn_in: int = counts(default=0, per_agent=False, least=0)
 
-    def check(self) -> None:
-        if self.inner.at_agents:
-            raise FedpointError(f"Averaged: the models of {self.inner.card.title} live at the nodes, not at a hub")
-
     def scheduled(self) -> bool:
         return True  # the mean moves less from round to round
 
-    def sends_changes(self) -> bool:
-        return False  # a node of a network would mix means with models
+    def _next(self, before: Mean, inner: State, model: Model) -> Mean:
+        rounds = before.rounds + 1
+        mean = before.mean + (model - before.mean) * (1.0 / jnp.maximum(rounds - self.burn_in, 1))
+        return Mean(inner, where(rounds <= self.burn_in, model, mean), rounds)
+
+    def _hub(self, hub: State) -> State:
+        """The inner method's."""
+        return hub if self.at_agents else hub.inner
+
+    def _memory(self, memory: State) -> State:
+        return memory.inner if self.at_agents else memory
+
+    def _kept(self, memory: State, inner: State) -> State:
+        """A memory with another one of the inner method."""
+        return memory._replace(inner=inner) if self.at_agents else inner
 
     def init(self, w: Model) -> tuple[State, State]:
         hub, memory = self.inner.init(w)
-        return Mean(hub, self.inner.read(hub, memory), np.int32(0)), memory
+        begun = Mean(memory if self.at_agents else hub, self.inner.read(hub, memory), np.int32(0))
+        return (hub, begun) if self.at_agents else (begun, memory)
 
-    def say(self, hub: Mean, row: Row) -> State:
-        return self.inner.say(hub.hub, row)
+    def say(self, hub: State, row: Row) -> State:
+        return self.inner.say(self._hub(hub), row)
 
-    def combine(self, hub: Mean, inbox: Inbox) -> Mean:
-        inner = self.inner.combine(hub.hub, inbox)
-        rounds = hub.rounds + 1
-        model = self.inner.read(inner, ())
-        weight = 1.0 / jnp.maximum(rounds - self.burn_in, 1)
-        mean = hub.mean + (model - hub.mean) * weight
-        return Mean(inner, where(rounds <= self.burn_in, model, mean), rounds)
+    def local(self, heard: State, memory: State, agent: Agent) -> tuple[Message, State]:
+        message, inner = self.inner.local(heard, self._memory(memory), agent)
+        return message, self._next(memory, inner, self.inner.read(heard, inner)) if self.at_agents else inner
 
-    def settle(self, hub: Mean, memory: State) -> State:
-        return self.inner.settle(hub.hub, memory)
+    def combine(self, hub: State, inbox: Inbox) -> State:
+        inner = self.inner.combine(self._hub(hub), inbox)
+        return inner if self.at_agents else self._next(hub, inner, self.inner.read(inner, ()))
 
-    def read(self, hub: Mean, memory: State) -> Model:
-        return hub.mean
+    def settle(self, hub: State, memory: State) -> State:
+        return self._kept(memory, self.inner.settle(self._hub(hub), self._memory(memory)))
 
-    def invariants(self, hub: Mean, memory: State, p: np.ndarray) -> dict[str, State]:
-        return self.inner.invariants(hub.hub, memory, p)
+    def acknowledge(self, memory: State, sent: Message, credited: Message) -> State:
+        return self._kept(memory, self.inner.acknowledge(self._memory(memory), sent, credited))
+
+    def remembered(self, heard: State, memory: State, arrived: Message) -> State | None:
+        inner = self.inner.remembered(heard, self._memory(memory), arrived)
+        if inner is None or not self.at_agents:
+            return inner
+        return self._next(memory, inner, self.inner.read(heard, inner))
+
+    def read(self, hub: State, memory: State) -> Model:
+        return memory.mean if self.at_agents else hub.mean
+
+    def invariants(self, hub: State, memory: State, p: np.ndarray) -> dict[str, State]:
+        return self.inner.invariants(self._hub(hub), self._memory(memory), p)
 
 
 __all__ = ["Averaged"]

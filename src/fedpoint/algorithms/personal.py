@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.random import NO_LUCK
 from fedpoint.core.types import Message, Model, State
 from fedpoint.core.vector import Vector, zeros
 from fedpoint.core.wrapped import Wrapped
@@ -32,7 +33,7 @@ class Personal(Wrapped):
     shared: tuple[str, ...] = ()
 
     def check(self) -> None:
-        if not self.inner.sends_changes():
+        if not self.inner.sends_changes() or self.inner.chains > 1:
             raise FedpointError(
                 f"share=: {self.inner.card.title} cannot keep parts of a model at its agents: its messages are not "
                 "changes of one model; use FedAvg or FedProx"
@@ -63,7 +64,7 @@ class Personal(Wrapped):
         return sent, Own(inner, memory.parts + kept)
 
     def combine(self, hub: State, inbox: Inbox) -> State:
-        rest = zeros(self._split(self.inner.base(hub))[1])
+        rest = zeros(self._split(self.inner.base(self.inner.say(hub, NO_LUCK.row())))[1])
         whole = inbox._replace(mean=self._joined(inbox.mean, rest), total=self._joined(inbox.total, rest))
         return self.inner.combine(hub, whole)
 

@@ -101,6 +101,14 @@ POLYAK = Reference(
     1992,
     "article",
 )
+DIEULEVEUT = Reference(
+    "dieuleveut2020bridging",
+    "Dieuleveut, Aymeric and Durmus, Alain and Bach, Francis",
+    "Bridging the gap between constant step size stochastic gradient descent and Markov chains",
+    "Annals of Statistics",
+    2020,
+    "article",
+)
 HSU = Reference(
     "hsu2019measuring",
     "Hsu, Tzu-Ming Harry and Qi, Hang and Brown, Matthew",

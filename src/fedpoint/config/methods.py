@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, JsonValue, WithJsonSchema
 
-from fedpoint.algorithms import Averaged
+from fedpoint.algorithms import Averaged, Extrapolated
 from fedpoint.algorithms.catalogue import class_of, find_maker, makers, parameters
 from fedpoint.config.lines import Path
 from fedpoint.config.mistakes import FileMistake, must, validated
@@ -29,7 +29,7 @@ from fedpoint.core.types import Plain
 __all__ = ["build", "must", "table", "variants"]
 
 MOST = 200  # runs of one comparison
-WRAPPERS: dict[str, Callable[..., Algorithm]] = {"averaged": Averaged}
+WRAPPERS: dict[str, Callable[..., Algorithm]] = {"averaged": Averaged, "extrapolated": Extrapolated}
 
 
 def variants(given: Plain, path: Path, allow: Allow = ()) -> tuple[list[dict[str, Plain]], list[FileMistake]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from functools import reduce
+from typing import TYPE_CHECKING, NoReturn, Self, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,7 @@ STRAGGLER_ROW, OWN_ROW = 0xFFFFFFF0, 0xFFFFFFE0  # of an agent's stream; those f
 OUTSIDE = 0xFFFFFFFF  # the step of what is drawn outside of local steps
 
 Advance: TypeAlias = Callable[[Tree, Number], Tree]  # one step from y, the e-th of them
+Answer = TypeVar("Answer")
 
 
 class Agent:
@@ -37,11 +40,17 @@ class Agent:
         self.round = stream.round
         self.share = share  # p_k, which the study knows
         self.evaluations: Number = 0  # counted while tracing: what run.cost reports
+        self._repeated: Number = 0  # of these, on samples that another chain asked for too
 
     def __getattr__(self, name: str) -> NoReturn:
         raise UnknownName("agent", name, self.OFFERS, {"grad": "field", "gradient": "field", "data": "field"})
 
-    OFFERS = ("field", "key", "loss", "normal", "prox", "round", "share", "steps", "uniform")
+    OFFERS = ("field", "key", "loss", "normal", "prox", "round", "share", "side_by_side", "steps", "uniform")
+
+    @property
+    def sampled(self) -> Number:
+        """How many samples it has used."""
+        return self.evaluations - self._repeated
 
     def field(self, w: Model, e: Number = 0) -> Model:
         """This agent's field at w: of its e-th sample in this round, or exact when the run says so."""
@@ -95,6 +104,21 @@ class Agent:
         """A key for `jax.random`, another one at every call."""
         return self._row().jax()
 
+    def side_by_side(self, *chains: Callable[[Self], Answer]) -> list[Answer]:
+        """What several chains answer that share this agent's samples and luck; the evaluations of all are counted."""
+        forks = [self._fork() for _ in chains]
+        answers = [chain(fork) for chain, fork in zip(chains, forks, strict=True)]
+        spent = sum(fork.evaluations for fork in forks)
+        self._draws = max(fork._draws for fork in forks)  # what is drawn later is drawn afresh
+        self._repeated = self._repeated + spent - reduce(_larger, (fork.sampled for fork in forks))
+        self.evaluations = self.evaluations + spent
+        return answers
+
+    def _fork(self) -> Self:
+        fork = copy.copy(self)
+        fork.evaluations, fork._repeated = 0, 0
+        return fork
+
     def loop(self, start: Tree, steps: Number, advance: Advance) -> Tree:
         """How `descend` goes through its steps."""
 
@@ -111,6 +135,10 @@ class Agent:
                 y = step(y, e)
             return y
         return lax.fori_loop(0, steps, lambda e, y: step(y, e), start)
+
+
+def _larger(a: Number, b: Number) -> Number:
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else jnp.maximum(a, b)
 
 
 def _sample(a: Array, e: Number) -> Array:

@@ -18,7 +18,7 @@ from fedpoint.core.inbox import Inbox
 from fedpoint.core.numbers import counted, there_are
 from fedpoint.core.random import Row
 from fedpoint.core.record import PerAgent, Record, owner_of, untouched, values_of, with_leaves
-from fedpoint.core.steps import Epochs, LocalSteps, Step, StepSchedule, most_steps
+from fedpoint.core.steps import Epochs, LocalSteps, Step, StepSchedule, most_steps, scaled
 from fedpoint.core.types import Form, Message, Model, Number, Setting, State
 
 if TYPE_CHECKING:  # asked, not known: these lie above
@@ -163,6 +163,7 @@ class Algorithm(Record):
     proximal = False  # True: it solves a proximal problem every round
     full = False  # True: it asks for exact fields only
     at_agents = False  # True: for networks; a node's model is its memory, and `hello` is what neighbours know at first
+    chains = 1  # models that run side by side: messages are changes of as many
     fits_any_model = False  # True: it also runs with models that only fit and predict
     exact_moments = False  # True: it uses each sample once, so that second moments can be computed from the update
 
@@ -282,11 +283,9 @@ class Algorithm(Record):
         return 1.0
 
     def longer(self, factor: float) -> Self | None:
-        """The method with a local step so many times as long; None where it has no number for it."""
+        """The method with a local step so many times as long; None where it has none."""
         step = values_of(self).get("step")
-        if step is None or isinstance(step, Record):
-            return None
-        return self.replace(step=factor * np.asarray(step, float) if np.ndim(step) else factor * step)
+        return None if step is None else with_leaves(self, {"step": scaled(step, factor)})
 
     def outcomes(self) -> Outcomes | None:
         """What `say` draws, where it does."""

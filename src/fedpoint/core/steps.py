@@ -77,6 +77,33 @@ class Scheduled(StepSchedule):
         return self.function(t)
 
 
+class Scaled(StepSchedule):
+    """`factor` times another schedule."""
+
+    schedule: StepSchedule
+    factor: float
+
+    def value(self, t: Number) -> Number:
+        return self.factor * self.schedule.value(t)
+
+    def check(self) -> None:
+        if not 0 < self.factor < np.inf:
+            raise FedpointError(f"Scaled needs a factor above 0, got {self.factor}")
+
+
+def scaled(step: Step | PerAgent, factor: float) -> Step | PerAgent:
+    """A step so many times as long: a number, one per agent, or a schedule.
+
+    >>> scaled(InverseTime(scale=2.0, offset=8.0), 0.5).value(0)
+    0.125
+    """
+    if isinstance(step, StepSchedule):
+        return Scaled(step, factor)
+    if isinstance(step, PerAgent):
+        return PerAgent(factor * step.values)
+    return factor * (np.asarray(step, float) if isinstance(step, np.ndarray) else step)
+
+
 class Epochs(Record):
     """As many local steps as `count` passes over the agent's own data take, in its batches."""
 

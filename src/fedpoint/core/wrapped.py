@@ -100,6 +100,10 @@ class Wrapped(Algorithm):
     def at_agents(self) -> bool:  # type: ignore[override]
         return self.inner.at_agents
 
+    @property
+    def chains(self) -> int:  # type: ignore[override]
+        return self.inner.chains
+
     def samples(self, steps: int) -> int:
         return self.inner.samples(steps)
 
@@ -138,7 +142,7 @@ class Wrapped(Algorithm):
 
     def longer(self, factor: float) -> Self | None:
         inner = self.inner.longer(factor)
-        return None if inner is None else self.replace(inner=inner)
+        return None if inner is None else with_leaves(self, {"inner": inner})
 
     def work_of_a_step(self) -> float | np.ndarray:
         return self.inner.work_of_a_step()

@@ -133,7 +133,7 @@ def choose(bound: Bound, lanes: int) -> Layout:
     )
 
 
-def enough_samples(layout: Layout, algorithm: Algorithm, evaluations: int | None) -> Layout:
+def enough_samples(layout: Layout, algorithm: Algorithm, samples: int | None) -> Layout:
     """The layout, drawing on the spot where a user's own method may ask for more samples than are drawn ahead.
 
     How many are is told by `local_steps` or `samples`; a method that counts its steps otherwise would get some twice.
@@ -141,7 +141,7 @@ def enough_samples(layout: Layout, algorithm: Algorithm, evaluations: int | None
     if layout.samples is None:
         return layout
     told = algorithm.counts_samples()
-    if (evaluations is None and not told) or (evaluations is not None and evaluations > layout.samples):
+    if (samples is None and not told) or (samples is not None and samples > layout.samples):
         return replace(layout, samples=None)
     return layout
 

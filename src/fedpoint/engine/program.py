@@ -147,7 +147,7 @@ def message_of(model: Model, layout: Layout, inputs: Inputs) -> Traffic:
     if inputs.timing.all_heard and each is not None:
         used = layout.topology.constant_use(layout.slots, layout.agents, each)
     up_bytes = float(up * width) if inputs.channel.is_identity() else inputs.channel.bits(message) / 8
-    return Traffic(down, up, width, up_bytes, used, each)
+    return Traffic(down, up, width, up_bytes, used, told.samples)
 
 
 @jax.tree_util.register_static
@@ -156,10 +156,12 @@ class Evaluations:
     """What tracing tells, and no array holds."""
 
     evaluations: int | None
+    samples: int | None
 
 
 @partial(jax.jit, static_argnames="layout")  # traced once for all runs of its kind
 def _messages(layout: Layout, model: Model, inputs: Inputs) -> tuple[State, Message, Evaluations]:
     """What an agent hears and what it answers."""
     heard, message, agent = trial(layout, inputs, model)
-    return heard, message, Evaluations(agent.evaluations if isinstance(agent.evaluations, int) else None)
+    known = (count if isinstance(count, int) else None for count in (agent.evaluations, agent.sampled))
+    return heard, message, Evaluations(*known)

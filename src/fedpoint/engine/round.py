@@ -274,4 +274,4 @@ def agent_round(
         plan = oracle.plan(mine, stream)
     agent = Agent(oracle, mine, stream, plan, ahead.samples, exact, share)
     message, memory = method.local(heard, memory, agent)
-    return message, memory, agent, oracle.moved(plan, agent.evaluations) if moves else world
+    return message, memory, agent, oracle.moved(plan, agent.sampled) if moves else world

@@ -83,7 +83,7 @@ class Session(Engine):
         check_fits(layout, single, bound.start, self.lanes, self.message.used is None)
         # A sweep has the same draws at every point: differences are the hyper-parameter's.
         self.seeds = jax.tree.map(lambda a: np.tile(a, self.lanes // repeats), seeds_of(self.seed, repeats))
-        layout = enough_samples(layout, one, self.message.evaluations)
+        layout = enough_samples(layout, one, self.message.samples)
         self.layout = replace(layout, metrics=tuple(sorted(self.experiment.metrics.items())))
         with exhausted():
             self._begin(inputs)

@@ -69,7 +69,7 @@ class Traffic(NamedTuple):
     width: int
     up_bytes: float
     used: Used | None = None
-    evaluations: int | None = None  # of fields by one agent in a round, where tracing tells
+    samples: int | None = None  # of one agent in a round, where tracing tells
 
 
 class RunState(NamedTuple):

@@ -279,16 +279,16 @@ def read_models(space: Space, algorithm: Algorithm, hub: State, memory: State) -
 
 
 class Watched(Calm):
-    """An agent that notes whether it is asked for luck of its own."""
+    """An agent that notes what luck of its own it is asked for; its forks write into the same list."""
 
-    asked = False
+    asked: list[Tree]
 
     def normal(self, like: Tree) -> Tree:
-        self.asked = True
+        self.asked.append(like)
         return super().normal(like)
 
     def uniform(self, like: Tree) -> Tree:
-        self.asked = True
+        self.asked.append(like)
         return super().uniform(like)
 
 
@@ -298,6 +298,7 @@ def trial(space: Space, numbers: Numbers) -> tuple[Message, State, Watched]:
     heard, memory = space.topology.first_words(algorithm, numbers.model)
     mine = Mine(jax.tree.map(lambda a: a[0], numbers.inputs.own), numbers.inputs.common)
     agent = Watched(space.oracle, mine, Stream(NO_LUCK, 0, 0), None, None, True, numbers.p[0])
+    agent.asked = []
     return *algorithm.local(heard, memory, agent), agent
 
 
@@ -317,4 +318,4 @@ def draws_own(space: Space, numbers: Numbers) -> bool:
         return message
 
     jax.eval_shape(shapes, numbers)
-    return agents[0].asked
+    return bool(agents[0].asked)
