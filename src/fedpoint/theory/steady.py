@@ -221,7 +221,7 @@ class Steady:
         radius is itself an eigenvalue, real and positive (Krein and Rutman)."""
         space = self._solved[2]
         if self.n > LARGE and space.size > 0:
-            return _perron(space)
+            return perron(space)
         if space.size == 0 or (space.steps < 8 and space.closed) or self.n <= 60:
             r = np.random.default_rng(1).normal(size=(self.n, min(self.n, 8)))
             r[0] = 0.0
@@ -230,7 +230,7 @@ class Steady:
         last = -1.0
         for _ in range(12):
             space.extend(space.steps + (10 if not space.closed else 0), 1e-13)
-            top = _perron(space)
+            top = perron(space)
             if space.closed or abs(top - last) <= 1e-7 * top or space.steps >= space.most:
                 break
             last = top
@@ -359,7 +359,7 @@ def decay(apply: Callable[[np.ndarray], np.ndarray], S: np.ndarray, W: np.ndarra
         last = values
 
 
-def _perron(space: Krylov) -> float:
+def perron(space: Krylov) -> float:
     values = space.ritz()
     real = values[np.abs(values.imag) <= 1e-7 * np.maximum(np.abs(values), 1e-300)].real
     return float(real.max(initial=0.0))

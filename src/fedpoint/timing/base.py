@@ -11,8 +11,9 @@ from jax import Array
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import Key
-from fedpoint.core.record import Record
+from fedpoint.core.record import Record, untouched
 from fedpoint.timing.lineups import Lineups
+from fedpoint.timing.tick_law import Laws
 
 if TYPE_CHECKING:  # asked, not known: these lie above
     from fedpoint.core.algorithm import Algorithm
@@ -135,6 +136,16 @@ class Timing(Record):
     def lineups(self, p: np.ndarray) -> Lineups:
         """Who may be heard in a round, for forecasts of hubs that do not merge linearly: here everyone."""
         return Lineups(np.ones(1), p[None], np.ones((1, len(p))))
+
+    def laws(self, agents: int, most: int) -> Laws | str:
+        """What is known of the ticks of a network, for forecasts; at most so many where something is drawn for the
+        whole run. Or why nothing is known."""
+        known = self.known_laws(agents, most) if untouched(type(self), "known_laws", Timing) else None
+        return f"{type(self).__name__} does not tell the law of its ticks" if known is None else known
+
+    def known_laws(self, agents: int, most: int) -> Laws | str | None:
+        """The same, where a schedule knows them."""
+        return None
 
     def bound(self) -> int | None:
         """B of partial asynchrony: every B rounds in a row contain one of each node's, ages are at most B; or None."""

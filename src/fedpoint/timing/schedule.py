@@ -16,8 +16,10 @@ from fedpoint.core.numbers import counted
 from fedpoint.core.random import Key
 from fedpoint.core.types import Number
 from fedpoint.timing.base import Tick, Timing
+from fedpoint.timing.tick_law import Laws, TickLaw, subset_law
 
 WORKS, LOST, LATE, AWAY, PHASE = 1, 2, 3, 4, 5  # purposes of a schedule's random numbers
+PLACES = 0x91ACE  # of a forecast's sample of them
 
 
 class Schedule(Timing):
@@ -55,6 +57,9 @@ class Synchronous(Schedule):
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
         return Tick(None, jnp.ones(len(p), bool))
 
+    def known_laws(self, agents: int, most: int) -> Laws:
+        return Laws((TickLaw(np.ones((1, agents)), np.zeros(0)),))
+
     def bound(self) -> int | None:
         return 1
 
@@ -76,6 +81,9 @@ class RandomActivation(Schedule):
 
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
         return Tick(key.fold(round).row().subset(self.count, len(p)), jnp.ones(self.count, bool))
+
+    def known_laws(self, agents: int, most: int) -> Laws:
+        return Laws((subset_law(agents, self.count),))
 
 
 class PartiallyAsynchronous(Schedule):
@@ -134,8 +142,32 @@ class PartiallyAsynchronous(Schedule):
     def depth(self, rounds: int) -> int:
         return self.bounded + 1
 
+    def known_laws(self, agents: int, most: int) -> Laws | str:
+        if self.away > 0 and self.activity > 0:
+            return "nodes are away for stretches of ticks, which are then not independent"
+        B, late = self.bounded, self.bounded if self.delay is None else self.delay
+        arrives = (1 - self.loss) * np.minimum((1 + np.arange(B)) / (late + 1), 1)
+        arrives = arrives[: B if self.loss > 0 else late]  # where nothing gets lost, all is there after the delay
+        places, drawn = _places(B, agents, most if self.activity < 1 else 1)
+
+        def law(place: np.ndarray) -> TickLaw:
+            return TickLaw(np.where(np.arange(B)[:, None] == place, 1.0, self.activity), arrives)
+
+        if self.activity >= 1:
+            return Laws((TickLaw(np.ones((1, agents)), arrives),))
+        return Laws(tuple(law(place) for place in places), drawn)
+
     def bound(self) -> int | None:
         return self.bounded
+
+
+def _places(bounded: int, nodes: int, most: int) -> tuple[np.ndarray, bool]:
+    """(n, K): where in every `bounded` ticks each node works in any case, and whether that is a sample of all."""
+    if bounded**nodes <= most:
+        return np.indices((bounded,) * nodes).reshape(nodes, -1).T, False
+    # Every node is at every place about equally often, and so are pairs: a sample, but an even one.
+    luck, rows = np.random.default_rng(PLACES), max(1, most)
+    return np.stack([luck.permutation(np.arange(rows) % bounded) for _ in range(nodes)], axis=1), True
 
 
 class TotallyAsynchronous(Schedule):
@@ -182,6 +214,10 @@ class WorstCase(Schedule):
 
     def depth(self, rounds: int) -> int:
         return self.bounded + 1
+
+    def known_laws(self, agents: int, most: int) -> Laws:
+        last = (np.arange(self.bounded) == self.bounded - 1).astype(float)
+        return Laws((TickLaw(np.repeat(last[:, None], agents, axis=1), np.zeros(self.bounded)),))
 
     def bound(self) -> int | None:
         return self.bounded
