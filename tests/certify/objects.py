@@ -16,6 +16,12 @@ OBJECTS = {
     "GeneralRule, given": lambda: fp.GeneralRule(
         0.1, 3, weights=[0.1, 0.2, 0.3, 0.2, 0.2], effective=1.3, coefficients=[1.0, 0.5, 0.3, 0.2, 0.1]
     ),
+    "GeneralRule, each its own": lambda: fp.GeneralRule(
+        0.1,
+        3,
+        weights="fednova",
+        coefficients=[[1.0] * 5, [1.0, 0.5] * 3, [0.2, 0.0, 1.0, 0.1, 0.3], [2.0] * 5, [1.0] * 6],
+    ),
     "SCAFFOLD": lambda: fp.Scaffold(0.1, 3),
     "SCAFFOLD, option 1": lambda: fp.Scaffold(0.1, 3, option=1),
     "Scaffnew": lambda: fp.Scaffnew(0.1, probability=0.4),

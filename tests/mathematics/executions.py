@@ -86,12 +86,14 @@ class Agent:
 
 
 def own(algorithm, k):
-    """The algorithm as agent k has it: its own number where there is one for each agent."""
+    """The algorithm as agent k has it: its own number, or vector, where there is one for each agent."""
     mine = copy.copy(algorithm)
     for field in dataclasses.fields(algorithm):
         value = getattr(algorithm, field.name)
         if field.metadata.get("per_agent") and np.shape(value) == (5,):
             object.__setattr__(mine, field.name, value[k].item())
+        if field.metadata.get("axes") == 2 and np.ndim(value) == 2:
+            object.__setattr__(mine, field.name, value[k])
     return mine
 
 

@@ -135,10 +135,13 @@ def general_fednova(make, run):
 
 
 def general_given(make, run):
-    """Any tau_eff, w (here not p) and a."""
+    """Any tau_eff, w (here not p) and a; one a for all, and one for each agent, as long as it needs."""
     a, w = np.array([1.0, 0.5, 2.0, 0.3, 0.7, 0.4]), np.array([0.4, 0.3, 0.2, 0.1, 0.1])
-    expected = rule("few", w, lambda v: 1.7, [a[:n] for n in run.steps])
-    follows(run(make(step=ETA, local_steps=run.steps, weights=w, effective=1.7, coefficients=a), "few"), expected)
+    own = [np.roll(a, k)[:n] for k, n in enumerate(run.steps)]
+    for given, each in ((a, [a[:n] for n in run.steps]), ([list(one) for one in own], own)):
+        expected = rule("few", w, lambda v: 1.7, each)
+        rules = make(step=ETA, local_steps=run.steps, weights=w, effective=1.7, coefficients=given)
+        follows(run(rules, "few"), expected)
 
 
 # SCAFFOLD (Karimireddy et al.) with weights: x takes v, c takes p over those heard, the others keep their c_k.

@@ -296,6 +296,66 @@ def test_lecture_002s_coefficients_are_impulse_responses():
     np.testing.assert_allclose(plain.impulse_response(7, ETA, 0.0, 0.8), (1 - ETA * 0.8) ** (left - 1), rtol=1e-13)
 
 
+OWN = [[1.0], [0.5, 2.0, 0.0], [0.0, 1.0]]  # a_k of three agents, of lengths of their own
+
+
+@pytest.mark.parametrize("weights", ["fedavg", "fednova", [0.2, 0.3, 0.5]])
+def test_every_agent_its_own_accumulation(weights):
+    """On |x - e_k|^2/2 the k-th agent accumulates om_k (x - e_k), om_k = sum_j a_kj (1 - eta)^j: the fixed point is
+    sum c_k e_k / sum c_k with c_k = w_k om_k / |a_k|_1; the run and the closed form end there."""
+    e, p = np.array([[0.0, 1.0], [2.0, -1.0], [5.0, 3.0]]), np.array([0.5, 0.3, 0.2])
+    problem = fp.problems.Quadratic(1.0, e, weights=p)
+    rule = fp.GeneralRule(ETA, [1, 3, 2], weights=weights, coefficients=OWN)
+    om = np.array([a @ (1 - ETA) ** np.arange(len(a)) for a in map(np.array, OWN)])
+    length = np.array([sum(a) for a in OWN])
+    w = {"fedavg": p * length / (p @ length), "fednova": p}[weights] if isinstance(weights, str) else np.array(weights)
+
+    def weighed(c):
+        return c @ e / c.sum()
+
+    expected = weighed(w * om / length)
+    assert fp.run(rule, problem, rounds=400).model[0] == pytest.approx(expected, abs=1e-12)
+    assert fp.forecast(rule, problem).closed["fixed_point"] == pytest.approx(expected, abs=1e-12)
+    for wrong in (w * om[[1, 2, 0]] / length[[1, 2, 0]], w * om[0] / length[0]):  # another's, or the first one's
+        assert np.abs(weighed(wrong) - expected).max() > 1e-3
+
+
+def test_ones_of_every_agent_s_length_are_fedavg_and_fednova():
+    """a_k = (1, ..., 1) with tau_k ones: FedAvg's and FedNova's own numbers, also with few participants."""
+    world, steps = plain.bowls(seed=0), [1, 4, 2, 6, 3]
+    ones, problem, start = [[1.0] * n for n in steps], world.problem(0.3), np.array([1.5, -2.0, 1.0])
+    pairs = [("fedavg", fp.FedAvg(0.1, steps, normalise=False)), ("fednova", fp.FedNova(0.1, steps))]
+    for weights, method in pairs:
+        for who in (None, 2):
+            rule = fp.GeneralRule(0.1, steps, weights=weights, coefficients=ones)
+            a, b = (fp.run(m, problem, rounds=20, start=start, participation=who).history for m in (rule, method))
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
+
+def test_one_accumulation_for_all_is_the_same_for_each():
+    a, problem = [0.5, 2.0, 1.0], plain.bowls(seed=0).problem()
+    steps = [1, 3, 2, 2, 3]
+    one, each = (fp.GeneralRule(ETA, steps, coefficients=c) for c in (a, [a] * 5))
+    np.testing.assert_array_equal(fp.run(one, problem, rounds=9).history, fp.run(each, problem, rounds=9).history)
+
+
+@pytest.mark.parametrize(
+    ("steps", "a", "words"),
+    [
+        ([1, 2], [[1.0], [1.0]], "agent 1 has 1 coefficient for 2 local steps: give one a step"),
+        (2, [[1.0, 1.0], [1.0]], "agent 1 has 1 coefficient for 2 local steps"),
+        ([1, 2], [[1.0], [0.0, 0.0]], "agent 1 has coefficients that are all zero"),
+        ([1, 2], [0.0, 1.0], "agent 0 has coefficients that are all zero"),
+        ([1, 2], [[1.0], [-1.0, 1.0]], "none negative"),
+        ([1, 2], [[1.0], []], "one list for each agent"),
+        ([1, 1, 1], [[1.0], [2.0], [3.0]], "3 values, but there are 2 agents"),
+    ],
+)
+def test_accumulations_that_do_not_fit(steps, a, words):
+    with pytest.raises(fp.FedpointError, match=words):
+        fp.run(fp.GeneralRule(ETA, steps, coefficients=a), fp.problems.Quadratic(1.0, [[0.0], [1.0]]), rounds=1)
+
+
 def test_given_coefficients_are_used_as_given():
     a = np.array([1.0, 0.5, 2.0, 0.25])
     gradients = np.random.default_rng(0).standard_normal((4, 2))

@@ -381,6 +381,7 @@ def test_participation_is_rebuilt(tmp_path, scheme):
         fp.FedAvg(step=fp.steps.InverseTime(2.0, 30.0), local_steps=fp.steps.Stragglers(4, 0.5), normalise=True),
         fp.FedNova(step=[0.01, 0.02, 0.03, 0.04], local_steps=[1, 2, 3, 4], momentum=0.5),
         fp.GeneralRule(step=0.01, local_steps=3, coefficients=[1.0, 0.5, 0.25], effective=2.0),
+        fp.GeneralRule(step=0.01, local_steps=[1, 2, 3], coefficients=[[1.0], [0.5, 2.0], [1.0, 0.0, 1.0]]),
         fp.FedAdam(step=0.1, local_steps=2),
         fp.FedProx(exact=True, pull=2.0),
     ],

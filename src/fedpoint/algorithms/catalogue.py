@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeAlias, TypedDict
 
-import numpy as np
-
 from fedpoint.algorithms import FedAdagrad, FedAdam, FedAvgM, FedLSA, FedYogi, ScaffLSA
+from fedpoint.algorithms.general_rule import Coefficients
 from fedpoint.algorithms.stochastic_approximation import REFERENCES
 from fedpoint.core.algorithm import CATALOGUE, Algorithm, Card
 from fedpoint.core.arguments import unknown
@@ -27,7 +26,7 @@ class Hyperparameters(TypedDict, total=False):
     step: Step
     local_steps: LocalSteps
     adaptivity: float
-    coefficients: np.ndarray | None
+    coefficients: Coefficients | None
     coupling: float
     decay: float
     effective: float | None

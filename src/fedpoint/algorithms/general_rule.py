@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedpoint.algorithms.references import WANG_NOVA
 from fedpoint.closed import linear
@@ -16,6 +17,7 @@ from fedpoint.core.arrays import floats
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.numbers import counted
+from fedpoint.core.record import PerAgent
 from fedpoint.core.steps import Epochs, LocalSteps, Step, at, most_steps
 from fedpoint.core.types import Form, Message, Model, Number, State
 from fedpoint.core.vector import zeros
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from fedpoint.algorithms.fednova import FedNova
 
 WEIGHTINGS = ("fedavg", "fednova")
+Coefficients: TypeAlias = np.ndarray | Sequence[float] | Sequence[Sequence[float]]
 
 
 class Normalised(NamedTuple):
@@ -65,7 +68,7 @@ def accumulate(self: GeneralRule | FedNova, w: Model, agent: Agent) -> tuple[Mod
 def custom(self: GeneralRule, w: Model, agent: Agent) -> tuple[Model, Number]:
     """d and |a|_1 for given coefficients a, along plain local steps."""
     steps = agent.steps(self.local_steps)
-    a = jnp.asarray(self.coefficients)
+    a = jnp.asarray(self.coefficients)  # the agent's own
 
     def advance(state: tuple, e: Number) -> tuple:
         y, total, length = state
@@ -75,6 +78,20 @@ def custom(self: GeneralRule, w: Model, agent: Agent) -> tuple[Model, Number]:
 
     _, total, length = descend(agent, (w, zeros(w), jnp.zeros((), a.dtype)), steps, advance)
     return total / length, length
+
+
+def accumulations(given: ArrayLike | Sequence[ArrayLike]) -> list[np.ndarray]:
+    """The vectors a: one for all agents, or one for each, of lengths of their own."""
+    whole = floats(given)  # type: ignore[arg-type] # NaN where rows differ in length
+    if whole.ndim == 0 and isinstance(given, list | tuple):
+        rows = [floats(row) for row in given]
+    else:
+        rows = [whole] if whole.ndim < 2 else list(whole)
+    if not rows or not all(a.ndim == 1 and a.size and (a >= 0).all() and a.sum() < np.inf for a in rows):
+        raise FedpointError(
+            "GeneralRule: coefficients must be a list of numbers, or one list for each agent; none negative"
+        )
+    return rows
 
 
 class GeneralRule(Algorithm):
@@ -87,7 +104,8 @@ class GeneralRule(Algorithm):
         local_steps: $\tau_k$.
         weights: $w_k$: "fedavg" ($p_k |a_k|_1 / \sum_j p_j |a_j|_1$), "fednova" ($p_k$), or one number per agent.
         effective: $\tau_{\text{eff}}$; None is $\sum_j p_j |a_j|_1$, the mean over those heard.
-        coefficients: $a$, for plain local steps; None takes the local solver's own a.
+        coefficients: $a$, for plain local steps: one list for all agents, or one for each, $a_k$, of different lengths
+            if their numbers of local steps differ; None takes the local solver's own a.
         momentum, pull, decay: the local solver: momentum (buffer zeroed every round), proximal term, factor on the
             step after each local step.
 
@@ -97,6 +115,12 @@ class GeneralRule(Algorithm):
     >>> b = fp.run(fp.FedAvg(step=0.1, local_steps=[2, 5], normalise=False), quad, rounds=9).model
     >>> bool(abs(a - b).max() < 1e-14)
     True
+
+    Only the last gradients count, of the second agent two: w = 0.9216/(0.9 + 0.9216), 0.9216 = 0.8^3 + 0.8^4.
+
+    >>> last = fp.GeneralRule(step=0.1, local_steps=[2, 5], coefficients=[[0, 1], [0, 0, 0, 1, 1]], weights="fednova")
+    >>> fp.forecast(last, quad).closed["fixed_point"].round(3)
+    array([0.506])
 
     References: Wang et al. (2020).
     """
@@ -116,7 +140,7 @@ class GeneralRule(Algorithm):
     local_steps: LocalSteps = counts()
     weights: str | Number = by_agent(default="fedavg")
     effective: float | None = positive(default=None)
-    coefficients: np.ndarray | None = None
+    coefficients: Coefficients | None = by_agent(default=None, axes=2)
     momentum: float = nonnegative(default=0.0, below=1.0)
     pull: float = nonnegative(default=0.0)
     decay: float = positive(default=1.0)
@@ -128,15 +152,25 @@ class GeneralRule(Algorithm):
             raise FedpointError("GeneralRule: weights must be a name or a list of numbers, one for each agent")
         if self.coefficients is not None and (self.momentum or self.pull or self.decay != 1.0):
             raise FedpointError("GeneralRule: coefficients are for plain steps: leave out momentum, pull and decay")
-        if self.coefficients is not None:
-            a = floats(self.coefficients)
-            if a.ndim != 1 or not (a >= 0).all() or not 0 < a.sum() < np.inf:
-                raise FedpointError("GeneralRule: coefficients must be a list of numbers, none negative, not all zero")
-            if not isinstance(self.local_steps, Epochs) and most_steps(self.local_steps).max() > len(a):
-                most = most_steps(self.local_steps).max()
-                raise FedpointError(
-                    f"GeneralRule: {counted(len(a), 'coefficient')} for {counted(most, 'local step')}: give one a step"
-                )
+        if self.coefficients is not None and not isinstance(self.coefficients, PerAgent):
+            table = self._check_coefficients(accumulations(self.coefficients))
+            shared = floats(self.coefficients).ndim == 1
+            object.__setattr__(self, "coefficients", table[0] if shared else table)
+
+    def _check_coefficients(self, rows: list[np.ndarray]) -> np.ndarray:
+        """As many as steps, not all zero: as one array, in which short rows are filled with zeros."""
+        steps = np.array(1) if isinstance(self.local_steps, Epochs) else most_steps(self.local_steps)
+        own = rows * steps.size if len(rows) == 1 else rows
+        if steps.ndim == 0 or len(steps) == len(own):  # else `bind_algorithm` says which of them is wrong
+            for k, (a, count) in enumerate(zip(own, np.broadcast_to(steps, len(own)), strict=True)):
+                who = f"agent {k} has " if len(own) > 1 else ""
+                if count > len(a):
+                    few = f"{counted(len(a), 'coefficient')} for {counted(count, 'local step')}"
+                    raise FedpointError(f"GeneralRule: {who}{few}: give one a step")
+                if not a[:count].any() and not isinstance(self.local_steps, Epochs):
+                    raise FedpointError(f"GeneralRule: {who}coefficients that are all zero: nothing is accumulated")
+        most = max(len(a) for a in rows)
+        return np.stack([np.pad(a, (0, most - len(a))) for a in rows])
 
     def alike(self) -> bool:
         return self.decay == 1.0 and self.coefficients is None
@@ -184,8 +218,8 @@ class Solver(NamedTuple):
         for e in range(counts.max()):
             works = counts > e
             if self.coefficients is not None:
-                a = float(np.asarray(self.coefficients)[e])
-                moved, reach = moved + (works * a)[:, None, None] * s * power, reach + works * a
+                a = works * self.coefficients[..., e]
+                moved, reach = moved + a[:, None, None] * s * power, reach + a
                 power = power - s * A @ power
                 continue
             ratio = self.decay**e
@@ -221,7 +255,9 @@ def expected_round(
 
 
 def _round(algorithm: GeneralRule, problem: Problem, participation: Who) -> linear.AffineRound | None:
-    return expected_round(algorithm, problem, participation, algorithm.weights, algorithm.coefficients)
+    a = algorithm.coefficients
+    a = a.values if isinstance(a, PerAgent) else a
+    return expected_round(algorithm, problem, participation, algorithm.weights, None if a is None else np.asarray(a))
 
 
 def fixed_point(algorithm: GeneralRule, problem: Problem, participation: Who = None) -> np.ndarray | None:

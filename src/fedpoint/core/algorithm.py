@@ -98,9 +98,9 @@ def counts(*, default: Setting = 1, per_agent: bool = True, least: int = 1) -> S
     return field(default=default, metadata={"low": least, "strict": False, "per_agent": per_agent, "whole": True})
 
 
-def by_agent(*, default: Setting = dataclasses.MISSING) -> Setting:
-    """A hyper-parameter that may be one number per agent."""
-    return field(default=default, metadata={"per_agent": True})
+def by_agent(*, default: Setting = dataclasses.MISSING, axes: int = 1) -> Setting:
+    """A hyper-parameter that may be one number per agent; with axes=2 a vector, one for all or one per agent."""
+    return field(default=default, metadata={"per_agent": axes == 1, "axes": axes})
 
 
 def check_value(owner: str, name: str, value: Setting, rule: Mapping[str, Setting]) -> Setting:
@@ -363,7 +363,8 @@ def bind_algorithm(algorithm: Bindable, problem: Problem) -> Bindable:
             value = _epochs(value, problem)
         elif isinstance(value, Algorithm):
             value = bind_algorithm(value, problem)
-        if f.metadata.get("per_agent") and np.ndim(value) == 1 and not isinstance(value, PerAgent):
+        axes = f.metadata.get("axes", 1 if f.metadata.get("per_agent") else 0)
+        if axes and np.ndim(value) == axes and not isinstance(value, PerAgent):
             if len(value) != problem.agents:
                 raise FedpointError(
                     f"{type(algorithm).__name__}: {f.name} has {counted(len(value), 'value')}, but "

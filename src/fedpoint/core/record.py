@@ -29,9 +29,10 @@ Built = TypeVar("Built")  # a tree that comes back built as it was
 
 
 class PerAgent(NamedTuple):
-    """One number for each agent, in the place of a hyper-parameter: what `experiment.bind()` makes of a list."""
+    """One number for each agent, in the place of a hyper-parameter: what `experiment.bind()` makes of a list; or one
+    vector for each."""
 
-    values: np.ndarray | jax.Array  # (K,)
+    values: np.ndarray | jax.Array  # (K,) or (K, n)
 
 
 def _is_per_agent(value: Tree) -> bool:

@@ -35,7 +35,7 @@ class Recipe:
     momentum: float = 0.0
     decay: float = 1.0
     effective: float | None = None
-    coefficients: Sequence[float] | np.ndarray | None = None
+    coefficients: np.ndarray | None = None  # (n,), or (agents, n)
     weights: str | Sequence[float] | np.ndarray = "fedavg"
     server: str = "sgd"
     second: float = 0.99
@@ -240,18 +240,19 @@ def solved(r: Recipe, agent: Participant, w: np.ndarray) -> tuple[np.ndarray, fl
     k, eta = agent.index, r.rate(agent.index)
     y, buffer, reach, unit, total = w, np.zeros_like(w), 0.0, 0.0, np.zeros_like(w)
     sample = agent.sample() if r.reuse else None
+    a = None if r.coefficients is None else r.coefficients[k] if r.coefficients.ndim == 2 else r.coefficients
     gradient = None
     for e in range(r.steps(k) + r.more):
         if gradient is None or not r.frozen:
             gradient = agent.field(y, sample)
         buffer = r.momentum * buffer + gradient + pulled(r, y, w)
         unit = r.momentum * unit + 1.0 - eta * r.pull * reach
-        if r.coefficients is not None:
-            total, reach = total + r.coefficients[e] * gradient, reach + r.coefficients[e]
+        if a is not None:
+            total, reach = total + a[e] * gradient, reach + a[e]
             y = y - eta * gradient
         else:
             y, reach = y - eta * r.decay**e * buffer, reach + r.decay**e * unit
-    if r.coefficients is not None:
+    if a is not None:
         return eta * total / reach, reach
     if not r.counted:
         reach = float(r.steps(k))
