@@ -36,6 +36,16 @@ class Mine(NamedTuple):
     common: Data
 
 
+class Jumps(NamedTuple):
+    """A world that goes on as a finite Markov chain, of S states and Z things that a step may bring."""
+
+    first: np.ndarray  # (S,): the probability of every state at the beginning
+    state: np.ndarray  # (Z,): in which state this may happen
+    chance: np.ndarray  # (Z,): its probability there
+    after: np.ndarray  # (Z, S): where the world goes on then
+    sample: np.ndarray  # (Z,): the sample that `field` is asked with
+
+
 class Oracle:
     """How one agent answers. Pure functions; a frozen dataclass whose fields are structure, not numbers.
 
@@ -75,6 +85,10 @@ class Oracle:
     def moved(self, plan: Data, samples: Data) -> Data:
         """Where the world is after so many samples of a plan."""
         return ()
+
+    def jumps(self, mine: Mine) -> Jumps | None:
+        """The chain behind a world that goes on, where it is finite and known; for forecasts."""
+        return None
 
     def fetch(self, common: Data, z: Data) -> Data:
         """What a sample names, where `fetches` says that it names something in the shared arrays."""

@@ -22,7 +22,7 @@ from fedpoint.core.memory_limits import check_memory
 from fedpoint.core.numbers import counted
 from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.types import Data, Model, Number
-from fedpoint.problems.base import Mine, Numbers, Oracle, check_agents, check_finite, check_weights
+from fedpoint.problems.base import Jumps, Mine, Numbers, Oracle, check_agents, check_finite, check_weights
 from fedpoint.problems.linear_system import LinearFields, resolvent
 from fedpoint.problems.mdp import MDP, Chain, alias_table, as_policy, chain_of, garnet_mdp
 
@@ -113,6 +113,18 @@ class TDOracle(Oracle):
 
     def moved(self, plan: Data, samples: Data) -> Data:
         return plan.states[samples]
+
+    def jumps(self, mine: Mine) -> Jumps | None:
+        if not self.moves:
+            return None
+        own = jax.tree.map(np.asarray, mine.own)
+        S = len(own.steps.first)
+        possible = np.flatnonzero(own.chance > 0)
+        state, after, chance = own.state[possible], own.after[possible], own.chance[possible]
+        inside = np.bincount(state, weights=chance, minlength=S)
+        again = np.diff(np.minimum(own.steps.again, 1.0), prepend=0.0)
+        there = np.where((after == S)[:, None], again, np.eye(S + 1)[after, :S])
+        return Jumps(inside, state, chance / inside[state], there, possible)
 
     def draw(self, mine: Mine, plan: Data, row: Row, e: Number) -> Data:
         if self.sampling == "trajectory":

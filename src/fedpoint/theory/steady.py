@@ -184,7 +184,7 @@ class Steady:
     x: np.ndarray
     second: Callable[[np.ndarray], np.ndarray]  # S -> E[J S J']
     R: np.ndarray  # |R x|^2 is what is measured of a deviation x of the state
-    _way: Way | None = None  # the last one asked for
+    _way: tuple[np.ndarray, Way] | None = None  # the start of the last one asked for, and itself
 
     @classmethod
     def of(cls, setting: Setting, x: np.ndarray, R: np.ndarray) -> Steady:
@@ -281,11 +281,23 @@ class Steady:
         """
         if round is None:
             return None if self.covariance is None else Law.of(gap, self.R @ self.covariance @ self.R.T)
-        if self._way is None or not np.array_equal(self._way.start, start):
-            self._way = Way(self, start)
-        S = self._way.after(round)
+        P = np.zeros((1 + len(self.R), self.n))
+        P[0, 0], P[1:, 1:] = 1.0, self.R
+        if self._way is None or not np.array_equal(self._way[0], start):
+            x0 = np.concatenate([[1.0], start - self.x])
+            way = Way(self.second, np.outer(x0, x0) - self._rest, lambda S: P @ S @ P.T)
+            self._way = start, way
+        S = P @ self._rest @ P.T + self._way[1].after(round)
         mean = S[0, 1:]
         return Law.of(gap + mean, S[1:, 1:] - np.outer(mean, mean)) if np.isfinite(S).all() else None
+
+    @property
+    def _rest(self) -> np.ndarray:
+        """The stationary moments, to which the way has no part that stays; zeros where there are none."""
+        rest = np.zeros((self.n, self.n))
+        if self.covariance is not None:
+            rest[0, 0], rest[1:, 1:] = 1.0, self.covariance
+        return rest
 
     def growth(self, rounds: int) -> np.ndarray:
         """Variance of the model from a start at the limit: (rounds + 1,)."""
@@ -301,43 +313,58 @@ class Steady:
 
 
 class Way:
-    """What is measured of the second moments from one start on, at any round: P S_t P', P = diag(1, R)."""
+    """What is read of A^t S, at any round t: `read` is linear and makes a symmetric matrix of it."""
 
-    def __init__(self, steady: Steady, start: np.ndarray):
-        self.start = start
-        self._P = np.zeros((1 + len(steady.R), steady.n))
-        self._P[0, 0], self._P[1:, 1:] = 1.0, steady.R
-        x0 = np.concatenate([[1.0], start - steady.x])
-        S, self._end = np.outer(x0, x0), np.zeros((steady.n, steady.n))
-        if steady.covariance is not None:  # the way to the stationary moments, which has no part that stays
-            self._end[0, 0], self._end[1:, 1:] = 1.0, steady.covariance
-        self._space = Krylov(steady.second, S - self._end)
-        self._seen = np.zeros((0, *self._read(S).shape))  # P V P' for every V of the basis
-        self._end, self._scale = self._read(self._end), float(np.abs(self._read(S)).max())
-
-    def _read(self, S: np.ndarray) -> np.ndarray:
-        return self._P @ S @ self._P.T
+    def __init__(
+        self, apply: Callable[[np.ndarray], np.ndarray], S: np.ndarray, read: Callable[[np.ndarray], np.ndarray]
+    ):
+        self._space, self._read = Krylov(apply, S), read
+        self._first = read(S)
+        self._seen = np.zeros((0, *self._first.shape))  # what is read of every basis vector
 
     def after(self, round: int) -> np.ndarray:
+        return np.asarray(self._grown(lambda: self._powers(round), round))
+
+    def path(self, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+        """(rounds + 1, q) and (rounds + 1,): the first row, and the trace without its first number."""
+
+        def found() -> np.ndarray:
+            traces = np.trace(self._seen[:, 1:, 1:], axis1=1, axis2=2)
+            functions = np.column_stack([self._seen[:, 0], traces])
+            out, v, H = np.zeros((rounds + 1, functions.shape[1])), np.eye(self._space.steps, 1)[:, 0], self._matrix
+            with np.errstate(over="ignore", invalid="ignore"):
+                for t in range(rounds + 1):
+                    out[t] = self._space.size * (v @ functions) if len(v) else 0.0
+                    v = H @ v
+            return out
+
+        out = self._grown(found, rounds)
+        return out[:, :-1], out[:, -1]
+
+    def _grown(self, found: Callable[[], np.ndarray], rounds: int) -> np.ndarray:
         """By Krylov's approximation, grown until it no longer changes; exact once it has as many steps as rounds."""
-        space, found = self._space, self._powers(round)
-        while not space.closed and space.steps < min(round + 1, space.most, 240):
-            last = found
-            space.extend(min(space.steps + 20, max(round + 1, 20)), 0.0)
-            found = self._powers(round)
-            if np.abs(found - last).max() <= 1e-10 * max(self._scale, float(np.abs(found).max())):
-                break
-        return self._end + (found + found.T) / 2
+        space, now, scale = self._space, found(), float(np.abs(self._first).max(initial=0.0))
+        while not space.closed and space.steps < min(rounds + 1, space.most, 240):
+            last = now
+            space.extend(min(space.steps + 20, max(rounds + 1, 20)))
+            new = [self._read(v.reshape(space.shape)) for v in space.basis[len(self._seen) : space.steps]]
+            self._seen = np.stack([*self._seen, *new])
+            now = found()
+            with np.errstate(invalid="ignore"):
+                if np.abs(now - last).max() <= 1e-10 * max(scale, float(np.abs(now).max())):
+                    break
+        return now
+
+    @property
+    def _matrix(self) -> np.ndarray:
+        return self._space.H[: self._space.steps]
 
     def _powers(self, round: int) -> np.ndarray:
-        space, k = self._space, self._space.steps
-        if not k:
-            return np.zeros(self._end.shape)
-        new = [self._read(v.reshape(space.shape)) for v in space.basis[len(self._seen) : k]]
-        self._seen = np.stack([*self._seen, *new])
+        if not self._space.steps:
+            return np.zeros(self._first.shape)
         with np.errstate(over="ignore", invalid="ignore"):
-            along = np.linalg.matrix_power(space.H[:k], round)[:, 0]
-        return space.size * np.tensordot(along, self._seen, axes=1)
+            along = np.linalg.matrix_power(self._matrix, round)[:, 0]
+        return np.asarray(self._space.size * np.tensordot(along, self._seen, axes=1))
 
 
 def decay(apply: Callable[[np.ndarray], np.ndarray], S: np.ndarray, W: np.ndarray, rounds: int) -> np.ndarray:

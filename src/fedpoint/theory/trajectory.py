@@ -1,0 +1,520 @@
+r"""What do runs along trajectories do? Mean and covariance of the state beside the joint state of all agents' chains.
+
+Samples of one trajectory depend on each other, and on what the model has become by earlier ones. Model and chains
+together are a Markov jump linear system: with X = (1, x - x*), x the state, and s = (s_1, ..., s_K) where chains are,
+
+$$ S_s = E[X X' 1(s)], \qquad S_s^+ = \sum_{\omega: s' \to s} P(\omega)\, J_\omega S_{s'} J_\omega', $$
+
+over the ways omega that the chains may go, is closed and exact for affine rounds; moments beside each agent's own chain
+alone are not, unless there is one. Agents work one after the other here: what agent k carries through its round is
+appended to X, and each of its steps moves chain k by one, and what is carried by the affine map of what the step
+brought. The maps are derivatives of the method's own `local`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from fedpoint.core.agent import Advance, Agent
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.precision import double
+from fedpoint.core.random import NO_LUCK, Stream
+from fedpoint.core.record import one_agent, split_per_agent
+from fedpoint.core.types import Model, Number, Tree
+from fedpoint.core.vector import take, unwrap, wrap
+from fedpoint.problems.base import Jumps, Mine
+from fedpoint.theory.expected_round import Numbers, hub_at, template
+from fedpoint.theory.krylov import Krylov, solve
+from fedpoint.theory.noise import local_round
+from fedpoint.theory.operator import Setting
+from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
+from fedpoint.theory.space import Space, fill, flat, row_of, size_of
+from fedpoint.theory.steady import Way, moving, perron
+
+JOINT = 1 << 20  # numbers of the moments of all joint states, at most
+WORK = 1 << 29  # multiplications of one round of them, at most
+OUT_OF_ORDER = "fields are not asked for in the order of their samples, one a step"
+
+
+Numeric: TypeAlias = np.ndarray | Array  # JAX's while derivatives are taken
+
+
+class NotJoint(FedpointError):
+    """Why the joint states of an experiment's chains are not followed."""
+
+
+# What one agent does along its trajectory.
+
+
+class Stage(NamedTuple):
+    """A loop of local steps, or one field outside of it. What is carried begins as an affine map of z = (1, u, m_k,
+    what was carried before), and each step makes an affine map of (z, carried) of it, by what the step brought."""
+
+    start: Numeric  # (carried, z)
+    maps: Numeric  # (steps, outcomes, carried, z + carried)
+
+
+class Work(NamedTuple):
+    """One agent's round: message and memory are an affine map of (1, u, m_k, all that was carried)."""
+
+    stages: list[Stage]
+    out: Numeric
+
+    @property
+    def carried(self) -> int:
+        return sum(len(stage.start) for stage in self.stages)
+
+
+class Request(NamedTuple):
+    """What a method asks its agent for: so many steps, from a start."""
+
+    start: Array
+    steps: Number
+
+
+class Step(NamedTuple):
+    """One step to be taken: from what is carried, with this sample, the e-th."""
+
+    carried: Array
+    sample: Array
+    e: Array
+
+
+class Replayed(Agent):
+    """An agent whose loops and fields end where it is told; in the stage after these it takes one step, if there is
+    one to be taken."""
+
+    def __init__(self, space: Space, mine: Mine, share: Number, ends: Sequence[Array], step: Step | None = None):
+        super().__init__(space.oracle, mine, Stream(NO_LUCK, 0, 0), None, None, True, share)
+        self.ends, self.step = ends, step
+        self.requests: list[Request] = []
+        self.moved: Array | None = None
+        self.in_order = True
+        self._inside: list[Number] | None = None  # the samples of fields asked for in the step
+
+    def _next(self, start: Tree, steps: Number) -> tuple[Step | None, Tree, Callable[[Array], Tree]]:
+        """The step to be taken in this stage, where it ends, and how what is carried is read."""
+        at, back = ravel_pytree(start)
+        n = len(self.requests)
+        self.requests.append(Request(at, steps))
+        return self.step if n == len(self.ends) else None, back(self.ends[n]) if n < len(self.ends) else start, back
+
+    def _sampled(self, w: Model, sample: Array) -> Model:
+        return wrap(self._oracle.field(self._mine, unwrap(w), sample))
+
+    def field(self, w: Model, e: Number = 0) -> Model:
+        if self._inside is not None:
+            self._inside.append(e)
+            assert self.step is not None
+            return self._sampled(w, self.step.sample)
+        self.evaluations = self.evaluations + 1
+        step, end, _ = self._next(wrap(self._oracle.mean_field(self._mine, unwrap(w))), 1)
+        if step is not None:
+            self.moved = ravel_pytree(self._sampled(w, step.sample))[0]
+        return end
+
+    def loop(self, start: Tree, steps: Number, advance: Advance) -> Tree:
+        step, end, back = self._next(start, steps)
+        if step is not None:
+            self._inside = []
+            self.moved = ravel_pytree(advance(back(step.carried), step.e))[0]
+            self.in_order = len(self._inside) == 1 and self._inside[0] is step.e
+            self._inside = None
+        return end
+
+    def normal(self, like: Tree) -> Tree:
+        raise NotJoint("agents draw numbers of their own")
+
+    uniform = normal
+
+
+class Ordered(Replayed):
+    """One that refuses what is not asked for in the order of the samples."""
+
+    def field(self, w: Model, e: Number = 0) -> Model:
+        if self._inside is None and int(e) != sum(int(asked.steps) for asked in self.requests):
+            raise NotJoint(OUT_OF_ORDER)
+        return super().field(w, e)
+
+    def loop(self, start: Tree, steps: Number, advance: Advance) -> Tree:
+        if self.requests:
+            raise NotJoint(OUT_OF_ORDER)
+        end = super().loop(start, steps, advance)
+        if not self.in_order:
+            raise NotJoint(OUT_OF_ORDER)
+        return end
+
+
+class Local(NamedTuple):
+    """One agent's round as a function of what it hears and remembers, (u, m_k)."""
+
+    space: Space
+    numbers: Numbers
+    k: int | Array
+
+    def agent(self, kind: type[Replayed], ends: Sequence[Array], step: Step | None = None) -> Replayed:
+        inputs = self.numbers.inputs
+        mine = Mine(take(inputs.own, self.k), inputs.common)
+        return kind(self.space, mine, self.numbers.p[self.k], ends, step)
+
+    def out(self, agent: Replayed, ext: Array) -> Array:
+        """Message and memory."""
+        algorithm, hub = one_agent(self.numbers.algorithm, self.k), hub_at(self.numbers, 0)
+        n_u = size_of(hub)
+        sent, memory = local_round(self.space, self.numbers, algorithm, agent, fill(hub, ext[:n_u]), ext[n_u:])
+        return jnp.concatenate([flat(sent), flat(memory)])
+
+
+def steps_of(local: Local, ext: Array) -> tuple[int, ...]:
+    """Steps of every stage of an agent's round, whose fields are asked for in the order of their samples."""
+    algorithm = one_agent(local.numbers.algorithm, local.k)  # whose numbers of steps are known
+    sure = local._replace(numbers=local.numbers.using(algorithm))
+    steps: list[int] = []
+
+    def trace(ext: Array) -> Array:
+        first = sure.agent(Ordered, [])
+        out = sure.out(first, ext)
+        starts = [asked.start for asked in first.requests]
+        for n, start in enumerate(starts):
+            sure.out(sure.agent(Ordered, starts[:n], Step(start, jnp.int32(0), jnp.int32(0))), ext)
+        steps.extend(int(asked.steps) for asked in first.requests)
+        return out
+
+    jax.eval_shape(trace, ext)
+    return tuple(steps)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _worked(space: Space, counts: tuple[int, ...], numbers: Numbers, k: Array, at: Array, samples: Array) -> Work:
+    """Agent k's round around (u, m_k). Carried numbers are deviations from where they begin there."""
+    local = Local(space, numbers, k)
+    ends: list[Array] = []
+
+    def run(ext: Array, ends: Sequence[Array], step: Step | None = None) -> tuple[Array, Replayed]:
+        agent = local.agent(Replayed, ends, step)
+        return local.out(agent, ext), agent
+
+    def stage(n: int, count: int) -> Stage:
+        def begun(ext: Array, *before: Array) -> Array:
+            return run(ext, before)[1].requests[n].start
+
+        start = begun(at, *ends)
+
+        def map_of(e: Array, sample: Array) -> Array:
+            def moved(ext: Array, *values: Array) -> Array:
+                moved = run(ext, values[:-1], Step(values[-1], sample, e))[1].moved
+                assert moved is not None
+                return moved
+
+            return _affine(moved, start, at, *ends, start)
+
+        maps = jax.vmap(lambda e: jax.vmap(lambda sample: map_of(e, sample))(samples))(jnp.arange(count))
+        begin = _affine(begun, start, at, *ends)
+        ends.append(start)
+        return Stage(begin, maps)
+
+    stages = [stage(n, count) for n, count in enumerate(counts)]
+    return Work(stages, _affine(lambda ext, *ends: run(ext, ends)[0], jnp.zeros(()), at, *ends))
+
+
+def _affine(function: Callable[..., Array], base: Array, *points: Array) -> Array:
+    """(out, 1 + all): value above a base, and slopes, at the points."""
+    slopes = jax.jacfwd(function, argnums=tuple(range(len(points))))(*points)
+    return jnp.concatenate([(function(*points) - base)[:, None], *slopes], axis=1)
+
+
+def work_of(setting: Setting, x: np.ndarray, k: int, samples: np.ndarray) -> Work:
+    """Agent k's round around the state x, with what each sample makes of a step."""
+    n_u, space, numbers = setting.u0.size, setting.space, setting.numbers
+    at = jnp.concatenate([jnp.asarray(x[:n_u]), jnp.asarray(x[n_u:]).reshape(setting.agents, -1)[k]])
+    steps = steps_of(Local(space, numbers, k), at)
+    counts = (1,) * len(steps) if space.alike else steps
+    found = _worked(space, counts, numbers, jnp.int32(k), at, jnp.asarray(samples))
+    stages = [
+        Stage(np.asarray(stage.start), np.broadcast_to(stage.maps, (count, *stage.maps.shape[1:])))
+        for stage, count in zip(found.stages, steps, strict=True)
+    ]
+    return Work(stages, np.asarray(found.out))
+
+
+# What the hub makes of it.
+
+
+@partial(jax.jit, static_argnums=0)
+def _merged(
+    space: Space, numbers: Numbers, x: Array, outs: Array, weight: Array, heard: Array
+) -> tuple[Array, tuple[Array, Array]]:
+    """The state after a round in which agents' outs are heard with these weights: its value and slopes."""
+    hub, (message, memory) = hub_at(numbers, 0), template(space, numbers)
+    n_u, n_s = size_of(hub), size_of(message)
+    tuned, put = split_per_agent(numbers.algorithm)
+
+    def merged(x: Array, outs: Array) -> Array:
+        share, sent = numbers.p * heard, outs[:, :n_s]
+        inbox = Inbox(fill(message, weight @ sent), fill(message, share @ sent), share.sum(), weight.sum())
+        new = numbers.algorithm.combine(fill(hub, x[:n_u]), inbox)
+
+        def row(tuned: Sequence[Number], out: Array) -> Array:
+            return row_of(space, put(tuned), new, fill(memory, out))
+
+        rows = x[n_u:].reshape(len(outs), -1)
+        rows = jnp.where(heard[:, None] > 0, jax.vmap(row)(tuned, outs[:, n_s:]), rows)
+        return jnp.concatenate([flat(new), rows.ravel()])
+
+    return merged(x, outs), jax.jacfwd(merged, argnums=(0, 1))(x, outs)
+
+
+def merge_of(setting: Setting, x: np.ndarray, works: list[Work], weight: np.ndarray, heard: np.ndarray) -> np.ndarray:
+    """(1 + n, 1 + n + what is carried by those heard): a round's end as a map of X and what was carried."""
+    outs = jnp.asarray(np.stack([work.out[:, 0] for work in works]))
+    found = _merged(setting.space, setting.numbers, jnp.asarray(x), outs, jnp.asarray(weight), jnp.asarray(heard))
+    value, (by_state, by_outs) = jax.tree.map(np.asarray, found)
+    n, n_u, n_m, who = len(x), setting.u0.size, setting.m0.shape[1], np.flatnonzero(heard)
+    whole = np.zeros((1 + n, 1 + n + sum(works[k].carried for k in who)))
+    whole[0, 0], whole[1:, 0], whole[1:, 1 : 1 + n] = 1.0, value - x, by_state
+    at = 1 + n
+    for k in who:
+        slope, own, carried = by_outs[:, k] @ works[k].out[:, 1:], 1 + n_u + k * n_m, works[k].carried
+        whole[1:, 1 : 1 + n_u] += slope[:, :n_u]
+        whole[1:, own : own + n_m] += slope[:, n_u : n_u + n_m]
+        whole[1:, at : at + carried] = slope[:, n_u + n_m :]
+        at += carried
+    return whole
+
+
+# All joint states.
+
+
+class Lineup(NamedTuple):
+    chance: float
+    who: np.ndarray  # agents that work
+    merge: np.ndarray
+
+
+class Joint:
+    """S -> the moments after a round, of every joint state: (S_1, ..., S_K, 1 + n, 1 + n)."""
+
+    @double
+    def __init__(self, setting: Setting, x: np.ndarray):
+        self.chains = chains_of(setting)
+        self.shape = tuple(len(c.first) for c in self.chains)
+        self.n_u, self.n_m = setting.u0.size, setting.m0.shape[1]
+        self.works = [work_of(setting, x, k, c.sample) for k, c in enumerate(self.chains)]
+        self.lineups = [
+            Lineup(float(chance), np.flatnonzero(heard), merge_of(setting, x, self.works, weight, heard))
+            for chance, weight, heard in zip(*setting.timing.lineups(setting.problem.weights)[:3], strict=True)
+        ]
+        P = moving(setting.matrix(x))
+        self._moving = (
+            None if P is None else np.block([[np.ones((1, 1)), np.zeros((1, len(P)))], [np.zeros((len(P), 1)), P]])
+        )
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """The probability of every joint state: chains are independent, and stationary from the beginning on."""
+        together = np.ones(())
+        for chain in self.chains:
+            together = np.multiply.outer(together, chain.first)
+        return together
+
+    def __call__(self, S: np.ndarray) -> np.ndarray:
+        new = np.zeros_like(S)
+        for lineup in self.lineups:
+            new += lineup.chance * self._in(lineup, S)
+        return new if self._moving is None else self._moving @ new @ self._moving.T
+
+    def _in(self, lineup: Lineup, S: np.ndarray) -> np.ndarray:
+        V = S
+        for k in lineup.who:
+            own = 1 + self.n_u + k * self.n_m
+            at = np.concatenate([np.arange(1 + self.n_u), np.arange(own, own + self.n_m)])
+            for stage in self.works[k].stages:
+                V, at = self._through(V, at, stage, k)
+        return lineup.merge @ V @ lineup.merge.T
+
+    def _through(self, V: np.ndarray, at: np.ndarray, stage: Stage, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """What a stage carries, appended and moved; and where all that its agent knows of is now."""
+        carried = np.arange(V.shape[-1], V.shape[-1] + len(stage.start))
+        begin = np.zeros((len(carried), V.shape[-1]))
+        begin[:, at] = stage.start
+        L = np.concatenate([np.eye(V.shape[-1]), begin])
+        V, at = L @ V @ L.T, np.concatenate([at, carried])
+        chain = self.chains[k]
+        for maps in stage.maps:
+            M = np.moveaxis(V, k, -3)[..., chain.state, :, :]  # by what the step may bring
+            M[..., carried, :] = maps @ M[..., at, :]
+            M[..., :, carried] = M[..., :, at] @ np.swapaxes(maps, 1, 2)
+            V = np.moveaxis(
+                np.einsum("zs,...zij->...sij", chain.chance[:, None] * chain.after, M, optimize=True), -3, k
+            )
+        return V, at
+
+
+def chains_of(setting: Setting) -> list[Jumps]:
+    """The chain of every agent's world, of the states where it is ever found."""
+    own, chains = jax.tree.map(np.asarray, setting.numbers.inputs.own), []
+    for k in range(setting.agents):
+        chain = setting.oracle.jumps(Mine(jax.tree.map(itemgetter(k), own), setting.numbers.inputs.common))
+        if chain is None:
+            raise NotJoint("the world that goes on is no finite chain")
+        found = np.flatnonzero(chain.first > 0)
+        place = np.full(len(chain.first), -1)
+        place[found] = np.arange(len(found))
+        kept = place[chain.state] >= 0
+        chains.append(
+            Jumps(
+                chain.first[found],
+                place[chain.state[kept]],
+                chain.chance[kept],
+                chain.after[kept][:, found],
+                chain.sample[kept],
+            )
+        )
+    return chains
+
+
+def unsuited(setting: Setting) -> str:
+    """Why the joint states of all chains are not followed; empty where they are."""
+    s = setting
+    if not (s.problem.linear and s.straight) or s.scheduled or s.adaptive:
+        return "rounds are not affine"
+    if s.topology.by_node or s.lossy or not s.bound.gather.conserves:
+        return "it is computed with a fusion center that hears what is sent"
+    if any(s.numbers.drawn) or s.lucky:
+        return "the method draws numbers of its own"
+    if s.moments.merge < 1 or not s.moments.independent or s.timing.lineups(s.problem.weights).drawn:
+        return f"who works in a round of {type(s.timing).__name__} is not a list of few lineups"
+    joint = math.prod(len(chain.first) for chain in chains_of(s))
+    if joint * (1 + s.size) ** 2 > JOINT:
+        return f"the {s.agents} chains have {joint:,} joint states, too many for a state of {s.size} numbers"
+    return ""
+
+
+class Trajectory(Outlook):
+    """Affine rounds whose samples come from one trajectory per agent, exactly; runs begin in the state `origin`.
+
+    x: any state with what is conserved as it is in `origin`; the fixed point of independent samples is close.
+    """
+
+    how = "exact"
+
+    def __init__(self, setting: Setting, x: np.ndarray, origin: np.ndarray, gauge: Gauge):
+        self.setting, self.x, self.origin, self.gauge = setting, x, origin, gauge
+        self.R = gauge.of_state(setting.reading)
+        self.move = Joint(setting, x)
+
+    @property
+    def n(self) -> int:
+        return 1 + len(self.x)
+
+    @property
+    def _still(self) -> np.ndarray:
+        """The moments of runs at x."""
+        S = np.zeros((*self.move.shape, self.n, self.n))
+        S[..., 0, 0] = self.move.first
+        return S
+
+    @cached_property
+    def _mean(self) -> np.ndarray:
+        """(..., n): E[(x_t - x) 1(s)] once settled."""
+        source = self.move(self._still)[..., 0, 1:]
+        return solve(self._rows, source, 1e-12, most=300)[0]
+
+    def _rows(self, mean: np.ndarray) -> np.ndarray:
+        S = np.zeros((*self.move.shape, self.n, self.n))
+        S[..., 0, 1:] = mean
+        return self.move(S)[..., 0, 1:]
+
+    @cached_property
+    def mean_rate(self) -> float:
+        """Factor per round of the mean's deviation, asymptotically."""
+        start = np.random.default_rng(0).normal(size=(*self.move.shape, self.n - 1))
+        return _radius(self._rows, self._rows(start), lambda space: float(np.abs(space.ritz()).max(initial=0.0)))
+
+    @cached_property
+    def rate(self) -> float:
+        root = np.random.default_rng(1).normal(size=(*self.move.shape, self.n, min(self.n, 8)))
+        root[..., 0, :] = 0.0
+        return _radius(self.move, self.move(root @ np.swapaxes(root, -1, -2)), perron)
+
+    @cached_property
+    def _settled(self) -> np.ndarray | None:
+        """(..., 1 + n, 1 + n): the moments once settled; None where they grow."""
+        if self.rate >= 1 or self.mean_rate >= 1:
+            return None
+        still = self._still
+        source = self.move(still) - still
+        source[..., 0, 0] = 0.0
+        return still + solve(self.move, source, 1e-11, most=400)[0]
+
+    @property
+    def limit(self) -> np.ndarray:
+        deviation = self._mean.reshape(-1, self.n - 1).sum(0)
+        return self.setting.read(self.x + deviation)
+
+    def _read(self, S: np.ndarray) -> np.ndarray:
+        """Second moments of (1, what is measured)."""
+        P = np.zeros((1 + len(self.R), self.n))
+        P[0, 0], P[1:, 1:] = 1.0, self.R
+        return np.asarray(P @ S.reshape(-1, self.n, self.n).sum(0) @ P.T)
+
+    @property
+    def variance(self) -> float:
+        if self._settled is None:
+            return math.inf
+        S = self._read(self._settled)
+        return float(np.trace(S[1:, 1:]) - S[0, 1:] @ S[0, 1:])
+
+    @property
+    def begun(self) -> np.ndarray:
+        """The moments before the first round."""
+        x0 = np.concatenate([[1.0], self.origin - self.x])
+        return np.multiply.outer(self.move.first, np.outer(x0, x0))
+
+    @cached_property
+    def _way(self) -> Way:
+        """What is left to the settled moments; all where there are none."""
+        return Way(self.move, self.begun if self._settled is None else self.begun - self._settled, self._read)
+
+    @cached_property
+    def _end(self) -> np.ndarray:
+        return np.zeros((1 + len(self.R),) * 2) if self._settled is None else self._read(self._settled)
+
+    @property
+    def _gap(self) -> np.ndarray:
+        return self.gauge(self.setting.read(self.x) - self.gauge.target)
+
+    def path(self, rounds: int) -> Path:
+        rows, traces = self._way.path(rounds)
+        mean, square = rows[:, 1:] + self._end[0, 1:], traces + np.trace(self._end[1:, 1:])
+        return Path(((self._gap + mean) ** 2).sum(1), np.maximum(square - (mean**2).sum(1), 0.0))
+
+    def law(self, round: int | None) -> Law | None:
+        if round is None and self._settled is None:
+            return None
+        S = self._end if round is None else self._end + self._way.after(round)
+        if not np.isfinite(S).all():
+            return None
+        mean = S[0, 1:]
+        return Law.of(self._gap + mean, S[1:, 1:] - np.outer(mean, mean))
+
+
+def _radius(apply: Callable[[np.ndarray], np.ndarray], start: np.ndarray, top_of: Callable[[Krylov], float]) -> float:
+    space, last = Krylov(apply, start), -1.0
+    while True:
+        space.extend(space.steps + 20)
+        top = top_of(space)
+        if space.closed or abs(top - last) <= 1e-8 * top or space.steps >= min(space.most, 200):
+            return top
+        last = top
