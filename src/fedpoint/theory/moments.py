@@ -166,31 +166,9 @@ def move(space: Space, moving: Moving, S: Array) -> Array:
     numbers = moving.numbers
     K = numbers.p.shape[0]
     n_m, n_u = moving.linear.shear.shape[1:]
-    random = space.sampled or any(isinstance(source, Luck) for source in moving.linear.locals.sources)
 
     def outcome(linear: Linear) -> Array:
-        def own(k: Tree) -> tuple[Array, Array]:
-            index, own, local, mean = k
-            if n_m:
-                inside = S[1 + n_u :].reshape(K, n_m, -1)[index]
-                Z = jnp.zeros((1 + n_u + n_m,) * 2).at[: 1 + n_u, : 1 + n_u].set(S[: 1 + n_u, : 1 + n_u])
-                cross = inside[:, : 1 + n_u]
-                Z = Z.at[1 + n_u :, : 1 + n_u].set(cross).at[: 1 + n_u, 1 + n_u :].set(cross.T)
-                Z = Z.at[1 + n_u :, 1 + n_u :].set(lax.dynamic_slice_in_dim(inside[:, 1 + n_u :], index * n_m, n_m, 1))
-            else:
-                Z = S
-            O = mean @ Z @ mean.T
-            noise = jnp.zeros_like(O)
-            if numbers.drawn.agent:  # stragglers: the spread of the maps themselves
-                maps = jnp.concatenate([local.value[..., None], local.slope[..., : n_u + n_m]], axis=-1)
-                maps = maps + (mean - jnp.einsum("c,coz->oz", numbers.late[0], maps))  # memory as a change
-                noise = jnp.einsum("c,coz,zy,cpy->op", numbers.late[0], maps, Z, maps) - O
-            if random:
-                each = jax.vmap(lambda one: covariance_of(space, numbers, own, one, Z))(local)
-                noise = noise + jnp.einsum("c,cop->op", numbers.late[0], each)
-            return O, noise
-
-        O, noise = per_agent(own, (jnp.arange(K), numbers.inputs.own, linear.locals, linear.mean))
+        O, noise = agents_moments(space, numbers, linear, S)
 
         def case(total: Array, part: tuple[Array, Spread, Merge]) -> tuple[Array, None]:
             chance, spread, merge = part
@@ -211,6 +189,40 @@ def move(space: Space, moving: Moving, S: Array) -> Array:
             lambda total, part: (total + part[0] * outcome(part[1]), None), jnp.zeros_like(S), (chances, moving.linear)
         )[0]
     return numbers.merge * moved + (1 - numbers.merge) * S
+
+
+def around_agent(S: Array, index: Array, n_u: int, n_m: int) -> Array:
+    """The second moments of (1, u, m_k), out of all."""
+    if not n_m:
+        return S
+    at = 1 + n_u + index * n_m
+    beside = lax.dynamic_slice_in_dim(S, at, n_m)
+    cross = beside[:, : 1 + n_u]
+    inner = lax.dynamic_slice_in_dim(beside, at, n_m, 1)
+    return jnp.block([[S[: 1 + n_u, : 1 + n_u], cross.T], [cross, inner]])
+
+
+def agents_moments(space: Space, numbers: Numbers, linear: Linear, S: Array) -> tuple[Array, Array]:
+    """(K, out, out) each: the second moments of what every agent sends and remembers on average, and the covariance
+    that its own luck adds: samples, numbers that it draws, and how many steps it takes."""
+    n_m, n_u = linear.shear.shape
+    random = space.sampled or any(isinstance(source, Luck) for source in linear.locals.sources)
+
+    def own(k: Tree) -> tuple[Array, Array]:
+        index, own, local, mean = k
+        Z = around_agent(S, index, n_u, n_m)
+        O = mean @ Z @ mean.T
+        noise = jnp.zeros_like(O)
+        if numbers.drawn.agent:  # stragglers: the spread of the maps themselves
+            maps = jnp.concatenate([local.value[..., None], local.slope[..., : n_u + n_m]], axis=-1)
+            maps = maps + (mean - jnp.einsum("c,coz->oz", numbers.late[0], maps))  # memory as a change
+            noise = jnp.einsum("c,coz,zy,cpy->op", numbers.late[0], maps, Z, maps) - O
+        if random:
+            each = jax.vmap(lambda one: covariance_of(space, numbers, own, one, Z))(local)
+            noise = noise + jnp.einsum("c,cop->op", numbers.late[0], each)
+        return O, noise
+
+    return per_agent(own, (jnp.arange(numbers.p.shape[0]), numbers.inputs.own, linear.locals, linear.mean))
 
 
 def merged(numbers: Numbers, spread: Spread, merge: Merge, S: Array, O: Array, noise: Array) -> Array:

@@ -121,13 +121,13 @@ class Probe(Agent):
     def uniform(self, like: Tree) -> Tree:
         return self._luck(like, 0.5, 1 / 12)
 
-    def loop(self, start: Tree, steps: Number, advance: Callable[[Tree, Array], Tree]) -> Tree:
-        if not all(is_real(a) for a in jax.tree.leaves(start)):
-            raise FedpointError("local optimisers with counters have no exact noise floor")
-        y0, unravel = ravel_pytree(start)
-        length = steps if isinstance(steps, int) else self.space.most
+    def stepper(
+        self, unravel: Callable[[Array], Tree], advance: Callable[[Tree, Array], Tree]
+    ) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
+        """One local step as a function of y, of the noise in its field, and of its number: the new y, and where the
+        field was asked for."""
 
-        def partial_(y: Array, noise: Array, e: Array) -> tuple[Array, Array]:
+        def step(y: Array, noise: Array, e: Array) -> tuple[Array, Array]:
             seen: list[Array] = []
 
             def inside(w: Model) -> Model:
@@ -142,6 +142,14 @@ class Probe(Agent):
                 raise FedpointError("several fields in one local step have no exact noise floor")
             return new, seen[0] if seen else jnp.zeros(self.size)
 
+        return step
+
+    def loop(self, start: Tree, steps: Number, advance: Callable[[Tree, Array], Tree]) -> Tree:
+        if not all(is_real(a) for a in jax.tree.leaves(start)):
+            raise FedpointError("local optimisers with counters have no exact noise floor")
+        y0, unravel = ravel_pytree(start)
+        length = steps if isinstance(steps, int) else self.space.most
+        partial_ = self.stepper(unravel, advance)
         quiet = jnp.zeros(self.size)
 
         def slices(y: Array, e: Array) -> tuple[Array, ...]:

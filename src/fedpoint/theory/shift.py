@@ -1,0 +1,228 @@
+r"""How far does randomness move the mean of a round? Its second-order shift, which affine rounds do not have.
+
+With the state spread by S around m, and the field of step e noisy with covariance C_e, the mean of a round is
+
+$$ E R(x, \xi) = F_0(m) + \tfrac12 F_0''[S] + \tfrac12 \sum_e \partial^2_{n_e} R [C_e] + \ldots $$
+
+At an agent the second sum goes through its local steps together with the covariance W that noise has made so far,
+shift+ = F shift + (1/2) y''[W] + (1/2) n''[C], W+ = F W F' + N C N', so that many steps cost no more than few. What
+comes after a loop (a control variate made of where it ended, another loop) bends what arrives there. The hub, where it
+multiplies what it hears, bends the covariance of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.record import split_per_agent
+from fedpoint.core.types import Number, State, Tree
+from fedpoint.problems.base import Mine, per_agent
+from fedpoint.theory.expected_round import Cases, Numbers, decided, hub_at, template
+from fedpoint.theory.moments import Linear, Merge, Spread, agents_moments, around_agent
+from fedpoint.theory.noise import LocalNoise, Loop, Probe, ProbePlace, local_round, source_noises
+from fedpoint.theory.space import Space, fill, flat, row_of, size_of
+
+AT_ONCE = 64  # directions in which a function is differentiated twice at a time
+
+
+def bend(function: Callable[[Array], Array], x: Array, M: Array) -> Array:
+    """(1/2) function''(x)[M]: what a spread of covariance M around x adds to the mean of a function."""
+
+    def along(direction: tuple[Array, Array]) -> Array:
+        axis, column = direction
+        return jax.jvp(lambda y: jax.jvp(function, (y,), (axis,))[1], (x,), (column,))[1]
+
+    if x.size <= AT_ONCE:
+        return 0.5 * jax.vmap(along)((jnp.eye(x.size), M)).sum(0)
+    return 0.5 * lax.map(along, (jnp.eye(x.size), M), batch_size=AT_ONCE).sum(0)
+
+
+class Quiet(Probe):
+    """An agent with exact fields and a probe behind every loop, whose derivatives are taken twice."""
+
+    def loop(self, start: Tree, steps: Number, advance: Callable[[Tree, Array], Tree]) -> Tree:
+        y0, unravel = ravel_pytree(start)
+        step, quiet = self.stepper(unravel, advance), jnp.zeros(self.size)
+        length = steps if isinstance(steps, int) else self.space.most
+
+        def go(y: Array, e: Array) -> tuple[Array, None]:
+            return jnp.where(e < steps, step(y, quiet, e)[0], y), None
+
+        last = lax.scan(go, y0, jnp.arange(length))[0]
+        probe = self._probe(y0.size)
+        self.sources.append(_ended(y0, steps))
+        return unravel(last + probe)
+
+
+def _ended(y: Array, steps: Number) -> Loop:
+    """A loop of which only the place among the sources counts."""
+    return Loop(y[:0], y, y, y, y, y, y, jnp.asarray(steps))
+
+
+class Shifting(Probe):
+    """An agent with exact fields that notes how far noise moves the mean at the end of every loop."""
+
+    def __init__(self, space: Space, mine: Mine, share: Array, size: int, round: Number, fields: list[Array]) -> None:
+        super().__init__(space, mine, share, size, round, None)
+        self.fields = fields
+        self.shifts: list[Array] = []
+
+    def field(self, w: Tree, e: Number = 0) -> Tree:
+        if self._inside is None:
+            self.shifts.append(jnp.zeros(self.size))
+        return super().field(w, e)
+
+    def _luck(self, like: Tree, mean: float, variance: float) -> Tree:
+        self.shifts.append(jnp.zeros(size_of(like)))
+        return super()._luck(like, mean, variance)
+
+    def loop(self, start: Tree, steps: Number, advance: Callable[[Tree, Array], Tree]) -> Tree:
+        y0, unravel = ravel_pytree(start)
+        step, quiet, fields = self.stepper(unravel, advance), jnp.zeros(self.size), self.fields[len(self.sources)]
+
+        def go(carry: tuple[Array, Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Array, Array, Array], None]:
+            (y, shift, W), (e, C) = carry, at
+            F, N = jax.jacfwd(lambda y, n: step(y, n, e)[0], argnums=(0, 1))(y, quiet)
+            bent = bend(lambda y: step(y, quiet, e)[0], y, W) + bend(lambda n: step(y, n, e)[0], quiet, C)
+            new = step(y, quiet, e)[0], F @ shift + bent, F @ W @ F.T + N @ C @ N.T
+            return jax.tree.map(lambda after, before: jnp.where(e < steps, after, before), new, carry), None
+
+        begin = y0, jnp.zeros_like(y0), jnp.zeros((y0.size, y0.size))
+        (last, shift, _), _ = lax.scan(go, begin, (jnp.arange(fields.shape[0]), fields))
+        self.shifts.append(shift)
+        self.sources.append(_ended(y0, steps))
+        return unravel(last)
+
+
+def agent_shift(
+    space: Space, numbers: Numbers, algorithm: Algorithm, place: ProbePlace, local: LocalNoise, Z: Array, round: Number
+) -> Array:
+    """How far the mean of one agent's message (with a 1 behind it) and memory is from where exact fields lead, given
+    the second moments Z of (1, u, m_k) around a place."""
+    mine, size = Mine(place.own, numbers.inputs.common), size_of(numbers.model)
+    noises = source_noises(space, numbers, place.own, local, Z)
+    sizes = [noise.probe.shape[0] for noise in noises]
+    cuts = np.cumsum([place.u.size, place.m.size, *sizes])[:-1]
+
+    def out(ext: Array) -> Array:
+        u, m, *probes = jnp.split(ext, cuts)
+        agent = Quiet(space, mine, place.share, size, round, probes)
+        sent, new = local_round(space, numbers, algorithm, agent, fill(place.hub, u), m)
+        settled = row_of(space, algorithm, fill(place.hub, place.u), new)
+        return jnp.concatenate([flat(sent), jnp.ones(1), settled])
+
+    spread = jax.scipy.linalg.block_diag(Z[1:, 1:], *(noise.probe for noise in noises))
+    shift = bend(out, jnp.concatenate([place.u, place.m, jnp.zeros(sum(sizes))]), spread)
+    if not sizes or not space.sampled:
+        return shift
+    agent = Shifting(space, mine, place.share, size, round, [noise.fields for noise in noises])
+    local_round(space, numbers, algorithm, agent, fill(place.hub, place.u), place.m)
+    return shift + local.slope[:, place.u.size + place.m.size :] @ jnp.concatenate(agent.shifts)
+
+
+class Bending(NamedTuple):
+    """Which parts of a round are not affine: structure. None of them: there is no shift."""
+
+    agents: bool
+    hub: bool
+
+
+jax.tree_util.register_pytree_node(Bending, lambda b: ((), (b.agents, b.hub)), lambda aux, _: Bending(*aux))
+
+
+def round_shift(
+    space: Space, numbers: Numbers, spread: Spread, linear: Linear, x: Array, S: Array, round: Number, bends: Bending
+) -> Array:
+    """(n,): how far the mean of a round from x, spread by the second moments S of (1, deviation), is from the expected
+    round; with a fusion center."""
+    hub_like = hub_at(numbers, round)
+    n_u, K = size_of(hub_like), numbers.p.shape[0]
+    u, m = x[:n_u], x[n_u:].reshape(K, -1)
+    n_m = m.shape[1]
+
+    def outcome(value: Array, linear: Linear) -> Array:
+        one = numbers.using(numbers.algorithm.given(value)) if numbers.drawn.hub else numbers
+        tuned, put = split_per_agent(one.algorithm)
+
+        def agent(k: Tree) -> Array:
+            index, own, tuned, m, share, locals_ = k
+            Z, place = around_agent(S, index, n_u, n_m), ProbePlace(own, share, hub_like, u, m)
+
+            def late(count: Array, local: LocalNoise) -> Array:
+                chosen = decided(put(tuned), count) if numbers.drawn.agent else put(tuned)
+                return agent_shift(space, one, chosen, place, local, Z, round)
+
+            return numbers.late[0] @ jax.vmap(late)(numbers.late[1], locals_)
+
+        n_out = linear.mean.shape[1]
+        if bends.agents:
+            shifts = per_agent(agent, (jnp.arange(K), one.inputs.own, tuned, m, one.p, linear.locals))
+        else:
+            shifts = jnp.zeros((K, n_out))
+        moments = agents_moments(space, one, linear, S) if bends.hub else None
+
+        def merge(case: tuple[Cases, Spread, Merge]) -> Array:
+            whom, spread, merge = case
+            sent = shifts[:, : n_out - n_m]
+            hub = merge.B @ (whom.weight @ sent) + merge.C @ ((one.p * whom.heard) @ sent)
+            if moments is not None:
+                hub = hub + _hub_shift(space, one, hub_like, (whom, spread), linear, (u, S), moments)
+            own = whom.heard[:, None] * shifts[:, n_out - n_m :]
+            return jnp.concatenate([hub, own.ravel()])
+
+        total = jnp.tensordot(numbers.cases.chance, jax.vmap(merge)((numbers.cases, spread, linear.merges)), 1)
+        if n_m and space.settled:
+            total = total.at[n_u:].add(jnp.tile(linear.shear @ total[:n_u], K))
+        return total
+
+    chances, values = numbers.chances
+    each = lax.map(lambda part: outcome(*part), (values, linear))
+    return numbers.merge * (chances @ each)
+
+
+def _hub_shift(
+    space: Space,
+    numbers: Numbers,
+    hub_like: State,
+    case: tuple[Cases, Spread],
+    linear: Linear,
+    state: tuple[Array, Array],
+    moments: tuple[Array, Array],
+) -> Array:
+    """(n_u,): what a hub that does not merge linearly makes of the spread of what it hears, in one case of whom."""
+    (whom, spread), (u, S), (O, noise) = case, state, moments
+    message, _ = template(space, numbers)
+    n_u, p, n_s = u.size, numbers.p, size_of(message) + 1
+    mean = linear.mean[:, :n_s]  # (K, n_s, 1 + n_z)
+
+    def combine(v: Array) -> Array:
+        u, mean, total = jnp.split(v, [n_u, n_u + n_s])
+        inbox = Inbox(fill(message, mean[:-1]), fill(message, total[:-1]), total[-1], mean[-1])
+        return flat(numbers.algorithm.combine(fill(hub_like, u), inbox))
+
+    def heard(alpha: Array, beta: Array) -> Array:
+        """(2 n_s, 1 + n): mean and total of what is heard with these weights, as a map of the state."""
+        both = jnp.concatenate([alpha[:, None, None] * mean, (beta * p)[:, None, None] * mean], axis=1)
+        right = both[..., 1 + n_u :].transpose(1, 0, 2).reshape(2 * n_s, -1)
+        return jnp.concatenate([both[..., : 1 + n_u].sum(0), right], axis=1)
+
+    there = heard(whom.weight, whom.heard)
+    whole = jnp.concatenate([jnp.eye(n_u, S.shape[0], 1), there])
+    cov = whole @ S.at[0, 0].set(0.0) @ whole.T
+    vv, vs, ss = (
+        (spread.own[i][:, None, None] * O + spread.raw[i][:, None, None] * noise)[:, :n_s, :n_s] for i in range(3)
+    )
+    by_share = p[:, None, None]
+    inside = jnp.block([[vv.sum(0), (by_share * vs).sum(0)], [(by_share * vs).sum(0).T, (by_share**2 * ss).sum(0)]])
+    rows = jax.vmap(heard)(spread.factor[:, 0], spread.factor[:, 1])
+    inside = inside + jnp.einsum("r,rix,xy,rjy->ij", spread.scale, rows, S, rows)
+    return bend(combine, jnp.concatenate([u, there[:, 0]]), cov.at[n_u:, n_u:].add(inside))
