@@ -96,6 +96,18 @@ class Krylov:
         values = np.linalg.eigvals(self.H[: self.steps])
         return values[np.argsort(-np.abs(values))]
 
+    def power(self, count: int, tolerance: float = 1e-12) -> np.ndarray:
+        """A^count b, from as many products as matter."""
+        if self.size == 0:
+            return np.zeros(self.shape)
+        while not self.closed and self.steps < min(count + 1, self.most):
+            self.extend(min(self.steps + 20, count + 1))
+            if np.abs(np.linalg.matrix_power(self.H[: self.steps], count)[-1, 0]) <= tolerance:
+                break
+        k = self.steps
+        far = np.linalg.matrix_power(self.H[:k], count)[:, 0] if k else np.ones(1)
+        return self.size * (far @ self.basis[: len(far)]).reshape(self.shape)
+
     def powers(self, weight: np.ndarray, count: int) -> np.ndarray:
         """(count,): weight . A^t b for t = 0, 1, ..."""
         if self.size == 0:

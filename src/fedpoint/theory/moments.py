@@ -366,27 +366,31 @@ class OverNetwork:
 
     @double
     def __init__(self, setting: Setting, x: np.ndarray):
-        self.setting, n = setting, len(x)
-        M = np.eye(n + 1)
-        M[1:, 1:], M[1:, 0] = setting.matrix(x), setting.step(x) - x
-        reach, locals_ = _nodes(setting.space, setting.numbers, jnp.asarray(x))
-        self.nodes = Nodes(jnp.asarray(M), reach, tabulated(locals_))
+        self.setting = setting
+        nodes = _nodes(setting.space, setting.numbers, jnp.asarray(x))
+        self.nodes = nodes._replace(locals=tabulated(nodes.locals))
 
     @double
     def __call__(self, S: np.ndarray) -> np.ndarray:
         return np.asarray(_moved_nodes(self.setting.space, self.setting.numbers, self.nodes, (S + S.T) / 2))
 
 
-@partial(jax.jit, static_argnums=0)
-def _moved_nodes(space: Space, numbers: Numbers, nodes: Nodes, S: Array) -> Array:
+def move_nodes(space: Space, numbers: Numbers, nodes: Nodes, S: Array) -> Array:
+    """S -> E[J S J'] of all nodes."""
     noise = _node_noise(space, numbers, nodes.locals, S)
     spread = jnp.einsum("xko,kop->xkp", nodes.reach, noise).reshape(len(nodes.reach), -1)
     return (nodes.M @ S @ nodes.M.T).at[1:, 1:].add(spread @ nodes.reach.reshape(len(nodes.reach), -1).T)
 
 
-@partial(jax.jit, static_argnums=0)
-def _nodes(space: Space, numbers: Numbers, x: Array) -> tuple[Array, LocalNoise]:
-    """How the state moves with what nodes send and remember, and every node's linearised work."""
+def linearise_nodes(space: Space, numbers: Numbers, x: Array) -> Nodes:
+    """Around the state x: how the state moves on average and with what nodes send and remember, and their work."""
+
+    def whole(x: Array) -> Array:
+        hub, m = expected(space, numbers, *start_at(numbers, x, 0), 0)
+        return jnp.concatenate([flat(hub), m.ravel()])
+
+    step, matrix = whole(x) - x, jax.jacfwd(whole)(x)
+    M = jnp.eye(1 + x.size).at[1:, 1:].set(matrix).at[1:, 0].set(step)
     hub, m = start_at(numbers, x, 0)
     K, sent = numbers.p.shape[0], size_of(template(space, numbers)[0])
 
@@ -404,20 +408,33 @@ def _nodes(space: Space, numbers: Numbers, x: Array) -> tuple[Array, LocalNoise]
         return linearised(space, numbers, put(tuned), ProbePlace(own, share, hub, flat(hub), m), 0)
 
     locals_ = per_agent(node, (numbers.inputs.own, tuned, hub, m, numbers.p))
-    return jnp.concatenate([by_message, by_memory], axis=2), locals_
+    return Nodes(M, jnp.concatenate([by_message, by_memory], axis=2), locals_)
+
+
+_nodes = jax.jit(linearise_nodes, static_argnums=0)
+_moved_nodes = jax.jit(move_nodes, static_argnums=0)
 
 
 def _node_noise(space: Space, numbers: Numbers, locals_: LocalNoise, S: Array) -> Array:
     """(K, out, out): the covariance of what each node sends and remembers."""
-    hub, m = start_at(numbers, jnp.arange(S.shape[0] - 1.0), 0)  # where each node's numbers are in the state
-    K = numbers.p.shape[0]
-    sent = size_of(template(space, numbers)[0])
 
     def node(k: Tree) -> Array:
-        own, local, hub, m = k
-        at = jnp.concatenate([jnp.zeros(1, int), 1 + flat(hub).astype(int), 1 + m.astype(int)])
+        own, local, at = k
         noise = covariance_of(space, numbers, own, local, S[at][:, at])
-        out = jnp.concatenate([jnp.arange(sent), jnp.arange(sent + 1, noise.shape[0])])  # without the 1 behind
+        out = without_mass(space, numbers, noise.shape[0])
         return noise[out][:, out]
 
-    return per_agent(node, (numbers.inputs.own, locals_, hub, m.reshape(K, -1)))
+    return per_agent(node, (numbers.inputs.own, locals_, places_of_nodes(numbers, S.shape[0] - 1)))
+
+
+def places_of_nodes(numbers: Numbers, size: int) -> Array:
+    """(K, 1 + n_z): where 1, what each node hears and what it remembers stand in (1, state)."""
+    hub, m = start_at(numbers, jnp.arange(1.0, 1 + size), 0)
+    K = numbers.p.shape[0]
+    heard = jax.vmap(flat)(hub)
+    return jnp.concatenate([jnp.zeros((K, 1)), heard, m.reshape(K, -1)], axis=1).astype(int)
+
+
+def without_mass(space: Space, numbers: Numbers, size: int) -> np.ndarray:
+    """Where message and memory stand in what an agent puts out, without the 1 between them."""
+    return np.delete(np.arange(size), size_of(template(space, numbers)[0]))

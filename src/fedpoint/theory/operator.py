@@ -221,7 +221,7 @@ class Setting:
     @cached_property
     def multiplies_luck(self) -> bool:
         """The hub multiplies what depends on the luck of agents: on how many steps they took."""
-        return self.numbers.drawn.agent and not self._combines_linearly
+        return self.numbers.drawn.agent and not self.combines_linearly
 
     @property
     def merges_linearly(self) -> bool:
@@ -230,7 +230,7 @@ class Setting:
 
     @cached_property
     @double
-    def _combines_linearly(self) -> bool:
+    def combines_linearly(self) -> bool:
         """`combine` is affine in all it is given."""
         size = size_of(template(self.space, self.numbers)[0])
         centre, move = np.random.default_rng(0).normal(size=(2, 2 * size + 2))
@@ -240,7 +240,7 @@ class Setting:
 
     def _find_lineups(self) -> Lineups | None:
         """Whom a round may hear, where the hub makes something else of the mean of it than of each."""
-        if self.topology.by_node or self.timing.everyone or self.adaptive or self._combines_linearly:
+        if self.topology.by_node or self.timing.everyone or self.adaptive or self.combines_linearly:
             return None
         found = self.timing.lineups(self.problem.weights)
         x, each = self.origin + np.random.default_rng(0).normal(size=self.size), _cases(*found[:3])

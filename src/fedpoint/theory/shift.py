@@ -26,8 +26,17 @@ from fedpoint.core.inbox import Inbox
 from fedpoint.core.record import split_per_agent
 from fedpoint.core.types import Number, State, Tree
 from fedpoint.problems.base import Mine, per_agent
-from fedpoint.theory.expected_round import Cases, Numbers, decided, hub_at, template
-from fedpoint.theory.moments import Linear, Merge, Spread, agents_moments, around_agent
+from fedpoint.theory.expected_round import Cases, Numbers, decided, hub_at, start_at, template
+from fedpoint.theory.moments import (
+    Linear,
+    Merge,
+    Nodes,
+    Spread,
+    agents_moments,
+    around_agent,
+    places_of_nodes,
+    without_mass,
+)
 from fedpoint.theory.noise import LocalNoise, Loop, Probe, ProbePlace, local_round, source_noises
 from fedpoint.theory.space import Space, fill, flat, row_of, size_of
 
@@ -226,3 +235,18 @@ def _hub_shift(
     rows = jax.vmap(heard)(spread.factor[:, 0], spread.factor[:, 1])
     inside = inside + jnp.einsum("r,rix,xy,rjy->ij", spread.scale, rows, S, rows)
     return bend(combine, jnp.concatenate([u, there[:, 0]]), cov.at[n_u:, n_u:].add(inside))
+
+
+def nodes_shift(space: Space, numbers: Numbers, nodes: Nodes, x: Array, S: Array) -> Array:
+    """(n,): the same on a network whose nodes are all in step, and whose hubs merge linearly."""
+    hub, m = start_at(numbers, x, 0)
+    tuned, put = split_per_agent(numbers.algorithm)
+
+    def node(k: Tree) -> Array:
+        own, tuned, hub, m, share, local, at = k
+        place = ProbePlace(own, share, hub, flat(hub), m)
+        shift = agent_shift(space, numbers, put(tuned), place, local, S[at][:, at], 0)
+        return shift[without_mass(space, numbers, shift.size)]
+
+    each = (numbers.inputs.own, tuned, hub, m, numbers.p, nodes.locals, places_of_nodes(numbers, x.size))
+    return jnp.einsum("xko,ko->x", nodes.reach, per_agent(node, each))

@@ -188,7 +188,13 @@ class Steady:
 
     @classmethod
     def of(cls, setting: Setting, x: np.ndarray, R: np.ndarray) -> Steady:
-        second = OverNetwork(setting, x) if setting.topology.by_node else Second(setting, x)
+        return cls.around(setting, x, R, OverNetwork(setting, x) if setting.topology.by_node else Second(setting, x))
+
+    @classmethod
+    def around(
+        cls, setting: Setting, x: np.ndarray, R: np.ndarray, second: Callable[[np.ndarray], np.ndarray]
+    ) -> Steady:
+        """With the second-moment operator around x, less what it would make of conserved quantities."""
         if setting.size > LARGE:  # there Krylov's process ends before rounding matters
             return cls(setting, x, second, R)
         P = moving(setting.matrix(x))
@@ -208,6 +214,7 @@ class Steady:
         S = np.zeros((self.n, self.n))
         S[0, 0] = 1.0
         Q = np.array(self.second(S))
+        Q -= np.outer(Q[0], Q[:, 0])  # where the mean goes, if x is not quite the fixed point
         Q[0], Q[:, 0] = 0.0, 0.0
         return (Q + Q.T) / 2
 
