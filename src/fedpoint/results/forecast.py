@@ -20,15 +20,16 @@ from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Plain
 from fedpoint.problems.base import Problem
 from fedpoint.results import forecast_text as words
+from fedpoint.theory.affine import Affine, Still
 from fedpoint.theory.assumptions import Condition, assumptions
 from fedpoint.theory.asynchronous import Bounds, Contraction, asynchronous
 from fedpoint.theory.bounds import Bound, bounds
+from fedpoint.theory.choice import KINDS, Asked, in_step, kind_of, outlook_of
 from fedpoint.theory.closed_forms import closed_forms
 from fedpoint.theory.moments import along_path
 from fedpoint.theory.operator import Setting
-from fedpoint.theory.outlook import Law
+from fedpoint.theory.outlook import Gauge, Law, Outlook
 from fedpoint.theory.quadratic_forms import distribution, quantile
-from fedpoint.theory.sampled import Sampled, sampled_floor, too_long
 from fedpoint.theory.steady import Iterated, NoLimit, Steady, fixed_point, iterate, limit_error, mean_rate
 
 if TYPE_CHECKING:
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from fedpoint.results.run import Run
     from fedpoint.timing.base import Timing
 
-LARGEST_STATE = 2500  # numbers of a state whose covariance is computed
-LARGEST_MODEL = 200  # of one model
-LARGEST_MODELS = 600  # of the models of all nodes together
 LARGEST_DECAY = 200  # numbers of a state whose rounds change, and whose covariance is followed
 LONGEST = 1 << 22  # rounds that `rounds_to` looks ahead
 LONGEST_DECAY = 1 << 14  # the same where steps decay
@@ -66,8 +64,11 @@ class Rounds(float):
 class Forecast:
     """What theory says of a run before it runs. Everything is computed when first asked for.
 
-    limit: the fixed point of the expected round, reached from the start; on a network the models of all nodes.
-    bias: its distance to w*, or the root of the nodes' mean squared distance to what the run is after.
+    fixed_point: of the expected round, reached from the start; on a network the models of all nodes.
+    limit: where the mean of runs settles: the fixed point, moved by noise where fields or the hub's merge are curved.
+    bias: the limit's distance to w*, or the root of the nodes' mean squared distance to what the run is after.
+    drift, noise_bias: what it is made of: the fixed point's distance to w* (different agents, local steps), and the
+    limit's to the fixed point.
     rate, rate_ms: factor per round of the mean's and of the second moment's deviation, asymptotically.
     floor: E|w - w*|^2 once settled = bias^2 + variance, a mean over nodes. inf when it diverges; None where it is not
     computed (`notes`).
@@ -144,15 +145,26 @@ class Forecast:
         return None if self.setting.scheduled or isinstance(self._found, NoLimit) else self._found
 
     @property
-    def limit(self) -> Model | None:
-        """The model in the limit; None where nothing settles."""
+    def fixed_point(self) -> Model | None:
+        """Where the expected round settles, without noise; None where it does not."""
         return None if self.state is None else self.setting.model_of(self.setting.read(self.state))
 
+    @property
+    def limit(self) -> Model | None:
+        """The model at which the mean of runs settles; None where nothing settles."""
+        return None if self._end is None else self.setting.model_of(self._end)
+
     @cached_property
-    def _gap(self) -> np.ndarray | None:
-        if self.state is None or self.optimum is None:
+    def _end(self) -> np.ndarray | None:
+        """The limit, flattened."""
+        if self.state is None:
             return None
-        return self.setting.read(self.state) - self.optimum
+        known = isinstance(self.outlook, Outlook) and not (self.noiseless or self.diverges)
+        return self.outlook.limit if known else self.setting.read(self.state)  # type: ignore[union-attr]
+
+    @property
+    def _gap(self) -> np.ndarray | None:
+        return None if self._end is None or self.optimum is None else self._end - self.optimum
 
     @cached_property
     def _root(self) -> np.ndarray | None:
@@ -168,24 +180,45 @@ class Forecast:
             raise FedpointError("there is no limit to measure from: the expected round does not settle")
         return self.state
 
+    @cached_property
+    def _gauge(self) -> Gauge:
+        """What is measured, from w*, or from the fixed point where that is not known."""
+        target = self.optimum if self.optimum is not None else self.setting.read(self._settles())
+        return Gauge(target, self._root, self.setting.models)
+
     def measured(self, difference: np.ndarray) -> np.ndarray:
         """The part of a difference of models whose square is measured; rows where there are several."""
-        difference = numbers("difference", difference) / math.sqrt(self.setting.models)  # a mean over nodes
-        return difference if self._root is None else difference @ self._root.T
+        return Gauge(np.zeros(0), self._root, self.setting.models)(numbers("difference", difference))
 
     @cached_property
     def reading(self) -> np.ndarray:
         """R with |R x|^2 what is measured of a deviation x of the state."""
-        R = self.setting.reading / math.sqrt(self.setting.models)
-        return R if self._root is None else self._root @ R
+        return Gauge(np.zeros(0), self._root, self.setting.models).of_state(self.setting.reading)
 
     @property
     def bias(self) -> float | None:
         """|limit - w*|; None where w* is not known."""
-        if self._gap is None or self.optimum is None:
+        return None if self._gap is None else self._distance(self._gap)
+
+    @property
+    def drift(self) -> float | None:
+        """|fixed_point - w*|: what different agents and local steps do without noise; None where w* is not known."""
+        if self.state is None or self.optimum is None:
             return None
+        return self._distance(self.setting.read(self.state) - self.optimum)
+
+    @property
+    def noise_bias(self) -> float | None:
+        """|limit - fixed_point|: how far noise moves the mean of runs, as fields or the hub's merge are curved."""
+        if self.state is None or self._end is None:
+            return None
+        return self._distance(self._end - self.setting.read(self.state))
+
+    def _distance(self, difference: np.ndarray) -> float:
+        """The root of the mean square over nodes, 0 where it is rounding."""
         nodes = math.sqrt(self.setting.models)
-        size, scale = float(np.linalg.norm(self._gap)) / nodes, float(np.linalg.norm(self.optimum)) / nodes
+        at = self.optimum if self.optimum is not None else self.setting.read(self._settles())
+        size, scale = float(np.linalg.norm(difference)) / nodes, float(np.linalg.norm(at)) / nodes
         model = jax.tree.leaves(self.problem.start())  # in single precision w* is known to its rounding
         rounding = max(1e-10, *(8 * float(np.finfo(np.result_type(a, np.float32)).eps) for a in model))
         return size if size > rounding * (1 + scale) else 0.0
@@ -212,11 +245,9 @@ class Forecast:
         """The same of the second moment."""
         if self.rate is None:
             return None
-        if self.noiseless:
+        if self.noiseless or self.rate >= 1:
             return self.rate**2
-        if self.steady is not None:
-            return max(self.steady.rate, self.rate**2)
-        return None if self._sampled is None else max(self._sampled.rate, self.rate**2)
+        return max(self.outlook.rate, self.rate**2) if isinstance(self.outlook, Outlook) else None
 
     @property
     def diverges(self) -> bool:
@@ -254,82 +285,36 @@ class Forecast:
 
     @cached_property
     def noise_by(self) -> str:
-        """How second moments are computed: "exact" (by the operator), "sampled" or why not."""
-        told = self.noise_if_settled
-        if told not in ("exact", "sampled"):
-            return told
+        """How second moments are computed: "exact" (affine rounds), "closure" (mean and covariance together, to second
+        order), "sampled" (from drawn rounds), or why not."""
+        if self.noise_if_settled not in KINDS:
+            return self.noise_if_settled
         if self.state is None:
             return "there is no limit"
-        return self._chains if told == "sampled" and isinstance(self._chains, str) else told
+        return self.outlook if isinstance(self.outlook, str) else self.outlook.how
 
     @cached_property
     def noise_if_settled(self) -> str:
         """The same, without looking for a limit."""
-        s = self.setting
-        if s.scheduled:
-            return "decaying steps and running means have no steady state: only the curve is forecast"
-        if s.adaptive:
-            return "adaptive optimisers rescale changes by their history: only limit and rate are forecast"
-        if not self.in_step:
-            return "it is computed for nodes in step"
-        if not s.moments.independent:
-            return f"who works in a round of {s.timing.names()[0]} depends on who did before"
-        if not s.bound.gather.conserves:
-            return f"{type(s.bound.gather).__name__} does not merge linearly: noise moves where it ends"
-        doubt = self._doubt()
-        wanted = self._how if self._how != "auto" else "sampled" if doubt else "exact"
-        if wanted == "sampled":
-            return "sampled"
-        if s.lossy:
-            return doubt
-        model, largest = len(s.flatten(s.start)), LARGEST_MODELS if self.by_node else LARGEST_MODEL
-        if s.size > LARGEST_STATE or model > largest:
-            return (
-                f"the state has {s.size} numbers ({model} of them the model): covariances are computed up to "
-                f"{LARGEST_STATE} ({largest})"
-            )
-        return "exact"
-
-    def _doubt(self) -> str:
-        """Why second moments do not follow from the update; empty where they do."""
-        s = self.setting
-        if not s.exact and not s.oracle.known_noise:
-            return "the problem does not tell the covariance of its samples"
-        if not s.exact and not s.oracle.independent:
-            return "samples within a round depend on each other"
-        if s.own_kind:
-            return "the algorithm is your own"
-        if s.lossy:
-            return "what the channel does is known from drawn rounds only"
-        if s.multiplies_luck:
-            return "the hub multiplies what depends on how many steps agents took"
-        if self.by_node and not s.exact and samples_per_round(self.algorithm) != 1:
-            return "nodes take several samples a round"
-        return ""
+        return kind_of(self.setting, self._how)
 
     @cached_property
-    def steady(self) -> Steady | None:
-        """Second moments around the limit, where they come from the operator."""
-        if self.state is None or self.noise_by != "exact":
-            return None
-        return Steady.of(self.setting, self.state, self.reading)
-
-    @cached_property
-    def _chains(self) -> Sampled | str:
-        """What drawn rounds say of the noise, or why they say nothing."""
-        if self.state is None or self.rate is None or self.noiseless or self.rate >= 1:
-            return "nothing is drawn"
-        late = too_long(self.setting, self.rate)
-        if late:
-            return late
-        gap = self.measured(np.zeros_like(self.setting.read(self.state)) if self._gap is None else self._gap)
-        return sampled_floor(
-            self.setting, self.state, self.reading, gap, self.rate, seed=self.setting.bound.experiment.seed
-        )
+    def outlook(self) -> Outlook | str:
+        """The theory that answers about noise, or why there is none."""
+        if self.noise_if_settled not in KINDS:
+            return self.noise_if_settled
+        if self.state is None or self.rate is None:
+            return "there is no limit"
+        if self.noiseless:
+            return Still(self.setting, self.state, self.origin, self._gauge, self.rate)
+        seed = self.setting.bound.experiment.seed
+        asked = Asked(self.setting, self.state, self.origin, self._gauge, self.rate, self.optimum is not None, seed)
+        return outlook_of(self.noise_if_settled, asked)
 
     @property
-    def _sampled(self) -> Sampled | None:
-        return None if self.noise_by != "sampled" or isinstance(self._chains, str) else self._chains
+    def steady(self) -> Steady | None:
+        """Second moments around the limit, where rounds are affine."""
+        return self.outlook.steady if isinstance(self.outlook, Affine) else None
 
     @cached_property
     def variance(self) -> float | None:
@@ -340,30 +325,17 @@ class Forecast:
             return math.inf
         if self.noiseless:
             return 0.0
-        if self.steady is not None:
-            return self.steady.variance
-        return None if self._sampled is None else self._sampled.variance
+        return self.outlook.variance if isinstance(self.outlook, Outlook) else None
 
     @property
     def standard_error(self) -> float | None:
-        """Of the variance, where it comes from sampled rounds."""
-        return None if self._sampled is None else self._sampled.error
-
-    @property
-    def shift(self) -> float:
-        """How far from the limit the mean of drawn rounds settles; 0 where it does not differ, or nothing was drawn."""
-        return 0.0 if self._sampled is None else self._sampled.shift
-
-    @property
-    def drift(self) -> float:
-        """What that adds to the floor."""
-        return 0.0 if self._sampled is None else self._sampled.drift
+        """Of the floor, where it comes from sampled rounds."""
+        return self.outlook.error if isinstance(self.outlook, Outlook) else None
 
     @property
     def floor(self) -> float | None:
-        """bias^2 + variance, + drift where drawn rounds settle elsewhere than at the limit; without a known w*, around
-        the limit. measure="loss": E f - f* likewise."""
-        return None if self.variance is None else self.variance + self.bias2 + self.drift
+        """bias^2 + variance; without a known w*, around the limit. measure="loss": E f - f* likewise."""
+        return None if self.variance is None else self.variance + self.bias2
 
     @property
     def bias2(self) -> float:
@@ -384,11 +356,13 @@ class Forecast:
             target = s.read(self._settles())
         if s.scheduled and not self.by_node:
             return self._decaying(rounds, target)
-        if self.steady is not None and s.problem.linear and s.straight and not self.noiseless:
-            gap = self.measured(s.read(self._settles()) - target)
-            return self.steady.curve(self.origin, gap, rounds)
-        mean = (self.measured(s.path(self.origin, rounds) - target) ** 2).sum(1)
-        return mean if self.noiseless or self.without_noise else mean + self._growth(rounds)
+        if self.noiseless or self.without_noise:
+            return np.asarray((self.measured(s.path(self.origin, rounds) - target) ** 2).sum(1))
+        if self.state is None:
+            raise FedpointError("there is no curve: the expected round does not settle")
+        if isinstance(self.outlook, str):
+            raise FedpointError(f"no curve: {self.outlook}")
+        return self.outlook.path(rounds).total
 
     def _decaying(self, rounds: int, target: np.ndarray) -> np.ndarray:
         """The curve of steps that decay: linearised anew in every round."""
@@ -400,16 +374,6 @@ class Forecast:
             )
         mean, variance = along_path(s, self.origin, self.reading, rounds)
         return (self.measured(mean - target) ** 2).sum(1) + variance
-
-    def _growth(self, rounds: int) -> np.ndarray:
-        """(rounds + 1,): the variance on the way."""
-        if self.state is None:
-            raise FedpointError("there is no curve: the expected round does not settle")
-        if self.steady is not None:
-            return self.steady.growth(rounds)
-        if self._sampled is not None and self.rate_ms is not None and self.rate_ms < 1:
-            return (self._sampled.variance + self.drift) * (1 - self.rate_ms ** np.arange(rounds + 1))
-        raise FedpointError(f"no curve: {self.noise_by}")
 
     def quantile(self, probability: Probability, rounds: Whole | None = None) -> float:
         """The error that a single run stays below with this probability after so many rounds; None: once settled.
@@ -426,26 +390,22 @@ class Forecast:
 
     def _law(self, rounds: int | None) -> Law:
         """Of the error of a single run."""
-        s = self.setting
         if self.noiseless:
             certain = self.floor if rounds is None else float(self.curve(rounds)[-1])
             if certain is None:
                 raise FedpointError(f"no quantiles once settled: {self.reason or self.noise_by}")
             return Law(np.zeros(0), np.zeros(0), certain)
-        if self.steady is None or self.without_noise or not (s.problem.linear and s.straight):
-            doubt = "the forecast is linearised" if self.noise_by == "exact" else self.noise_by
-            raise FedpointError(f"no quantiles: {self.reason or self.proviso or doubt}")
-        at = s.read(self._settles())
-        law = self.steady.law(self.origin, self.measured(at - (at if self.optimum is None else self.optimum)), rounds)
+        if isinstance(self.outlook, str) or self.without_noise:
+            raise FedpointError(f"no quantiles: {self.reason or self.proviso or self.noise_by}")
+        law = self.outlook.law(rounds)
         if law is None:
-            raise FedpointError(f"no quantiles: {self.reason}")
+            raise FedpointError(f"no quantiles: {self.reason or 'drawn rounds tell means only'}")
         return law
 
     @property
     def in_step(self) -> bool:
         """With a fusion center, or on a network where all nodes work in every round and hear what is fresh."""
-        timing, agents = self.setting.timing, self.setting.agents
-        return not self.by_node or (timing.all_heard and timing.slots(agents) == agents and timing.depth(1) == 1)
+        return in_step(self.setting)
 
     @cached_property
     def without_noise(self) -> bool:
@@ -453,7 +413,7 @@ class Forecast:
         scheme that depend on each other."""
         if not self.setting.moments.independent:
             return True
-        return self.by_node and not self.noiseless and (self.noise_by != "exact" or self.diverges)
+        return self.by_node and not self.noiseless and (self.noise_by not in KINDS or self.diverges)
 
     @property
     def dependent(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from fedpoint.core.numbers import counted, finite
 from fedpoint.core.types import Plain
 from fedpoint.results.labels import short
+from fedpoint.theory.choice import KINDS
 
 if TYPE_CHECKING:
     from fedpoint.results.forecast import Forecast
@@ -20,13 +21,10 @@ def notes(f: Forecast) -> list[str]:
     settles = f.state is not None
     if s.problem.linear and s.affine and (f.noise_by == "exact" or f.by_node) and not s.moments.sampled:
         said.append("exact: fields are affine and the hub merges linearly")
-    if not s.problem.linear and settles:
-        where = "around the given point" if f.around is not None else "at the fixed point"
-        said.append(f"linearised {where}: fields are not affine; the mean path is followed without linearising")
-    elif not s.straight and settles:
-        said.append("linearised: the method is not affine in what the hub hears")
-    elif s.multiplies_luck and settles:
-        said.append("linearised: the hub multiplies what depends on how many steps agents took")
+    if f.noise_by == "closure" and settles:
+        said.append(f"to second order: {_curved(f)}; mean and covariance are followed together")
+    elif not s.problem.linear and settles and not f.noiseless:
+        said.append(f"linearised {'around the given point' if f.around is not None else 'at the fixed point'}")
     if s.lineups is not None:
         count = f"{len(s.lineups.chance):,}"
         which = f"{count} drawn lineups, which leave the limit a standard error of {f.limit_error:.2g}"
@@ -40,10 +38,10 @@ def notes(f: Forecast) -> list[str]:
         said.append(f"limit and rate are those of what arrives over {type(s.bound.channel).__name__} on average")
     if f.standard_error is not None:
         said.append(f"the variance comes from sampled rounds, standard error {f.standard_error:.2g}")
-    if f.shift:
-        why = "" if s.bound.channel.lossless else ": what arrives is not the channel's expected(message)"
-        said.append(f"the mean of sampled rounds settles {f.shift:.2g} from that limit{why}")
-    if f.noise_by not in ("exact", "sampled"):
+        if f.noise_bias:
+            why = "" if s.bound.channel.lossless else ": what arrives is not the channel's expected(message)"
+            said.append(f"the mean of sampled rounds settles {f.noise_bias:.2g} from the fixed point{why}")
+    if f.noise_by not in KINDS:
         said.append(f"no floor: {f.noise_by}" if not f.noiseless else "no noise: nothing is random")
     if f.optimum is None:
         why = f.algorithm.why_no_aim(s.problem, f.network)
@@ -51,6 +49,15 @@ def notes(f: Forecast) -> list[str]:
     if s.problem.convex is None:
         said.append("a local forecast: convexity is not known, other limits may exist")
     return said + _of_network(f)
+
+
+def _curved(f: Forecast) -> str:
+    """What is not affine."""
+    if not f.setting.problem.linear:
+        return "fields are not affine"
+    if f.setting.multiplies_luck:
+        return "the hub multiplies what depends on how many steps agents took"
+    return "the method is not affine in what the hub hears"
 
 
 def _of_network(f: Forecast) -> list[str]:
@@ -100,6 +107,8 @@ def _numbers(f: Forecast) -> list[str]:
         itself = goal if f.by_node else "w* itself"
         error = f" +- {f.limit_error:.1g}" if f.limit_error else ""
         lines = [f"  ends at     {itself if f.bias == 0 else f'{f.bias:.4g}{error} from {goal}'}"]
+        if f.noise_bias:
+            lines.append(f"  of which    drift {f.drift:.4g} (different agents, local steps), noise {f.noise_bias:.4g}")
     square = "" if f.rate_ms is None or f.by_node else f" (mean square {f.rate_ms:.6g})"
     lines.append(f"  rate        {f.rate:.6g} per round{square}")
     if f.contraction is not None:
@@ -108,8 +117,7 @@ def _numbers(f: Forecast) -> list[str]:
         lines.append(f"  contraction {said}")
     if f.floor is not None:
         error = "" if f.standard_error is None else f" +- {f.standard_error:.1g}"
-        drift = f" + drift {f.drift:.4g}" if f.shift else ""
-        lines.append(f"  floor       {f.floor:.4g} = bias^2 {f.bias2:.4g} + variance {f.variance:.4g}{drift}{error}")
+        lines.append(f"  floor       {f.floor:.4g} = bias^2 {f.bias2:.4g} + variance {f.variance:.4g}{error}")
     return lines
 
 
@@ -129,6 +137,7 @@ def as_dict(f: Forecast) -> dict[str, Plain]:
         "variance": finite(f.variance),
         "floor": finite(f.floor),
         "drift": finite(f.drift),
+        "noise_bias": finite(f.noise_bias),
         "standard_error": finite(f.standard_error),
         "exact": f.exact,
         "diverges": f.diverges,

@@ -144,6 +144,18 @@ class MeanPath:
         return self.values
 
 
+class ExpectedPath:
+    """The expected error after any round, by the forecast's own theory; computed as far as asked for."""
+
+    def __init__(self, forecast: Forecast):
+        self.forecast, self.values = forecast, np.zeros(0)
+
+    def at(self, t: int) -> float:
+        if t >= len(self.values):
+            self.values = self.forecast.curve(max(256, 2 * t))
+        return float(self.values[t])
+
+
 @dataclass
 class Curve:
     """An expected curve that can be asked at any round up to `longest`; floor: where it ends."""
@@ -179,19 +191,9 @@ def curve_of(forecast: Forecast, accuracy: float) -> Curve:
         raise Uncomputable(f"its floor is not computable: {f.noise_by}")
     if not math.isfinite(f.floor):
         return Curve(lambda t: math.inf, math.inf, 0)
-    path = MeanPath(f)
     if f.noiseless:
-        return Curve(path.at, f.floor, LONGEST_PATH)
-    steady: Steady | None = f.steady
-    if steady is not None:
-        start = np.zeros((steady.n, steady.n))
-        start[1:, 1:] = steady.covariance
-        W = steady.weight(np.zeros(steady.R.shape[0]))
-        powers, end = Powers(steady.second, start, W, accuracy), float((W * start).sum())
-        return Curve(lambda t: path.at(t) + end - powers.at(t), f.floor, LONGEST_PATH)
-    rate, variance = f.rate_ms, f.variance
-    assert rate is not None and variance is not None  # the floor is known
-    return Curve(lambda t: path.at(t) + variance * (1 - rate**t), f.floor, LONGEST_PATH)
+        return Curve(MeanPath(f).at, f.floor, LONGEST_PATH)
+    return Curve(ExpectedPath(f).at, f.floor, LONGEST_PATH)
 
 
 def passage(at: Callable[[int], float], target: float, limit: int) -> float:

@@ -30,6 +30,7 @@ from fedpoint.engine.session import cast
 from fedpoint.engine.state import AGENTS, HUB, SCHEDULE, RunState, start_worlds
 from fedpoint.theory.expected_round import Numbers, memories, rows, start_at, template
 from fedpoint.theory.operator import Setting
+from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
 from fedpoint.theory.space import Space, flat
 
 FOUND = 0x57A7  # of where worlds are found
@@ -48,14 +49,49 @@ FAINT, LOUD = 1e-12, 1e12  # mean squares of deviations between which their rate
 
 
 class Sampled(NamedTuple):
-    """What drawn rounds say. drift: what it adds to the floor that their mean is not the limit; 0 where it is, as far
-    as they can tell."""
+    """What drawn rounds say. away: from the limit of the expected round to where the mean of states settles; zeros
+    where they do not differ, as far as can be told."""
 
     variance: float
-    error: float  # the standard error of variance and drift together
+    error: float  # the standard error of the floor
     rate: float  # of the mean square of a deviation, per round
-    shift: float = 0.0  # how far from the limit their mean is, as it is measured
-    drift: float = 0.0
+    away: np.ndarray
+
+
+class Drawn(Outlook):
+    """Rounds about which nothing is known, drawn one after the other from the fixed point x on."""
+
+    how = "sampled"
+
+    def __init__(self, setting: Setting, x: np.ndarray, origin: np.ndarray, gauge: Gauge, found: Sampled):
+        self.setting, self.x, self.origin, self.gauge, self.found = setting, x, origin, gauge, found
+
+    @property
+    def limit(self) -> np.ndarray:
+        return self.setting.read(self.x + self.found.away)
+
+    @property
+    def rate(self) -> float:
+        return self.found.rate
+
+    @property
+    def variance(self) -> float:
+        return self.found.variance
+
+    @property
+    def error(self) -> float | None:
+        return self.found.error
+
+    def path(self, rounds: int) -> Path:
+        """The variance grows as if every round added the same noise, and the mean goes where it settles alongside."""
+        left = self.rate ** np.arange(rounds + 1.0)
+        moved = self.limit - self.setting.read(self.x)
+        models = self.setting.path(self.origin, rounds) + (1 - np.sqrt(left))[:, None] * moved
+        away = self.gauge(models - self.gauge.target)
+        return Path((away**2).sum(1), self.variance * (1 - left))
+
+    def law(self, round: int | None) -> Law | None:
+        return None
 
 
 def settling_rounds(rate: float) -> float:
@@ -82,13 +118,13 @@ def too_long(setting: Setting, rate: float) -> str:
 def sampled_floor(
     setting: Setting, x: np.ndarray, R: np.ndarray, gap: np.ndarray, rate: float, seed: int = 0
 ) -> Sampled | str:
-    """E|gap + R (state - x)|^2 - |gap|^2 once settled, or why it is not known. gap: from what the run is after to the
-    limit, as measured. rate: of the mean's deviation."""
+    """What drawn rounds say of E|gap + R (state - x)|^2 once settled, or why they do not. gap: from what the run is
+    after to the limit, as measured. rate: of the mean's deviation."""
     chains = Chains(setting, x, R, rate, seed)
     while chains.rounds < LONGEST:
         chains.advance()
         if chains.beyond:
-            return Sampled(math.inf, 0.0, max(chains.rate, 1.0))
+            return Sampled(math.inf, 0.0, max(chains.rate, 1.0), np.zeros_like(x))
         needed = settling_rounds(chains.rate)
         if chains.rounds >= needed and not chains.moving:
             return chains.settled(gap)
@@ -118,7 +154,7 @@ class Chains:
         self.state = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.count, *a.shape)), begun)
         self.fell = [1.0]  # the mean square of deviations after every round
         self.squares: list[np.ndarray] = []  # (chains,), means over the rounds of a chunk
-        self.means: list[np.ndarray] = []  # (chains, d) likewise
+        self.means: list[np.ndarray] = []  # (chains, n) likewise
         self.rounding = ROUNDING * (1 + float(np.linalg.norm(R @ x)))
 
     @property
@@ -165,16 +201,18 @@ class Chains:
     def settled(self, gap: np.ndarray) -> Sampled | str:
         """Their means over time; what chains differ in tells the standard error."""
         squares, means = (self._late(seen).mean(0) for seen in (self.squares, self.means))
+        nowhere = np.zeros(len(self.x))
         if squares.mean() <= self.rounding**2:
-            return Sampled(0.0, 0.0, self.rate)
+            return Sampled(0.0, 0.0, self.rate, nowhere)
         if np.ptp(squares) <= 1e-9 * squares.mean():
             return f"nothing is random, yet rounds stay {math.sqrt(squares.mean()):.2g} from the limit"
-        shift, error = means.mean(0), math.sqrt(means.var(0, ddof=1).sum() / self.count)
-        away, drift = float(np.linalg.norm(shift)), 0.0
-        if away > max(SURE * error, self.rounding):  # the mean is not the limit
-            squares, drift = squares + 2 * means @ gap, float(shift @ shift + 2 * gap @ shift)
-        spread = float(squares.std(ddof=1)) / math.sqrt(self.count)
-        return Sampled(float(squares.mean()) - drift, spread, self.rate, away if drift else 0.0, drift)
+        seen = means @ np.asarray(self.R).T
+        shift, error = seen.mean(0), math.sqrt(seen.var(0, ddof=1).sum() / self.count)
+        moved = float(np.linalg.norm(shift)) > max(SURE * error, self.rounding)  # the mean is not the limit
+        floors = squares + 2 * seen @ gap if moved else squares
+        spread = float(floors.std(ddof=1)) / math.sqrt(self.count)
+        variance = float(squares.mean()) - (float(shift @ shift) if moved else 0.0)
+        return Sampled(variance, spread, self.rate, means.mean(0) if moved else nowhere)
 
 
 def _moving(setting: Setting, x: np.ndarray) -> np.ndarray:
@@ -215,7 +253,7 @@ def _chunk(
     first: Array,
 ) -> tuple[tuple, tuple]:
     """The next rounds of all chains. state: theirs, what the channel keeps, and the deviations. Beside it the mean
-    square of deviations after every round, and each chain's means over rounds of |R (x_t - x)|^2 and R (x_t - x)."""
+    square of deviations after every round, and each chain's means over rounds of |R (x_t - x)|^2 and x_t - x."""
     chains = jnp.arange(state[0].shape[0])
 
     def go(carry: tuple, round: Array) -> tuple[tuple, Array]:
@@ -226,12 +264,12 @@ def _chunk(
             return *move(at, wire), jax.jvp(lambda x: move(x, wire)[0], (x,), (deviation,))[1]
 
         states, wires, deviations = jax.vmap(one)(chains, *state)
-        away = (states - x) @ R.T
-        total = jnp.sum(away**2, axis=1), away
+        away = states - x
+        total = jnp.sum((away @ R.T) ** 2, axis=1), away
         sums = jax.tree.map(jnp.add, sums, total)
         return (states, wires, deviations, sums), jnp.sum(deviations**2) / len(chains)
 
-    none = jnp.zeros(len(chains)), jnp.zeros((len(chains), R.shape[0]))
+    none = jnp.zeros(len(chains)), jnp.zeros((len(chains), x.size))
     (*last, sums), fell = lax.scan(go, (*state, none), first + jnp.arange(CHUNK))
     return tuple(last), (fell, *(a / CHUNK for a in sums))
 

@@ -17,6 +17,7 @@ from fedpoint.results.run import Run
 from fedpoint.results.verdict import EXACT, POWER, Check
 from fedpoint.theory.innovations import NUDGE, Innovations, Rounds, Watched, innovations
 from fedpoint.theory.operator import Setting
+from fedpoint.theory.outlook import Outlook
 from fedpoint.theory.tails import FEW, relative_variance, settled_variance, square_score, student_score, sum_score
 from fedpoint.verbs.forecast import prepare
 
@@ -152,14 +153,12 @@ class Comparisons:
     @cached_property
     def target(self) -> np.ndarray:
         """The forecast limit, flattened."""
-        return self.f.setting.read(self.f.state)  # type: ignore[arg-type]
+        return self.f.setting.flatten(self.f.limit)
 
     def _spread(self) -> np.ndarray:
         """Eigenvalues of the model's stationary covariance: forecast, or measured where it was only sampled."""
-        f = self.f
-        if f.steady is not None and f.steady.covariance is not None:
-            return np.maximum(np.linalg.eigvalsh(f.reading @ f.steady.covariance @ f.reading.T), 0.0)
-        return np.array([f.variance or 0.0])
+        law = self.f.outlook.law(None) if isinstance(self.f.outlook, Outlook) else None
+        return np.array([self.f.variance or 0.0]) if law is None else law.weights
 
     def _floor(self) -> list[Check]:
         f, tail = self.f, self.tail

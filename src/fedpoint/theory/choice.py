@@ -1,0 +1,123 @@
+"""Which theory answers about the noise of an experiment? Or why none does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedpoint.core.algorithm import samples_per_round
+from fedpoint.theory.affine import Affine
+from fedpoint.theory.closure import Closure
+from fedpoint.theory.operator import Setting
+from fedpoint.theory.outlook import Gauge, Outlook
+from fedpoint.theory.sampled import Drawn, sampled_floor, too_long
+from fedpoint.theory.steady import NoLimit
+
+LARGEST_STATE = 2500  # numbers of a state whose covariance is computed
+LARGEST_MODEL = 200  # of one model
+LARGEST_MODELS = 600  # of the models of all nodes together
+
+KINDS = ("exact", "closure", "sampled")  # words for theories; any other text is a reason why there is none
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an outlook is asked about: x, the fixed point of the expected round; origin, where runs begin; rate, of the
+    mean's deviation; known: whether the gauge measures from what the run is after, else from where it settles."""
+
+    setting: Setting
+    x: np.ndarray
+    origin: np.ndarray
+    gauge: Gauge
+    rate: float
+    known: bool
+    seed: int
+
+
+def in_step(setting: Setting) -> bool:
+    """With a fusion center, or on a network where all nodes work in every round and hear what is fresh."""
+    timing, agents = setting.timing, setting.agents
+    if not setting.topology.by_node:
+        return True
+    return timing.all_heard and timing.slots(agents) == agents and timing.depth(1) == 1
+
+
+def kind_of(setting: Setting, wanted: str) -> str:
+    """The word for the theory to be used, or why there is none. wanted: "auto", "exact" or "sampled"."""
+    s = setting
+    if s.scheduled:
+        return "decaying steps and running means have no steady state: only the curve is forecast"
+    if s.adaptive:
+        return "adaptive optimisers rescale changes by their history: only limit and rate are forecast"
+    if not in_step(s):
+        return "it is computed for nodes in step"
+    if not s.moments.independent:
+        return f"who works in a round of {s.timing.names()[0]} depends on who did before"
+    if not s.bound.gather.conserves:
+        return f"{type(s.bound.gather).__name__} does not merge linearly: noise moves where it ends"
+    doubt = doubt_of(s)
+    if wanted == "sampled" or (wanted == "auto" and doubt):
+        return "sampled"
+    if s.lossy:
+        return doubt
+    model, largest = len(s.flatten(s.start)), LARGEST_MODELS if s.topology.by_node else LARGEST_MODEL
+    if s.size > LARGEST_STATE or model > largest:
+        return (
+            f"the state has {s.size} numbers ({model} of them the model): covariances are computed up to "
+            f"{LARGEST_STATE} ({largest})"
+        )
+    return "exact" if s.problem.linear and s.straight else "closure"
+
+
+def doubt_of(setting: Setting) -> str:
+    """Why second moments do not follow from the update; empty where they do."""
+    s = setting
+    if not s.exact and not s.oracle.known_noise:
+        return "the problem does not tell the covariance of its samples"
+    if not s.exact and not s.oracle.independent:
+        return "samples within a round depend on each other"
+    if s.own_kind:
+        return "the algorithm is your own"
+    if s.lossy:
+        return "what the channel does is known from drawn rounds only"
+    if s.multiplies_luck:
+        return "the hub multiplies what depends on how many steps agents took"
+    if s.topology.by_node and not s.exact and samples_per_round(s.algorithm) != 1:
+        return "nodes take several samples a round"
+    return ""
+
+
+def outlook_of(kind: str, asked: Asked) -> Outlook | str:
+    """The theory of that kind, or why it gives no answer."""
+    a = asked
+    if kind == "exact":
+        return Affine(a.setting, a.x, a.origin, a.gauge)
+    if kind == "closure":
+        return _closure(a)
+    return _drawn(a)
+
+
+def _closure(a: Asked) -> Outlook | str:
+    made = Closure(a.setting, a.x, a.origin, a.gauge)
+    try:
+        end = made.limit
+    except NoLimit as error:
+        return str(error)
+    made.gauge = a.gauge if a.known else replace(a.gauge, target=end)
+    return made
+
+
+def _drawn(a: Asked) -> Outlook | str:
+    s, gap = a.setting, a.gauge(a.setting.read(a.x) - a.gauge.target)
+    if a.rate >= 1:
+        return "nothing is drawn"
+    late = too_long(s, a.rate)
+    if late:
+        return late
+    found = sampled_floor(s, a.x, a.gauge.of_state(s.reading), gap, a.rate, seed=a.seed)
+    if isinstance(found, str):
+        return found
+    made = Drawn(s, a.x, a.origin, a.gauge, found)
+    made.gauge = a.gauge if a.known else replace(a.gauge, target=made.limit)
+    return made
