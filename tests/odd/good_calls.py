@@ -24,6 +24,7 @@ from odd_objects import (
     couplings,
     dataset,
     descent,
+    expansion,
     experiment,
     file,
     fitted,
@@ -382,6 +383,7 @@ def theories() -> Table:
         "gtv.objective": (fp.gtv.objective, {**on, "coupling": 1.0, "models": np.zeros((3, 2))}),
         "gtv.balanced": (fp.gtv.balanced, on),
         "theory.asynchronous": (fp.theory.asynchronous, {"kappa": 0.5, "B": 2, "ticks": 5}),
+        "theory.expansion": (fp.theory.expansion, {"run": run()}),
         "theory.block_norm": (fp.theory.block_norm, {"T": np.eye(4), "nodes": 2}),
         "theory.contraction": (fp.theory.contraction, {"algorithm": "fedrelax", **on, "coupling": 1.0}),
         "theory.iteration_matrix": (fp.theory.iteration_matrix, {"algorithm": "fedrelax", **on, "coupling": 1.0}),
@@ -448,7 +450,7 @@ def bare() -> Table:
     shown = (run, forecast, verdict, sweep, comparison, plan, choice, baselines, dataset, table, stability, bounds)
     found: Table = {}
     seen: set[str] = set()
-    for make in (*made, *shown, encoder, certificate, predictor, panel, couplings, chosen_coupling):
+    for make in (*made, *shown, encoder, certificate, predictor, panel, couplings, chosen_coupling, expansion):
         cls = type(make())
         for name in interface.methods(cls):
             method = getattr(make(), name)

@@ -52,7 +52,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
             "Sweep",
         ),
         *("Verdict", "Dataset", "Panel", "Table", "History", "Objective", "Path", "Cost", "Cost.of", "Fairness"),
-        *("Constants", "Stability", "Bounds", "Contraction", "Distance", "FitForecast", "Verdict.so_far"),
+        *("Constants", "Stability", "Bounds", "Contraction", "Distance", "Expansion", "FitForecast", "Verdict.so_far"),
     ),
     RAISED: (
         "FedpointError",

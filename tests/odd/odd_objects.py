@@ -199,6 +199,11 @@ def bounds():
 
 
 @cache
+def expansion():
+    return fp.theory.expansion(run())
+
+
+@cache
 def stability():
     return system().stability()
 

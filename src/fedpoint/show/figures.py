@@ -84,6 +84,19 @@ def draw(ax: Axes, lines: Sequence[Line], log: bool = True, size: float = SIZE) 
     end_labels(ax, curves, size)
 
 
+def stack(ax: Axes, lines: Sequence[Line], size: float = SIZE) -> None:
+    """Areas as high as the lines, one on top of the other, each labelled where it ends."""
+    from fedpoint.show.placement import end_labels
+
+    below, middles = np.zeros(len(lines[0].x)), []
+    for line in lines:
+        above = below + line.y
+        ax.fill_between(line.x, below, above, color=line.colour, alpha=0.7, linewidth=0)
+        middles += ax.plot(line.x, (below + above) / 2, color=line.colour, linewidth=0, label=broken(line.label))
+        below = above
+    end_labels(ax, middles, size)
+
+
 def key(figure: Figure | SubFigure, lines: Sequence[Line], text: str = "") -> None:
     """The key of lines, below the axes, with words above it."""
     row = int(72 / (0.58 * SIZE) * (figure.bbox.width / figure.dpi - 0.3))  # characters, about

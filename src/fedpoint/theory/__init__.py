@@ -15,16 +15,22 @@ if TYPE_CHECKING:
         spectral_rate,
         step_limit,
     )
+    from fedpoint.theory.stochastic_expansion import Expansion, expansion
 
-# Loaded when first used: with a fusion center nobody needs SciPy's solvers.
-_NETWORKS = ("block_norm", "contraction", "iteration_matrix", "spectral_rate", "step_limit")
+# Loaded when first used: with a fusion center nobody needs SciPy's solvers, and few the engine from here.
+_LATER = {
+    **dict.fromkeys(("block_norm", "contraction", "iteration_matrix", "spectral_rate", "step_limit"), "networks"),
+    **dict.fromkeys(("Expansion", "expansion"), "stochastic_expansion"),
+}
 
 __all__ = [
     "Bounds",
     "Contraction",
+    "Expansion",
     "asynchronous",
     "block_norm",
     "contraction",
+    "expansion",
     "iteration_matrix",
     "lms_floor",
     "lms_msd",
@@ -37,7 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NETWORKS:
+    if name not in _LATER:
         raise AttributeError(f"module 'fedpoint.theory' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module("fedpoint.theory.networks"), name)
+    value = globals()[name] = getattr(importlib.import_module(f"fedpoint.theory.{_LATER[name]}"), name)
     return value
