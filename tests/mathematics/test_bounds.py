@@ -409,7 +409,7 @@ def test_void_with_the_reason(lecture, algorithm, problem, participation, reason
 def test_every_bound_is_listed_whatever_is_asked():
     lectures = [b.lecture for b in bounds(fp.FedAvg(0.1), UNKNOWN)]
     assert lectures == [b.lecture for b in bounds(fp.Scaffnew(0.1, probability=0.5), EQUAL)]
-    assert len(set(lectures)) == len(lectures) == 26
+    assert len(set(lectures)) == len(lectures) == 29
     for algorithm in (fp.FedAvg(0.1, 3, normalise=True), fp.FedAdam(0.1), fp.QFedAvg(1.0, 0.1), fp.Scaffold(0.1, 2)):
         for problem in (EQUAL, stream(), SHUFFLED, UNKNOWN, FLAT):
             for bound in bounds(algorithm, problem, 1):

@@ -389,6 +389,10 @@ def theories() -> Table:
         "theory.iteration_matrix": (fp.theory.iteration_matrix, {"algorithm": "fedrelax", **on, "coupling": 1.0}),
         "theory.spectral_rate": (fp.theory.spectral_rate, {"algorithm": "fedrelax", **on, "coupling": 1.0}),
         "theory.step_limit": (fp.theory.step_limit, {**on, "coupling": 1.0}),
+        "theory.local_sgd_bounds": (
+            fp.theory.local_sgd_bounds,
+            {"algorithm": method(), "problem": quad(), "radius": 2.0},
+        ),
         "theory.lms_floor": (fp.theory.lms_floor, {"problem": stream(), "step": 0.1}),
         "theory.lms_msd": (fp.theory.lms_msd, {"problem": stream(), "step": 0.1, "rounds": 2}),
         "theory.lsa_bias": (fp.theory.lsa_bias, {"problem": system(), "step": 0.1, "local_steps": 2}),

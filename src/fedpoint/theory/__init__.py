@@ -8,6 +8,7 @@ from fedpoint.closed.lsa import lsa_bias, lsa_bias_small_step, lsa_path
 from fedpoint.theory.asynchronous import Bounds, Contraction, asynchronous
 
 if TYPE_CHECKING:
+    from fedpoint.theory.bounds.lecture004 import local_sgd_bounds
     from fedpoint.theory.networks import (
         block_norm,
         contraction,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _LATER = {
     **dict.fromkeys(("block_norm", "contraction", "iteration_matrix", "spectral_rate", "step_limit"), "networks"),
     **dict.fromkeys(("Expansion", "expansion"), "stochastic_expansion"),
+    "local_sgd_bounds": "bounds.lecture004",
 }
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "iteration_matrix",
     "lms_floor",
     "lms_msd",
+    "local_sgd_bounds",
     "lsa_bias",
     "lsa_bias_small_step",
     "lsa_path",

@@ -21,6 +21,8 @@ SLOPE = "beta^2, the growth of a round's gradient noise with |w - w*|^2"
 POWER = "sigma^2, the noise power of a round's gradient at w*"
 NOISE = "sigma_fed^2, the noise power of a round's gradient"
 EXCESS = "E f(x_T) - f*"
+STEP_NOISE = "E|g - E g|^2, the noise of a step's mean gradient"
+DRIFT = "E sum p_k |x_k - mean|^2 before a merge"
 
 Curve = Callable[[ArrayLike], np.ndarray]  # the bound after so many rounds
 Need = Callable[[], Assumption | list[Assumption]]  # what a bound assumes, looked at when it is asked

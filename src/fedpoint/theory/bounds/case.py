@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -21,6 +22,14 @@ from fedpoint.timing.participation import ByWeight, Everyone, Importance, Unifor
 Assumption = tuple[str, bool | None, str]  # text, whether it holds (None: not known), detail
 
 
+class Stated(NamedTuple):
+    """What a caller says of where the iterates of local SGD are: a radius about w*, or sigma_k^2 (K,) and G^2."""
+
+    radius: float | None
+    sigma2: np.ndarray | None
+    G2: float | None
+
+
 @dataclass(frozen=True)
 class Case:
     """A setting, and the numbers that bounds are made of; NaN where a number is not known."""
@@ -31,6 +40,7 @@ class Case:
     start: Model | None
     exact: bool
     rounds: int
+    stated: Stated | None = None
 
     @cached_property
     def K(self) -> int:
