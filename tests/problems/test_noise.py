@@ -87,6 +87,90 @@ def test_covariance_is_that_of_draws(sampled):
     assert sampled.oracle.known_noise
 
 
+# Two fields with the same sample.
+
+
+@partial(jax.jit, static_argnums=0)
+def _cross(oracle, own, common, w, v):
+    return jax.vmap(lambda o: oracle.cross_covariance(Mine(o, common), w, v))(own)
+
+
+@partial(jax.jit, static_argnums=0)
+def _cross_scatters(oracle, own, common, w, v, P):
+    return jax.lax.map(lambda o: oracle.cross_scatter(Mine(o, common), w, v, P), own)
+
+
+def cross(problem, w, v, P=None):
+    with jax.enable_x64(True):
+        parts = (problem.oracle, problem.own, problem.common, w, v)
+        return np.asarray(_cross(*parts) if P is None else _cross_scatters(*parts, P))
+
+
+def draws_together(problem, claimed, w, v, n=4000):
+    """Every entry of E[n(w; z) n(v; z)'] within five standard errors over as many draws as above."""
+    gaps = [sampled_fields(problem, u, n)[:, :, 0] - problem.fields(u)[:, None] for u in (w, v)]
+    products = gaps[0][..., :, None] * gaps[1][..., None, :]
+    error = products.std(1) / np.sqrt(n) + 1e-13 * (1 + np.abs(problem.fields(w)).max() ** 2)
+    assert (np.abs(products.mean(1) - claimed) < 5 * error).all()
+
+
+DRAWN = [
+    "quadratic",
+    "stream, covariances",
+    "least squares, shuffled",
+    "system, variances",
+    "system, covariances",
+    "TD",
+]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_cross_covariance_is_that_of_draws_with_the_same_sample(name):
+    problem = build(name, True)
+    w, v = (random_model(problem, seed) for seed in (2, 3))
+    assert problem.oracle.known_cross_noise
+    draws_together(problem, cross(problem, w, v), w, v)
+    np.testing.assert_allclose(cross(problem, w, v), np.swapaxes(cross(problem, v, w), 1, 2), rtol=1e-11, atol=1e-13)
+
+
+def test_what_is_not_symmetric_shows():
+    """R x y'R in the place of R y x'R has the same symmetric part, which is all that C(w) tells by polarisation."""
+    problem = build("stream, covariances", True)
+    w, v = (random_model(problem, seed) for seed in (2, 3))
+    right = cross(problem, w, v)
+    with pytest.raises(AssertionError):
+        draws_together(problem, np.swapaxes(right, 1, 2), w, v, n=40000)
+    with pytest.raises(AssertionError):  # nor is it the covariance half way
+        draws_together(problem, covariances(problem, (w + v) / 2), w, v, n=40000)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_cross_scatter_is_the_mixed_difference_of_the_cross_covariance(name):
+    """Linear fields: C(w, v) is affine in each, and the mixed difference along s and t is scatter(s t') exactly."""
+    problem = build(name, True)
+    w, v, s, t = (flat(random_model(problem, seed)) for seed in (4, 5, 6, 7))
+    corners = cross(problem, w + s, v + t) - cross(problem, w + s, v) - cross(problem, w, v + t) + cross(problem, w, v)
+    size = np.abs(cross(problem, w + s, v + t)).max()
+    np.testing.assert_allclose(cross(problem, w, v, np.outer(s, t)), corners, rtol=1e-11, atol=1e-12 * size)
+
+
+@pytest.mark.parametrize("name", ["logistic, importance", "softmax, iid", "network, iid"])
+def test_two_fields_of_a_row_against_the_enumeration_of_all(name):
+    problem = build(name, True)
+    w, v = (random_model(problem, seed) for seed in (5, 6))
+    d = len(flat(w))
+    P = np.random.default_rng(1).normal(size=(d, d))
+    C, S = cross(problem, w, v), cross(problem, w, v, P)
+    for k, m in enumerate(problem.counts):
+        (g, H, q), (h, G, _) = terms(problem, k, w), terms(problem, k, v)
+        one, two = g - q @ g, h - q @ h
+        exact = kept(problem, m) * np.einsum("n,ni,nj->ij", q, one, two)
+        np.testing.assert_allclose(C[k], exact, rtol=1e-11, atol=1e-12 * (1 + np.abs(exact).max()))
+        one, two = H - np.tensordot(q, H, 1), G - np.tensordot(q, G, 1)
+        exact = kept(problem, m) * np.einsum("n,nij,jk,nkl->il", q, one, P, two)
+        np.testing.assert_allclose(S[k], exact, rtol=1e-10, atol=1e-12 * (1 + np.abs(exact).max()))
+
+
 def test_trace_is_the_noise_of_the_problem(sampled):
     w = random_model(sampled, 4)
     np.testing.assert_allclose(

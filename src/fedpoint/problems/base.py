@@ -22,6 +22,7 @@ from fedpoint.core.made import Made
 from fedpoint.core.numbers import counted, there_are
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key, Row, Stream
+from fedpoint.core.record import owner_of
 from fedpoint.core.steps import most_steps
 from fedpoint.core.types import Data, Model, Number, Plain, Tree
 from fedpoint.problems.models import at_model, at_models, check_each
@@ -112,16 +113,32 @@ class Oracle:
     def covariance(self, mine: Mine, w: Model) -> Array:
         """(d, d): the covariance of one sampled field g(w; z), in the order of `ravel_pytree`.
 
-        Zeros here, which is right for an oracle that draws nothing; `known_noise` says whether to believe them.
+        Zeros unless one of the two is written, which is right for an oracle that draws nothing; `known_noise` says
+        whether to believe them.
         """
-        return no_noise(w)
+        return self.cross_covariance(mine, w, w)
 
     def scatter(self, mine: Mine, w: Model, P: Array) -> Array:
         """(d, d): E[(A(z) - A) P (A(z) - A)'], A(z) = dg(w; z)/dw with mean A, for a symmetric P.
 
         How much noise a deviation of covariance P adds to the field, because its slope is sampled too.
         """
+        return self.cross_scatter(mine, w, w, P)
+
+    # The same of two fields that are asked for with the same sample: what chains side by side share.
+
+    def cross_covariance(self, mine: Mine, w: Model, v: Model) -> Array:
+        """(d, d): E[n(w; z) n(v; z)'] with the noise n(w; z) = g(w; z) - E g(w; z)."""
         return no_noise(w)
+
+    def cross_scatter(self, mine: Mine, w: Model, v: Model, P: Array) -> Array:
+        """(d, d): E[n'(w; z) P n'(v; z)'], for any P."""
+        return no_noise(w)
+
+    @property
+    def known_cross_noise(self) -> bool:
+        """Whether these describe the samples too: where `covariance` and `scatter` are made of them."""
+        return self.known_noise and all(owner_of(type(self), name) is Oracle for name in ("covariance", "scatter"))
 
 
 @partial(jax.jit, static_argnums=0)  # traced once for all runs of its kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -129,7 +130,10 @@ def _sampled_field(oracle: Oracle, mine: Mine, w: Model, key: Key) -> Model:
 def _check_noise(oracle: Oracle, mine: Mine, w: Model) -> None:
     """Covariance and scatter, where they are said to be known."""
     name, d = type(oracle).__name__, sum(jnp.size(a) for a in jax.tree.leaves(w))
-    for function, arguments in ((oracle.covariance, ()), (oracle.scatter, (jnp.eye(d),))):
+    asked: list[tuple[Callable[..., Array], tuple]] = [(oracle.covariance, ()), (oracle.scatter, (jnp.eye(d),))]
+    if oracle.known_cross_noise:  # of which these are made
+        asked = [(oracle.cross_covariance, (w,)), (oracle.cross_scatter, (w, jnp.eye(d)))]
+    for function, arguments in asked:
         with calling(f"{name}.{function.__name__}"):
             matrix = function(mine, w, *arguments)
         if jnp.shape(matrix) != (d, d):

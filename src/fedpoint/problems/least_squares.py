@@ -69,7 +69,7 @@ class LeastSquaresOracle(RowsOracle):
             return (factor * weight[0] * (jnp.sum(A[0] * w) - b[0])) * A[0]
         return factor * ((weight * (A @ w - b)) @ A)
 
-    def sandwich(self, w: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
+    def sandwich(self, w: Model, v: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
         A, _ = rows
         factor = 1.0 if self.half else 4.0
         return factor * (A * (weight * ((A @ P) * A).sum(1))[:, None]).T @ A

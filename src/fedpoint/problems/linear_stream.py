@@ -70,16 +70,16 @@ class StreamOracle(Oracle):
         R = root @ root.T
         return jnp.linalg.solve(R + 2 * weight * jnp.eye(R.shape[0]), R @ model + 2 * weight * center)
 
-    def covariance(self, mine: Mine, w: Model) -> Array:
-        """R x x'R + (x'R x) R + noise R, x = w - w_k: Gaussian fourth moments."""
-        x, R = w - mine.own.model, self._covariance(mine)
-        Rx = R @ x
-        return jnp.outer(Rx, Rx) + (x @ Rx + mine.own.deviation**2) * R
-
-    def scatter(self, mine: Mine, w: Model, P: Array) -> Array:
-        """R P R + tr(R P) R."""
+    def cross_covariance(self, mine: Mine, w: Model, v: Model) -> Array:
+        """R y x'R + (x'R y) R + noise R, x = w - w_k, y = v - w_k: Gaussian fourth moments."""
         R = self._covariance(mine)
-        return R @ P @ R + jnp.vdot(R, P) * R
+        Rx, Ry = R @ (w - mine.own.model), R @ (v - mine.own.model)
+        return jnp.outer(Ry, Rx) + ((w - mine.own.model) @ Ry + mine.own.deviation**2) * R
+
+    def cross_scatter(self, mine: Mine, w: Model, v: Model, P: Array) -> Array:
+        """R P'R + tr(R P) R."""
+        R = self._covariance(mine)
+        return R @ P.T @ R + jnp.vdot(R, P) * R
 
     def _covariance(self, mine: Mine) -> Array:
         root = mine.own.root

@@ -100,14 +100,14 @@ class SystemOracle(Oracle):
     def prox(self, mine: Mine, center: Model, weight: Number) -> Model:
         return resolvent(mine, center, weight)
 
-    def covariance(self, mine: Mine, w: Model) -> Array:
-        """Cov(A(z) w) + Cov(b(z))."""
-        root, C = mine.own.root_b, self.scatter(mine, w, jnp.outer(w, w))
+    def cross_covariance(self, mine: Mine, w: Model, v: Model) -> Array:
+        """Cov(A(z) w, A(z) v) + Cov(b(z))."""
+        root, C = mine.own.root_b, self.cross_scatter(mine, w, v, jnp.outer(w, v))
         if self.noise_b == "entries":
             return C + root**2 * jnp.eye(len(C))
         return C + root @ root.T if self.noise_b == "factor" else C
 
-    def scatter(self, mine: Mine, w: Model, P: Array) -> Array:
+    def cross_scatter(self, mine: Mine, w: Model, v: Model, P: Array) -> Array:
         root, d = mine.own.root_A, mine.own.b.shape[0]
         if self.noise_A == "entries":
             return root**2 * jnp.trace(P) * jnp.eye(d)

@@ -56,17 +56,20 @@ class LogisticOracle(RowsOracle):
     def penalty(self, w: Model, extra: Data) -> Array:
         return 0.5 * extra * jnp.sum(w * w)
 
-    def sandwich(self, w: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
+    def sandwich(self, w: Model, v: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
         h, _ = rows
         if self.classes == 2:
-            s = jax.nn.sigmoid(h @ w)
-            return (h * (weight * (s * (1 - s)) ** 2 * ((h @ P) * h).sum(1))[:, None]).T @ h
-        # A row's Hessian is M over classes times h h' over columns, M = diag(p) - p p'.
-        p = jax.nn.softmax(h @ w.T, axis=1)
-        M = p[:, :, None] * jnp.eye(self.classes) - p[:, :, None] * p[:, None, :]
+            s, t = jax.nn.sigmoid(h @ w), jax.nn.sigmoid(h @ v)
+            return (h * (weight * s * (1 - s) * t * (1 - t) * ((h @ P) * h).sum(1))[:, None]).T @ h
+
+        def slope(w: Model) -> Array:
+            """A row's Hessian is M over classes times h h' over columns, M = diag(p) - p p'."""
+            p = jax.nn.softmax(h @ w.T, axis=1)
+            return p[:, :, None] * jnp.eye(self.classes) - p[:, :, None] * p[:, None, :]
+
         C, d = w.shape
         half = jnp.einsum("ni,bicj->nbcj", h, P.reshape(C, d, C, d))
-        inner = weight[:, None, None] * (M @ jnp.einsum("nbcj,nj->nbc", half, h) @ M)
+        inner = weight[:, None, None] * (slope(w) @ jnp.einsum("nbcj,nj->nbc", half, h) @ slope(v))
         return jnp.einsum("ni,nbc,nj->bicj", h, inner, h, optimize="optimal").reshape(C * d, C * d)
 
 

@@ -53,9 +53,9 @@ class WeightedOracle(PenalisedOracle):
         h, y, mass = rows
         return super().weighted_gradient(w, (h, y), weight * mass, extra)
 
-    def sandwich(self, w: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
+    def sandwich(self, w: Model, v: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
         h, y, mass = rows
-        return super().sandwich(w, (h, y), weight * mass**2, P, extra)
+        return super().sandwich(w, v, (h, y), weight * mass**2, P, extra)
 
 
 class LogisticTask(Penalised, Logistic):

@@ -51,7 +51,7 @@ class QuadraticOracle(Oracle):
         eye = jnp.eye(H.shape[0], dtype=H.dtype)
         return jnp.linalg.solve(H + 2 * weight * eye, H @ c + 2 * weight * center)
 
-    def covariance(self, mine: Mine, w: Model) -> Array:
+    def cross_covariance(self, mine: Mine, w: Model, v: Model) -> Array:
         return mine.common * jnp.eye(mine.own.center.shape[0])
 
 

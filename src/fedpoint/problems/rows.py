@@ -82,9 +82,9 @@ class RowsOracle(Oracle):
     def weighted_gradient(self, w: Model, rows: Data, weight: Array, extra: Data) -> Model:
         return jax.grad(lambda v: self.weighted_loss(v, rows, weight, extra))(w)
 
-    def sandwich(self, w: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
-        """(d, d): sum_j weight_j H_j P H_j with H_j the Hessian of row j: by Hessian-vector products, row by row."""
-        flat, unravel = ravel_pytree(w)
+    def sandwich(self, w: Model, v: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
+        """(d, d): sum_j weight_j H_j(w) P H_j(v) with H_j the Hessian of row j, row by row."""
+        (flat, unravel), (other, _) = ravel_pytree(w), ravel_pytree(v)
 
         def gradient(v: Array, row: Data) -> Array:
             one = jax.tree.map(lambda a: a[None], row)
@@ -92,7 +92,8 @@ class RowsOracle(Oracle):
 
         def add(total: Tree, row: tuple[Data, Array]) -> Tree:
             H = jax.jacfwd(gradient)(flat, row[0]).astype(P.dtype)
-            return total + jnp.where(row[1] == 0, 0.0, row[1] * (H @ P @ H)), None  # padding may have no Hessian
+            G = H if v is w else jax.jacfwd(gradient)(other, row[0]).astype(P.dtype)
+            return total + jnp.where(row[1] == 0, 0.0, row[1] * (H @ P @ G)), None  # padding may have no Hessian
 
         return lax.scan(add, jnp.zeros_like(P), (rows, weight))[0]
 
@@ -207,9 +208,21 @@ class RowsOracle(Oracle):
     def independent(self) -> bool:  # type: ignore[override]
         return not self._ordered
 
-    def covariance(self, mine: Mine, w: Model) -> Array:
+    def cross_covariance(self, mine: Mine, w: Model, v: Model) -> Array:
         if self.batch is None:
             return no_noise(w)
+        of_w = self._row_gaps(mine, w)
+        of_v = of_w if v is w else self._row_gaps(mine, v)
+
+        def spread(rows: Data, at: Array, inside: Array) -> Array:
+            chance, scale = self._chance(mine, at)
+            gap = of_w(rows, scale / chance, inside)
+            return (chance[:, None] * gap).T @ (gap if v is w else of_v(rows, scale / chance, inside))
+
+        return self._kept(mine) * self._over_blocks(mine, spread)
+
+    def _row_gaps(self, mine: Mine, w: Model) -> Callable[[Data, Array, Array], Array]:
+        """(rows, scale, inside) -> (n, d): how far the terms of these rows are from their mean at w."""
         extra, one = mine.common.extra, jnp.ones(1, jax.tree.leaves(w)[0].dtype)
         mean = ravel_pytree(self._over_rows(mine, w, lambda rows, v: self.weighted_gradient(w, rows, v, extra)))[0]
 
@@ -217,29 +230,33 @@ class RowsOracle(Oracle):
             single = jax.tree.map(lambda a: a[None], row)
             return ravel_pytree(self.weighted_gradient(w, single, one, extra))[0]
 
-        def spread(rows: Data, at: Array, inside: Array) -> Array:
-            chance, scale = self._chance(mine, at)
-            terms = (scale / chance)[:, None] * jax.vmap(gradient)(rows)
-            gap = jnp.where(inside[:, None], terms - mean, 0.0)
-            return (chance[:, None] * gap).T @ gap
+        def gaps(rows: Data, scale: Array, inside: Array) -> Array:
+            return jnp.where(inside[:, None], scale[:, None] * jax.vmap(gradient)(rows) - mean, 0.0)
 
-        return self._kept(mine) * self._over_blocks(mine, spread)
+        return gaps
 
-    def scatter(self, mine: Mine, w: Model, P: Array) -> Array:
+    def cross_scatter(self, mine: Mine, w: Model, v: Model, P: Array) -> Array:
         if self.batch is None:
             return no_noise(w)
+        extra = mine.common.extra
+
+        def second(rows: Data, at: Array, inside: Array) -> Array:
+            chance, scale = self._chance(mine, at)
+            return self.sandwich(w, v, rows, jnp.where(inside, scale**2 / chance, 0.0), P, extra)
+
+        H = self._mean_slope(mine, w)
+        G = H if v is w else self._mean_slope(mine, v)
+        return self._kept(mine) * (self._over_blocks(mine, second) - H @ P @ G)
+
+    def _mean_slope(self, mine: Mine, w: Model) -> Array:
+        """(d, d): the Hessian of the rows' part of the loss."""
         extra, (flat, unravel) = mine.common.extra, ravel_pytree(w)
 
         def mean(v: Array) -> Array:
             u = unravel(v)
             return ravel_pytree(self._over_rows(mine, u, lambda rows, a: self.weighted_gradient(u, rows, a, extra)))[0]
 
-        def second(rows: Data, at: Array, inside: Array) -> Array:
-            chance, scale = self._chance(mine, at)
-            return self.sandwich(w, rows, jnp.where(inside, scale**2 / chance, 0.0), P, extra)
-
-        H = jax.jacfwd(mean)(flat)
-        return self._kept(mine) * (self._over_blocks(mine, second) - H @ P @ H)
+        return jax.jacfwd(mean)(flat)
 
     def _chance(self, mine: Mine, at: Array) -> tuple[Array, Array]:
         """The probability of the rows at these places of the table, and what a row counts in the field."""

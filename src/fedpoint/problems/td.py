@@ -148,12 +148,15 @@ class TDOracle(Oracle):
         left = phi[mine.own.state[z]]
         return left, left - gamma * phi[mine.own.after[z]]
 
-    def covariance(self, mine: Mine, w: Model) -> Array:
+    def cross_covariance(self, mine: Mine, w: Model, v: Model) -> Array:
         left, right = self._features(mine, jnp.arange(mine.own.state.shape[0]))
-        gaps = left * (right @ w - mine.own.reward)[:, None] - self.mean_field(mine, w)
-        return (gaps * mine.own.chance[:, None]).T @ gaps
 
-    def scatter(self, mine: Mine, w: Model, P: Array) -> Array:
+        def gaps(w: Model) -> Array:
+            return left * (right @ w - mine.own.reward)[:, None] - self.mean_field(mine, w)
+
+        return (gaps(w) * mine.own.chance[:, None]).T @ gaps(v)
+
+    def cross_scatter(self, mine: Mine, w: Model, v: Model, P: Array) -> Array:
         left, right = self._features(mine, jnp.arange(mine.own.state.shape[0]))
         heights = mine.own.chance * ((right @ P) * right).sum(1)
         return (left * heights[:, None]).T @ left - mine.own.A @ P @ mine.own.A.T
