@@ -58,6 +58,8 @@ class Averaged(Wrapped):
         fails="short runs: the mean still knows of the start",
     )
 
+    exact_moments = True
+
     burn_in: int = counts(default=0, per_agent=False, least=0)
 
     def scheduled(self) -> bool:

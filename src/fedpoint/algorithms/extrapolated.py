@@ -62,6 +62,8 @@ class Extrapolated(Wrapped):
         "as half the step",
     )
 
+    exact_moments = True
+
     def check(self) -> None:
         inner = self.inner
         if inner.proximal or inner.longer(0.5) is None:

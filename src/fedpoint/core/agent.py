@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, NoReturn, Self, TypeAlias, TypeVar
 
@@ -106,18 +106,21 @@ class Agent:
 
     def side_by_side(self, *chains: Callable[[Self], Answer]) -> list[Answer]:
         """What several chains answer that share this agent's samples and luck; the evaluations of all are counted."""
-        forks = [self._fork() for _ in chains]
+        forks = [self._fork(i, len(chains)) for i in range(len(chains))]
         answers = [chain(fork) for chain, fork in zip(chains, forks, strict=True)]
+        self._join(forks)
+        return answers
+
+    def _fork(self, chain: int, chains: int) -> Self:
+        fork = copy.copy(self)
+        fork.evaluations, fork._repeated = 0, 0
+        return fork
+
+    def _join(self, forks: Sequence[Self]) -> None:
         spent = sum(fork.evaluations for fork in forks)
         self._draws = max(fork._draws for fork in forks)  # what is drawn later is drawn afresh
         self._repeated = self._repeated + spent - reduce(_larger, (fork.sampled for fork in forks))
         self.evaluations = self.evaluations + spent
-        return answers
-
-    def _fork(self) -> Self:
-        fork = copy.copy(self)
-        fork.evaluations, fork._repeated = 0, 0
-        return fork
 
     def loop(self, start: Tree, steps: Number, advance: Advance) -> Tree:
         """How `descend` goes through its steps."""

@@ -344,6 +344,10 @@ class Algorithm(Record):
         """Those that hold: none where a subclass has changed what they were derived from."""
         return self.forms() if untouched(type(self), "forms", Algorithm) else {}
 
+    def innermost(self) -> Algorithm:
+        """The method itself, without what is around it."""
+        return self
+
     def own_kind(self) -> bool:
         """Nothing is known of how it uses its samples: it is somebody's own, or has changed an update."""
         return not (self.exact_moments and untouched(type(self), "exact_moments", Algorithm))

@@ -153,5 +153,8 @@ class Wrapped(Algorithm):
     def conserves_a_sum(self) -> bool:
         return self.inner.conserves_a_sum()
 
+    def innermost(self) -> Algorithm:
+        return self.inner.innermost()
+
     def own_kind(self) -> bool:
-        return True
+        return super().own_kind() or self.inner.own_kind()

@@ -491,7 +491,7 @@ class Forecast:
         a, network = self.algorithm, self.network
         if network is None:
             return None
-        if a.own_kind() or not a.at_agents or a.local_steps != 1:
+        if a.own_kind() or a.innermost() is not a or not a.at_agents or a.local_steps != 1:
             return Contraction(None, None, "", "known for FedGD, FedRelax and FedSGD with one step a tick")
         if self.setting.scheduled:
             return Contraction(None, None, "", "later rounds move less")
@@ -512,7 +512,7 @@ class Forecast:
             return None
         from fedpoint.theory.networks import coupling_of  # loads scipy
 
-        return self.network.step_limit(self.problem, coupling_of(a))
+        return self.network.step_limit(self.problem, coupling_of(a.innermost()))
 
     def bound(self, ticks: int) -> Bounds:
         """How far max_i |w_i - w_i*| has fallen at worst, under the schedule's bound B."""

@@ -59,7 +59,7 @@ def kind_of(setting: Setting, wanted: str) -> str:
     doubt = doubt_of(s)
     if wanted == "sampled" or (wanted == "auto" and doubt):
         return "sampled"
-    if s.lossy:
+    if s.lossy or _apart(s):
         return doubt
     model, largest = len(s.flatten(s.start)), LARGEST_MODELS if s.topology.by_node else LARGEST_MODEL
     if s.size > LARGEST_STATE or model > largest:
@@ -75,6 +75,8 @@ def doubt_of(setting: Setting) -> str:
     s = setting
     if not s.exact and not s.oracle.known_noise:
         return "the problem does not tell the covariance of its samples"
+    if _apart(s):
+        return "the problem does not tell the covariance of two fields with the same sample"
     if not s.exact and not s.oracle.independent:
         return "samples within a round depend on each other"
     if s.own_kind:
@@ -86,6 +88,11 @@ def doubt_of(setting: Setting) -> str:
     if s.topology.by_node and not s.exact and samples_per_round(s.algorithm) != 1:
         return "nodes take several samples a round"
     return ""
+
+
+def _apart(setting: Setting) -> bool:
+    """Chains share samples, and what these have in common is not known."""
+    return bool(setting.algorithm.chains > 1 and not setting.exact and not setting.oracle.known_cross_noise)
 
 
 def outlook_of(kind: str, asked: Asked) -> Outlook | str:

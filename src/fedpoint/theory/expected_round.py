@@ -90,7 +90,9 @@ def decided(algorithm: Algorithm, count: Number) -> Algorithm:
 
 
 def trace_steps(algorithm: Algorithm) -> Algorithm:
-    """Whole numbers of local steps as numbers that are traced: another count does not compile again."""
+    """Whole numbers of local steps, at any depth, as numbers that are traced: another count does not compile again."""
+    if isinstance(algorithm, Wrapped):
+        return with_leaves(algorithm, {"inner": trace_steps(algorithm.inner)})
     steps = algorithm.local_steps
     own = any(f.name == "local_steps" for f in dataclasses.fields(algorithm))
     return with_leaves(algorithm, {"local_steps": np.int32(steps)}) if own and isinstance(steps, int) else algorithm

@@ -205,7 +205,8 @@ def _method(
     if isinstance(algorithm, str):
         name, title = METHODS.get(algorithm.lower()), algorithm
     else:
-        title, known = algorithm.card.title, algorithm.at_agents and not algorithm.own_kind()
+        title, alone = algorithm.card.title, algorithm.innermost() is algorithm
+        known = algorithm.at_agents and alone and not algorithm.own_kind()
         name = None if not known else "FedRelax" if algorithm.proximal else "FedGD"
         coupling = coupling_of(algorithm) if known and coupling is None else coupling
         step = constant_step(algorithm) if step is None else step

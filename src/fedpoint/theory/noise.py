@@ -4,12 +4,15 @@ The noise inside an agent's round comes from the code itself: the agent runs wit
 sample enters, or a number that it draws itself. Samples are fresh, so their noises are uncorrelated; the covariance of
 each is the problem's at the point where the field was asked for, and the probes' derivatives carry it into message and
 memory.
+
+Chains that run side by side ask for the same samples, each at a point of its own. Their loops are one loop on (y_1,
+y_2), whose fields have the joint covariance of one sample at both points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -56,9 +59,10 @@ class Point(NamedTuple):
 
 
 class Luck(NamedTuple):
-    """Numbers that an agent draws itself, outside of a loop: independent, with these variances."""
+    """Numbers that an agent draws itself, outside of a loop: independent, with these variances. Chains that run side by
+    side draw the same ones."""
 
-    variance: Array
+    variance: Array  # (chains, n)
 
 
 Source = Loop | Point | Luck
@@ -75,7 +79,29 @@ def _linearised_probes(source: Source) -> int:
     """The same of a linearised one, which may lead with agents."""
     if isinstance(source, Loop):
         return source.start.shape[-2]
-    return source.point.shape[-1] if isinstance(source, Point) else source.variance.shape[-1]
+    return source.point.shape[-1] if isinstance(source, Point) else int(np.prod(source.variance.shape[-2:]))
+
+
+def joined(parts: Sequence[Source]) -> Source:
+    """One source of chains that ask for the same samples; their states, fields and probes one after the other."""
+    first, *others = parts
+    if any(type(other) is not type(first) for other in others):
+        raise FedpointError(APART)
+    if isinstance(first, Luck):
+        return Luck(jnp.concatenate([part.variance for part in parts]))
+    if isinstance(first, Point):
+        return Point(*(jnp.concatenate(columns) for columns in zip(*parts, strict=True)))
+    rows = {name: [part._asdict()[name] for part in parts] for name in first._fields}
+    stacked = {name: jnp.concatenate(rows[name], axis=-1) for name in ("points", "start", "T", "V")}
+    return first._replace(**stacked, **{name: _blocks(rows[name]) for name in ("F", "N", "H")})
+
+
+APART = "chains that do not ask for the same samples in the same order have no exact noise floor"
+
+
+def _blocks(parts: Sequence[Array]) -> Array:
+    """Matrices (steps, n, m) along a diagonal."""
+    return jax.vmap(jax.scipy.linalg.block_diag)(*parts)
 
 
 class Probe(Agent):
@@ -88,6 +114,25 @@ class Probe(Agent):
         self.space, self.size, self.probes = space, size, probes
         self.sources: list[Source] = []  # values here; their derivatives are taken outside
         self._inside: Callable[[Model], Model] | None = None
+        self._before, self._chain = 0, 0  # sources before it was forked, and which of the chains it is
+
+    def _fork(self, chain: int, chains: int) -> Self:
+        if self._inside is not None:
+            raise FedpointError("chains inside of local steps have no exact noise floor")
+        fork = super()._fork(chain, chains)
+        fork.sources, fork._before, fork._chain = [], self._place, self._chain * chains + chain
+        return fork
+
+    def _join(self, forks: Sequence[Self]) -> None:
+        super()._join(forks)
+        if len({len(fork.sources) for fork in forks}) > 1:
+            raise FedpointError(APART)
+        self.sources += [joined(parts) for parts in zip(*(fork.sources for fork in forks), strict=True)]
+
+    @property
+    def _place(self) -> int:
+        """Of the next source among all of them."""
+        return self._before + len(self.sources)
 
     def _mean(self, w: Model) -> tuple[Array, Array, Callable[[Array], Model]]:
         model = unwrap(w)
@@ -96,7 +141,9 @@ class Probe(Agent):
         return at, g, unravel
 
     def _probe(self, size: int) -> Array:
-        return jnp.zeros(size) if self.probes is None else self.probes[len(self.sources)]
+        if self.probes is None:
+            return jnp.zeros(size)
+        return self.probes[self._place][self._chain * size : (self._chain + 1) * size]
 
     def field(self, w: Model, e: Number = 0) -> Model:
         if self._inside is not None:
@@ -112,7 +159,7 @@ class Probe(Agent):
             raise FedpointError("random numbers of an agent's own in its local steps have no exact noise floor")
         flat_like, unravel = ravel_pytree(jax.tree.map(lambda a: jnp.full(jnp.shape(a), mean), like))
         probe = self._probe(flat_like.size)
-        self.sources.append(Luck(jnp.full(flat_like.size, variance)))
+        self.sources.append(Luck(jnp.full((1, flat_like.size), variance)))
         return unravel(flat_like + probe)
 
     def normal(self, like: Tree) -> Tree:
@@ -266,12 +313,27 @@ def tabulated(locals_: LocalNoise) -> LocalNoise:
 def field_noise(
     space: Space, numbers: Numbers, mine: Mine, point: Array, mass: Array, shift: Array, spread: Array
 ) -> Array:
-    """The covariance of a sampled field asked for at point + x, with E 1 = mass, E x = shift, E x x' = spread."""
+    """The covariance of a sampled field asked for at point + x, with E 1 = mass, E x = shift, E x x' = spread; of
+    several with the same sample, where point holds several."""
     if not space.sampled:
         return jnp.zeros((point.size, point.size))
-    unravel = ravel_pytree(unwrap(numbers.model))[1]
-    value, tilt = jax.jvp(lambda v: space.oracle.covariance(mine, unravel(v)), (point,), (shift,))
-    return mass * value + tilt + space.oracle.scatter(mine, unravel(point), spread)
+    oracle, (flat_model, unravel) = space.oracle, ravel_pytree(unwrap(numbers.model))
+    if point.size == flat_model.size:
+        value, tilt = jax.jvp(lambda v: oracle.covariance(mine, unravel(v)), (point,), (shift,))
+        return mass * value + tilt + oracle.scatter(mine, unravel(point), spread)
+    chains, d = point.size // flat_model.size, flat_model.size
+    points, shifts, spreads = point.reshape(chains, d), shift.reshape(chains, d), spread.reshape(chains, d, chains, d)
+
+    def cross(v: Array, w: Array) -> Array:
+        return oracle.cross_covariance(mine, unravel(v), unravel(w))
+
+    def pair(i: int, j: int) -> Array:
+        value, tilt = jax.jvp(cross, (points[i], points[j]), (shifts[i], shifts[j]))
+        scattered = oracle.cross_scatter(mine, unravel(points[i]), unravel(points[j]), spreads[i, :, j])
+        return mass * value + tilt + scattered
+
+    above = {(i, j): pair(i, j) for i in range(chains) for j in range(i, chains)}
+    return jnp.block([[above[i, j] if i <= j else above[j, i].T for j in range(chains)] for i in range(chains)])
 
 
 def local_round(
@@ -339,7 +401,8 @@ def source_noises(space: Space, numbers: Numbers, own: Data, local: LocalNoise, 
             C = covariance(source.point, source.V)
             noise = SourceNoise(C, C[None])
         else:
-            noise = SourceNoise(Z[0, 0] * jnp.diag(source.variance), jnp.zeros((0, 0, 0)))
+            same = jnp.ones((len(source.variance),) * 2)
+            noise = SourceNoise(Z[0, 0] * jnp.kron(same, jnp.diag(source.variance[0])), jnp.zeros((0, 0, 0)))
         size = noise.probe.shape[0]
         second = second.at[at : at + size, at : at + size].set(noise.probe)
         at += size

@@ -12,8 +12,8 @@ multiplies what it hears, bends the covariance of that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +85,20 @@ class Shifting(Probe):
         self.fields = fields
         self.shifts: list[Array] = []
 
+    def _fork(self, chain: int, chains: int) -> Self:
+        fork = super()._fork(chain, chains)
+        fork.shifts = []
+        return fork
+
+    def _join(self, forks: Sequence[Self]) -> None:
+        super()._join(forks)
+        self.shifts += [jnp.concatenate(parts) for parts in zip(*(fork.shifts for fork in forks), strict=True)]
+
+    def _noise(self) -> Array:
+        """(steps, d, d): of the fields that this chain asks for in the next loop."""
+        own = slice(self._chain * self.size, (self._chain + 1) * self.size)
+        return self.fields[self._place][:, own, own]
+
     def field(self, w: Tree, e: Number = 0) -> Tree:
         if self._inside is None:
             self.shifts.append(jnp.zeros(self.size))
@@ -96,7 +110,7 @@ class Shifting(Probe):
 
     def loop(self, start: Tree, steps: Number, advance: Callable[[Tree, Array], Tree]) -> Tree:
         y0, unravel = ravel_pytree(start)
-        step, quiet, fields = self.stepper(unravel, advance), jnp.zeros(self.size), self.fields[len(self.sources)]
+        step, quiet, fields = self.stepper(unravel, advance), jnp.zeros(self.size), self._noise()
 
         def go(carry: tuple[Array, Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Array, Array, Array], None]:
             (y, shift, W), (e, C) = carry, at

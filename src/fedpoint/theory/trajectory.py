@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -132,6 +132,9 @@ class Replayed(Agent):
             self.in_order = len(self._inside) == 1 and self._inside[0] is step.e
             self._inside = None
         return end
+
+    def _fork(self, chain: int, chains: int) -> Self:
+        raise NotJoint("models that run side by side share their samples")
 
     def normal(self, like: Tree) -> Tree:
         raise NotJoint("agents draw numbers of their own")
