@@ -214,6 +214,31 @@ def scaffnew(step, probability):
     return Method(local, lambda w, mean, total: w + mean, D, D, settle=settle)
 
 
+def side_by_side(one, two):
+    """Both on the same rows, one after the other in hub, memories and messages."""
+    parts = ((one, slice(one.hub), slice(one.memory)), (two, slice(one.hub, None), slice(one.memory, None)))
+
+    def local(k, steps, batches, u, m):
+        answers = [part.local(k, steps, batches, u[hub], m[memory]) for part, hub, memory in parts]
+        sent = np.concatenate([message for message, _ in answers])
+        kept = [memory for _, memory in answers]
+        return sent, kept if one.settle else np.concatenate(kept)
+
+    def combine(u, mean, total):
+        half = len(mean) // 2
+        cuts = (slice(half), slice(half, None))
+        return np.concatenate(
+            [part.combine(u[hub], mean[cut], total[cut]) for (part, hub, _), cut in zip(parts, cuts, strict=True)]
+        )
+
+    def settle(u, memories):
+        kept = zip(parts, memories, strict=True)
+        return np.concatenate([part.settle(u[hub], memory) for (part, hub, _), memory in kept])
+
+    hub, memory = one.hub + two.hub, one.memory + two.memory
+    return Method(local, combine, hub, memory, one.extra, settle if one.settle else None)
+
+
 def moved(method, who, counts, S, point, draws=one_row):
     """E[J S J'] by enumeration. counts: for every agent a list of (chance, local steps)."""
     n = len(point)

@@ -88,7 +88,7 @@ def joined(parts: Sequence[Source]) -> Source:
     if any(type(other) is not type(first) for other in others):
         raise FedpointError(APART)
     if isinstance(first, Luck):
-        return Luck(jnp.concatenate([part.variance for part in parts]))
+        return Luck(*(jnp.concatenate(columns) for columns in zip(*parts, strict=True)))
     if isinstance(first, Point):
         return Point(*(jnp.concatenate(columns) for columns in zip(*parts, strict=True)))
     rows = {name: [part._asdict()[name] for part in parts] for name in first._fields}
