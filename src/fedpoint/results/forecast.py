@@ -286,7 +286,7 @@ class Forecast:
     @cached_property
     def noise_by(self) -> str:
         """How second moments are computed: "exact" (affine rounds), "closure" (mean and covariance together, to second
-        order), "sampled" (from drawn rounds), or why not."""
+        order), "columns" (large models: of a round's noise), "sampled" (from drawn rounds), or why not."""
         if self.noise_if_settled not in KINDS:
             return self.noise_if_settled
         if self.state is None:

@@ -9,6 +9,7 @@ import numpy as np
 from fedpoint.core.algorithm import samples_per_round
 from fedpoint.theory.affine import Affine
 from fedpoint.theory.closure import Closure
+from fedpoint.theory.columns import Columns
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Outlook
 from fedpoint.theory.sampled import Drawn, sampled_floor, too_long
@@ -18,7 +19,7 @@ LARGEST_STATE = 2500  # numbers of a state whose covariance is computed
 LARGEST_MODEL = 200  # of one model
 LARGEST_MODELS = 600  # of the models of all nodes together
 
-KINDS = ("exact", "closure", "sampled")  # words for theories; any other text is a reason why there is none
+KINDS = ("exact", "closure", "columns", "sampled")  # words for theories; any other text is a reason why there is none
 
 
 @dataclass(frozen=True)
@@ -57,17 +58,32 @@ def kind_of(setting: Setting, wanted: str) -> str:
     if not s.bound.gather.conserves:
         return f"{type(s.bound.gather).__name__} does not merge linearly: noise moves where it ends"
     doubt = doubt_of(s)
+    if wanted == "auto" and _large(s) and not (s.topology.by_node or s.lossy or (s.oracle.moves and not s.exact)):
+        return "columns"
     if wanted == "sampled" or (wanted == "auto" and doubt):
         return "sampled"
     if s.lossy or _apart(s):
         return doubt
-    model, largest = len(s.flatten(s.start)), LARGEST_MODELS if s.topology.by_node else LARGEST_MODEL
-    if s.size > LARGEST_STATE or model > largest:
+    if _large(s):
         return (
-            f"the state has {s.size} numbers ({model} of them the model): covariances are computed up to "
-            f"{LARGEST_STATE} ({largest})"
+            f"the state has {s.size} numbers ({_model(s)} of them the model): covariances are computed up to "
+            f"{LARGEST_STATE} ({_largest(s)})"
         )
     return "exact" if s.problem.linear and s.straight else "closure"
+
+
+def _model(setting: Setting) -> int:
+    """How many numbers all models have."""
+    return len(setting.flatten(setting.start))
+
+
+def _largest(setting: Setting) -> int:
+    return LARGEST_MODELS if setting.topology.by_node else LARGEST_MODEL
+
+
+def _large(setting: Setting) -> bool:
+    """Too large for covariances."""
+    return setting.size > LARGEST_STATE or _model(setting) > _largest(setting)
 
 
 def doubt_of(setting: Setting) -> str:
@@ -102,6 +118,10 @@ def outlook_of(kind: str, asked: Asked) -> Outlook | str:
         return Affine(a.setting, a.x, a.origin, a.gauge)
     if kind == "closure":
         return _closure(a)
+    if kind == "columns":
+        made = Columns(a.setting, a.x, a.origin, a.gauge, a.rate, a.seed)
+        made.gauge = a.gauge if a.known else replace(a.gauge, target=made.limit)
+        return made
     return _drawn(a)
 
 

@@ -164,6 +164,16 @@ class Setting:
     def origin(self) -> np.ndarray:
         return np.concatenate([self.u0, self.m0.ravel()])
 
+    @double
+    def blocks(self) -> list[np.ndarray]:
+        """Where in a state the numbers of one kind are: of an array of the hub, or of all agents' memories."""
+        hub = [size_of(a) for a in jax.tree.leaves(self.numbers.hub)]
+        memory = jax.tree.leaves(jax.eval_shape(lambda n: n.algorithm.init(n.model)[1], self.numbers))
+        kept = [size_of(memory[i]) for i in self.space.kept]
+        own = np.repeat(len(hub) + np.arange(len(kept)), kept)
+        kinds = np.concatenate([np.repeat(np.arange(len(hub)), hub), np.tile(own, self.agents)])
+        return [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
+
     @cached_property
     def own_kind(self) -> bool:
         return self.algorithm.own_kind()
@@ -331,6 +341,20 @@ class Setting:
         """(d, n): the models are this times the state's floats."""
         return np.asarray(_reading(self.space, self.numbers, self.origin))
 
+    @cached_property
+    def _selection(self) -> np.ndarray | None:
+        """Where in a state the models are; None where they are not just read off."""
+        at, some = self.read(np.arange(float(self.size))), np.random.default_rng(0).normal(size=self.size)
+        at = np.clip(np.rint(at), 0, self.size - 1).astype(int)
+        return at if np.array_equal(self.read(some), some[at]) else None
+
+    def readings(self, rows: np.ndarray) -> np.ndarray:
+        """(m, d): the models' parts of deviations of the state (m, n)."""
+        at = self._selection
+        if at is None:
+            return rows @ self.reading.T
+        return rows if len(at) == self.size and (np.diff(at) == 1).all() else rows[:, at]
+
     @double
     def model_of(self, vector: np.ndarray) -> Model:
         """Flattened models as the user wrote them."""
@@ -363,32 +387,33 @@ def _check_say(algorithm: Algorithm, model: Model) -> None:
             )
 
 
-def _whole(space: Space, numbers: Numbers, x: Array, round: Number = 0) -> Array:
+def expected_state(space: Space, numbers: Numbers, x: Array, round: Number = 0) -> Array:
+    """F(x)."""
     hub, m = expected(space, numbers, *start_at(numbers, x, round), round)
     return jnp.concatenate([flat(hub), m.ravel()])
 
 
 @partial(jax.jit, static_argnums=0)
 def _step(space: Space, numbers: Numbers, x: Array, round: Array) -> Array:
-    return _whole(space, numbers, x, round)
+    return expected_state(space, numbers, x, round)
 
 
 @partial(jax.jit, static_argnums=0)
 def _by_case(space: Space, numbers: Numbers, x: Array) -> Array:
     def one(case: Cases) -> Array:
-        return _whole(space, numbers._replace(cases=jax.tree.map(lambda a: a[None], case)), x)
+        return expected_state(space, numbers._replace(cases=jax.tree.map(lambda a: a[None], case)), x)
 
     return jax.vmap(one)(numbers.cases)
 
 
 @partial(jax.jit, static_argnums=0)
 def _slope(space: Space, numbers: Numbers, x: Array, v: Array) -> Array:
-    return jax.jvp(lambda x: _whole(space, numbers, x), (x,), (v,))[1]
+    return jax.jvp(lambda x: expected_state(space, numbers, x), (x,), (v,))[1]
 
 
 @partial(jax.jit, static_argnums=0)
 def _matrix(space: Space, numbers: Numbers, x: Array) -> Array:
-    return jax.jacfwd(lambda x: _whole(space, numbers, x))(x)
+    return jax.jacfwd(lambda x: expected_state(space, numbers, x))(x)
 
 
 @partial(jax.jit, static_argnums=0)

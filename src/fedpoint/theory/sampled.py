@@ -9,9 +9,7 @@ computed, and the reason is told.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -21,19 +19,14 @@ import numpy as np
 from jax import Array, lax
 
 from fedpoint.core.precision import double
-from fedpoint.core.random import Key
 from fedpoint.core.types import State
-from fedpoint.core.vector import zeros
-from fedpoint.engine.precompute import NOTHING_PRECOMPUTED
-from fedpoint.engine.round import one_round
-from fedpoint.engine.session import cast
-from fedpoint.engine.state import AGENTS, HUB, SCHEDULE, RunState, start_worlds
-from fedpoint.theory.expected_round import Numbers, memories, rows, start_at, template
+from fedpoint.engine.round import Keys
+from fedpoint.theory.drawn_rounds import DrawnRounds, drawn_round, wire_of
+from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
-from fedpoint.theory.space import Space, flat
+from fedpoint.theory.space import Space
 
-FOUND = 0x57A7  # of where worlds are found
 CHUNK = 32  # rounds between two looks
 LONGEST = 1 << 14  # rounds of a chain, at most
 MOST, FEWEST = 64, 8  # chains
@@ -147,8 +140,8 @@ class Chains:
         self.x, self.R, self.least = jnp.asarray(x), jnp.asarray(R), rate**2
         self.smooth = setting.bound.channel.lossless  # what a channel leaves out has no slope
         self.count = int(np.clip(AT_ONCE // setting.work(setting.exact), FEWEST, MOST))
-        self.program = _program(setting, seed)
-        wire = _wire(*self.program[:2])
+        self.program = DrawnRounds.of(setting, seed)
+        wire = wire_of(self.program)
         start = self.x if self.smooth else jnp.asarray(setting.origin)
         begun = start, wire, jnp.asarray(_moving(setting, x))
         self.state = jax.tree.map(lambda a: jnp.broadcast_to(a, (self.count, *a.shape)), begun)
@@ -223,30 +216,11 @@ def _moving(setting: Setting, x: np.ndarray) -> np.ndarray:
     return v / max(float(np.linalg.norm(v)), 1e-300)
 
 
-def _program(setting: Setting, seed: int) -> tuple[Space, Numbers, tuple[Key, Key, Key]]:
-    """Rounds with all their luck."""
-    inputs = setting.numbers.inputs._replace(
-        algorithm=cast(setting.algorithm, float),
-        timing=setting.bound.in_step().timing,
-        channel=cast(setting.bound.channel, float),
-    )
-    layout = dataclasses.replace(setting.space.layout, exact=setting.exact)
-    keys = (Key.of(seed, 0, AGENTS), Key.of(seed, 0, SCHEDULE), Key.of(seed, 0, HUB))
-    return setting.space._replace(layout=layout), setting.numbers._replace(inputs=jax.device_put(inputs)), keys
-
-
-def _wire(space: Space, numbers: Numbers) -> State:
-    """What the channel keeps at all agents before the first round."""
-    channel, agents = numbers.inputs.channel, numbers.p.shape[0]
-    one = channel.init(zeros(template(space, numbers)[0]))
-    return jax.tree.map(lambda a: jnp.broadcast_to(a, (agents, *jnp.shape(a))), one)
-
-
 @partial(jax.jit, static_argnums=0)
 def _chunk(
     space: Space,
     numbers: Numbers,
-    keys: tuple[Key, Key, Key],
+    keys: Keys,
     R: Array,
     x: Array,
     state: tuple[Array, State, Array],
@@ -260,7 +234,7 @@ def _chunk(
         *state, sums = carry
 
         def one(chain: Array, at: Array, wire: State, deviation: Array) -> tuple[Array, State, Array]:
-            move = _round(space, numbers, keys, chain * LONGEST + round)
+            move = drawn_round(DrawnRounds(space, numbers, keys), chain * LONGEST + round)
             return *move(at, wire), jax.jvp(lambda x: move(x, wire)[0], (x,), (deviation,))[1]
 
         states, wires, deviations = jax.vmap(one)(chains, *state)
@@ -272,24 +246,3 @@ def _chunk(
     none = jnp.zeros(len(chains)), jnp.zeros((len(chains), x.size))
     (*last, sums), fell = lax.scan(go, (*state, none), first + jnp.arange(CHUNK))
     return tuple(last), (fell, *(a / CHUNK for a in sums))
-
-
-def _round(
-    space: Space, numbers: Numbers, keys: tuple[Key, Key, Key], round: Array
-) -> Callable[[Array, State], tuple[Array, State]]:
-    """One drawn round as a map of the state and of what the channel keeps."""
-    layout, inputs, agents = space.layout, numbers.inputs, numbers.p.shape[0]
-    tick = inputs.timing.at(keys[1], inputs.p, round)
-    # A world that goes on is found somewhere: rounds are drawn as if far apart.
-    found = keys[0].fold(round, FOUND)
-    found = jax.tree.map(lambda a: jnp.asarray(a)[None], (tuple(found),))
-    worlds = jax.tree.map(lambda a: a[0], start_worlds(layout, inputs, found))
-
-    def move(x: Array, wire: State) -> tuple[Array, State]:
-        hub, m = start_at(numbers, x, 0)  # the draws are the round's; the algorithm's clock stands still
-        begun = RunState(hub, memories(space, numbers, hub, m), numbers.mail, (), worlds, wire)
-        state = one_round(layout, inputs, begun, (tick, tick), NOTHING_PRECOMPUTED, keys, round)
-        settled = rows(space, inputs.algorithm, state.hub, state.memory, agents)
-        return jnp.concatenate([flat(state.hub), settled.ravel()]), state.wire
-
-    return move

@@ -1,0 +1,177 @@
+"""What is random in a round? Its noise as columns: drawn rounds minus the expected one, in two parts.
+
+Of who takes part, everything is known from what every agent would answer, and from the moments of its weight. Of
+samples, a column is the drawn round minus the noiseless one **with the same participants**, so that the two parts are
+uncorrelated. The mean of q q' over columns q is the covariance of the round.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.precision import double
+from fedpoint.core.random import NO_LUCK, Stream
+from fedpoint.core.record import split_per_agent
+from fedpoint.core.types import Tree
+from fedpoint.problems.base import Mine
+from fedpoint.theory.drawn_rounds import DrawnRounds, drawn_round, tick_of, wire_of
+from fedpoint.theory.expected_round import Calm, Numbers, start_at
+from fedpoint.theory.noise import local_round
+from fedpoint.theory.operator import Setting
+from fedpoint.theory.space import Space, flat, row_of
+
+
+class Answers(NamedTuple):
+    """What every agent's noiseless answer moves: the hub, by its weight v_k and by its being heard, and its memory."""
+
+    by_weight: Array  # (K, n_u)
+    by_share: Array  # (K, n_u)
+    memory: Array  # (K, n_m)
+
+
+@partial(jax.jit, static_argnums=0)
+def _answers(space: Space, numbers: Numbers, x: Array) -> Answers:
+    hub, m = start_at(numbers, x, 0)
+    tuned, put = split_per_agent(numbers.algorithm)
+
+    def answer(k: Tree) -> tuple[Tree, Array]:
+        own, tuned, row, share = k
+        algorithm, mine = put(tuned), Mine(own, numbers.inputs.common)
+        agent = Calm(space.oracle, mine, Stream(NO_LUCK, 0, 0), None, None, True, share)
+        sent, new = local_round(space, numbers, algorithm, agent, hub, row)
+        return sent, row_of(space, algorithm, hub, new) - row
+
+    messages, memory = lax.map(answer, (numbers.inputs.own, tuned, m, numbers.p))
+    shares = numbers.p * numbers.heard
+
+    def weighted(weights: Array) -> Tree:
+        return jax.tree.map(lambda a: jnp.tensordot(weights, a, axes=1), messages)
+
+    def combine(inbox: Inbox) -> Array:
+        return flat(numbers.algorithm.combine(hub, inbox))
+
+    heard = Inbox(weighted(numbers.mean), weighted(shares), shares.sum(), numbers.mean.sum())
+
+    def moved(k: tuple[Tree, Array]) -> tuple[Array, Array]:
+        message, p = k
+        nothing = jax.tree.map(jnp.zeros_like, message)
+        said = jax.tree.map(lambda a: p * a, message)
+        zero, one = jnp.zeros_like(p), jnp.ones_like(p)
+        by_weight = jax.jvp(combine, (heard,), (Inbox(message, nothing, zero, one),))[1]
+        return by_weight, jax.jvp(combine, (heard,), (Inbox(nothing, said, p, zero),))[1]
+
+    by_weight, by_share = lax.map(moved, (messages, numbers.p))
+    return Answers(by_weight, by_share, memory)
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def _draws(space: Space, parts: tuple, x: Array, first: Array, count: int) -> tuple[Array, Array, Array]:
+    """(count, n) states after drawn rounds from x, and of each round (count, K) weights, and who is heard."""
+    drawn, agents = DrawnRounds(space, *parts), parts[0].p.shape[0]
+
+    def one(round: Array) -> tuple[Array, Array, Array]:
+        tick = tick_of(drawn, round)
+        who = jnp.arange(agents) if tick.agents is None else tick.agents
+        weight = jnp.zeros(agents).at[who].add(jnp.where(tick.heard, cast(Array, tick.weight), 0.0))
+        heard = jnp.zeros(agents).at[who].add(tick.heard * 1.0)
+        return drawn_round(drawn, round)(x, wire_of(drawn))[0], weight, heard
+
+    return lax.map(one, first + jnp.arange(count)) if space.layout.mapped else jax.vmap(one)(first + jnp.arange(count))
+
+
+@partial(jax.jit, static_argnums=0)
+def _slopes(space: Space, parts: tuple, x: Array, first: Array, rows: Array) -> Array:
+    """Rows times the slopes at x of drawn rounds, one for each."""
+    drawn = DrawnRounds(space, *parts)
+
+    def one(k: tuple[Array, Array]) -> Array:
+        round, v = k
+        wire = wire_of(drawn)
+        return jax.jvp(lambda x: drawn_round(drawn, round)(x, wire)[0], (x,), (v,))[1]
+
+    each = (first + jnp.arange(rows.shape[0]), rows)
+    return lax.map(one, each) if space.layout.mapped else jax.vmap(one)(each)
+
+
+class Noise:
+    """The noise of a round started at x, column by column."""
+
+    @double
+    def __init__(self, setting: Setting, x: np.ndarray, seed: int = 0):
+        self.setting, self.x, self.seed = setting, jnp.asarray(x), seed
+        self.drawn = DrawnRounds.of(setting, seed)
+        self.drawn_so_far = 0
+        self.after = np.asarray(setting.step(x))
+
+    @cached_property
+    def by_moments(self) -> bool:
+        """Who takes part moves the round linearly, and nothing else but samples is random."""
+        s = self.setting
+        plain = not (any(s.numbers.drawn) or s.settles or s.lossy or s.topology.by_node)
+        return plain and s.merges_linearly and float(s.moments.merge) == 1.0
+
+    @property
+    def sampled(self) -> bool:
+        """Beyond participation there is noise."""
+        s = self.setting
+        full = s.problem.batch is None and s.problem.local_rows() is not None
+        silent = s.exact or full or not s.oracle.noisy
+        return not (silent and self.by_moments and not s.lucky)
+
+    @property
+    def multiplies(self) -> bool:
+        """Drawn rounds have other slopes than the expected one."""
+        return self.sampled or not self.setting.timing.everyone
+
+    @cached_property
+    @double
+    def answers(self) -> Answers:
+        return _answers(self.setting.space, self.setting.numbers, self.x)
+
+    @double
+    def draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """(count, n) twice: columns of participation and of samples."""
+        space, *parts = self.drawn
+        states, weight, heard = (
+            np.asarray(a) for a in _draws(space, tuple(parts), self.x, jnp.int32(self.drawn_so_far), count)
+        )
+        self.drawn_so_far += count
+        column = states - self.after
+        if not self.by_moments:
+            return np.zeros_like(column), column
+        taken = self.participation(weight - np.asarray(self.setting.moments.mean), heard - self.setting.moments.heard)
+        return taken, column - taken
+
+    def participation(self, weight: np.ndarray, heard: np.ndarray) -> np.ndarray:
+        """(count, n): what weights and presences beyond their means (count, K) make of a round."""
+        by_weight, by_share, memory = (np.asarray(a) for a in self.answers)
+        hub = weight @ by_weight + heard @ by_share
+        return np.concatenate([hub, (heard[:, :, None] * memory).reshape(len(heard), -1)], axis=1)
+
+    def within(self, V: np.ndarray) -> np.ndarray:
+        """(r, r): V Q V' of participation, for rows V: exact by the moments of weights."""
+        by_weight, by_share, memory = (np.asarray(a) for a in self.answers)
+        K, n_u = by_weight.shape
+        hub, rest = V[:, :n_u], V[:, n_u:].reshape(len(V), K, -1)
+        a, b = by_weight @ hub.T, by_share @ hub.T + np.einsum("rkm,km->kr", rest, memory)
+        m = self.setting.moments
+        vv, vs, ss = m.own
+        cross = np.einsum("k,ki,kj->ij", vs, a, b)
+        Q = np.einsum("k,ki,kj->ij", vv, a, a) + cross + cross.T + np.einsum("k,ki,kj->ij", ss, b, b)
+        c = m.factor[:, 0] @ a + m.factor[:, 1] @ b
+        return Q + np.einsum("r,ri,rj->ij", m.scale, c, c)
+
+    @double
+    def scattered(self, rows: np.ndarray, slope: np.ndarray) -> np.ndarray:
+        """(count, n): (J_xi - J) v for rows v, with slope = J v, and drawn rounds xi, one for each."""
+        space, *parts = self.drawn
+        moved = _slopes(space, tuple(parts), self.x, jnp.int32(self.drawn_so_far), jnp.asarray(rows))
+        self.drawn_so_far += len(rows)
+        return np.asarray(moved) - slope
