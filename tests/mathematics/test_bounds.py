@@ -406,6 +406,21 @@ def test_void_with_the_reason(lecture, algorithm, problem, participation, reason
         raise AssertionError(bound.void)
 
 
+@pytest.mark.parametrize("part", [{"channel": fp.channel.HalfPrecision()}, {"gather": fp.channel.Median()}])
+def test_all_are_void_where_messages_are_changed(part):
+    """Rounded on their way, or merged by a median: no lecture is about that."""
+    own = fp.forecast(fp.FedAvg(0.02), stream(), **part).bounds
+    name = type(next(iter(part.values()))).__name__
+    assert [b.lecture for b in own] == [b.lecture for b in bounds(fp.FedAvg(0.02), stream())]
+    for bound in own:
+        assert not applies(bound)
+        assert (
+            bound.void
+            == f"it assumes: messages arrive as they were sent, and are summed with their weights; here: {name}"
+        )
+    assert any(applies(bound) for bound in fp.forecast(fp.FedAvg(0.02), stream()).bounds)
+
+
 def test_every_bound_is_listed_whatever_is_asked():
     lectures = [b.lecture for b in bounds(fp.FedAvg(0.1), UNKNOWN)]
     assert lectures == [b.lecture for b in bounds(fp.Scaffnew(0.1, probability=0.5), EQUAL)]

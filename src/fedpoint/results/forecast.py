@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
+from fedpoint.channel import WeightedSums
 from fedpoint.core.algorithm import Algorithm, samples_per_round
 from fedpoint.core.arguments import check_kind, checked_methods
 from fedpoint.core.arrays import numbers
@@ -538,7 +539,12 @@ class Forecast:
 
     def bounds_after(self, rounds: int) -> Sequence[Bound]:
         s = self.setting
-        return [] if self.by_node else bounds(s.algorithm, s.problem, s.timing, s.start, s.exact, rounds)
+        if self.by_node:
+            return []
+        channel, gather = s.bound.channel, s.bound.gather
+        changed = "" if channel.is_identity() else type(channel).__name__
+        changed = changed if isinstance(gather, WeightedSums) else type(gather).__name__
+        return bounds(s.algorithm, s.problem, s.timing, s.start, s.exact, rounds, changed)
 
     @cached_property
     def assumptions(self) -> list[Condition]:

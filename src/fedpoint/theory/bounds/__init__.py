@@ -15,6 +15,7 @@ from fedpoint.theory.bounds.case import Case
 from fedpoint.timing.base import Timing
 from fedpoint.timing.participation import as_participation
 
+AS_SENT = "messages arrive as they were sent, and are summed with their weights"
 MAKERS = (*lecture000.MAKERS, *lecture001.MAKERS, *lecture004.MAKERS)
 
 
@@ -25,6 +26,7 @@ def bounds(
     start: Model | None = None,
     exact: bool = False,
     rounds: int = 1000,
+    changed: str = "",
 ) -> list[Bound]:
     """The bounds of lectures 000 and 001 and of lecture 004's theorem 1, each with its assumptions checked.
 
@@ -32,6 +34,7 @@ def bounds(
         start: where the run starts (default: the problem's own start), for what depends on it.
         exact: fields are exact, as in `fp.run(..., exact=True)`.
         rounds: for the value of theorem 1, which is about the model after so many rounds.
+        changed: what becomes of messages that do not arrive as sent, or are not summed: then every bound is void.
 
     >>> import fedpoint as fp
     >>> lab = fp.problems.LinearStream.sample(agents=100, dim=10, spread=0.1, noise=0.01)
@@ -43,4 +46,5 @@ def bounds(
     """
     scheme = participation if isinstance(participation, Timing) else as_participation(participation)
     case = Case(bind_algorithm(algorithm, problem), problem, scheme, start, exact, rounds)
-    return [make(case) for make in MAKERS]
+    found = [make(case) for make in MAKERS]
+    return [b.without_value(AS_SENT, changed) for b in found] if changed else found

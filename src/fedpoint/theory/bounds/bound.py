@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +61,17 @@ class Bound:
         """How a bound that is not strict is to be read; empty where it is."""
         return "" if self.strict else self.assumptions[-1][2]
 
+    def without_value(self, text: str, detail: str) -> Bound:
+        """The same, void because another assumption, which it is not asked for itself, does not hold."""
+        more: Assumption = (text, False, detail)
+        void = broken(text, detail)
+        return replace(self, value=None, curve=None, at=None, void=void, assumptions=[more, *self.assumptions])
+
+
+def broken(text: str, detail: str) -> str:
+    """Why a bound is void whose assumption does not hold."""
+    return f"it assumes: {text}; here: {detail or 'no'}"
+
 
 def bound(
     name: str,
@@ -82,7 +93,7 @@ def bound(
         for text, holds, detail in checked if isinstance(checked, list) else [checked]:
             found.append((text, None if holds is None else bool(holds), detail))
             if not holds and not void:
-                void = f"it assumes: {text}; here: {detail or 'no'}"
+                void = broken(text, detail)
         if void:
             break
     got = None if void else value()
