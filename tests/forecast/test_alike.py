@@ -9,7 +9,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.core.precision import double
-from fedpoint.theory.alike import AlikeStep, added_noise, worthwhile
+from fedpoint.theory.alike import AlikeStep, added_noise, moved, worthwhile
 from fedpoint.theory.moments import Second, move
 from fedpoint.theory.noise import Loop, covariance_of
 
@@ -40,25 +40,62 @@ def test_squaring_is_going_step_by_step():
     rng = np.random.default_rng(0)
     steps = [a_step(rng, y, d, ext) for _ in counts]
     start = rng.normal(size=(len(counts), y, ext))
-    constant, linear, slopes = rng.normal(size=(d, d)), rng.normal(size=(d, d, d)), rng.normal(size=(2, d, d))
-    constant, linear = constant + constant.T, linear + linear.transpose(1, 0, 2)
+    noise, (constant, linear, slopes) = a_noise(d, rng)
     Z = rng.normal(size=(1 + ext, 1 + ext))
     Z = Z + Z.T
+    together = AlikeStep(*(np.stack(parts) for parts in zip(*steps, strict=True)), np.stack([noise] * len(counts)))
+    tables = added_noise(together, start, counts)
+    for step, begin, count, first, added in zip(steps, start, counts, *tables, strict=True):
+        expected = by_hand(step, begin, count, Z, constant, linear, slopes)[np.triu_indices(y)]
+        np.testing.assert_allclose(read(first, added, Z), expected, rtol=1e-10, atol=1e-10)
+
+
+def read(first, added, Z):
+    moments = first @ Z @ first.T
+    return added @ moments[np.triu_indices(len(moments))]
+
+
+def a_noise(d, rng):
+    """(q, 1 + d + q): constant, linear and quadratic part of a field's covariance; and the three as they are."""
+    constant, linear, slopes = rng.normal(size=(d, d)), rng.normal(size=(d, d, d)), rng.normal(size=(2, d, d))
+    constant, linear = constant + constant.T, linear + linear.transpose(1, 0, 2)
     upper = np.triu_indices(d)
     units = [np.outer(e, f) for e, f in zip(np.eye(d)[upper[0]], np.eye(d)[upper[1]], strict=True)]
     spreads = [sum(B @ np.maximum(P, P.T) @ B.T for B in slopes)[upper] for P in units]
-    noise = np.column_stack([constant[upper], *linear[upper].T, *spreads])
-    together = AlikeStep(*(np.stack(parts) for parts in zip(*steps, strict=True)), np.stack([noise] * len(counts)))
-    tables = added_noise(together, start, counts)
-    for step, begin, count, table in zip(steps, start, counts, tables, strict=True):
-        expected = by_hand(step, begin, count, Z, constant, linear, slopes)[np.triu_indices(y)]
-        np.testing.assert_allclose(np.tensordot(table, Z, 2), expected, rtol=1e-10, atol=1e-10)
+    return np.column_stack([constant[upper], *linear[upper].T, *spreads]), (constant, linear, slopes)
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-6])
+def test_agents_that_differ_only_in_where_their_steps_lead_share_a_table(off):
+    """The noise of each depends on the distance to its own centre; with anything else apart nothing is shared."""
+    agents, y, ext, rng = 4, 2, 3, np.random.default_rng(1)
+    noise, parts = a_noise(y, rng)
+    _, F, T, N, H, V = a_step(rng, y, y, ext)
+    alike = AlikeStep(np.zeros(y), F, T, N, H, V, noise)
+    centres = rng.normal(size=(agents, y))
+    each = [moved(alike, -centre) for centre in centres]  # around another point: seen from `centre` they are alike
+    together = AlikeStep(*(np.stack(parts) for parts in zip(*each, strict=True)))
+    together.F[2] += off
+    start, counts = rng.normal(size=(agents, y, ext)), np.full(agents, 5)
+    first, added = added_noise(together, start, counts)
+    assert len(added) == (1 if off == 0 else agents)
+    Z = rng.normal(size=(1 + ext, 1 + ext))
+    Z = Z + Z.T
+    for k in range(agents):
+        constant, linear, slopes = parts
+        h = H @ -centres[k]
+        there = constant + linear @ h + sum(B @ np.outer(h, h) @ B.T for B in slopes)
+        tilt = np.stack([sum(B @ (np.outer(h, e) + np.outer(e, h)) @ B.T for B in slopes) for e in np.eye(y)], axis=2)
+        step = (together.drift[k], together.F[k], T, N, H, V)
+        expected = by_hand(step, start[k], 5, Z, there, linear + tilt, slopes)[np.triu_indices(y)]
+        np.testing.assert_allclose(read(first[k], added[k if off else 0], Z), expected, rtol=1e-9, atol=1e-9)
 
 
 STREAM = fp.problems.LinearStream(np.random.default_rng(0).normal(size=(3, 2)), noise=[0.1, 0.2, 0.3])
 ROWS = fp.problems.LeastSquares(
     list(np.random.default_rng(1).normal(size=(3, 6, 2))), list(np.random.default_rng(2).normal(size=(3, 6))), batch=2
 )
+ALIKE = fp.problems.LinearStream(np.random.default_rng(0).normal(size=(3, 2)), noise=0.1)
 GARNET = fp.problems.garnet(states=5, dim=2, agents=3, heterogeneity=1.0, gamma=0.5)
 
 
@@ -69,6 +106,7 @@ GARNET = fp.problems.garnet(states=5, dim=2, agents=3, heterogeneity=1.0, gamma=
         (fp.FedAvg(0.1, [1, 3, 6], normalise=False), ROWS, {"participation": fp.Uniform(2)}),
         (fp.ScaffLSA(0.1, 7), GARNET, {}),
         (fp.Scaffold(0.05, 4), STREAM, {"participation": fp.Uniform(2)}),
+        (fp.Scaffold(0.05, 4), ALIKE, {"participation": fp.Uniform(2)}),
     ],
 )
 def test_tables_are_what_the_steps_add(method, problem, options):

@@ -9,7 +9,8 @@ $$ M^+ = A M A', \qquad W^+ = \Phi W + B M, $$
 
 and through H of them by repeated squaring: log2(H) products instead of H steps, once instead of for every S. Here with
 NumPy, for all agents together: there is nothing to compile. Symmetric matrices are the q = d (d + 1) / 2 numbers of
-their upper triangles.
+their upper triangles. Of ext only what enters every step is kept. Agents that differ only in where their steps lead,
+seen from there, are one: they share a table.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpoint.core.types import Tree
+
 LARGEST = 12  # numbers of a loop's state, up to which tables are small
 ENTRIES = 1 << 24  # of the tables of all agents
+ROUNDING = 1e-12  # by which agents that are alike may differ
 
 
 class AlikeStep(NamedTuple):
@@ -41,16 +45,23 @@ class AlikeStep(NamedTuple):
     )  # (..., q, 1 + d + q): the covariance of a field, by mass, shift and spread of where it is asked for
 
 
+class Table(NamedTuple):
+    """What all steps of a loop add to the covariance of y: added @ packed(first Z first'), Z the second moments of
+    (1, ext). `added` leads with agents as `first` does, or with ones where they share it."""
+
+    first: Tree  # (..., x, 1 + ext)
+    added: Tree  # (..., q, x (x + 1) / 2)
+
+
 class Steps(NamedTuple):
     """Some steps in a row."""
 
     mean: np.ndarray  # (..., x, x): A
     kept: np.ndarray  # (..., q, q): Phi
-    added: np.ndarray  # (..., q, x, x): B
+    added: np.ndarray  # (..., q, x, x): B, symmetric in its last axes
 
     def after(self, first: Steps) -> Steps:
-        A = first.mean[..., None, :, :]
-        moved = np.swapaxes(A, -1, -2) @ (self.added @ A)
+        moved = _times(_times(self.added, first.mean), first.mean)
         flat = first.added.reshape(*first.added.shape[:-2], -1)
         return Steps(
             self.mean @ first.mean, self.kept @ first.kept, moved + (self.kept @ flat).reshape(first.added.shape)
@@ -60,13 +71,21 @@ class Steps(NamedTuple):
         """As many times these as `counts` says, (...)."""
         still = [np.broadcast_to(np.eye(a.shape[-1]), a.shape) for a in (self.mean, self.kept)]
         done = Steps(still[0], still[1], np.zeros_like(self.added))
+        begun = False
         for bit in reversed(range(int(counts.max(initial=0)).bit_length())):
-            done = done.after(done)
+            done = done.after(done) if begun else done
             taken = (counts >> bit) & 1 == 1
             if taken.any():
-                more = self.after(done)
+                more = self.after(done) if begun else self
                 done = Steps(*(np.where(_wide(taken, a), a, b) for a, b in zip(more, done, strict=True)))
+                begun = True
         return done
+
+
+def _times(B: np.ndarray, A: np.ndarray) -> np.ndarray:
+    """(B A)', for all q at once: twice gives A'BA of symmetric B."""
+    *agents, q, x, _ = B.shape
+    return np.swapaxes((B.reshape(*agents, q * x, x) @ A).reshape(B.shape), -1, -2)
 
 
 def _wide(which: np.ndarray, like: np.ndarray) -> np.ndarray:
@@ -78,15 +97,53 @@ def worthwhile(agents: int, state: int, ext: int) -> bool:
     return state <= LARGEST and agents * state * (state + 1) // 2 * (1 + state + ext) ** 2 <= ENTRIES
 
 
-def added_noise(step: AlikeStep, start: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(..., q, 1 + ext, 1 + ext): what so many steps from `start` add to the covariance of y, by the second moments of
-    (1, ext)."""
+def added_noise(step: AlikeStep, start: np.ndarray, counts: np.ndarray) -> Table:
+    """What so many steps from `start` add to the covariance of y, by the second moments of (1, ext)."""
     *agents, n, ext = start.shape
-    first = np.zeros((*agents, 1, 1 + n + ext, 1 + ext))
+    entering = _row_space(np.concatenate([step.T, step.V], axis=-2).reshape(-1, ext))
+    step = step._replace(T=step.T @ entering.T, V=step.V @ entering.T)
+    first = np.zeros((*agents, 1 + n + len(entering), 1 + ext))
     first[..., 0, 0] = 1.0
-    first[..., 0, 1 : 1 + n, 1:] = start
-    first[..., 0, 1 + n :, 1:] = np.eye(ext)
-    return np.swapaxes(first, -1, -2) @ one_step(step).power(counts).added @ first
+    first[..., 1 : 1 + n, 1:] = start
+    first[..., 1 + n :, 1:] = entering
+    centre = np.einsum("...ij,...j->...i", np.linalg.pinv(np.eye(n) - step.F), step.drift)
+    seen = moved(step, centre)
+    if int(np.prod(agents)) == max(agents, default=1) and _all_equal((*seen, counts), len(agents)):
+        first[..., 1 : 1 + n, 0] = -centre
+        step, counts = AlikeStep(*(_one(a, len(agents)) for a in seen)), _one(counts, len(agents))
+    return Table(first, _packed_twice(one_step(step).power(counts).added))
+
+
+def moved(step: AlikeStep, centre: np.ndarray) -> AlikeStep:
+    """The same with y around another point of each agent's."""
+    d = step.H.shape[-2]
+    i, j = np.triu_indices(d)
+    h = np.einsum("...ij,...j->...i", step.H, centre)
+    constant, linear, quadratic = np.split(step.noise, [1, 1 + d], axis=-1)
+    tilt = h[..., i, None] * np.eye(d)[j] + h[..., j, None] * np.eye(d)[i]  # of the packed (x + h)(x + h)', by x
+    constant = constant + linear @ h[..., None] + quadratic @ (h[..., i] * h[..., j])[..., None]
+    drift = step.drift + np.einsum("...ij,...j->...i", step.F, centre) - centre
+    return step._replace(drift=drift, noise=np.concatenate([constant, linear + quadratic @ tilt, quadratic], axis=-1))
+
+
+def _row_space(rows: np.ndarray) -> np.ndarray:
+    """(r, ext): an orthonormal basis of what rows span."""
+    _, sizes, basis = np.linalg.svd(np.linalg.qr(rows, mode="r") if len(rows) > rows.shape[1] else rows)
+    return basis[: int((sizes > 1e-13 * sizes.max(initial=1e-300)).sum())]
+
+
+def _all_equal(arrays: tuple[np.ndarray, ...], axes: int) -> bool:
+    """Whether arrays say the same of all agents, up to rounding."""
+    for a in arrays:
+        apart = np.abs(a - _one(a, axes)).max(initial=0.0)
+        if not apart <= ROUNDING * (1e-3 + np.abs(a).max(initial=0.0)):
+            return False
+    return True
+
+
+def _one(a: np.ndarray, axes: int) -> np.ndarray:
+    """Of the first agent, with axes of ones in front."""
+    return a[(slice(1),) * axes]
 
 
 def one_step(step: AlikeStep) -> Steps:
@@ -101,9 +158,16 @@ def one_step(step: AlikeStep) -> Steps:
     field = (quadratic @ spread.reshape(*agents, len(i), -1)).reshape(spread.shape)
     field[..., 0] += linear @ asked
     field[..., 0, 0] += constant[..., 0]
+    field = (field + np.swapaxes(field, -1, -2)) / 2
     through = congruence(step.N)
     added = (through @ field.reshape(*agents, len(i), -1)).reshape(*agents, -1, *field.shape[-2:])
     return Steps(mean, congruence(step.F) + through @ quadratic @ congruence(step.H), added)
+
+
+def _packed_twice(B: np.ndarray) -> np.ndarray:
+    """(..., x (x + 1) / 2): symmetric maps <B, M> of symmetric M as maps of M's upper triangle."""
+    i, j = np.triu_indices(B.shape[-1])
+    return B[..., i, j] * np.where(i == j, 1.0, 2.0)
 
 
 def congruence(X: np.ndarray) -> np.ndarray:

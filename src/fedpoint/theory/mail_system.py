@@ -34,7 +34,7 @@ from fedpoint.core.types import Tree
 from fedpoint.graphs.wiring import inbox_of, rebased
 from fedpoint.problems.base import per_agent
 from fedpoint.theory.expected_round import Numbers, memories, start_at, template
-from fedpoint.theory.noise import LocalNoise, Luck, ProbePlace, covariance_of, linearised, tabulated
+from fedpoint.theory.noise import LocalNoise, Luck, ProbePlace, covariance_of, linearised, over_agents, tabulated
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.space import Space, fill, flat, memory_of, size_of
 from fedpoint.timing.tick_law import TickLaw
@@ -123,13 +123,13 @@ def _node_noise(space: Space, numbers: Numbers, locals_: LocalNoise, Z: Array) -
     memory)."""
     sent = size_of(template(space, numbers)[0])
 
-    def node(k: Tree) -> Array:
-        own, local, Z = k
+    def node(local: LocalNoise, k: Tree) -> Array:
+        own, Z = k
         noise = covariance_of(space, numbers, own, local, Z)
         out = jnp.concatenate([jnp.arange(sent), jnp.arange(sent + 1, noise.shape[0])])  # without the 1 behind
         return noise[out][:, out]
 
-    return per_agent(node, (numbers.inputs.own, locals_, Z))
+    return over_agents(node, locals_, (numbers.inputs.own, Z))
 
 
 class Tick(NamedTuple):

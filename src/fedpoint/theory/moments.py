@@ -29,7 +29,7 @@ from fedpoint.core.vector import zeros
 from fedpoint.core.wrapped import Wrapped
 from fedpoint.problems.base import per_agent
 from fedpoint.theory.expected_round import Cases, Numbers, decided, expected, hub_at, start_at, template
-from fedpoint.theory.noise import LocalNoise, Luck, ProbePlace, covariance_of, linearised, tabulated
+from fedpoint.theory.noise import LocalNoise, Luck, ProbePlace, covariance_of, linearised, over_agents, tabulated
 from fedpoint.theory.operator import Setting, models_at
 from fedpoint.theory.space import Space, fill, flat, row_of, size_of
 
@@ -208,8 +208,8 @@ def agents_moments(space: Space, numbers: Numbers, linear: Linear, S: Array) -> 
     n_m, n_u = linear.shear.shape
     random = space.sampled or any(isinstance(source, Luck) for source in linear.locals.sources)
 
-    def own(k: Tree) -> tuple[Array, Array]:
-        index, own, local, mean = k
+    def own(local: LocalNoise, k: Tree) -> tuple[Array, Array]:
+        index, own, mean = k
         Z = around_agent(S, index, n_u, n_m)
         O = mean @ Z @ mean.T
         noise = jnp.zeros_like(O)
@@ -222,7 +222,7 @@ def agents_moments(space: Space, numbers: Numbers, linear: Linear, S: Array) -> 
             noise = noise + jnp.einsum("c,cop->op", numbers.late[0], each)
         return O, noise
 
-    return per_agent(own, (jnp.arange(numbers.p.shape[0]), numbers.inputs.own, linear.locals, linear.mean))
+    return over_agents(own, linear.locals, (jnp.arange(numbers.p.shape[0]), numbers.inputs.own, linear.mean))
 
 
 def merged(numbers: Numbers, spread: Spread, merge: Merge, S: Array, O: Array, noise: Array) -> Array:
@@ -418,13 +418,13 @@ _moved_nodes = jax.jit(move_nodes, static_argnums=0)
 def _node_noise(space: Space, numbers: Numbers, locals_: LocalNoise, S: Array) -> Array:
     """(K, out, out): the covariance of what each node sends and remembers."""
 
-    def node(k: Tree) -> Array:
-        own, local, at = k
+    def node(local: LocalNoise, k: Tree) -> Array:
+        own, at = k
         noise = covariance_of(space, numbers, own, local, S[at][:, at])
         out = without_mass(space, numbers, noise.shape[0])
         return noise[out][:, out]
 
-    return per_agent(node, (numbers.inputs.own, locals_, places_of_nodes(numbers, S.shape[0] - 1)))
+    return over_agents(node, locals_, (numbers.inputs.own, places_of_nodes(numbers, S.shape[0] - 1)))
 
 
 def places_of_nodes(numbers: Numbers, size: int) -> Array:

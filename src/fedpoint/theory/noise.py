@@ -26,8 +26,8 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import NO_LUCK, Stream
 from fedpoint.core.types import Data, Message, Model, Number, State, Tree
 from fedpoint.core.vector import unwrap, wrap
-from fedpoint.problems.base import Mine
-from fedpoint.theory.alike import AlikeStep, added_noise, packed, unpacked, worthwhile
+from fedpoint.problems.base import Mine, per_agent
+from fedpoint.theory.alike import AlikeStep, Table, added_noise, packed, unpacked, worthwhile
 from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.space import Space, fill, flat, is_real, memory_of, row_of, size_of
 
@@ -48,7 +48,7 @@ class Loop(NamedTuple):
     steps: Array
     drift: Array | None = None  # of the start in a step, on average
     noise: Array | None = None  # steps that are alike: of one, see `AlikeStep`
-    table: Array | None = None  # and what all of them add, see `added_noise`
+    table: Table | None = None  # and what all of them add
 
 
 class Point(NamedTuple):
@@ -304,10 +304,32 @@ def tabulated(locals_: LocalNoise) -> LocalNoise:
             drift, noise = np.asarray(source.drift), np.asarray(source.noise)
             step = AlikeStep(drift, F, T[..., :at], N, H, V[..., :at], noise)  # later probes are not asked
             table = added_noise(step, np.asarray(source.start)[..., :at], np.asarray(source.steps))
-            source = source._replace(table=jnp.asarray(table))
+            source = source._replace(table=Table(jnp.asarray(table.first), jnp.asarray(table.added)))
         at += own
         done.append(source)
     return locals_._replace(sources=tuple(done))
+
+
+def over_agents(function: Callable[[LocalNoise, Tree], Tree], locals_: LocalNoise, others: Tree) -> Tree:
+    """function(local_k, others_k) for every agent; a table that agents share is not copied for each."""
+    agents = locals_.value.shape[0]
+    shared: dict[int, Array] = {}
+    for i, source in enumerate(locals_.sources):
+        if isinstance(source, Loop) and source.table is not None and len(source.table.added) < agents:
+            shared[i] = source.table.added[0]
+
+    def with_tables(local: LocalNoise, tables: dict[int, Array | None]) -> LocalNoise:
+        sources = list(local.sources)
+        for i, added in tables.items():
+            loop = sources[i]
+            assert isinstance(loop, Loop) and loop.table is not None
+            sources[i] = loop._replace(table=loop.table._replace(added=added))
+        return local._replace(sources=tuple(sources))
+
+    def one(k: tuple[LocalNoise, Tree]) -> Tree:
+        return function(with_tables(k[0], {**shared}), k[1])
+
+    return per_agent(one, (with_tables(locals_, dict.fromkeys(shared)), others))
 
 
 def field_noise(
@@ -376,9 +398,9 @@ def source_noises(space: Space, numbers: Numbers, own: Data, local: LocalNoise, 
 
     def through(loop: Loop) -> SourceNoise:
         if loop.table is not None:
-            known = loop.table.shape[-1]
-            table = jnp.tensordot(loop.table, second[:known, :known], 2)
-            return SourceNoise(unpacked(table, len(loop.start)), jnp.zeros((0, 0, 0)))
+            first, added = loop.table
+            Z = first @ second[: first.shape[1], : first.shape[1]] @ first.T
+            return SourceNoise(unpacked(added @ packed(Z), len(loop.start)), jnp.zeros((0, 0, 0)))
 
         def step(carry: tuple[Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
             (Y, W), (e, point) = carry, at
