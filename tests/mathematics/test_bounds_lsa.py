@@ -284,6 +284,7 @@ VOID = [
     ("001 FedLSA", fp.FedLSA(0.1, [1, 2, 3, 4]), world().problem, "one number H of local steps; here: 1 to 4"),
     ("001 FedLSA", fp.FedLSA(0.1, 2), UNSTABLE.problem, "exponential stability.*; here: a = -0.5"),
     ("001 FedLSA", fp.FedLSA(0.1, 2), SAMPLER, "noise of A.* is known; here: a sampler's"),
+    ("001 FedLSA", fp.FedLSA(0.001), fp.problems.LinearStream(np.ones((2, 201))), "over 200 numbers: not computed"),
     ("001 FedLSA", fp.FedLSA(5.0, 2), world().problem, "short enough"),
     ("001 FedLSA", fp.FedLSA(0.1, 2), TRAJECTORY, "independent, given the model; here: they follow one trajectory"),
     ("000 (28)", fp.FedLSA(0.1), TRAJECTORY, "independent, given the model; here: they follow one trajectory"),

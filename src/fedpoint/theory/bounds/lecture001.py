@@ -36,6 +36,8 @@ from fedpoint.problems.linear_system import contraction_of_steps, noise_traces
 from fedpoint.theory.bounds.bound import DEVIATION, FLOOR, ORDER, Bound, Need, Value, bound
 from fedpoint.theory.bounds.case import Assumption, Case, show
 
+LARGEST = 200  # numbers of a model whose second moments are looked at, a matrix for each agent
+
 
 @dataclass(frozen=True)
 class System:
@@ -127,8 +129,9 @@ class System:
         known = problem.linear and linear.solution(problem) is not None
         found: list[Assumption] = [("fields are affine, with one solution th*", known, type(problem).__name__)]
         if known:
-            noise = self.slope_noise is not None
-            why = "" if noise else "a sampler's, or not described"
+            small = np.size(problem.start()) <= LARGEST
+            noise = small and self.slope_noise is not None
+            why = "" if noise else "a sampler's, or not described" if small else f"over {LARGEST} numbers: not computed"
             found.append(("the noise of A(Z) and b(Z) is known", True if noise else None, why))
         return found
 
