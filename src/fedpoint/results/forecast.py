@@ -29,7 +29,7 @@ from fedpoint.theory.choice import KINDS, Asked, in_step, kind_of, outlook_of
 from fedpoint.theory.closed_forms import closed_forms
 from fedpoint.theory.moments import along_path
 from fedpoint.theory.operator import Setting
-from fedpoint.theory.outlook import Gauge, Law, Outlook
+from fedpoint.theory.outlook import Accuracy, Gauge, Law, Outlook
 from fedpoint.theory.quadratic_forms import distribution, quantile
 from fedpoint.theory.steady import Iterated, NoLimit, Steady, fixed_point, iterate, limit_error, mean_rate
 
@@ -332,6 +332,11 @@ class Forecast:
     def standard_error(self) -> float | None:
         """Of the floor, where it comes from sampled rounds."""
         return self.outlook.error if isinstance(self.outlook, Outlook) else None
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """How well a second-order forecast is known: beside a Gaussian theory; None where it is exact or sampled."""
+        return self.outlook.accuracy if isinstance(self.outlook, Outlook) else None
 
     @property
     def floor(self) -> float | None:

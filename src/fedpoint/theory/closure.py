@@ -21,6 +21,7 @@ from jax import Array, lax
 
 from fedpoint.core.precision import double
 from fedpoint.core.types import Number
+from fedpoint.theory import accuracy
 from fedpoint.theory.expected_round import Numbers, expected, start_at
 from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.moments import (
@@ -35,7 +36,7 @@ from fedpoint.theory.moments import (
     spread_of,
 )
 from fedpoint.theory.operator import Setting, models_at
-from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
+from fedpoint.theory.outlook import Accuracy, Gauge, Law, Outlook, Path
 from fedpoint.theory.shift import Bending, nodes_shift, round_shift
 from fedpoint.theory.space import Space, flat
 from fedpoint.theory.steady import NoLimit, Steady, decay
@@ -235,6 +236,15 @@ class Closure(Outlook):
     @property
     def variance(self) -> float:
         return math.inf if self.settled is None else self.settled.steady.variance
+
+    @cached_property
+    def accuracy(self) -> Accuracy | None:
+        if self.settled is None:
+            return None
+        x, sigma = (np.asarray(a) for a in self.settled.moments)
+        gap = self.gauge(self.limit - self.gauge.target)
+        here = accuracy.Settled(x, sigma, self.settled.steady.source[1:, 1:])
+        return accuracy.accuracy_of(self.setting, here, self.R, gap, self.variance + float(gap @ gap))
 
     # On the way
 

@@ -33,6 +33,28 @@ class Gauge:
         return R if self.root is None else self.root @ R
 
 
+GOOD = 0.05  # of the floor, by which two theories may differ
+
+
+class Accuracy(NamedTuple):
+    """By how much a Gaussian theory puts the floor higher than the second-order one, relative, with its standard error;
+    and how far, in roots of the floor, it puts the mean elsewhere."""
+
+    floor: float
+    error: float
+    mean: float = 0.0
+
+    @property
+    def good(self) -> bool:
+        """The two theories differ by less than 5 %: the forecast can be relied on."""
+        return abs(self.floor) <= GOOD and self.mean**2 <= GOOD
+
+    def __str__(self) -> str:
+        side = "higher" if self.floor > 0 else "lower"
+        said = f"a Gaussian theory puts the floor {abs(self.floor):.1%} {side} (+- {self.error:.1%})"
+        return said if self.good else f"not accurate: {said}"
+
+
 class Path(NamedTuple):
     """The expected error after rounds 0, 1, ..., in two parts: of the mean of runs, and of their spread around it."""
 
@@ -86,6 +108,11 @@ class Outlook(ABC):
     @property
     def error(self) -> float | None:
         """The standard error of the floor; None where nothing is sampled."""
+        return None
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """How well it is known; None where nothing is approximated, or a standard error says it."""
         return None
 
     @abstractmethod

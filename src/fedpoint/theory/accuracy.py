@@ -1,0 +1,115 @@
+r"""How good is a second-order theory? Beside it a Gaussian one, from drawn rounds that begin in the settled law.
+
+States are drawn from N(m, S), in pairs m + z and m - z, and go through one random round r. Where the closure is right
+they are again m on average, with covariance S. What they are instead is, up to the first order in the difference, a
+change of the settled mean by (I - J)^{-1} e and of the variance by tr W D, W = J' W J + R' R, with
+
+$$ e = E r(m + z) - m, \qquad D = \operatorname{Cov} r(m + z) - S. $$
+
+D is a small difference of large matrices: of r(m + z) the round linearised at m with the same luck is subtracted, whose
+covariance the closure knows but for the noise of a round from m itself.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from fedpoint.core.precision import double
+from fedpoint.core.types import State
+from fedpoint.engine.round import Keys
+from fedpoint.theory.drawn_rounds import DrawnRounds, drawn_round, wire_of
+from fedpoint.theory.expected_round import Numbers
+from fedpoint.theory.operator import Setting
+from fedpoint.theory.outlook import Accuracy
+from fedpoint.theory.space import Space
+from fedpoint.theory.steady import moving
+
+PAIRS = 4096  # of drawn states
+AT_ONCE = 1 << 22  # numbers of states that go through a round at a time
+BATCHES = 16  # whose differences tell the standard error
+
+
+class Settled(NamedTuple):
+    """What a closure says: mean and covariance of the state, the covariance of a round from the mean."""
+
+    x: np.ndarray
+    sigma: np.ndarray
+    noise: np.ndarray  # of one round from x
+
+
+@double
+def accuracy_of(
+    setting: Setting, settled: Settled, R: np.ndarray, gap: np.ndarray, floor: float, seed: int = 0
+) -> Accuracy:
+    """gap: from what the run is after to the limit, as measured; floor: as the closure has it."""
+    x, sigma, noise = settled
+    J = setting.matrix(x)
+    P = moving(J)
+    J = J if P is None else P @ J
+    W, back = _weights(J, R), np.linalg.pinv(np.eye(len(x)) - J)
+    root = _root(sigma)
+    drawn, size = DrawnRounds.of(setting, seed), int(np.clip(AT_ONCE // max(len(x), 1), 16, PAIRS // BATCHES))
+    wire = wire_of(drawn)
+    means, floors = [], []
+    for first in range(0, PAIRS, size):
+        z = np.random.default_rng(seed + first).normal(size=(size, root.shape[1])) @ root.T
+        got = _pairs(*drawn, jnp.asarray(W), jnp.asarray(x), jnp.asarray(z), wire, jnp.int32(first))
+        means.append(np.asarray(got[0]))
+        floors.append(float(got[1]))
+    away = R @ back @ np.array(means).T  # (measured, batches)
+    level = np.array(floors) - float(np.vdot(W, noise))
+    moved = away.mean(1)
+    mean2 = max(float(moved @ moved) - float(away.var(1, ddof=1).sum()) / len(means), 0.0)  # without its own noise
+    floor = max(floor, 1e-300)
+    excess = (level.mean() + 2 * float(gap @ moved) + mean2) / floor
+    error = float((level + 2 * gap @ away).std(ddof=1)) / math.sqrt(len(means)) / floor
+    return Accuracy(float(excess), error, math.sqrt(mean2 / floor))
+
+
+def _weights(J: np.ndarray, R: np.ndarray) -> np.ndarray:
+    """W = J' W J + R' R, by doubling."""
+    W, A = R.T @ R, J.copy()
+    for _ in range(40):
+        more = A.T @ W @ A
+        W = W + more
+        if np.abs(more).max() <= 1e-12 * np.abs(W).max():
+            break
+        A = A @ A
+    return W
+
+
+def _root(sigma: np.ndarray) -> np.ndarray:
+    values, axes = np.linalg.eigh((sigma + sigma.T) / 2)
+    kept = values > 1e-14 * max(values.max(initial=0.0), 0.0)
+    return axes[:, kept] * np.sqrt(values[kept])
+
+
+@partial(jax.jit, static_argnums=0)
+def _pairs(
+    space: Space, numbers: Numbers, keys: Keys, W: Array, x: Array, z: Array, wire: State, first: Array
+) -> tuple[Array, Array]:
+    """e, and tr W D with the noise of a round from x, estimated from pairs of states."""
+
+    def one(pair: tuple[Array, Array]) -> tuple[Array, Array]:
+        round, z = pair
+        move = drawn_round(DrawnRounds(space, numbers, keys), round)
+
+        def step(at: Array) -> Array:
+            return move(at, wire)[0] - x
+
+        slope = jax.jvp(step, (x,), (z,))[1]
+        up, down = step(x + z), step(x - z)
+        even, odd = (up + down) / 2, (up - down) / 2 - slope
+        return even, (2 * slope + odd) @ W @ odd  # |slope|^2 is known to the closure
+
+    even, odd = lax.map(one, (first + jnp.arange(len(z)), z), batch_size=64)
+    mean = even.mean(0)
+    spread = jnp.einsum("ix,xy,iy->", even - mean, W, even - mean) / (len(z) - 1)
+    return mean, spread + odd.mean()
