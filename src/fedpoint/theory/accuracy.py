@@ -23,6 +23,7 @@ from jax import Array, lax
 
 from fedpoint.core.precision import double
 from fedpoint.core.types import State
+from fedpoint.engine.cpu.tuning import quickly
 from fedpoint.engine.round import Keys
 from fedpoint.theory.drawn_rounds import DrawnRounds, drawn_round, wire_of
 from fedpoint.theory.expected_round import Numbers
@@ -91,7 +92,7 @@ def _root(sigma: np.ndarray) -> np.ndarray:
     return axes[:, kept] * np.sqrt(values[kept])
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=0, compiler_options=quickly())
 def _pairs(
     space: Space, numbers: Numbers, keys: Keys, W: Array, x: Array, z: Array, wire: State, first: Array
 ) -> tuple[Array, Array]:

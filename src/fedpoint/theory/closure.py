@@ -10,19 +10,20 @@ decays by the round linearised there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from fedpoint.core.precision import double
-from fedpoint.core.types import Number
+from fedpoint.core.types import Number, Tree
+from fedpoint.engine.cpu.tuning import quickly
 from fedpoint.theory import accuracy
-from fedpoint.theory.expected_round import Numbers, expected, start_at
+from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.moments import (
     Linear,
@@ -31,14 +32,14 @@ from fedpoint.theory.moments import (
     Spread,
     linearise,
     linearise_nodes,
-    move,
+    move_agents,
     move_nodes,
     spread_of,
 )
-from fedpoint.theory.operator import Setting, models_at
+from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Accuracy, Gauge, Law, Outlook, Path
 from fedpoint.theory.shift import Bending, nodes_shift, round_shift
-from fedpoint.theory.space import Space, flat
+from fedpoint.theory.space import Space
 from fedpoint.theory.steady import NoLimit, Steady, decay
 
 STRETCH = 128  # rounds after which the round is linearised anew in any case
@@ -54,21 +55,24 @@ class Frame(NamedTuple):
     numbers: Numbers
     spread: Spread | None  # of a fusion center's schedule
     bends: Bending
-    R: Array  # |R x|^2 is what is measured of a deviation of the state
+
+    def moving(self, linear: Linear) -> Moving:
+        assert self.spread is not None
+        return Moving(self.numbers, self.spread, linear)
 
 
 class Moments(NamedTuple):
     """Mean and covariance of the state."""
 
-    x: Array
-    sigma: Array
+    x: np.ndarray
+    sigma: np.ndarray
 
 
 class Around(NamedTuple):
     """The round linearised at a mean, and the shift that the covariance there makes of it."""
 
     linear: Linear | Nodes
-    shift: Array
+    shift: np.ndarray
 
 
 def linear_at(space: Space, frame: Frame, x: Array, round: Number) -> Linear | Nodes:
@@ -77,95 +81,47 @@ def linear_at(space: Space, frame: Frame, x: Array, round: Number) -> Linear | N
     return linearise(space, frame.numbers, frame.spread, x, round)
 
 
-def moved(space: Space, frame: Frame, linear: Linear | Nodes, S: Array) -> Array:
-    """The second moments of (1, deviation) after a round."""
+def moved(space: Space, frame: Frame, linear: Linear | Nodes, S: Array) -> tuple[Array, Tree]:
+    """The second moments of (1, deviation) after a round, and the noise that agents made on the way."""
     if isinstance(linear, Nodes):
         return move_nodes(space, frame.numbers, linear, S)
-    assert frame.spread is not None
-    return move(space, Moving(frame.numbers, frame.spread, linear), S)
+    return move_agents(space, frame.moving(linear), S)
 
 
-def shift_at(space: Space, frame: Frame, linear: Linear | Nodes, x: Array, sigma: Array, round: Number) -> Array:
+def shift_at(space: Space, frame: Frame, linear: Linear | Nodes, noise: Tree, state: Moments, round: Number) -> Array:
+    x, S = jnp.asarray(state.x), bordered(state.sigma)
     if isinstance(linear, Nodes):
-        return nodes_shift(space, frame.numbers, linear, x, bordered(sigma))
-    assert frame.spread is not None
-    return round_shift(space, frame.numbers, frame.spread, linear, x, bordered(sigma), round, frame.bends)
+        return nodes_shift(space, frame.numbers, linear, noise, x, S)
+    return round_shift(space, frame.moving(linear), noise, x, S, round, frame.bends)
 
 
-def bordered(sigma: Array) -> Array:
+def bordered(sigma: Array | np.ndarray) -> Array:
     """The second moments of (1, deviation), whose mean is zero."""
     return jnp.zeros((1 + len(sigma),) * 2).at[0, 0].set(1.0).at[1:, 1:].set(sigma)
 
 
-def advance(space: Space, frame: Frame, around: Around, state: Moments, round: Number) -> Moments:
-    """One round: the mean by the expected round itself, the covariance by the linearised one."""
-    hub, m = expected(space, frame.numbers, *start_at(frame.numbers, state.x, round), round)
-    new = moved(space, frame, around.linear, bordered(state.sigma))
-    step = new[0, 1:]
-    sigma = new[1:, 1:] - jnp.outer(step, step)
-    return Moments(jnp.concatenate([flat(hub), m.ravel()]) + around.shift, (sigma + sigma.T) / 2)
-
-
-_linear = jax.jit(linear_at, static_argnums=0)
-_shifted = jax.jit(shift_at, static_argnums=0)
-_second = jax.jit(moved, static_argnums=0)
-
-
-@partial(jax.jit, static_argnums=0)
-def _stretch(
-    space: Space, frame: Frame, around: Around, far: Array, begun: Moments, first: Array, most: Array
-) -> tuple[Array, Moments, Array, Array]:
-    """(rounds, moments, models, variances): on until the mean has moved by `far`, or the spread has changed."""
-    R = frame.R
-
-    def variance(state: Moments) -> Array:
-        return jnp.vdot(R @ state.sigma, R)
-
-    before = variance(begun)
-
-    def near(carry: tuple) -> Array:
-        done, state, _, _ = carry
-        size = variance(state)
-        same = (size <= GROWN * before) & (before <= GROWN * size)
-        return (done < most) & ((done == 0) | (same & (jnp.sum((R @ (state.x - begun.x)) ** 2) <= far**2)))
-
-    def go(carry: tuple) -> tuple:
-        done, state, models, variances = carry
-        state = advance(space, frame, around, state, first + done)
-        models = models.at[done].set(models_at(space, frame.numbers, state.x))
-        return done + 1, state, models, variances.at[done].set(variance(state))
-
-    like = models_at(space, frame.numbers, begun.x)
-    carry = jnp.int32(0), begun, jnp.zeros((STRETCH, like.size)), jnp.zeros(STRETCH)
-    return lax.while_loop(near, go, carry)
-
-
-@partial(jax.jit, static_argnums=(0, 4))
-def _drifting(space: Space, frame: Frame, shift: Array, x: Array, rounds: int) -> tuple[Array, Array]:
-    """The mean with a shift that stays: the state after so many rounds, and the models after each."""
-
-    def go(x: Array, _: None) -> tuple[Array, Array]:
-        hub, m = expected(space, frame.numbers, *start_at(frame.numbers, x, 0), 0)
-        x = jnp.concatenate([flat(hub), m.ravel()]) + shift
-        return x, models_at(space, frame.numbers, x)
-
-    return lax.scan(go, x, None, length=rounds)
+_linear = jax.jit(linear_at, static_argnums=0, compiler_options=quickly())
+_shifted = jax.jit(shift_at, static_argnums=0, compiler_options=quickly())
+_moved = jax.jit(moved, static_argnums=0, compiler_options=quickly())
 
 
 class Settled(NamedTuple):
-    """The moments that solve the closure's equations, the round linearised there, and second moments around it."""
+    """The moments that solve the closure's equations, the shift there, and second moments around them."""
 
     moments: Moments
-    around: Around
+    shift: np.ndarray
     steady: Steady
 
 
-class Leg(NamedTuple):
-    """A part of the path: from a round on, models and variances after each of its rounds, and the moments behind it."""
+@dataclass
+class Leg:
+    """A part of the path along which one linearised round serves."""
 
     first: int
-    models: np.ndarray
-    variances: np.ndarray
+    begun: Moments
+    around: Around
+    means: list[np.ndarray]  # of the state, after each of its rounds
+    variances: list[float]
     after: Moments
 
 
@@ -181,14 +137,14 @@ class Closure(Outlook):
         self.space = setting.space._replace(alike=False)
         spread = None if setting.topology.by_node else spread_of(setting)
         self.R = gauge.of_state(setting.reading)
-        self.frame = Frame(setting.numbers, spread, bending(setting), jnp.asarray(self.R))
+        self.frame = Frame(setting.numbers, spread, bending(setting))
 
     # Once settled
 
     def _steady(self, linear: Linear | Nodes, x: np.ndarray) -> Steady:
         @double
         def second(S: np.ndarray) -> np.ndarray:
-            return np.asarray(_second(self.space, self.frame, linear, (S + S.T) / 2))
+            return np.asarray(_moved(self.space, self.frame, linear, (S + S.T) / 2)[0])
 
         return Steady.around(self.setting, x, self.R, second)
 
@@ -196,38 +152,38 @@ class Closure(Outlook):
     @double
     def settled(self) -> Settled | None:
         """None where the mean square grows without bound."""
-        x = jnp.asarray(self.x)
+        x = np.array(self.x)
         for _ in range(ITERATIONS):
             linear = self._linear(x)
-            steady = self._steady(linear, np.asarray(x))
+            steady = self._steady(linear, x)
             if steady.covariance is None:
                 return None
-            here = Moments(x, jnp.asarray(steady.covariance))
-            around = Around(linear, _shifted(self.space, self.frame, linear, *here, jnp.int32(0)))
+            here = Moments(x, steady.covariance)
+            shift = self._shift(linear, here)
             with np.errstate(all="ignore"):
-                left = self.setting.step(np.asarray(x)) + np.asarray(around.shift) - np.asarray(x)
-                correction = solve(self.setting.slope(np.asarray(x)), left, 1e-9)[0]
+                correction = solve(self.setting.slope(x), self.setting.step(x) + shift - x, 1e-9)[0]
             size = float(np.linalg.norm(self.R @ correction))
             if not math.isfinite(size):
                 break
             if size <= SETTLED * math.sqrt(steady.variance + 1e-300):
-                return Settled(here, around, steady)
+                return Settled(here, shift, steady)
             x = x + correction
         raise NoLimit("mean and covariance do not settle together: the noise is too large for a second-order theory")
 
-    def _linear(self, x: Array | np.ndarray, round: int = 0) -> Linear | Nodes:
-        return _linear(self.space, self.frame, jnp.asarray(x), jnp.int32(round))
+    @double
+    def _linear(self, x: np.ndarray) -> Linear | Nodes:
+        return _linear(self.space, self.frame, x, jnp.int32(0))
 
-    def _around(self, state: Moments, round: int = 0) -> Around:
-        linear = self._linear(state.x, round)
-        return Around(linear, _shifted(self.space, self.frame, linear, *state, jnp.int32(round)))
+    @double
+    def _shift(self, linear: Linear | Nodes, state: Moments) -> np.ndarray:
+        noise = _moved(self.space, self.frame, linear, bordered(state.sigma))[1]
+        return np.asarray(_shifted(self.space, self.frame, linear, noise, state, jnp.int32(0)))
 
     @property
     def limit(self) -> np.ndarray:
-        return self.setting.read(self.x if self.settled is None else np.asarray(self.settled.moments.x))
+        return self.setting.read(self.x if self.settled is None else self.settled.moments.x)
 
     @property
-    @double
     def rate(self) -> float:
         if self.settled is not None:
             return self.settled.steady.rate
@@ -241,110 +197,131 @@ class Closure(Outlook):
     def accuracy(self) -> Accuracy | None:
         if self.settled is None:
             return None
-        x, sigma = (np.asarray(a) for a in self.settled.moments)
-        gap = self.gauge(self.limit - self.gauge.target)
-        here = accuracy.Settled(x, sigma, self.settled.steady.source[1:, 1:])
+        gap = self._end()
+        here = accuracy.Settled(*self.settled.moments, self.settled.steady.source[1:, 1:])
         return accuracy.accuracy_of(self.setting, here, self.R, gap, self.variance + float(gap @ gap))
 
     # On the way
 
     @cached_property
-    @double
     def _legs(self) -> list[Leg]:
-        """Of the path so far; the first is empty, and is where it begins."""
-        d = len(self.gauge.target)
-        begun = Moments(jnp.asarray(self.origin), jnp.zeros((len(self.origin),) * 2))
-        return [Leg(0, np.zeros((0, d)), np.zeros(0), begun)]
+        """Of the path so far."""
+        begun = Moments(self.origin, np.zeros((len(self.origin),) * 2))
+        return [self._leg(0, begun)]
 
-    def _walk(self, rounds: int) -> Iterator[Leg]:
-        """Parts of the path until `rounds`, or until it is so close to where it settles that its tail is known."""
-        at = 0
-        while True:
-            if at == len(self._legs):
-                self._legs.append(self._next(self._legs[-1]))
-            leg = self._legs[at]
-            yield leg
-            if leg.first + len(leg.models) >= rounds or self._arrived(leg):
-                return
-            at += 1
+    def _leg(self, first: int, begun: Moments) -> Leg:
+        """On until the mean has moved, or the spread has changed, too much for one linearised round."""
+        linear = self._linear(begun.x)
+        leg = Leg(first, begun, Around(linear, self._shift(linear, begun)), [], [], begun)
+        before = self._spread(begun)
+        while len(leg.means) < STRETCH:
+            leg.after = self._advance(leg.around, leg.after)
+            spread = self._spread(leg.after)
+            leg.means.append(leg.after.x)
+            leg.variances.append(spread)
+            far = float(np.linalg.norm(self.R @ (leg.after.x - begun.x))) > self._far
+            if far or not before / GROWN <= spread <= before * GROWN:
+                break
+        return leg
 
     @double
-    def _next(self, leg: Leg) -> Leg:
-        first = leg.first + len(leg.models)
-        around = self._around(leg.after, first)
-        done, after, models, variances = _stretch(
-            self.space, self.frame, around, self._far, leg.after, jnp.int32(first), jnp.int32(STRETCH)
-        )
-        count = int(done)
-        return Leg(first, np.asarray(models)[:count], np.asarray(variances)[:count], after)
+    def _advance(self, around: Around, state: Moments) -> Moments:
+        """One round: the mean by the expected round itself, the covariance by the linearised one."""
+        new = np.asarray(_moved(self.space, self.frame, around.linear, bordered(state.sigma))[0])
+        step = new[0, 1:]
+        sigma = new[1:, 1:] - np.outer(step, step)
+        return Moments(self.setting.step(state.x) + around.shift, (sigma + sigma.T) / 2)
+
+    def _spread(self, state: Moments) -> float:
+        return float(np.vdot(self.R @ state.sigma, self.R))
+
+    def _walk(self, rounds: int) -> list[Leg]:
+        """Legs until `rounds`, or until it is so close to where it settles that its tail is known."""
+        while True:
+            last = self._legs[-1]
+            done = last.first + len(last.means)
+            if done >= rounds or self._arrived(last.after) or not np.isfinite(last.variances[-1]):
+                return self._legs
+            self._legs.append(self._leg(done, last.after))
 
     @cached_property
     def _far(self) -> float:
-        end = self.x if self.settled is None else self.settled.moments.x
-        way = float(np.linalg.norm(self.R @ (self.origin - np.asarray(end))))
-        return MOVED * max(way, math.sqrt(self.variance) if self.settled is not None else 0.0)
+        end, spread = self.x, 0.0
+        if self.settled is not None:
+            end, spread = self.settled.moments.x, math.sqrt(self.variance)
+        return MOVED * max(float(np.linalg.norm(self.R @ (self.origin - end))), spread)
 
-    def _arrived(self, leg: Leg) -> bool:
+    def _arrived(self, state: Moments) -> bool:
         if self.settled is None:
             return False
-        away = float(np.linalg.norm(self.R @ (np.asarray(leg.after.x) - np.asarray(self.settled.moments.x))))
-        spread = float(np.vdot(self.R @ np.asarray(leg.after.sigma), self.R))
-        return away <= self._far and self.variance <= GROWN * spread and spread <= GROWN * self.variance
+        away, spread = float(np.linalg.norm(self.R @ (state.x - self.settled.moments.x))), self._spread(state)
+        return away <= self._far and spread / GROWN <= self.variance <= spread * GROWN
 
     def path(self, rounds: int) -> Path:
-        models, variances = [self.setting.read(self.origin)[None]], [np.zeros(1)]
-        for leg in self._walk(rounds):
-            models.append(leg.models)
-            variances.append(leg.variances)
-        done = leg.first + len(leg.models)
-        if done < rounds:
-            more = self._tail(leg.after, rounds - done)
-            models.append(more[0])
-            variances.append(more[1])
-        mean = self.gauge(np.concatenate(models)[: rounds + 1] - self.gauge.target)
-        return Path((mean**2).sum(1), np.concatenate(variances)[: rounds + 1])
+        legs = self._walk(rounds)
+        away = [self.R @ (x - self.origin) for leg in legs for x in leg.means]
+        spread = [0.0, *(v for leg in legs for v in leg.variances)]
+        gap = self.gauge(self.setting.read(self.origin) - self.gauge.target)
+        mean = [gap, *(gap + a for a in away)]
+        if len(mean) <= rounds:
+            end = self._end()
+            more = self._tail(legs[-1].after, rounds + 1 - len(mean))
+            mean += [end + a for a in more[0]]
+            spread += list(more[1])
+        return Path((np.array(mean[: rounds + 1]) ** 2).sum(1), np.array(spread[: rounds + 1]))
 
-    @double
+    def _end(self) -> np.ndarray:
+        """From what is measured from to the limit."""
+        return self.gauge(self.limit - self.gauge.target)
+
     def _tail(self, state: Moments, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-        """Models and variances of the next rounds, close to where it settles."""
-        assert self.settled is not None
-        end, models, x = self.settled, [], state.x
-        for _ in range(0, rounds, STRETCH):
-            x, part = _drifting(self.space, self.frame, end.around.shift, x, STRETCH)
-            models.append(np.asarray(part))
+        """Of the next rounds, close to where it settles: what is measured of the mean's way to there, and variances."""
+        if self.settled is None:  # it has left every bound
+            return np.full((rounds, len(self.R)), np.inf), np.full(rounds, np.inf)
+        end = self.settled
         W = end.steady.weight(np.zeros(len(self.R)))
         away = decay(end.steady.second, self._deviation(state), W, rounds)[1:]
-        return np.concatenate(models)[:rounds], self.variance + away
+        return self._approach(state, rounds) @ self.R.T, self.variance + away
+
+    def _approach(self, state: Moments, rounds: int) -> np.ndarray:
+        """(rounds, n): how the mean's deviation from where it settles dies out."""
+        assert self.settled is not None
+        J, v = self.setting.matrix(self.settled.moments.x), state.x - self.settled.moments.x
+        found, least = np.zeros((rounds, len(v))), 1e-14 * float(np.abs(v).max(initial=0.0))
+        for t in range(rounds):
+            v = J @ v
+            found[t] = v
+            if np.abs(v).max(initial=0.0) <= least:
+                break
+        return found
 
     def _deviation(self, state: Moments) -> np.ndarray:
         """Of covariances from the settled ones, bordered by zeros."""
         assert self.settled is not None
         S = np.zeros((len(self.x) + 1,) * 2)
-        S[1:, 1:] = np.asarray(state.sigma) - np.asarray(self.settled.moments.sigma)
+        S[1:, 1:] = state.sigma - self.settled.moments.sigma
         return S
 
-    @double
     def moments_at(self, round: int) -> Moments:
         """Mean and covariance of the state after a round."""
-        *_, leg = self._walk(round)
-        first = leg.first if leg.first + len(leg.models) > round else leg.first + len(leg.models)
-        state = leg.after
-        if first == leg.first and len(leg.models):  # in the middle of a leg: again from its beginning
-            before = self._legs[self._legs.index(leg) - 1].after
-            around, count = self._around(before, first), jnp.int32(round - first)
-            state = _stretch(self.space, self.frame, around, jnp.inf, before, jnp.int32(first), count)[1]
+        legs = self._walk(round)
+        leg = next(leg for leg in reversed(legs) if leg.first <= round)
+        if round >= leg.first + len(leg.means):
+            return self._later(leg.after, round - leg.first - len(leg.means))
+        state = leg.begun
+        for _ in range(round - leg.first):
+            state = self._advance(leg.around, state)
+        return state
+
+    def _later(self, state: Moments, rounds: int) -> Moments:
+        """So many rounds after a state that is close to where it settles."""
+        if not rounds:
             return state
-        if first == round:
-            return state
+        if self.settled is None:
+            return Moments(np.full_like(state.x, np.inf), np.full_like(state.sigma, np.inf))
         end = self.settled
-        assert end is not None
-        left, x = round - first, state.x
-        while left:
-            count = min(left, STRETCH)
-            x = _drifting(self.space, self.frame, end.around.shift, x, count)[0]
-            left -= count
-        away = Krylov(end.steady.second, self._deviation(state)).power(round - first)
-        return Moments(x, np.asarray(end.moments.sigma) + away[1:, 1:])
+        away = Krylov(end.steady.second, self._deviation(state)).power(rounds)
+        return Moments(end.moments.x + self._approach(state, rounds)[-1], end.moments.sigma + away[1:, 1:])
 
     def law(self, round: int | None) -> Law | None:
         if round is None:
@@ -353,8 +330,8 @@ class Closure(Outlook):
             state = self.settled.moments
         else:
             state = self.moments_at(round)
-        gap = self.gauge(self.setting.read(np.asarray(state.x)) - self.gauge.target)
-        return Law.of(gap, self.R @ np.asarray(state.sigma) @ self.R.T)
+        gap = self.gauge(self.setting.read(state.x) - self.gauge.target)
+        return Law.of(gap, self.R @ state.sigma @ self.R.T) if np.isfinite(state.sigma).all() else None
 
 
 def bending(setting: Setting) -> Bending:

@@ -29,7 +29,17 @@ from fedpoint.core.vector import zeros
 from fedpoint.core.wrapped import Wrapped
 from fedpoint.problems.base import per_agent
 from fedpoint.theory.expected_round import Cases, Numbers, decided, expected, hub_at, start_at, template
-from fedpoint.theory.noise import LocalNoise, Luck, ProbePlace, covariance_of, linearised, over_agents, tabulated
+from fedpoint.theory.noise import (
+    LocalNoise,
+    Luck,
+    ProbePlace,
+    SourceNoise,
+    linearised,
+    over_agents,
+    source_noises,
+    tabulated,
+    through_probes,
+)
 from fedpoint.theory.operator import Setting, models_at
 from fedpoint.theory.space import Space, fill, flat, row_of, size_of
 
@@ -161,34 +171,51 @@ def linearise(space: Space, numbers: Numbers, spread: Spread, x: Array, round: N
     return lax.map(outcome, values) if values.shape[0] > 1 else jax.tree.map(lambda a: a[None], outcome(values[0]))
 
 
+class AgentsMoments(NamedTuple):
+    """Of every agent, (K, out, out): the second moments of what it sends and remembers on average, and the covariance
+    that its own luck adds: samples, numbers that it draws, and how many steps it takes; and that of each source."""
+
+    mean: Array
+    noise: Array
+    sources: list[SourceNoise]  # (K, numbers of steps, ...) each
+
+
 def move(space: Space, moving: Moving, S: Array) -> Array:
-    """S -> E[J S J'], given that the round merges."""
+    """S -> E[J S J']."""
+    return move_agents(space, moving, S)[0]
+
+
+def move_agents(space: Space, moving: Moving, S: Array) -> tuple[Array, AgentsMoments]:
+    """The same, and what agents did on the way, leading with the hub's outcomes."""
     numbers = moving.numbers
     K = numbers.p.shape[0]
     n_m, n_u = moving.linear.shear.shape[1:]
 
-    def outcome(linear: Linear) -> Array:
-        O, noise = agents_moments(space, numbers, linear, S)
+    def outcome(linear: Linear) -> tuple[Array, AgentsMoments]:
+        agents = agents_moments(space, numbers, linear, S)
 
         def case(total: Array, part: tuple[Array, Spread, Merge]) -> tuple[Array, None]:
             chance, spread, merge = part
-            return total + chance * merged(numbers, spread, merge, S, O, noise), None
+            return total + chance * merged(numbers, spread, merge, S, agents.mean, agents.noise), None
 
         new = lax.scan(case, jnp.zeros_like(S), (numbers.cases.chance, moving.spread, linear.merges))[0]
         if n_m and space.settled:
             top = new[: 1 + n_u]
             new = new.at[1 + n_u :].add(jnp.tile(linear.shear @ top[1:], (K, 1)))
             new = new.at[:, 1 + n_u :].add(jnp.tile(new[:, 1 : 1 + n_u] @ linear.shear.T, (1, K)))
-        return new
+        return new, agents
+
+    def add(total: Array, part: tuple[Array, Linear]) -> tuple[Array, AgentsMoments]:
+        new, agents = outcome(part[1])
+        return total + part[0] * new, agents
 
     chances = numbers.chances[0]
     if chances.shape[0] == 1:
-        moved = outcome(jax.tree.map(lambda a: a[0], moving.linear))
+        moved, agents = outcome(jax.tree.map(lambda a: a[0], moving.linear))
+        agents = jax.tree.map(lambda a: a[None], agents)
     else:
-        moved = lax.scan(
-            lambda total, part: (total + part[0] * outcome(part[1]), None), jnp.zeros_like(S), (chances, moving.linear)
-        )[0]
-    return numbers.merge * moved + (1 - numbers.merge) * S
+        moved, agents = lax.scan(add, jnp.zeros_like(S), (chances, moving.linear))
+    return numbers.merge * moved + (1 - numbers.merge) * S, agents
 
 
 def around_agent(S: Array, index: Array, n_u: int, n_m: int) -> Array:
@@ -202,25 +229,24 @@ def around_agent(S: Array, index: Array, n_u: int, n_m: int) -> Array:
     return jnp.block([[S[: 1 + n_u, : 1 + n_u], cross.T], [cross, inner]])
 
 
-def agents_moments(space: Space, numbers: Numbers, linear: Linear, S: Array) -> tuple[Array, Array]:
-    """(K, out, out) each: the second moments of what every agent sends and remembers on average, and the covariance
-    that its own luck adds: samples, numbers that it draws, and how many steps it takes."""
+def agents_moments(space: Space, numbers: Numbers, linear: Linear, S: Array) -> AgentsMoments:
     n_m, n_u = linear.shear.shape
     random = space.sampled or any(isinstance(source, Luck) for source in linear.locals.sources)
 
-    def own(local: LocalNoise, k: Tree) -> tuple[Array, Array]:
+    def own(local: LocalNoise, k: Tree) -> AgentsMoments:
         index, own, mean = k
         Z = around_agent(S, index, n_u, n_m)
         O = mean @ Z @ mean.T
-        noise = jnp.zeros_like(O)
+        noise, sources = jnp.zeros_like(O), []
         if numbers.drawn.agent:  # stragglers: the spread of the maps themselves
             maps = jnp.concatenate([local.value[..., None], local.slope[..., : n_u + n_m]], axis=-1)
             maps = maps + (mean - jnp.einsum("c,coz->oz", numbers.late[0], maps))  # memory as a change
             noise = jnp.einsum("c,coz,zy,cpy->op", numbers.late[0], maps, Z, maps) - O
         if random:
-            each = jax.vmap(lambda one: covariance_of(space, numbers, own, one, Z))(local)
+            sources = jax.vmap(lambda one: source_noises(space, numbers, own, one, Z))(local)
+            each = jax.vmap(lambda one, sources: through_probes(one, sources, n_u + n_m))(local, sources)
             noise = noise + jnp.einsum("c,cop->op", numbers.late[0], each)
-        return O, noise
+        return AgentsMoments(O, noise, sources)
 
     return over_agents(own, linear.locals, (jnp.arange(numbers.p.shape[0]), numbers.inputs.own, linear.mean))
 
@@ -372,14 +398,15 @@ class OverNetwork:
 
     @double
     def __call__(self, S: np.ndarray) -> np.ndarray:
-        return np.asarray(_moved_nodes(self.setting.space, self.setting.numbers, self.nodes, (S + S.T) / 2))
+        return np.asarray(_moved_nodes(self.setting.space, self.setting.numbers, self.nodes, (S + S.T) / 2)[0])
 
 
-def move_nodes(space: Space, numbers: Numbers, nodes: Nodes, S: Array) -> Array:
-    """S -> E[J S J'] of all nodes."""
-    noise = _node_noise(space, numbers, nodes.locals, S)
+def move_nodes(space: Space, numbers: Numbers, nodes: Nodes, S: Array) -> tuple[Array, list[SourceNoise]]:
+    """S -> E[J S J'] of all nodes, and the noise of every node's sources."""
+    noise, sources = _node_noise(space, numbers, nodes.locals, S)
     spread = jnp.einsum("xko,kop->xkp", nodes.reach, noise).reshape(len(nodes.reach), -1)
-    return (nodes.M @ S @ nodes.M.T).at[1:, 1:].add(spread @ nodes.reach.reshape(len(nodes.reach), -1).T)
+    moved = (nodes.M @ S @ nodes.M.T).at[1:, 1:].add(spread @ nodes.reach.reshape(len(nodes.reach), -1).T)
+    return moved, sources
 
 
 def linearise_nodes(space: Space, numbers: Numbers, x: Array) -> Nodes:
@@ -415,14 +442,15 @@ _nodes = jax.jit(linearise_nodes, static_argnums=0)
 _moved_nodes = jax.jit(move_nodes, static_argnums=0)
 
 
-def _node_noise(space: Space, numbers: Numbers, locals_: LocalNoise, S: Array) -> Array:
-    """(K, out, out): the covariance of what each node sends and remembers."""
+def _node_noise(space: Space, numbers: Numbers, locals_: LocalNoise, S: Array) -> tuple[Array, list[SourceNoise]]:
+    """(K, out, out): the covariance of what each node sends and remembers; and of its sources."""
 
-    def node(local: LocalNoise, k: Tree) -> Array:
+    def node(local: LocalNoise, k: Tree) -> tuple[Array, list[SourceNoise]]:
         own, at = k
-        noise = covariance_of(space, numbers, own, local, S[at][:, at])
+        sources = source_noises(space, numbers, own, local, S[at][:, at])
+        noise = through_probes(local, sources, at.size - 1)
         out = without_mass(space, numbers, noise.shape[0])
-        return noise[out][:, out]
+        return noise[out][:, out], sources
 
     return over_agents(node, locals_, (numbers.inputs.own, places_of_nodes(numbers, S.shape[0] - 1)))
 

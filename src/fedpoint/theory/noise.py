@@ -375,8 +375,12 @@ class SourceNoise(NamedTuple):
 
 def covariance_of(space: Space, numbers: Numbers, own: Data, local: LocalNoise, Z: Array) -> Array:
     """Covariance of out that samples and the agent's own luck make, given Z = E[z z'] with z = (1, u, m_k)."""
-    noises = source_noises(space, numbers, own, local, Z)
-    G, at = local.slope[:, Z.shape[0] - 1 :], 0
+    return through_probes(local, source_noises(space, numbers, own, local, Z), Z.shape[0] - 1)
+
+
+def through_probes(local: LocalNoise, noises: list[SourceNoise], n_z: int) -> Array:
+    """What the noise of all sources makes of out."""
+    G, at = local.slope[:, n_z:], 0
     total = jnp.zeros((G.shape[0], G.shape[0]))
     for noise in noises:
         size = noise.probe.shape[0]

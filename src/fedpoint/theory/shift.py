@@ -28,16 +28,17 @@ from fedpoint.core.types import Number, State, Tree
 from fedpoint.problems.base import Mine, per_agent
 from fedpoint.theory.expected_round import Cases, Numbers, decided, hub_at, start_at, template
 from fedpoint.theory.moments import (
+    AgentsMoments,
     Linear,
     Merge,
+    Moving,
     Nodes,
     Spread,
-    agents_moments,
     around_agent,
     places_of_nodes,
     without_mass,
 )
-from fedpoint.theory.noise import LocalNoise, Loop, Probe, ProbePlace, local_round, source_noises
+from fedpoint.theory.noise import LocalNoise, Loop, Probe, ProbePlace, SourceNoise, local_round
 from fedpoint.theory.space import Space, fill, flat, row_of, size_of
 
 AT_ONCE = 64  # directions in which a function is differentiated twice at a time
@@ -126,13 +127,20 @@ class Shifting(Probe):
         return unravel(last)
 
 
+class Spreading(NamedTuple):
+    """An agent's linearised round, the second moments Z of (1, u, m_k) around its place, and the noise they make."""
+
+    local: LocalNoise
+    Z: Array
+    noises: list[SourceNoise]
+
+
 def agent_shift(
-    space: Space, numbers: Numbers, algorithm: Algorithm, place: ProbePlace, local: LocalNoise, Z: Array, round: Number
+    space: Space, numbers: Numbers, algorithm: Algorithm, place: ProbePlace, spreading: Spreading, round: Number
 ) -> Array:
-    """How far the mean of one agent's message (with a 1 behind it) and memory is from where exact fields lead, given
-    the second moments Z of (1, u, m_k) around a place."""
+    """How far the mean of one agent's message (with a 1 behind it) and memory is from where exact fields lead."""
     mine, size = Mine(place.own, numbers.inputs.common), size_of(numbers.model)
-    noises = source_noises(space, numbers, place.own, local, Z)
+    local, Z, noises = spreading
     sizes = [noise.probe.shape[0] for noise in noises]
     cuts = np.cumsum([place.u.size, place.m.size, *sizes])[:-1]
 
@@ -163,41 +171,42 @@ jax.tree_util.register_pytree_node(Bending, lambda b: ((), (b.agents, b.hub)), l
 
 
 def round_shift(
-    space: Space, numbers: Numbers, spread: Spread, linear: Linear, x: Array, S: Array, round: Number, bends: Bending
+    space: Space, moving: Moving, agents: AgentsMoments, x: Array, S: Array, round: Number, bends: Bending
 ) -> Array:
     """(n,): how far the mean of a round from x, spread by the second moments S of (1, deviation), is from the expected
-    round; with a fusion center."""
+    round; with a fusion center. agents: as S makes them."""
+    numbers, spread = moving.numbers, moving.spread
     hub_like = hub_at(numbers, round)
     n_u, K = size_of(hub_like), numbers.p.shape[0]
     u, m = x[:n_u], x[n_u:].reshape(K, -1)
     n_m = m.shape[1]
 
-    def outcome(value: Array, linear: Linear) -> Array:
+    def outcome(value: Array, linear: Linear, moments: AgentsMoments) -> Array:
         one = numbers.using(numbers.algorithm.given(value)) if numbers.drawn.hub else numbers
         tuned, put = split_per_agent(one.algorithm)
 
         def agent(k: Tree) -> Array:
-            index, own, tuned, m, share, locals_ = k
+            index, own, tuned, m, share, locals_, sources = k
             Z, place = around_agent(S, index, n_u, n_m), ProbePlace(own, share, hub_like, u, m)
 
-            def late(count: Array, local: LocalNoise) -> Array:
+            def late(count: Array, local: LocalNoise, sources: list[SourceNoise]) -> Array:
                 chosen = decided(put(tuned), count) if numbers.drawn.agent else put(tuned)
-                return agent_shift(space, one, chosen, place, local, Z, round)
+                return agent_shift(space, one, chosen, place, Spreading(local, Z, sources), round)
 
-            return numbers.late[0] @ jax.vmap(late)(numbers.late[1], locals_)
+            return numbers.late[0] @ jax.vmap(late)(numbers.late[1], locals_, sources)
 
         n_out = linear.mean.shape[1]
         if bends.agents:
-            shifts = per_agent(agent, (jnp.arange(K), one.inputs.own, tuned, m, one.p, linear.locals))
+            each = (jnp.arange(K), one.inputs.own, tuned, m, one.p, linear.locals, moments.sources)
+            shifts = per_agent(agent, each)
         else:
             shifts = jnp.zeros((K, n_out))
-        moments = agents_moments(space, one, linear, S) if bends.hub else None
 
         def merge(case: tuple[Cases, Spread, Merge]) -> Array:
             whom, spread, merge = case
             sent = shifts[:, : n_out - n_m]
             hub = merge.B @ (whom.weight @ sent) + merge.C @ ((one.p * whom.heard) @ sent)
-            if moments is not None:
+            if bends.hub:
                 hub = hub + _hub_shift(space, one, hub_like, (whom, spread), linear, (u, S), moments)
             own = whom.heard[:, None] * shifts[:, n_out - n_m :]
             return jnp.concatenate([hub, own.ravel()])
@@ -208,7 +217,7 @@ def round_shift(
         return total
 
     chances, values = numbers.chances
-    each = lax.map(lambda part: outcome(*part), (values, linear))
+    each = lax.map(lambda part: outcome(*part), (values, moving.linear, agents))
     return numbers.merge * (chances @ each)
 
 
@@ -219,10 +228,10 @@ def _hub_shift(
     case: tuple[Cases, Spread],
     linear: Linear,
     state: tuple[Array, Array],
-    moments: tuple[Array, Array],
+    agents: AgentsMoments,
 ) -> Array:
     """(n_u,): what a hub that does not merge linearly makes of the spread of what it hears, in one case of whom."""
-    (whom, spread), (u, S), (O, noise) = case, state, moments
+    (whom, spread), (u, S) = case, state
     message, _ = template(space, numbers)
     n_u, p, n_s = u.size, numbers.p, size_of(message) + 1
     mean = linear.mean[:, :n_s]  # (K, n_s, 1 + n_z)
@@ -242,7 +251,8 @@ def _hub_shift(
     whole = jnp.concatenate([jnp.eye(n_u, S.shape[0], 1), there])
     cov = whole @ S.at[0, 0].set(0.0) @ whole.T
     vv, vs, ss = (
-        (spread.own[i][:, None, None] * O + spread.raw[i][:, None, None] * noise)[:, :n_s, :n_s] for i in range(3)
+        (spread.own[i][:, None, None] * agents.mean + spread.raw[i][:, None, None] * agents.noise)[:, :n_s, :n_s]
+        for i in range(3)
     )
     by_share = p[:, None, None]
     inside = jnp.block([[vv.sum(0), (by_share * vs).sum(0)], [(by_share * vs).sum(0).T, (by_share**2 * ss).sum(0)]])
@@ -251,16 +261,17 @@ def _hub_shift(
     return bend(combine, jnp.concatenate([u, there[:, 0]]), cov.at[n_u:, n_u:].add(inside))
 
 
-def nodes_shift(space: Space, numbers: Numbers, nodes: Nodes, x: Array, S: Array) -> Array:
+def nodes_shift(space: Space, numbers: Numbers, nodes: Nodes, sources: list[SourceNoise], x: Array, S: Array) -> Array:
     """(n,): the same on a network whose nodes are all in step, and whose hubs merge linearly."""
     hub, m = start_at(numbers, x, 0)
     tuned, put = split_per_agent(numbers.algorithm)
 
     def node(k: Tree) -> Array:
-        own, tuned, hub, m, share, local, at = k
+        own, tuned, hub, m, share, local, sources, at = k
         place = ProbePlace(own, share, hub, flat(hub), m)
-        shift = agent_shift(space, numbers, put(tuned), place, local, S[at][:, at], 0)
+        shift = agent_shift(space, numbers, put(tuned), place, Spreading(local, S[at][:, at], sources), 0)
         return shift[without_mass(space, numbers, shift.size)]
 
-    each = (numbers.inputs.own, tuned, hub, m, numbers.p, nodes.locals, places_of_nodes(numbers, x.size))
+    places = places_of_nodes(numbers, x.size)
+    each = (numbers.inputs.own, tuned, hub, m, numbers.p, nodes.locals, sources, places)
     return jnp.einsum("xko,ko->x", nodes.reach, per_agent(node, each))

@@ -81,6 +81,12 @@ def like_rows(row: Tree, rows: Tree) -> Tree:
     return jax.tree.map(lambda d, a: d.reshape(a.shape[1:]), row, rows)
 
 
+def quickly() -> dict[str, str | bool] | None:
+    """Options for a program that is large and runs little: compiling it takes longer than running it."""
+    on = os.environ.get(SWITCH, "1") != "0"
+    return {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True} if on else None
+
+
 def programs(function: Function, static: tuple[str, ...], donated: str) -> dict[str, Function]:
     """The function, to be compiled in each of the ways that a tuning can ask for."""
     return {
