@@ -88,18 +88,19 @@ def test_a_path_that_is_off(off, passes, monkeypatch):
     assert by_name(fp.check(run))["path"].ok is passes
 
 
-def test_the_slack_of_a_linearised_forecast_is_said():
+def test_the_slack_of_a_second_order_forecast_is_said():
     rng = np.random.default_rng(3)
     X = rng.normal(size=(120, 2))
     y = np.where(X @ [1.0, -1.0] + rng.normal(size=120) > 0, 1, -1)
     problem = fp.problems.Logistic(X, y, groups=np.arange(120) % 3, ridge=0.1, batch=4)
     found = by_name(fp.check(fp.run(fp.FedAvg(0.1, 2), problem, 300, repeats=16, seed=2)))
-    assert "linearised, so that 15% more or less is allowed" in found["floor"].words
-    assert "linearised, so that 50% more or less is allowed" in found["path"].words
-    assert "15% of the spread" in found["limit"].words
+    assert "of second order, so that " in found["floor"].words
+    assert "of second order, so that 10% more or less is allowed" in found["path"].words
+    assert "a part of the spread" in found["limit"].words
+    assert all(found[name].ok for name in ("floor", "path", "limit"))
     assert found["step"].ok is None and "linearised" in found["step"].words
     exact = by_name(fp.check(fp.run(fp.FedAvg(0.2, 3), quadratic(), 240, seed=1, repeats=16)))
-    assert not any("linearised" in c.words for c in exact.values())
+    assert not any("second order" in c.words for c in exact.values())
 
 
 class QuietRounds(fp.FedAvg):

@@ -23,8 +23,9 @@ def notes(f: Forecast) -> list[str]:
         said.append("exact: fields are affine and the hub merges linearly")
     if f.noise_by == "closure" and settles:
         said.append(f"to second order: {_curved(f)}; mean and covariance are followed together")
-    elif not s.problem.linear and settles and not f.noiseless:
-        said.append(f"linearised {'around the given point' if f.around is not None else 'at the fixed point'}")
+    elif not s.problem.linear and settles:
+        where = "around the given point" if f.around is not None else "at the fixed point"
+        said.append(f"linearised {where}: fields are not affine; the mean path is followed without linearising")
     if s.lineups is not None:
         count = f"{len(s.lineups.chance):,}"
         which = f"{count} drawn lineups, which leave the limit a standard error of {f.limit_error:.2g}"
@@ -82,6 +83,8 @@ def text(f: Forecast) -> str:
         lines.append(f"  {'diverges' if f.diverges else 'no limit'}: {f.reason}")
     else:
         lines += _numbers(f)
+    if f.accuracy is not None:
+        lines.insert(1 if not f.accuracy.good else len(lines), f"  accuracy    {f.accuracy}")
     if f.step_limit is not None:
         lines.append(f"  step limit  {f.step_limit:.4g}")
     lines += [f"  note        {note}" for note in f.notes]
@@ -139,6 +142,7 @@ def as_dict(f: Forecast) -> dict[str, Plain]:
         "drift": finite(f.drift),
         "noise_bias": finite(f.noise_bias),
         "standard_error": finite(f.standard_error),
+        "accuracy": None if f.accuracy is None else {**f.accuracy._asdict(), "good": f.accuracy.good},
         "exact": f.exact,
         "diverges": f.diverges,
         "reason": f.reason,

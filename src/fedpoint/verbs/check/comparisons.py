@@ -21,8 +21,9 @@ from fedpoint.theory.outlook import Outlook
 from fedpoint.theory.tails import FEW, relative_variance, settled_variance, square_score, student_score, sum_score
 from fedpoint.verbs.forecast import prepare
 
-LINEARISED = 0.15  # of the floor, and of its root: what a linearised forecast may be off without being wrong
-ON_THE_WAY = 0.5  # the same of the path: far from the limit nothing is linear
+CLOSED = 0.05  # of the floor, and of its root: what a second-order forecast may be off without being wrong
+ON_THE_WAY = 0.10  # the same of the path
+DRAWN = 0.5  # and of one whose noise was drawn at its end only
 SETTLED = 0.02  # the tail begins where the expected error is this close to the floor
 LOOSE = 4.0  # how far the forecast spread of a high error may be off, in which factors of a round count as normal
 HEAVY = 20.0  # times the variance of a normal error's square, up to which covariances tell what a single run does
@@ -56,14 +57,26 @@ class Comparisons:
     def slack(self) -> float:
         """What approximations allow, relative."""
         sampled = self.f.standard_error
-        loose = 0.0 if self.affine else LINEARISED
+        loose = 0.0 if self.affine else CLOSED + self._known_gap
         if sampled and self.f.variance:
             loose += 3 * sampled / self.f.variance
         return loose + (0.03 if self.f.setting.moments.sampled else 0.0)
 
+    @property
+    def _known_gap(self) -> float:
+        """By how much a Gaussian theory differs from the second-order one, relative."""
+        accuracy = self.f.accuracy
+        return 0.0 if accuracy is None else abs(accuracy.floor) + 2 * accuracy.error
+
+    @property
+    def _inaccurate(self) -> str:
+        """Why a forecast is not to be held against a run; empty where it is."""
+        accuracy = self.f.accuracy
+        return "" if accuracy is None or accuracy.good else f"the forecast is {accuracy}"
+
     def allowance(self, share: float) -> str:
         """What is allowed beyond standard errors, in words."""
-        return "" if self.affine else f"; the forecast is linearised, so that {share:.0%} more or less is allowed"
+        return "" if self.affine else f"; the forecast is of second order, so that {share:.0%} more or less is allowed"
 
     def checks(self) -> list[Check]:
         """All comparisons; one that cannot be made says why."""
@@ -75,6 +88,8 @@ class Comparisons:
             )
         if f.setting.scheduled:
             return [*self._path(), *self._invariants()]
+        if self._inaccurate:
+            return [Check.void("floor", self._inaccurate), *self._invariants()]
         if f.state is None and not f.setting.adaptive:
             return [Check.void("limit", f"the forecast has no limit: {f.reason}"), *self._invariants()]
         found = [*self._path(), *self._certain(), *self._unbiased(), *self._rounds()]
@@ -126,11 +141,13 @@ class Comparisons:
         count = tail.stop - tail.start
         worth = self._effective(f.rate or 0.0, count) * self.repeats
         sigma = self._spread() * max(1.0, self._seen_spread(tail) / max(self._spread().sum() / worth, 1e-300))
-        drift = (0.0 if self.affine else LINEARISED * math.sqrt(sigma.sum())) + 0.1 * math.sqrt(sigma.sum() / worth)
+        drift = (0.0 if self.affine else math.sqrt(CLOSED) * 0.5 * math.sqrt(sigma.sum())) + 0.1 * math.sqrt(
+            sigma.sum() / worth
+        )
         z = square_score(max(gap - drift, 0.0) ** 2, sigma / worth)
         words = f"the mean model is {gap:.3g} from the forecast limit"
         if not self.affine:
-            words += f"; the forecast is linearised, so that {LINEARISED:.0%} of the spread more is allowed"
+            words += "; the forecast is of second order, so that a part of the spread more is allowed"
         return [Check.by_score("limit", gap, 0.0, z, words)]
 
     def _seen_spread(self, tail: slice) -> float:
@@ -232,7 +249,7 @@ class Comparisons:
             return [Check.void("path", f"a mean over {counted(self.repeats, 'repeat')} says little: {FEW} are needed")]
         mean, se = error[:, at].mean(0), error[:, at].std(0, ddof=1) / math.sqrt(self.repeats)
         se = np.where(mean < self.curve[at], np.maximum(se, self.low_error[at]), se)
-        slack = self.slack if self.affine else max(self.slack, ON_THE_WAY)
+        slack = self.slack if self.affine else max(self.slack, DRAWN if self.f.noise_by == "sampled" else ON_THE_WAY)
         off = np.maximum(np.abs(mean - self.curve[at]) - slack * self.curve[at], 0.0)
         t = np.sign(mean - self.curve[at]) * off / np.maximum(se, 1e-12 * self.curve[at] + 1e-300)
         worst = int(np.abs(t).argmax())
