@@ -56,7 +56,15 @@ def bend(function: Callable[[Array], Array], x: Array, M: Array) -> Array:
     return 0.5 * lax.map(along, (jnp.eye(x.size), M), batch_size=AT_ONCE).sum(0)
 
 
-class Quiet(Probe):
+class Counting(Probe):
+    """An agent of whose sources only the number counts, also where it was forked."""
+
+    def _join(self, forks: Sequence[Self]) -> None:
+        super(Probe, self)._join(forks)
+        self.sources += forks[0].sources
+
+
+class Quiet(Counting):
     """An agent with exact fields and a probe behind every loop, whose derivatives are taken twice."""
 
     def loop(self, start: Tree, steps: Number, advance: Callable[[Tree, Array], Tree]) -> Tree:
@@ -78,13 +86,18 @@ def _ended(y: Array, steps: Number) -> Loop:
     return Loop(y[:0], y, y, y, y, y, y, jnp.asarray(steps))
 
 
-class Shifting(Probe):
+class Shifting(Counting):
     """An agent with exact fields that notes how far noise moves the mean at the end of every loop."""
 
     def __init__(self, space: Space, mine: Mine, share: Array, size: int, round: Number, fields: list[Array]) -> None:
         super().__init__(space, mine, share, size, round, None)
         self.fields = fields
         self.shifts: list[Array] = []
+
+    def _noise(self) -> Array:
+        """(steps, d, d): of the fields that this chain asks for in the next loop."""
+        own = slice(self._chain * self.size, (self._chain + 1) * self.size)
+        return self.fields[self._place][:, own, own]
 
     def _fork(self, chain: int, chains: int) -> Self:
         fork = super()._fork(chain, chains)
@@ -94,11 +107,6 @@ class Shifting(Probe):
     def _join(self, forks: Sequence[Self]) -> None:
         super()._join(forks)
         self.shifts += [jnp.concatenate(parts) for parts in zip(*(fork.shifts for fork in forks), strict=True)]
-
-    def _noise(self) -> Array:
-        """(steps, d, d): of the fields that this chain asks for in the next loop."""
-        own = slice(self._chain * self.size, (self._chain + 1) * self.size)
-        return self.fields[self._place][:, own, own]
 
     def field(self, w: Tree, e: Number = 0) -> Tree:
         if self._inside is None:
