@@ -92,8 +92,9 @@ def joined(parts: Sequence[Source]) -> Source:
     if isinstance(first, Point):
         return Point(*(jnp.concatenate(columns) for columns in zip(*parts, strict=True)))
     rows = {name: [part._asdict()[name] for part in parts] for name in first._fields}
-    stacked = {name: jnp.concatenate(rows[name], axis=-1) for name in ("points", "start", "T", "V")}
-    return first._replace(**stacked, **{name: _blocks(rows[name]) for name in ("F", "N", "H")})
+    points, start, T, V = (jnp.concatenate(rows[name], axis=-1) for name in ("points", "start", "T", "V"))
+    F, N, H = (_blocks(rows[name]) for name in ("F", "N", "H"))
+    return first._replace(points=points, start=start, T=T, V=V, F=F, N=N, H=H)
 
 
 APART = "chains that do not ask for the same samples in the same order have no exact noise floor"
