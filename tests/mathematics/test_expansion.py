@@ -31,7 +31,7 @@ SETTINGS = {
     "lms": (fp.ParameterExchange(0.05), STREAM, None),
     "one trajectory": (fp.FedLSA(0.3, 3), TRAJECTORY, None),
 }
-SLOW = ("least squares", "stragglers", "lms", "one trajectory")
+SLOW = ("gradient exchange, decaying", "least squares", "stragglers", "lms", "one trajectory")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SETTINGS])

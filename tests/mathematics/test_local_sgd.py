@@ -50,7 +50,7 @@ def by_hand(k, w, A=A, B=B, batch=BATCH):
     return noise, noise + (g.mean(0) ** 2).sum()
 
 
-def inside(found, share=1.0, points=2000):
+def inside(found, share=1.0, points=600):
     """The largest noise and square on circles about w*, up to `share` of the radius, over the constants."""
     noise, square = np.zeros(3), 0.0
     for radius in share * found.radius * np.array([0.3, 1.0]):
@@ -62,10 +62,10 @@ def inside(found, share=1.0, points=2000):
 
 
 def test_constants_over_a_ball_are_the_least():
-    """On 2,000 models of its edge the largest is within 1e-5 of them (an angle of pi/2000 off), and never above."""
+    """On 600 models of its edge the largest is within 1e-4 of them (an angle of pi/600 off), and never above."""
     noise, square = inside(over_ball(case(PROBLEM), RADIUS))
     assert (noise <= 1 + 1e-12).all() and square <= 1 + 1e-12
-    assert (noise > 1 - 1e-5).all() and square > 1 - 1e-5
+    assert (noise > 1 - 1e-4).all() and square > 1 - 1e-4
 
 
 def test_constants_of_a_smaller_ball_are_caught():
@@ -262,7 +262,9 @@ def test_theorem_1(path, promised):
     assert (BETA / 2 * promised["004 lemma 1"].curve(rounds) <= bound.curve(rounds) * (1 + 1e-12)).all()
 
 
-@pytest.mark.parametrize("who", [fp.ByWeight(2), fp.Uniform(2)], ids=["scheme I", "scheme II"])
+@pytest.mark.parametrize(
+    "who", [fp.ByWeight(2), pytest.param(fp.Uniform(2), marks=pytest.mark.slow)], ids=["scheme I", "scheme II"]
+)
 def test_theorem_1_with_few_participants(who):
     """Runs of the library on equal weights; the mean over 200 repeats, whose ball they stay in."""
     problem = fp.problems.LeastSquares(A, B, mean=True, batch=BATCH)
@@ -343,6 +345,7 @@ def test_mistakes(options, words):
         found(**options)
 
 
+@pytest.mark.slow
 def test_over_a_ball_only_affine_fields():
     X, y = np.random.default_rng(0).standard_normal((20, 2)), np.tile([0, 1], 10)
     logistic = fp.problems.Logistic(X, y, groups=np.repeat([0, 1], 10), ridge=0.5)
