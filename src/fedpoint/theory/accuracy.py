@@ -6,7 +6,8 @@ change of the settled mean by (I - J)^{-1} e and of the variance by tr W D, W = 
 
 $$ e = E r(m + z) - m, \qquad D = \operatorname{Cov} r(m + z) - S. $$
 
-D is a small difference of large matrices: of r(m + z) the round linearised at m with the same luck is subtracted, whose
+e has two parts, each without what is linear in z or in the noise, whose mean is zero: of the spread between rounds, and
+of noise inside a round from m, whose luck is turned from none to all. D is a small difference of large matrices: of r(m + z) the round linearised at m with the same luck is subtracted, whose
 covariance the closure knows but for the noise of a round from m itself.
 """
 
@@ -21,28 +22,99 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from fedpoint.core.agent import Agent
 from fedpoint.core.precision import double
-from fedpoint.core.types import State
+from fedpoint.core.record import with_leaves
+from fedpoint.core.types import Model, Number, State, Tree
+from fedpoint.core.vector import unwrap, wrap
 from fedpoint.engine.cpu.tuning import quickly
-from fedpoint.engine.round import Keys
+from fedpoint.engine.precompute import NOTHING_PRECOMPUTED
+from fedpoint.engine.round import Keys, one_round
+from fedpoint.engine.state import RunState
 from fedpoint.theory.drawn_rounds import DrawnRounds, drawn_round, wire_of
-from fedpoint.theory.expected_round import Numbers
+from fedpoint.theory.expected_round import Numbers, OnAverage, memories, over_outcomes, rows, start_at
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Accuracy
-from fedpoint.theory.space import Space
+from fedpoint.theory.space import Space, flat
 from fedpoint.theory.steady import moving
+from fedpoint.timing.base import Tick
 
 PAIRS = 4096  # of drawn states
+DRAWS = 2048  # of rounds from the mean
 AT_ONCE = 1 << 22  # numbers of states that go through a round at a time
+SMALL = 0.05  # of the root of the floor: a smaller shift than that does not matter
 BATCHES = 16  # whose differences tell the standard error
 
 
 class Settled(NamedTuple):
-    """What a closure says: mean and covariance of the state, the covariance of a round from the mean."""
+    """What a closure says: mean and covariance of the state, the covariance of a round from the mean, how far the
+    spread between rounds and noise inside one move that mean; shift: of the limit from the fixed point."""
 
     x: np.ndarray
     sigma: np.ndarray
     noise: np.ndarray  # of one round from x
+    between: np.ndarray
+    inside: np.ndarray
+    shift: np.ndarray
+
+
+class Dialled(Agent):
+    """An agent whose luck is turned by a dial: 0 is its mean, 1 as it is."""
+
+    dial: Number = 1.0
+
+    @classmethod
+    def of(cls, agent: Agent, dial: Number) -> Dialled:
+        made = cls(agent._oracle, agent._mine, agent._stream, agent._plan, agent._samples, agent._exact, agent.share)
+        made.dial = dial
+        return made
+
+    def field(self, w: Model, e: Number = 0) -> Model:
+        mean = wrap(self._oracle.mean_field(self._mine, unwrap(w)))
+        sample = super().field(w, e)
+        return jax.tree.map(lambda m, s: m + self.dial * (s - m), mean, sample)
+
+    def normal(self, like: Tree) -> Tree:
+        return jax.tree.map(lambda a: self.dial * a, super().normal(like))
+
+    def uniform(self, like: Tree) -> Tree:
+        return jax.tree.map(lambda a: 0.5 + self.dial * (a - 0.5), super().uniform(like))
+
+
+class Turned(OnAverage):
+    """A method whose agents' luck is turned by a dial; they take the mean over their numbers of steps."""
+
+    dial: Tree
+
+    def calmed(self, agent: Agent) -> Agent:
+        return Dialled.of(agent, self.dial)
+
+
+@partial(jax.jit, static_argnums=(0, 5), compiler_options=quickly())
+def _inside(space: Space, numbers: Numbers, keys: Keys, x: Array, first: Array, count: int) -> Array:
+    """(n,): how far noise inside a round moves its mean from where exact fields lead, to all orders; everyone is heard
+    with the mean weights. Of every draw its linear part, whose mean is zero, is subtracted."""
+    agents = numbers.p.shape[0]
+    case = jax.tree.map(lambda a: a[0], numbers.cases)
+    tick = Tick(None, jnp.ones(agents, bool), case.weight, numbers.p * case.heard, jnp.int32(agents))
+
+    def after(one: Numbers, round: Array, dial: Array) -> Array:
+        hub, m = start_at(one, x, 0)
+        state = RunState(hub, memories(space, one, hub, m), one.mail, ())
+        turned = Turned(one.algorithm, one.late[0], one.late[1], one.drawn.agent, dial=0.0)
+        inputs = one.inputs._replace(algorithm=with_leaves(turned, {"dial": dial}))
+        state = one_round(space.layout, inputs, state, (tick, tick), NOTHING_PRECOMPUTED, keys, round)
+        new = rows(space, one.algorithm, state.hub, state.memory, agents)
+        return jnp.concatenate([flat(state.hub), (m + case.heard[:, None] * (new - m)).ravel()])
+
+    def draw(round: Array) -> Array:
+        def at(dial: Array) -> Array:
+            return over_outcomes(numbers, lambda one: after(one, round, dial))
+
+        still, moved = jax.jvp(at, (jnp.zeros(()),), (jnp.ones(()),))
+        return at(jnp.ones(())) - still - moved
+
+    return lax.map(draw, first + jnp.arange(count), batch_size=64).mean(0)
 
 
 @double
@@ -50,7 +122,7 @@ def accuracy_of(
     setting: Setting, settled: Settled, R: np.ndarray, gap: np.ndarray, floor: float, seed: int = 0
 ) -> Accuracy:
     """gap: from what the run is after to the limit, as measured; floor: as the closure has it."""
-    x, sigma, noise = settled
+    x, sigma, noise, between, inside, shift = settled
     J = setting.matrix(x)
     P = moving(J)
     J = J if P is None else P @ J
@@ -58,12 +130,13 @@ def accuracy_of(
     root = _root(sigma)
     drawn, size = DrawnRounds.of(setting, seed), int(np.clip(AT_ONCE // max(len(x), 1), 16, PAIRS // BATCHES))
     wire = wire_of(drawn)
-    means, floors = [], []
+    means, floors, bends = [], [], []
     for first in range(0, PAIRS, size):
         z = np.random.default_rng(seed + first).normal(size=(size, root.shape[1])) @ root.T
         got = _pairs(*drawn, jnp.asarray(W), jnp.asarray(x), jnp.asarray(z), wire, jnp.int32(first))
         means.append(np.asarray(got[0]))
         floors.append(float(got[1]))
+        bends.append(np.asarray(got[2]))
     away = R @ back @ np.array(means).T  # (measured, batches)
     level = np.array(floors) - float(np.vdot(W, noise))
     moved = away.mean(1)
@@ -71,7 +144,11 @@ def accuracy_of(
     floor = max(floor, 1e-300)
     excess = (level.mean() + 2 * float(gap @ moved) + mean2) / floor
     error = float((level + 2 * gap @ away).std(ddof=1)) / math.sqrt(len(means)) / floor
-    return Accuracy(float(excess), error, math.sqrt(mean2 / floor))
+    off = np.mean(bends, axis=0) - between
+    if len(setting.numbers.cases.chance) == 1:
+        off = off + np.asarray(_inside(*drawn, jnp.asarray(x), jnp.int32(PAIRS), DRAWS)) - inside
+    bent = float(np.linalg.norm(R @ back @ off))
+    return Accuracy(float(excess), error, bent / max(float(np.linalg.norm(R @ shift)), SMALL * math.sqrt(floor)))
 
 
 def _weights(J: np.ndarray, R: np.ndarray) -> np.ndarray:
@@ -95,22 +172,22 @@ def _root(sigma: np.ndarray) -> np.ndarray:
 @partial(jax.jit, static_argnums=0, compiler_options=quickly())
 def _pairs(
     space: Space, numbers: Numbers, keys: Keys, W: Array, x: Array, z: Array, wire: State, first: Array
-) -> tuple[Array, Array]:
-    """e, and tr W D with the noise of a round from x, estimated from pairs of states."""
+) -> tuple[Array, Array, Array]:
+    """e, tr W D with the noise of a round from x, and the part of e that the spread makes: estimated from pairs."""
 
-    def one(pair: tuple[Array, Array]) -> tuple[Array, Array]:
+    def one(pair: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         round, z = pair
         move = drawn_round(DrawnRounds(space, numbers, keys), round)
 
         def step(at: Array) -> Array:
             return move(at, wire)[0] - x
 
-        slope = jax.jvp(step, (x,), (z,))[1]
+        here, slope = jax.jvp(step, (x,), (z,))
         up, down = step(x + z), step(x - z)
         even, odd = (up + down) / 2, (up - down) / 2 - slope
-        return even, (2 * slope + odd) @ W @ odd  # |slope|^2 is known to the closure
+        return even, (2 * slope + odd) @ W @ odd, even - here  # |slope|^2 is known to the closure
 
-    even, odd = lax.map(one, (first + jnp.arange(len(z)), z), batch_size=64)
+    even, odd, bent = lax.map(one, (first + jnp.arange(len(z)), z), batch_size=64)
     mean = even.mean(0)
     spread = jnp.einsum("ix,xy,iy->", even - mean, W, even - mean) / (len(z) - 1)
-    return mean, spread + odd.mean()
+    return mean, spread + odd.mean(), bent.mean(0)

@@ -198,7 +198,10 @@ class Closure(Outlook):
         if self.settled is None:
             return None
         gap = self._end()
-        here = accuracy.Settled(*self.settled.moments, self.settled.steady.source[1:, 1:])
+        x, sigma = self.settled.moments
+        still = self._shift(self._linear(x), Moments(x, np.zeros_like(sigma)))  # by noise inside the round alone
+        noise = self.settled.steady.source[1:, 1:]
+        here = accuracy.Settled(x, sigma, noise, self.settled.shift - still, still, x - self.x)
         return accuracy.accuracy_of(self.setting, here, self.R, gap, self.variance + float(gap @ gap))
 
     # On the way

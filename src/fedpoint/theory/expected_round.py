@@ -172,12 +172,15 @@ class OnAverage(Wrapped):
     counts: Tree
     straggles: bool
 
+    def calmed(self, agent: Agent) -> Agent:
+        return Calm.of(agent)
+
     def local(self, heard: State, memory: State, agent: Agent) -> tuple[Message, State]:
         if not self.straggles:
-            return self.inner.local(heard, memory, Calm.of(agent))
+            return self.inner.local(heard, memory, self.calmed(agent))
 
         def late(count: Array) -> tuple[Message, State]:
-            return decided(self.inner, count).local(heard, memory, Calm.of(agent))
+            return decided(self.inner, count).local(heard, memory, self.calmed(agent))
 
         each = jax.vmap(late)(self.counts)
         return jax.tree.map(lambda a: jnp.tensordot(self.probabilities, a, axes=1) if is_real(a) else a[-1], each)

@@ -37,21 +37,22 @@ GOOD = 0.05  # of the floor, by which two theories may differ
 
 
 class Accuracy(NamedTuple):
-    """By how much a Gaussian theory puts the floor higher than the second-order one, relative, with its standard error;
-    and how far, in roots of the floor, it puts the mean elsewhere."""
+    """How a Gaussian theory differs from the second-order one: by how much it puts the floor higher, relative, with its
+    standard error; and by how much of the shift it puts the mean elsewhere."""
 
     floor: float
     error: float
-    mean: float = 0.0
+    shift: float = 0.0
 
     @property
     def good(self) -> bool:
-        """The two theories differ by less than 5 %: the forecast can be relied on."""
-        return abs(self.floor) <= GOOD and self.mean**2 <= GOOD
+        """The floors differ by less than 5 %, and the shifts by less than 10 %: the forecast can be relied on."""
+        return abs(self.floor) <= GOOD and self.shift <= 2 * GOOD
 
     def __str__(self) -> str:
         side = "higher" if self.floor > 0 else "lower"
         said = f"a Gaussian theory puts the floor {abs(self.floor):.1%} {side} (+- {self.error:.1%})"
+        said += f" and the shift by noise {self.shift:.0%} elsewhere"
         return said if self.good else f"not accurate: {said}"
 
 
