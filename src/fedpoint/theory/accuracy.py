@@ -6,10 +6,10 @@ change of the settled mean by (I - J)^{-1} e and of the variance by tr W D, W = 
 
 $$ e = E r(m + z) - m, \qquad D = \operatorname{Cov} r(m + z) - S. $$
 
-e has two parts: of the spread between rounds, and of noise inside a round from m, whose luck is turned from none to all;
-of each draw what is linear in z or in the noise is subtracted, since its mean is zero. D is a small difference of large
-matrices: of r(m + z) the round linearised at m with the same luck is subtracted, whose covariance the closure knows but
-for the noise of a round from m itself.
+e has two parts: of the spread between rounds, and of noise inside a round from m, whose luck is turned from none to
+all. Of each draw what is linear in z or in the noise is subtracted, since its mean is zero. D is a small difference of
+large matrices: of r(m + z) the round linearised at m with the same luck is subtracted, whose covariance the closure
+knows but for the noise of a round from m itself.
 """
 
 from __future__ import annotations
