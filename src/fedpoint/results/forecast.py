@@ -239,7 +239,13 @@ class Forecast:
             return None
         if self._settled is not None:
             return self._settled.rate
-        return mean_rate(self.setting, self.state)
+        along = self.outlook if self.noise_if_settled == "trajectory" else None
+        return along.mean_rate if isinstance(along, Outlook) else self._rate_expected
+
+    @cached_property
+    def _rate_expected(self) -> float:
+        """The rate of the expected round."""
+        return mean_rate(self.setting, self._settles())
 
     @cached_property
     def rate_ms(self) -> float | None:
@@ -286,8 +292,9 @@ class Forecast:
 
     @cached_property
     def noise_by(self) -> str:
-        """How second moments are computed: "exact" (affine rounds), "closure" (mean and covariance together, to second
-        order), "columns" (large models: of a round's noise), "sampled" (from drawn rounds), or why not."""
+        """How second moments are computed: "exact" (affine rounds), "trajectory" (the same beside the states of Markov
+        chains), "closure" (mean and covariance together, to second order), "columns" (large models: of a round's
+        noise), "sampled" (from drawn rounds), or why not."""
         if self.noise_if_settled not in KINDS:
             return self.noise_if_settled
         if self.state is None:
@@ -304,12 +311,12 @@ class Forecast:
         """The theory that answers about noise, or why there is none."""
         if self.noise_if_settled not in KINDS:
             return self.noise_if_settled
-        if self.state is None or self.rate is None:
+        if self.state is None:
             return "there is no limit"
         if self.noiseless:
             return Still(self.setting, self.state, self.origin, self._gauge, self.rate)
-        seed = self.setting.bound.experiment.seed
-        asked = Asked(self.setting, self.state, self.origin, self._gauge, self.rate, self.optimum is not None, seed)
+        rate, seed = self._rate_expected, self.setting.bound.experiment.seed
+        asked = Asked(self.setting, self.state, self.origin, self._gauge, rate, self.optimum is not None, seed)
         return outlook_of(self.noise_if_settled, asked)
 
     @property
@@ -423,11 +430,12 @@ class Forecast:
 
     @property
     def dependent(self) -> bool:
-        """Samples depend on each other, along a trajectory or in an order of rows: limit, rate and curve are those of
-        independent ones, which the run's are not."""
+        """Samples depend on each other, along many trajectories or in an order of rows: limit, rate and curve are those
+        of independent ones, which the run's are not."""
         s = self.setting
         several = s.oracle.moves or samples_per_round(self.algorithm) != 1
-        return bool(not s.exact and not s.oracle.independent and several)
+        known = self.noise_if_settled == "trajectory"
+        return bool(not s.exact and not s.oracle.independent and several and not known)
 
     @property
     def proviso(self) -> str:
@@ -444,7 +452,8 @@ class Forecast:
     def exact(self) -> bool:
         """Whether the curve is the expected error of the run itself: nothing is sampled, linearised or left out."""
         s = self.setting
-        known = s.problem.linear and s.affine and self.noise_if_settled == "exact" and not s.moments.sampled
+        operator = self.noise_if_settled in ("exact", "trajectory")
+        known = s.problem.linear and s.affine and operator and not s.moments.sampled
         return not self.proviso and bool(self.noiseless or known)
 
     def rounds_to(self, target: float) -> Rounds:

@@ -11,6 +11,7 @@ from fedpoint.core.numbers import counted, finite
 from fedpoint.core.types import Plain
 from fedpoint.results.labels import short
 from fedpoint.theory.choice import KINDS
+from fedpoint.theory.trajectory import unsuited
 
 if TYPE_CHECKING:
     from fedpoint.results.forecast import Forecast
@@ -31,7 +32,11 @@ def notes(f: Forecast) -> list[str]:
         which = f"{count} drawn lineups, which leave the limit a standard error of {f.limit_error:.2g}"
         which = which if s.lineups.drawn else f"all {count} lineups"
         said.append(f"the hub multiplies what it hears: the mean round is the mean over {which}")
-    if not s.exact and not s.oracle.independent and settles:
+    if f.noise_by == "trajectory":
+        said.append("exact along trajectories: fields are affine, and the joint states of all chains are followed")
+    elif not s.exact and s.oracle.moves and settles:
+        said.append(f"samples along trajectories are taken as independent ones: {unsuited(s)}")
+    elif not s.exact and not s.oracle.independent and settles:
         said.append("samples of a round depend on each other: limit and rate are those of independent ones")
     if s.moments.sampled:
         said.append("the schedule's moments are estimated from 32,768 drawn rounds (about 1 %)")

@@ -89,7 +89,7 @@ class Law(NamedTuple):
 class Outlook(ABC):
     """Answers of one theory about one experiment; None where it does not know."""
 
-    how: str  # "exact", "closure", "columns", "sampled", ...: the word for it in `Forecast.noise_by`
+    how: str  # "exact", "trajectory", "closure", "columns", "sampled", ...: the word for it in `Forecast.noise_by`
 
     @property
     @abstractmethod
@@ -105,6 +105,16 @@ class Outlook(ABC):
     @abstractmethod
     def variance(self) -> float:
         """E|L (w - E w)|^2 once settled; inf where it grows."""
+
+    @property
+    def mean_rate(self) -> float | None:
+        """Factor per round of the mean's deviation; None where it is that of the expected round."""
+        return None
+
+    @property
+    def memory(self) -> float:
+        """Factor per round by which what is drawn in one is remembered in the next, beside the state itself."""
+        return 0.0
 
     @property
     def error(self) -> float | None:

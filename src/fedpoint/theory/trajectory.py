@@ -43,7 +43,7 @@ from fedpoint.theory.space import Space, fill, flat, row_of, size_of
 from fedpoint.theory.steady import Way, moving, perron
 
 JOINT = 1 << 20  # numbers of the moments of all joint states, at most
-WORK = 1 << 29  # multiplications of one round of them, at most
+WORK = 1 << 26  # multiplications of one round of them, at most: it is gone through some hundred times
 OUT_OF_ORDER = "fields are not asked for in the order of their samples, one a step"
 
 
@@ -179,11 +179,12 @@ class Local(NamedTuple):
         return jnp.concatenate([flat(sent), flat(memory)])
 
 
-def steps_of(local: Local, ext: Array) -> tuple[int, ...]:
-    """Steps of every stage of an agent's round, whose fields are asked for in the order of their samples."""
+def stages_of(local: Local, ext: Array) -> list[tuple[int, int]]:
+    """Steps and carried numbers of every stage of an agent's round, whose fields are asked for in the order of their
+    samples."""
     algorithm = one_agent(local.numbers.algorithm, local.k)  # whose numbers of steps are known
     sure = local._replace(numbers=local.numbers.using(algorithm))
-    steps: list[int] = []
+    found: list[tuple[int, int]] = []
 
     def trace(ext: Array) -> Array:
         first = sure.agent(Ordered, [])
@@ -191,11 +192,11 @@ def steps_of(local: Local, ext: Array) -> tuple[int, ...]:
         starts = [asked.start for asked in first.requests]
         for n, start in enumerate(starts):
             sure.out(sure.agent(Ordered, starts[:n], Step(start, jnp.int32(0), jnp.int32(0))), ext)
-        steps.extend(int(asked.steps) for asked in first.requests)
+        found.extend((int(asked.steps), asked.start.size) for asked in first.requests)
         return out
 
     jax.eval_shape(trace, ext)
-    return tuple(steps)
+    return found
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -237,11 +238,16 @@ def _affine(function: Callable[..., Array], base: Array, *points: Array) -> Arra
     return jnp.concatenate([(function(*points) - base)[:, None], *slopes], axis=1)
 
 
+def known_by(setting: Setting, x: np.ndarray, k: int) -> Array:
+    """(u, m_k): what agent k hears and remembers in the state x."""
+    n_u = setting.u0.size
+    return jnp.asarray(np.concatenate([x[:n_u], x[n_u:].reshape(setting.agents, -1)[k]]))
+
+
 def work_of(setting: Setting, x: np.ndarray, k: int, samples: np.ndarray) -> Work:
     """Agent k's round around the state x, with what each sample makes of a step."""
-    n_u, space, numbers = setting.u0.size, setting.space, setting.numbers
-    at = jnp.concatenate([jnp.asarray(x[:n_u]), jnp.asarray(x[n_u:]).reshape(setting.agents, -1)[k]])
-    steps = steps_of(Local(space, numbers, k), at)
+    space, numbers, at = setting.space, setting.numbers, known_by(setting, x, k)
+    steps = tuple(count for count, _ in stages_of(Local(space, numbers, k), at))
     counts = (1,) * len(steps) if space.alike else steps
     found = _worked(space, counts, numbers, jnp.int32(k), at, jnp.asarray(samples))
     stages = [
@@ -387,21 +393,37 @@ def chains_of(setting: Setting) -> list[Jumps]:
     return chains
 
 
+@double
 def unsuited(setting: Setting) -> str:
     """Why the joint states of all chains are not followed; empty where they are."""
     s = setting
     if not (s.problem.linear and s.straight) or s.scheduled or s.adaptive:
         return "rounds are not affine"
     if s.topology.by_node or s.lossy or not s.bound.gather.conserves:
-        return "it is computed with a fusion center that hears what is sent"
+        return "there is no fusion center that adds up what is sent"
     if any(s.numbers.drawn) or s.lucky:
         return "the method draws numbers of its own"
     if s.moments.merge < 1 or not s.moments.independent or s.timing.lineups(s.problem.weights).drawn:
-        return f"who works in a round of {type(s.timing).__name__} is not a list of few lineups"
-    joint = math.prod(len(chain.first) for chain in chains_of(s))
-    if joint * (1 + s.size) ** 2 > JOINT:
-        return f"the {s.agents} chains have {joint:,} joint states, too many for a state of {s.size} numbers"
-    return ""
+        return f"the lineups of {type(s.timing).__name__} are not few"
+    try:
+        chains, large = chains_of(s), f"the {s.agents} chains have too many joint states"
+        joint = math.prod(len(chain.first) for chain in chains)
+        return large if joint * (1 + s.size) ** 2 > JOINT or _work(s, chains) > WORK else ""
+    except NotJoint as error:
+        return str(error)
+
+
+def _work(setting: Setting, chains: list[Jumps]) -> float:
+    """About how many multiplications a round of all joint states takes."""
+    s, joint = setting, math.prod(len(chain.first) for chain in chains)
+    stages = [stages_of(Local(s.space, s.numbers, k), known_by(s, s.origin, k)) for k in range(s.agents)]
+    whole = 1 + s.size + sum(carried for each in stages for _, carried in each)
+    moves = (
+        len(chain.chance) / len(chain.first) * count * carried
+        for chain, each in zip(chains, stages, strict=True)
+        for count, carried in each
+    )
+    return joint * whole**2 * sum(moves) * len(s.timing.lineups(s.problem.weights).chance)
 
 
 class Trajectory(Outlook):
@@ -410,7 +432,7 @@ class Trajectory(Outlook):
     x: any state with what is conserved as it is in `origin`; the fixed point of independent samples is close.
     """
 
-    how = "exact"
+    how = "trajectory"
 
     def __init__(self, setting: Setting, x: np.ndarray, origin: np.ndarray, gauge: Gauge):
         self.setting, self.x, self.origin, self.gauge = setting, x, origin, gauge
@@ -440,8 +462,17 @@ class Trajectory(Outlook):
         return self.move(S)[..., 0, 1:]
 
     @cached_property
+    def memory(self) -> float:
+        found = 0.0
+        for chain, work in zip(self.move.chains, self.move.works, strict=True):
+            moves = np.zeros((len(chain.first), len(chain.first)))
+            np.add.at(moves, chain.state, chain.chance[:, None] * chain.after)
+            second = np.sort(np.abs(np.linalg.eigvals(moves)))[:-1].max(initial=0.0)
+            found = max(found, float(second) ** sum(len(stage.maps) for stage in work.stages))
+        return found
+
+    @cached_property
     def mean_rate(self) -> float:
-        """Factor per round of the mean's deviation, asymptotically."""
         start = np.random.default_rng(0).normal(size=(*self.move.shape, self.n - 1))
         return _radius(self._rows, self._rows(start), lambda space: float(np.abs(space.ritz()).max(initial=0.0)))
 

@@ -121,6 +121,11 @@ class Comparisons:
             first += max(1, n // 20)
         return slice(first, n) if self.curve[min(first, n - 1)] <= (1 + SETTLED) * floor else None
 
+    @property
+    def _memory(self) -> float:
+        """Factor per round by which the noise itself is remembered."""
+        return self.f.outlook.memory if isinstance(self.f.outlook, Outlook) else 0.0
+
     def _effective(self, factor: float, count: int) -> float:
         """How many independent records a tail is worth when deviations decay by `factor` a round."""
         spacing = float(np.median(np.diff(self.rounds))) if len(self.rounds) > 1 else 1.0
@@ -139,7 +144,7 @@ class Comparisons:
             allowed = EXACT * (1 + float(np.linalg.norm(self.target))) + near
             return [Check("limit", gap <= allowed, gap, 0.0, None, f"{gap:.3g} from the forecast limit")]
         count = tail.stop - tail.start
-        worth = self._effective(f.rate or 0.0, count) * self.repeats
+        worth = self._effective(max(f.rate or 0.0, self._memory), count) * self.repeats
         sigma = self._spread() * max(1.0, self._seen_spread(tail) / max(self._spread().sum() / worth, 1e-300))
         drift = (0.0 if self.affine else math.sqrt(CLOSED) * 0.5 * math.sqrt(sigma.sum())) + 0.1 * math.sqrt(
             sigma.sum() / worth
@@ -185,7 +190,7 @@ class Comparisons:
             return [Check.void("floor", self._unsettled if tail is None else self._unmeasured)]
         per_repeat = self.run.error[:, tail].mean(1)
         measured, expected = float(per_repeat.mean()), float(self.curve[tail].mean())  # type: ignore[index]
-        worth = self._effective(f.rate_ms or 0.0, tail.stop - tail.start) * self.repeats
+        worth = self._effective(max(f.rate_ms or 0.0, self._memory), tail.stop - tail.start) * self.repeats
         sigma, b2 = self._spread(), (f.bias or 0.0) ** 2
         theory = math.sqrt((2 * (sigma**2).sum() + 4 * b2 * sigma.max(initial=0.0)) / worth)
         seen = float(per_repeat.std(ddof=1) / math.sqrt(self.repeats)) if self.repeats >= FEW else 0.0
@@ -281,6 +286,8 @@ class Comparisons:
         """The mean model of early rounds against the expected path: weights and samples must average out."""
         if self.f.noiseless or self.f.proviso or not self.affine or self.repeats < FEW or self.f.setting.adaptive:
             return []
+        if self._memory:  # the mean path is another than that of expected rounds
+            return []
         at = np.flatnonzero((self.rounds > 0) & (self.rounds <= 10))[:5]
         if not len(at):
             return []
@@ -326,6 +333,8 @@ class Comparisons:
             return f"the forecast is not of this run ({f.proviso})"
         if not self.affine:
             return "the forecast is linearised: rounds are not compared one by one"
+        if self._memory:
+            return "samples go on along trajectories: rounds are not compared one by one"
         if f.steady is None or f.diverges or f.state is None:
             return f"rounds cannot be compared one by one: {f.reason or f.noise_by}"
         if s.moments.sampled:
