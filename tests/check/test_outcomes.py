@@ -47,21 +47,34 @@ def test_what_is_conserved_alone_decides_nothing():
     assert by_name(found)["c = sum p_k c_k"].ok and found.outcome == "undecided"
 
 
-def chain(sampling):
+def chain(sampling, agents=2):
     rng = np.random.default_rng(6)
-    mdps = [fp.problems.MDP(rng.dirichlet(np.full(5, 0.2), (5, 2)), rng.normal(size=(5, 2))) for _ in range(2)]
+    mdps = [fp.problems.MDP(rng.dirichlet(np.full(5, 0.2), (5, 2)), rng.normal(size=(5, 2))) for _ in range(agents)]
     return fp.problems.TD(mdps, features=np.random.default_rng(0).normal(size=(5, 2)), gamma=0.9, sampling=sampling)
 
 
-def test_a_forecast_of_independent_samples_is_not_held_against_a_trajectory():
-    """Along a trajectory the mean ends elsewhere: no right run is convicted, and the reason is said."""
+def test_a_trajectory_is_held_against_the_joint_states_of_its_chains():
+    """Of few chains: right runs are as forecast, one with a longer step is not. Independent samples end elsewhere."""
     for seed in range(3):
         run = fp.run(fp.FedAvg(0.2, 5), chain("trajectory"), 300, repeats=64, seed=seed)
         found = fp.check(run)
-        assert found.outcome == "undecided" and "as if samples were independent" in found.words, found
-    independent = fp.check(fp.run(fp.FedAvg(0.2, 5), chain("iid"), 300, repeats=64))
+        assert found.outcome == "as forecast" and by_name(found)["limit"].ok and by_name(found)["floor"].ok, found
+    assert fp.check(run, claims=fp.FedAvg(0.3, 5)).outcome == "contradicted"
+    along, apart = (fp.forecast(fp.FedAvg(0.2, 5), chain(sampling)) for sampling in ("trajectory", "iid"))
+    seen = np.asarray(run.history)[:, 150:].mean((0, 1))
+    assert along.exact and not along.proviso
+    assert np.linalg.norm(seen - along.limit) < np.linalg.norm(seen - apart.limit) / 2
+
+
+def test_a_forecast_of_independent_samples_is_not_held_against_trajectories():
+    """Along many of them the mean ends elsewhere too: no right run is convicted, and the reason is said."""
+    method, problem = fp.FedAvg(0.2, 5), chain("trajectory", agents=12)
+    found = fp.check(fp.run(method, problem, 300, repeats=64))
+    assert found.outcome == "undecided" and "as if samples were independent" in found.words, found
+    f = fp.forecast(method, problem)
+    assert f.proviso == "as if samples were independent" and any("joint states" in note for note in f.notes)
+    independent = fp.check(fp.run(method, chain("iid"), 300, repeats=64))
     assert independent.outcome == "as forecast" and by_name(independent)["limit"].ok
-    assert fp.forecast(fp.FedAvg(0.2, 5), chain("trajectory")).proviso == "as if samples were independent"
 
 
 def test_a_comparison_fails_beyond_five_standard_errors():

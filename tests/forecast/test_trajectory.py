@@ -283,8 +283,10 @@ class Twice(fp.FedAvg):
 
 
 def test_what_cannot_be_followed_is_told():
+    twice = Setting(fp.Experiment(Twice(0.1, 2), td((3,))).bind())
+    assert "order of their samples" in unsuited(twice)
     with pytest.raises(NotJoint, match="order of their samples"):
-        outlook(Twice(0.1, 2), td((3,)))
+        Joint(twice, twice.origin)
     many = fp.problems.garnet(states=10, agents=8, dim=3, sampling="trajectory")
     s = Setting(fp.Experiment(fp.FedLSA(0.1, 2), many).bind())
     assert "joint states" in unsuited(s)

@@ -183,8 +183,8 @@ class TD(LinearFields):
         policy: (S, A) probabilities or one action per state, shared by all; default uniform.
         sampling: "iid": every step draws (s, a, s', r) afresh from the stationary distribution. "trajectory": each
             agent follows one trajectory, from a stationary start, which waits for it between rounds. Samples then
-            depend on each other (limit and bias of a forecast are those of independent ones), and the number of local
-            steps must be fixed or bounded.
+            depend on each other (a forecast is exact for few agents and states, else that of independent samples), and
+            the number of local steps must be fixed or bounded.
         weights: p_k, default 1/K.
 
     >>> walk = MDP([[[0.5, 0.5]], [[0.5, 0.5]]], [0.0, 1.0])

@@ -302,6 +302,54 @@ def merge_of(setting: Setting, x: np.ndarray, works: list[Work], weight: np.ndar
     return whole
 
 
+# A round of one agent beside its chain.
+
+
+class Passage(NamedTuple):
+    """What an agent's round makes of z = (1, u, m_k): the carried y, with where its chain begins (s) and ends (t)."""
+
+    chance: np.ndarray  # (t, s): P(t | s)
+    first: np.ndarray  # (t, y, s, z): E[y 1(t) | s] = first z
+    second: np.ndarray  # (t, y, y, s, z, z): E[y y' 1(t) | s] of z z'
+
+    @classmethod
+    def of(cls, work: Work, chain: Jumps) -> Passage:
+        S, z = len(chain.first), work.stages[0].start.shape[1] if work.stages else 1
+        moves = chain.chance[:, None] * chain.after  # (outcome, t)
+        made = cls(np.eye(S), np.zeros((S, 0, S, z)), np.zeros((S, 0, 0, S, z, z)))
+        for stage in work.stages:
+            y, start = made.first.shape[1], np.asarray(stage.start)
+            A = np.concatenate([np.zeros((y, z)), start[:, :z]])
+            B = np.concatenate([np.eye(y), start[:, z:]])
+            made = cls(*(np.stack(part) for part in zip(*(made._moved(s, A, B) for s in range(S)), strict=True)))
+            for maps in stage.maps:
+                made = made._stepped(np.asarray(maps), chain.state, moves)
+        return made
+
+    def _stepped(self, maps: np.ndarray, state: np.ndarray, moves: np.ndarray) -> Passage:
+        """A step more, of the stage that is the last so far."""
+        z, y = self.first.shape[-1], self.first.shape[1]
+        new, (A, B) = Passage(*(np.zeros_like(part) for part in self)), (np.zeros((y, z)), np.eye(y))
+        for brought, s, chance in zip(maps, state, moves, strict=True):
+            A[y - len(brought) :], B[y - len(brought) :] = brought[:, :z], brought[:, z:]
+            moved = self._moved(s, A, B)
+            for t in np.flatnonzero(chance):
+                for total, part in zip(new, moved, strict=True):
+                    total[t] += chance[t] * part
+        return new
+
+    def _moved(self, s: int, A: np.ndarray, B: np.ndarray) -> tuple[np.ndarray, ...]:
+        """y <- A z + B y where the chain is in s now."""
+        chance, first, second = (part[s] for part in self)
+        (y, z), from_ = A.shape, len(chance)
+        went = np.tensordot(B, first, axes=1)
+        stays = A[:, None, :] * chance[:, None]
+        cross = A[:, None, None, :, None] * (went + stays / 2)[None, :, :, None, :]
+        inner = np.tensordot(B, second, axes=1)
+        inner = (B @ inner.reshape(y, second.shape[1], from_ * z * z)).reshape(y, y, from_, z, z)
+        return chance, went + stays, inner + cross + cross.transpose(1, 0, 2, 4, 3)
+
+
 # All joint states.
 
 
@@ -318,12 +366,14 @@ class Joint:
     def __init__(self, setting: Setting, x: np.ndarray):
         self.chains = chains_of(setting)
         self.shape = tuple(len(c.first) for c in self.chains)
-        self.n_u, self.n_m = setting.u0.size, setting.m0.shape[1]
         self.works = [work_of(setting, x, k, c.sample) for k, c in enumerate(self.chains)]
+        self.passages = [Passage.of(work, chain) for work, chain in zip(self.works, self.chains, strict=True)]
         self.lineups = [
             Lineup(float(chance), np.flatnonzero(heard), merge_of(setting, x, self.works, weight, heard))
             for chance, weight, heard in zip(*setting.timing.lineups(setting.problem.weights)[:3], strict=True)
         ]
+        n_u, n_m = setting.u0.size, setting.m0.shape[1]
+        self._known = [np.r_[: 1 + n_u, 1 + n_u + k * n_m : 1 + n_u + (k + 1) * n_m] for k in range(setting.agents)]
         P = moving(setting.matrix(x))
         self._moving = (
             None if P is None else np.block([[np.ones((1, 1)), np.zeros((1, len(P)))], [np.zeros((len(P), 1)), P]])
@@ -338,36 +388,44 @@ class Joint:
         return together
 
     def __call__(self, S: np.ndarray) -> np.ndarray:
+        S = (S + np.swapaxes(S, -1, -2)) / 2  # what rounding adds to it would grow
         new = np.zeros_like(S)
         for lineup in self.lineups:
-            new += lineup.chance * self._in(lineup, S)
+            V = S
+            for k in lineup.who:
+                V = self._through(V, k)
+            new += lineup.chance * (lineup.merge @ V @ lineup.merge.T)
         return new if self._moving is None else self._moving @ new @ self._moving.T
 
-    def _in(self, lineup: Lineup, S: np.ndarray) -> np.ndarray:
-        V = S
-        for k in lineup.who:
-            own = 1 + self.n_u + k * self.n_m
-            at = np.concatenate([np.arange(1 + self.n_u), np.arange(own, own + self.n_m)])
-            for stage in self.works[k].stages:
-                V, at = self._through(V, at, stage, k)
-        return lineup.merge @ V @ lineup.merge.T
+    def mean(self, X: np.ndarray) -> np.ndarray:
+        """The same of E[X 1(s)]: (S_1, ..., S_K, 1 + n)."""
+        new = np.zeros_like(X)
+        for lineup in self.lineups:
+            V = X
+            for k in lineup.who:
+                chance, first, _ = self.passages[k]
+                at = np.moveaxis(V, k, 0)
+                carried = np.tensordot(first, at[..., self._known[k]], axes=((2, 3), (0, at.ndim - 1)))
+                stays = np.tensordot(chance, at, axes=1)
+                V = np.moveaxis(np.concatenate([stays, np.moveaxis(carried, 1, -1)], axis=-1), 0, k)
+            new += lineup.chance * (V @ lineup.merge.T)
+        return new if self._moving is None else new @ self._moving.T
 
-    def _through(self, V: np.ndarray, at: np.ndarray, stage: Stage, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """What a stage carries, appended and moved; and where all that its agent knows of is now."""
-        carried = np.arange(V.shape[-1], V.shape[-1] + len(stage.start))
-        begin = np.zeros((len(carried), V.shape[-1]))
-        begin[:, at] = stage.start
-        L = np.concatenate([np.eye(V.shape[-1]), begin])
-        V, at = L @ V @ L.T, np.concatenate([at, carried])
-        chain = self.chains[k]
-        for maps in stage.maps:
-            M = np.moveaxis(V, k, -3)[..., chain.state, :, :]  # by what the step may bring
-            M[..., carried, :] = maps @ M[..., at, :]
-            M[..., :, carried] = M[..., :, at] @ np.swapaxes(maps, 1, 2)
-            V = np.moveaxis(
-                np.einsum("zs,...zij->...sij", chain.chance[:, None] * chain.after, M, optimize=True), -3, k
-            )
-        return V, at
+    def _through(self, V: np.ndarray, k: int) -> np.ndarray:
+        """With what agent k carries at the end of its round appended, and its chain moved on."""
+        passage, known = self.passages[k], self._known[k]
+        at = np.moveaxis(V, k, 0)
+        at = at.reshape(len(at), -1, *at.shape[-2:])  # (s, other chains, D, D)
+        y, (s, n, D, _) = passage.first.shape[1], at.shape
+        new = np.empty((s, n, D + y, D + y))
+        new[..., :D, :D] = (passage.chance @ at.reshape(s, -1)).reshape(at.shape)
+        rows = np.tensordot(passage.first, at[:, :, known], axes=((2, 3), (0, 2)))  # (t, y, other chains, D)
+        new[..., D:, :D] = rows.transpose(0, 2, 1, 3)
+        new[..., :D, D:] = rows.transpose(0, 2, 3, 1)
+        inner = at[:, :, known][..., known]
+        new[..., D:, D:] = np.tensordot(passage.second, inner, axes=((3, 4, 5), (0, 2, 3))).transpose(0, 3, 1, 2)
+        shape = (s, *np.delete(V.shape[:-2], k), D + y, D + y)
+        return np.moveaxis(new.reshape(shape), 0, k)
 
 
 def chains_of(setting: Setting) -> list[Jumps]:
@@ -417,13 +475,12 @@ def _work(setting: Setting, chains: list[Jumps]) -> float:
     """About how many multiplications a round of all joint states takes."""
     s, joint = setting, math.prod(len(chain.first) for chain in chains)
     stages = [stages_of(Local(s.space, s.numbers, k), known_by(s, s.origin, k)) for k in range(s.agents)]
-    whole = 1 + s.size + sum(carried for each in stages for _, carried in each)
-    moves = (
-        len(chain.chance) / len(chain.first) * count * carried
-        for chain, each in zip(chains, stages, strict=True)
-        for count, carried in each
+    carried = [sum(size for _, size in each) for each in stages]
+    z, whole = 1 + s.u0.size + s.m0.shape[1], 1 + s.size + sum(carried)
+    each = (
+        len(chain.first) * (whole**2 + y * z * whole + (y * z) ** 2) for chain, y in zip(chains, carried, strict=True)
     )
-    return joint * whole**2 * sum(moves) * len(s.timing.lineups(s.problem.weights).chance)
+    return joint * sum(each) * len(s.timing.lineups(s.problem.weights).chance)
 
 
 class Trajectory(Outlook):
@@ -453,13 +510,11 @@ class Trajectory(Outlook):
     @cached_property
     def _mean(self) -> np.ndarray:
         """(..., n): E[(x_t - x) 1(s)] once settled."""
-        source = self.move(self._still)[..., 0, 1:]
+        source = self.move.mean(self._still[..., 0])[..., 1:]
         return solve(self._rows, source, 1e-12, most=300)[0]
 
     def _rows(self, mean: np.ndarray) -> np.ndarray:
-        S = np.zeros((*self.move.shape, self.n, self.n))
-        S[..., 0, 1:] = mean
-        return self.move(S)[..., 0, 1:]
+        return self.move.mean(np.concatenate([np.zeros((*mean.shape[:-1], 1)), mean], axis=-1))[..., 1:]
 
     @cached_property
     def memory(self) -> float:
