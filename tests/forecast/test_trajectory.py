@@ -239,7 +239,7 @@ def test_a_chain_of_equal_rows_gives_independent_samples(method):
     found, f = outlook(method, along), fp.forecast(method, apart)
     assert found.limit == pytest.approx(f.limit, abs=1e-9)
     assert found.variance == pytest.approx(f.variance, rel=1e-7)
-    assert found.rate == pytest.approx(f.rate_ms, rel=1e-6) and found.mean_rate == pytest.approx(f.rate, rel=1e-6)
+    assert found.rate == pytest.approx(f.rate_ms, rel=1e-6) and found.own_rate == pytest.approx(f.rate, rel=1e-6)
     assert found.path(40).total == pytest.approx(f.curve(40), rel=1e-7)
 
 

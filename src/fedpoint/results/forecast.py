@@ -240,7 +240,7 @@ class Forecast:
         if self._settled is not None:
             return self._settled.rate
         along = self.outlook if self.noise_if_settled == "trajectory" else None
-        return along.mean_rate if isinstance(along, Outlook) else self._rate_expected
+        return along.own_rate if isinstance(along, Outlook) else self._rate_expected
 
     @cached_property
     def _rate_expected(self) -> float:

@@ -107,7 +107,7 @@ class Outlook(ABC):
         """E|L (w - E w)|^2 once settled; inf where it grows."""
 
     @property
-    def mean_rate(self) -> float | None:
+    def own_rate(self) -> float | None:
         """Factor per round of the mean's deviation; None where it is that of the expected round."""
         return None
 

@@ -527,7 +527,7 @@ class Trajectory(Outlook):
         return found
 
     @cached_property
-    def mean_rate(self) -> float:
+    def own_rate(self) -> float:
         start = np.random.default_rng(0).normal(size=(*self.move.shape, self.n - 1))
         return _radius(self._rows, self._rows(start), lambda space: float(np.abs(space.ritz()).max(initial=0.0)))
 
@@ -540,7 +540,7 @@ class Trajectory(Outlook):
     @cached_property
     def _settled(self) -> np.ndarray | None:
         """(..., 1 + n, 1 + n): the moments once settled; None where they grow."""
-        if self.rate >= 1 or self.mean_rate >= 1:
+        if self.rate >= 1 or self.own_rate >= 1:
             return None
         still = self._still
         source = self.move(still) - still
