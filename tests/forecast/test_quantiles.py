@@ -180,6 +180,21 @@ def test_the_law_on_the_way_is_that_of_rounds_one_by_one():
         S = f.steady.second(S)
 
 
+def test_the_law_of_curved_rounds_has_the_mean_of_their_curve():
+    """E error = |gap|^2 + trace of the covariance at every round: within a linearised stretch, between two and in the
+    tail, whose deviation decays by Krylov's approximation."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    y = rng.random(40) < 1 / (1 + np.exp(-X @ [1.0, -2.0]))
+    problem = fp.problems.Logistic(X, y, groups=np.arange(40) % 4, ridge=0.1, batch=1)
+    f = fp.forecast(fp.FedAvg(0.1, 2), problem, start=3 * np.ones(2))
+    curve = f.curve(260)
+    assert f.noise_by == "closure"
+    for t in (0, 1, 2, 3, 5, 8, 20, 51, 130, 131, 260):
+        assert f._law(t).mean == pytest.approx(curve[t], rel=1e-6), t
+    assert f._law(None).mean == pytest.approx(f.floor, rel=1e-9)
+
+
 def test_without_noise_an_error_is_certain():
     f = fp.forecast(fp.FedAvg(0.1, 5), quadratic(3), exact=True)
     assert f.quantile(0.1, 7) == f.quantile(0.9, 7) == f.curve(7)[-1]

@@ -40,7 +40,7 @@ from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Accuracy, Gauge, Law, Outlook, Path
 from fedpoint.theory.shift import Bending, nodes_shift, round_shift
 from fedpoint.theory.space import Space
-from fedpoint.theory.steady import NoLimit, Steady, decay
+from fedpoint.theory.steady import NoLimit, Steady, Way, decay
 
 STRETCH = 128  # rounds after which the round is linearised anew in any case
 MOVED = 0.03  # of the way from start to end, that the mean may move until then
@@ -327,14 +327,27 @@ class Closure(Outlook):
         return Moments(end.moments.x + self._approach(state, rounds)[-1], end.moments.sigma + away[1:, 1:])
 
     def law(self, round: int | None) -> Law | None:
+        end = self.settled
         if round is None:
-            if self.settled is None:
-                return None
-            state = self.settled.moments
-        else:
-            state = self.moments_at(round)
-        gap = self.gauge(self.setting.read(state.x) - self.gauge.target)
-        return Law.of(gap, self.R @ state.sigma @ self.R.T) if np.isfinite(state.sigma).all() else None
+            return None if end is None else self._law(*end.moments)
+        last = self._walk(round)[-1]
+        later = round - last.first - len(last.means)
+        if end is None or later <= 0:
+            return self._law(*self.moments_at(round))
+        x = end.moments.x + self._approach(last.after, later)[-1]
+        return self._law(x, end.moments.sigma, self._tail_spread.after(later))
+
+    @cached_property
+    def _tail_spread(self) -> Way:
+        """What is measured of covariances' deviation from the settled ones, behind the last leg."""
+        assert self.settled is not None
+        deviation = self._deviation(self._legs[-1].after)
+        return Way(self.settled.steady.second, deviation, lambda S: self.R @ S[1:, 1:] @ self.R.T)
+
+    def _law(self, x: np.ndarray, sigma: np.ndarray, more: Number = 0.0) -> Law | None:
+        """Around a mean, of what is measured of a covariance and more."""
+        gap, spread = self.gauge(self.setting.read(x) - self.gauge.target), self.R @ sigma @ self.R.T + more
+        return Law.of(gap, spread) if np.isfinite(spread).all() else None
 
 
 def bending(setting: Setting) -> Bending:

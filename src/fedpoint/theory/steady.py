@@ -330,15 +330,15 @@ class Way:
         self._seen = np.zeros((0, *self._first.shape))  # what is read of every basis vector
 
     def after(self, round: int) -> np.ndarray:
-        return np.asarray(self._grown(lambda: self._powers(round), round))
+        return np.asarray(self._grown(lambda steps: self._powers(steps, round), round))
 
     def path(self, rounds: int) -> tuple[np.ndarray, np.ndarray]:
         """(rounds + 1, q) and (rounds + 1,): the first row, and the trace without its first number."""
 
-        def found() -> np.ndarray:
-            traces = np.trace(self._seen[:, 1:, 1:], axis1=1, axis2=2)
-            functions = np.column_stack([self._seen[:, 0], traces])
-            out, v, H = np.zeros((rounds + 1, functions.shape[1])), np.eye(self._space.steps, 1)[:, 0], self._matrix
+        def found(steps: int) -> np.ndarray:
+            traces = np.trace(self._seen[:steps, 1:, 1:], axis1=1, axis2=2)
+            functions = np.column_stack([self._seen[:steps, 0], traces])
+            out, v, H = np.zeros((rounds + 1, functions.shape[1])), np.eye(steps, 1)[:, 0], self._matrix(steps)
             with np.errstate(over="ignore", invalid="ignore"):
                 for t in range(rounds + 1):
                     out[t] = self._space.size * (v @ functions) if len(v) else 0.0
@@ -348,30 +348,31 @@ class Way:
         out = self._grown(found, rounds)
         return out[:, :-1], out[:, -1]
 
-    def _grown(self, found: Callable[[], np.ndarray], rounds: int) -> np.ndarray:
-        """By Krylov's approximation, grown until it no longer changes; exact once it has as many steps as rounds."""
-        space, now, scale = self._space, found(), float(np.abs(self._first).max(initial=0.0))
-        while not space.closed and space.steps < min(rounds + 1, space.most, 240):
-            last = now
+    def _grown(self, found: Callable[[int], np.ndarray], rounds: int) -> np.ndarray:
+        """By Krylov's approximation, grown until its last steps change nothing; exact once it has as many as rounds."""
+        space, scale = self._space, float(np.abs(self._first).max(initial=0.0))
+        while True:
+            now = found(space.steps)
+            if space.closed or space.steps >= min(rounds + 1, space.most, 240):
+                return now
+            if space.steps:
+                with np.errstate(invalid="ignore"):
+                    change = np.abs(now - found(max(space.steps - 20, 0))).max()
+                    if change <= 1e-10 * max(scale, float(np.abs(now).max())):
+                        return now
             space.extend(min(space.steps + 20, max(rounds + 1, 20)))
             new = [self._read(v.reshape(space.shape)) for v in space.basis[len(self._seen) : space.steps]]
             self._seen = np.stack([*self._seen, *new])
-            now = found()
-            with np.errstate(invalid="ignore"):
-                if np.abs(now - last).max() <= 1e-10 * max(scale, float(np.abs(now).max())):
-                    break
-        return now
 
-    @property
-    def _matrix(self) -> np.ndarray:
-        return self._space.H[: self._space.steps]
+    def _matrix(self, steps: int) -> np.ndarray:
+        return self._space.H[:steps, :steps]
 
-    def _powers(self, round: int) -> np.ndarray:
-        if not self._space.steps:
+    def _powers(self, steps: int, round: int) -> np.ndarray:
+        if not steps:
             return np.zeros(self._first.shape)
         with np.errstate(over="ignore", invalid="ignore"):
-            along = np.linalg.matrix_power(self._matrix, round)[:, 0]
-        return np.asarray(self._space.size * np.tensordot(along, self._seen, axes=1))
+            along = np.linalg.matrix_power(self._matrix(steps), round)[:, 0]
+        return np.asarray(self._space.size * np.tensordot(along, self._seen[:steps], axes=1))
 
 
 def decay(apply: Callable[[np.ndarray], np.ndarray], S: np.ndarray, W: np.ndarray, rounds: int) -> np.ndarray:
