@@ -92,8 +92,11 @@ def test_the_page_says_everything(text, facts):
     assert (
         error["xs"][run["at"]][0] == list(range(13))
         and run["at"] == expected["at"] == 0
-        and len(run["low"]) == len(run["y"]) == 13
+        and len(expected["low"]) == len(run["y"]) == 13
     )
+    singles = [line for line in error["lines"] if line.get("width") == "thin"]
+    np.testing.assert_allclose([line["y"] for line in singles], facts[0].run.error, rtol=1e-4)
+    assert all(low <= y <= high for low, y, high in zip(*(expected[s] for s in ("low", "y", "high")), strict=True))
     np.testing.assert_allclose(run["y"], facts[0].run.error.mean(0), rtol=1e-4)
     assert expected["y"][0] == pytest.approx(run["y"][0], rel=1e-4)  # a forecast begins where the run does
     both = charts(text)[0]
@@ -181,12 +184,6 @@ def test_without_data_the_page_says_what_is_missing(facts, tmp_path, monkeypatch
     # With the problem everything is there.
     whole = page.write([fp.load(tmp_path / "run", problem)], tmp_path / "whole.html").read_text()
     assert "Not here" not in whole and "Jain" in whole
-
-
-def test_the_bias_has_a_line(facts):
-    part = {**facts[0].forecast, "bias2": 0.25}
-    lines = drawn.level_lines(part)
-    assert [line["level"] for line in lines] == [part["floor"], 0.25] and lines[1]["name"] == "bias² 0.25"
 
 
 def test_without_a_solution_the_loss_is_shown(tmp_path):

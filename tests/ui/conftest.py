@@ -2,24 +2,7 @@
 
 import pytest
 from click.testing import CliRunner
-from on_loopback import serving
-
-FIRST = """
-rounds = 40
-repeats = 8
-[problem]
-kind = "quadratic"
-agents = 2
-dim = 1
-curvature = [0.5, 2.0]
-spread = 1.0
-noise = 0.01
-[algorithm]
-name = "fedavg"
-step = 0.1
-local_steps = 3
-normalise = true
-"""
+from on_loopback import FIRST, serving
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,41 @@ import http.client
 import queue
 import threading
 
+import pytest
+from click.testing import CliRunner
+
+FIRST = """
+rounds = 40
+repeats = 8
+[problem]
+kind = "quadratic"
+agents = 2
+dim = 1
+curvature = [0.5, 2.0]
+spread = 1.0
+noise = 0.01
+[algorithm]
+name = "fedavg"
+step = 0.1
+local_steps = 3
+normalise = true
+"""
+
+
+def begun(folder):
+    """A run interrupted before its first round: the folder as it is while the first rounds are computed."""
+    from fedpoint.cli import main
+    from fedpoint.engine.session import Session
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    file = folder.with_suffix(".toml")
+    file.write_text(FIRST.replace("rounds = 40", "rounds = 60"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "advance", interrupted)
+        CliRunner().invoke(main, ["run", str(file), "--folder", str(folder), "-q", "--no-figure"])
+
 
 class Answer:
     def __init__(self, status, headers, body):

@@ -5,6 +5,7 @@ import shutil
 import time
 
 import pytest
+from on_loopback import begun
 
 webdriver = pytest.importorskip("selenium.webdriver")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -124,11 +125,26 @@ def test_runs_and_one_of_them(page, browser):
     browser.get(page.address + "#/runs/first")
     wait(browser, "return document.querySelector('main').dataset.points === '41'", "its curves")
     wait(browser, "return document.querySelector('main').dataset.forecast", "its forecast")
-    assert len(browser.execute_script(CURVES.replace("#chart", "#chart-error"))) == 4  # run, forecast, floor, bias
+    lines = browser.execute_script(CURVES.replace("#chart", "#chart-error"))
+    assert len(lines) == 4 + 8  # run, forecast, floor, bias; the repeats one by one
+    assert len(browser.execute_script("return [...document.querySelectorAll('#chart-error .band')]")) == 1
     assert browser.find_element("css selector", ".verdict").text.startswith("As forecast, ")
     browser.get(browser.find_element("link text", "Report").get_attribute("href"))
     assert "As forecast, " in browser.find_element("css selector", ".verdict").text
     assert browser.execute_script("return document.querySelectorAll('figure .fp-curves').length") >= 2
+    quiet(browser)
+
+
+def test_a_run_that_has_only_begun_shows_its_forecast(page, browser):
+    begun(page.runs / "begun")
+    browser.get(page.address + "#/runs/begun")
+    wait(browser, "return document.querySelector('main').dataset.forecast", "its forecast")
+    assert browser.execute_script("return document.querySelector('main').dataset.points") == "1"
+    run, *forecast = browser.execute_script(CURVES.replace("#chart", "#chart-error").replace("line'", "line.thick'"))
+    assert "L" not in run and not forecast  # a point, so far
+    assert (
+        browser.execute_script("return document.querySelector('#chart-error path.ink.dashed').getTotalLength()") > 100
+    )
     quiet(browser)
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 from click.testing import CliRunner
-from on_loopback import serving
+from on_loopback import begun, serving
 
 import fedpoint as fp
 from fedpoint.cli import main
@@ -211,6 +211,17 @@ def test_a_run_has_its_forecast_and_its_report(page):
     written = write_report([load(page.runs / "first", problem)], page.runs / "written.html").read_text()
     assert report.text == written
     assert not (page.runs / "first" / "report.html").exists()  # the page writes nothing
+
+
+def test_a_forecast_is_there_before_the_first_round(page, tmp_path):
+    """A run that has only begun: its start is on disk, and the forecast goes on to the last round asked for."""
+    begun(tmp_path / "begun")
+    runs = Runs(tmp_path)
+    assert runs.curves("begun")["reached"] == 0 and runs.curves("begun")["x"] == [0]
+    found = asyncio.run(outlook.Outlook(runs).of("begun"))
+    curve = found["lines"][0]
+    assert curve["x"][-1] == 60 and curve["low"][-1] < curve["y"][-1] < curve["high"][-1]
+    assert found["note"].startswith("grey: 80 %") and found["good"] is None
 
 
 def test_what_is_computed_for_runs_is_bounded_and_ends(tmp_path, monkeypatch):

@@ -357,6 +357,13 @@ class Forecast:
             return 0.0
         return float((self.measured(self._gap) ** 2).sum())
 
+    @property
+    def drift2(self) -> float:
+        """What the drift alone would contribute."""
+        if not self.drift or self.state is None:
+            return 0.0
+        return float((self.measured(self.setting.read(self.state) - self.optimum) ** 2).sum())
+
     # On the way
 
     def curve(self, rounds: int) -> np.ndarray:
@@ -587,7 +594,8 @@ class Forecast:
         run: Run | None = None,
         title: str | None = None,
     ) -> Figure:
-        """The expected curve with bias and floor, and a run beside it where given; saved when `path` is given."""
+        """The expected error, the band that holds 80 % of single runs, bias and floor, before anything has run; a run
+        fills it in, each repeat thin and their mean thick. Saved when `path` is given."""
         from fedpoint.results.run import Run  # which knows forecasts
         from fedpoint.show.plots import forecast_curve
 

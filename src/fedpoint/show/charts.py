@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.numbers import evenly, rounded
-from fedpoint.show import plots, svg
+from fedpoint.show import svg
+from fedpoint.show.expected import forecast_name, levels, note, run_lines
 from fedpoint.show.facts import Facts
-from fedpoint.show.from_data import ForecastPart, Numbers
+from fedpoint.show.lines import ChartLine, Numbers
 from fedpoint.show.markup import Html, number, scrolling, table, tag
-from fedpoint.show.plots import AXES, BAND
+from fedpoint.show.plots import AXES, BAND, WHAT
 
 POINTS = 1000  # of all runs of a page together, and at most
 MOST_POINTS = 320  # of one
+SINGLES = 8  # repeats that are drawn one by one
 BANDS = 6  # runs up to which pictures without script have their bands
 WAYS = {
     "rounds": "rounds",
@@ -25,21 +26,6 @@ WAYS = {
     "evaluations": "evaluations",
     "time": "virtual time",
 }  # the x axes
-
-
-class ChartLine(TypedDict):
-    """A line of a chart as curves.js draws it: a curve, or a level."""
-
-    name: str
-    colour: int | str  # a number of the palette, "ink" or "pale"
-    xs: NotRequired[list[list[float]]]  # the places of its points, by every way of looking at them (`WAYS`)
-    x: NotRequired[list[float]]  # or by one way alone
-    y: NotRequired[Numbers]
-    low: NotRequired[Numbers]
-    high: NotRequired[Numbers]
-    level: NotRequired[float]
-    dash: NotRequired[str]
-    quiet: NotRequired[bool]  # without a label
 
 
 def chart(title: str, y: str, lines: list[ChartLine], log: bool = True, note: str = "") -> Html:
@@ -61,7 +47,7 @@ def chart(title: str, y: str, lines: list[ChartLine], log: bool = True, note: st
     data = {"title": title, "y": {"label": y, "log": log}, "note": note, "axes": axes, "xs": places, "lines": written}
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     bands = sum("low" in line for line in lines) <= BANDS
-    picture = svg.curves([_drawn(line, bands) for line in lines], axes[0]["label"], y, log)
+    picture = svg.curves([svg.Line.of(line, bands) for line in lines], axes[0]["label"], y, log)
     return tag(
         "figure",
         tag("figcaption", tag("h3", title), tag("div", class_="ways")),
@@ -72,22 +58,9 @@ def chart(title: str, y: str, lines: list[ChartLine], log: bool = True, note: st
     )
 
 
-def _drawn(line: ChartLine, band: bool) -> svg.Line:
-    return svg.Line(
-        "" if line.get("quiet") else line["name"],
-        line["xs"][0] if "xs" in line else (),
-        line.get("y", ()),
-        line.get("low") if band else None,
-        line.get("high") if band else None,
-        line.get("level"),
-        line["colour"],
-        line.get("dash", "dotted" if "level" in line else "solid"),
-    )
-
-
 def _numbers(lines: list[ChartLine]) -> Html | None:
     """A few rows of what is drawn, for who cannot see it."""
-    curves = [line for line in lines if "xs" in line]
+    curves = [line for line in lines if "xs" in line and line.get("width") != "thin"]
     longest = max(curves, key=lambda line: len(line["y"]), default=None)
     if longest is None:
         return None
@@ -129,32 +102,43 @@ def _places(facts: Facts, rounds: np.ndarray) -> list[list[float]]:
 
 
 def forecast_line(facts: Facts, colour: int | str, quiet: bool = False) -> list[ChartLine]:
-    """The forecast's curve beside a run's error, at the same rounds."""
+    """The forecast's curve beside a run's error, at the same rounds; with its band unless it is one of many."""
     part = facts.forecast
     if "curve" not in part or not facts.run.has_error:
         return []
     rounds = facts.run.rounds[_thinned(facts, facts.run.rounds)]
-    known = np.array([[at, v] for at, v in zip(part["at"], part["curve"], strict=True) if v is not None])
-    # Between its points a curve is straight on the axis that it is drawn on.
-    between = np.exp(np.interp(rounds, known[:, 0], np.log(np.maximum(known[:, 1], 1e-300))))
-    values = np.where(rounds <= known[-1, 0], between, np.nan)  # one that diverges ends where it has done so
     name = f"{facts.label}, {forecast_name(part)}" if quiet else forecast_name(part)
-    line: ChartLine = {"name": name, "xs": _places(facts, rounds), "y": _short(values), "colour": colour}
-    line["dash"] = "dashed"
-    return [{**line, "quiet": True} if quiet else line]
+    line: ChartLine = {"name": name, "xs": _places(facts, rounds), "colour": colour, "dash": "dashed"}
+    line["y"] = _between(part["at"], part["curve"], rounds)
+    if quiet:
+        return [{**line, "quiet": True}]
+    if "low" in part:
+        line["low"], line["high"] = (_between(part["at"], part[side], rounds) for side in ("low", "high"))
+    return [line]
 
 
-def forecast_name(part: ForecastPart) -> str:
-    """What a forecast's curve is called: with what it leaves out."""
-    return f"forecast, {part['proviso']}" if part["proviso"] else "forecast"
+def _between(at: list[float], values: Numbers, rounds: np.ndarray) -> Numbers:
+    """A forecast's curve at other rounds: between its points it is straight on the axis that it is drawn on."""
+    known = np.array([[t, v] for t, v in zip(at, values, strict=True) if v is not None])
+    between = np.exp(np.interp(rounds, known[:, 0], np.log(np.maximum(known[:, 1], 1e-300))))
+    return _short(np.where(rounds <= known[-1, 0], between, np.nan))  # one that diverges ends where it has done so
 
 
-def level_lines(part: ForecastPart) -> list[ChartLine]:
-    """Where the error ends by its forecast: floor and bias."""
-    if part.get("diverges"):
-        return []
-    found = plots.levels(part.get("floor"), part.get("bias2"))
-    return [{"name": f"{name} {number(value, 2)}", "level": value, "colour": colour} for name, value, colour in found]
+def error_chart(facts: Facts) -> Html:
+    """Forecast and run in one picture."""
+    run = facts.run
+    points = min(MOST_POINTS, POINTS // facts.among)
+    mean, *singles = (_by_ways(facts, line) for line in run_lines(run.rounds, run.error, points, SINGLES))
+    lines = [mean, *forecast_line(facts, "ink"), *levels(facts.forecast), *singles]
+    return chart("Error", WHAT["error"], lines, loggable([facts], "error"), note(facts.forecast, run.repeats))
+
+
+def _by_ways(facts: Facts, line: ChartLine) -> ChartLine:
+    """A line over rounds, in the colour of its run and over everything that it may be drawn over."""
+    made: ChartLine = {**line, "colour": facts.colour % 7, "xs": _places(facts, np.array(line["x"]))}
+    made["y"] = _short(np.array(line["y"], float))
+    del made["x"]
+    return made
 
 
 def held_out(facts: Sequence[Facts], name: str) -> Html:

@@ -39,6 +39,7 @@ class Line(NamedTuple):
     stroke: Stroke = "-"
     width: float = 1.6
     keyed: bool = False
+    alpha: float = 1.0
 
 
 def new_figure(width: float, height: float, pad: float = 0.05) -> Figure:
@@ -77,6 +78,7 @@ def draw(ax: Axes, lines: Sequence[Line], log: bool = True, size: float = SIZE) 
         y = np.where(line.y > 0, line.y, np.nan) if log else line.y  # exactly 0 has no place on a log axis
         label = line.label if line.keyed else broken(line.label)
         (curve,) = ax.plot(line.x, y, color=line.colour, linestyle=line.stroke, linewidth=line.width, label=label)
+        curve.set_alpha(line.alpha)
         if not line.keyed:
             curves.append(curve)
     if log:
@@ -121,7 +123,7 @@ def key_handles(lines: Sequence[Line]) -> list[Line2D]:
 
     different = {line.label: line for line in reversed(lines)}
     return [
-        Line2D([], [], color=line.colour, linestyle=line.stroke, linewidth=line.width, label=label)
+        Line2D([], [], color=line.colour, linestyle=line.stroke, linewidth=line.width, label=label, alpha=line.alpha)
         for label, line in reversed(different.items())
     ]
 

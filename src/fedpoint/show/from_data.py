@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypedDict, cast
+from typing import TypedDict, cast
 
 import jax
 import numpy as np
@@ -27,14 +27,13 @@ from fedpoint.core.types import Plain
 from fedpoint.metrics import Fairness, fairness
 from fedpoint.results.forecast import Forecast
 from fedpoint.results.verdict import Verdict
-from fedpoint.show.plots import expected_curve
+from fedpoint.show.expected import Expected, expected
+from fedpoint.show.lines import Numbers
 from fedpoint.show.svg import MOST_NODES
 from fedpoint.verbs.load import LoadedRun
 
 POINTS = 400  # of a forecast curve
 LOOK = 0.2  # seconds between looks at whether to stop
-
-Numbers: TypeAlias = list[float | None]  # of a page: null where there is none
 
 
 class Part(TypedDict, total=False):
@@ -89,21 +88,13 @@ class VerdictPart(TypedDict):
     checks: list[CheckPart]
 
 
-class ForecastPart(Part, total=False):
-    """What must happen, and whether it did; `no_curve` is why there is no expected curve."""
+class ForecastPart(Part, Expected, total=False):
+    """What must happen, as it is drawn and in words, and whether it did."""
 
     text: str
-    bias: float | None
-    bias2: float | None
     rate: float | None
-    floor: float | None
-    diverges: bool
     reason: str
-    proviso: str
     verdict: VerdictPart
-    no_curve: str
-    at: list[float]
-    curve: Numbers
 
 
 class Parts(TypedDict):
@@ -209,17 +200,12 @@ def _verdict(verdict: Verdict) -> VerdictPart:
 
 def _expectation(f: Forecast, run: LoadedRun) -> ForecastPart:
     """What a forecast says, with its curve over the rounds of the run."""
-    part: ForecastPart = {"text": f.text(), "bias": finite(f.bias), "bias2": finite(f.bias2), "rate": finite(f.rate)}
-    part["floor"], part["diverges"], part["reason"] = finite(f.floor), bool(f.diverges), f.reason
-    part["proviso"] = f.proviso
-    if not run.has_error:
-        return {**part, "no_curve": "the solution is not known, so that there is no error to draw the forecast beside"}
     reached, asked = int(run.rounds[-1]), int(run.config["rounds"])
-    try:
-        at, curve = expected_curve(f, reached if run.finished else max(reached, asked), POINTS)
-    except FedpointError as error:
-        return {**part, "no_curve": str(error)}
-    return {**part, "at": at.tolist(), "curve": rounded(curve)}
+    drawn = expected(f, reached if run.finished else max(reached, asked), POINTS)
+    if not run.has_error:
+        why = "the solution is not known, so that there is no error to draw the forecast beside"
+        drawn = {**drawn, "no_curve": why}
+    return {"text": f.text(), "rate": finite(f.rate), "reason": f.reason, **drawn}
 
 
 PARTS: dict[str, Callable[[LoadedRun], Part]] = {

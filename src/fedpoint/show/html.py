@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import evenly
 from fedpoint.metrics.means import mean_and_error
 from fedpoint.results.comparison import COLUMNS, Comparison
 from fedpoint.show import svg
-from fedpoint.show.markup import MARKS, Cell, Html, number, size, tag, with_error
-from fedpoint.show.plots import AXES, BAND, WHAT, expected_curve, known_measures, levels, measured, settling_rounds
+from fedpoint.show.expected import expected, lines, note, settling_rounds
+from fedpoint.show.markup import MARKS, Cell, Html, join, number, size, tag, with_error
+from fedpoint.show.plots import AXES, BAND, WHAT, known_measures, measured
 
 if TYPE_CHECKING:
     from fedpoint.results.certificate import Certificate
@@ -161,14 +161,10 @@ def _curves(lines: list[svg.Line], what: str) -> Html:
 
 
 def _expected(forecast: Forecast) -> Html | None:
-    try:
-        at, curve = expected_curve(forecast, settling_rounds(forecast, ROUNDS), svg.POINTS)
-    except FedpointError:  # the notes of the text say why
+    drawn = expected(forecast, settling_rounds(forecast, ROUNDS), svg.POINTS)
+    if "no_curve" in drawn:  # the notes of the text say why
         return None
-    name = f"forecast, {forecast.proviso}" if forecast.proviso else "forecast"
-    lines = [svg.Line(name, at.tolist(), curve.tolist(), colour=0)]
-    for level in levels(forecast.floor, forecast.bias2):
-        text = f"{level.name} {number(level.value, 2)}"
-        lines.append(svg.Line(text, level=level.value, colour=level.colour, dash="dotted"))
-    what = WHAT["error"] if forecast.measure == "error" else "loss above its minimum"
-    return svg.curves(lines, AXES["rounds"], what, height=260)
+    shown = [svg.Line.of(line) for line in lines(drawn)]
+    picture = svg.curves(shown, AXES["rounds"], drawn["measures"], height=260)
+    said = note(drawn)
+    return join([picture, tag("p", tag("small", said)) if said else None])

@@ -11,6 +11,7 @@ import numpy as np
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.numbers import counted, evenly
 from fedpoint.results.labels import labels_of, short
+from fedpoint.show.expected import SINGLE_RUNS, expected, lines, note, on_top, run_lines, settling_rounds
 from fedpoint.show.figures import (
     COLOURS,
     DASHED,
@@ -19,6 +20,7 @@ from fedpoint.show.figures import (
     PALE,
     STROKES,
     Line,
+    Stroke,
     check_path,
     draw,
     key,
@@ -27,6 +29,7 @@ from fedpoint.show.figures import (
     save,
     style,
 )
+from fedpoint.show.lines import ChartLine
 
 if TYPE_CHECKING:  # matplotlib is loaded when something is drawn, not before
     from matplotlib.axes import Axes
@@ -40,6 +43,10 @@ if TYPE_CHECKING:  # matplotlib is loaded when something is drawn, not before
 POINTS = 1500  # of a line: more cannot be seen, and makes vector files large
 FAR = 1e4  # times the start: a line that goes there diverges
 BAND = (10, 90)  # percent of the repeats
+SINGLES = 20  # repeats that are drawn one by one beside a forecast
+DASHES: dict[str, Stroke] = {"solid": "-", "dashed": DASHED, "dotted": DOTTED}
+SHADE = 0.13  # of a band: how dark it is
+WIDTHS = {"thin": 0.6, "": 1.6, "thick": 2.2}
 
 WHAT = {
     "error": "squared distance to the solution",
@@ -169,71 +176,60 @@ def forecast_curve(
     run: Run | None = None,
     title: str | None = None,
 ) -> Figure:
-    """The expected error, with lines at the floor and at the bias, and a run on the same axis where given."""
+    """The expected error with the band of single runs, floor and bias; where given, a run that fills it in."""
     if path is not None:
         check_path(path)
     if rounds is None:
         rounds = int(run.rounds[-1]) if run is not None else settling_rounds(forecast)
-    name = f"forecast, {forecast.proviso}" if forecast.proviso else "forecast"
-    lines = [Line(*expected_curve(forecast, rounds, POINTS), name, INK, DASHED)]
-    ends = np.array([0, rounds])
-    for level in levels(forecast.floor, forecast.bias2):
-        text = f"{level.name} {level.value:.2g}"
-        lines.append(Line(ends, np.full(2, level.value), text, COLOURS[level.colour], DOTTED))
+    drawn = expected(forecast, rounds, POINTS)
+    if "no_curve" in drawn:
+        raise FedpointError(drawn["no_curve"])
     own = None if run is None else _beside(forecast, run, rounds)
-    figure, ax = one_axes([line.label for line in lines])
-    if own is not None:
-        lines.insert(0, Line(own.x, own.values.mean(0), own.label, COLOURS[0]))
-        _band(ax, own.x, own.values, COLOURS[0])
-    draw(ax, lines)
-    what = WHAT["error"] if forecast.measure == "error" else "loss above its minimum"
-    note = "" if own is None else _said_of([len(own.values)])
-    style(ax, AXES["rounds"], what, title or forecast.algorithm.card.title, note)
+    shown = lines(drawn) if own is None else [*run_lines(own.x, own.values, POINTS, SINGLES), *lines(drawn)]
+    figure, ax = one_axes([line["name"] for line in shown if not line.get("quiet")])
+    keyed = draw_chart(ax, shown, rounds)
+    said = note(drawn, 1 if own is None else len(own.values), keyed=True)
+    style(ax, AXES["rounds"], drawn["measures"], title or forecast.algorithm.card.title, said)
+    if keyed:
+        key(figure, keyed)
     if path is not None:
         save(figure, path)
     return figure
+
+
+def draw_chart(ax: Axes, shown: Sequence[ChartLine], rounds: int) -> list[Line]:
+    """Lines of a chart, as pages draw them too; and what the key must say: of the band, and of single runs."""
+    keyed = []
+    for line in shown:
+        if "low" in line:
+            low, high = (np.array(line[side], float) for side in ("low", "high"))
+            ax.fill_between(line["x"], low, high, color=_paint(line["colour"]), alpha=SHADE, linewidth=0)
+            keyed.append(Line(low, high, SINGLE_RUNS, _paint(line["colour"]), "-", 8.0, True, SHADE))
+    drawn = [_as_line(line, rounds) for line in on_top(shown)]
+    draw(ax, drawn)
+    return keyed + [line for line in drawn if line.keyed]
+
+
+def _as_line(line: ChartLine, rounds: int) -> Line:
+    level = line.get("level")
+    x = np.array([0, rounds] if level is not None else line["x"], float)
+    y = np.full(2, level) if level is not None else np.array(line["y"], float)
+    width = line.get("width", "")
+    stroke, thin = DASHES[line.get("dash", "solid")], width == "thin"
+    return Line(x, y, line["name"], _paint(line["colour"]), stroke, WIDTHS[width], thin, 0.35 if thin else 1.0)
+
+
+def _paint(colour: int | str) -> str:
+    return COLOURS[colour % len(COLOURS)] if isinstance(colour, int) else {"ink": INK, "pale": PALE}[colour]
 
 
 def _beside(forecast: Forecast, run: Run, rounds: int) -> Series:
     """What a run measured of what is forecast."""
     values, at = measured(run, forecast.measure)
     values, at = values[:, at <= rounds], at[at <= rounds]
-    some = evenly(len(at), POINTS)
-    values, at = values[:, some], at[some]
     if forecast.measure == "loss":
         values = values - float(run.problem.objective(np.asarray(run.problem.solution())[None])[0])
     return Series(at, values, "run")
-
-
-def expected_curve(forecast: Forecast, rounds: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """At most so many rounds, and the expected curve at them; one that diverges ends where it has done so."""
-    with np.errstate(all="ignore"):
-        curve = np.asarray(forecast.curve(rounds))
-        near = np.flatnonzero(curve <= 1e30 * (1 + curve[0]))
-    at = evenly(int(near[-1]) + 1, most)
-    return at, curve[at]
-
-
-class Level(NamedTuple):
-    """Where an error ends by its forecast; colour: a number of the palette."""
-
-    name: str
-    value: float
-    colour: int
-
-
-def levels(floor: float | None, bias2: float | None) -> list[Level]:
-    """Floor and squared bias, those that a log axis has a place for."""
-    known = (("floor", floor, 1), ("bias²", bias2, 2))
-    return [Level(name, value, i) for name, value, i in known if value is not None and 0 < value < np.inf]
-
-
-def settling_rounds(forecast: Forecast, most: int = 20_000) -> int:
-    """Rounds after which the expected error has settled, or a few hundred."""
-    rate = forecast.rate
-    if rate is None or not 0 < rate < 1 or forecast.diverges:
-        return 200
-    return int(np.clip(np.ceil(8 / -np.log(max(rate, 1e-3))), 20, most))
 
 
 def _band(ax: Axes, x: np.ndarray, values: np.ndarray, colour: str) -> None:

@@ -11,7 +11,7 @@ from fedpoint.core.numbers import counted
 from fedpoint.core.types import Plain
 from fedpoint.results.labels import short
 from fedpoint.show import svg
-from fedpoint.show.charts import chart, curve, forecast_line, held_out, level_lines, loggable, repeats
+from fedpoint.show.charts import chart, curve, error_chart, held_out, loggable, repeats
 from fedpoint.show.facts import Facts, status
 from fedpoint.show.from_data import Part
 from fedpoint.show.markup import MARKS, Cell, Html, join, number, scrolling, size, table, tag, with_error
@@ -96,9 +96,7 @@ def _charts(facts: Facts) -> list[Html]:
     """The curves of one run; beside others, only what the comparison has not shown."""
     run, charts = facts.run, []
     if run.has_error:
-        own = curve(facts, run.error, run.rounds, "run")
-        lines = [own, *forecast_line(facts, "ink"), *level_lines(facts.forecast)]
-        charts.append(chart("Error", WHAT["error"], lines, loggable([facts], "error"), repeats([facts])))
+        charts.append(error_chart(facts))
     if run.has_loss and not (facts.several and run.has_error):
         own = curve(facts, run.loss, run.rounds, "run")
         charts.append(chart("Loss", WHAT["loss"], [own], loggable([facts], "loss"), repeats([facts])))

@@ -12,12 +12,14 @@ from numpy.typing import ArrayLike
 
 from fedpoint.core.numbers import counted, evenly
 from fedpoint.show.figures import spread
+from fedpoint.show.lines import ChartLine
 from fedpoint.show.markup import Html, join, number, tag
 
 # Between light and dark: at least 3 to 1 on white and on near black, by a test. Text takes the reader's colour.
 COLOURS = ("#2f87c4", "#cf6a1e", "#1f9272", "#b8659a", "#94801f", "#8672d8", "#7d838c")
 VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
 DASHES = {"solid": None, "dashed": "7 5", "dotted": "1.5 4.5"}
+WIDTHS = {"thin": 1.0, "": 2.0, "thick": 2.6}
 Scale = Callable[[float], float]  # from a number of an axis to its place
 POINTS = 150  # of a line: a small picture shows no more
 NAMED = 50  # nodes up to which their names are written
@@ -37,6 +39,22 @@ class Line:
     level: float | None = None
     colour: int | str = 0
     dash: str = "solid"
+    width: str = ""  # "thin": behind the others; "thick"
+
+    @classmethod
+    def of(cls, line: ChartLine, band: bool = True) -> Line:
+        """A line of a chart; band: with its band, where it has one."""
+        return cls(
+            "" if line.get("quiet") else line["name"],
+            line["xs"][0] if "xs" in line else line.get("x", ()),
+            line.get("y", ()),
+            line.get("low") if band else None,
+            line.get("high") if band else None,
+            line.get("level"),
+            line["colour"],
+            line.get("dash", "dotted" if "level" in line else "solid"),
+            line.get("width", ""),
+        )
 
 
 def curves(
@@ -75,19 +93,20 @@ def curves(
     grid.append(_text(xlabel, (left + right) / 2, height - 6, "middle"))
     grid.append(_text(ylabel, 2, 12, "start"))
     drawn = [_band(line, sx, sy, log, bottom) for line in lines if line.low is not None]
-    drawn += [_path(line, sx, sy, log, left, right) for line in lines]
+    ordered = sorted(lines, key=lambda line: 0 if line.width == "thin" else 1 if line.level is not None else 2)
+    drawn += [_path(line, sx, sy, log, left, right) for line in ordered]
     ends = []
-    for line in lines:
+    named = [line for line in lines if line.name]
+    for line in named:
         last = next((v for v in reversed(_heights(line)) if _usable(v, log)), low)
         ends.append((bottom - sy(last)) / (bottom - top))
-    places = spread(ends, [16 / (bottom - top)] * len(lines)) if lines else []
-    for line, place in zip(lines, places, strict=True):
+    places = spread(ends, [16 / (bottom - top)] * len(named)) if named else []
+    for line, place in zip(named, places, strict=True):
         y = bottom - place * (bottom - top)
-        if line.name:
-            sample, dash = f"M{right + 6:.1f} {y:.1f}h12", DASHES[line.dash]
-            drawn.append(tag("path", d=sample, stroke=_paint(line.colour), stroke_width=2, stroke_dasharray=dash))
-            drawn.append(_text(line.name, right + 23, y + 4, "start", opacity=1.0))
-    label = f"{ylabel} over {xlabel}: {', '.join(line.name for line in lines)}"
+        sample, dash = f"M{right + 6:.1f} {y:.1f}h12", DASHES[line.dash]
+        drawn.append(tag("path", d=sample, stroke=_paint(line.colour), stroke_width=2, stroke_dasharray=dash))
+        drawn.append(_text(line.name, right + 23, y + 4, "start", opacity=1.0))
+    label = f"{ylabel} over {xlabel}: {', '.join(line.name for line in named)}"
     return _svg(width, height, label, [*grid, *drawn])
 
 
@@ -290,8 +309,15 @@ def _path(line: Line, sx: Scale, sy: Scale, log: bool, left: float, right: float
             pen = True
         else:
             pen = False
-    dash = DASHES[line.dash]
-    return tag("path", d=d, fill="none", stroke=_paint(line.colour), stroke_width=2, stroke_dasharray=dash)
+    return tag(
+        "path",
+        d=d,
+        fill="none",
+        stroke=_paint(line.colour),
+        stroke_width=WIDTHS[line.width],
+        stroke_opacity=0.45 if line.width == "thin" else None,
+        stroke_dasharray=DASHES[line.dash],
+    )
 
 
 def _band(line: Line, sx: Scale, sy: Scale, log: bool, bottom: float) -> Html:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from fedpoint.show.charts import ChartLine, forecast_name, level_lines
+from fedpoint.show.expected import lines, note
 from fedpoint.show.facts import readable
 from fedpoint.show.from_data import ForecastPart, Parts, ask
+from fedpoint.show.lines import ChartLine
 from fedpoint.show.page import compose
 from fedpoint.store.folder import RunFolder
 from fedpoint.ui.computations import Busy
@@ -33,6 +34,7 @@ class Expectation(Sentence):
     """What goes beside a run: lines for the chart of its error, and a sentence."""
 
     lines: list[ChartLine]
+    note: str
 
 
 class Outlook:
@@ -71,12 +73,8 @@ class Outlook:
         """What must happen, and whether it did."""
         part = (await self.parts(name))["forecast"]
         if "missing" in part:
-            return {"lines": [], "says": f"No forecast: {part['missing']}", "good": None}
-        lines = level_lines(part)
-        if "curve" in part:
-            curve: ChartLine = {"name": forecast_name(part), "x": part["at"], "y": part["curve"], "colour": "ink"}
-            lines.insert(0, {**curve, "dash": "dashed"})
-        return {"lines": lines, **_verdict(part)}
+            return {"lines": [], "note": "", "says": f"No forecast: {part['missing']}", "good": None}
+        return {"lines": lines(part), "note": note(part), **_verdict(part)}
 
     async def report(self, names: Sequence[str]) -> str:
         """The report of these runs, as `fedpoint report` writes it."""

@@ -23,8 +23,7 @@ from fedpoint.graphs.network import Network
 from fedpoint.problems import TD, LinearStream, Quadratic, garnet
 from fedpoint.problems.mdp import alias_table
 from fedpoint.problems.td import World
-from fedpoint.show.charts import ChartLine
-from fedpoint.show.from_data import Numbers
+from fedpoint.show.lines import ChartLine, Numbers
 from fedpoint.theory import lms_floor, lms_msd
 from fedpoint.theory.networks import iteration_matrix
 from fedpoint.ui.live import Live, SomeOf

@@ -18,7 +18,7 @@ import numpy as np
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import as_text
 from fedpoint.core.numbers import evenly, rounded
-from fedpoint.show.from_data import Numbers
+from fedpoint.show.lines import Numbers
 from fedpoint.store import disk
 from fedpoint.store.checks import check_run, wrong_body
 from fedpoint.store.folder import RunFolder
@@ -26,6 +26,7 @@ from fedpoint.store.folder import RunFolder
 DEPTH = 3  # folders below the given one in which runs are looked for
 MOST = 500  # runs that are listed
 POINTS = 600  # of a curve on the page
+SINGLES = 8  # repeats that are drawn one by one
 KEPT = 4096  # record files whose curves are kept in memory
 NOTHING = {"round": np.zeros(0, int)}  # recorded
 
@@ -70,6 +71,7 @@ class Spread(TypedDict):
     mean: Numbers
     low: Numbers
     high: Numbers
+    runs: list[Numbers]  # the first few repeats, one by one; none where there is only one
 
 
 class Curves(Brief):
@@ -193,7 +195,7 @@ class Runs:
         return found
 
     def _records(self, folder: RunFolder) -> dict[str, np.ndarray]:
-        """Rounds (n,), and mean, least and greatest over repeats (n, 3) of what was measured."""
+        """Rounds (n,), and of what was measured (n, 3 + a few): mean, least and greatest over repeats, single ones."""
         names, wrong = folder.checkpoints(), []
         for name in reversed(names):
             try:
@@ -236,7 +238,9 @@ class Runs:
         )
         if part["round"].ndim != 1 or part["round"].dtype.kind not in "iu" or not fits:
             raise disk.Damaged(f"{file} holds arrays that are not a run's; restore it")
-        part |= {name: np.stack([a.mean(1), a.min(1), a.max(1)], axis=1) for name, a in measured.items()}
+        for name, a in measured.items():
+            singles = a[:, : SINGLES if a.shape[1] > 1 else 0]
+            part[name] = np.column_stack([a.mean(1), a.min(1), a.max(1), singles])
         with self._lock:
             self._files[key] = part
             while len(self._files) > KEPT:
@@ -245,8 +249,8 @@ class Runs:
 
 
 def _spread(values: np.ndarray) -> Spread:
-    mean, low, high = (rounded(column, 6) for column in values.T)
-    return {"mean": mean, "low": low, "high": high}
+    mean, low, high, *runs = (rounded(column, 6) for column in values.T)
+    return {"mean": mean, "low": low, "high": high, "runs": runs}
 
 
 def _damaged(folder: RunFolder, reached: int | None, wrong: str) -> Standing:

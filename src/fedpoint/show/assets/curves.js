@@ -18,6 +18,7 @@
        level:  0.01,                        instead of x and y: a horizontal line, such as a floor
        colour: 0,                           0..6 of the palette, "ink" or "pale"; by default in order
        dash:   "solid",                     "dashed", "dotted"
+       width:  "thin",                      one run of several: behind the others, no label; "thick": their mean
        quiet:  false,                       true: no label, in the read-out only
      }],
    }
@@ -179,6 +180,7 @@
     update(chart) {
       const lines = chart.lines.map((line, i) => ({
         ...line,
+        quiet: line.quiet || line.width === "thin",
         paint: line.colour === undefined ? `c${i % COLOURS}` : typeof line.colour === "number" ? `c${line.colour % COLOURS}` : line.colour,
         dash: line.dash || (line.level !== undefined ? "dotted" : i >= COLOURS && line.colour === undefined ? "dashed" : "solid"),
       }));
@@ -256,7 +258,8 @@
 
       const drawn = svg("g", { "clip-path": `url(#${clip})` });
       for (const line of chart.lines) if (line.low && line.high) drawn.append(this.band(line));
-      for (const line of chart.lines) drawn.append(svg("path", { class: `line ${line.paint} ${line.dash}`, d: this.path(line) }));
+      const above = (line) => (line.width === "thin" ? 0 : line.level !== undefined ? 1 : 2); // single runs, levels, curves
+      for (const line of [...chart.lines].sort((a, b) => above(a) - above(b))) drawn.append(svg("path", { class: `line ${line.paint} ${line.dash} ${line.width || ""}`, d: this.path(line) }));
       picture.append(drawn);
 
       if (ends) {
@@ -368,6 +371,7 @@
       this.cursor.append(svg("line", { x1: across, x2: across, y1: top, y2: bottom }));
       const rows = [];
       for (const line of this.chart.lines) {
+        if (line.width === "thin") continue;
         let value = line.level;
         if (value === undefined) {
           const i = nearest(line.x, x);

@@ -91,6 +91,14 @@ export class RunList {
   }
 }
 
+/** The mean of a run thick, its first repeats thin. */
+function ownLines(run, measure) {
+  if (!run[measure]) return [];
+  const { mean, runs } = run[measure];
+  const singles = runs.map((y) => ({ name: "one run", x: run.x, y, colour: 0, width: "thin" }));
+  return [{ name: "run", x: run.x, y: mean, colour: 0, width: "thick" }, ...singles];
+}
+
 export class RunPage {
   constructor(main, name) {
     this.main = main;
@@ -118,10 +126,10 @@ export class RunPage {
     this.state.textContent = message;
   }
 
-  /** The forecast, computed on the first visit; once more when the run has ended, for the verdict. */
+  /** The forecast, computed on the first visit, before the first round is there; again when the run has ended, for the verdict. */
   async look(run) {
     const now = run.state === "running" ? "running" : `${run.state} ${run.reached}`;
-    if (!run.reached || this.asked === now) return;
+    if (run.reached === null || this.asked === now) return;
     this.asked = now;
     this.tell(this.forecast?.says || "The forecast is being computed …");
     try {
@@ -149,15 +157,14 @@ export class RunPage {
     const facts = { algorithm: run.algorithm, problem: run.problem, agents: run.agents, repeats: run.repeats, seed: run.seed };
     this.facts.replaceChildren(...Object.entries(facts).map(([name, value]) => make("li", {}, `${name} ${value}`)));
     for (const [measure, label] of [["error", "squared distance to the solution"], ["loss", "loss"]]) {
-      if (!run[measure]) continue;
-      const { mean, low, high } = run[measure];
-      const several = run.repeats > 1;
+      const expected = (measure === "error" && this.forecast?.lines) || [];
+      if (!run[measure] && !expected.some((line) => line.x)) continue;
       const chart = {
         title: `${label} over rounds`,
         x: { label: "rounds", min: 0, max: run.rounds || undefined },
         y: { label, log: measure === "error" },
-        note: several ? `mean and range of ${run.repeats} repeats` : undefined,
-        lines: [{ name: "run", x: run.x, y: mean, colour: 0, ...(several ? { low, high } : {}) }, ...((measure === "error" && this.forecast?.lines) || [])],
+        note: [expected.length ? this.forecast.note : "", run.repeats > 1 ? `run: mean of ${run.repeats} repeats, thin: single ones` : ""].filter(Boolean).join("; "),
+        lines: [...ownLines(run, measure), ...expected],
       };
       if (this.charts[measure]) this.charts[measure].update(chart);
       else {
