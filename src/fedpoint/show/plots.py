@@ -199,14 +199,18 @@ def forecast_curve(
 
 def draw_chart(ax: Axes, shown: Sequence[ChartLine], rounds: int) -> list[Line]:
     """Lines of a chart, as pages draw them too; and what the key must say: of the band, and of single runs."""
-    keyed = []
+    keyed, seen = [], []
     for line in shown:
         if "low" in line:
             low, high = (np.array(line[side], float) for side in ("low", "high"))
             ax.fill_between(line["x"], low, high, color=_paint(line["colour"]), alpha=SHADE, linewidth=0)
             keyed.append(Line(low, high, SINGLE_RUNS, _paint(line["colour"]), "-", 8.0, True, SHADE))
+            seen.append(low)
     drawn = [_as_line(line, rounds) for line in on_top(shown)]
     draw(ax, drawn)
+    heights = np.concatenate(seen + [line.y for line in drawn if not line.keyed])
+    if (heights > 0).any():  # a single run may dip out of the picture
+        ax.set_ylim(bottom=heights[heights > 0].min() / 2.5)
     return keyed + [line for line in drawn if line.keyed]
 
 

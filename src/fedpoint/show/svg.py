@@ -64,7 +64,8 @@ def curves(
     values = [v for line in lines for v in _heights(line)]
     log = log and any(_usable(v, True) for v in values)
     usable = [float(v) for v in values if _usable(v, log)] or [1.0]
-    low, high = min(usable), max(usable)
+    others = [float(v) for line in lines if line.width != "thin" for v in _heights(line) if _usable(v, log)]
+    low, high = min(others or usable), max(usable)  # a single run may dip out of the picture
     if log:
         room = (high / low) ** 0.05 if high > low else 1.1
         low, high = low / room, high * room
@@ -94,7 +95,7 @@ def curves(
     grid.append(_text(ylabel, 2, 12, "start"))
     drawn = [_band(line, sx, sy, log, bottom) for line in lines if line.low is not None]
     ordered = sorted(lines, key=lambda line: 0 if line.width == "thin" else 1 if line.level is not None else 2)
-    drawn += [_path(line, sx, sy, log, left, right) for line in ordered]
+    drawn += [_path(line, sx, sy, log, left, right, bottom) for line in ordered]
     ends = []
     named = [line for line in lines if line.name]
     for line in named:
@@ -298,14 +299,14 @@ def _heights(line: Line) -> list[float | None]:
     return [*(line.low or ()), *(line.high or ()), *line.y]
 
 
-def _path(line: Line, sx: Scale, sy: Scale, log: bool, left: float, right: float) -> Html:
+def _path(line: Line, sx: Scale, sy: Scale, log: bool, left: float, right: float, bottom: float) -> Html:
     pen, d = False, ""
     if line.level is not None:
         d = f"M{left:.1f} {sy(line.level):.1f}H{right:.1f}" if _usable(line.level, log) else ""
     for i in evenly(len(line.x), POINTS):
         y = line.y[i]
         if _usable(y, log):
-            d += f"{'L' if pen else 'M'}{sx(line.x[i]):.1f} {sy(y):.1f}"
+            d += f"{'L' if pen else 'M'}{sx(line.x[i]):.1f} {min(sy(y), bottom):.1f}"
             pen = True
         else:
             pen = False

@@ -10,7 +10,7 @@
      y:      {label: "squared distance to the solution", log: true, min, max},
      height: 340,                           in pixels; by default it follows the width
      legend: "auto",                        "ends" (at the right ends), "below", "none"; auto: ends where there is room
-     note:   "mean of 8 repeats",           small, above the right end
+     note:   "mean of 8 repeats",           small, above the right end; where it is too long for that, below
      lines:  [{
        name:   "FedAvg",
        x: [0, 1, ...], y: [1.0, 0.5, ...],  null (or, on a log axis, 0 and less) is a gap
@@ -18,7 +18,8 @@
        level:  0.01,                        instead of x and y: a horizontal line, such as a floor
        colour: 0,                           0..6 of the palette, "ink" or "pale"; by default in order
        dash:   "solid",                     "dashed", "dotted"
-       width:  "thin",                      one run of several: behind the others, no label; "thick": their mean
+       width:  "thin",                      one run of several: behind the others, no label, and where it dips far
+                                            below them, it leaves the picture; "thick": their mean
        quiet:  false,                       true: no label, in the read-out only
      }],
    }
@@ -123,7 +124,7 @@
       for (const values of given) {
         for (const v of values) {
           if (usable(v, log)) {
-            if (v < low) low = v;
+            if (v < low && !(axis === "y" && line.width === "thin")) low = v;
             if (v > high) high = v;
           }
         }
@@ -163,8 +164,9 @@
       this.said = html("div", "said");
       this.said.setAttribute("aria-live", "polite");
       this.key = html("ul", "legend");
+      this.foot = html("p", "foot");
       this.plot.append(this.box);
-      element.append(this.plot, this.key, this.said);
+      element.append(this.plot, this.key, this.foot, this.said);
       this.plot.addEventListener("pointermove", (event) => this.point(event));
       this.plot.addEventListener("pointerdown", (event) => this.point(event));
       this.plot.addEventListener("pointerleave", () => this.show(null));
@@ -252,7 +254,10 @@
       picture.append(grid);
       picture.append(svg("text", { class: "name", x: (edge.left + right) / 2, y: height - 6, "text-anchor": "middle" }, x.label || ""));
       picture.append(svg("text", { class: "name", x: 2, y: 12 }, y.label || ""));
-      if (chart.note && long(chart.note) + long(y.label || "") + 30 < width) {
+      const beside = chart.note && long(chart.note) + long(y.label || "") + 30 < width;
+      this.foot.hidden = !chart.note || beside;
+      this.foot.textContent = this.foot.hidden ? "" : chart.note;
+      if (beside) {
         picture.append(svg("text", { class: "note", x: width - 2, y: 12, "text-anchor": "end" }, chart.note));
       }
 
