@@ -239,7 +239,7 @@ class Forecast:
             return None
         if self._settled is not None:
             return self._settled.rate
-        along = self.outlook if self.noise_if_settled == "trajectory" else None
+        along = self.outlook if self.noise_if_settled in ("trajectory", "chains") else None
         return along.own_rate if isinstance(along, Outlook) else self._rate_expected
 
     @cached_property
@@ -292,9 +292,9 @@ class Forecast:
 
     @cached_property
     def noise_by(self) -> str:
-        """How second moments are computed: "exact" (affine rounds), "trajectory" (the same beside the states of Markov
-        chains), "closure" (mean and covariance together, to second order), "columns" (large models: of a round's
-        noise), "sampled" (from drawn rounds), or why not."""
+        """How second moments are computed: "exact" (affine rounds), "trajectory" (the same beside the joint states of
+        Markov chains), "chains" (beside each agent's own), "closure" (mean and covariance together, to second order),
+        "columns" (large models: of a round's noise), "sampled" (from drawn rounds), or why not."""
         if self.noise_if_settled not in KINDS:
             return self.noise_if_settled
         if self.state is None:
@@ -441,7 +441,7 @@ class Forecast:
         of independent ones, which the run's are not."""
         s = self.setting
         several = s.oracle.moves or samples_per_round(self.algorithm) != 1
-        known = self.noise_if_settled == "trajectory"
+        known = self.noise_if_settled in ("trajectory", "chains")
         return bool(not s.exact and not s.oracle.independent and several and not known)
 
     @property
@@ -449,6 +449,7 @@ class Forecast:
         """What the curve leaves out; empty where it is the expected error of the run."""
         left_out = {
             "as if samples were independent": self.dependent,
+            "without what trajectories do to each other": self.noise_if_settled == "chains",
             "without noise": self.without_noise,
             "as if rounds were independent": not self.setting.moments.independent,
             "all nodes in step": not self.in_step,

@@ -11,7 +11,7 @@ from fedpoint.core.numbers import counted, finite
 from fedpoint.core.types import Plain
 from fedpoint.results.labels import short
 from fedpoint.theory.choice import KINDS
-from fedpoint.theory.trajectory import unsuited
+from fedpoint.theory.trajectory import OwnChains, unclosed, unsuited
 
 if TYPE_CHECKING:
     from fedpoint.results.forecast import Forecast
@@ -34,8 +34,13 @@ def notes(f: Forecast) -> list[str]:
         said.append(f"the hub multiplies what it hears: the mean round is the mean over {which}")
     if f.noise_by == "trajectory":
         said.append("exact along trajectories: fields are affine, and the joint states of all chains are followed")
+    elif isinstance(f.outlook, OwnChains):
+        said.append(
+            f"along trajectories, each beside the model: {unsuited(s)}; what they do to each other is left out, "
+            f"at most about {f.outlook.doubt:.1%} of the floor"
+        )
     elif not s.exact and s.oracle.moves and settles:
-        said.append(f"samples along trajectories are taken as independent ones: {unsuited(s)}")
+        said.append(f"samples along trajectories are taken as independent ones: {unclosed(s)}")
     elif not s.exact and not s.oracle.independent and settles:
         said.append("samples of a round depend on each other: limit and rate are those of independent ones")
     if s.moments.sampled:

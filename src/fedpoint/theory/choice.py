@@ -14,14 +14,14 @@ from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Outlook
 from fedpoint.theory.sampled import Drawn, sampled_floor, too_long
 from fedpoint.theory.steady import NoLimit
-from fedpoint.theory.trajectory import Trajectory, unsuited
+from fedpoint.theory.trajectory import OwnChains, Trajectory, unclosed, unsuited
 
 LARGEST_STATE = 2500  # numbers of a state whose covariance is computed
 LARGEST_MODEL = 200  # of one model
 LARGEST_MODELS = 600  # of the models of all nodes together
 
 # Words for theories; any other text is a reason why there is none.
-KINDS = ("exact", "trajectory", "closure", "columns", "sampled")
+KINDS = ("exact", "trajectory", "chains", "closure", "columns", "sampled")
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,11 @@ def kind_of(setting: Setting, wanted: str) -> str:
         return f"who works in a round of {s.timing.names()[0]} depends on who did before"
     if not s.bound.gather.conserves:
         return f"{type(s.bound.gather).__name__} does not merge linearly: noise moves where it ends"
-    if wanted != "sampled" and s.oracle.moves and not s.exact and not unsuited(s):
-        return "trajectory"
+    if wanted != "sampled" and s.oracle.moves and not s.exact:
+        if not unsuited(s):
+            return "trajectory"
+        if not unclosed(s):
+            return "chains"
     doubt = doubt_of(s)
     if wanted == "auto" and _large(s) and not (s.topology.by_node or s.lossy or (s.oracle.moves and not s.exact)):
         return "columns"
@@ -124,6 +127,8 @@ def outlook_of(kind: str, asked: Asked) -> Outlook | str:
         return _moving_limit(a, Closure)
     if kind == "trajectory":
         return _moving_limit(a, Trajectory)
+    if kind == "chains":
+        return _moving_limit(a, OwnChains)
     if kind == "columns":
         made = Columns(a.setting, a.x, a.origin, a.gauge, a.rate, a.seed)
         made.gauge = a.gauge if a.known else replace(a.gauge, target=made.limit)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple, Self, TypeAlias
 
@@ -44,6 +45,8 @@ from fedpoint.theory.steady import Way, moving, perron
 
 JOINT = 1 << 20  # numbers of the moments of all joint states, at most
 WORK = 1 << 26  # multiplications of one round of them, at most: it is gone through some hundred times
+CLOSED = 0.5  # of what the chains' states tell, that a closure may be wrong by
+DENSE = 44  # numbers of a state, up to which noise of all agents together is one array
 OUT_OF_ORDER = "fields are not asked for in the order of their samples, one a step"
 
 
@@ -359,13 +362,12 @@ class Lineup(NamedTuple):
     merge: np.ndarray
 
 
-class Joint:
-    """S -> the moments after a round, of every joint state: (S_1, ..., S_K, 1 + n, 1 + n)."""
+class Chains:
+    """What all agents do in a round, each beside its own chain."""
 
     @double
     def __init__(self, setting: Setting, x: np.ndarray):
         self.chains = chains_of(setting)
-        self.shape = tuple(len(c.first) for c in self.chains)
         self.works = [work_of(setting, x, k, c.sample) for k, c in enumerate(self.chains)]
         self.passages = [Passage.of(work, chain) for work, chain in zip(self.works, self.chains, strict=True)]
         self.lineups = [
@@ -378,6 +380,38 @@ class Joint:
         self._moving = (
             None if P is None else np.block([[np.ones((1, 1)), np.zeros((1, len(P)))], [np.zeros((len(P), 1)), P]])
         )
+
+    def _conserved(self, moments: np.ndarray) -> np.ndarray:
+        """Second moments without what rounding adds along conserved quantities."""
+        return moments if self._moving is None else self._moving @ moments @ self._moving.T
+
+    def _through(self, V: np.ndarray, axis: int, k: int) -> np.ndarray:
+        """With what agent k carries at the end of its round appended, and its chain, along an axis, moved on."""
+        passage, known = self.passages[k], self._known[k]
+        at = np.moveaxis(V, axis, 0)
+        at = at.reshape(len(at), -1, *at.shape[-2:])  # (s, other chains, D, D)
+        y, (s, n, D, _) = passage.first.shape[1], at.shape
+        new = np.empty((s, n, D + y, D + y))
+        new[..., :D, :D] = (passage.chance @ at.reshape(s, -1)).reshape(at.shape)
+        rows = np.tensordot(passage.first, at[:, :, known], axes=((2, 3), (0, 2)))  # (t, y, other chains, D)
+        new[..., D:, :D] = rows.transpose(0, 2, 1, 3)
+        new[..., :D, D:] = rows.transpose(0, 2, 3, 1)
+        inner = at[:, :, known][..., known]
+        new[..., D:, D:] = np.tensordot(passage.second, inner, axes=((3, 4, 5), (0, 2, 3))).transpose(0, 3, 1, 2)
+        shape = (s, *np.delete(V.shape[:-2], axis), D + y, D + y)
+        return np.moveaxis(new.reshape(shape), 0, axis)
+
+
+class Joint(Chains):
+    """S -> the moments after a round, of every joint state: (S_1, ..., S_K, 1 + n, 1 + n)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(len(c.first) for c in self.chains)
+
+    def total(self, moments: np.ndarray) -> np.ndarray:
+        """Over all joint states."""
+        return np.asarray(moments.sum(axis=tuple(range(len(self.chains)))))
 
     @cached_property
     def first(self) -> np.ndarray:
@@ -393,9 +427,9 @@ class Joint:
         for lineup in self.lineups:
             V = S
             for k in lineup.who:
-                V = self._through(V, k)
+                V = self._through(V, k, k)
             new += lineup.chance * (lineup.merge @ V @ lineup.merge.T)
-        return new if self._moving is None else self._moving @ new @ self._moving.T
+        return self._conserved(new)
 
     def mean(self, X: np.ndarray) -> np.ndarray:
         """The same of E[X 1(s)]: (S_1, ..., S_K, 1 + n)."""
@@ -411,21 +445,87 @@ class Joint:
             new += lineup.chance * (V @ lineup.merge.T)
         return new if self._moving is None else new @ self._moving.T
 
-    def _through(self, V: np.ndarray, k: int) -> np.ndarray:
-        """With what agent k carries at the end of its round appended, and its chain moved on."""
-        passage, known = self.passages[k], self._known[k]
-        at = np.moveaxis(V, k, 0)
-        at = at.reshape(len(at), -1, *at.shape[-2:])  # (s, other chains, D, D)
-        y, (s, n, D, _) = passage.first.shape[1], at.shape
-        new = np.empty((s, n, D + y, D + y))
-        new[..., :D, :D] = (passage.chance @ at.reshape(s, -1)).reshape(at.shape)
-        rows = np.tensordot(passage.first, at[:, :, known], axes=((2, 3), (0, 2)))  # (t, y, other chains, D)
-        new[..., D:, :D] = rows.transpose(0, 2, 1, 3)
-        new[..., :D, D:] = rows.transpose(0, 2, 3, 1)
-        inner = at[:, :, known][..., known]
-        new[..., D:, D:] = np.tensordot(passage.second, inner, axes=((3, 4, 5), (0, 2, 3))).transpose(0, 3, 1, 2)
-        shape = (s, *np.delete(V.shape[:-2], k), D + y, D + y)
-        return np.moveaxis(new.reshape(shape), 0, k)
+
+# Many chains: a closure.
+
+
+class Apart(Chains):
+    """The same beside each agent's own chain, (all states of all agents, 1 + n, 1 + n), where everyone takes part.
+
+    While agent k's chain is followed through a round, all others begin it anew; what they add to the moments on average
+    because they did not is added for agent k's states alike.
+    """
+
+    def __init__(self, setting: Setting, x: np.ndarray):
+        super().__init__(setting, x)
+        merge, m = self.lineups[0].merge, 1 + len(x)
+        sizes = [work.carried for work in self.works]
+        ends = m + np.cumsum([0, *sizes])
+        self._blocks = [merge[:, a:b] for a, b in pairwise(ends)]
+        self._cuts = np.cumsum([len(chain.first) for chain in self.chains])[:-1]
+        self._mean = merge[:, :m].copy()  # the round that is expected
+        self._without = []  # the same without what agent k carries
+        self._noise = np.zeros((m, m, m, m))  # what agents' own luck adds to second moments
+        self._own_noise = []
+        for block, known, passage, chain in zip(self._blocks, self._known, self.passages, self.chains, strict=True):
+            first = np.einsum("tysz,s->yz", passage.first, chain.first)
+            second = np.einsum("tyxsab,s->yxab", passage.second, chain.first)
+            spread = second - np.einsum("ya,xb->yxab", first, first)
+            noise = np.einsum("iy,jx,yxab->ijab", block, block, spread, optimize=True)
+            self._mean[:, known] += block @ first
+            self._noise[:, :, known[:, None], known] += noise
+            self._without.append(-block @ first)
+            self._own_noise.append(noise)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(len(chain.first) for chain in self.chains),)
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        return np.concatenate([chain.first for chain in self.chains])
+
+    def total(self, moments: np.ndarray) -> np.ndarray:
+        """Over the states of any agent: they all have the same sum."""
+        return np.asarray(moments.sum(0) / len(self.chains))
+
+    def _together(self, followed: list[np.ndarray], anew: list[np.ndarray]) -> np.ndarray:
+        """What is found beside each chain, and what the others add. anew: the same had each begun anew."""
+        added = [own.sum(0) - plain for own, plain in zip(followed, anew, strict=True)]
+        every = np.sum(added, axis=0)
+        return np.concatenate(
+            [
+                own + np.multiply.outer(chain.first, every - mine)
+                for own, chain, mine in zip(followed, self.chains, added, strict=True)
+            ]
+        )
+
+    def __call__(self, S: np.ndarray) -> np.ndarray:
+        S = (S + np.swapaxes(S, -1, -2)) / 2
+        followed, anew = [], []
+        for k, C in enumerate(np.split(S, self._cuts)):
+            V, known = self._through(C, 0, k), self._known[k]
+            W = V[:, : S.shape[-1], : S.shape[-1]]
+            merge = np.concatenate([self._mean, self._blocks[k]], axis=1)
+            merge[:, known] += self._without[k]
+            noise = np.tensordot(W, self._noise, axes=((1, 2), (2, 3)))
+            noise -= np.tensordot(W[:, known][..., known], self._own_noise[k], axes=((1, 2), (2, 3)))
+            followed.append(merge @ V @ merge.T + noise)
+            plain = C.sum(0)
+            anew.append(self._mean @ plain @ self._mean.T + np.tensordot(self._noise, plain, axes=2))
+        return self._conserved(self._together(followed, anew))
+
+    def mean(self, X: np.ndarray) -> np.ndarray:
+        followed, anew = [], []
+        for k, C in enumerate(np.split(X, self._cuts)):
+            chance, first, _ = self.passages[k]
+            stays, known = chance @ C, self._known[k]
+            carried = np.tensordot(first, C[:, known], axes=((2, 3), (0, 1)))
+            new = stays @ self._mean.T + stays[:, known] @ self._without[k].T + carried @ self._blocks[k].T
+            followed.append(new)
+            anew.append(self._mean @ C.sum(0))
+        new = self._together(followed, anew)
+        return new if self._moving is None else new @ self._moving.T
 
 
 def chains_of(setting: Setting) -> list[Jumps]:
@@ -455,27 +555,63 @@ def chains_of(setting: Setting) -> list[Jumps]:
 def unsuited(setting: Setting) -> str:
     """Why the joint states of all chains are not followed; empty where they are."""
     s = setting
+    if why := _unaffine(s):
+        return why
+    if s.timing.lineups(s.problem.weights).drawn:
+        return f"the lineups of {type(s.timing).__name__} are not few"
+    try:
+        chains = chains_of(s)
+        joint = math.prod(len(chain.first) for chain in chains)
+        few = joint * (1 + s.size) ** 2 <= JOINT and _work(s, chains) <= WORK
+    except NotJoint as error:
+        return str(error)
+    return "" if few else f"the {s.agents} chains have too many joint states"
+
+
+@double
+def unclosed(setting: Setting) -> str:
+    """Why not even each agent's own chain is followed; empty where it is."""
+    s = setting
+    if why := _unaffine(s):
+        return why
+    if not s.timing.everyone:
+        return unsuited(s) or "not everyone takes part in a round"
+    try:
+        chains, stages = chains_of(s), _stages(s)
+    except NotJoint as error:
+        return str(error)
+    z, cells = 1 + s.u0.size + s.m0.shape[1], sum(len(chain.first) for chain in chains)
+    each = (
+        len(chain.first) * len(chain.chance) * count * (size * z) ** 2
+        for chain, own in zip(chains, stages, strict=True)
+        for count, size in own
+    )
+    few = s.size <= DENSE and cells * (1 + s.size) ** 2 <= JOINT and sum(each) <= 4 * WORK
+    return "" if few else f"the {s.agents} chains have too many states, {cells} together"
+
+
+def _unaffine(setting: Setting) -> str:
+    s = setting
     if not (s.problem.linear and s.straight) or s.scheduled or s.adaptive:
         return "rounds are not affine"
     if s.topology.by_node or s.lossy or not s.bound.gather.conserves:
         return "there is no fusion center that adds up what is sent"
     if any(s.numbers.drawn) or s.lucky:
         return "the method draws numbers of its own"
-    if s.moments.merge < 1 or not s.moments.independent or s.timing.lineups(s.problem.weights).drawn:
-        return f"the lineups of {type(s.timing).__name__} are not few"
-    try:
-        chains, large = chains_of(s), f"the {s.agents} chains have too many joint states"
-        joint = math.prod(len(chain.first) for chain in chains)
-        return large if joint * (1 + s.size) ** 2 > JOINT or _work(s, chains) > WORK else ""
-    except NotJoint as error:
-        return str(error)
+    if s.moments.merge < 1 or not s.moments.independent:
+        return f"rounds of {type(s.timing).__name__} are abandoned, or depend on each other"
+    return ""
+
+
+def _stages(setting: Setting) -> list[list[tuple[int, int]]]:
+    s = setting
+    return [stages_of(Local(s.space, s.numbers, k), known_by(s, s.origin, k)) for k in range(s.agents)]
 
 
 def _work(setting: Setting, chains: list[Jumps]) -> float:
     """About how many multiplications a round of all joint states takes."""
     s, joint = setting, math.prod(len(chain.first) for chain in chains)
-    stages = [stages_of(Local(s.space, s.numbers, k), known_by(s, s.origin, k)) for k in range(s.agents)]
-    carried = [sum(size for _, size in each) for each in stages]
+    carried = [sum(size for _, size in each) for each in _stages(s)]
     z, whole = 1 + s.u0.size + s.m0.shape[1], 1 + s.size + sum(carried)
     each = (
         len(chain.first) * (whole**2 + y * z * whole + (y * z) ** 2) for chain, y in zip(chains, carried, strict=True)
@@ -491,10 +627,12 @@ class Trajectory(Outlook):
 
     how = "trajectory"
 
+    operator: type[Joint] | type[Apart] = Joint
+
     def __init__(self, setting: Setting, x: np.ndarray, origin: np.ndarray, gauge: Gauge):
         self.setting, self.x, self.origin, self.gauge = setting, x, origin, gauge
         self.R = gauge.of_state(setting.reading)
-        self.move = Joint(setting, x)
+        self.move = self.operator(setting, x)
 
     @property
     def n(self) -> int:
@@ -549,14 +687,13 @@ class Trajectory(Outlook):
 
     @property
     def limit(self) -> np.ndarray:
-        deviation = self._mean.reshape(-1, self.n - 1).sum(0)
-        return self.setting.read(self.x + deviation)
+        return self.setting.read(self.x + self.move.total(self._mean))
 
     def _read(self, S: np.ndarray) -> np.ndarray:
         """Second moments of (1, what is measured)."""
         P = np.zeros((1 + len(self.R), self.n))
         P[0, 0], P[1:, 1:] = 1.0, self.R
-        return np.asarray(P @ S.reshape(-1, self.n, self.n).sum(0) @ P.T)
+        return np.asarray(P @ self.move.total(S) @ P.T)
 
     @property
     def variance(self) -> float:
@@ -597,6 +734,26 @@ class Trajectory(Outlook):
             return None
         mean = S[0, 1:]
         return Law.of(self._gap + mean, S[1:, 1:] - np.outer(mean, mean))
+
+
+class OwnChains(Trajectory):
+    """The same of many chains, by a closure: what they do to each other through the model is left out."""
+
+    how = "chains"
+    operator = Apart
+
+    @cached_property
+    def doubt(self) -> float:
+        """About how much of the floor may be wrong: a share of what the chains' states tell of the model's spread.
+
+        Beside the exact moments of two to four chains it was off by less than that in all cases, mostly far less.
+        """
+        if self._settled is None:
+            return math.inf
+        means = self._settled[..., 0, 1:] @ self.R.T
+        apart = means / self.move.first[:, None] - self.move.total(means)
+        told = float(self.move.first @ (apart**2).sum(1))
+        return CLOSED * told / max(self.variance, 1e-300)
 
 
 def _radius(apply: Callable[[np.ndarray], np.ndarray], start: np.ndarray, top_of: Callable[[Krylov], float]) -> float:
