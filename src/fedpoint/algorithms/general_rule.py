@@ -89,7 +89,8 @@ def accumulations(given: ArrayLike | Sequence[ArrayLike]) -> list[np.ndarray]:
         rows = [whole] if whole.ndim < 2 else list(whole)
     if not rows or not all(a.ndim == 1 and a.size and (a >= 0).all() and a.sum() < np.inf for a in rows):
         raise FedpointError(
-            "GeneralRule: coefficients must be a list of numbers, or one list for each agent; none negative"
+            "GeneralRule: coefficients must be a list of numbers, or one list for each agent; "
+            "none negative, not all zero"
         )
     return rows
 
