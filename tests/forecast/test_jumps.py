@@ -36,7 +36,7 @@ def world(nodes, edges=EDGES, weights=WEIGHTS):
 def jumps(method, problem, network, schedule, **options):
     f = fp.forecast(method, problem, network=network, schedule=schedule, **options)
     assert why_not(f.setting) == ""
-    return Jumps(f.setting, f.state, Gauge(f.optimum, None, f.setting.models), f.origin)
+    return Jumps(f.setting, f.state, f.origin, Gauge(f.optimum, None, f.setting.models))
 
 
 def fedgd(A):

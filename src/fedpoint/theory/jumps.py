@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 
 from fedpoint.core.algorithm import samples_per_round
@@ -24,13 +24,12 @@ from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
 from fedpoint.theory.steady import LARGE, decay, perron, rate_of
 from fedpoint.timing.tick_law import Laws, TickLaw
 
-if TYPE_CHECKING:
-    from scipy import sparse
-
 LARGEST = 2500  # numbers of nodes and of what is under way, whose second moments are followed
-WORK = 2e9  # numbers of second moments that are handled for all cases of what is drawn once
-SETTLED = 1e-15  # of the start, below which a mean deviation counts as gone
-FEWEST, MOST = 16, 256  # of those cases
+CASES = 64  # of what is drawn once for a run, up to which all are gone through
+SAMPLE = 16  # of them otherwise
+RATES = 16  # cases whose rates are computed
+AT_ONCE = 1 << 20  # numbers of second moments of several cases that are followed together
+CHUNK = 32  # ticks that are compiled together
 LONG = 256  # ticks of a curve that are gone through one by one; beyond, Krylov's approximation tells it
 
 
@@ -71,280 +70,252 @@ def _size(setting: Setting, lines: int) -> int:
 
 
 class Jumps(Outlook):
-    """Of a network's nodes that work and hear by chance, around the state x; `origin` is where runs start."""
+    """Of a network's nodes that work and hear by chance, around the fixed point x; runs begin in the state `origin`."""
 
-    def __init__(self, setting: Setting, x: np.ndarray, gauge: Gauge, origin: np.ndarray):
-        self.setting, self.x, self.gauge = setting, x, gauge
-        laws = setting.timing.laws(setting.agents, 1)
-        assert not isinstance(laws, str)
-        self.system = MailSystem(Nodes(setting, x, origin), len(laws.each[0].arrives))
-        self.laws = self._laws()
+    def __init__(self, setting: Setting, x: np.ndarray, origin: np.ndarray, gauge: Gauge):
+        assert gauge.root is None and gauge.models == setting.agents, "nodes are compared by their distances"
+        self.setting, self.x = setting, x
+        self.laws = _laws(setting)
+        nodes = Nodes(setting, x, origin)
+        gap = (self.limit - gauge.target)[_order(setting)].reshape(nodes.count, -1)
+        self.system = MailSystem(nodes, len(self.laws.each[0].arrives), gap)
         self.how = "sampled" if self.laws.drawn else "exact"
 
-    def _laws(self) -> Laws:
-        most = int(np.clip(WORK / (self.system.size**2 * 200), FEWEST, MOST))
-        laws = self.setting.timing.laws(self.setting.agents, most)
-        assert not isinstance(laws, str)
-        return laws
-
     @cached_property
-    def turns(self) -> list[Turns]:
-        return [Turns(self.system, law, self._reading) for law in self.laws.each]
-
-    @cached_property
-    def _reading(self) -> Reading:
-        return Reading(self.system, self.setting, self.gauge, self.setting.read(self.x))
-
-    # Answers
+    def cases(self) -> list[Case]:
+        return [Case(self.system, law) for law in self.laws.each]
 
     @property
     def limit(self) -> np.ndarray:
         return self.setting.read(self.x)
 
+    @property
+    def noiseless(self) -> bool:
+        """Nothing is random but turns, delays and losses, which leave the limit where it is."""
+        return not self.system.nodes.random
+
     @cached_property
     def mean_rate(self) -> float:
         """Factor per tick of the mean's deviation, asymptotically: of the slowest case."""
-        return max(turns.mean_rate for turns in self.turns)
+        return max(case.mean_rate for case in self.cases[:RATES])
 
     @cached_property
     def rate(self) -> float:
-        if self.laws.certain and not self.system.nodes.random:
+        if self.laws.certain and self.noiseless:
             return self.mean_rate**2
-        return max(max(turns.rate for turns in self.turns), self.mean_rate**2)
+        return max(self.mean_rate**2, *(case.rate for case in self.cases[:RATES]))
 
     @cached_property
     def _variances(self) -> np.ndarray:
-        return np.array([turns.variance for turns in self.turns])
+        return np.array([case.variance for case in self.cases])
 
     @property
     def variance(self) -> float:
         if self.rate >= 1:
             return math.inf
-        return float(self._variances.mean())
+        return 0.0 if self.noiseless else float(self._variances.mean())
 
     @property
     def error(self) -> float | None:
-        if not self.laws.drawn or self.rate >= 1:
+        if not self.laws.drawn or self.noiseless or self.rate >= 1:
             return None
         return float(self._variances.std(ddof=1) / math.sqrt(len(self._variances)))
 
     def path(self, rounds: int) -> Path:
-        each = [turns.path(rounds) for turns in self.turns]
-        total = np.mean([total for total, _ in each], axis=0)
-        mean = (np.mean([mean for _, mean in each], axis=0) ** 2).sum(1)
+        totals, means = self._paths(rounds)
+        total, mean = totals.mean(0), (means.mean(0) ** 2).sum((1, 2)) / self.system.nodes.count
         return Path(mean, np.maximum(total - mean, 0.0))
+
+    def path_error(self, rounds: int) -> np.ndarray:
+        """(rounds + 1,): the standard error of the path, where cases of what is drawn once are a sample; else 0."""
+        if not self.laws.drawn:
+            return np.zeros(rounds + 1)
+        totals, _ = self._paths(rounds)
+        return np.asarray(totals.std(0, ddof=1) / math.sqrt(len(totals)))
+
+    def _paths(self, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+        """(cases, rounds + 1) and (cases, rounds + 1, K, d): E|w - target|^2 and E w - target in every case."""
+        near = self._near(min(rounds, LONG))
+        if rounds <= LONG:
+            return near
+        far = [case.far(rounds) for case in self.cases]
+        means = [case.far_means(rounds) for case in self.cases]
+        return np.concatenate([near[0], far], axis=1), np.concatenate([near[1], means], axis=1)
+
+    def _near(self, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+        """The same, tick by tick."""
+        width = int(np.clip(AT_ONCE // self.system.size**2, 1, len(self.cases)))
+        start = np.outer(self.system.start, self.system.start)
+        found = []
+        for i in range(0, len(self.cases), width):
+            part = self.cases[i : i + width]
+            filled = part + part[-1:] * (width - len(part))  # one shape, one program
+            masks = jax.tree.map(lambda *a: np.stack(a), *(case.masks for case in filled))
+            totals, means = self._follow(masks, np.broadcast_to(start, (width, *start.shape)), rounds)
+            found.append((totals[: len(part)], means[: len(part)]))
+        return np.concatenate([totals for totals, _ in found]), np.concatenate([means for _, means in found])
+
+    def _follow(self, masks: Masks, S: np.ndarray | jax.Array, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+        totals, means = [], []
+        for first in range(0, rounds + 1, CHUNK):
+            S, total, mean = self.system.walk(masks, S, first, CHUNK)
+            totals.append(total)
+            means.append(mean)
+        return np.concatenate(totals, axis=1)[:, : rounds + 1], np.concatenate(means, axis=1)[:, : rounds + 1]
 
     def law(self, round: int | None) -> Law | None:
         if round is None and self.rate >= 1:
             return None
-        each = [turns.moments(round) for turns in self.turns]
+        each = [case.moments(round) for case in self.cases]
         gap = np.mean([gap for gap, _ in each], axis=0)
         second = np.mean([covariance + np.outer(one, one) for one, covariance in each], axis=0)
         return Law.of(gap, second - np.outer(gap, gap))
 
 
-class Reading:
-    """What is measured of x: models as the gauge has them, of nodes that are idle or have listened for their turn."""
-
-    def __init__(self, system: MailSystem, setting: Setting, gauge: Gauge, limit: np.ndarray):
-        from scipy import sparse
-
-        K, d = system.nodes.count, system.nodes.read.shape[1]
-        order = _order(setting, K)
-        root = np.eye(K * d) if gauge.root is None else gauge.root
-        self.node = np.repeat(np.arange(K), d)
-        self.L = sparse.csr_matrix(root[:, order] / math.sqrt(gauge.models))
-        idle, turn = system.reading
-        gap = np.zeros((K * d, system.size))
-        gap[:, 0] = (limit - gauge.target)[order]
-        self.idle = (idle + sparse.csr_matrix(gap)).tocsr()
-        self.change = (turn - idle).tocsr()
-        self.change.eliminate_zeros()
-
-    def mean(self, x: np.ndarray, masks: Masks | None) -> np.ndarray:
-        """E L(w - target)."""
-        models = self.idle @ x
-        if masks is not None:
-            models = models + masks.nodes[self.node] * (self.change @ x)
-        return self.L @ models
-
-    def second(self, S: np.ndarray, masks: Masks | None) -> np.ndarray:
-        """E of the outer product of L(w - target)."""
-        A = self.idle
-        half = A @ S
-        square = A @ half.T
-        if masks is not None and self.change.nnz:
-            cross = masks.nodes[self.node][:, None] * (self.change @ half.T)
-            both = masks.pairs[np.ix_(self.node, self.node)] * (self.change @ (self.change @ S).T)
-            square = square + cross + cross.T + both
-        return self.L @ (self.L @ square).T
-
-    def weight(self, masks: Masks | None) -> sparse.csr_matrix:
-        """W with <W, S> the trace of that."""
-        square = self.L.T @ self.L
-        W = self.idle.T @ square @ self.idle
-        if masks is not None and self.change.nnz:
-            from scipy import sparse
-
-            q = sparse.diags(masks.nodes[self.node])
-            cross = self.idle.T @ square @ q @ self.change
-            pairs = square.multiply(masks.pairs[np.ix_(self.node, self.node)])
-            W = W + cross + cross.T + self.change.T @ pairs @ self.change
-        return W.tocsr()
+def _laws(setting: Setting) -> Laws:
+    timing, agents = setting.timing, setting.agents
+    found = timing.laws(agents, CASES)
+    if not isinstance(found, str) and found.drawn:
+        found = timing.laws(agents, SAMPLE)
+    assert not isinstance(found, str), found
+    return found
 
 
-def _order(setting: Setting, nodes: int) -> np.ndarray:
+def _order(setting: Setting) -> np.ndarray:
     """Where the numbers of a node's model are among the flattened models of all, node by node."""
-    import jax
-
-    sizes = [int(np.prod(np.shape(a)[1:])) for a in jax.tree.leaves(setting.start)]
-    first = nodes * np.concatenate([[0], np.cumsum(sizes)])
-    place = [first[i] + np.arange(nodes)[:, None] * n + np.arange(n) for i, n in enumerate(sizes)]
+    K, sizes = setting.agents, [int(np.prod(np.shape(a)[1:])) for a in jax.tree.leaves(setting.start)]
+    first = K * np.concatenate([[0], np.cumsum(sizes)])
+    place = [first[i] + np.arange(K)[:, None] * n + np.arange(n) for i, n in enumerate(sizes)]
     return np.concatenate(place, axis=1).ravel()
 
 
-class Turns:
+class Case:
     """Ticks of one law: what is drawn once for the whole run is known."""
 
-    def __init__(self, system: MailSystem, law: TickLaw, reading: Reading):
-        self.system, self.law, self.reading = system, law, reading
+    def __init__(self, system: MailSystem, law: TickLaw):
+        self.system, self.law = system, law
 
     @cached_property
-    def masks(self) -> list[Masks]:
-        return [self.system.masks(self.law, t) for t in range(self.law.period)]
-
-    def at(self, tick: int) -> Masks:
-        return self.masks[tick % self.law.period]
-
-    def _mean(self, x: np.ndarray) -> np.ndarray:
-        """Deviations after a period."""
-        for masks in self.masks:
-            x = self.system.mean(x, masks)
-        return x
-
-    def _second(self, S: np.ndarray) -> np.ndarray:
-        for masks in self.masks:
-            S = self.system.second(S, masks)
-        return S
+    def masks(self) -> Masks:
+        return self.system.masks(self.law)
 
     @cached_property
     def mean_rate(self) -> float:
         n = self.system.size - 1
 
         def product(v: np.ndarray) -> np.ndarray:
-            return self._mean(np.concatenate([np.zeros((1, *v.shape[1:])), v]))[1:]
+            columns = v.reshape(n, -1)
+            moved = self.system.mean_period(self.masks, np.concatenate([np.zeros((1, columns.shape[1])), columns]))
+            return moved[1:].reshape(v.shape)
 
-        return _radius(product, n) ** (1 / self.law.period)
+        return float(_radius(product, n) ** (1 / self.law.period))
+
+    def _on(self, first: int) -> Callable[[np.ndarray], np.ndarray]:
+        """Second moments after a period from a tick on."""
+        return lambda S: self.system.period(self.masks, S, first)
 
     @cached_property
     def _source(self) -> np.ndarray:
         """The covariance that a period adds, started at the point."""
-        S = np.zeros((self.system.size,) * 2)
-        S[0, 0] = 1.0
-        Q = self._second(S)
+        Q = self._on(0)(np.diag(np.eye(1, self.system.size)[0]))
         Q[0], Q[:, 0] = 0.0, 0.0
         return Q
 
     @cached_property
-    def _settled(self) -> np.ndarray:
-        """Second moments once settled, at the beginning of a period."""
-        S = solve(self._second, self._source, 1e-12, most=300)[0]
-        S[0, 0] = 1.0
-        return S
-
-    @cached_property
     def rate(self) -> float:
+        """Of second moments: their map preserves the cone of covariances, so that its radius is an eigenvalue."""
         r = np.random.default_rng(1).normal(size=(self.system.size, 8))
         r[0] = 0.0
-        space, last = Krylov(self._second, self._second(r @ r.T) + self._source), -1.0
+        space, last = Krylov(self._on(0), self._on(0)(r @ r.T) + self._source), -1.0
         while True:
             space.extend(space.steps + 10, 1e-14)
             top = perron(space)
             if space.closed or abs(top - last) <= 1e-9 * top or space.steps >= min(space.most, 200):
-                return top ** (1 / self.law.period)
+                return float(top ** (1 / self.law.period))
             last = top
+
+    @cached_property
+    def settled(self) -> np.ndarray:
+        """Second moments once settled, at the beginning of a period."""
+        S = solve(self._on(0), self._source, 1e-12, most=300)[0]
+        S[0, 0] = 1.0
+        return S
+
+    def _from(self, S: np.ndarray, first: int, ticks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Second moments after so many ticks, and what is read before each of them."""
+        masks = jax.tree.map(lambda a: a[None], self.masks)
+        after, total, mean = self.system.walk(masks, S[None], first, ticks)
+        return np.asarray(after[0]), total[0], mean[0]
 
     @cached_property
     def variance(self) -> float:
         """Once settled, a mean over the ticks of a period."""
-        if not self._source.any():
-            return 0.0
-        S, found = self._settled, []
-        for masks in self.masks:
-            found.append(np.trace(self.reading.second(S, masks)) - (self.reading.mean(S[:, 0], masks) ** 2).sum())
-            S = self.system.second(S, masks)
-        return float(np.mean(found))
+        period = self.law.period
+        _, total, mean = self._from(self.settled, period, period)
+        return float((total - (mean**2).sum((1, 2)) / self.system.nodes.count).mean())
 
-    def path(self, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-        """(rounds + 1,) and (rounds + 1, d): E|L(w - target)|^2 and E L(w - target) after each tick."""
-        total = self._one_by_one(rounds) if rounds <= LONG else self._far(rounds)
-        return total, self._mean_path(rounds)
-
-    def _mean_path(self, rounds: int) -> np.ndarray:
-        x, found = self.system.start, []
-        for t in range(rounds + 1):
-            found.append(self.reading.mean(x, self.at(t) if t else None))  # before the first tick nobody has listened
-            x = self.system.mean(x, self.at(t), t == 0)
-            if t % self.law.period == 0 and np.abs(x[1:]).max(initial=0.0) <= SETTLED * np.abs(self.system.start).max():
-                break
-        settled = [self.reading.mean(np.eye(1, self.system.size)[0], self.at(0))] * (rounds + 1 - len(found))
-        return np.array(found + settled)
-
-    def _one_by_one(self, rounds: int) -> np.ndarray:
-        S, found = np.outer(self.system.start, self.system.start), []
-        for t in range(rounds + 1):
-            found.append(float(self._weights(t).multiply(S).sum()))
-            S = self.system.second(S, self.at(t), t == 0) if t < rounds else S
-        return np.array(found)
-
-    def _far(self, rounds: int) -> np.ndarray:
-        """By the ticks at each place of a period, whose second moments go on by the same map."""
-        S, period = np.outer(self.system.start, self.system.start), self.law.period
-        total = np.empty(rounds + 1)
-        total[0] = float(self._weights(0).multiply(S).sum())
-        S = self.system.second(S, self.at(0), True)
-        rest = self._settled if self.rate < 1 else None
-        rest = None if rest is None else self.system.second(rest, self.at(0))
-        for first in range(1, 1 + period):
-
-            def on(S: np.ndarray, first: int = first) -> np.ndarray:
-                for t in range(first, first + period):
-                    S = self.system.second(S, self.at(t))
-                return S
-
-            W = self._weights(first)
-            end = 0.0 if rest is None else float(W.multiply(rest).sum())
-            count = len(total[first::period])
-            total[first::period] = end + decay(on, S if rest is None else S - rest, W.toarray(), count - 1)
-            S = self.system.second(S, self.at(first))
-            rest = None if rest is None else self.system.second(rest, self.at(first))
-        return total
+    # Far ahead: the ticks at each place of a period go on by the same map.
 
     @cached_property
-    def _each_weight(self) -> list[sparse.csr_matrix]:
-        return [self.reading.weight(masks) for masks in self.masks]
+    def _begun(self) -> np.ndarray:
+        """Second moments after LONG + 1 ticks."""
+        return self._from(np.outer(self.system.start, self.system.start), 0, LONG + 1)[0]
 
-    @cached_property
-    def _first_weight(self) -> sparse.csr_matrix:
-        return self.reading.weight(None)
+    def far(self, rounds: int) -> np.ndarray:
+        """E|w - target|^2 after the ticks LONG + 1, ..., rounds."""
+        found, period, S = np.empty(rounds - LONG), self.law.period, self._begun
+        rest = np.zeros_like(S)
+        if self.rate < 1:
+            rest = self.settled
+            for tick in range((LONG + 1) % period):
+                rest = self._from(rest, period + tick, 1)[0]
+        for place in range(min(period, rounds - LONG)):
+            tick = LONG + 1 + place
+            W, count = self._weight(tick), len(found[place::period])
+            found[place::period] = float((W * rest).sum()) + decay(self._on(tick), S - rest, W, count - 1)
+            S, rest = (self._from(a, tick, 1)[0] for a in (S, rest))
+        return found
 
-    def _weights(self, tick: int) -> sparse.csr_matrix:
-        return self._each_weight[tick % self.law.period] if tick else self._first_weight
+    def far_means(self, rounds: int) -> np.ndarray:
+        """(rounds - LONG, K, d): E w - target after the same ticks."""
+        x, parts, first = self._begun[0], [], LONG + 1
+        while first <= rounds and np.abs(x[1:]).max() > 1e-16 * np.abs(self.system.start).max():
+            x, means = self.system.mean_walk(self.masks, x, first, LONG)
+            parts.append(means[: rounds + 1 - first])
+            first += LONG
+        still = self.system.reading[0, :, :, 0]
+        return np.concatenate([*parts, np.broadcast_to(still, (max(rounds + 1 - first, 0), *still.shape))])
+
+    def _reading(self, tick: int) -> np.ndarray:
+        """(2, K, d, size): parts of what is read after a tick, idle and listened, by the roots of their chances."""
+        q = self.law.works[tick % self.law.period] * min(tick, 1)
+        return np.asarray(np.sqrt(np.stack([1 - q, q]))[:, :, None, None] * self.system.reading)
+
+    def _weight(self, tick: int) -> np.ndarray:
+        """W with <W, S> = E|w - target|^2 after a tick."""
+        parts = self._reading(tick).reshape(-1, self.system.size)
+        return np.asarray(parts.T @ parts) / self.system.nodes.count
 
     def moments(self, tick: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and covariance of L(w - target) after a tick; None: once settled, at the beginning of a period."""
-        masks: Masks | None
-        if tick is None:
-            S = self._settled
-            x, masks = S[:, 0], self.at(0)
-        else:
-            x = self.system.start
-            S = np.outer(x, x)
-            for t in range(tick):
-                x, S = self.system.mean(x, self.at(t), t == 0), self.system.second(S, self.at(t), t == 0)
-            masks = self.at(tick) if tick else None
-        gap = self.reading.mean(x, masks)
-        return gap, self.reading.second(S, masks) - np.outer(gap, gap)
+        """Mean and covariance of all models less the target, over the root of the nodes' number, after a tick; None:
+        once settled, at the beginning of a period."""
+        at, S = (self.law.period, self.settled) if tick is None else (tick, self._after(tick))
+        idle, turn = (a.reshape(-1, self.system.size) for a in self.system.reading)
+        d = self.system.reading.shape[2]
+        q, both = (np.repeat(self.law.works[at % self.law.period], d) * min(at, 1), self.law.pairs(at) * min(at, 1))
+        both = np.repeat(np.repeat(both, d, axis=0), d, axis=1)
+        change = turn - idle
+        cross = q[:, None] * (change @ S @ idle.T)
+        second = idle @ S @ idle.T + cross + cross.T + both * (change @ S @ change.T)
+        gap = idle @ S[0] + q * (change @ S[0])
+        K = self.system.nodes.count
+        return gap / math.sqrt(K), (second - np.outer(gap, gap)) / K
+
+    def _after(self, tick: int) -> np.ndarray:
+        S = np.outer(self.system.start, self.system.start)
+        for first in range(0, tick, CHUNK):
+            S = self._from(S, first, min(CHUNK, tick - first))[0]
+        return S
 
 
 def _radius(product: Callable[[np.ndarray], np.ndarray], n: int) -> float:
@@ -352,7 +323,7 @@ def _radius(product: Callable[[np.ndarray], np.ndarray], n: int) -> float:
     if n <= LARGE:
         return rate_of(product(np.eye(n)))
     r = np.random.default_rng(0).normal(size=n)
-    for _ in range(2):
+    for _ in range(2):  # twice: a conserved quantity may drive a direction that nothing else moves
         r = r - product(r)
     space, last = Krylov(product, r, rounding=1e-10), 0.0
     while True:

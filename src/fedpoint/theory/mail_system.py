@@ -20,12 +20,12 @@ which is exact, and no sum over all that may happen.
 from __future__ import annotations
 
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK
@@ -38,9 +38,6 @@ from fedpoint.theory.noise import LocalNoise, Luck, ProbePlace, covariance_of, l
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.space import Space, fill, flat, memory_of, size_of
 from fedpoint.timing.tick_law import TickLaw
-
-if TYPE_CHECKING:
-    from scipy import sparse
 
 FIXED = 1e-9  # relative, what a tick may move a fixed point
 ROUNDING = 1e-10  # relative, below which a direction is not reached, or not seen
@@ -117,16 +114,15 @@ def _listens(space: Space, numbers: Numbers, x: Array, y: Array, total: Array) -
     return per_agent(node, (hub, y, total, numbers.inputs.wires.mass))
 
 
-@partial(jax.jit, static_argnums=0)
 def _node_noise(space: Space, numbers: Numbers, locals_: LocalNoise, Z: Array) -> Array:
-    """(K, out, out): the covariance of what each node sends and remembers, given the second moments of (1, hub,
+    """(K, out, out): the covariance of what each node remembers and sends, given the second moments of (1, hub,
     memory)."""
     sent = size_of(template(space, numbers)[0])
 
     def node(local: LocalNoise, k: Tree) -> Array:
         own, Z = k
         noise = covariance_of(space, numbers, own, local, Z)
-        out = jnp.concatenate([jnp.arange(sent), jnp.arange(sent + 1, noise.shape[0])])  # without the 1 behind
+        out = jnp.concatenate([jnp.arange(sent + 1, noise.shape[0]), jnp.arange(sent)])  # without the 1 between
         return noise[out][:, out]
 
     return over_agents(node, locals_, (numbers.inputs.own, Z))
@@ -135,11 +131,9 @@ def _node_noise(space: Space, numbers: Numbers, locals_: LocalNoise, Z: Array) -
 class Tick(NamedTuple):
     """What a node that works makes of what it has, around the point; leads with the nodes."""
 
-    one: np.ndarray  # (K, n_z)
-    own: np.ndarray  # (K, n_z, n_z)
-    heard: np.ndarray  # (K, n_z, n_s), of the weighted sum over its neighbours
+    made: np.ndarray  # (K, n_z, 1 + n_z + n_s), of (1, z, the weighted sum over its neighbours' messages)
     read: np.ndarray  # (K, d, 1 + n_z + n_s): its model once it has listened
-    noisy: np.ndarray  # (K, n_u + n_m, 1 + n_z + n_s): hub and memory with which it works
+    noisy: np.ndarray  # (K, 1 + n_u + n_m, 1 + n_z + n_s): (1, hub, memory) with which it works
 
 
 class Nodes:
@@ -160,7 +154,7 @@ class Nodes:
         np.add.at(total, A.hears, A.weight[:, None] * y[A.says])
         listens = Listens(*map(np.asarray, _listens(space, numbers, jnp.asarray(x), works.y, jnp.asarray(total))))
         self.sizes = (u.shape[1], m.shape[1], self.sent)
-        self.read = _padded(np.asarray(works.read), self.sent)
+        self.read = np.pad(np.asarray(works.read), ((0, 0), (0, 0), (1, 2 * self.sent)))
         self.later = self._tick(works, listens, u, m)
         still = Listens(u, np.broadcast_to(np.eye(u.shape[1]), listens.hub.shape), 0 * listens.total, 0 * listens.own)
         self.first: Tick | None = self._tick(works, still, u, m)
@@ -183,9 +177,8 @@ class Nodes:
         z, n_u = self.start, self.sizes[0]
         y, total = z[:, -self.sent :], np.zeros((len(z), self.sent))
         np.add.at(total, self.arcs.hears, self.arcs.weight[:, None] * y[self.arcs.says])
-        t = self.later
-        new = t.one + np.einsum("kij,kj->ki", t.own, z) + np.einsum("kij,kj->ki", t.heard, total)
-        return new[:, :n_u]
+        whole = np.concatenate([np.ones((len(z), 1)), z, total], axis=1)
+        return np.einsum("kij,kj->ki", self.later.made[:, :n_u], whole)
 
     def _tick(self, works: Works, listens: Listens, u: np.ndarray, m: np.ndarray) -> Tick:
         n_u, n_m, n_s = self.sizes
@@ -204,7 +197,9 @@ class Nodes:
         new[:, n_u : n_u + n_m, 0] += value[:, n_s + 1 :] - m
         new[:, :, 0] = np.where(np.abs(new[:, :, 0]) <= FIXED * (1 + np.abs(u).max(initial=0.0)), 0.0, new[:, :, 0])
         read = np.asarray(works.read) @ at
-        return Tick(new[:, :, 0], new[:, :, 1:-n_s], new[:, :, -n_s:], read, at)
+        one = np.zeros((K, 1, at.shape[2]))
+        one[:, :, 0] = 1.0
+        return Tick(new, read, np.concatenate([one, at], axis=1))
 
     def _reduce(self) -> None:
         """Coordinates that are never reached are left out, and those that nothing depends on."""
@@ -213,12 +208,11 @@ class Nodes:
         ticks = [self.later] if self.first is None else [self.later, self.first]
         send = np.eye(n_z)[n_u + n_m :]
         fresh = [np.pad(_wide(self._noise_reach), ((n_u, 0), (0, 0)))] if self.random else []
-        maps = [tick.own for tick in ticks]
-        seeds = [self.start.T, *(t.one.T for t in ticks), *(_wide(t.heard) for t in ticks), *fresh]
+        maps = [t.made[:, :, 1 : 1 + n_z] for t in ticks]
+        seeds = [self.start.T, *(_wide(np.delete(t.made, slice(1, 1 + n_z), axis=2)) for t in ticks), *fresh]
         reach = _closed(np.concatenate(seeds, axis=1), maps)
-        seen = [send, self.read.reshape(-1, n_z), *(t.read[:, :, 1 : 1 + n_z].reshape(-1, n_z) for t in ticks)]
-        if self.random:
-            seen += [t.noisy[:, :, 1 : 1 + n_z].reshape(-1, n_z) for t in ticks]
+        looks = [self.read, *(t.read for t in ticks), *(t.noisy for t in ticks if self.random)]
+        seen = [send, *(a[:, :, 1 : 1 + n_z].reshape(-1, n_z) for a in looks)]
         inside = [reach.T @ own @ reach for own in maps]
         rows = _closed((np.concatenate(seen) @ reach).T, [own.transpose(0, 2, 1) for own in inside])
         self._in(reach @ rows)
@@ -230,18 +224,25 @@ class Nodes:
         return np.concatenate([slope[:, n_s + 1 :], slope[:, :n_s]], axis=1)
 
     def _in(self, Q: np.ndarray) -> None:
-        """Everything in coordinates of the columns of Q."""
-        n_z = len(Q)
+        """Everything in coordinates of which the first are the message's, and messages in as few numbers as tell them.
+
+        Q: columns that span what z may be."""
+        n_z, send = len(Q), Q[-self.sent :]
+        U, values, _ = np.linalg.svd(send, full_matrices=False)
+        U = U[:, values > ROUNDING * values.max(initial=0.0)]  # messages are U y
+        _, _, axes = np.linalg.svd(U.T @ send)
+        Q = Q @ np.linalg.inv(np.concatenate([U.T @ send, axes[U.shape[1] :]]))  # z = Q (y, rest)
+        into = np.linalg.pinv(Q)
 
         def turned(a: np.ndarray) -> np.ndarray:
-            return np.concatenate([a[..., :1], a[..., 1 : 1 + n_z] @ Q, a[..., 1 + n_z :]], axis=-1)
+            return np.concatenate([a[..., :1], a[..., 1 : 1 + n_z] @ Q, a[..., 1 + n_z :] @ U], axis=-1)
 
         def tick(t: Tick) -> Tick:
-            return Tick(t.one @ Q, Q.T @ t.own @ Q, Q.T @ t.heard, turned(t.read), turned(t.noisy))
+            return Tick(into @ turned(t.made), turned(t.read), turned(t.noisy))
 
         self.later, self.first = tick(self.later), None if self.first is None else tick(self.first)
-        self.start, self.read = self.start @ Q, self.read @ Q
-        self.send, self.fresh = Q[-self.sent :], Q[self.sizes[0] :].T  # message of z; z of noise in (memory, message)
+        self.start, self.read = self.start @ into.T, turned(self.read)
+        self.said, self.fresh = U.shape[1], into[:, self.sizes[0] :]  # z of noise in (memory, message)
 
     @property
     def count(self) -> int:
@@ -251,15 +252,6 @@ class Nodes:
     def size(self) -> int:
         """Numbers that a node has."""
         return self.start.shape[1]
-
-    @double
-    def noise(self, Z: np.ndarray) -> np.ndarray:
-        """(K, size, size): the covariance of what each node has after it worked, given the second moments of (1, hub,
-        memory) with which it does."""
-        found = np.asarray(_node_noise(self.space, self.numbers, self.locals, jnp.asarray(Z)))
-        n_s = self.sent
-        order = np.concatenate([np.arange(n_s, found.shape[1]), np.arange(n_s)])  # memory, message
-        return self.fresh @ found[:, order][:, :, order] @ self.fresh.T
 
 
 def _begun(setting: Setting, start: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -273,10 +265,6 @@ def _begun(setting: Setting, start: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     else:
         said = jax.vmap(lambda h: algorithm.base(algorithm.say(h, NO_LUCK.row())))(hub)
     return tuple(np.asarray(a) for a in (jax.vmap(flat)(hub), m, jax.vmap(flat)(said)))  # type: ignore[return-value]
-
-
-def _padded(read: np.ndarray, more: int) -> np.ndarray:
-    return np.concatenate([read, np.zeros((*read.shape[:2], more))], axis=2)
 
 
 def _wide(blocks: np.ndarray) -> np.ndarray:
@@ -307,159 +295,219 @@ def _span(columns: np.ndarray) -> np.ndarray:
 
 
 class Masks(NamedTuple):
-    """First and second moments of a tick's masks, for every number of x."""
+    """First and second moments of the masks of a tick: of groups of numbers that have one in common."""
 
-    one: np.ndarray  # (n,)
-    two: np.ndarray  # (n, n)
-    nodes: np.ndarray  # (K,)
-    pairs: np.ndarray  # (K, K)
+    one: Tree  # (G,)
+    two: Tree  # (G, G)
+    works: Tree  # (K,) the chance that a node does
+
+
+class Places(NamedTuple):
+    """Where everything is in x = (1, z_1, ..., z_K, lines), and what ticks make of it."""
+
+    made: Tree  # (2, K, r, p): what each node has once it worked, in the first tick and in others
+    noisy: Tree  # (2, K, q, p): (1, hub, memory) with which it works
+    read: Tree  # (2, K, d, p): its model less the target, while it is idle and once it has listened
+    own: Tree  # (K, r) where its z is
+    near: Tree  # (K, most neighbours, n_y) where what they said is
+    weight: Tree  # (K, most neighbours), 0 where there are no more
+    old: Tree  # (n,) from where a number comes when nothing happens
+    new: Tree  # (n,) from where among what nodes make
+    group: Tree  # (n,) its mask
+    fresh: Tree  # (r, n_m + n_s): z of noise in memory and message
+
+
+def seen(at: Places, X: Array) -> Array:
+    """(K, p, columns): (1, z, the weighted sum over neighbours' messages) of every node, for rows X (n, columns)."""
+    K = at.own.shape[0]
+    total = jnp.einsum("kc,kcyx->kyx", at.weight, X[at.near])
+    return jnp.concatenate([jnp.broadcast_to(X[0], (K, 1, X.shape[1])), X[at.own], total], axis=1)
+
+
+def own_blocks(at: Places, rows: Array) -> Array:
+    """(K, p, p): second moments of what a node sees, of `seen(at, S)`."""
+
+    def node(rows: Array, own: Array, near: Array, weight: Array) -> Array:
+        total = jnp.einsum("c,pcy->py", weight, rows[:, near])
+        return jnp.concatenate([rows[:, :1], rows[:, own], total], axis=1)
+
+    return jax.vmap(node)(rows, at.own, at.near, at.weight)
+
+
+def mean(at: Places, masks: Masks, X: Array, first: Array | int = 1) -> Array:
+    """E x after a tick, for columns X."""
+    made = (at.made[first] @ seen(at, X)).reshape(-1, X.shape[1])
+    stays = X[at.old]
+    return stays + masks.one[at.group][:, None] * (made[at.new] - stays)
+
+
+class System(NamedTuple):
+    """All that a program of ticks needs, as numbers. noisy: every node's work, where it has noise."""
+
+    numbers: Numbers
+    noisy: LocalNoise | None
+    at: Places
+
+
+def second(space: Space, system: System, masks: Masks, S: Array, first: Array | int = 1) -> Array:
+    """E[x x'] after a tick; first: 0 for the run's first."""
+    at = system.at
+    made, n = at.made[first], S.shape[0]
+    K, r, _ = made.shape
+    rows = seen(at, S)
+    G = (made @ rows).reshape(K * r, n)  # E[c x']
+    both = (made @ seen(at, G.T)).reshape(K * r, K * r)  # E[c c']
+    if system.noisy is not None:
+        Z = at.noisy[first] @ own_blocks(at, rows) @ at.noisy[first].transpose(0, 2, 1)
+        noise = at.fresh @ _node_noise(space, system.numbers, system.noisy, (Z + Z.transpose(0, 2, 1)) / 2) @ at.fresh.T
+        k = jnp.arange(K)
+        both = both.reshape(K, r, K, r).at[k, :, k, :].add(noise).reshape(K * r, K * r)
+    one, two = masks.one[at.group], masks.two[at.group][:, at.group]
+    old, cross, new = S[at.old][:, at.old], G[at.new][:, at.old], both[at.new][:, at.new]
+    part = (one[:, None] - two) * cross
+    return (1 - one[:, None] - one + two) * old + part + part.T + two * new
+
+
+def read(at: Places, works: Array, S: Array) -> tuple[Array, Array]:
+    """E|w - target|^2, a mean over nodes, and (K, d) E w - target; works: the chance to have listened for a turn."""
+    blocks = own_blocks(at, seen(at, S))
+    squares = jnp.einsum("ikdp,kpq,ikdq->ik", at.read, blocks, at.read)
+    listened = jnp.stack([1 - works, works])
+    return jnp.sum(listened * squares) / works.shape[0], _read_mean(at, works, blocks[:, 0])
+
+
+def _read_mean(at: Places, works: Array, seen: Array) -> Array:
+    """(K, d), of what nodes see on average (K, p)."""
+    return jnp.einsum("ik,ikdp,kp->kd", jnp.stack([1 - works, works]), at.read, seen)
+
+
+def _now(masks: Masks, tick: Array) -> Masks:
+    return jax.tree.map(lambda a: a[tick % a.shape[0]], masks)
+
+
+@partial(jax.jit, static_argnums=0)
+def _period(space: Space, system: System, masks: Masks, S: Array, first: Array) -> Array:
+    return lax.fori_loop(0, masks.one.shape[0], lambda i, S: second(space, system, _now(masks, first + i), S), S)
+
+
+@jax.jit
+def _mean_period(at: Places, masks: Masks, X: Array) -> Array:
+    return lax.fori_loop(0, masks.one.shape[0], lambda i, X: mean(at, _now(masks, i), X), X)
+
+
+@partial(jax.jit, static_argnums=4)
+def _mean_walk(at: Places, masks: Masks, x: Array, first: Array, ticks: int) -> tuple[Array, Array]:
+    def go(x: Array, tick: Array) -> tuple[Array, Array]:
+        now = _now(masks, tick)
+        return mean(at, now, x), _read_mean(at, now.works, seen(at, x)[:, :, 0])
+
+    return lax.scan(go, x, first + jnp.arange(ticks))
+
+
+@partial(jax.jit, static_argnums=(0, 5))
+def _walk(space: Space, system: System, masks: Masks, S: Array, first: Array, ticks: int) -> tuple:
+    def law(masks: Masks, S: Array) -> tuple[Array, tuple[Array, Array]]:
+        def go(S: Array, tick: Array) -> tuple[Array, tuple[Array, Array]]:
+            now, later = _now(masks, tick), jnp.minimum(tick, 1)
+            found = read(system.at, now.works * later, S)  # before the first tick nobody has listened
+            return second(space, system, now, S, later), found
+
+        return lax.scan(go, S, first + jnp.arange(ticks))
+
+    return jax.vmap(law)(masks, S)
 
 
 class MailSystem:
-    """Ticks of a network whose messages take up to `lines` ticks. Everything is around the point."""
+    """Ticks of a network whose messages take up to `lines` ticks, around the point at which `nodes` are linearised.
+    gap: (K, d) that point's models less what they are compared with."""
 
-    def __init__(self, nodes: Nodes, lines: int):
-        self.nodes, self.lines = nodes, lines
-        K, r, A = nodes.count, nodes.size, nodes.arcs
+    @double
+    def __init__(self, nodes: Nodes, lines: int, gap: np.ndarray):
+        self.nodes, self.lines, self.space = nodes, lines, nodes.space
+        K, r, y, A = nodes.count, nodes.size, nodes.said, nodes.arcs
         self.arcs = len(A.says)
-        self.size = 1 + K * r + self.arcs * lines * nodes.sent
-        self.at_node = 1 + r * np.arange(K)
-        self.at_line = 1 + K * r + nodes.sent * np.arange(self.arcs * lines).reshape(self.arcs, lines)
-        group = [np.zeros(1, int), 1 + np.repeat(np.arange(K), r)]
-        group.append(1 + K + np.repeat(np.arange(self.arcs * lines), nodes.sent))
-        self.group = np.concatenate(group)
-        self.start = np.concatenate([[1.0], nodes.start.ravel(), self._said(nodes.start)])
-        self.C = self._candidates(nodes.later)
-        self.C_first = None if nodes.first is None else self._candidates(nodes.first)
-        self.E, self.P = self._spread(), self._moved_on()
+        self.size = 1 + K * r + self.arcs * lines * y
+        own = 1 + np.arange(K * r).reshape(K, r)
+        line = 1 + K * r + np.arange(self.arcs * lines * y).reshape(self.arcs, lines, y)
+        said = own[A.says, :y]
+        near, weight = self._near(line[:, 0] if lines else said)
+        moved = np.concatenate([line[:, 1:], said[:, None]], axis=1) if lines else line
+        mask = 1 + np.arange(K + self.arcs * lines)
+        under_way = np.repeat(nodes.start[A.says, None, :y], lines, axis=1)
+        self.start = np.concatenate([[1.0], nodes.start.ravel(), under_way.ravel()])
+        reads = np.stack([nodes.read, nodes.later.read])
+        reads[:, :, :, 0] += gap
+        both = (nodes.later if nodes.first is None else nodes.first, nodes.later)
+        places = Places(
+            made=np.stack([t.made for t in both]),
+            noisy=np.stack([t.noisy for t in both]),
+            read=reads,
+            own=own,
+            near=near,
+            weight=weight,
+            old=np.concatenate([[0], own.ravel(), moved.ravel()]),
+            new=np.concatenate([[0], own.ravel() - 1, np.repeat(said[:, None] - 1, lines, axis=1).ravel()]),
+            group=np.concatenate([[0], np.repeat(mask[:K], r), np.repeat(mask[K:], y)]),
+            fresh=nodes.fresh,
+        )
+        noisy = nodes.locals if nodes.random else None
+        self.system = jax.device_put(System(nodes.numbers, noisy, places))
 
-    def _said(self, z: np.ndarray) -> np.ndarray:
-        """All delay lines full of what nodes say that have z."""
-        said = (z @ self.nodes.send.T)[self.nodes.arcs.says]
-        return np.repeat(said[:, None], self.lines, axis=1).ravel()
+    def _near(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where nodes find what neighbours said, padded to the largest number of neighbours, and with what weight."""
+        A, K = self.nodes.arcs, self.nodes.count
+        if not self.arcs:
+            return np.zeros((K, 1, self.nodes.said), int), np.zeros((K, 1))
+        arc = A.first[:-1, None] + np.arange(int(np.diff(A.first).max()))
+        there = arc < A.first[1:, None]
+        arc = np.where(there, arc, 0)
+        return places[arc], np.where(there, A.weight[arc], 0.0)
 
-    def _blocks(
-        self, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]], shape: tuple[int, int]
-    ) -> sparse.csr_matrix:
-        """From blocks (N, a, b) at rows (N,) and columns (N,)."""
-        from scipy import sparse
-
-        rows, columns, values = [], [], []
-        for row, column, block in parts:
-            a, b = block.shape[1:]
-            rows.append(np.broadcast_to(row[:, None, None] + np.arange(a)[:, None], block.shape).ravel())
-            columns.append(np.broadcast_to(column[:, None, None] + np.arange(b), block.shape).ravel())
-            values.append(block.ravel())
-        each = (np.concatenate(a) if a else np.zeros(0) for a in (values, rows, columns))
-        value, row, column = each
-        return sparse.coo_matrix((value, (row.astype(int), column.astype(int))), shape=shape).tocsr()
-
-    def _over(self, rows: np.ndarray, maps: np.ndarray, height: int) -> sparse.csr_matrix:
-        """Maps (K, a, 1 + n_z + n_s) of what each node has and hears, at these rows, as one of x."""
-        nodes, A = self.nodes, self.nodes.arcs
-        heard = A.weight[:, None, None] * maps[A.hears][:, :, 1 + nodes.size :]
-        if self.lines:
-            hears = (rows[A.hears], self.at_line[:, 0], heard)
-        else:
-            hears = (rows[A.hears], self.at_node[A.says], heard @ nodes.send)
-        own = (rows, self.at_node, maps[:, :, 1 : 1 + nodes.size])
-        return self._blocks([(rows, np.zeros_like(rows), maps[:, :, :1]), own, hears], (height, self.size))
-
-    def _candidates(self, tick: Tick) -> sparse.csr_matrix:
-        """C: what each node has once it worked."""
-        K, r = self.nodes.count, self.nodes.size
-        return self._over(r * np.arange(K), np.concatenate([tick.one[:, :, None], tick.own, tick.heard], axis=2), K * r)
-
-    def _spread(self) -> sparse.csr_matrix:
-        """E: where that goes."""
-        nodes = self.nodes
-        K, r = nodes.count, nodes.size
-        parts = [(self.at_node, r * np.arange(K), np.broadcast_to(np.eye(r), (K, r, r)))]
-        for line in range(self.lines):
-            sender = r * nodes.arcs.says.astype(int)
-            parts.append((self.at_line[:, line], sender, np.broadcast_to(nodes.send, (self.arcs, *nodes.send.shape))))
-        return self._blocks(parts, (self.size, K * r))
-
-    def _moved_on(self) -> sparse.csr_matrix:
-        """P: all stays as it is, and lines move on."""
-        nodes = self.nodes
-        K, r = nodes.count, nodes.size
-        none = np.zeros(1, int)
-        parts = [(none, none, np.ones((1, 1, 1))), (self.at_node, self.at_node, np.broadcast_to(np.eye(r), (K, r, r)))]
-        for line in range(self.lines):
-            if line + 1 < self.lines:
-                same = np.broadcast_to(np.eye(nodes.sent), (self.arcs, nodes.sent, nodes.sent))
-                parts.append((self.at_line[:, line], self.at_line[:, line + 1], same))
-            else:
-                said = np.broadcast_to(nodes.send, (self.arcs, *nodes.send.shape))
-                parts.append((self.at_line[:, line], self.at_node[nodes.arcs.says], said))
-        return self._blocks(parts, (self.size, self.size))
-
-    # Ticks
-
-    def masks(self, law: TickLaw, tick: int) -> Masks:
-        """Of the tick of that number."""
-        K, q, both = self.nodes.count, law.works[tick % law.period], law.pairs(tick)
+    def masks(self, law: TickLaw) -> Masks:
+        """Of all ticks of a period."""
+        K = self.nodes.count
         sender = np.concatenate([np.arange(K), np.repeat(self.nodes.arcs.says, self.lines)])
         arc = np.concatenate([-1 - np.arange(K), np.repeat(np.arange(self.arcs), self.lines)])
         there = np.concatenate([np.ones(K), np.tile(law.arrives, self.arcs)])
         # Of one arc's message: if it is there at a place, then also at all later ones.
         chance = np.where(arc[:, None] == arc, np.minimum(there[:, None], there), np.outer(there, there))
-        two = np.pad(both[np.ix_(sender, sender)] * chance, (1, 0))
-        one = np.concatenate([[0.0], q[sender] * there])
-        return Masks(one[self.group], two[np.ix_(self.group, self.group)], q, both)
+        one = [np.concatenate([[0.0], q[sender] * there]) for q in law.works]
+        two = [np.pad(law.pairs(t)[np.ix_(sender, sender)] * chance, (1, 0)) for t in range(law.period)]
+        return Masks(np.stack(one), np.stack(two), law.works)
 
-    def mean(self, x: np.ndarray, masks: Masks, first: bool = False) -> np.ndarray:
-        """E x after a tick; columns where there are several."""
-        C = self.C_first if first and self.C_first is not None else self.C
-        on = self.P @ x
-        change = self.E @ (C @ x) - on
-        return on + (masks.one * change.T).T
+    @double
+    def mean_period(self, masks: Masks, X: np.ndarray) -> np.ndarray:
+        """Means after a period, for columns."""
+        return np.asarray(_mean_period(self.system.at, masks, X))
 
-    def second(self, S: np.ndarray, masks: Masks, first: bool = False) -> np.ndarray:
-        """E[x x'] after a tick."""
-        C = self.C_first if first and self.C_first is not None else self.C
-        G = C @ S
-        both = C @ G.T
-        if self.nodes.random:
-            both = self._add_noise(both, S, first)
-        old = self.P @ (self.P @ S).T
-        change = self.E @ (self.P @ G.T).T - old  # (new - old) old'
-        new = self.E @ (self.E @ both).T
-        moved = masks.one[:, None] * change
-        square = new - change - change.T - old  # (new - old)(new - old)'
-        S = old + moved + moved.T + masks.two * square
+    @double
+    def mean_walk(self, masks: Masks, x: np.ndarray, first: int, ticks: int) -> tuple[np.ndarray, np.ndarray]:
+        """E x after so many ticks from `first` on, and before each of them (ticks, K, d) E w - target."""
+        x, found = _mean_walk(self.system.at, masks, x[:, None], jnp.int32(first), ticks)
+        return np.asarray(x)[:, 0], np.asarray(found)
+
+    @double
+    def period(self, masks: Masks, S: np.ndarray, first: int = 0) -> np.ndarray:
+        """Second moments after a period that begins with the tick `first`, not the run's first."""
+        S = np.asarray(_period(self.space, self.system, masks, S, jnp.int32(first)))
         return (S + S.T) / 2
 
-    @cached_property
-    def _working(self) -> tuple[sparse.csr_matrix, sparse.csr_matrix | None]:
-        """(1, hub, memory) with which nodes work, of x; and in the first tick."""
-
-        def over(tick: Tick) -> sparse.csr_matrix:
-            n = tick.noisy.shape[1] + 1
-            whole = np.zeros((self.nodes.count, n, tick.noisy.shape[2]))
-            whole[:, 1:], whole[:, 0, 0] = tick.noisy, 1.0
-            return self._over(n * np.arange(self.nodes.count), whole, n * self.nodes.count)
-
-        first = self.nodes.first
-        return over(self.nodes.later), None if first is None else over(first)
-
-    def _add_noise(self, both: np.ndarray, S: np.ndarray, first: bool) -> np.ndarray:
-        later, begun = self._working
-        B = begun if first and begun is not None else later
-        K, r = self.nodes.count, self.nodes.size
-        n = B.shape[0] // K
-        half = (B @ S).reshape(K, n, -1)
-        Z = np.stack([(B[k * n : (k + 1) * n] @ half[k].T).T for k in range(K)])
-        both = both.reshape(K, r, K, r)
-        both[np.arange(K), :, np.arange(K), :] += self.nodes.noise((Z + Z.transpose(0, 2, 1)) / 2)
-        return both.reshape(K * r, K * r)
-
-    # What is read of it
+    @double
+    def walk(self, masks: Masks, S: Array | np.ndarray, first: int, ticks: int) -> tuple[Array, np.ndarray, np.ndarray]:
+        """For laws (leading axis): second moments after so many ticks from `first` on, and before each of them
+        (ticks,) E|w - target|^2 and (ticks, K, d) E w - target."""
+        after, (total, mean) = _walk(self.space, self.system, masks, S, jnp.int32(first), ticks)
+        return after, np.asarray(total), np.asarray(mean)
 
     @cached_property
-    def reading(self) -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
-        """Models of x, node by node: of those that are idle, and of those that have listened for their turn."""
-        K, d = self.nodes.count, self.nodes.read.shape[1]
-        idle = self._blocks([(d * np.arange(K), self.at_node, self.nodes.read)], (K * d, self.size))
-        return idle, self._over(d * np.arange(K), self.nodes.later.read, K * d)
+    def reading(self) -> np.ndarray:
+        """(2, K, d, size): models less the target, of x: of nodes that are idle, and that have listened for a turn."""
+        at = Places(*map(np.asarray, self.system.at))
+        _, K, _, p = at.read.shape
+        (r, y), k = (at.own.shape[1], at.near.shape[2]), np.arange(K)
+        seen = np.zeros((K, p, self.size))
+        seen[:, 0, 0] = 1.0
+        seen[k[:, None], 1 + np.arange(r), at.own] = 1.0
+        place = (k[:, None, None], 1 + r + np.arange(y), at.near)
+        np.add.at(seen, place, np.broadcast_to(at.weight[:, :, None], at.near.shape))
+        return at.read @ seen

@@ -165,8 +165,7 @@ def _places(bounded: int, nodes: int, most: int) -> tuple[np.ndarray, bool]:
     """(n, K): where in every `bounded` ticks each node works in any case, and whether that is a sample of all."""
     if bounded**nodes <= most:
         return np.indices((bounded,) * nodes).reshape(nodes, -1).T, False
-    # Every node is at every place about equally often, and so are pairs: a sample, but an even one.
-    luck, rows = np.random.default_rng(PLACES), max(1, most)
+    luck, rows = np.random.default_rng(PLACES), bounded * -(-most // bounded)  # every place of a node equally often
     return np.stack([luck.permutation(np.arange(rows) % bounded) for _ in range(nodes)], axis=1), True
 
 
