@@ -109,7 +109,7 @@ def test_the_curve_of_a_noisy_run_is_the_mean_over_all_its_samples():
 
 
 def test_what_a_curve_leaves_out_is_said(task):
-    late = fp.forecast(fp.FedRelax(coupling=0.7), task, network=NET, schedule=fp.PartiallyAsynchronous(3))
+    late = fp.forecast(fp.FedRelax(coupling=0.7), task, network=NET, schedule=fp.TotallyAsynchronous())
     assert late.proviso == "all nodes in step"
     X = [np.ones((4, 1)) * (1 + k) for k in range(K)]
     noisy = fp.problems.LeastSquares(X, [np.arange(4.0)] * K, mean=True, half=False, batch=1)

@@ -27,6 +27,7 @@ from fedpoint.theory.asynchronous import Bounds, Contraction, asynchronous
 from fedpoint.theory.bounds import Bound, bounds
 from fedpoint.theory.choice import KINDS, Asked, in_step, kind_of, outlook_of
 from fedpoint.theory.closed_forms import closed_forms
+from fedpoint.theory.jumps import Jumps
 from fedpoint.theory.moments import along_path
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Accuracy, Gauge, Law, Outlook
@@ -234,9 +235,11 @@ class Forecast:
 
     @cached_property
     def rate(self) -> float | None:
-        """Factor per round of the mean's deviation from the limit, asymptotically; of nodes that are all in step."""
+        """Factor per round of the mean's deviation from the limit, asymptotically; see `proviso`."""
         if self.state is None:
             return None
+        if self.jumps is not None:
+            return self.jumps.mean_rate
         if self._settled is not None:
             return self._settled.rate
         along = self.outlook if self.noise_if_settled in ("trajectory", "chains") else None
@@ -252,6 +255,8 @@ class Forecast:
         """The same of the second moment."""
         if self.rate is None:
             return None
+        if self.jumps is not None:
+            return self.jumps.rate
         if self.noiseless or self.rate >= 1:
             return self.rate**2
         return max(self.outlook.rate, self.rate**2) if isinstance(self.outlook, Outlook) else None
@@ -275,7 +280,8 @@ class Forecast:
         if not self.diverges:
             return ""
         if self.rate is not None and self.rate >= 1:
-            limit = "" if self.step_limit is None else f", and must stay below {self.step_limit:.4g}"
+            known = self.step_limit is not None and self.in_step
+            limit = f", and must stay below {self.step_limit:.4g}" if known else ""
             return f"the mean grows by {self.rate:.4g} per round: the step is above its stability limit{limit}"
         return f"the mean settles, the mean square grows by {self.rate_ms:.4g} per round: noise is amplified"
 
@@ -285,10 +291,8 @@ class Forecast:
     def noiseless(self) -> bool:
         """Nothing is random, but perhaps the turns of a network's nodes."""
         s = self.setting
-        full = s.problem.batch is None and s.problem.local_rows() is not None
-        silent = s.exact or full or not s.oracle.noisy
         no_luck = (self.by_node or not s.timing.drawn) and not any(s.numbers.drawn)
-        return bool(silent and no_luck and not s.lucky and not s.lossy)
+        return bool(s.silent and no_luck and not s.lucky and not s.lossy)
 
     @cached_property
     def noise_by(self) -> str:
@@ -311,6 +315,8 @@ class Forecast:
         """The theory that answers about noise, or why there is none."""
         if self.noise_if_settled not in KINDS:
             return self.noise_if_settled
+        if self.jumps is not None:
+            return self.jumps
         if self.state is None:
             return "there is no limit"
         if self.noiseless:
@@ -318,6 +324,18 @@ class Forecast:
         rate, seed = self._rate_expected, self.setting.bound.experiment.seed
         asked = Asked(self.setting, self.state, self.origin, self._gauge, rate, self.optimum is not None, seed)
         return outlook_of(self.noise_if_settled, asked)
+
+    @cached_property
+    def jumps(self) -> Jumps | None:
+        """The theory of nodes that take turns by chance; None where they are in step, or nothing is known of it."""
+        if self.noise_if_settled != "jumps" or self.state is None:
+            return None
+        return Jumps(self.setting, self.state, self.origin, self._gauge)
+
+    @property
+    def certain(self) -> bool:
+        """Nothing is random, turns of nodes included: one run is all runs."""
+        return self.noiseless and (self.in_step or (self.jumps is not None and self.jumps.laws.certain))
 
     @property
     def steady(self) -> Steady | None:
@@ -376,13 +394,23 @@ class Forecast:
             target = s.read(self._settles())
         if s.scheduled and not self.by_node:
             return self._decaying(rounds, target)
-        if self.noiseless or self.without_noise:
+        if self.jumps is None and (self.noiseless or self.without_noise):
             return np.asarray((self.measured(s.path(self.origin, rounds) - target) ** 2).sum(1))
         if self.state is None:
             raise FedpointError("there is no curve: the expected round does not settle")
         if isinstance(self.outlook, str):
             raise FedpointError(f"no curve: {self.outlook}")
         return self.outlook.path(rounds).total
+
+    def curve_error(self, rounds: int) -> np.ndarray:
+        """(rounds + 1,): the standard error of the curve, where what is drawn once for a run is a sample; else 0."""
+        check_count("rounds", rounds, 0)
+        return np.zeros(rounds + 1) if self.jumps is None else self.jumps.path_error(rounds)
+
+    def mean_path(self, rounds: int) -> np.ndarray:
+        """(rounds + 1, d): the mean of the model, or of those of all nodes, from the start on."""
+        check_count("rounds", rounds, 0)
+        return self.setting.path(self.origin, rounds) if self.jumps is None else self.jumps.mean_path(rounds)
 
     def _decaying(self, rounds: int, target: np.ndarray) -> np.ndarray:
         """The curve of steps that decay: linearised anew in every round."""
@@ -410,7 +438,7 @@ class Forecast:
 
     def _law(self, rounds: int | None) -> Law:
         """Of the error of a single run."""
-        if self.noiseless:
+        if self.certain or (self.noiseless and self.jumps is None):
             certain = self.floor if rounds is None else float(self.curve(rounds)[-1])
             if certain is None:
                 raise FedpointError(f"no quantiles once settled: {self.reason or self.noise_by}")
@@ -452,7 +480,7 @@ class Forecast:
             "without what trajectories do to each other": self.noise_if_settled == "chains",
             "without noise": self.without_noise,
             "as if rounds were independent": not self.setting.moments.independent,
-            "all nodes in step": not self.in_step,
+            "all nodes in step": not (self.in_step or self.noise_if_settled == "jumps"),
         }
         return ", ".join(words for words, so in left_out.items() if so)
 
@@ -460,9 +488,9 @@ class Forecast:
     def exact(self) -> bool:
         """Whether the curve is the expected error of the run itself: nothing is sampled, linearised or left out."""
         s = self.setting
-        operator = self.noise_if_settled in ("exact", "trajectory")
-        known = s.problem.linear and s.affine and operator and not s.moments.sampled
-        return not self.proviso and bool(self.noiseless or known)
+        told = self.noise_by if self.noise_if_settled == "jumps" else self.noise_if_settled
+        known = s.problem.linear and s.affine and told in ("exact", "trajectory") and not s.moments.sampled
+        return not self.proviso and bool(self.certain or known)
 
     def rounds_to(self, target: float) -> Rounds:
         """The first round at which the expected error is at most `target`; or never, and why."""

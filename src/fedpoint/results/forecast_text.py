@@ -26,7 +26,8 @@ def notes(f: Forecast) -> list[str]:
         said.append(f"to second order: {_curved(f)}; mean and covariance are followed together")
     elif not s.problem.linear and settles:
         where = "around the given point" if f.around is not None else "at the fixed point"
-        said.append(f"linearised {where}: fields are not affine; the mean path is followed without linearising")
+        path = "" if f.jumps is not None else "; the mean path is followed without linearising"
+        said.append(f"linearised {where}: fields are not affine{path}")
     if s.lineups is not None:
         count = f"{len(s.lineups.chance):,}"
         which = f"{count} drawn lineups, which leave the limit a standard error of {f.limit_error:.2g}"
@@ -47,12 +48,15 @@ def notes(f: Forecast) -> list[str]:
         said.append("the schedule's moments are estimated from 32,768 drawn rounds (about 1 %)")
     if not s.bound.channel.lossless:
         said.append(f"limit and rate are those of what arrives over {type(s.bound.channel).__name__} on average")
-    if f.standard_error is not None:
+    if f.standard_error is not None and f.jumps is None:
         said.append(f"the variance comes from sampled rounds, standard error {f.standard_error:.2g}")
         if f.noise_bias:
             why = "" if s.bound.channel.lossless else ": what arrives is not the channel's expected(message)"
             said.append(f"the mean of sampled rounds settles {f.noise_bias:.2g} from the fixed point{why}")
-    if f.noise_by not in KINDS:
+    if f.noiseless and f.jumps is not None:
+        turns = "turns, delays and losses are random, and leave the limit where it is"
+        said.append(f"no noise: {'nothing is random' if f.certain else turns}")
+    elif f.noise_by not in KINDS:
         said.append(f"no floor: {f.noise_by}" if not f.noiseless else "no noise: nothing is random")
     if f.optimum is None:
         why = f.algorithm.why_no_aim(s.problem, f.network)
@@ -73,7 +77,12 @@ def _curved(f: Forecast) -> str:
 
 def _of_network(f: Forecast) -> list[str]:
     said = []
-    if not f.in_step:
+    if f.jumps is not None and f.jumps.laws.drawn:
+        count, worst = len(f.jumps.laws.each), f.jumps.relative_error
+        said.append(
+            f"at which places nodes work in any case is a sample of {count}: the curve's standard error is {worst:.1%}"
+        )
+    if not (f.in_step or f.noise_if_settled == "jumps"):
         said.append(
             "rate and curve are those of all nodes working in every round; under "
             f"{type(f.timing).__name__} the limit is the same, and bound(ticks) says what is certain"
@@ -122,7 +131,8 @@ def _numbers(f: Forecast) -> list[str]:
         lines = [f"  ends at     {itself if f.bias == 0 else f'{f.bias:.4g}{error} from {goal}'}"]
         if f.noise_bias:
             lines.append(f"  of which    drift {f.drift:.4g} (different agents, local steps), noise {f.noise_bias:.4g}")
-    square = "" if f.rate_ms is None or f.by_node else f" (mean square {f.rate_ms:.6g})"
+    hidden = f.rate_ms is None or (f.by_node and f.jumps is None)
+    square = "" if hidden else f" (mean square {f.rate_ms:.6g})"
     lines.append(f"  rate        {f.rate:.6g} per round{square}")
     if f.contraction is not None:
         kappa = f.contraction.kappa

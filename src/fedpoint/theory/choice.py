@@ -10,6 +10,7 @@ from fedpoint.core.algorithm import samples_per_round
 from fedpoint.theory.affine import Affine
 from fedpoint.theory.closure import Closure
 from fedpoint.theory.columns import Columns
+from fedpoint.theory.jumps import why_not
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Outlook
 from fedpoint.theory.sampled import Drawn, sampled_floor, too_long
@@ -21,7 +22,7 @@ LARGEST_MODEL = 200  # of one model
 LARGEST_MODELS = 600  # of the models of all nodes together
 
 # Words for theories; any other text is a reason why there is none.
-KINDS = ("exact", "trajectory", "chains", "closure", "columns", "sampled")
+KINDS = ("exact", "trajectory", "chains", "closure", "columns", "sampled", "jumps", "linearised")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def kind_of(setting: Setting, wanted: str) -> str:
     if s.adaptive:
         return "adaptive optimisers rescale changes by their history: only limit and rate are forecast"
     if not in_step(s):
-        return "it is computed for nodes in step"
+        return why_not(s) or "jumps"
     if not s.moments.independent:
         return f"who works in a round of {s.timing.names()[0]} depends on who did before"
     if not s.bound.gather.conserves:

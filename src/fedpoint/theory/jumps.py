@@ -42,7 +42,7 @@ def why_not(setting: Setting) -> str:
         return "decaying steps and running means have no steady state"
     if s.adaptive:
         return "adaptive optimisers rescale changes by their history"
-    if s.own_kind:
+    if s.own_kind and not s.exact:
         return "the algorithm is your own"
     if s.lossy:
         return "what the channel does is known from drawn rounds only"
@@ -74,12 +74,13 @@ class Jumps(Outlook):
 
     def __init__(self, setting: Setting, x: np.ndarray, origin: np.ndarray, gauge: Gauge):
         assert gauge.root is None and gauge.models == setting.agents, "nodes are compared by their distances"
-        self.setting, self.x = setting, x
+        self.setting, self.x, self.target = setting, x, gauge.target
         self.laws = _laws(setting)
         nodes = Nodes(setting, x, origin)
         gap = (self.limit - gauge.target)[_order(setting)].reshape(nodes.count, -1)
         self.system = MailSystem(nodes, len(self.laws.each[0].arrives), gap)
-        self.how = "sampled" if self.laws.drawn else "exact"
+        straight = setting.problem.linear and setting.straight
+        self.how = "sampled" if self.laws.drawn else "exact" if straight else "linearised"
 
     @cached_property
     def cases(self) -> list[Case]:
@@ -132,6 +133,18 @@ class Jumps(Outlook):
             return np.zeros(rounds + 1)
         totals, _ = self._paths(rounds)
         return np.asarray(totals.std(0, ddof=1) / math.sqrt(len(totals)))
+
+    @property
+    def relative_error(self) -> float:
+        """The largest standard error of the path over its value, over the first ticks."""
+        return float((self.path_error(CHUNK) / np.maximum(self.path(CHUNK).total, 1e-300)).max())
+
+    def mean_path(self, rounds: int) -> np.ndarray:
+        """(rounds + 1, d): the mean of all nodes' models, flattened as the setting does."""
+        means = self._paths(rounds)[1].mean(0).reshape(rounds + 1, -1)
+        found = np.empty_like(means)
+        found[:, _order(self.setting)] = means
+        return found + self.target
 
     def _paths(self, rounds: int) -> tuple[np.ndarray, np.ndarray]:
         """(cases, rounds + 1) and (cases, rounds + 1, K, d): E|w - target|^2 and E w - target in every case."""

@@ -146,7 +146,7 @@ class Nodes:
         self.space, self.numbers, self.arcs = space, numbers, network.arcs
         works: Works = _works(space, numbers, jnp.asarray(x))
         self.locals = tabulated(works.locals)
-        self.random = not setting.exact or any(isinstance(s, Luck) for s in works.locals.sources)
+        self.random = not setting.silent or any(isinstance(s, Luck) for s in works.locals.sources)
         u, m, y = (np.asarray(a) for a in (works.u, works.m, works.y))
         self.sent = y.shape[1]
         A = self.arcs

@@ -199,6 +199,12 @@ class Setting:
         return draws_own(self.space, self.numbers)
 
     @property
+    def silent(self) -> bool:
+        """Fields have no noise: they are exact, of all rows, or sampled without any."""
+        full = self.problem.batch is None and self.problem.local_rows() is not None
+        return bool(self.exact or full or not self.oracle.noisy)
+
+    @property
     def lossy(self) -> bool:
         """What arrives over the channel is random, or a hub adds something random to it."""
         channel = self.bound.channel
