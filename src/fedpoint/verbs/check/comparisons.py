@@ -144,7 +144,7 @@ class Comparisons:
             factor = (
                 2.0 if f.certain else RARE
             )  # by random turns a single run may be farther off than all are on average
-            near = factor * math.sqrt(max(self.curve[-1] - f.floor, 0.0))  # type: ignore[index,operator]
+            near = factor * math.sqrt(max(self.curve[-1] - f.floor, 0.0))  # type: ignore[index]
             allowed = EXACT * (1 + float(np.linalg.norm(self.target))) + near
             return [Check("limit", gap <= allowed, gap, 0.0, None, f"{gap:.3g} from the forecast limit")]
         count = tail.stop - tail.start
