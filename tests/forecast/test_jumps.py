@@ -14,6 +14,7 @@ import pytest
 import fedpoint as fp
 from fedpoint.theory.jumps import Jumps, why_not
 from fedpoint.theory.outlook import Gauge
+from fedpoint.verbs.check.comparisons import Comparisons
 
 RELATIVE = 1e-12
 STEP, COUPLING = 0.2, 0.4
@@ -266,3 +267,59 @@ def test_what_is_not_known_is_said():
     assert "away" in reason(fp.PartiallyAsynchronous(3, away=0.2))
     assert "law of its ticks" in reason(fp.TotallyAsynchronous())
     assert "decaying" in reason(fp.RandomActivation(1), fp.steps.InverseTime(0.1, 10.0))
+
+
+RING = fp.Network.ring(5)
+FIVE = np.linspace(1.0, 2.0, 5), np.arange(10.0).reshape(5, 2)
+RUNS = {
+    "fedsgd, late and lost": (fp.FedSGD(0.1, 0.5), RING, fp.PartiallyAsynchronous(2, delay=1, loss=0.3), 0.5),
+    "fedavg, random": (fp.FedAvg(0.1, 2), RING.metropolis(), fp.RandomActivation(2), 0.5),
+    "fedgd, random": (fp.FedGD(0.15, 0.5), RING, fp.RandomActivation(1), 0.0),
+    "fedrelax, late and lost": (fp.FedRelax(0.5), RING, fp.PartiallyAsynchronous(2, loss=0.3), 0.0),
+    "fedavg, late": (fp.FedAvg(0.1, 2), RING.metropolis(), fp.PartiallyAsynchronous(2, 0.3), 0.5),
+    "fedsgd, sampled places": (fp.FedSGD(0.1, 0.5), RING, fp.PartiallyAsynchronous(3, 0.4, loss=0.2), 0.5),
+}
+QUICK = ("fedsgd, late and lost", "fedavg, random")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in RUNS])
+def test_runs_follow_the_forecast_within_four_standard_errors(name):
+    method, net, schedule, noise = RUNS[name]
+    task = fp.problems.Quadratic(*FIVE, noise=noise)
+    f = fp.forecast(method, task, network=net, schedule=schedule)
+    run = fp.run(method, task, network=net, schedule=schedule, rounds=80, repeats=600, seed=2)
+    at = np.array([1, 4, 12, 30, 80])
+    error = run.error[:, at]
+    se = np.hypot(error.std(0, ddof=1) / np.sqrt(600), f.curve_error(80)[at])
+    assert (np.abs(error.mean(0) - f.curve(80)[at]) <= 4 * se).all()
+    assert f.proviso == "" and f.exact == (name != "fedsgd, sampled places")
+    assert noise == 0 or run.error[:, -1].mean() == pytest.approx(f.floor, rel=0.2)  # it has settled
+
+
+@pytest.mark.parametrize("schedule", [fp.RandomActivation(2), fp.PartiallyAsynchronous(3, loss=0.2)])
+def test_checks_compare_runs_under_random_turns_and_convict_wrong_ones(schedule):
+    task = fp.problems.Quadratic(*FIVE, noise=0.2)
+    options = {"network": RING, "schedule": schedule, "rounds": 120, "repeats": 64, "seed": 3}
+    right = fp.check(fp.run(fp.FedSGD(0.1, 0.5), task, **options))
+    held = {c.name for c in right.checks if c.ok}
+    assert right and {"path", "limit", "floor"} <= held
+    longer = fp.check(fp.run(fp.FedSGD(0.14, 0.5), task, **options), claims=fp.FedSGD(0.1, 0.5))
+    assert not longer and longer.outcome == "contradicted"
+    prompt = fp.run(fp.FedSGD(0.1, 0.5), task, **{**options, "schedule": None})
+    experiment = right.forecast.setting.bound.experiment
+    assert Comparisons(prompt, experiment).f.jumps is not None
+    assert any(c.ok is False for c in Comparisons(prompt, experiment).checks())  # nodes in step are another run
+
+
+def test_logistic_losses_are_linearised_and_say_so():
+    rng = np.random.default_rng(2)
+    X, y, groups = rng.normal(size=(60, 2)), rng.integers(0, 2, 60), np.repeat(np.arange(5), 12)
+    task = fp.problems.Logistic(X, y, groups=groups, ridge=0.1)
+    method, schedule = fp.FedGD(step=0.3, coupling=0.2), fp.RandomActivation(2)
+    f = fp.forecast(method, task, network=RING, schedule=schedule)
+    assert any("linearised" in note for note in f.notes) and not f.exact and f.rate**2 <= f.rate_ms < 1
+    run = fp.run(method, task, network=RING, schedule=schedule, rounds=200, repeats=400, record_every=50)
+    mean = run.error.mean(0)
+    slope = (mean[4] / mean[2]) ** (1 / 100)  # from round 100 on models are close to the limit
+    spread = np.std([(a[4].mean() / a[2].mean()) ** (1 / 100) for a in np.split(run.error.T, 8, axis=1)], ddof=1)
+    assert abs(slope - f.rate_ms) <= 4 * spread / np.sqrt(8) + 1e-4

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from fedpoint.core.algorithm import samples_per_round
-from fedpoint.theory.krylov import Krylov, solve
+from fedpoint.theory.krylov import Krylov, norm, solve
 from fedpoint.theory.mail_system import MailSystem, Masks, Nodes
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
@@ -26,8 +26,9 @@ from fedpoint.timing.tick_law import Laws, TickLaw
 
 LARGEST = 2500  # numbers of nodes and of what is under way, whose second moments are followed
 CASES = 64  # of what is drawn once for a run, up to which all are gone through
-SAMPLE = 16  # of them otherwise
-RATES = 16  # cases whose rates are computed
+SAMPLE = 16  # of them otherwise, and fewer where there is much to follow
+RATES = 16  # cases whose rates are computed, likewise
+SMOOTHED = 8  # periods before Krylov's process looks for the slowest direction
 AT_ONCE = 1 << 20  # numbers of second moments of several cases that are followed together
 CHUNK = 32  # ticks that are compiled together
 LONG = 256  # ticks of a curve that are gone through one by one; beyond, Krylov's approximation tells it
@@ -98,13 +99,18 @@ class Jumps(Outlook):
     @cached_property
     def mean_rate(self) -> float:
         """Factor per tick of the mean's deviation, asymptotically: of the slowest case."""
-        return max(case.mean_rate for case in self.cases[:RATES])
+        return max(case.mean_rate for case in self._looked_at)
 
     @cached_property
     def rate(self) -> float:
         if self.laws.certain and self.noiseless:
             return self.mean_rate**2
-        return max(self.mean_rate**2, *(case.rate for case in self.cases[:RATES]))
+        return max(self.mean_rate**2, *(case.rate for case in self._looked_at))
+
+    @property
+    def _looked_at(self) -> list[Case]:
+        """Cases for rates, which hardly differ."""
+        return self.cases[: int(np.clip((1 << 21) // self.system.size**2, 2, RATES))]
 
     @cached_property
     def _variances(self) -> np.ndarray:
@@ -189,7 +195,8 @@ def _laws(setting: Setting) -> Laws:
     timing, agents = setting.timing, setting.agents
     found = timing.laws(agents, CASES)
     if not isinstance(found, str) and found.drawn:
-        found = timing.laws(agents, SAMPLE)
+        size = _size(setting, len(found.each[0].arrives))
+        found = timing.laws(agents, int(np.clip((1 << 23) // size**2, SAMPLE // 2, SAMPLE)))
     assert not isinstance(found, str), found
     return found
 
@@ -239,13 +246,23 @@ class Case:
         """Of second moments: their map preserves the cone of covariances, so that its radius is an eigenvalue."""
         r = np.random.default_rng(1).normal(size=(self.system.size, 8))
         r[0] = 0.0
-        space, last = Krylov(self._on(0), self._on(0)(r @ r.T) + self._source), -1.0
+        S = r @ r.T
+        for _ in range(SMOOTHED):
+            S = self._on(0)(S / norm(S))
+            if not S.any():
+                return 0.0
+        space, last = Krylov(self._on(0), S), -1.0
         while True:
             space.extend(space.steps + 10, 1e-14)
             top = perron(space)
-            if space.closed or abs(top - last) <= 1e-9 * top or space.steps >= min(space.most, 200):
+            if space.closed or abs(top - last) <= 1e-9 * top or space.steps >= min(space.most, self._most):
                 return float(top ** (1 / self.law.period))
             last = top
+
+    @property
+    def _most(self) -> int:
+        """Steps of Krylov's process that a rate is worth."""
+        return 200 if self.system.size <= LARGE else 40
 
     @cached_property
     def settled(self) -> np.ndarray:
