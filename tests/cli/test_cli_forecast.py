@@ -53,6 +53,23 @@ def test_the_text_is_the_librarys(cli, toml):
     assert "Traceback" not in result.output and not Path("runs").exists()
 
 
+def test_after_some_rounds_single_runs_are_told_apart_from_their_mean(cli, toml):
+    path = toml(ONE)
+    f, said = forecast_of(path), cli("forecast", path, "--rounds", "20").stdout
+    low, high = f.quantile(0.1, 20), f.quantile(0.9, 20)
+    assert f"at 20       expected error {f.curve(20)[-1]:.4g}" in said
+    assert f"80 % of single runs between {low:.4g} and {high:.4g}" in said
+    after = strict(cli("forecast", path, "--rounds", "20", "--json").stdout)["forecasts"][0]["after"]
+    assert [after["quantile_10"], after["quantile_90"]] == pytest.approx([low, high])
+    assert after["error"] == pytest.approx(f.curve(20)[-1]) and low < after["error"] < high
+
+
+def test_what_has_no_quantiles_is_said(cli, toml):
+    result = cli("forecast", toml(WILD), "--rounds", "3", status=4)
+    assert "expected error" in result.stdout and "no quantiles: it diverges" in result.stdout
+    assert "single runs" not in result.stdout
+
+
 def test_json(cli, toml):
     path = toml(BOTH)
     result = cli("forecast", path, "--json", "--target", "1e-3")

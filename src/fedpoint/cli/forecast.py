@@ -12,7 +12,8 @@ import click
 
 from fedpoint.cli import options
 from fedpoint.cli.status import Status
-from fedpoint.core.numbers import counted
+from fedpoint.core.errors import FedpointError
+from fedpoint.core.numbers import counted, finite
 
 if TYPE_CHECKING:
     from fedpoint.core.types import Plain
@@ -22,12 +23,24 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--target", type=float, metavar="X", help="Also print the round in which the expected error falls to X.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Also print the expected error after N rounds and where 80 % of single runs lie; draw N rounds.",
+)
 @click.option("--bounds", "with_bounds", is_flag=True, help="Also print the lectures' bounds.")
 @options.figure("Draw the curve; the suffix chooses png, svg or pdf.")
 @options.as_json
 @click.pass_context
 def forecast(
-    ctx: click.Context, file: Path, target: float | None, with_bounds: bool, figure: Path | None, as_json: bool
+    ctx: click.Context,
+    file: Path,
+    target: float | None,
+    rounds: int | None,
+    with_bounds: bool,
+    figure: Path | None,
+    as_json: bool,
 ) -> None:
     """Predict where the runs of FILE.toml converge, how far from the optimum, how fast and how noisily; run nothing.
 
@@ -44,18 +57,22 @@ def forecast(
             f = make(entry.experiment)
             text = f.text()
             statuses.append(Status.DIVERGES if f.diverges else Status.UNDECIDED if f.reason else Status.FINE)
-            rounds = None if target is None else f.rounds_to(target)
+            needed = None if target is None else f.rounds_to(target)
+            after = None if rounds is None else after_rounds(f, rounds)
         drawn = None
         if figure is not None:
             drawn = figure if not experiment.comparison else figure.with_stem(f"{figure.stem}-{number}")
-            f.plot(str(drawn), title=entry.name)
+            f.plot(str(drawn), rounds=rounds, title=entry.name)
         if as_json:
-            reached = {} if rounds is None else {"rounds_to_target": str(rounds) if rounds.reason else int(rounds)}
-            documents.append({"method": entry.name, **f.to_dict(), **reached})
+            reached = {} if needed is None else {"rounds_to_target": str(needed) if needed.reason else int(needed)}
+            later = {} if after is None else {"after": after}
+            documents.append({"method": entry.name, **f.to_dict(), **reached, **later})
             continue
         click.echo(text)
-        if rounds is not None:
-            click.echo(f"  to {target:g}".ljust(14) + (str(rounds) if rounds.reason else counted(rounds, "round")))
+        if after is not None:
+            click.echo(after_text(after))
+        if needed is not None:
+            click.echo(f"  to {target:g}".ljust(14) + (str(needed) if needed.reason else counted(needed, "round")))
         if with_bounds and entry.experiment.network is None:
             click.echo(bounds_text(f))
         if drawn is not None:
@@ -78,6 +95,32 @@ def busy(what: str) -> Iterator[None]:
     else:
         click.echo(f"forecasting {what}", err=True)
         yield
+
+
+def after_rounds(f: Forecast, rounds: int) -> dict[str, Plain]:
+    """The expected error after so many rounds, and the quantiles of a single run's; or why they are not known."""
+    found: dict[str, Plain] = {"rounds": rounds}
+    try:
+        found["error"] = finite(float(f.curve(rounds)[-1]))
+        if f.diverges:  # beyond rounding, a spread that grows with the mean tells nothing
+            raise FedpointError("no quantiles: it diverges")
+        for percent in (10, 50, 90):
+            found[f"quantile_{percent}"] = finite(f.quantile(percent / 100, rounds))
+    except FedpointError as error:
+        found["missing"] = str(error)
+    return found
+
+
+def after_text(after: dict[str, Plain]) -> str:
+    """The same as a line, or two where something is missing."""
+    lines = []
+    if after.get("error") is not None:
+        lines.append(f"  at {after['rounds']}".ljust(14) + f"expected error {after['error']:.4g}")
+    if "quantile_90" in after and after["quantile_90"] is not None:
+        lines[-1] += f"; 80 % of single runs between {after['quantile_10']:.4g} and {after['quantile_90']:.4g}"
+    if "missing" in after:
+        lines.append(f"  note        {after['missing']}")
+    return "\n".join(lines)
 
 
 def bounds_text(f: Forecast) -> str:

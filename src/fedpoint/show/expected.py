@@ -94,7 +94,7 @@ def _curve(f: Forecast, rounds: int, most: int) -> tuple[np.ndarray, np.ndarray]
 def _band(f: Forecast, at: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Quantiles of a single run's error at these rounds; None where no law is known, or nothing is random."""
     last = int(at[-1])
-    if f.noiseless or last < 1:
+    if f.noiseless or f.diverges or last < 1:
         return None
     some = np.unique(np.geomspace(1, last, PLACES).round().astype(int))
     try:
