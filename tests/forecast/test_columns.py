@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.theory import columns as by_columns
+from fedpoint.theory import bundles as by_columns
 from fedpoint.theory.columns import Columns
 from fedpoint.theory.noise_columns import Noise
 from fedpoint.theory.outlook import Gauge
@@ -161,10 +161,19 @@ MORE = {
 }
 
 
+ROUNDS = [1, 2, 4, 8, 16, 32, 64, 128]
+
+
 def agrees(method, options):
+    """The floor within four standard errors, and the curve within them or 15 % of the variance (64 draws at every node:
+    a column of samples differs from the next by up to its own square)."""
     f = forecast(method, **options)
     found = columns_of(f)
     assert within(found, f.variance), (found.variance, found.error, f.variance)
+    expected, path = f.outlook.path(max(ROUNDS)), found.path(max(ROUNDS))
+    slack = np.maximum(0.15, 4 * found.error / f.variance) * expected.variance[ROUNDS] + 0.01 * expected.total[ROUNDS]
+    off = np.abs(path.total - expected.total)[ROUNDS]
+    assert (off <= slack).all(), (path.total / expected.total)[ROUNDS]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -176,3 +185,40 @@ def test_the_floor_is_that_of_the_exact_theory(name):
 @pytest.mark.parametrize("name", MORE)
 def test_the_floor_of_more_methods_is_that_of_the_exact_theory(name):
     agrees(*MORE[name])
+
+
+# Broken variants
+
+
+class ParticipantsOfItsOwn(Noise):
+    """Samples are held against the expected round: who takes part is counted twice."""
+
+    def draw(self, count):
+        taken, sampled = super().draw(count)
+        return taken, taken + sampled
+
+
+class WrongScale(Noise):
+    """Columns half as long again."""
+
+    def draw(self, count):
+        taken, sampled = super().draw(count)
+        return 1.5 * taken, 1.5 * sampled
+
+
+class NothingOfDeviations(Noise):
+    """As if all rounds had the slope of the expected one."""
+
+    multiplies = False
+
+
+@pytest.mark.parametrize(
+    ("broken", "name"),
+    [(ParticipantsOfItsOwn, "fedavg, few"), (WrongScale, "scaffnew"), (NothingOfDeviations, "scaffold, few")],
+)
+def test_broken_columns_are_found_out(broken, name, monkeypatch):
+    monkeypatch.setattr(by_columns, "Noise", broken)
+    method, options = METHODS[name]
+    f = forecast(method, **options)
+    found = columns_of(f)
+    assert not within(found, f.variance), (found.variance, found.error, f.variance)

@@ -1,62 +1,28 @@
-r"""How noisy is a large model? Floor and curve from columns of a round's noise, without any covariance.
+"""How noisy is a large model, and on its way? Floor and curve without any covariance, from bundles of noise columns.
 
-The variance of the model is sum_t |R J^t q|^2, a mean over the columns q of a round's noise (`noise_columns`), with J
-the slope of the expected round (`powers`). Rounds with other slopes than J make more noise of the deviations; columns
-of that are followed likewise, and columns of what they make, until little is added.
-
-A few columns are followed through all powers of J. What they reach most, V, is a space in which the mean over all
-columns is cheap: exact for participation, over many draws for samples. So the few only have to tell what V leaves out.
-The two halves of the columns make each other's V, and the differences tell the standard error.
+The mean goes in strides (`strides`). Rounds from the states at which strides begin have noise of their own: it is drawn
+there, and what later rounds make of it follows from the spaces of the bundles at the limit (`bundles`). Between two of
+these states noise is taken in between, by the mean's distance to its end.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cached_property, partial
-from typing import NamedTuple
+from functools import cached_property
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
-from fedpoint.core.precision import double
-from fedpoint.theory.expected_round import Numbers
+from fedpoint.theory.bundles import MANY, Bundle, Floor, Kernel, mean_of
 from fedpoint.theory.noise_columns import Noise
-from fedpoint.theory.operator import Setting, expected_state
+from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
-from fedpoint.theory.powers import Apply, Measure, Powers, doubled, summed_directly
-from fedpoint.theory.space import Space
+from fedpoint.theory.strides import Lost, Stride, Trail, trail_of
 
-STORED = 1 << 28  # numbers of all bases together
-COLUMNS = 16  # of a bundle, where they fit
-GROUPS = 4  # of columns whose deviations are mixed
-MIXED = 4  # draws of a round that make a column of the noise of deviations
-BUNDLES = 4  # at most
+BUNDLES, FEW = 16, 4  # at most, and of a model with so many numbers that columns differ little
 ENOUGH = 0.02  # standard error over variance, at which a bundle is the last
-SHORTEST, LONGER, LONGEST = 8, 4, 120  # powers of J
-AGREE = 5e-3  # of the sum, by which the last of them may have changed it
-LEAK = 1e-3  # what powers may lose out of their bases
-KEPT = 48  # dimensions of the space that two halves share
-DRAWS = 128  # columns of samples that are only looked at within it
-SEVERAL = 32  # of them at a time
-ITERATIONS = 24  # of noise that is made of deviations
-SMALL = 0.02  # of the sum, at which the rest of them follows from their ratio
-
-
-@partial(jax.jit, static_argnums=0)
-def _products(space: Space, numbers: Numbers, x: Array, rows: Array) -> Array:
-    def slope(v: Array) -> Array:
-        return jax.jvp(lambda x: expected_state(space, numbers, x), (x,), (v,))[1]
-
-    return jax.vmap(slope)(rows)
-
-
-class Floor(NamedTuple):
-    """A variance, and its standard error."""
-
-    variance: float
-    error: float
+NODES = 8  # states on the way whose noise is drawn, at most
+FADED = 1e-9  # of a deviation, at which it is forgotten
+FARTHEST = 1 << 13  # rounds over which noise of deviations is followed round by round
 
 
 class Columns(Outlook):
@@ -77,7 +43,7 @@ class Columns(Outlook):
     def bundles(self) -> list[Bundle]:
         """As many as it takes for a small standard error."""
         found: list[Bundle] = []
-        while len(found) < BUNDLES:
+        while len(found) < (FEW if len(self.gauge.target) > MANY else BUNDLES):
             found.append(Bundle(self.setting, self.x, self.gauge, self.seed + len(found)))
             mean = mean_of([b.floor for b in found])
             if not math.isfinite(mean.variance) or mean.error <= ENOUGH * mean.variance:
@@ -101,205 +67,121 @@ class Columns(Outlook):
         return self.floor.error
 
     @cached_property
+    def ratio(self) -> float:
+        """By how much less noise is made of deviations than made them."""
+        return float(np.mean([b.ratio for b in self.bundles]))
+
+    @cached_property
     def rate(self) -> float:
         slow = self.mean_rate**2
-        return slow + (1 - slow) * float(np.mean([b.ratio for b in self.bundles]))
+        return slow + (1 - slow) * self.ratio
 
     def path(self, rounds: int) -> Path:
-        mean = (self.gauge(self.setting.path(self.origin, rounds) - self.gauge.target) ** 2).sum(1)
-        grown = np.mean([b.growth(rounds) for b in self.bundles], axis=0)
-        return Path(mean, self.variance * grown)
+        mean = self._mean(rounds, self.gauge.target)
+        return Path(mean, self._variance(rounds))
 
     def law(self, round: int | None) -> Law | None:
         return None
 
-
-def mean_of(floors: list[Floor]) -> Floor:
-    """Of independent ones."""
-    each, errors = zip(*floors, strict=True)
-    return Floor(float(np.mean(each)), float(np.linalg.norm(errors)) / len(each))
-
-
-class Bundle:
-    """Columns that are followed together, and what they tell of the variance."""
-
-    def __init__(self, setting: Setting, x: np.ndarray, gauge: Gauge, seed: int = 0):
-        self.setting, self.x, self.gauge = setting, np.asarray(x), gauge
-        self.noise = Noise(setting, self.x, seed)
-        fit = STORED // (setting.size * (SHORTEST + 2 * LONGER))
-        self.count = GROUPS * int(np.clip(fit, GROUPS, COLUMNS) // GROUPS)
+    # On the way
 
     @cached_property
-    def _columns(self) -> np.ndarray:
-        taken, sampled = self.noise.draw(self.count)
-        return taken + sampled
+    def _trail(self) -> Trail | None:
+        try:
+            return trail_of(self.setting, self.origin)
+        except Lost:
+            return None
+
+    def _mean(self, rounds: int, target: np.ndarray) -> np.ndarray:
+        """(rounds + 1,): what is measured of the mean's distance to a target."""
+        if self._trail is None:
+            away = self.gauge(self.setting.path(self.origin, rounds) - target)
+            return np.asarray((away**2).sum(1))
+        parts = [self._measured(stride, rounds, target) for stride in self._trail.strides if stride.first <= rounds]
+        return np.concatenate(parts)[: rounds + 1]
+
+    def _measured(self, stride: Stride, rounds: int, target: np.ndarray) -> np.ndarray:
+        """The same after the rounds of one stride, but the last of them, which begins the next."""
+        last = rounds if math.isinf(stride.rounds) else min(rounds, stride.first + int(stride.rounds) - 1)
+        begun = self.setting.read(stride.x) - target
+        rows = self.gauge(np.concatenate([begun[None], stride.models]))
+        settled = min(last - stride.first, self._lasting)
+        away = stride.away(settled)
+        mix = np.concatenate([np.ones((len(away), 1)), away], axis=1)
+        values = np.maximum(((mix @ (rows @ rows.T)) * mix).sum(1), 0.0)
+        return np.concatenate([values, np.full(last - stride.first - settled, values[-1])])
+
+    @property
+    def _lasting(self) -> int:
+        """Rounds after which a deviation of the mean is forgotten."""
+        return int(math.log(FADED) / math.log(min(max(self.mean_rate, 1e-6), 1 - 1e-7))) + 1
 
     @cached_property
-    def scale(self) -> np.ndarray:
-        """(n,): numbers of one kind times this: by what a round makes of their noise in what is measured, so that
-        controls, whose noise is large and does little, do not hide the model's."""
-        blocks = self.setting.blocks()
-        if len(blocks) == 1:
-            return np.ones(self.setting.size)
-        some = self._columns[: min(self.count, 4)]
-        scale = np.zeros(self.setting.size)
-        for block in blocks:
-            part = np.zeros_like(some)
-            part[:, block] = some[:, block]
-            seen = math.hypot(np.linalg.norm(self._measured(part)), np.linalg.norm(self._measured(self._moved(part))))
-            scale[block] = seen / max(float(np.linalg.norm(part)), 1e-300)
-        return np.maximum(scale, 1e-6 * scale.max()) / scale.max()
-
-    def slope(self, rows: np.ndarray) -> np.ndarray:
-        """J v for rows v, in scaled numbers."""
-        return self.scale * self._moved(rows / self.scale)
-
-    def measure(self, rows: np.ndarray) -> np.ndarray:
-        """What is measured of deviations of the state, rows of scaled numbers."""
-        return self._measured(rows / self.scale)
-
-    @double
-    def _moved(self, rows: np.ndarray) -> np.ndarray:
-        return np.asarray(_products(self.setting.space, self.setting.numbers, jnp.asarray(self.x), jnp.asarray(rows)))
-
-    def _measured(self, rows: np.ndarray) -> np.ndarray:
-        return self.gauge(self.setting.readings(rows))
+    def _nodes(self) -> list[tuple[int, np.ndarray]]:
+        """Rounds and states on the way whose noise is drawn: where strides begin."""
+        if self._trail is None:
+            return []
+        begun = [(stride.first, stride.x) for stride in self._trail.strides]
+        kept = np.unique(np.round(np.linspace(0, len(begun) - 1, min(NODES, len(begun)))).astype(int))
+        return [begun[i] for i in kept]
 
     @cached_property
-    def _followed(self) -> tuple[Powers, np.ndarray, np.ndarray]:
-        """The columns' spaces, inner products, and sums over all powers."""
-        return follow(self.slope, self.scale * self._columns, self.measure)
+    def _kernels(self) -> list[Kernel]:
+        """Of the noise at every node, and at the limit."""
+        bundle = self.bundles[0]
+        return [*(bundle.kernel_of(Noise(self.setting, x, self.seed)) for _, x in self._nodes), bundle.kernel]
 
-    @cached_property
-    def _additive(self) -> Floor:
-        """What the noise of a round started at x makes of the variance."""
-        powers, _, sums = self._followed
-        half, columns = self.count // 2, self.scale * self._columns
-        spaces = [shared_space(powers, which, self.measure) for which in (slice(0, half), slice(half, None))]
-        inside = np.concatenate([spaces[1].of(columns[:half]), spaces[0].of(columns[half:])])
-        trust = fitting(inside, sums)
-        known, rest = self._known(spaces), sums - trust * inside
-        return Floor(trust * known.variance + float(rest.mean()), math.hypot(trust * known.error, error_of(rest)))
+    def _variance(self, rounds: int) -> np.ndarray:
+        """(rounds + 1,): the variance of what is measured after every round."""
+        settled = min(rounds, int(math.log(FADED) / math.log(min(max(self.rate, 1e-6), 1 - 1e-7))) + 1, FARTHEST)
+        if settled == 0 or self.variance in (0.0, math.inf):
+            return np.concatenate([[0.0], np.full(rounds, self.variance)])
+        found = self._along(settled)
+        return np.concatenate([found, np.full(rounds - settled, self.variance if settled < rounds else 0.0)])
 
-    @cached_property
-    def _rounds_of_noise(self) -> list[np.ndarray]:
-        """(columns,) each: the sums of the columns, then of the noise that rounds make of the deviations behind them,
-        of the noise made of these, ..."""
-        powers, _, sums = self._followed
-        rng, parts, each = np.random.default_rng(self.noise.seed), [sums], self.count // GROUPS
-        if not self.noise.multiplies:
-            return parts
-        for _ in range(ITERATIONS):
-            deviations = zip(*powers.spread(rng, MIXED * each, GROUPS), strict=True)
-            columns = np.concatenate([self._scattered(*group, rng) for group in deviations])
-            powers, _, sums = follow(self.slope, self.scale * columns, self.measure, powers.steps)
-            parts.append(sums)
-            if not np.isfinite(sums).all() or sums.mean() <= SMALL * sum(part.mean() for part in parts):
-                break
-        return parts
+    def _along(self, rounds: int) -> np.ndarray:
+        bundle, kernels = self.bundles[0], self._kernels
+        squares = bundle.squares(kernels, rounds)
+        more = 1 - bundle.additive.variance / bundle.floor.variance  # of the variance, made of deviations
+        scale = self.variance * (1 - more) / self._whole(squares[-1])
+        found, shares = np.zeros(rounds + 1), self._shares(rounds)
+        for share, kernel in zip(shares, squares, strict=True):
+            found[1:] += scale * convolved(share, kernel)
+        return renewed(found, more * squares[-1] / self._whole(squares[-1]))
 
-    def _scattered(self, away: np.ndarray, moved: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Columns of the noise that rounds make of deviations, each of MIXED of them with random signs."""
-        columns = self.noise.scattered(away / self.scale, moved / self.scale)
-        signs = rng.choice([-1.0, 1.0], size=len(columns)) / math.sqrt(MIXED)
-        return (signs[:, None] * columns).reshape(-1, MIXED, columns.shape[1]).sum(1)
+    def _whole(self, squares: np.ndarray) -> float:
+        """The sum of a kernel over all rounds: what is beyond those known goes on by the rate."""
+        slow = self.mean_rate**2
+        return float(squares.sum() + squares[-1] * slow / max(1 - slow, 1e-12))
 
-    @cached_property
-    def ratio(self) -> float:
-        """By how much less noise is made of deviations than made them; 1 and more: their mean square grows."""
-        parts = self._rounds_of_noise
-        if len(parts) == 1 or parts[0].mean() == 0:
-            return 0.0
-        return float(parts[-1].mean() / parts[-2].mean())
-
-    @cached_property
-    def floor(self) -> Floor:
-        """The variance of what is measured, once settled."""
-        parts = self._rounds_of_noise
-        if not np.isfinite(parts).all() or self.ratio >= 1:
-            return Floor(math.inf, 0.0)
-        if parts[0].mean() == 0:
-            return Floor(0.0, 0.0)
-        parts = [part.reshape(GROUPS, -1).mean(1) for part in parts]
-        totals = sum(parts[:-1], parts[-1] / (1 - self.ratio))
-        factor = float(totals.mean() / parts[0].mean())
-        error = math.hypot(factor * self._additive.error, error_of(totals - factor * parts[0]))
-        return Floor(factor * self._additive.variance, error)
-
-    def growth(self, rounds: int) -> np.ndarray:
-        """(rounds + 1,): how much of the variance there is after so many rounds from rest."""
-        powers, gram, sums = self._followed
-        squares = powers.squares(gram, rounds).mean(0)
-        return np.minimum(np.concatenate([[0.0], np.cumsum(squares)]) / max(float(sums.mean()), 1e-300), 1.0)
-
-    def _known(self, spaces: list[Shared]) -> Floor:
-        """The mean over all columns of what they make within the spaces, a mean over these."""
-        taken = 0.0
-        if self.noise.by_moments:
-            taken = sum(s.trace(self.noise.within(self.scale * s.V)) for s in spaces) / len(spaces)
-        if not self.noise.sampled:
-            return Floor(taken, 0.0)
-        each: list[np.ndarray] = []
-        for _ in range(DRAWS // SEVERAL):
-            columns = self.scale * self.noise.draw(SEVERAL)[1]
-            each.append(np.mean([s.of(columns) for s in spaces], axis=0))
-        values = np.concatenate(each)
-        return Floor(taken + float(values.mean()), error_of(values))
+    def _shares(self, rounds: int) -> np.ndarray:
+        """(nodes + 1, rounds): how much of every node's noise a round has; the last node is the limit."""
+        at = [first for first, _ in self._nodes]
+        away = self._mean(max(rounds, *at, 1), self.setting.read(self.x))
+        t = np.arange(rounds)
+        shares = np.zeros((len(at) + 1, rounds))
+        for i, first in enumerate(at):
+            last = at[i + 1] if i + 1 < len(at) else rounds
+            inside = t[(t >= first) & (t < last)]
+            begun, ended = away[first], away[last] if i + 1 < len(at) else 0.0
+            part = np.clip((away[inside] - ended) / max(begun - ended, 1e-300), 0.0, 1.0)
+            shares[i, inside], shares[i + 1, inside] = part, 1 - part
+        if not at:
+            shares[-1] = 1.0
+        return shares
 
 
-class Shared(NamedTuple):
-    """A space, and what all powers of J make of a column within it: its square with the weight W."""
-
-    V: np.ndarray  # (r, n), orthonormal
-    W: np.ndarray  # (r, r)
-
-    def of(self, columns: np.ndarray) -> np.ndarray:
-        inside = columns @ self.V.T
-        return np.einsum("bi,ij,bj->b", inside, self.W, inside)
-
-    def trace(self, Q: np.ndarray) -> float:
-        return float((self.W * Q).sum())
+def convolved(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """(n,): sum_{i <= t} a_i b_(t - i)."""
+    size = 1 << (2 * len(a) - 1).bit_length()
+    return np.fft.irfft(np.fft.rfft(a, size) * np.fft.rfft(b, size), size)[: len(a)]
 
 
-def error_of(values: np.ndarray) -> float:
-    """The standard error of their mean."""
-    return float(values.std(ddof=1)) / math.sqrt(len(values))
-
-
-def fitting(known: np.ndarray, values: np.ndarray) -> float:
-    """How much of what is known of values to subtract, so that what is left varies least; between 0 and 1."""
-    spread = known - known.mean()
-    return float(np.clip(spread @ values / max(float(spread @ spread), 1e-300), 0.0, 1.0))
-
-
-def shared_space(powers: Powers, which: slice, measure: Measure) -> Shared:
-    """What the chosen columns reach most."""
-    rows, moved = powers.reached(which)
-    values, axes = np.linalg.eigh(rows @ rows.T)
-    top = np.argsort(-values)[:KEPT]
-    top = top[values[top] > 1e-10 * max(values.max(), 1e-300)]
-    mix = (axes[:, top] / np.sqrt(values[top])).T
-    V = mix @ rows
-    H = (mix @ moved) @ V.T  # rows: (J v)' V
-    seen = measure(V)
-    W = doubled(H[None], (seen @ seen.T)[None])[0]  # of sum_t H'^t G H^t with H' in rows
-    return Shared(V, W) if np.isfinite(W).all() else Shared(V, np.zeros_like(W))
-
-
-def follow(
-    slope: Apply, columns: np.ndarray, measure: Measure, steps: int = SHORTEST
-) -> tuple[Powers, np.ndarray, np.ndarray]:
-    """Powers until more of them change no sum, inner products, and the sums; direct ones where powers do not tell."""
-    powers, most = Powers(slope, columns), int(np.clip(STORED // columns.size - 1, SHORTEST, LONGEST))
-    last = None
-    while True:
-        powers.extend(min(steps, most))
-        gram = powers.gram(measure)
-        sums = powers.sums(gram)
-        fewer = powers.sums(gram, powers.steps - LONGER) if last is None else last
-        agree = np.isfinite(sums).all() and abs(sums.mean() - fewer.mean()) <= AGREE * sums.mean()
-        if (agree and powers.leak() <= LEAK) or powers.closed:
-            return powers, gram, sums
-        if powers.steps >= most:
-            return powers, gram, summed_directly(slope, columns, measure, AGREE / 100)
-        steps, last = powers.steps + LONGER, sums
+def renewed(variance: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """v_t = variance_t + sum_{i < t} kernel_(t - 1 - i) v_i: noise that is made of deviations."""
+    if not kernel.any():
+        return np.maximum(variance, 0.0)
+    v, backwards = np.maximum(variance, 0.0), kernel[::-1]
+    for t in range(1, len(v)):
+        v[t] += float(backwards[len(kernel) - t :] @ v[:t])
+    return v

@@ -27,6 +27,9 @@ from fedpoint.theory.noise import local_round
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.space import Space, flat, row_of
 
+DRAWS = 64  # columns of samples
+SEVERAL = 32  # of them at a time
+
 
 class Answers(NamedTuple):
     """What every agent's noiseless answer moves: the hub, by its weight v_k and by its being heard, and its memory."""
@@ -148,6 +151,23 @@ class Noise:
             return np.zeros_like(column), column
         taken = self.participation(weight - np.asarray(self.setting.moments.mean), heard - self.setting.moments.heard)
         return taken, column - taken
+
+    @cached_property
+    def samples(self) -> np.ndarray:
+        """(DRAWS, n): columns of samples."""
+        return np.concatenate([self.draw(SEVERAL)[1] for _ in range(DRAWS // SEVERAL)])
+
+    def size(self, scale: np.ndarray) -> float:
+        """The trace of the covariance of participation, in scaled numbers."""
+        by_weight, by_share, memory = (np.asarray(a) for a in self.answers)
+        m, (K, n_u) = self.setting.moments, by_weight.shape
+        a, b = by_weight * scale[:n_u], by_share * scale[:n_u]
+        own = memory * scale[n_u:].reshape(K, -1)
+        vv, vs, ss = m.own
+        total = vv @ (a**2).sum(1) + 2 * vs @ (a * b).sum(1) + ss @ ((b**2).sum(1) + (own**2).sum(1))
+        common = m.factor[:, 0] @ a + m.factor[:, 1] @ b
+        apart = (m.factor[:, 1] ** 2) @ (own**2).sum(1)
+        return float(total + m.scale @ ((common**2).sum(1) + apart))
 
     def participation(self, weight: np.ndarray, heard: np.ndarray) -> np.ndarray:
         """(count, n): what weights and presences beyond their means (count, K) make of a round."""

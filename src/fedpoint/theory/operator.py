@@ -50,6 +50,7 @@ from fedpoint.timing.participation import Everyone
 
 DENSE = 64  # numbers of a state, up to which products with F' are made from the whole matrix
 PATH = 256  # rounds of a path that are computed at a time
+ENOUGH = 1 << 14  # numbers of an agent's rows and model, above which agents work one after the other
 AT_ONCE = 1 << 26  # numbers of all agents' rows and models, above which they work one after the other
 
 
@@ -138,10 +139,10 @@ class Setting:
         return self.size + self.timing.slots(self.agents) * self.space.most * met * len(self.flatten(self.start))
 
     def _large(self, model: Model) -> bool:
-        """Whether all agents' work does not fit into memory at once."""
+        """Whether one agent's work keeps the processor busy, or that of all does not fit into memory at once."""
         held = self.problem.local_rows()
-        longest = 1 if held is None else int(np.max(held))
-        return self.agents > 256 and self.agents * longest * size_of(model) > AT_ONCE
+        work = size_of(model) * (1 if held is None else int(np.max(held)))
+        return work > ENOUGH or (self.agents > 256 and self.agents * work > AT_ONCE)
 
     @cached_property
     def moments(self) -> Moments:
@@ -173,6 +174,22 @@ class Setting:
         own = np.repeat(len(hub) + np.arange(len(kept)), kept)
         kinds = np.concatenate([np.repeat(np.arange(len(hub)), hub), np.tile(own, self.agents)])
         return [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
+
+    def scales(self, x: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+        """(n,): numbers of one kind times this: by what the round around x makes of a deviation of them in the models.
+
+        So controls, which are large and do little, do not hide the model.
+        """
+        blocks = self.blocks()
+        if len(blocks) == 1:
+            return np.ones(self.size)
+        scale, slope = np.zeros(self.size), self.slope(x)
+        for block in blocks:
+            part = np.zeros(self.size)
+            part[block] = deviation[block]
+            seen = np.linalg.norm(self.readings(np.stack([part, slope(part)])))
+            scale[block] = seen / max(float(np.linalg.norm(part)), 1e-300)
+        return np.maximum(scale / max(scale.max(), 1e-300), 1e-6)
 
     @cached_property
     def own_kind(self) -> bool:

@@ -14,6 +14,7 @@ from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.moments import OverNetwork, Second
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Law
+from fedpoint.theory.strides import Lost, trail_of
 
 CONSERVED = 1e-9  # an eigenvalue this close to 1 belongs to a conserved quantity
 LARGE = 500  # numbers of the state, up to which all eigenvalues are computed; from here on products take seconds
@@ -35,6 +36,11 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
     Newton's method with Krylov steps. A step solves (I - F') y = F(x) - x within the span of the right side and its
     images, so it stays in the range of I - F': the group-inverse solution, not the least-norm one.
     """
+    if setting.size > LARGE:
+        try:
+            return trail_of(setting, x).end
+        except Lost:  # as below, which says why
+            pass
     travelled, chunk, most = 0, 64, min(WANDER, WORK // setting.work(exact=True))
     x = np.asarray(x, float)
     while True:
