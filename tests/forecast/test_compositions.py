@@ -193,7 +193,7 @@ def test_a_wrapper_is_forecast_by_what_it_does():
 def test_averaged_iterates_have_a_curve():
     method = fp.Averaged(fp.Scaffold(0.1, 3), burn_in=5)
     f = fp.forecast(method, QUAD, participation=2)
-    assert f.limit is None and f.floor is None
+    assert f.bias == f.floor == 0 and f.rate is None  # in the long run
     run = fp.run(method, QUAD, participation=2, rounds=40, repeats=REPEATS, seed=2)
     at = [1, 5, 10, 40]
     z = (run.error.mean(0) - f.curve(40))[at] / (run.error.std(0, ddof=1) / math.sqrt(REPEATS))[at]

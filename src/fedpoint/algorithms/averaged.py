@@ -10,9 +10,10 @@ from jax import Array
 
 from fedpoint.algorithms.references import POLYAK
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import Card, counts
+from fedpoint.core.algorithm import Algorithm, Averaging, Card, counts
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
+from fedpoint.core.record import untouched
 from fedpoint.core.types import Message, Model, State
 from fedpoint.core.vector import where
 from fedpoint.core.wrapped import Wrapped
@@ -61,6 +62,11 @@ class Averaged(Wrapped):
     exact_moments = True
 
     burn_in: int = counts(default=0, per_agent=False, least=0)
+
+    def averaging(self) -> Averaging | None:
+        if self.inner.scheduled() or not untouched(type(self), "averaging", Algorithm):  # or a mean itself
+            return None
+        return Averaging(self.inner, self.burn_in)
 
     def scheduled(self) -> bool:
         return True  # the mean moves less from round to round

@@ -10,10 +10,11 @@ import numpy as np
 
 from fedpoint.algorithms.references import DIEULEVEUT
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import Algorithm, Card
+from fedpoint.core.algorithm import Algorithm, Averaging, Card
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
+from fedpoint.core.record import untouched, with_leaves
 from fedpoint.core.types import Message, Model, State, Tree
 from fedpoint.core.wrapped import Wrapped
 
@@ -125,6 +126,12 @@ class Extrapolated(Wrapped):
     @property
     def chains(self) -> int:  # type: ignore[override]
         return 2 * self.inner.chains
+
+    def averaging(self) -> Averaging | None:
+        inner = self.inner.averaging()
+        if inner is None or not untouched(type(self), "averaging", Algorithm):
+            return None
+        return inner._replace(method=with_leaves(self, {"inner": inner.method}))  # it is linear in models
 
     def invariants(self, hub: Both, memory: Both, p: np.ndarray) -> dict[str, State]:
         whole, half = self._each(lambda method, hub, memory: method.invariants(hub, memory, p), hub, memory)

@@ -135,6 +135,13 @@ class Outcomes(NamedTuple):
     probabilities: np.ndarray
 
 
+class Averaging(NamedTuple):
+    """A method whose models are read as a mean, and after how many rounds that begins."""
+
+    method: Algorithm
+    burn_in: int
+
+
 class Algorithm(Record):
     """A method: subclass it, name its hyper-parameters as fields, and write `init`, `local` and `combine`.
 
@@ -315,6 +322,10 @@ class Algorithm(Record):
         """The same with a correction h_k in every step of an agent, h_k += (mean - x_k)/(step E) once everyone has
         answered, from h_k = 0: SCAFFLSA."""
         return False
+
+    def averaging(self) -> Averaging | None:
+        """What it reads the mean of; None where it reads a last model."""
+        return None
 
     def scheduled(self) -> bool:
         """Steps change from round to round."""

@@ -78,6 +78,8 @@ class Forecast:
     notes: what is exact, what is approximate, what is left out, and why.
     """
 
+    burn_in: int | None = None  # rounds after which models are averaged; None: the last one is read
+
     def __init__(self, setting: Setting, floor: str, around: Model | None, measure: str):
         self.setting, self._how, self.around, self.measure = setting, floor, around, measure
 
@@ -233,6 +235,11 @@ class Forecast:
 
     # How fast
 
+    @property
+    def changes(self) -> bool:
+        """Rounds are not alike: steps decay, or what is read is a running mean."""
+        return self.setting.scheduled or self.burn_in is not None
+
     @cached_property
     def rate(self) -> float | None:
         """Factor per round of the mean's deviation from the limit, asymptotically; see `proviso`."""
@@ -352,6 +359,11 @@ class Forecast:
         if self.noiseless:
             return 0.0
         return self.outlook.variance if isinstance(self.outlook, Outlook) else None
+
+    @property
+    def long_run(self) -> float | None:
+        """Of running means: the variance times the rounds that count, once these are many; None where not known."""
+        return None
 
     @property
     def standard_error(self) -> float | None:

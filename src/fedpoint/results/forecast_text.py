@@ -131,6 +131,8 @@ def _numbers(f: Forecast) -> list[str]:
         lines = [f"  ends at     {itself if f.bias == 0 else f'{f.bias:.4g}{error} from {goal}'}"]
         if f.noise_bias:
             lines.append(f"  of which    drift {f.drift:.4g} (different agents, local steps), noise {f.noise_bias:.4g}")
+    if f.burn_in is not None:
+        return [*lines, *_of_mean(f)]
     hidden = f.rate_ms is None or (f.by_node and f.jumps is None)
     square = "" if hidden else f" (mean square {f.rate_ms:.6g})"
     lines.append(f"  rate        {f.rate:.6g} per round{square}")
@@ -141,6 +143,17 @@ def _numbers(f: Forecast) -> list[str]:
     if f.floor is not None:
         error = "" if f.standard_error is None else f" +- {f.standard_error:.1g}"
         lines.append(f"  floor       {f.floor:.4g} = bias^2 {f.bias2:.4g} + variance {f.variance:.4g}{error}")
+    return lines
+
+
+def _of_mean(f: Forecast) -> list[str]:
+    """What a running mean has in the long run."""
+    since = f" after round {f.burn_in}" if f.burn_in else ""
+    lines = [f"  reads       the mean of the models{since}: no rate, its variance falls like one over their number"]
+    if f.long_run:
+        lines.append(f"  variance    {f.long_run:.4g} over that number, once it is large")
+    if f.floor is not None:
+        lines.append(f"  floor       {f.floor:.4g} = bias^2, in the long run")
     return lines
 
 

@@ -323,7 +323,7 @@ def follow(forecast: Forecast, target: float, limit: int) -> tuple[float, str, f
 def attempt(forecast: Forecast, step: float, target: float, limit: int) -> Trial:
     """Does this step reach the target within the limit, and when?"""
     f, s = forecast, forecast.setting
-    if s.adaptive or s.scheduled:
+    if s.adaptive or f.changes:
         raise Uncomputable(f"its floor is not computable: {f.noise_by}")
     try:
         silent = f.noiseless and s.size > LARGE

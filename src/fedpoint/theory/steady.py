@@ -383,7 +383,12 @@ class Way:
 
 def decay(apply: Callable[[np.ndarray], np.ndarray], S: np.ndarray, W: np.ndarray, rounds: int) -> np.ndarray:
     """<W, A^t S> for t = 0 .. rounds: Krylov's approximation, grown until it no longer changes."""
-    space, last = Krylov(apply, S), None
+    return grow(Krylov(apply, S), W, rounds)
+
+
+def grow(space: Krylov, W: np.ndarray, rounds: int) -> np.ndarray:
+    """The same from a space, which is left grown."""
+    last = None
     while True:
         space.extend(min(space.steps + 20, rounds + 2), 1e-14)
         values = space.powers(W, rounds + 1)

@@ -13,6 +13,7 @@ from fedpoint.experiment.experiment import Experiment
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
 from fedpoint.results.forecast import Forecast
+from fedpoint.results.mean_forecast import MeanForecast
 from fedpoint.theory.operator import Setting
 from fedpoint.verbs.run import MethodOptions, as_experiment
 
@@ -64,7 +65,15 @@ def prepare(
     _check(experiment, around, floor, measure)
     if around is not None:
         around = fitting("around", experiment.problem.start(), experiment.problem.learnt(around))
-    return Forecast(Setting(experiment.bind(), coarse, merges_linearly), floor, around, measure)
+
+    def made(experiment: Experiment) -> Forecast:
+        return Forecast(Setting(experiment.bind(), coarse, merges_linearly), floor, around, measure)
+
+    method = experiment.algorithm
+    mean = method.averaging()
+    if mean is None:
+        return made(experiment)
+    return MeanForecast(method, made(experiment.replace(algorithm=mean.method)), mean.burn_in, lambda: made(experiment))
 
 
 def _check(experiment: Experiment, around: Model | None, floor: str, measure: str) -> None:

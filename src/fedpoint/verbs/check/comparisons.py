@@ -87,7 +87,7 @@ class Comparisons:
             raise FedpointError(
                 f"the squared errors go up to {top:.0e} and their variance is beyond the floats: run it in other units"
             )
-        if f.setting.scheduled:
+        if f.changes:
             return [*self._path(), *self._invariants()]
         if self._inaccurate:
             return [Check.void("floor", self._inaccurate), *self._invariants()]

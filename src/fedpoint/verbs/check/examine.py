@@ -112,7 +112,7 @@ def _of_divergence(c: Comparisons, checks: list[Check]) -> Verdict:
 def _where(c: Comparisons, held: set[str]) -> str:
     """Words for a run that nothing contradicts, by what of it was compared."""
     f, title = c.f, c.title
-    if f.setting.scheduled:
+    if f.changes:
         return f"follows the forecast of {title}, whose rounds change"
     if "limit" in held:
         if f.bias is None:
