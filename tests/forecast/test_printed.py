@@ -139,6 +139,8 @@ METHODS = {
     "fedavgm": lambda s: fp.FedAvgM(s, 2),
     "fedadam": lambda s: fp.FedAdam(s, 2),
     "averaged": lambda s: fp.Averaged(fp.Scaffold(s, 2), burn_in=5),
+    "extrapolated": lambda s: fp.Extrapolated(fp.Scaffold(s, 2)),
+    "both": lambda s: fp.Extrapolated(fp.Averaged(fp.FedAvg(s, 2), burn_in=2)),
     "wrapped": lambda s: Halved(fp.Scaffold(s, 2)),
     "feddyn": lambda s: FedDyn(0.1 / s),
     "signs": lambda s: SignDescent(s),
@@ -168,6 +170,8 @@ ON_NETWORKS = {
     "fedrelax": lambda s: fp.FedRelax(1.0),
     "fedavg": lambda s: fp.FedAvg(s, 2),
     "feddyn": lambda s: FedDyn(0.1 / s),
+    "averaged": lambda s: fp.Averaged(fp.FedSGD(s, 1.0)),
+    "extrapolated": lambda s: fp.Extrapolated(fp.FedSGD(s, 1.0)),
 }
 TURNS = {"in step": None, "random": fp.RandomActivation(2), "late": fp.PartiallyAsynchronous(3)}
 

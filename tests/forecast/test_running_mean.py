@@ -7,6 +7,7 @@ says no longer changes by 1e-7 of itself. Runs are held to 4 standard errors ove
 import math
 
 import enumerate_rounds as every
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -133,6 +134,23 @@ def test_nothing_random_and_what_diverges():
     np.testing.assert_allclose(f.curve(40), run.error[0], rtol=1e-9, atol=1e-15)
     wild = fp.forecast(fp.Averaged(fp.FedAvg(1.9)), BOWL)
     assert wild.diverges and math.isinf(wild.floor) and math.isinf(wild.rounds_to(0.1))
+
+
+def test_what_a_mean_leaves_out_is_said():
+    method = fp.Averaged(fp.FedAvg(0.1))
+    some = fp.forecast(method, BOWL, participation=fp.Answering(fp.Everyone(), probability=0.5))
+    assert some.proviso == "as if abandoned rounds counted" and not some.exact
+
+    class Dropped(fp.Channel):
+        lossless = False
+
+        def encode(self, message, memory, agent):
+            return jnp.where(agent.uniform(message) < 0.5, 2 * message, 0.0), memory
+
+    lost = fp.forecast(method, BOWL, channel=Dropped())
+    assert lost.floor == 0 and lost.noise_by == "sampled"
+    with pytest.raises(fp.FedpointError, match="what the channel does is known from drawn rounds only"):
+        lost.curve(5)
 
 
 def test_both_ways_around_it_is_the_same():

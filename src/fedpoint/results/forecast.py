@@ -427,6 +427,8 @@ class Forecast:
     def _decaying(self, rounds: int, target: np.ndarray) -> np.ndarray:
         """The curve of steps that decay: linearised anew in every round."""
         s = self.setting
+        if s.lossy:
+            raise FedpointError("no curve of rounds that change: what the channel does is known from drawn rounds only")
         if s.size > LARGEST_DECAY or not (s.exact or s.oracle.known_noise):
             raise FedpointError(
                 f"the curve of rounds that change is forecast for states up to {LARGEST_DECAY} numbers and problems "

@@ -96,8 +96,14 @@ class MeanForecast(Forecast):
         return self._followed().curve(rounds)
 
     @property
+    def proviso(self) -> str:
+        """A round that is abandoned does not count; the forecast counts its model again."""
+        abandoned = "as if abandoned rounds counted" if self.setting.moments.merge < 1 else ""
+        return ", ".join(words for words in (self.run.proviso, abandoned) if words)
+
+    @property
     def exact(self) -> bool:
-        return bool(self.run.exact and self.setting.moments.merge == 1)
+        return bool(self.run.exact and not self.proviso)
 
     def rounds_to(self, target: float) -> Rounds:
         target = check_number("target", target, strict=True)
