@@ -38,10 +38,15 @@ def columns_of(f, seed=0, kind=Columns):
 # Sums over powers
 
 
+def seen_by(R):
+    """Inner products of rows v as R v."""
+    return lambda rows: rows @ R.T @ R @ rows.T
+
+
 def sums_over_powers(A, R, columns, steps):
     powers = Powers(lambda rows: rows @ A.T, columns)
     powers.extend(steps)
-    return powers, powers.sums(powers.gram(lambda rows: rows @ R.T))
+    return powers, powers.sums(powers.gram(seen_by(R)))
 
 
 def exact_sums(A, R, columns):
@@ -59,14 +64,14 @@ def test_sums_over_powers_are_those_of_the_lyapunov_equation():
     exact = exact_sums(A, R, q)
     np.testing.assert_allclose(sums_over_powers(A, R, q, 20)[1], exact, rtol=1e-8)  # all that q reaches
     np.testing.assert_allclose(sums_over_powers(A, R, q, 12)[1], exact, rtol=1e-2)
-    np.testing.assert_allclose(summed_directly(lambda v: v @ A.T, q, lambda v: v @ R.T, 1e-12), exact, rtol=1e-8)
+    np.testing.assert_allclose(summed_directly(lambda v: v @ A.T, q, seen_by(R), 1e-12), exact, rtol=1e-8)
 
 
 def test_squares_of_single_powers_are_exact_below_the_dimension():
     rng = np.random.default_rng(2)
     A, R, q = rng.normal(size=(30, 30)) / 6, rng.normal(size=(4, 30)), rng.normal(size=(2, 30))
     powers, _ = sums_over_powers(A, R, q, 10)
-    squares = powers.squares(powers.gram(lambda rows: rows @ R.T), 10)
+    squares = powers.squares(powers.gram(seen_by(R)), 10)
     for t in range(10):
         np.testing.assert_allclose(squares[:, t], ((q @ np.linalg.matrix_power(A.T, t) @ R.T) ** 2).sum(1), rtol=1e-9)
 
@@ -84,7 +89,7 @@ def test_a_basis_that_is_shorter_than_a_delay_line_is_not_believed():
     q = np.eye(40)[:1]
     powers, sums = sums_over_powers(A, R, q, 12)
     assert sums[0] == 0.0 and powers.leak() > by_columns.LEAK
-    _, _, sums = by_columns.follow(lambda v: v @ A.T, q, lambda v: v @ R.T)
+    _, _, sums = by_columns.follow(lambda v: v @ A.T, q, seen_by(R))
     np.testing.assert_allclose(sums, exact_sums(A, R, q), rtol=1e-8)
 
 
@@ -95,7 +100,7 @@ def test_far_from_normal_the_sum_is_a_direct_one():
     q = np.eye(n)[:1] + np.eye(n)[1:2]
     powers, sums = sums_over_powers(A, R, q, 12)
     assert powers.radius()[0] > 1 and np.isinf(sums[0])
-    _, _, sums = by_columns.follow(lambda v: v @ A.T, q, lambda v: v @ R.T)
+    _, _, sums = by_columns.follow(lambda v: v @ A.T, q, seen_by(R))
     np.testing.assert_allclose(sums, exact_sums(A, R, q), rtol=1e-2)
 
 
@@ -222,3 +227,13 @@ def test_broken_columns_are_found_out(broken, name, monkeypatch):
     f = forecast(method, **options)
     found = columns_of(f)
     assert not within(found, f.variance), (found.variance, found.error, f.variance)
+
+
+def test_the_loss_is_measured_without_a_matrix():
+    """Half the curvature by products is L'L of its root; models are moved to where a forecast is asked for."""
+    f = fp.forecast(fp.FedAvg(0.02, 3), least_squares(), measure="loss")
+    s, rows = f.setting, np.random.default_rng(3).normal(size=(4, D))
+    by_products = Gauge(f.optimum, weight=lambda v: s.curved(f.optimum, v) / 2)
+    np.testing.assert_allclose(by_products.gram(rows), f._gauge.gram(rows), rtol=1e-9)
+    np.testing.assert_allclose(by_products.squares(rows), f._gauge.squares(rows), rtol=1e-9)
+    np.testing.assert_array_equal(s.read(s.moved_to(s.origin, rows[0])), rows[0])

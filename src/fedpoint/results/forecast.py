@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fedpoint.results.run import Run
     from fedpoint.timing.base import Timing
 
+LARGEST_ROOT = 1000  # numbers of a model whose curvature is computed as a matrix
 LARGEST_DECAY = 200  # numbers of a state whose rounds change, and whose covariance is followed
 LONGEST = 1 << 22  # rounds that `rounds_to` looks ahead
 LONGEST_DECAY = 1 << 14  # the same where steps decay
@@ -118,8 +119,7 @@ class Forecast:
         """The state from which the expected round is followed."""
         x = self.setting.origin.copy()
         if self.around is not None:  # the hub's model moved to the point, all else as at the start
-            R, w = self.setting.reading, self.setting.flatten(self.around)
-            x += np.linalg.pinv(R) @ (w - R @ x)
+            x = self.setting.moved_to(x, self.setting.flatten(self.around))
         return x
 
     @cached_property
@@ -172,12 +172,23 @@ class Forecast:
 
     @cached_property
     def _root(self) -> np.ndarray | None:
-        """L with |L (w - w*)|^2 what is measured; None is the plain distance."""
-        if self.measure == "error":
+        """L with |L (w - w*)|^2 what is measured; None is the plain distance, or `_weight` tells it."""
+        if self.measure == "error" or self._weight is not None:
             return None
-        w = self.optimum if self.optimum is not None else self.setting.read(self._settles())
-        values, axes = np.linalg.eigh(self.setting.curvature(w))
+        values, axes = np.linalg.eigh(self.setting.curvature(self._centre))
         return np.sqrt(np.maximum(values, 0) / 2)[:, None] * axes.T
+
+    @cached_property
+    def _weight(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Rows times L'L, where L would be too large: half the curvature of the objective."""
+        if self.measure == "error" or len(self.setting.flatten(self.setting.start)) <= LARGEST_ROOT:
+            return None
+        return lambda rows: self.setting.curved(self._centre, rows) / 2
+
+    @property
+    def _centre(self) -> np.ndarray:
+        """From where it is measured: w*, or the fixed point where that is not known."""
+        return self.optimum if self.optimum is not None else self.setting.read(self._settles())
 
     def _settles(self) -> np.ndarray:
         if self.state is None:
@@ -187,8 +198,7 @@ class Forecast:
     @cached_property
     def _gauge(self) -> Gauge:
         """What is measured, from w*, or from the fixed point where that is not known."""
-        target = self.optimum if self.optimum is not None else self.setting.read(self._settles())
-        return Gauge(target, self._root, self.setting.models)
+        return Gauge(self._centre, self._root, self.setting.models, self._weight)
 
     def measured(self, difference: np.ndarray) -> np.ndarray:
         """The part of a difference of models whose square is measured; rows where there are several."""
@@ -231,7 +241,10 @@ class Forecast:
     def limit_error(self) -> float:
         """The standard error of the limit, where the lineups behind it were drawn: the hub does not merge linearly, and
         they are too many to be listed. 0 otherwise."""
-        return 0.0 if self.state is None else limit_error(self.setting, self.state, self.reading)
+        lineups = self.setting.lineups
+        if self.state is None or lineups is None or not lineups.drawn:
+            return 0.0
+        return limit_error(self.setting, self.state, self.reading)
 
     # How fast
 
@@ -385,7 +398,7 @@ class Forecast:
         """What the bias contributes to what is measured."""
         if not self.bias or self._gap is None:
             return 0.0
-        return float((self.measured(self._gap) ** 2).sum())
+        return float(self._gauge.squares(self._gap[None])[0])
 
     @property
     def drift2(self) -> float:
@@ -407,7 +420,7 @@ class Forecast:
         if s.scheduled and not self.by_node:
             return self._decaying(rounds, target)
         if self.jumps is None and (self.noiseless or self.without_noise):
-            return np.asarray((self.measured(s.path(self.origin, rounds) - target) ** 2).sum(1))
+            return self._gauge.squares(s.path(self.origin, rounds) - target)
         if self.state is None:
             raise FedpointError("there is no curve: the expected round does not settle")
         if isinstance(self.outlook, str):

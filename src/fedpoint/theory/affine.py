@@ -74,8 +74,8 @@ class Still(Outlook):
         return 0.0
 
     def path(self, rounds: int) -> Path:
-        away = self.gauge(self.setting.path(self.origin, rounds) - self.gauge.target)
-        return Path((away**2).sum(1), np.zeros(rounds + 1))
+        away = self.setting.path(self.origin, rounds) - self.gauge.target
+        return Path(self.gauge.squares(away), np.zeros(rounds + 1))
 
     def law(self, round: int | None) -> Law | None:
         at = self.limit if round is None else self.setting.path(self.origin, round)[-1]

@@ -93,8 +93,8 @@ class Bundle:
         return self.scale * products(self.setting, self.x, rows / self.scale)
 
     def measure(self, rows: np.ndarray) -> np.ndarray:
-        """What is measured of deviations of the state, rows of scaled numbers."""
-        return self.gauge(self.setting.readings(rows / self.scale))
+        """Inner products of deviations of the state, rows of scaled numbers, as they are measured."""
+        return self.gauge.gram(self.setting.readings(rows / self.scale))
 
     @cached_property
     def _followed(self) -> tuple[Powers, np.ndarray, np.ndarray]:
@@ -282,8 +282,7 @@ def shared_space(powers: Powers, which: slice, measure: Measure) -> Shared:
     mix = (axes[:, top] / np.sqrt(values[top])).T
     V = mix @ rows
     H = (mix @ moved) @ V.T  # rows: (J v)' V
-    seen = measure(V)
-    gram = seen @ seen.T
+    gram = measure(V)
     W = doubled(H[None], gram[None])[0]
     if not np.isfinite(W).all():  # far from normal: it tells nothing
         H, W = np.zeros_like(H), np.zeros_like(W)

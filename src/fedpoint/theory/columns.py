@@ -95,8 +95,7 @@ class Columns(Outlook):
     def _mean(self, rounds: int, target: np.ndarray) -> np.ndarray:
         """(rounds + 1,): what is measured of the mean's distance to a target."""
         if self._trail is None:
-            away = self.gauge(self.setting.path(self.origin, rounds) - target)
-            return np.asarray((away**2).sum(1))
+            return self.gauge.squares(self.setting.path(self.origin, rounds) - target)
         parts = [self._measured(stride, rounds, target) for stride in self._trail.strides if stride.first <= rounds]
         return np.concatenate(parts)[: rounds + 1]
 
@@ -104,11 +103,11 @@ class Columns(Outlook):
         """The same after the rounds of one stride, but the last of them, which begins the next."""
         last = rounds if math.isinf(stride.rounds) else min(rounds, stride.first + int(stride.rounds) - 1)
         begun = self.setting.read(stride.x) - target
-        rows = self.gauge(np.concatenate([begun[None], stride.models]))
+        gram = self.gauge.gram(np.concatenate([begun[None], stride.models]))
         settled = min(last - stride.first, self._lasting)
         away = stride.away(settled)
         mix = np.concatenate([np.ones((len(away), 1)), away], axis=1)
-        values = np.maximum(((mix @ (rows @ rows.T)) * mix).sum(1), 0.0)
+        values = np.maximum(((mix @ gram) * mix).sum(1), 0.0)
         return np.concatenate([values, np.full(last - stride.first - settled, values[-1])])
 
     @property

@@ -353,6 +353,19 @@ class Setting:
         m = rows(self.space, n.algorithm, begun.hub, begun.memory, self.agents)
         return np.concatenate([np.asarray(flat(begun.hub)), np.asarray(m).ravel()])
 
+    def moved_to(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """The state x with its models moved to w, all else as it is."""
+        at, moved = self._selection, np.array(x, float)
+        if at is None:
+            return moved + np.linalg.pinv(self.reading) @ (w - self.reading @ x)
+        moved[at] = w
+        return moved
+
+    @double
+    def curved(self, w: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Rows times the slope of the aggregate field at a flattened model."""
+        return np.asarray(_curved(self.space, self.numbers, w, rows))
+
     @double
     def curvature(self, w: np.ndarray) -> np.ndarray:
         """(d, d): the slope of the aggregate field sum_k p_k g_k at a flattened model."""
@@ -486,8 +499,9 @@ def _merges(space: Space, numbers: Numbers, points: Array) -> Array:
     return jax.vmap(merge)(points)
 
 
-@partial(jax.jit, static_argnums=0)
-def _curvature(space: Space, numbers: Numbers, w: Array) -> Array:
+def _aggregate(space: Space, numbers: Numbers) -> Callable[[Array], Array]:
+    """sum_k p_k g_k, of flattened models."""
+
     def field(w: Array) -> Array:
         model, common = unwrap(fill(numbers.model, w)), numbers.inputs.common
 
@@ -496,4 +510,14 @@ def _curvature(space: Space, numbers: Numbers, w: Array) -> Array:
 
         return numbers.p @ per_agent(one, numbers.inputs.own)
 
-    return jax.jacfwd(field)(w)
+    return field
+
+
+@partial(jax.jit, static_argnums=0)
+def _curvature(space: Space, numbers: Numbers, w: Array) -> Array:
+    return jax.jacfwd(_aggregate(space, numbers))(w)
+
+
+@partial(jax.jit, static_argnums=0)
+def _curved(space: Space, numbers: Numbers, w: Array, rows: Array) -> Array:
+    return lax.map(lambda v: jax.jvp(_aggregate(space, numbers), (w,), (v,))[1], rows)

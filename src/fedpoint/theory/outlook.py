@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,16 +17,31 @@ class Gauge:
     """What is measured of models: |L (w - target)|^2, a mean over `models` of them.
 
     target: what the run is after, flattened; where that is not known, its limit. root: L; None is the plain distance.
+    weight: instead of L, rows times L'L, of models that are too large for matrices.
     """
 
     target: np.ndarray
     root: np.ndarray | None = None
     models: int = 1
+    weight: Callable[[np.ndarray], np.ndarray] | None = None
 
     def __call__(self, difference: np.ndarray) -> np.ndarray:
         """The part of a difference of models whose square is measured; rows where there are several."""
         difference = difference / math.sqrt(self.models)
         return difference if self.root is None else difference @ self.root.T
+
+    def gram(self, rows: np.ndarray) -> np.ndarray:
+        """Inner products of differences of models, rows, as they are measured."""
+        if self.weight is not None:
+            return rows @ self.weight(rows).T / self.models
+        seen = self(rows)
+        return np.asarray(seen @ seen.T)
+
+    def squares(self, rows: np.ndarray) -> np.ndarray:
+        """What is measured of differences of models, rows."""
+        if self.weight is not None:
+            return np.asarray((rows * self.weight(rows)).sum(1) / self.models)
+        return np.asarray((self(rows) ** 2).sum(1))
 
     def of_state(self, reading: np.ndarray) -> np.ndarray:
         """R with |R x|^2 what is measured of a deviation x of the state, whose models are reading x."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 Apply = Callable[[np.ndarray], np.ndarray]  # rows times A'
-Measure = Callable[[np.ndarray], np.ndarray]  # rows times R'
+Measure = Callable[[np.ndarray], np.ndarray]  # rows V to their inner products V R'R V'
 
 CLOSED = 1e-10  # of a product, what is left of it outside the basis where the basis is all that a column reaches
 DOUBLINGS = 60
@@ -66,8 +66,7 @@ class Powers:
 
     def gram(self, measure: Measure) -> np.ndarray:
         """(columns, steps, steps): inner products of the bases as they are measured."""
-        seen = [measure(self.basis[: self.steps, j]) for j in range(self.count)]
-        return np.stack([rows @ rows.T for rows in seen])
+        return np.stack([measure(self.basis[: self.steps, j]) for j in range(self.count)])
 
     def radius(self) -> np.ndarray:
         """(columns,): the spectral radius of every H."""
@@ -157,7 +156,7 @@ def summed_directly(apply: Apply, columns: np.ndarray, measure: Measure, toleran
     too long."""
     total, largest, v = np.zeros(len(columns)), 0.0, columns
     for _ in range(DIRECT):
-        added, size = (measure(v) ** 2).sum(axis=1), float((v * v).sum())
+        added, size = np.diagonal(measure(v)), float((v * v).sum())
         total, largest = total + added, max(largest, size)
         if not np.isfinite(size):
             return np.full(len(columns), np.inf)

@@ -16,6 +16,7 @@ from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Law
 from fedpoint.theory.strides import Lost, trail_of
 
+SURE = 3e-4  # of what a round leaves off a deviation, by which ten more products may change it
 CONSERVED = 1e-9  # an eigenvalue this close to 1 belongs to a conserved quantity
 LARGE = 500  # numbers of the state, up to which all eigenvalues are computed; from here on products take seconds
 WANDER = 1 << 15  # expected rounds, after which an iteration that has not settled is given up
@@ -86,9 +87,9 @@ def mean_rate(setting: Setting, x: np.ndarray) -> float:
         r = r - product(r)
     space, last = Krylov(product, r, rounding=1e-10), 0.0
     while True:
-        space.extend(space.steps + 20)
+        space.extend(space.steps + 10)
         top = _largest(space.ritz(), 1e-7)  # the root of rounding, where an eigenvalue 1 lacks an eigenvector
-        if space.closed or abs(top - last) <= 1e-9 * top or space.steps >= min(space.most, 400):
+        if space.closed or abs(top - last) <= max(1e-9 * top, SURE * (1 - top)) or space.steps >= min(space.most, 400):
             return top
         last = top
 
