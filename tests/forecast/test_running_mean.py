@@ -132,6 +132,7 @@ def test_nothing_random_and_what_diverges():
     f = fp.forecast(fp.Averaged(fp.FedAvg(0.1, 3), 2), BOWL, exact=True)
     run = fp.run(fp.Averaged(fp.FedAvg(0.1, 3), 2), BOWL, rounds=40, exact=True)
     np.testing.assert_allclose(f.curve(40), run.error[0], rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(f.mean_path(40), run.history[0], rtol=1e-12, atol=1e-13)
     wild = fp.forecast(fp.Averaged(fp.FedAvg(1.9)), BOWL)
     assert wild.diverges and math.isinf(wild.floor) and math.isinf(wild.rounds_to(0.1))
 
@@ -151,6 +152,17 @@ def test_what_a_mean_leaves_out_is_said():
     assert lost.floor == 0 and lost.noise_by == "sampled"
     with pytest.raises(fp.FedpointError, match="what the channel does is known from drawn rounds only"):
         lost.curve(5)
+
+
+def test_what_nodes_count_is_not_forecast():
+    """Turns that are drawn, and means of means at the nodes: each node counts for itself."""
+    ring = {"network": fp.Network.complete(2)}
+    drawn = fp.forecast(fp.Averaged(fp.FedSGD(0.1, 0.5)), BOWL, schedule=fp.RandomActivation(1), **ring)
+    twice = fp.forecast(fp.Averaged(fp.Averaged(fp.FedSGD(0.1, 0.5))), BOWL, **ring)
+    assert drawn.limit is not None and drawn.rate is None
+    for f, why in ((drawn, "running mean on this network"), (twice, "what agents have counted")):
+        with pytest.raises(fp.FedpointError, match=why):
+            f.curve(10)
 
 
 def test_both_ways_around_it_is_the_same():

@@ -413,6 +413,8 @@ class Forecast:
         """(rounds + 1,): E|w_t - w*|^2 from the start on (without a known w*, around the limit); see `proviso`."""
         check_count("rounds", rounds, 0)
         s, target = self.setting, self.optimum
+        if s.scheduled and s.counts_at_agents:
+            raise FedpointError("no curve of rounds that change with what agents have counted")
         if target is None:
             if s.scheduled:
                 raise FedpointError("with rounds that change and an unknown solution there is nothing to measure from")

@@ -10,13 +10,13 @@ import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.arguments import checked_methods
-from fedpoint.core.errors import check_count, check_number
+from fedpoint.core.errors import FedpointError, check_count, check_number
 from fedpoint.core.numbers import counted
 from fedpoint.results.forecast import LONGEST, LONGEST_DECAY, Forecast, Rounds
 from fedpoint.theory.affine import Affine, Still
 from fedpoint.theory.bounds import Bound
 from fedpoint.theory.outlook import Outlook
-from fedpoint.theory.running_mean import RunningMean
+from fedpoint.theory.running_mean import RunningMean, averaged
 
 
 @checked_methods
@@ -93,7 +93,13 @@ class MeanForecast(Forecast):
         check_count("rounds", rounds, 0)
         if isinstance(self.outlook, RunningMean):
             return self.outlook.path(rounds).total
+        if self.by_node:
+            raise FedpointError(f"no curve of a running mean on this network: {self.outlook}")
         return self._followed().curve(rounds)
+
+    def mean_path(self, rounds: int) -> np.ndarray:
+        """(rounds + 1, d): the mean over runs of what is read."""
+        return averaged(self.run.mean_path(rounds), self.burn_in)
 
     @property
     def proviso(self) -> str:

@@ -43,7 +43,7 @@ from fedpoint.theory.expected_round import (
     template,
     trace_steps,
 )
-from fedpoint.theory.space import Space, fill, flat, kept_leaves, size_of
+from fedpoint.theory.space import Space, fill, flat, is_real, kept_leaves, size_of
 from fedpoint.timing.base import Moments
 from fedpoint.timing.lineups import Lineups
 from fedpoint.timing.participation import Everyone
@@ -209,6 +209,13 @@ class Setting:
             return False
         x = self.origin + 1.0
         return not np.allclose(self.step(x, 0), self.step(x, 1000), rtol=1e-12, atol=1e-12)
+
+    @cached_property
+    @double
+    def counts_at_agents(self) -> bool:
+        """Agents remember whole numbers, which an expected round leaves as they are."""
+        memory = jax.eval_shape(lambda w: self.algorithm.init(w)[1], self.numbers.model)
+        return any(not is_real(a) for a in jax.tree.leaves(memory))
 
     @cached_property
     def lucky(self) -> bool:

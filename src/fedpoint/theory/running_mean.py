@@ -88,6 +88,13 @@ def _product(steady: Steady) -> Callable[[np.ndarray], np.ndarray]:
     return lambda C: np.concatenate([C[:1], M @ C[1:]])
 
 
+def averaged(models: np.ndarray, burn_in: int) -> np.ndarray:
+    """(rounds + 1, d): after each round the mean of those behind the burn-in; the last one before."""
+    first = burn_in + 1
+    count = np.arange(1, len(models[first:]) + 1)[:, None]
+    return np.concatenate([models[:first], np.cumsum(models[first:], axis=0) / count])
+
+
 class RunningMean(Outlook):
     """The mean of the models after `burn_in` rounds, of runs that another theory knows.
 
@@ -144,14 +151,8 @@ class RunningMean(Outlook):
                 more = (later - now.round) * np.trace(now.later(now.round + 1).covariance - now.covariance)
                 variance[later] = (np.trace(now.covariance) + more) / count**2
                 deviation[later] = now.mean / count[:, None]
-        mean = self._gap + deviation if self._means is None else self._averaged(self._means(rounds))
+        mean = self._gap + deviation if self._means is None else averaged(self._means(rounds), self.burn_in)
         return Path((mean**2).sum(1), np.maximum(variance, 0.0))
-
-    def _averaged(self, means: np.ndarray) -> np.ndarray:
-        """(rounds + 1, r): the mean of those after the burn-in."""
-        first = self.burn_in + 1
-        count = np.arange(1, len(means) - first + 1)[:, None]
-        return np.concatenate([means[:first], np.cumsum(means[first:], axis=0) / count])
 
     def law(self, round: int | None) -> Law | None:
         if round is None:
@@ -162,5 +163,5 @@ class RunningMean(Outlook):
         now = now if now.round == round else now.later(round)
         gap = self._gap + now.mean / now.models
         if self._means is not None:
-            gap = self._averaged(self._means(round))[-1]
+            gap = averaged(self._means(round), self.burn_in)[-1]
         return Law.of(gap, now.covariance / now.models**2)
