@@ -73,6 +73,8 @@ class Comparisons:
     def _inaccurate(self) -> str:
         """Why a forecast is not to be held against a run; empty where it is."""
         accuracy = self.f.accuracy
+        if self.f.noise_by == "columns" and not self.problem.linear and not self.f.noiseless:
+            return "how far noise moves the mean of large models is not forecast"
         return "" if accuracy is None or accuracy.good else f"the forecast is {accuracy}"
 
     def allowance(self, share: float) -> str:
