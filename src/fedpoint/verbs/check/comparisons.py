@@ -72,9 +72,9 @@ class Comparisons:
     @property
     def _inaccurate(self) -> str:
         """Why a forecast is not to be held against a run; empty where it is."""
-        accuracy = self.f.accuracy
-        if self.f.noise_by == "columns" and not self.problem.linear and not self.f.noiseless:
+        if self.f.noise_if_settled == "columns" and not self.problem.linear and not self.f.noiseless:
             return "how far noise moves the mean of large models is not forecast"
+        accuracy = self.f.accuracy
         return "" if accuracy is None or accuracy.good else f"the forecast is {accuracy}"
 
     def allowance(self, share: float) -> str:
@@ -92,7 +92,7 @@ class Comparisons:
         if f.changes:
             return [*self._path(), *self._invariants()]
         if self._inaccurate:
-            return [Check.void("floor", self._inaccurate), *self._invariants()]
+            return [*(Check.void(name, self._inaccurate) for name in ("path", "limit", "floor")), *self._invariants()]
         if f.state is None and not f.setting.adaptive:
             return [Check.void("limit", f"the forecast has no limit: {f.reason}"), *self._invariants()]
         found = [*self._path(), *self._certain(), *self._unbiased(), *self._rounds()]
