@@ -490,7 +490,8 @@ class Forecast:
         scheme that depend on each other."""
         if not self.setting.moments.independent:
             return True
-        return self.by_node and not self.noiseless and (self.noise_by not in KINDS or self.diverges)
+        told = self.noise_by in KINDS and self.noise_by != "sampled"  # drawn rounds tell of the end only
+        return self.by_node and not self.noiseless and (not told or self.diverges)
 
     @property
     def dependent(self) -> bool:
