@@ -153,12 +153,14 @@ def test_adaptive_servers_have_limit_and_rate_only(server):
 
 
 def test_a_large_state_says_so():
+    """300 numbers: a step of 0.05 multiplies the mean square by 1 - 2 0.05 + 302 0.05^2 > 1, one of 0.005 by less."""
     problem = fp.problems.LinearStream(np.zeros((2, 300)))
     f = fp.forecast(fp.FedAvg(0.1, 2, normalise=True), problem, start=np.ones(300))
-    assert f.bias == 0.0 and f.rate == pytest.approx(0.95**2, rel=1e-8) and f.floor is None
-    assert any("300 numbers" in note for note in f.notes)
+    assert f.bias == 0.0 and f.rate == pytest.approx(0.95**2, rel=1e-8) and f.floor == math.inf and f.diverges
+    asked = fp.forecast(fp.FedAvg(0.01, 2, normalise=True), problem, start=np.ones(300), floor="exact")
+    assert asked.floor is None and any("300 numbers" in note for note in asked.notes)
     with pytest.raises(fp.FedpointError, match="300 numbers"):
-        f.curve(3)
+        asked.curve(3)
     exact = fp.forecast(fp.FedAvg(0.1, 2, normalise=True), problem, start=np.ones(300), exact=True)
     np.testing.assert_allclose(exact.curve(3), 300 * 0.95 ** (4 * np.arange(4)), rtol=1e-10)
     assert exact.floor == 0.0 and exact.rounds_to(1.0) == math.ceil(math.log(300) / -math.log(0.95**4))

@@ -298,6 +298,8 @@ def results() -> Table:
                 "rounds_to": {"target": 1.0},
                 "quantile": {"probability": 0.9, "rounds": 3},
                 "probability": {"error": 0.1, "rounds": 3},
+                "curve_error": {"rounds": 3},
+                "mean_path": {"rounds": 3},
                 "bounds_after": {"rounds": 3},
                 "plot": {"rounds": 3},
                 "measured": {"difference": np.zeros((1, 2))},

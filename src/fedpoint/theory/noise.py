@@ -371,7 +371,7 @@ class SourceNoise(NamedTuple):
     """What one source adds: the covariance of its probe, and of each field that was asked for on the way."""
 
     probe: Array
-    fields: Array  # (steps, d, d) of a loop, (1, d, d) of one field; empty where no field is asked, or none is kept
+    fields: Array  # (steps, d, d) of a loop, (1, d, d) of one field; a zero where no field is asked, or none is kept
 
 
 def covariance_of(space: Space, numbers: Numbers, own: Data, local: LocalNoise, Z: Array) -> Array:
@@ -405,7 +405,7 @@ def source_noises(space: Space, numbers: Numbers, own: Data, local: LocalNoise, 
         if loop.table is not None:
             first, added = loop.table
             Z = first @ second[: first.shape[1], : first.shape[1]] @ first.T
-            return SourceNoise(unpacked(added @ packed(Z), len(loop.start)), jnp.zeros((0, 0, 0)))
+            return SourceNoise(unpacked(added @ packed(Z), len(loop.start)), jnp.zeros((1, 1, 1)))
 
         def step(carry: tuple[Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
             (Y, W), (e, point) = carry, at
@@ -429,7 +429,7 @@ def source_noises(space: Space, numbers: Numbers, own: Data, local: LocalNoise, 
             noise = SourceNoise(C, C[None])
         else:
             same = jnp.ones((len(source.variance),) * 2)
-            noise = SourceNoise(Z[0, 0] * jnp.kron(same, jnp.diag(source.variance[0])), jnp.zeros((0, 0, 0)))
+            noise = SourceNoise(Z[0, 0] * jnp.kron(same, jnp.diag(source.variance[0])), jnp.zeros((1, 1, 1)))
         size = noise.probe.shape[0]
         second = second.at[at : at + size, at : at + size].set(noise.probe)
         at += size
