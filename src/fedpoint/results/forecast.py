@@ -490,7 +490,8 @@ class Forecast:
         scheme that depend on each other."""
         if not self.setting.moments.independent:
             return True
-        told = self.noise_by in KINDS and self.noise_by != "sampled"  # drawn rounds tell of the end only
+        drawn = self.noise_by == "sampled" and self.noise_if_settled != "jumps"  # rounds, of which the end is told only
+        told = self.noise_by in KINDS and not drawn
         return self.by_node and not self.noiseless and (not told or self.diverges)
 
     @property
