@@ -65,17 +65,19 @@ def a_noise(d, rng):
     return np.column_stack([constant[upper], *linear[upper].T, *spreads]), (constant, linear, slopes)
 
 
-@pytest.mark.parametrize("off", [0.0, 1e-6])
-def test_agents_that_differ_only_in_where_their_steps_lead_share_a_table(off):
-    """The noise of each depends on the distance to its own centre; with anything else apart nothing is shared."""
+@pytest.mark.parametrize("off, pushed", [(0.0, 0.0), (0.0, 1.0), (1e-6, 0.0)])
+def test_agents_that_differ_only_in_where_their_steps_lead_share_a_table(off, pushed):
+    """The noise of each depends on the distance to a centre of its own, and something pushes it elsewhere; with
+    anything else apart nothing is shared."""
     agents, y, ext, rng = 4, 2, 3, np.random.default_rng(1)
     noise, parts = a_noise(y, rng)
     _, F, T, N, H, V = a_step(rng, y, y, ext)
     alike = AlikeStep(np.zeros(y), F, T, N, H, V, noise)
-    centres = rng.normal(size=(agents, y))
+    centres = rng.normal(size=(agents, y))  # by which they are apart
     each = [moved(alike, -centre) for centre in centres]  # around another point: seen from `centre` they are alike
     together = AlikeStep(*(np.stack(parts) for parts in zip(*each, strict=True)))
     together.F[2] += off
+    together.drift[:] += pushed * rng.normal(size=(agents, y))
     start, counts = rng.normal(size=(agents, y, ext)), np.full(agents, 5)
     first, added = added_noise(together, start, counts)
     assert len(added) == (1 if off == 0 else agents)

@@ -54,6 +54,9 @@ class GradientExchange(Algorithm):
     def averages_descent(self) -> bool:
         return True
 
+    def alike(self) -> bool:
+        return True
+
     def init(self, w: Model) -> tuple[State, State]:
         return (w, jnp.int32(0)), ()
 

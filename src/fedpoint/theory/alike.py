@@ -9,8 +9,8 @@ $$ M^+ = A M A', \qquad W^+ = \Phi W + B M, $$
 
 and through H of them by repeated squaring: log2(H) products instead of H steps, once instead of for every S. Here with
 NumPy, for all agents together: there is nothing to compile. Symmetric matrices are the q = d (d + 1) / 2 numbers of
-their upper triangles. Of ext only what enters every step is kept. Agents that differ only in where their steps lead,
-seen from there, are one: they share a table.
+their upper triangles. Of ext only what enters every step is kept. Agents that differ only in where their noise is
+least and their steps lead share a table, seen from there.
 """
 
 from __future__ import annotations
@@ -106,12 +106,49 @@ def added_noise(step: AlikeStep, start: np.ndarray, counts: np.ndarray) -> Table
     first[..., 0, 0] = 1.0
     first[..., 1 : 1 + n, 1:] = start
     first[..., 1 + n :, 1:] = entering
-    centre = np.einsum("...ij,...j->...i", np.linalg.pinv(np.eye(n) - step.F), step.drift)
-    seen = moved(step, centre)
-    if int(np.prod(agents)) == max(agents, default=1) and _all_equal((*seen, counts), len(agents)):
-        first[..., 1 : 1 + n, 0] = -centre
-        step, counts = AlikeStep(*(_one(a, len(agents)) for a in seen)), _one(counts, len(agents))
+    if int(np.prod(agents)) == max(agents, default=1) > 1:
+        shared = _seen_alike(step, counts)
+        if shared is not None:
+            one, centre, drift = shared
+            first[..., 1 : 1 + n, 0] = -centre
+            if drift is not None:
+                more = np.zeros((*agents, n, 1 + ext))
+                more[..., 0] = drift
+                first = np.concatenate([first, more], axis=-2)
+            step, counts = one, _one(counts, len(agents))
     return Table(first, _packed_twice(one_step(step).power(counts).added))
+
+
+def _seen_alike(step: AlikeStep, counts: np.ndarray) -> tuple[AlikeStep, np.ndarray, np.ndarray | None] | None:
+    """A step that all agents have in common, the centre from which it is each agent's, and the drift that then enters
+    it where agents still differ in that; None where they differ in more."""
+    axes = counts.ndim
+    n, d = step.F.shape[-1], step.H.shape[-2]
+    quadratic = step.noise[..., 1 + d :]
+    if not _all_equal((*step[1:6], quadratic, counts), axes):
+        return None
+    tilts = [_tilt(e) for e in np.eye(d)]
+    system = np.stack([(quadratic.reshape(-1, *quadratic.shape[-2:])[0] @ t).ravel() for t in tilts], axis=1)
+    linear = step.noise[..., 1 : 1 + d]
+    h = -linear.reshape(*linear.shape[:-2], -1) @ np.linalg.pinv(system, rcond=1e-10).T  # where it has no linear part
+    centre = h @ np.linalg.pinv(step.H.reshape(-1, d, n)[0]).T
+    seen = moved(step, centre)
+    if not _all_equal((seen.noise,), axes):
+        return None
+    one = AlikeStep(*(_one(a, axes) for a in seen))
+    if _all_equal((seen.drift,), axes):
+        return one, centre, None
+    entering = np.broadcast_to(np.eye(n), one.F.shape)
+    nowhere = np.zeros((*one.V.shape[:-1], n))
+    T, V = np.concatenate([one.T, entering], axis=-1), np.concatenate([one.V, nowhere], axis=-1)
+    return one._replace(drift=np.zeros_like(one.drift), T=T, V=V), centre, seen.drift
+
+
+def _tilt(h: np.ndarray) -> np.ndarray:
+    """(..., q, d): the upper triangle of (x + h)(x + h)' by x, without its part of second order."""
+    d = h.shape[-1]
+    i, j = np.triu_indices(d)
+    return np.asarray(h[..., i, None] * np.eye(d)[j] + h[..., j, None] * np.eye(d)[i])
 
 
 def moved(step: AlikeStep, centre: np.ndarray) -> AlikeStep:
@@ -120,10 +157,11 @@ def moved(step: AlikeStep, centre: np.ndarray) -> AlikeStep:
     i, j = np.triu_indices(d)
     h = np.einsum("...ij,...j->...i", step.H, centre)
     constant, linear, quadratic = np.split(step.noise, [1, 1 + d], axis=-1)
-    tilt = h[..., i, None] * np.eye(d)[j] + h[..., j, None] * np.eye(d)[i]  # of the packed (x + h)(x + h)', by x
     constant = constant + linear @ h[..., None] + quadratic @ (h[..., i] * h[..., j])[..., None]
     drift = step.drift + np.einsum("...ij,...j->...i", step.F, centre) - centre
-    return step._replace(drift=drift, noise=np.concatenate([constant, linear + quadratic @ tilt, quadratic], axis=-1))
+    return step._replace(
+        drift=drift, noise=np.concatenate([constant, linear + quadratic @ _tilt(h), quadratic], axis=-1)
+    )
 
 
 def _row_space(rows: np.ndarray) -> np.ndarray:

@@ -98,49 +98,86 @@ class Moving(NamedTuple):
     linear: Linear  # leads with the hub's outcomes
 
 
-def linearise(space: Space, numbers: Numbers, spread: Spread, x: Array, round: Number) -> Linear:
-    """Around the state x, for every outcome of the hub's draws."""
+def work_of(space: Space, numbers: Numbers, x: Array, round: Number) -> tuple[LocalNoise, Array]:
+    """What every agent makes of what it hears and remembers, linearised around the state x, and (K, n_out, 1 + n_z)
+    the mean of it over how many steps it takes, memory as a change."""
     hub_like = hub_at(numbers, round)
     n_u, K = size_of(hub_like), numbers.p.shape[0]
     u, m = x[:n_u], x[n_u:].reshape(K, -1)
     n_m = m.shape[1]
+    tuned, put = split_per_agent(numbers.algorithm)
+
+    def agent(k: Tree) -> LocalNoise:
+        own, tuned, m, share = k
+        algorithm, place = put(tuned), ProbePlace(own, share, hub_like, u, m)
+
+        def late(count: Array) -> LocalNoise:
+            chosen = decided(algorithm, count) if numbers.drawn.agent else algorithm
+            return linearised(space, numbers, chosen, place, round)
+
+        return jax.vmap(late)(numbers.late[1])
+
+    locals_ = per_agent(agent, (numbers.inputs.own, tuned, m, numbers.p))
+    late = numbers.late[0]
+    value0 = jnp.einsum("c,kco->ko", late, locals_.value)
+    slope = jnp.einsum("c,kcoz->koz", late, locals_.slope[..., : n_u + n_m])
+    n_sent = value0.shape[1] - n_m
+    value0 = value0.at[:, n_sent:].add(-m)  # memory as a change: new - m_k
+    slope = slope.at[:, n_sent:, n_u:].add(-jnp.eye(n_m))
+    return locals_, jnp.concatenate([value0[..., None], slope], axis=-1)
+
+
+class HubMap(NamedTuple):
+    """What the hub makes of itself, of the weighted mean of what it hears and of the total, linearised."""
+
+    A: Array
+    B: Array
+    C: Array
+    offset: Array
+
+
+def hub_map(space: Space, numbers: Numbers, u: Array, heard: tuple[Array, Array], round: Number) -> HubMap:
+    """Around what it has and hears; mean and total end with the weight and the mass heard."""
+    hub_like, message = hub_at(numbers, round), template(space, numbers)[0]
+
+    def combine(u: Array, mean: Array, total: Array) -> Array:
+        inbox = Inbox(fill(message, mean[:-1]), fill(message, total[:-1]), total[-1], mean[-1])
+        return flat(numbers.algorithm.combine(fill(hub_like, u), inbox))
+
+    A, B, C = jax.jacfwd(combine, argnums=(0, 1, 2))(u, *heard)
+    return HubMap(A, B, C, combine(u, *heard) - u - B @ heard[0] - C @ heard[1])
+
+
+def settling(space: Space, numbers: Numbers, x: Array, round: Number) -> Array:
+    """(n_m, n_u): what a settled memory takes of the new hub."""
+    hub_like = hub_at(numbers, round)
+    n_u, K = size_of(hub_like), numbers.p.shape[0]
+    if x.size == n_u:
+        return jnp.zeros((0, n_u))
+    memory = template(space, numbers)[1]
+
+    def settled(u: Array) -> Array:
+        return row_of(space, numbers.algorithm, fill(hub_like, u), zeros(memory))
+
+    return jax.jacfwd(settled)(x[:n_u]).reshape((x.size - n_u) // K, n_u)
+
+
+def linearise(space: Space, numbers: Numbers, spread: Spread, x: Array, round: Number) -> Linear:
+    """Around the state x, for every outcome of the hub's draws."""
+    n_u, K = size_of(hub_at(numbers, round)), numbers.p.shape[0]
+    n_m = (x.size - n_u) // K
 
     def outcome(value: Array) -> Linear:
         one = numbers.using(numbers.algorithm.given(value)) if numbers.drawn.hub else numbers
-        tuned, put = split_per_agent(one.algorithm)
-        message, memory = template(space, one)
-
-        def agent(k: Tree) -> LocalNoise:
-            own, tuned, m, share = k
-            algorithm, place = put(tuned), ProbePlace(own, share, hub_like, u, m)
-
-            def late(count: Array) -> LocalNoise:
-                chosen = decided(algorithm, count) if numbers.drawn.agent else algorithm
-                return linearised(space, one, chosen, place, round)
-
-            return jax.vmap(late)(numbers.late[1])
-
-        locals_ = per_agent(agent, (one.inputs.own, tuned, m, one.p))
-        late = numbers.late[0]
-        value0 = jnp.einsum("c,kco->ko", late, locals_.value)
-        slope = jnp.einsum("c,kcoz->koz", late, locals_.slope[..., : n_u + n_m])
-        n_out = value0.shape[1]
-        n_sent = n_out - n_m
-        # Memory as a change: new - m_k.
-        value0 = value0.at[:, n_sent:].add(-m)
-        slope = slope.at[:, n_sent:, n_u:].add(-jnp.eye(n_m))
-        mean = jnp.concatenate([value0[..., None], slope], axis=-1)
-
-        def combine(u: Array, mean: Array, total: Array) -> Array:
-            inbox = Inbox(fill(message, mean[:-1]), fill(message, total[:-1]), total[-1], mean[-1])
-            return flat(one.algorithm.combine(fill(hub_like, u), inbox))
+        locals_, mean = work_of(space, one, x, round)
+        n_sent = mean.shape[1] - n_m
+        value0 = mean[..., 0]
 
         def merge(case: tuple[Cases, Spread]) -> Merge:
             whom, spread = case
             share = numbers.p * whom.heard
             heard = (whom.weight @ value0[:, :n_sent], share @ value0[:, :n_sent])
-            A, B, C = jax.jacfwd(combine, argnums=(0, 1, 2))(u, *heard)
-            offset = combine(u, *heard) - u - B @ heard[0] - C @ heard[1]
+            A, B, C, offset = hub_map(space, one, x[:n_u], heard, round)
 
             def arrow(alpha: Array, beta: Array, base: Array) -> Arrow:
                 weights = jnp.einsum("k,hs->khs", alpha, B) + jnp.einsum("k,hs->khs", beta * numbers.p, C)
@@ -161,11 +198,8 @@ def linearise(space: Space, numbers: Numbers, spread: Spread, x: Array, round: N
             bases = jnp.zeros(alphas.shape[0]).at[0].set(1.0)
             return Merge(jax.vmap(arrow)(alphas, betas, bases), jnp.concatenate([jnp.ones(1), spread.scale]), B, C)
 
-        def settled(u: Array) -> Array:
-            return row_of(space, one.algorithm, fill(hub_like, u), zeros(memory))
-
-        shear = jax.jacfwd(settled)(u) if n_m else jnp.zeros((0, n_u))
-        return Linear(jax.vmap(merge)((numbers.cases, spread)), locals_, mean, shear)
+        merges = jax.vmap(merge)((numbers.cases, spread))
+        return Linear(merges, locals_, mean, settling(space, one, x, round))
 
     values = numbers.chances[1]
     return lax.map(outcome, values) if values.shape[0] > 1 else jax.tree.map(lambda a: a[None], outcome(values[0]))

@@ -56,6 +56,7 @@ class Point(NamedTuple):
 
     point: Array
     V: Array
+    noise: Array | None = None  # of affine fields: its covariance by mass, shift and spread of where it is asked for
 
 
 class Luck(NamedTuple):
@@ -90,7 +91,7 @@ def joined(parts: Sequence[Source]) -> Source:
     if isinstance(first, Luck):
         return Luck(*(jnp.concatenate(columns) for columns in zip(*parts, strict=True)))
     if isinstance(first, Point):
-        return Point(*(jnp.concatenate(columns) for columns in zip(*parts, strict=True)))
+        return Point(*(jnp.concatenate([part[i] for part in parts]) for i in (0, 1)))
     rows = {name: [part._asdict()[name] for part in parts] for name in first._fields}
     points, start, T, V = (jnp.concatenate(rows[name], axis=-1) for name in ("points", "start", "T", "V"))
     F, N, H = (_blocks(rows[name]) for name in ("F", "N", "H"))
@@ -274,7 +275,8 @@ def linearised(space: Space, numbers: Numbers, algorithm: Algorithm, place: Prob
                 s = s._replace(drift=s.T[0] - s.start, noise=_noise_of(space, numbers, mine, s.points[0]))
             s = s._replace(start=slopes[0], T=slopes[1], V=slopes[2])
         elif isinstance(s, Point):
-            s = s._replace(V=slopes[0])
+            small = space.alike and worthwhile(_copies(numbers), s.point.size, ext.size)
+            s = s._replace(V=slopes[0], noise=_noise_of(space, numbers, mine, s.point) if small else None)
         done.append(s)
     return LocalNoise(value, slope, tuple(done))
 

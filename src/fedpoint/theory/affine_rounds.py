@@ -1,0 +1,432 @@
+r"""What do affine rounds do on average, and how far do they spread, whoever takes part? One program, then NumPy.
+
+The work of agents is linearised by one compiled program, whatever the numbers of local steps and whoever takes part;
+all that follows are products of small matrices. The mean is followed by itself, agent by agent. The covariance is that
+of (u, m_1, ..., m_G), with a memory for every group of agents that are alike: their local maps have the same slopes and
+the same noise, seen from where it is least, and who of them is heard is exchangeable. Then the mean memory of a group
+and the mean covariance V of its members' memories are all that matters, and a round is
+
+$$ C^+ = T_0 C T_0' + \sum_j \lambda_j (T_j C T_j' + t_j t_j') + \text{every agent's own luck}, $$
+
+as in `moments.py`, t_j what T_j makes of the mean. All agents are one group, or everyone is one of its own.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedpoint.core.precision import double
+from fedpoint.theory.alike import ROUNDING, Table, congruence
+from fedpoint.theory.expected_round import Numbers
+from fedpoint.theory.moments import HubMap, hub_map, settling, work_of
+from fedpoint.theory.noise import LocalNoise, Loop, Luck, Point, tabulated
+from fedpoint.theory.operator import Setting, models_at
+from fedpoint.theory.outlook import Gauge
+from fedpoint.theory.space import Space
+from fedpoint.timing.base import Moments
+
+
+class Compiled(NamedTuple):
+    """What the program gives."""
+
+    locals: LocalNoise
+    mean: Array
+    hub: HubMap
+    shear: Array
+    reading: Array
+    model: Array
+
+
+@partial(jax.jit, static_argnums=0)
+def _compiled(space: Space, numbers: Numbers, x: Array) -> Compiled:
+    locals_, mean = work_of(space, numbers, x, 0)
+    shear = settling(space, numbers, x, 0)
+    sent = mean[:, : mean.shape[1] - shear.shape[0], 0]
+    heard = (numbers.p @ sent, numbers.p @ sent)
+    hub = hub_map(space, numbers, x[: shear.shape[1]], heard, 0)
+    reading, model = jax.jacfwd(lambda x: (models_at(space, numbers, x),) * 2, has_aux=True)(x)
+    return Compiled(locals_, mean, hub, shear, reading, model)
+
+
+class SourceTable(NamedTuple):
+    """What one source of noise adds to message and memory: G added(packed(first Z first')) G', by agent."""
+
+    first: np.ndarray  # (K, x, 1 + n_z)
+    added: np.ndarray  # (K or 1, q, x (x + 1) / 2)
+    G: np.ndarray  # (K, n_out, y)
+
+
+class Work(NamedTuple):
+    """An affine round but for who takes part: what agents make of (1, u, m_k) and the hub of what it hears, all around
+    the state x."""
+
+    x: np.ndarray
+    mean: np.ndarray  # (K, n_out, 1 + n_z): message (with a 1 behind it), and memory as a change
+    sources: tuple[SourceTable, ...]
+    A: np.ndarray
+    B: np.ndarray
+    C: np.ndarray
+    offset: np.ndarray
+    shear: np.ndarray  # (n_m, n_u)
+    reading: np.ndarray  # (d, n_u)
+    model: np.ndarray
+    p: np.ndarray
+
+    @property
+    def agents(self) -> int:
+        return len(self.mean)
+
+
+@double
+def work(setting: Setting) -> Work | None:
+    """The work of a setting whose problem is linear; None where its rounds are of another kind."""
+    s = setting
+    drawn = s.numbers.drawn
+    if not s.problem.linear or s.own_kind or s.adaptive or s.scheduled or drawn.hub or drawn.agent or s.lossy:
+        return None
+    known = s.oracle.known_noise and s.oracle.independent
+    if s.topology.by_node or s.lineups is not None or not (s.exact or known):
+        return None
+    x = s.origin
+    found = _compiled(s.space, s.numbers, jnp.asarray(x))
+    other = x + np.random.default_rng(0).normal(size=x.shape)
+    again = _compiled(s.space, s.numbers, jnp.asarray(other))
+    if not _affine(found, again, other - x):
+        return None
+    s.straight = True
+    n_u = found.shear.shape[1]
+    sources = _sources(found, 1 + n_u + found.shear.shape[0]) if s.space.sampled else ()
+    reading = np.asarray(found.reading)
+    if sources is None or np.abs(reading[:, n_u:]).max(initial=0.0) > 0:
+        return None
+    A, B, C, offset = (np.asarray(a) for a in found.hub)
+    shear = np.asarray(found.shear) * (1.0 if s.space.settled else 0.0)
+    p = np.asarray(s.numbers.p)
+    return Work(
+        x, np.asarray(found.mean), sources, A, B, C, offset, shear, reading[:, :n_u], np.asarray(found.model), p
+    )
+
+
+def _affine(one: Compiled, other: Compiled, h: np.ndarray) -> bool:
+    """Whether the program found the same maps around two points, h apart."""
+    n_m, n_u = one.shear.shape
+    K = len(one.mean)
+    z = np.concatenate([np.broadcast_to(h[:n_u], (K, n_u)), h[n_u:].reshape(K, n_m)], axis=1)
+    slopes = [np.asarray(c.mean)[..., 1:] for c in (one, other)]
+    values = [np.asarray(c.mean)[..., 0] for c in (one, other)]
+    moved = values[0] + np.einsum("koz,kz->ko", slopes[0], z)
+    same = [(slopes[0], slopes[1]), (moved, values[1]), *zip(one.hub[:3], other.hub[:3], strict=True)]
+    same.append((one.reading, other.reading))
+    return all(_close(np.asarray(a), np.asarray(b)) for a, b in same)
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(np.isfinite(a).all() and np.abs(a - b).max(initial=0.0) <= 1e-9 * (1 + np.abs(a).max(initial=0.0)))
+
+
+def _sources(found: Compiled, known: int) -> tuple[SourceTable, ...] | None:
+    """None where a source has no table, or depends on the noise of another."""
+    one = jax.tree.map(lambda a: np.asarray(a)[:, 0], tabulated(found.locals))  # nobody straggles
+    at, done = known - 1, []
+    for source in one.sources:
+        if isinstance(source, Luck):
+            return None
+        size = source.start.shape[-2] if isinstance(source, Loop) else source.point.shape[-1]
+        table = source.table if isinstance(source, Loop) else _of_point(source)
+        if table is None or np.abs(table.first[..., known:]).max(initial=0.0) > 0:
+            return None
+        first = np.zeros((*table.first.shape[:-1], known))
+        first[..., : table.first.shape[-1]] = table.first[..., :known]
+        done.append(SourceTable(first, table.added, one.slope[..., at : at + size]))
+        at += size
+    return tuple(done)
+
+
+def _of_point(source: Point) -> Table | None:
+    """The table of one field: by 1 and where it is asked for."""
+    if source.noise is None:
+        return None
+    K, d, ext = source.V.shape
+    first = np.zeros((K, 1 + d, 1 + ext))
+    first[:, 0, 0] = 1.0
+    first[:, 1:, 1:] = source.V
+    return Table(first, np.asarray(source.noise))
+
+
+# One round after the other.
+
+
+class Groups(NamedTuple):
+    """Agents that are alike, followed together; all arrays lead with the groups."""
+
+    size: float  # agents in one
+    slope: np.ndarray  # (G, n_out, n_z)
+    sources: tuple[SourceTable, ...]  # without the 1: first is (G, x, n_z)
+    p: np.ndarray  # (G,)
+    weight: np.ndarray  # (J, G): alpha of T_0, T_1, ...
+    heard: np.ndarray  # (J, G): beta
+    own: np.ndarray  # (3, G)
+    raw: np.ndarray  # (3, G)
+
+
+def _grouped(work: Work, moments: Moments) -> Groups:
+    """All in one group where they are alike, else everyone in one of its own."""
+    weight = np.concatenate([moments.mean[None], moments.factor[:, 0]])
+    heard = np.concatenate([moments.heard[None], moments.factor[:, 1]])
+    own, raw = moments.own, moments.second()
+    linear = tuple(SourceTable(s.first[..., 1:], s.added, s.G) for s in work.sources)
+    by_agent = [work.mean[..., 1:], work.p, weight.T, heard.T, own.T, raw.T, *(a for s in linear for a in s)]
+    if all(_alike(a) for a in by_agent):
+        linear = tuple(SourceTable(*(a[:1] for a in s)) for s in linear)
+        return Groups(
+            float(work.agents),
+            work.mean[:1, :, 1:],
+            linear,
+            work.p[:1],
+            weight[:, :1],
+            heard[:, :1],
+            own[:, :1],
+            raw[:, :1],
+        )
+    return Groups(1.0, work.mean[..., 1:], linear, work.p, weight, heard, own, raw)
+
+
+def _alike(a: np.ndarray) -> bool:
+    return bool(np.abs(a - a[:1]).max(initial=0.0) <= ROUNDING * (1e-3 + np.abs(a).max(initial=0.0)))
+
+
+class Spread(NamedTuple):
+    """The covariance of (u, m_1, ..., m_G), and the mean one of a member's memory in every group (G, n_m, n_m)."""
+
+    C: np.ndarray
+    V: np.ndarray
+
+
+class Rounds:
+    """Mean and covariance after one affine round after the other, beginning at the start of a run.
+
+    gauge: what is measured. `means` and `variances` are what is known so far, of rounds 0, 1, ...
+    """
+
+    def __init__(self, work: Work, moments: Moments, gauge: Gauge):
+        self.work, self.scale = work, moments.scale
+        self.groups = g = _grouped(work, moments)
+        K, n_out, _ = work.mean.shape
+        self.n_m, self.n_u = work.shear.shape
+        self.n_s = n_out - self.n_m
+        self.R = gauge.of_state(work.reading)
+        self.u, self.m = np.zeros(self.n_u), np.zeros((K, self.n_m))
+        self.gap = gauge(work.model - gauge.target)
+        self.weights = np.concatenate([moments.mean[None], moments.factor[:, 0]])  # (J, K)
+        self.heard = np.concatenate([moments.heard[None], moments.factor[:, 1]])
+        G = len(g.slope)
+        self.spread = Spread(np.zeros((self.n_u + G * self.n_m,) * 2), np.zeros((G, self.n_m, self.n_m)))
+        self.maps = [self._map(j) for j in range(len(self.weights))]
+        self.packs = [(np.triu_indices(s.first.shape[-2]), _unpacking(s.G.shape[-1])) for s in g.sources]
+        self.constants = [s.first[..., 0] for s in work.sources]
+
+    @property
+    def mean_error(self) -> float:
+        """|L (E w - target)|^2 now."""
+        away = self.gap + self.R @ self.u
+        return float(away @ away)
+
+    @property
+    def variance(self) -> float:
+        """E|L (w - E w)|^2 now."""
+        C = self.spread.C[: self.n_u, : self.n_u]
+        return float(np.einsum("ij,jk,ik->", self.R, C, self.R, optimize=False))
+
+    # The mean
+
+    def outputs(self) -> np.ndarray:
+        """(K, n_out): what agents send on average, and by how much they change their memories."""
+        g, mean = self.groups, self.work.mean
+        if len(g.slope) == 1:
+            slope = g.slope[0]
+            return mean[..., 0] + slope[:, : self.n_u] @ self.u + self.m @ slope[:, self.n_u :].T
+        by_memory = (mean[..., 1 + self.n_u :] @ self.m[..., None])[..., 0] if self.n_m else 0.0
+        return mean[..., 0] + mean[..., 1 : 1 + self.n_u] @ self.u + by_memory
+
+    def step_mean(self, out: np.ndarray) -> None:
+        w = self.work
+        sent = out[:, : self.n_s]
+        moved = w.offset + w.A @ self.u
+        self.u = moved + w.B @ (self.weights[0] @ sent) + w.C @ ((self.heard[0] * w.p) @ sent)
+        if self.n_m:
+            self.m = self.m + self.heard[0][:, None] * out[:, self.n_s :] + w.shear @ self.u
+
+    # The covariance
+
+    def _map(self, j: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """T_j: rows for the hub; for every group's memory what it takes of u, and of itself."""
+        w, g = self.work, self.groups
+        base = 1.0 if j == 0 else 0.0
+        slope, n_s, n_u = g.slope, self.n_s, self.n_u
+        into = g.weight[j][:, None, None] * w.B + (g.heard[j] * g.p)[:, None, None] * w.C
+        rows = g.size * (into @ slope[:, :n_s])  # (G, n_u, n_z): of all its members together
+        left = rows[..., :n_u].sum(0) + base * w.A
+        right = rows[..., n_u:].transpose(1, 0, 2).reshape(n_u, -1)
+        change = g.heard[j][:, None, None] * slope[:, n_s:]
+        return np.hstack([left, right]), change[..., :n_u], change[..., n_u:] + base * np.eye(self.n_m)
+
+    def _rows(self, j: int, C: np.ndarray) -> np.ndarray:
+        """T_j C."""
+        hub, column, block = self.maps[j]
+        if not self.n_m:
+            return hub @ C
+        G, n_m, n_u = len(column), self.n_m, self.n_u
+        own = block @ C[n_u:].reshape(G, n_m, -1)
+        own += (column.reshape(G * n_m, n_u) @ C[:n_u]).reshape(own.shape)
+        return np.concatenate([hub @ C, own.reshape(G * n_m, -1)])
+
+    def _of_members(self, j: int, Z: np.ndarray) -> np.ndarray:
+        """What T_j makes of the covariance of a member's memory, from that of (u, m_k)."""
+        _, column, block = self.maps[j]
+        row = np.concatenate([column, block], axis=2)
+        return row @ Z @ row.transpose(0, 2, 1)
+
+    def step_spread(self, out: np.ndarray) -> None:
+        """One round of the covariance; `out`: what agents do on average in it."""
+        w, g, n_u, n_m, n_s = self.work, self.groups, self.n_u, self.n_m, self.n_s
+        C, V = self.spread
+        G = len(g.slope)
+        Z = self._around(C, V)
+        new = self._rows(0, self._rows(0, C).T)
+        members = self._of_members(0, Z) if n_m else V
+        for j, scale in enumerate(self.scale, 1):
+            new += scale * self._rows(j, self._rows(j, C).T)
+            change = self.heard[j][:, None] * out[:, n_s:]
+            sent = out[:, :n_s]
+            hub = w.B @ (self.weights[j] @ sent) + w.C @ ((self.heard[j] * w.p) @ sent)
+            t = np.concatenate([hub, self._by_group(change).ravel()])
+            new += scale * np.outer(t, t)
+            if n_m:
+                members = members + scale * (self._of_members(j, Z) + self._squares(change))
+        O = g.slope @ Z @ g.slope.transpose(0, 2, 1) + self._squares(out)
+        N = self._noise(Z)
+        vv, vs, ss = (g.own[i][:, None, None] * O + g.raw[i][:, None, None] * N for i in range(3))
+        p = g.p[:, None, None]
+        cross = w.B @ (p * vs)[:, :n_s, :n_s].sum(0) @ w.C.T
+        hub_part = w.B @ vv[:, :n_s, :n_s].sum(0) @ w.B.T + cross + cross.T
+        hub_part += w.C @ (p * p * ss)[:, :n_s, :n_s].sum(0) @ w.C.T
+        new[:n_u, :n_u] += g.size * hub_part
+        if n_m:
+            beside = w.B @ vs[:, :n_s, n_s:] + w.C @ (p * ss)[:, :n_s, n_s:]
+            row = beside.transpose(1, 0, 2).reshape(n_u, G * n_m)
+            new[:n_u, n_u:] += row
+            new[n_u:, :n_u] += row.T
+            k = np.arange(G)
+            inner = new[n_u:, n_u:].reshape(G, n_m, G, n_m)
+            inner[k, :, k, :] += ss[:, n_s:, n_s:] / g.size
+            members = members + ss[:, n_s:, n_s:]
+            new, members = self._settled(new, members)
+        self.spread = Spread((new + new.T) / 2, members)
+
+    def _settled(self, C: np.ndarray, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Once memories have taken what they take of the new hub."""
+        shear, n_u, G = self.work.shear, self.n_u, len(V)
+        if not shear.any():
+            return C, V
+        beside = shear @ C[:n_u, n_u:].reshape(n_u, G, self.n_m).transpose(1, 0, 2)
+        V = V + beside + beside.transpose(0, 2, 1) + shear @ C[:n_u, :n_u] @ shear.T
+        C[n_u:] += np.tile(shear @ C[:n_u], (G, 1))
+        C[:, n_u:] += np.tile(C[:, :n_u] @ shear.T, (1, G))
+        return C, V
+
+    def _around(self, C: np.ndarray, V: np.ndarray) -> np.ndarray:
+        """(G, n_z, n_z): the covariance of (u, m_k), on average over a group."""
+        G, n_u = len(V), self.n_u
+        Z = np.empty((G, n_u + self.n_m, n_u + self.n_m))
+        Z[:, :n_u, :n_u] = C[:n_u, :n_u]
+        beside = C[:n_u, n_u:].reshape(n_u, G, self.n_m).transpose(1, 0, 2)
+        Z[:, :n_u, n_u:], Z[:, n_u:, :n_u], Z[:, n_u:, n_u:] = beside, beside.transpose(0, 2, 1), V
+        return Z
+
+    def _by_group(self, a: np.ndarray) -> np.ndarray:
+        """The mean over a group's members."""
+        return a.mean(0, keepdims=True) if len(self.groups.slope) == 1 else a
+
+    def _squares(self, a: np.ndarray) -> np.ndarray:
+        """(G, n, n): the mean of a_k a_k' over a group's members."""
+        return (a.T @ a)[None] / len(a) if len(self.groups.slope) == 1 else a[:, :, None] * a[:, None, :]
+
+    def _noise(self, Z: np.ndarray) -> np.ndarray:
+        """(G, n_out, n_out): the covariance that samples add to what a member sends and remembers."""
+        g = self.groups
+        total = np.zeros((len(g.slope), *g.slope.shape[1:2] * 2))
+        for source, whole, constant, (upper, unpacking) in zip(
+            g.sources, self.work.sources, self.constants, self.packs, strict=True
+        ):
+            if len(g.slope) == 1:
+                lin = source.first[0]
+                at = constant + lin[:, : self.n_u] @ self.u + self.m @ lin[:, self.n_u :].T
+            else:
+                at = constant + whole.first[..., 1 : 1 + self.n_u] @ self.u
+                if self.n_m:
+                    at = at + (whole.first[..., 1 + self.n_u :] @ self.m[..., None])[..., 0]
+            M = source.first @ Z @ source.first.transpose(0, 2, 1) + self._squares(at)
+            packed = (source.added @ M[:, upper[0], upper[1]][..., None])[..., 0]
+            total += source.G @ packed[:, unpacking] @ source.G.transpose(0, 2, 1)
+        return total
+
+    def advance(self) -> None:
+        """One round of both."""
+        out = self.outputs()
+        self.step_spread(out)
+        self.step_mean(out)
+
+
+class Powers:
+    """The expected error after any number of rounds, where agents remember nothing: powers of the map of E[x x'],
+    x = (1, u), whose upper triangle is a short vector."""
+
+    def __init__(self, work: Work, moments: Moments, gauge: Gauge):
+        w, n_u, n_s = work, len(work.A), work.mean.shape[1]
+        weight = np.concatenate([moments.mean[None], moments.factor[:, 0]])
+        heard = np.concatenate([moments.heard[None], moments.factor[:, 1]])
+        whole = np.zeros((1 + n_u, 1 + n_u))
+        whole[0, 0], whole[1:, 0], whole[1:, 1:] = 1.0, w.offset, w.A
+        M = 0.0
+        for j, scale in enumerate([1.0, *moments.scale]):
+            whole[1:] += w.B @ np.tensordot(weight[j], w.mean, 1) + w.C @ np.tensordot(heard[j] * w.p, w.mean, 1)
+            M = M + scale * congruence(whole)
+            whole = np.zeros_like(whole)
+        own, raw = (a * np.stack([np.ones_like(w.p), w.p, w.p**2]) for a in (moments.own, moments.second()))
+        sent = np.tensordot(own, congruence(w.mean), 1)  # (3, ...): summed over agents for vv, vs, ss
+        for s in w.sources:
+            noise = congruence(s.G) @ (s.added @ congruence(s.first))
+            sent = sent + np.tensordot(raw, noise, 1)
+        B, C, both = congruence(w.B), congruence(w.C), congruence(w.B + w.C)
+        inner = np.flatnonzero(np.triu_indices(1 + n_u)[0] > 0)
+        M[inner] += B @ sent[0] + (both - B - C) @ sent[1] + C @ sent[2]
+        assert n_s == w.B.shape[1]
+        self.doubled = [M]
+        measured = np.column_stack([gauge(w.model - gauge.target), gauge.of_state(w.reading)])
+        W = measured.T @ measured
+        i, j = np.triu_indices(1 + n_u)
+        self.weight = W[i, j] * np.where(i == j, 1.0, 2.0)
+
+    def at(self, t: int) -> float:
+        v = np.zeros(len(self.weight))
+        v[0] = 1.0
+        with np.errstate(all="ignore"):
+            for j in range(int(t).bit_length()):
+                if j == len(self.doubled):
+                    self.doubled.append(self.doubled[-1] @ self.doubled[-1])
+                if t >> j & 1:
+                    v = self.doubled[j] @ v
+            return float(self.weight @ v)
+
+
+def _unpacking(size: int) -> np.ndarray:
+    """(size, size): where the entries of a symmetric matrix stand in its upper triangle."""
+    place = np.zeros((size, size), int)
+    place[np.triu_indices(size)] = np.arange(size * (size + 1) // 2)
+    return np.maximum(place, place.T)
