@@ -72,6 +72,7 @@ def test_agents_that_differ_only_in_where_their_steps_lead_share_a_table(off, pu
     agents, y, ext, rng = 4, 2, 3, np.random.default_rng(1)
     noise, parts = a_noise(y, rng)
     _, F, T, N, H, V = a_step(rng, y, y, ext)
+    V = V * (pushed == 0)  # what pushes enters as what comes from outside does, where fields are asked for at y alone
     alike = AlikeStep(np.zeros(y), F, T, N, H, V, noise)
     centres = rng.normal(size=(agents, y))  # by which they are apart
     each = [moved(alike, -centre) for centre in centres]  # around another point: seen from `centre` they are alike

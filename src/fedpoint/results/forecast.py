@@ -196,7 +196,7 @@ class Forecast:
         return self.state
 
     @cached_property
-    def _gauge(self) -> Gauge:
+    def gauge(self) -> Gauge:
         """What is measured, from w*, or from the fixed point where that is not known."""
         return Gauge(self._centre, self._root, self.setting.models, self._weight)
 
@@ -340,9 +340,9 @@ class Forecast:
         if self.state is None:
             return "there is no limit"
         if self.noiseless:
-            return Still(self.setting, self.state, self.origin, self._gauge, self.rate)
+            return Still(self.setting, self.state, self.origin, self.gauge, self.rate)
         rate, seed = self._rate_expected, self.setting.bound.experiment.seed
-        asked = Asked(self.setting, self.state, self.origin, self._gauge, rate, self.optimum is not None, seed)
+        asked = Asked(self.setting, self.state, self.origin, self.gauge, rate, self.optimum is not None, seed)
         return outlook_of(self.noise_if_settled, asked)
 
     @cached_property

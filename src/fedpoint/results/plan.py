@@ -59,6 +59,7 @@ class Choice:
     title: str = ""
     local_steps: int = 1
     promise: Promise = "not verified"
+    settles: Callable[[], float | None] | None = field(default=None, repr=False, compare=False)
 
     @property
     def step(self) -> float:
@@ -93,7 +94,7 @@ class Choice:
     @property
     def floor(self) -> float | None:
         """Where it would settle if it went on."""
-        return self.forecast.floor
+        return self.forecast.floor if self.settles is None else self.settles()
 
     @property
     def bias(self) -> float | None:

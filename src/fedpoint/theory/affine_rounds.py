@@ -21,9 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.precision import double
-from fedpoint.theory.alike import ROUNDING, Table, congruence
-from fedpoint.theory.expected_round import Numbers
+from fedpoint.engine.cpu.tuning import quickly
+from fedpoint.engine.session import cast
+from fedpoint.theory.alike import ROUNDING, Table, congruence, congruences
+from fedpoint.theory.expected_round import Numbers, trace_steps
 from fedpoint.theory.moments import HubMap, hub_map, settling, work_of
 from fedpoint.theory.noise import LocalNoise, Loop, Luck, Point, tabulated
 from fedpoint.theory.operator import Setting, models_at
@@ -43,7 +46,7 @@ class Compiled(NamedTuple):
     model: Array
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=0, compiler_options=quickly())
 def _compiled(space: Space, numbers: Numbers, x: Array) -> Compiled:
     locals_, mean = work_of(space, numbers, x, 0)
     shear = settling(space, numbers, x, 0)
@@ -82,24 +85,47 @@ class Work(NamedTuple):
     def agents(self) -> int:
         return len(self.mean)
 
+    @property
+    def remembers(self) -> bool:
+        """Agents have memories that matter."""
+        return bool(len(self.shear))
+
+
+def suits(setting: Setting) -> bool:
+    """Whether rounds may be affine, with noise that follows from the update."""
+    s, drawn = setting, setting.numbers.drawn
+    known = s.exact or (s.oracle.known_noise and s.oracle.independent)
+    lucky = drawn.hub or drawn.agent or s.lossy or s.lucky
+    plain = not (s.own_kind or s.adaptive or s.scheduled or s.topology.by_node)
+    return bool(s.problem.linear and known and plain and not lucky)
+
 
 @double
-def work(setting: Setting) -> Work | None:
-    """The work of a setting whose problem is linear; None where its rounds are of another kind."""
-    s = setting
-    drawn = s.numbers.drawn
-    if not s.problem.linear or s.own_kind or s.adaptive or s.scheduled or drawn.hub or drawn.agent or s.lossy:
-        return None
-    known = s.oracle.known_noise and s.oracle.independent
-    if s.topology.by_node or s.lineups is not None or not (s.exact or known):
-        return None
-    x = s.origin
-    found = _compiled(s.space, s.numbers, jnp.asarray(x))
+def plain(setting: Setting, algorithm: Algorithm) -> bool:
+    """Whether the setting's method is the given one as it stands: then another step takes the place of its own."""
+    mine, given = setting.numbers.algorithm, cast(trace_steps(algorithm), float)
+    if str(jax.tree.structure(mine)) != str(jax.tree.structure(given)):
+        return False
+    pairs = zip(jax.tree.leaves(mine), jax.tree.leaves(given), strict=True)
+    return all(np.shape(a) == np.shape(b) and np.array_equal(a, b) for a, b in pairs)
+
+
+@double
+def affine(setting: Setting) -> bool:
+    """Whether rounds are: maps and slopes agree around two points."""
+    s, x = setting, setting.origin
     other = x + np.random.default_rng(0).normal(size=x.shape)
-    again = _compiled(s.space, s.numbers, jnp.asarray(other))
-    if not _affine(found, again, other - x):
-        return None
-    s.straight = True
+    one, two = (_compiled(s.space, s.numbers, jnp.asarray(at)) for at in (x, other))
+    return _affine(one, two, other - x)
+
+
+@double
+def work_of_agents(setting: Setting, algorithm: Algorithm) -> Work | None:
+    """The work of an affine setting, with other steps and numbers of local steps: `algorithm` is of the same kind. None
+    where its noise is not tabulated."""
+    s, x = setting, setting.origin
+    numbers = s.numbers.using(cast(trace_steps(algorithm), float))
+    found = _compiled(s.space, numbers, jnp.asarray(x))
     n_u = found.shear.shape[1]
     sources = _sources(found, 1 + n_u + found.shear.shape[0]) if s.space.sampled else ()
     reading = np.asarray(found.reading)
@@ -107,7 +133,7 @@ def work(setting: Setting) -> Work | None:
         return None
     A, B, C, offset = (np.asarray(a) for a in found.hub)
     shear = np.asarray(found.shear) * (1.0 if s.space.settled else 0.0)
-    p = np.asarray(s.numbers.p)
+    p = np.asarray(numbers.p)
     return Work(
         x, np.asarray(found.mean), sources, A, B, C, offset, shear, reading[:, :n_u], np.asarray(found.model), p
     )
@@ -121,6 +147,7 @@ def _affine(one: Compiled, other: Compiled, h: np.ndarray) -> bool:
     slopes = [np.asarray(c.mean)[..., 1:] for c in (one, other)]
     values = [np.asarray(c.mean)[..., 0] for c in (one, other)]
     moved = values[0] + np.einsum("koz,kz->ko", slopes[0], z)
+    moved[:, moved.shape[1] - n_m :] += np.asarray(one.shear) @ h[:n_u]
     same = [(slopes[0], slopes[1]), (moved, values[1]), *zip(one.hub[:3], other.hub[:3], strict=True)]
     same.append((one.reading, other.reading))
     return all(_close(np.asarray(a), np.asarray(b)) for a, b in same)
@@ -211,7 +238,7 @@ class Spread(NamedTuple):
 class Rounds:
     """Mean and covariance after one affine round after the other, beginning at the start of a run.
 
-    gauge: what is measured. `means` and `variances` are what is known so far, of rounds 0, 1, ...
+    gauge: what is measured.
     """
 
     def __init__(self, work: Work, moments: Moments, gauge: Gauge):
@@ -376,11 +403,12 @@ class Rounds:
             total += source.G @ packed[:, unpacking] @ source.G.transpose(0, 2, 1)
         return total
 
-    def advance(self) -> None:
-        """One round of both."""
+    def advance(self) -> float:
+        """One round of both: the expected error after it."""
         out = self.outputs()
         self.step_spread(out)
         self.step_mean(out)
+        return self.mean_error + self.variance
 
 
 class Powers:
@@ -388,30 +416,31 @@ class Powers:
     x = (1, u), whose upper triangle is a short vector."""
 
     def __init__(self, work: Work, moments: Moments, gauge: Gauge):
-        w, n_u, n_s = work, len(work.A), work.mean.shape[1]
+        w, n_u = work, len(work.A)
         weight = np.concatenate([moments.mean[None], moments.factor[:, 0]])
         heard = np.concatenate([moments.heard[None], moments.factor[:, 1]])
         whole = np.zeros((1 + n_u, 1 + n_u))
         whole[0, 0], whole[1:, 0], whole[1:, 1:] = 1.0, w.offset, w.A
-        M = 0.0
+        upper = np.triu_indices(1 + n_u)
+        M = np.zeros((len(upper[0]),) * 2)
         for j, scale in enumerate([1.0, *moments.scale]):
             whole[1:] += w.B @ np.tensordot(weight[j], w.mean, 1) + w.C @ np.tensordot(heard[j] * w.p, w.mean, 1)
-            M = M + scale * congruence(whole)
+            M += scale * congruence(whole)
             whole = np.zeros_like(whole)
         own, raw = (a * np.stack([np.ones_like(w.p), w.p, w.p**2]) for a in (moments.own, moments.second()))
-        sent = np.tensordot(own, congruence(w.mean), 1)  # (3, ...): summed over agents for vv, vs, ss
+        sent = np.stack([congruences(w.mean, each) for each in own])  # summed over agents for vv, vs, ss
         for s in w.sources:
-            noise = congruence(s.G) @ (s.added @ congruence(s.first))
-            sent = sent + np.tensordot(raw, noise, 1)
+            if len(s.added) == 1 and _alike(s.G):
+                asked = np.stack([congruences(s.first, each) for each in raw])
+                sent = sent + congruence(s.G[0]) @ (s.added[0] @ asked)
+            else:
+                sent = sent + np.tensordot(raw, congruence(s.G) @ (s.added @ congruence(s.first)), 1)
         B, C, both = congruence(w.B), congruence(w.C), congruence(w.B + w.C)
-        inner = np.flatnonzero(np.triu_indices(1 + n_u)[0] > 0)
-        M[inner] += B @ sent[0] + (both - B - C) @ sent[1] + C @ sent[2]
-        assert n_s == w.B.shape[1]
+        M[upper[0] > 0] += B @ sent[0] + (both - B - C) @ sent[1] + C @ sent[2]
         self.doubled = [M]
         measured = np.column_stack([gauge(w.model - gauge.target), gauge.of_state(w.reading)])
         W = measured.T @ measured
-        i, j = np.triu_indices(1 + n_u)
-        self.weight = W[i, j] * np.where(i == j, 1.0, 2.0)
+        self.weight = W[upper] * np.where(upper[0] == upper[1], 1.0, 2.0)
 
     def at(self, t: int) -> float:
         v = np.zeros(len(self.weight))

@@ -100,48 +100,61 @@ def worthwhile(agents: int, state: int, ext: int) -> bool:
 def added_noise(step: AlikeStep, start: np.ndarray, counts: np.ndarray) -> Table:
     """What so many steps from `start` add to the covariance of y, by the second moments of (1, ext)."""
     *agents, n, ext = start.shape
-    entering = _row_space(np.concatenate([step.T, step.V], axis=-2).reshape(-1, ext))
-    step = step._replace(T=step.T @ entering.T, V=step.V @ entering.T)
-    first = np.zeros((*agents, 1 + n + len(entering), 1 + ext))
+    first = np.zeros((*agents, 1 + n, 1 + ext))
     first[..., 0, 0] = 1.0
-    first[..., 1 : 1 + n, 1:] = start
-    first[..., 1 + n :, 1:] = entering
-    if int(np.prod(agents)) == max(agents, default=1) > 1:
-        shared = _seen_alike(step, counts)
-        if shared is not None:
-            one, centre, drift = shared
-            first[..., 1 : 1 + n, 0] = -centre
-            if drift is not None:
-                more = np.zeros((*agents, n, 1 + ext))
-                more[..., 0] = drift
-                first = np.concatenate([first, more], axis=-2)
-            step, counts = one, _one(counts, len(agents))
+    first[..., 1:, 1:] = start
+    step, entering = _inputs(step)
+    centred = _seen_alike(step, entering, counts) if int(np.prod(agents)) == max(agents, default=1) > 1 else None
+    if centred is not None:
+        step, counts, centre, entering = centred
+        first[..., 1:, 0] = -centre
+    first = np.concatenate([first, entering], axis=-2)
     return Table(first, _packed_twice(one_step(step).power(counts).added))
 
 
-def _seen_alike(step: AlikeStep, counts: np.ndarray) -> tuple[AlikeStep, np.ndarray, np.ndarray | None] | None:
-    """A step that all agents have in common, the centre from which it is each agent's, and the drift that then enters
-    it where agents still differ in that; None where they differ in more."""
+def _inputs(step: AlikeStep) -> tuple[AlikeStep, np.ndarray]:
+    """The step with what enters it in as few numbers as tell it, and how they follow from (1, ext): the sum of what
+    moves y from outside, where fields are asked for at y alone."""
+    *agents, _, ext = step.T.shape
+    d = step.H.shape[-2]
+    if step.V.any():
+        rows = _row_space(np.concatenate([step.T, step.V], axis=-2).reshape(-1, ext))
+        entering = np.broadcast_to(np.column_stack([np.zeros(len(rows)), rows]), (*agents, len(rows), 1 + ext))
+        return step._replace(T=step.T @ rows.T, V=step.V @ rows.T), entering
+    if not step.T.any():
+        return step._replace(T=step.T[..., :0], V=step.V[..., :0]), np.zeros((*agents, 0, 1 + ext))
+    return _pushed(step, np.concatenate([step.drift[..., None], step.T], axis=-1), d)
+
+
+def _pushed(step: AlikeStep, entering: np.ndarray, d: int) -> tuple[AlikeStep, np.ndarray]:
+    *agents, n, _ = entering.shape
+    T, V = np.broadcast_to(np.eye(n), (*agents, n, n)), np.zeros((*agents, d, n))
+    return step._replace(drift=np.zeros_like(step.drift), T=T, V=V), entering
+
+
+def _seen_alike(
+    step: AlikeStep, entering: np.ndarray, counts: np.ndarray
+) -> tuple[AlikeStep, np.ndarray, np.ndarray, np.ndarray] | None:
+    """A step and a count that all agents have in common, the centre from which they are each agent's, and what enters
+    the step; None where agents differ in more."""
     axes = counts.ndim
     n, d = step.F.shape[-1], step.H.shape[-2]
-    quadratic = step.noise[..., 1 + d :]
+    quadratic, linear = step.noise[..., 1 + d :], step.noise[..., 1 : 1 + d]
     if not _all_equal((*step[1:6], quadratic, counts), axes):
         return None
-    tilts = [_tilt(e) for e in np.eye(d)]
-    system = np.stack([(quadratic.reshape(-1, *quadratic.shape[-2:])[0] @ t).ravel() for t in tilts], axis=1)
-    linear = step.noise[..., 1 : 1 + d]
+    system = np.stack([(quadratic.reshape(-1, *quadratic.shape[-2:])[0] @ _tilt(e)).ravel() for e in np.eye(d)], axis=1)
     h = -linear.reshape(*linear.shape[:-2], -1) @ np.linalg.pinv(system, rcond=1e-10).T  # where it has no linear part
     centre = h @ np.linalg.pinv(step.H.reshape(-1, d, n)[0]).T
     seen = moved(step, centre)
     if not _all_equal((seen.noise,), axes):
         return None
-    one = AlikeStep(*(_one(a, axes) for a in seen))
-    if _all_equal((seen.drift,), axes):
-        return one, centre, None
-    entering = np.broadcast_to(np.eye(n), one.F.shape)
-    nowhere = np.zeros((*one.V.shape[:-1], n))
-    T, V = np.concatenate([one.T, entering], axis=-1), np.concatenate([one.V, nowhere], axis=-1)
-    return one._replace(drift=np.zeros_like(one.drift), T=T, V=V), centre, seen.drift
+    if not _all_equal((seen.drift,), axes):
+        if step.V.any():
+            return None
+        pushed = entering.copy() if entering.shape[-2] else np.zeros((*entering.shape[:-2], n, entering.shape[-1]))
+        pushed[..., 0] += seen.drift
+        seen, entering = _pushed(seen, pushed, d)
+    return AlikeStep(*(_one(a, axes) for a in seen)), _one(counts, axes), centre, entering
 
 
 def _tilt(h: np.ndarray) -> np.ndarray:
@@ -216,6 +229,16 @@ def congruence(X: np.ndarray) -> np.ndarray:
         return X[..., rows, :][..., columns]
 
     return at(i, k) * at(j, m) + np.where(k < m, at(i, m) * at(j, k), 0.0)
+
+
+def congruences(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The sum of weights[k] times the congruence of X[k]."""
+    K, rows, columns = X.shape
+    flat = X.reshape(K, -1)
+    products = ((weights[:, None] * flat).T @ flat).reshape(rows, columns, rows, columns)
+    (i, j), (k, m) = np.triu_indices(rows), np.triu_indices(columns)
+    i, j = i[:, None], j[:, None]
+    return np.asarray(products[i, k, j, m] + np.where(k < m, products[i, m, j, k], 0.0))
 
 
 def packed(C: Array) -> Array:

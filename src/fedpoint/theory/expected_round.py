@@ -98,10 +98,10 @@ def trace_steps(algorithm: Algorithm) -> Algorithm:
     return with_leaves(algorithm, {"local_steps": np.int32(steps)}) if own and isinstance(steps, int) else algorithm
 
 
-def most_steps(algorithm: Algorithm, draws: Draws, coarse: bool) -> int:
-    """A bound on local steps, so that few programs are compiled: 1, 2, 4, ...; 8, 64, ... where coarse."""
+def most_steps(algorithm: Algorithm, draws: Draws, coarse: int) -> int:
+    """A bound on local steps, so that few programs are compiled: 1, 2, 4, ...; where coarse, that, 8 times that, ..."""
     top = max(int(np.max(counts)) for counts in (most_of(algorithm.local_steps), draws.hub[1], draws.late[1]))
-    bound, factor = (8, 8) if coarse else (1, 2)
+    bound, factor = (coarse, 8) if coarse else (1, 2)
     while bound < top:
         bound *= factor
     return bound

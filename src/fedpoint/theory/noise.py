@@ -91,11 +91,12 @@ def joined(parts: Sequence[Source]) -> Source:
     if isinstance(first, Luck):
         return Luck(*(jnp.concatenate(columns) for columns in zip(*parts, strict=True)))
     if isinstance(first, Point):
-        return Point(*(jnp.concatenate([part[i] for part in parts]) for i in (0, 1)))
+        points = [part for part in parts if isinstance(part, Point)]
+        return Point(jnp.concatenate([p.point for p in points]), jnp.concatenate([p.V for p in points]))
     rows = {name: [part._asdict()[name] for part in parts] for name in first._fields}
-    points, start, T, V = (jnp.concatenate(rows[name], axis=-1) for name in ("points", "start", "T", "V"))
+    asked, start, T, V = (jnp.concatenate(rows[name], axis=-1) for name in ("points", "start", "T", "V"))
     F, N, H = (_blocks(rows[name]) for name in ("F", "N", "H"))
-    return first._replace(points=points, start=start, T=T, V=V, F=F, N=N, H=H)
+    return first._replace(points=asked, start=start, T=T, V=V, F=F, N=N, H=H)
 
 
 APART = "chains that do not ask for the same samples in the same order have no exact noise floor"

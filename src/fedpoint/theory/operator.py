@@ -57,12 +57,13 @@ AT_ONCE = 1 << 26  # numbers of all agents' rows and models, above which they wo
 class Setting:
     """A bound experiment, ready for theory: everything in double precision.
 
-    coarse: few programs for many numbers of local steps, each of which computes more than it needs.
+    coarse: few programs for many numbers of local steps, up to so many in the first; 0: more of them, that compute no
+    more than they need.
     merges_linearly: the answer where it is known from a setting of the same kind.
     """
 
     @double
-    def __init__(self, bound: Bound, coarse: bool = False, merges_linearly: bool | None = None):
+    def __init__(self, bound: Bound, coarse: int = 0, merges_linearly: bool | None = None):
         cache.enable()
         self.bound, self.timing, self.algorithm = bound, bound.timing, bound.algorithm
         self.problem, self.exact = bound.problem, bound.exact

@@ -11,16 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.theory.affine_rounds import Powers, Rounds, Work
 from fedpoint.theory.krylov import Krylov
 from fedpoint.theory.moments import Second
 from fedpoint.theory.operator import Setting
+from fedpoint.theory.outlook import Gauge
 from fedpoint.theory.steady import NoLimit, Steady
+from fedpoint.timing.base import Moments
 
 if TYPE_CHECKING:
     from fedpoint.results.forecast import Forecast
@@ -34,6 +37,7 @@ LOOKS = 12  # steps that are tried until one reaches the target at all
 EARLY = 8  # rounds at which curves of different steps are compared
 FEW = 20  # rounds, of which one is worth a closer look
 LARGE = 60  # numbers of a state, above which they are
+SMALL = 200  # numbers of a covariance's rows, up to which a round of it takes little
 CHUNK = 16  # rounds of such a walk between two looks
 POINTS = 48  # kept of a curve
 
@@ -84,7 +88,7 @@ def exactly(forecast: Forecast) -> bool:
 # Expected curves, at single rounds.
 
 
-class Powers:
+class KrylovPowers:
     """<W, A^t S> at any t: a Krylov basis grown until the values at t = 1, 2, 4, ... stand still."""
 
     def __init__(self, apply: Callable[[np.ndarray], np.ndarray], S: np.ndarray, W: np.ndarray, accuracy: float):
@@ -173,7 +177,7 @@ def affine_curve(forecast: Forecast, accuracy: float) -> Curve:
     W = Steady(s, x, second, f.reading).weight(f.measured(s.read(x) - f.optimum))
     S = np.zeros((len(x) + 1,) * 2)
     S[0, 0] = 1.0
-    powers = Powers(second, S, W, accuracy)
+    powers = KrylovPowers(second, S, W, accuracy)
     start, end = powers.at(1), powers.at(LONGEST)
     if powers.growth > 1 + 1e-7 or not end <= 100 * max(start, powers.at(0)):
         return Curve(powers.at, math.inf, 0)
@@ -218,6 +222,14 @@ def thinned(last: int) -> np.ndarray:
     return np.unique(np.r_[0, np.geomspace(1, max(last, 1), POINTS).round().astype(int)])
 
 
+def powers_curve(powers: Powers) -> Curve:
+    """Where agents remember nothing: at any round."""
+    start, end = powers.at(1), powers.at(LONGEST)
+    if not end <= 100 * max(start, powers.at(0)):
+        return Curve(powers.at, math.inf, 0)
+    return Curve(powers.at, 0.0 if end < 0.999 * powers.at(LONGEST // 2) else end, LONGEST)
+
+
 # Large states: round by round.
 
 
@@ -226,42 +238,76 @@ def walks(setting: Setting) -> bool:
     return bool(setting.m0.size or setting.size > LARGE)
 
 
-def longest_walk(setting: Setting) -> int:
-    return LONGEST_WALK if setting.size > LARGE else LONGEST_PATH
+class ByOperator:
+    """The expected curve from second moments of the whole state, moved by the compiled round."""
+
+    def __init__(self, forecast: Forecast):
+        self.forecast, self.path = forecast, MeanPath(forecast)
+        self.longest = LONGEST_WALK if forecast.setting.size > LARGE else LONGEST_PATH
+        self._moments: tuple[Second, np.ndarray, np.ndarray | jax.Array] | None = None
+
+    def upto(self, t: int) -> np.ndarray:
+        """The mean's part of the error after rounds 0 .. t, at least."""
+        return self.path.upto(t)
+
+    def more(self, rounds: int) -> np.ndarray:
+        """The expected error after each of the next rounds."""
+        second, W, S = self._moments or self._begin()
+        S, values = second.walk(S, W, rounds)
+        self._moments = second, W, S
+        return values
+
+    def _begin(self) -> tuple[Second, np.ndarray, np.ndarray]:
+        f, s, x = self.forecast, self.forecast.setting, self.forecast.origin
+        second = Second(s, x)
+        W = Steady(s, x, second, f.reading).weight(f.measured(s.read(x) - f.optimum))
+        S = np.zeros((len(x) + 1,) * 2)
+        S[0, 0] = 1.0
+        return second, W, S
 
 
-def walk(forecast: Forecast, target: float, limit: int) -> tuple[float, str, float | None, np.ndarray]:
-    """(rounds, why, level, values): the expected curve by moving second moments, as far as it can matter."""
-    f, s = forecast, forecast.setting
-    path = MeanPath(f)
-    limit = min(limit, longest_walk(s))
-    ahead = min(limit, 255)
-    mean = path.upto(ahead)
+class ByRounds:
+    """The same from affine rounds whose agents' work is known."""
+
+    def __init__(self, work: Work, known: Known):
+        self.still, self._done = known.still, 0
+        self.rounds, self._ahead = (Rounds(work, known.moments, known.gauge) for _ in range(2))
+        self._means = [self._ahead.mean_error]
+        self.longest = LONGEST_PATH if len(self.rounds.spread.C) <= SMALL else LONGEST_WALK
+
+    def upto(self, t: int) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            while len(self._means) <= t:
+                self._ahead.step_mean(self._ahead.outputs())
+                self._means.append(self._ahead.mean_error)
+        return np.array(self._means)
+
+    def more(self, rounds: int) -> np.ndarray:
+        if self.still:
+            self._done += rounds
+            return self.upto(self._done)[self._done - rounds + 1 : self._done + 1]
+        with np.errstate(all="ignore"):
+            return np.array([self.rounds.advance() for _ in range(rounds)])
+
+
+def walk(by: ByOperator | ByRounds, target: float, limit: int) -> tuple[float, str, float | None, np.ndarray]:
+    """(rounds, why, level, values): the expected curve round by round, as far as it can matter."""
+    limit = min(limit, by.longest)
+    ahead = min(limit, 63)
+    mean = by.upto(ahead)
     while not (mean[: limit + 1] <= target).any():  # the mean alone is a lower bound, and costs little
         if not np.isfinite(mean).all() or mean[ahead] > 4 * mean[0]:
             return math.inf, "diverges", None, np.zeros(0)
-        if ahead >= limit:
+        if ahead >= limit or _too_slow(mean[: ahead + 1], target, limit):
             return math.inf, "slow", None, np.zeros(0)
         ahead = min(2 * ahead + 1, limit)
-        mean = path.upto(ahead)
+        mean = by.upto(ahead)
     arrived = int(np.flatnonzero(mean <= target)[0])  # the mean; the variance comes on top
     limit, asked = min(limit, 3 * arrived + 2 * CHUNK), limit  # what takes much longer waits for its variance
-    affine = s.problem.linear and s.affine
-    x = f.origin if affine else f.state
-    if x is None:
-        return math.inf, "diverges", None, np.zeros(0)
-    assert x is not None and f.optimum is not None
-    second = Second(s, x)
-    gap = s.read(x) - f.optimum if affine else np.zeros_like(f.optimum)
-    W = Steady(s, x, second, f.reading).weight(f.measured(gap))
-    S = np.zeros((len(x) + 1,) * 2)
-    S[0, 0] = 1.0
     found = [float(mean[0])]
-    moments: np.ndarray | jax.Array = S
     while len(found) <= limit:
-        moments, new = second.walk(moments, W, CHUNK)
+        new = by.more(CHUNK)
         t = len(found)
-        new = new if affine else new + path.upto(t + CHUNK)[t : t + CHUNK]
         found.extend(map(float, new))
         below = np.flatnonzero(new <= target)
         if len(below):
@@ -275,6 +321,15 @@ def walk(forecast: Forecast, target: float, limit: int) -> tuple[float, str, flo
         if len(found) > arrived + CHUNK and now > 0.98 * before:  # the mean is there, the variance stands still
             return math.inf, "diverges" if now > 1.2 * before else "floor", now, np.array(found)
     return math.inf, "slow" if limit == asked else "floor", found[-1], np.array(found)
+
+
+def _too_slow(mean: np.ndarray, target: float, limit: int) -> bool:
+    """Whether its present pace, which only slackens, does not bring it there within the limit."""
+    stretch = max(len(mean) // 4, 1)
+    if not 0 < mean[-1] <= mean[-1 - stretch]:
+        return False
+    pace = math.log(mean[-1] / mean[-1 - stretch]) / stretch
+    return math.log(mean[-1] / target) + pace * (limit + 1 - len(mean)) > 0
 
 
 def unbiased(forecast: Forecast) -> bool:
@@ -320,24 +375,57 @@ def follow(forecast: Forecast, target: float, limit: int) -> tuple[float, str, f
 # One step, and the best one.
 
 
+class Known(NamedTuple):
+    """What is known of affine rounds beside the work of agents: who takes part, what is measured, and whether nothing
+    is random."""
+
+    moments: Moments
+    gauge: Gauge
+    still: bool
+
+
+def attempt_affine(work: Work, known: Known, step: float, target: float, limit: int) -> Trial:
+    """Does this step reach the target within the limit, and when? Where rounds are affine."""
+    if work.remembers:
+        by = ByRounds(work, known)
+        return _walked(step, target, min(limit, by.longest), walk(by, target, limit))
+    return _passing(powers_curve(Powers(work, known.moments, known.gauge)), step, target, limit)
+
+
+def settled(work: Work, known: Known) -> float | None:
+    """Where the expected error of affine rounds settles, to four digits; None where that takes too many rounds."""
+    by, chunk, last = ByRounds(work, known), 4 * CHUNK, [math.inf, math.inf]
+    for _ in range(0, by.longest, chunk):
+        now = float(by.more(chunk)[-1])
+        before, change = last[1] - last[0], now - last[1]
+        last = [last[1], now]
+        if not math.isfinite(now):
+            return math.inf
+        ratio = change / before if before and math.isfinite(before) else 1.0
+        rest = change * ratio / (1 - ratio) if 0 <= ratio < 1 else 0.0 if abs(change) < 1e-9 * now else math.inf
+        if abs(rest) < 1e-3 * now:
+            return now + rest
+    return None
+
+
 def attempt(forecast: Forecast, step: float, target: float, limit: int) -> Trial:
     """Does this step reach the target within the limit, and when?"""
     f, s = forecast, forecast.setting
     if s.adaptive or f.changes:
         raise Uncomputable(f"its floor is not computable: {f.noise_by}")
     try:
-        silent = f.noiseless and s.size > LARGE
-        if silent or (walks(s) and not f.noiseless and exactly(f)):
-            rounds, why, level, values = (follow if silent else walk)(f, target, limit)
-            times = thinned(len(values) - 1) if len(values) else np.zeros(0, int)
-            value = float(values[int(rounds)]) if math.isfinite(rounds) else math.nan
-            ahead = min(limit, LONGEST_PATH if silent else longest_walk(s))
-            before = float(values[int(rounds) - 1]) if 1 <= rounds < math.inf else math.nan
-            early = values[1 : EARLY + 1]
-            return Trial(step, rounds, why, level, value, before, times, values[times], ahead, False, target, early)
-        curve = curve_of(f, 1e-4 * target)
+        if f.noiseless and s.size > LARGE:
+            return _walked(step, target, min(limit, LONGEST_PATH), follow(f, target, limit))
+        if walks(s) and not f.noiseless and exactly(f):
+            by = ByOperator(f)
+            return _walked(step, target, min(limit, by.longest), walk(by, target, limit))
+        return _passing(curve_of(f, 1e-4 * target), step, target, limit)
     except NoLimit:
         return Trial(step, math.inf, "diverges")
+
+
+def _passing(curve: Curve, step: float, target: float, limit: int) -> Trial:
+    """The trial of a curve that may be asked anywhere."""
     if not math.isfinite(curve.floor):
         return Trial(step, math.inf, "diverges")
     above = curve.floor >= target
@@ -354,6 +442,16 @@ def attempt(forecast: Forecast, step: float, target: float, limit: int) -> Trial
     before = curve.at(int(rounds) - 1)
     reached = float(values[-1])
     return Trial(step, rounds, "", curve.floor, reached, before, times, values, target=target, early=early)
+
+
+def _walked(step: float, target: float, ahead: int, found: tuple[float, str, float | None, np.ndarray]) -> Trial:
+    """The trial of a curve that was followed round by round."""
+    rounds, why, level, values = found
+    times = thinned(len(values) - 1) if len(values) else np.zeros(0, int)
+    value = float(values[int(rounds)]) if math.isfinite(rounds) else math.nan
+    before = float(values[int(rounds) - 1]) if 1 <= rounds < math.inf else math.nan
+    early = values[1 : EARLY + 1]
+    return Trial(step, rounds, why, level, value, before, times, values[times], ahead, False, target, early)
 
 
 def best_step(

@@ -171,7 +171,7 @@ def _search(
         for H in sorted(choices):
 
             def evaluate(step: float, make=make, H=H, limit=fewest) -> Trial:
-                f = prepare(Experiment(make(step, H), problem, start=start), coarse=True)
+                f = prepare(Experiment(make(step, H), problem, start=start), coarse=8)
                 return attempt(f, step, target, limit)
 
             try:

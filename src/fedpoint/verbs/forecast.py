@@ -58,7 +58,7 @@ def prepare(
     around: Model | None = None,
     floor: str = "auto",
     measure: str = "error",
-    coarse: bool = False,
+    coarse: int = 0,
     merges_linearly: bool | None = None,
 ) -> Forecast:
     """The forecast of an experiment; `coarse` and `merges_linearly`, of `Setting`, let many forecasts share work."""

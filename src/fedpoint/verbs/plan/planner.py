@@ -105,7 +105,7 @@ def plan(
     _check_solvable(experiment)
     _check_start_error(experiment, goal)
     made = Plan(experiment, goal, measure_on(experiment, goal))
-    _fill(made, Search(experiment, goal), chosen, grid, schemes, progress)
+    _fill(made, Search(experiment, goal, max(grid)), chosen, grid, schemes, progress)
     if goal.budget is not None:
         _within(made, goal.budget)
     made.confirm()

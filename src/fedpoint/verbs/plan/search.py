@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -19,11 +20,15 @@ from fedpoint.engine.session import Session
 from fedpoint.engine.state import Message
 from fedpoint.experiment import Experiment
 from fedpoint.results.plan import MARGIN, Choice, Goal
+from fedpoint.theory.affine_rounds import Work, affine, plain, suits, work_of_agents
 from fedpoint.theory.operator import Setting
-from fedpoint.theory.planning import LARGE, LONGEST, Trial, attempt, best_step, walks
+from fedpoint.theory.planning import LARGE, LONGEST, Known, Trial, attempt, attempt_affine, best_step, settled, walks
 from fedpoint.theory.planning_cost import Use
 from fedpoint.timing.participation import Answering, Participation
 from fedpoint.verbs.forecast import Forecast, prepare
+
+LOOKS = 24  # steps that are tried at most
+KEPT = 16  # steps whose work is kept, for others who take part
 
 Given: TypeAlias = str | type[Algorithm] | Algorithm | Callable[..., Algorithm]  # how a method may be named
 
@@ -103,12 +108,16 @@ class Found:
 class Search:
     """The search for one plan."""
 
-    def __init__(self, experiment: Experiment, goal: Goal):
+    def __init__(self, experiment: Experiment, goal: Goal, most: int):
         self.experiment, self.goal, self.target = experiment, goal, float(goal.target)
         self.messages: dict[str, list[Message]] = {}  # with one local step, and with two
         self.dear: dict[str, bool] = {}  # methods whose forecasts take long: fewer settings are looked at
         self.linear: dict[tuple[str, type[Participation]], bool] = {}  # asked once for each method and kind of schedule
         self.forecasts = 0
+        self.affine: dict[tuple[str, int], Known | None] = {}  # by method and scheme
+        self.bases: dict[str, Setting | None] = {}  # of methods whose rounds are affine: one setting
+        self.works: dict[tuple[str, int, float], Work] = {}
+        self.most = most if experiment.problem.linear else 8  # local steps of one program
         self.curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         constants = experiment.problem.constants()
         smooth = constants.delta if constants.delta_k is None else float(np.max(constants.delta_k))
@@ -118,7 +127,42 @@ class Search:
         self.forecasts += 1
         known = self.linear.get((method.title, type(scheme)))
         asked = self.experiment.replace(algorithm=method(step, E), participation=scheme)
-        return prepare(asked, measure=self.goal.measure, coarse=True, merges_linearly=known)
+        return prepare(asked, measure=self.goal.measure, coarse=self.most, merges_linearly=known)
+
+    def known(self, method: Method, E: int, scheme: Participation) -> Known | None:
+        """What is known of a method's rounds under a scheme where they are affine; None where they are not, or where
+        their noise has no table."""
+        key = method.title, id(scheme)
+        if key not in self.affine:
+            self.affine[key] = self._known(method, self.forecast(method, self.guess, E, scheme), E)
+        return self.affine[key]
+
+    def _known(self, method: Method, f: Forecast, E: int) -> Known | None:
+        s = f.setting
+        if not suits(s) or s.lineups is not None or s.moments.merge < 1:
+            return None
+        if method.title not in self.bases:
+            fits = (
+                plain(s, method(self.guess, E)) and affine(s) and work_of_agents(s, method(self.guess, E)) is not None
+            )
+            self.bases[method.title] = s if fits else None
+        if self.bases[method.title] is None:
+            return None
+        s.straight = True
+        return Known(s.moments, f.gauge, f.noiseless) if f.exact else None
+
+    def work(self, method: Method, E: int, step: float) -> Work:
+        """What agents do in an affine round, whoever takes part."""
+        key = method.title, E, step
+        if key not in self.works:
+            while len(self.works) >= KEPT:
+                self.works.pop(next(iter(self.works)))
+            base = self.bases[method.title]
+            assert base is not None
+            found = work_of_agents(base, method(step, E))
+            assert found is not None  # it was not for another step
+            self.works[key] = found
+        return self.works[key]
 
     def aim(self, f: Forecast) -> float:
         """The target, or a little less where the forecast is not exact."""
@@ -180,26 +224,36 @@ class Search:
         if limit < 1:
             return None, [Trial(guess, math.inf, "slow")]
 
+        known = self.known(method, E, scheme)
+
         def evaluate(step: float) -> Trial:
-            f = self.forecast(method, step, E, scheme)
-            trial = attempt(f, step, self.aim(f), limit)
-            self.linear[method.title, type(scheme)] = f.setting.merges_linearly
+            if known is None:
+                f = self.forecast(method, step, E, scheme)
+                trial = attempt(f, step, self.aim(f), limit)
+                self.linear[method.title, type(scheme)] = f.setting.merges_linearly
+            else:
+                self.forecasts += 1
+                trial = attempt_affine(self.work(method, E, step), known, step, self.target, limit)
             if len(trial.times):
                 self.curves.setdefault(method.title, []).append((cost * trial.times, trial.values))
             return trial
 
-        setting = self.forecast(method, guess, E, scheme).setting
-        self.dear[method.title] = setting.size > LARGE
-        trial, trials = best_step(evaluate, guess, self.target, most=self.looks(setting))
+        looks = LOOKS
+        if known is None:
+            setting = self.forecast(method, guess, E, scheme).setting
+            self.dear[method.title], looks = setting.size > LARGE, self.looks(setting)
+        trial, trials = best_step(evaluate, guess, self.target, most=looks)
         return None if trial.why else self.choice(method, E, scheme, trial, use), trials
 
     def looks(self, setting: Setting) -> int:
         """How many steps are tried at most: the fewer, the longer a look takes."""
-        return 6 if setting.size > 10 * LARGE else 12 if walks(setting) else 24
+        return 6 if setting.size > 10 * LARGE else 12 if walks(setting) else LOOKS
 
     def choice(self, method: Method, E: int, scheme: Participation, trial: Trial, use: Use) -> Choice:
         algorithm, rounds = method(trial.step, E), int(trial.rounds)
         prices, forecast = self.goal.prices, self.forecast(method, trial.step, E, scheme)
+        known = self.known(method, E, scheme)
+        forecast.setting.straight = forecast.setting.straight if known is None else True
         return Choice(
             algorithm,
             scheme,
@@ -212,8 +266,17 @@ class Search:
             (trial.times, trial.values),
             method.title,
             E if method.local else 1,
-            "exact" if forecast.exact else "not verified",
+            "exact" if known is not None or forecast.exact else "not verified",
+            self._floor(method, E, trial, known),
         )
+
+    def _floor(self, method: Method, E: int, trial: Trial, known: Known | None) -> Callable[[], float | None] | None:
+        """How to tell where a choice would settle, cheaper than by its forecast; None where that is not known."""
+        if known is None:
+            return None
+        if trial.level is not None:
+            return lambda: trial.level
+        return cache(lambda: settled(self.work(method, E, trial.step), known))
 
     def method(
         self, method: Method, steps: Sequence[int], schemes: Sequence[Participation], tick: Callable[[int], None]
