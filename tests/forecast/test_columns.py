@@ -234,6 +234,6 @@ def test_the_loss_is_measured_without_a_matrix():
     f = fp.forecast(fp.FedAvg(0.02, 3), least_squares(), measure="loss")
     s, rows = f.setting, np.random.default_rng(3).normal(size=(4, D))
     by_products = Gauge(f.optimum, weight=lambda v: s.curved(f.optimum, v) / 2)
-    np.testing.assert_allclose(by_products.gram(rows), f._gauge.gram(rows), rtol=1e-9)
-    np.testing.assert_allclose(by_products.squares(rows), f._gauge.squares(rows), rtol=1e-9)
+    np.testing.assert_allclose(by_products.gram(rows), f.gauge.gram(rows), rtol=1e-9)
+    np.testing.assert_allclose(by_products.squares(rows), f.gauge.squares(rows), rtol=1e-9)
     np.testing.assert_array_equal(s.read(s.moved_to(s.origin, rows[0])), rows[0])

@@ -350,7 +350,7 @@ class Forecast:
         """The theory of nodes that take turns by chance; None where they are in step, or nothing is known of it."""
         if self.noise_if_settled != "jumps" or self.state is None:
             return None
-        return Jumps(self.setting, self.state, self.origin, self._gauge)
+        return Jumps(self.setting, self.state, self.origin, self.gauge)
 
     @property
     def certain(self) -> bool:
@@ -398,7 +398,7 @@ class Forecast:
         """What the bias contributes to what is measured."""
         if not self.bias or self._gap is None:
             return 0.0
-        return float(self._gauge.squares(self._gap[None])[0])
+        return float(self.gauge.squares(self._gap[None])[0])
 
     @property
     def drift2(self) -> float:
@@ -422,7 +422,7 @@ class Forecast:
         if s.scheduled and not self.by_node:
             return self._decaying(rounds, target)
         if self.jumps is None and (self.noiseless or self.without_noise):
-            return self._gauge.squares(s.path(self.origin, rounds) - target)
+            return self.gauge.squares(s.path(self.origin, rounds) - target)
         if self.state is None:
             raise FedpointError("there is no curve: the expected round does not settle")
         if isinstance(self.outlook, str):

@@ -61,9 +61,9 @@ class MeanForecast(Forecast):
         if self.diverges or isinstance(known, str):
             return self.reason if self.diverges else known
         if isinstance(known, Affine):
-            return RunningMean(known, self._gauge, self.burn_in, known.steady, self.origin)
+            return RunningMean(known, self.gauge, self.burn_in, known.steady, self.origin)
         if isinstance(known, Still):
-            return RunningMean(known, self._gauge, self.burn_in, None, self.origin, self._means)
+            return RunningMean(known, self.gauge, self.burn_in, None, self.origin, self._means)
         return "the spread of a running mean is forecast where rounds are affine"
 
     @property
@@ -76,7 +76,7 @@ class MeanForecast(Forecast):
 
     def _means(self, rounds: int) -> np.ndarray:
         """Of runs in which nothing is random."""
-        return self.measured(self.setting.path(self.origin, rounds) - self._gauge.target)
+        return self.measured(self.setting.path(self.origin, rounds) - self.gauge.target)
 
     @property
     def long_run(self) -> float | None:

@@ -34,6 +34,9 @@ from fedpoint.theory.outlook import Gauge
 from fedpoint.theory.space import Space
 from fedpoint.timing.base import Moments
 
+LARGEST_HUB = 24  # numbers of a hub's state, up to which the map of its second moments is small
+LARGEST_STATE = 2500  # numbers of a state whose covariance is small enough
+
 
 class Compiled(NamedTuple):
     """What the program gives."""
@@ -92,12 +95,13 @@ class Work(NamedTuple):
 
 
 def suits(setting: Setting) -> bool:
-    """Whether rounds may be affine, with noise that follows from the update."""
+    """Whether rounds may be affine, small, and with noise that follows from the update."""
     s, drawn = setting, setting.numbers.drawn
     known = s.exact or (s.oracle.known_noise and s.oracle.independent)
     lucky = drawn.hub or drawn.agent or s.lossy or s.lucky
     plain = not (s.own_kind or s.adaptive or s.scheduled or s.topology.by_node)
-    return bool(s.problem.linear and known and plain and not lucky)
+    small = s.size <= LARGEST_STATE and (bool(s.m0.size) or s.u0.size <= LARGEST_HUB)
+    return bool(s.problem.linear and known and plain and small and not lucky)
 
 
 @double
@@ -428,15 +432,19 @@ class Powers:
             M += scale * congruence(whole)
             whole = np.zeros_like(whole)
         own, raw = (a * np.stack([np.ones_like(w.p), w.p, w.p**2]) for a in (moments.own, moments.second()))
-        sent = np.stack([congruences(w.mean, each) for each in own])  # summed over agents for vv, vs, ss
+        counts = 3 if w.C.any() else 1  # vv, and where totals matter vs and ss
+        sent = np.stack([congruences(w.mean, each) for each in own[:counts]])  # summed over agents
         for s in w.sources:
             if len(s.added) == 1 and _alike(s.G):
-                asked = np.stack([congruences(s.first, each) for each in raw])
+                asked = np.stack([congruences(s.first, each) for each in raw[:counts]])
                 sent = sent + congruence(s.G[0]) @ (s.added[0] @ asked)
             else:
-                sent = sent + np.tensordot(raw, congruence(s.G) @ (s.added @ congruence(s.first)), 1)
-        B, C, both = congruence(w.B), congruence(w.C), congruence(w.B + w.C)
-        M[upper[0] > 0] += B @ sent[0] + (both - B - C) @ sent[1] + C @ sent[2]
+                sent = sent + np.tensordot(raw[:counts], congruence(s.G) @ (s.added @ congruence(s.first)), 1)
+        B = congruence(w.B)
+        M[upper[0] > 0] += B @ sent[0]
+        if counts > 1:
+            C, both = congruence(w.C), congruence(w.B + w.C)
+            M[upper[0] > 0] += (both - B - C) @ sent[1] + C @ sent[2]
         self.doubled = [M]
         measured = np.column_stack([gauge(w.model - gauge.target), gauge.of_state(w.reading)])
         W = measured.T @ measured

@@ -234,6 +234,8 @@ def congruence(X: np.ndarray) -> np.ndarray:
 def congruences(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The sum of weights[k] times the congruence of X[k]."""
     K, rows, columns = X.shape
+    if not weights.any():
+        return np.zeros((rows * (rows + 1) // 2, columns * (columns + 1) // 2))
     flat = X.reshape(K, -1)
     products = ((weights[:, None] * flat).T @ flat).reshape(rows, columns, rows, columns)
     (i, j), (k, m) = np.triu_indices(rows), np.triu_indices(columns)

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from fedpoint.results.forecast import Forecast
 
 LONGEST = 1 << 20  # rounds that are looked ahead
+FOREVER = 1 << 30  # rounds after which slow growth shows
 LONGEST_PATH = 1 << 14  # the same where every round of the mean path is computed
 LONGEST_WALK = 1 << 10  # the same where second moments of a large state are moved round by round
 CLOSELY = 64  # rounds that are looked at one by one: a curve may pass below the target before it settles above it
+WORTH = 0.02  # of the rounds, that another step should save, or one round
 NARROW, WIDE = 1.01, 1.25  # ratios of steps, below which the search for the best one ends: few rounds, and many
 LOOKS = 12  # steps that are tried until one reaches the target at all
 EARLY = 8  # rounds at which curves of different steps are compared
@@ -63,6 +65,7 @@ class Trial:
     settled: bool = False
     target: float = math.nan
     early: np.ndarray = field(default_factory=lambda: np.zeros(0))  # the expected curve from round 1 on, a few rounds
+    last: float = math.inf  # of one that does not get there: how low it is at the last round that matters, about
 
     def value_at(self, round: int) -> float:
         """The expected curve at an early round; inf where it is not known."""
@@ -224,10 +227,11 @@ def thinned(last: int) -> np.ndarray:
 
 def powers_curve(powers: Powers) -> Curve:
     """Where agents remember nothing: at any round."""
-    start, end = powers.at(1), powers.at(LONGEST)
-    if not end <= 100 * max(start, powers.at(0)):
+    high, half, end = 100 * max(powers.at(0), powers.at(1)), powers.at(LONGEST // 2), powers.at(LONGEST)
+    grows = not end <= high or (end > 1.001 * half and not powers.at(FOREVER) <= high)
+    if grows:
         return Curve(powers.at, math.inf, 0)
-    return Curve(powers.at, 0.0 if end < 0.999 * powers.at(LONGEST // 2) else end, LONGEST)
+    return Curve(powers.at, 0.0 if end < 0.999 * half else end, LONGEST)
 
 
 # Large states: round by round.
@@ -290,46 +294,57 @@ class ByRounds:
             return np.array([self.rounds.advance() for _ in range(rounds)])
 
 
-def walk(by: ByOperator | ByRounds, target: float, limit: int) -> tuple[float, str, float | None, np.ndarray]:
-    """(rounds, why, level, values): the expected curve round by round, as far as it can matter."""
+class Walked(NamedTuple):
+    """A curve that was followed round by round: see `Trial`."""
+
+    rounds: float
+    why: str
+    level: float | None = None
+    values: np.ndarray = np.zeros(0)
+    last: float = math.inf
+
+
+def walk(by: ByOperator | ByRounds, target: float, limit: int) -> Walked:
+    """The expected curve round by round, as far as it can matter."""
     limit = min(limit, by.longest)
     ahead = min(limit, 63)
     mean = by.upto(ahead)
     while not (mean[: limit + 1] <= target).any():  # the mean alone is a lower bound, and costs little
         if not np.isfinite(mean).all() or mean[ahead] > 4 * mean[0]:
-            return math.inf, "diverges", None, np.zeros(0)
-        if ahead >= limit or _too_slow(mean[: ahead + 1], target, limit):
-            return math.inf, "slow", None, np.zeros(0)
+            return Walked(math.inf, "diverges")
+        end = _at_this_pace(mean[: ahead + 1], limit)
+        if ahead >= limit or end > target:
+            return Walked(math.inf, "slow", last=end)
         ahead = min(2 * ahead + 1, limit)
         mean = by.upto(ahead)
     arrived = int(np.flatnonzero(mean <= target)[0])  # the mean; the variance comes on top
     limit, asked = min(limit, 3 * arrived + 2 * CHUNK), limit  # what takes much longer waits for its variance
     found = [float(mean[0])]
     while len(found) <= limit:
-        new = by.more(CHUNK)
+        new = by.more(min(CHUNK, limit + 1 - len(found)))
         t = len(found)
         found.extend(map(float, new))
         below = np.flatnonzero(new <= target)
         if len(below):
             rounds = t + int(below[0])
-            done = np.array(found[: rounds + 1])
-            return (float(rounds), "", None, done) if rounds <= limit else (math.inf, "slow", None, done)
+            return Walked(float(rounds), "", None, np.array(found[: rounds + 1]))
         now = found[-1]
         if not math.isfinite(now) or now > 100 * found[0]:
-            return math.inf, "diverges", None, np.zeros(0)
-        before = found[-1 - CHUNK // 2]
+            return Walked(math.inf, "diverges")
+        before = found[-1 - min(CHUNK // 2, len(found) - 1)]
         if len(found) > arrived + CHUNK and now > 0.98 * before:  # the mean is there, the variance stands still
-            return math.inf, "diverges" if now > 1.2 * before else "floor", now, np.array(found)
-    return math.inf, "slow" if limit == asked else "floor", found[-1], np.array(found)
+            why = "diverges" if now > 1.2 * before else "floor"
+            return Walked(math.inf, why, now, np.array(found), now)
+    return Walked(math.inf, "slow" if limit == asked else "floor", found[-1], np.array(found), found[-1])
 
 
-def _too_slow(mean: np.ndarray, target: float, limit: int) -> bool:
-    """Whether its present pace, which only slackens, does not bring it there within the limit."""
+def _at_this_pace(mean: np.ndarray, limit: int) -> float:
+    """Where the mean's part of an error is at the limit, at its present pace, which only slackens."""
     stretch = max(len(mean) // 4, 1)
-    if not 0 < mean[-1] <= mean[-1 - stretch]:
-        return False
+    if not 0 < mean[-1] <= mean[-1 - stretch] or len(mean) > limit:
+        return float(mean[-1]) if len(mean) > limit else 0.0
     pace = math.log(mean[-1] / mean[-1 - stretch]) / stretch
-    return math.log(mean[-1] / target) + pace * (limit + 1 - len(mean)) > 0
+    return float(mean[-1]) * math.exp(max(pace * (limit + 1 - len(mean)), -700.0))
 
 
 def unbiased(forecast: Forecast) -> bool:
@@ -342,8 +357,8 @@ def unbiased(forecast: Forecast) -> bool:
     return bool(moved <= 1e-9 * (1 + np.abs(w).max()))
 
 
-def follow(forecast: Forecast, target: float, limit: int) -> tuple[float, str, float | None, np.ndarray]:
-    """(rounds, why, level, values) where nothing is random: the path itself is the curve.
+def follow(forecast: Forecast, target: float, limit: int) -> Walked:
+    """Where nothing is random: the path itself is the curve.
 
     It is gone along until it is below the target, grows, or until its present pace does not bring it there within the
     limit: distances are sums of decaying parts, the slowest of which remain, so that the pace only slackens.
@@ -359,17 +374,20 @@ def follow(forecast: Forecast, target: float, limit: int) -> tuple[float, str, f
         below = np.flatnonzero(new <= target)
         if len(below):
             rounds = int(below[0])
-            return (float(rounds), "", None, new[: rounds + 1]) if rounds <= limit else (math.inf, "slow", None, new)
+            if rounds <= limit:
+                return Walked(float(rounds), "", None, new[: rounds + 1])
+            return Walked(math.inf, "slow", None, new, float(new[limit]))
         if not np.isfinite(new).all() or new[-1] > 4 * new[0]:
-            return math.inf, "diverges", None, np.zeros(0)
+            return Walked(math.inf, "diverges")
         early, middle, late = new[-1 - CHUNK], new[-1 - CHUNK // 2], new[-1]
         pace = math.log(late / middle) / (CHUNK // 2)
-        if len(found) > limit or math.log(late / target) + pace * (limit + 1 - len(found)) > 0:
+        at_limit = float(late) * math.exp(max(pace * (limit + 1 - len(found)), -700.0))
+        if len(found) > limit or at_limit > target:
             if unbiased(f):
-                return math.inf, "slow", None, new
+                return Walked(math.inf, "slow", None, new, at_limit)
             bend = (late - middle) - (middle - early)  # Aitken: where a curve with one decaying part ends
-            end = late - (late - middle) ** 2 / bend if bend > 0 else late
-            return math.inf, "floor" if end > target else "slow", float(max(end, 0.0)), new
+            end = float(max(late - (late - middle) ** 2 / bend if bend > 0 else late, 0.0))
+            return Walked(math.inf, "floor" if end > target else "slow", end, new, at_limit)
 
 
 # One step, and the best one.
@@ -432,11 +450,21 @@ def _passing(curve: Curve, step: float, target: float, limit: int) -> Trial:
     ahead = min(limit, CLOSELY if above else curve.longest)
     rounds = passage(curve.at, target, ahead)
     early = np.array([curve.at(t) for t in range(1, EARLY + 1)])
+    last = curve.at(ahead)
     if above and not math.isfinite(rounds):
-        return Trial(step, math.inf, "floor", curve.floor, settled=True, early=early)
+        return Trial(
+            step,
+            math.inf,
+            "floor",
+            curve.floor,
+            settled=True,
+            early=early,
+            last=min(last, curve.floor) if limit > ahead else last,
+        )
     if not math.isfinite(rounds):
         why = "diverges" if curve.at(ahead) > curve.at(0) else "slow"  # too slowly for its growth to be seen
-        return Trial(step, rounds, why, curve.floor if why == "slow" else None, ahead=ahead, early=early)
+        slow = curve.floor if why == "slow" else None
+        return Trial(step, rounds, why, slow, ahead=ahead, early=early, last=last)
     times = thinned(int(rounds))
     values = np.array([curve.at(int(t)) for t in times])
     before = curve.at(int(rounds) - 1)
@@ -444,14 +472,14 @@ def _passing(curve: Curve, step: float, target: float, limit: int) -> Trial:
     return Trial(step, rounds, "", curve.floor, reached, before, times, values, target=target, early=early)
 
 
-def _walked(step: float, target: float, ahead: int, found: tuple[float, str, float | None, np.ndarray]) -> Trial:
+def _walked(step: float, target: float, ahead: int, found: Walked) -> Trial:
     """The trial of a curve that was followed round by round."""
-    rounds, why, level, values = found
+    rounds, why, level, values, last = found
     times = thinned(len(values) - 1) if len(values) else np.zeros(0, int)
     value = float(values[int(rounds)]) if math.isfinite(rounds) else math.nan
     before = float(values[int(rounds) - 1]) if 1 <= rounds < math.inf else math.nan
     early = values[1 : EARLY + 1]
-    return Trial(step, rounds, why, level, value, before, times, values[times], ahead, False, target, early)
+    return Trial(step, rounds, why, level, value, before, times, values[times], ahead, False, target, early, last)
 
 
 def best_step(
@@ -484,6 +512,8 @@ def best_step(
         last, best = best, look(step)
         if best.why == last.why == "floor" and best.settled and last.settled and _at_zero(last, best) >= target:
             return best, trials
+        if _out_of_reach([t.step for t in trials], [math.log(t.last / target) for t in trials], 0.0):
+            return best, trials
     if best.why:
         return best, trials
     rises, factor = False, 1.6
@@ -505,16 +535,36 @@ def best_step(
         best, high = other, best.step
     while len(trials) < most:
         best = min((t for t in trials if not t.why), key=lambda t: t.passed)
-        sooner = int(best.rounds) - 1
+        sooner = math.ceil(min(best.rounds - 1, best.passed * (1 - WORTH)))
         if not sooner:
             break
-        heights = [t.value_at(sooner) if sooner <= len(best.early) else t.passed for t in trials]
-        between = _between([t.step for t in trials], heights, NARROW if best.rounds <= FEW else WIDE)
-        if between is None:
+        steps = [t.step for t in trials]
+        if sooner <= len(best.early):
+            heights, wanted = [math.log(t.value_at(sooner) / target) for t in trials], 0.0
+        else:
+            heights, wanted = [t.passed for t in trials], float(sooner)
+        between = _between(steps, heights, NARROW if best.rounds <= FEW else WIDE)
+        if between is None or _out_of_reach(steps, heights, wanted):
             break
         look(between)
     reached = [trial for trial in trials if not trial.why]
     return min(reached, key=lambda t: (t.rounds, math.inf if math.isnan(t.value) else t.value)), trials
+
+
+def _out_of_reach(steps: list[float], heights: list[float], wanted: float) -> bool:
+    """Whether no step between those that were tried is as low as wanted: not even with three times what a parabola
+    through the lowest and those beside it gains."""
+    places = sorted(zip(steps, heights, strict=True))
+    at = min(range(len(places)), key=lambda i: places[i][1])
+    if not 0 < at < len(places) - 1 or not all(math.isfinite(h) for _, h in places[at - 1 : at + 2]):
+        return False
+    best, low = places[at]
+    (a, left), (_, _), (b, right) = ((math.log(step / best), height - low) for step, height in places[at - 1 : at + 2])
+    if max(-a, b) > math.log(4):
+        return False
+    bend = (right / b - left / a) / (b - a)
+    tilt = left / a - bend * a
+    return bool(bend > 0 and low - 3 * tilt * tilt / (4 * bend) > wanted)
 
 
 def _between(steps: list[float], heights: list[float], narrow: float) -> float | None:
@@ -529,8 +579,11 @@ def _between(steps: list[float], heights: list[float], narrow: float) -> float |
         return None
     if 0 < at < len(places) - 1:
         vertex = _vertex([(math.log(step / best), height) for step, height in places[at - 1 : at + 2]])
-        if vertex is not None and abs(vertex) > 1e-3 * math.log(down * up):
+        close = 0.05 * math.log(down * up)
+        if vertex is not None and abs(vertex) > close:
             return best * math.exp(vertex)
+        if vertex is not None:  # it is there already: the other side of it, so that both come closer
+            return best * math.exp(close if up >= down else -close)
     return best * up**0.382 if up >= down else best / down**0.382
 
 

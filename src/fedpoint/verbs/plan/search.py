@@ -135,7 +135,17 @@ class Search:
         key = method.title, id(scheme)
         if key not in self.affine:
             self.affine[key] = self._known(method, self.forecast(method, self.guess, E, scheme), E)
-        return self.affine[key]
+        found = self.affine[key]
+        if found is None:
+            return None
+        moments = self.timing(method(self.guess, E), scheme).moments(self.experiment.problem.weights)
+        return found._replace(moments=moments)  # of this number of local steps, on which chances may depend
+
+    def timing(self, algorithm: Algorithm, scheme: Participation) -> Participation:
+        """Who takes part, once bound."""
+        timing = self.experiment.replace(algorithm=algorithm, participation=scheme).bind().timing
+        assert isinstance(timing, Participation)
+        return timing
 
     def _known(self, method: Method, f: Forecast, E: int) -> Known | None:
         s = f.setting
@@ -175,8 +185,7 @@ class Search:
         once, twice = self.messages[method.title]
         first, second = (self.evaluations(m, n) for n, m in enumerate((once, twice), 1))
         weights = self.experiment.problem.weights
-        timing = self.experiment.replace(algorithm=algorithm, participation=scheme).bind().timing
-        assert isinstance(timing, Participation)
+        timing = self.timing(algorithm, scheme)
         moments = timing.moments(weights)
         heard = moments.merge * float(moments.heard.sum())
         asked = heard
