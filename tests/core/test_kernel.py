@@ -8,10 +8,10 @@ from jax import lax
 
 import fedpoint as fp
 from fedpoint.core import operations
+from fedpoint.core.compiling import SWITCH
 from fedpoint.core.random import threefry
 from fedpoint.engine import layout
 from fedpoint.engine.cpu import kernel
-from fedpoint.engine.cpu.tuning import SWITCH
 from fedpoint.engine.session import Session
 
 x = np.random.default_rng(0).uniform(0.1, 0.9, (5, 7))

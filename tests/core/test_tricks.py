@@ -9,15 +9,16 @@ import jax
 import numpy as np
 import tricks
 
+from fedpoint.core.compiling import SWITCH
 from fedpoint.engine.cpu import tuning
 from fedpoint.engine.session import Session
 
 
 def test_plain_jax_computes_the_same(tmp_path, monkeypatch):
-    environment = {**os.environ, tuning.SWITCH: "0"}
+    environment = {**os.environ, SWITCH: "0"}
     script = Path(tricks.__file__)
     subprocess.run([sys.executable, script, tmp_path / "plain.npz"], env=environment, check=True)
-    monkeypatch.setenv(tuning.SWITCH, "1")
+    monkeypatch.setenv(SWITCH, "1")
     kinds = set()
     with np.load(tmp_path / "plain.npz") as plain:
         for name, run in tricks.runs().items():
@@ -30,6 +31,6 @@ def test_plain_jax_computes_the_same(tmp_path, monkeypatch):
 
 
 def test_switched_off_nothing_is_left(monkeypatch):
-    monkeypatch.setenv(tuning.SWITCH, "0")
+    monkeypatch.setenv(SWITCH, "0")
     assert tuning.Tuning.choose(True, 1, lambda: 1) == tuning.PLAIN
     assert tuning.OPTIONS[tuning.PLAIN.compiled] is None

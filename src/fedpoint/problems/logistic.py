@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import array_of, numbers, told_apart
+from fedpoint.core.compiling import quickly
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.kinds import NonNegative, shown
 from fedpoint.core.operations import products, softmax
@@ -297,12 +298,12 @@ def _penalised(oracle: LogisticOracle, w: Model, rows: Data, weight: Array, ridg
     return oracle.weighted_loss(w, rows, weight, ridge) + oracle.penalty(w, ridge)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quickly, static_argnums=0)
 def _objective(oracle: LogisticOracle, rows: Data, weight: Array, ridge: Number, models: Model) -> Array:
     return jax.lax.map(lambda w: _penalised(oracle, w, rows, weight.astype(w.dtype), ridge), models)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quickly, static_argnums=0)
 def _minimise(
     oracle: LogisticOracle, rows: Data, weight: Array, ridge: Number, start: Array, tolerance: float = 1e-13
 ) -> tuple[Array, Array]:

@@ -24,11 +24,11 @@ import numpy as np
 from jax import Array, lax
 
 from fedpoint.core.agent import Agent
+from fedpoint.core.compiling import quickly
 from fedpoint.core.precision import double
 from fedpoint.core.record import with_leaves
 from fedpoint.core.types import Model, Number, State, Tree
 from fedpoint.core.vector import unwrap, wrap
-from fedpoint.engine.cpu.tuning import quickly
 from fedpoint.engine.precompute import NOTHING_PRECOMPUTED
 from fedpoint.engine.round import Keys, one_round
 from fedpoint.engine.state import RunState
@@ -91,7 +91,7 @@ class Turned(OnAverage):
         return Dialled.of(agent, self.dial)
 
 
-@partial(jax.jit, static_argnums=(0, 5), compiler_options=quickly())
+@partial(quickly, static_argnums=(0, 5))
 def _inside(space: Space, numbers: Numbers, keys: Keys, x: Array, first: Array, count: int) -> Array:
     """(n,): how far noise inside a round moves its mean from where exact fields lead, to all orders; everyone is heard
     with the mean weights. Of every draw its linear part, whose mean is zero, is subtracted."""
@@ -170,7 +170,7 @@ def _root(sigma: np.ndarray) -> np.ndarray:
     return axes[:, kept] * np.sqrt(values[kept])
 
 
-@partial(jax.jit, static_argnums=0, compiler_options=quickly())
+@partial(quickly, static_argnums=0)
 def _pairs(
     space: Space, numbers: Numbers, keys: Keys, W: Array, x: Array, z: Array, wire: State, first: Array
 ) -> tuple[Array, Array, Array]:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpoint.core.compiling import fairly_quickly
 from fedpoint.core.precision import double
 from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.noise_columns import Noise
@@ -42,7 +43,7 @@ SMALL = 0.02  # of the sum, at which the rest of them follows from their ratio
 SLIGHT = 0.05  # ratio of the noise of deviations to that of rounds, up to which the shared spaces tell it
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(fairly_quickly, static_argnums=0)
 def _products(space: Space, numbers: Numbers, x: Array, rows: Array) -> Array:
     def slope(v: Array) -> Array:
         return jax.jvp(lambda x: expected_state(space, numbers, x), (x,), (v,))[1]

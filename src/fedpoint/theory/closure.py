@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpoint.core.compiling import quickly
 from fedpoint.core.precision import double
 from fedpoint.core.types import Number, Tree
-from fedpoint.engine.cpu.tuning import quickly
 from fedpoint.theory import accuracy
 from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.krylov import Krylov, solve
@@ -100,9 +99,9 @@ def bordered(sigma: Array | np.ndarray) -> Array:
     return jnp.zeros((1 + len(sigma),) * 2).at[0, 0].set(1.0).at[1:, 1:].set(sigma)
 
 
-_linear = jax.jit(linear_at, static_argnums=0, compiler_options=quickly())
-_shifted = jax.jit(shift_at, static_argnums=0, compiler_options=quickly())
-_moved = jax.jit(moved, static_argnums=0, compiler_options=quickly())
+_linear = quickly(linear_at, static_argnums=0)
+_shifted = quickly(shift_at, static_argnums=0)
+_moved = quickly(moved, static_argnums=0)
 
 
 class Settled(NamedTuple):

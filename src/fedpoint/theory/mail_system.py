@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from fedpoint.core.compiling import fairly_quickly
 from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK
 from fedpoint.core.record import split_per_agent
@@ -63,7 +64,7 @@ class Listens(NamedTuple):
     own: Tree  # (K, n_u, n_s)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(fairly_quickly, static_argnums=0)
 def _works(space: Space, numbers: Numbers, x: Array) -> Works:
     hub, m = start_at(numbers, x, 0)
     tuned, put = split_per_agent(numbers.algorithm)
@@ -91,7 +92,7 @@ def _works(space: Space, numbers: Numbers, x: Array) -> Works:
     return per_agent(node, (numbers.inputs.own, tuned, hub, m, numbers.p))
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(fairly_quickly, static_argnums=0)
 def _listens(space: Space, numbers: Numbers, x: Array, y: Array, total: Array) -> Listens:
     hub, _ = start_at(numbers, x, 0)
     like, algorithm = template(space, numbers)[0], numbers.algorithm
@@ -385,17 +386,17 @@ def _now(masks: Masks, tick: Array) -> Masks:
     return jax.tree.map(lambda a: a[tick % a.shape[0]], masks)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(fairly_quickly, static_argnums=0)
 def _period(space: Space, system: System, masks: Masks, S: Array, first: Array) -> Array:
     return lax.fori_loop(0, masks.one.shape[0], lambda i, S: second(space, system, _now(masks, first + i), S), S)
 
 
-@jax.jit
+@fairly_quickly
 def _mean_period(at: Places, masks: Masks, X: Array) -> Array:
     return lax.fori_loop(0, masks.one.shape[0], lambda i, X: mean(at, _now(masks, i), X), X)
 
 
-@partial(jax.jit, static_argnums=4)
+@partial(fairly_quickly, static_argnums=4)
 def _mean_walk(at: Places, masks: Masks, x: Array, first: Array, ticks: int) -> tuple[Array, Array]:
     def go(x: Array, tick: Array) -> tuple[Array, Array]:
         now = _now(masks, tick)
@@ -404,7 +405,7 @@ def _mean_walk(at: Places, masks: Masks, x: Array, first: Array, ticks: int) -> 
     return lax.scan(go, x, first + jnp.arange(ticks))
 
 
-@partial(jax.jit, static_argnums=(0, 5))
+@partial(fairly_quickly, static_argnums=(0, 5))
 def _walk(space: Space, system: System, masks: Masks, S: Array, first: Array, ticks: int) -> tuple:
     def law(masks: Masks, S: Array) -> tuple[Array, tuple[Array, Array]]:
         def go(S: Array, tick: Array) -> tuple[Array, tuple[Array, Array]]:

@@ -21,6 +21,7 @@ import numpy as np
 from jax import Array, lax
 
 from fedpoint.core.agent import Agent
+from fedpoint.core.compiling import fairly_quickly, quickly
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
 from fedpoint.core.record import PerAgent, split_per_agent, with_leaves
@@ -312,11 +313,11 @@ def merged(numbers: Numbers, spread: Spread, merge: Merge, S: Array, O: Array, n
     return new.at[1 + n_u :, 1 + n_u :].set(inner.reshape(K * n_m, K * n_m))
 
 
-_linearise = jax.jit(linearise, static_argnums=0)
-_moved = jax.jit(move, static_argnums=0)
+_linearise = quickly(linearise, static_argnums=0)
+_moved = quickly(move, static_argnums=0)
 
 
-@partial(jax.jit, static_argnums=(0, 4))
+@partial(fairly_quickly, static_argnums=(0, 4))
 def _walk(space: Space, moving: Moving, S: Array, W: Array, rounds: int) -> tuple[Array, Array]:
     def go(S: Array, _: None) -> tuple[Array, Array]:
         S = move(space, moving, S)
@@ -377,7 +378,7 @@ def along_path(setting: Setting, x: np.ndarray, R: np.ndarray, rounds: int) -> t
     return np.concatenate(means), np.concatenate(variances)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(fairly_quickly, static_argnums=0)
 def _along(
     space: Space,
     numbers: Numbers,
@@ -472,8 +473,8 @@ def linearise_nodes(space: Space, numbers: Numbers, x: Array) -> Nodes:
     return Nodes(M, jnp.concatenate([by_message, by_memory], axis=2), locals_)
 
 
-_nodes = jax.jit(linearise_nodes, static_argnums=0)
-_moved_nodes = jax.jit(move_nodes, static_argnums=0)
+_nodes = quickly(linearise_nodes, static_argnums=0)
+_moved_nodes = quickly(move_nodes, static_argnums=0)
 
 
 def _node_noise(space: Space, numbers: Numbers, locals_: LocalNoise, S: Array) -> tuple[Array, list[SourceNoise]]:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from fedpoint.core.compiling import fairly_quickly
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK, Stream
@@ -39,7 +40,7 @@ class Answers(NamedTuple):
     memory: Array  # (K, n_m)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(fairly_quickly, static_argnums=0)
 def _answers(space: Space, numbers: Numbers, x: Array) -> Answers:
     hub, m = start_at(numbers, x, 0)
     tuned, put = split_per_agent(numbers.algorithm)
@@ -74,7 +75,7 @@ def _answers(space: Space, numbers: Numbers, x: Array) -> Answers:
     return Answers(by_weight, by_share, memory)
 
 
-@partial(jax.jit, static_argnums=(0, 4))
+@partial(fairly_quickly, static_argnums=(0, 4))
 def _draws(space: Space, parts: tuple, x: Array, first: Array, count: int) -> tuple[Array, Array, Array]:
     """(count, n) states after drawn rounds from x, and of each round (count, K) weights, and who is heard."""
     drawn, agents = DrawnRounds(space, *parts), parts[0].p.shape[0]
@@ -89,7 +90,7 @@ def _draws(space: Space, parts: tuple, x: Array, first: Array, count: int) -> tu
     return lax.map(one, first + jnp.arange(count)) if space.layout.mapped else jax.vmap(one)(first + jnp.arange(count))
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(fairly_quickly, static_argnums=0)
 def _slopes(space: Space, parts: tuple, x: Array, first: Array, rows: Array) -> Array:
     """Rows times the slopes at x of drawn rounds, one for each."""
     drawn = DrawnRounds(space, *parts)

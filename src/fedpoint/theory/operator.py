@@ -16,6 +16,7 @@ from jax import Array, lax
 
 from fedpoint.channel import Channel
 from fedpoint.core.algorithm import Algorithm, owner_of
+from fedpoint.core.compiling import fairly_quickly, quickly
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
@@ -437,12 +438,12 @@ def expected_state(space: Space, numbers: Numbers, x: Array, round: Number = 0) 
     return jnp.concatenate([flat(hub), m.ravel()])
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quickly, static_argnums=0)
 def _step(space: Space, numbers: Numbers, x: Array, round: Array) -> Array:
     return expected_state(space, numbers, x, round)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quickly, static_argnums=0)
 def _by_case(space: Space, numbers: Numbers, x: Array) -> Array:
     def one(case: Cases) -> Array:
         return expected_state(space, numbers._replace(cases=jax.tree.map(lambda a: a[None], case)), x)
@@ -450,17 +451,17 @@ def _by_case(space: Space, numbers: Numbers, x: Array) -> Array:
     return jax.vmap(one)(numbers.cases)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quickly, static_argnums=0)
 def _slope(space: Space, numbers: Numbers, x: Array, v: Array) -> Array:
     return jax.jvp(lambda x: expected_state(space, numbers, x), (x,), (v,))[1]
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quickly, static_argnums=0)
 def _matrix(space: Space, numbers: Numbers, x: Array) -> Array:
     return jax.jacfwd(lambda x: expected_state(space, numbers, x))(x)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(fairly_quickly, static_argnums=0)
 def _travel(space: Space, numbers: Numbers, x: Array, first: Array, rounds: Array) -> Array:
     def go(i: Array, state: tuple[State, Array]) -> tuple[State, Array]:
         return expected(space, numbers, state[0], state[1], first + i)
@@ -469,7 +470,7 @@ def _travel(space: Space, numbers: Numbers, x: Array, first: Array, rounds: Arra
     return jnp.concatenate([flat(hub), m.ravel()])
 
 
-@partial(jax.jit, static_argnums=(0, 4))
+@partial(fairly_quickly, static_argnums=(0, 4))
 def _path(space: Space, numbers: Numbers, x: Array, first: Array, rounds: int) -> tuple[Array, Array]:
     def go(state: tuple[State, Array], round: Array) -> tuple[tuple[State, Array], Array]:
         hub, m = expected(space, numbers, state[0], state[1], round)
@@ -486,15 +487,15 @@ def models_at(space: Space, numbers: Numbers, x: Array) -> Array:
     return read_models(space, numbers.algorithm, hub, memories(space, numbers, hub, m))
 
 
-_read = jax.jit(models_at, static_argnums=0)
+_read = quickly(models_at, static_argnums=0)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quickly, static_argnums=0)
 def _reading(space: Space, numbers: Numbers, x: Array) -> Array:
     return jax.jacrev(lambda x: models_at(space, numbers, x))(x)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quickly, static_argnums=0)
 def _merges(space: Space, numbers: Numbers, points: Array) -> Array:
     """The hub's merge of what it hears: mean and total of a message, mass and weight."""
     message, _ = template(space, numbers)
@@ -521,11 +522,11 @@ def _aggregate(space: Space, numbers: Numbers) -> Callable[[Array], Array]:
     return field
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quickly, static_argnums=0)
 def _curvature(space: Space, numbers: Numbers, w: Array) -> Array:
     return jax.jacfwd(_aggregate(space, numbers))(w)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quickly, static_argnums=0)
 def _curved(space: Space, numbers: Numbers, w: Array, rows: Array) -> Array:
     return lax.map(lambda v: jax.jvp(_aggregate(space, numbers), (w,), (v,))[1], rows)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from fedpoint.core.compiling import fairly_quickly
 from fedpoint.core.precision import double
 from fedpoint.core.types import State
 from fedpoint.engine.round import Keys
@@ -216,7 +217,7 @@ def _moving(setting: Setting, x: np.ndarray) -> np.ndarray:
     return v / max(float(np.linalg.norm(v)), 1e-300)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(fairly_quickly, static_argnums=0)
 def _chunk(
     space: Space,
     numbers: Numbers,

@@ -27,6 +27,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from fedpoint.core.agent import Advance, Agent
+from fedpoint.core.compiling import fairly_quickly
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
@@ -202,7 +203,7 @@ def stages_of(local: Local, ext: Array) -> list[tuple[int, int]]:
     return found
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(fairly_quickly, static_argnums=(0, 1))
 def _worked(space: Space, counts: tuple[int, ...], numbers: Numbers, k: Array, at: Array, samples: Array) -> Work:
     """Agent k's round around (u, m_k). Carried numbers are deviations from where they begin there."""
     local = Local(space, numbers, k)
@@ -263,7 +264,7 @@ def work_of(setting: Setting, x: np.ndarray, k: int, samples: np.ndarray) -> Wor
 # What the hub makes of it.
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(fairly_quickly, static_argnums=0)
 def _merged(
     space: Space, numbers: Numbers, x: Array, outs: Array, weight: Array, heard: Array
 ) -> tuple[Array, tuple[Array, Array]]:

@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import jax
 from jax import Array
 
+from fedpoint.core.compiling import allowed
 from fedpoint.core.types import Function, Tree
 from fedpoint.engine.cpu import kernel
 
-SWITCH = "FEDPOINT_CPU_TRICKS"
 THREAD_BYTES = 1 << 18  # of a round's arrays or a chunk's draws, from which threads gain more than waking them costs
 COPIED_BYTES = 1 << 20  # of all agents' memories, which a kernel of many rounds copies once
 
@@ -32,7 +31,7 @@ OPTIONS: Mapping[str, dict[str, str | bool] | None] = {
 
 
 def switched_on() -> bool:
-    return os.environ.get(SWITCH, "1") != "0" and jax.default_backend() == "cpu"
+    return allowed() and jax.default_backend() == "cpu"
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,6 @@ PLAIN = Tuning()
 def like_rows(row: Tree, rows: Tree) -> Tree:
     """One of the dense rows, in the shape of one of these."""
     return jax.tree.map(lambda d, a: d.reshape(a.shape[1:]), row, rows)
-
-
-def quickly() -> dict[str, str | bool] | None:
-    """Options for a program that is large and runs little: compiling it takes longer than running it."""
-    on = os.environ.get(SWITCH, "1") != "0"
-    return {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True} if on else None
 
 
 def programs(function: Function, static: tuple[str, ...], donated: str) -> dict[str, Function]:
