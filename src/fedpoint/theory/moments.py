@@ -42,7 +42,7 @@ from fedpoint.theory.noise import (
     through_probes,
 )
 from fedpoint.theory.operator import Setting, models_at
-from fedpoint.theory.space import Space, fill, flat, row_of, size_of
+from fedpoint.theory.space import Space, fill, flat, over, row_of, size_of
 
 
 class Arrow(NamedTuple):
@@ -116,7 +116,7 @@ def work_of(space: Space, numbers: Numbers, x: Array, round: Number) -> tuple[Lo
             chosen = decided(algorithm, count) if numbers.drawn.agent else algorithm
             return linearised(space, numbers, chosen, place, round)
 
-        return jax.vmap(late)(numbers.late[1])
+        return over(late, numbers.late[1])
 
     locals_ = per_agent(agent, (numbers.inputs.own, tuned, m, numbers.p))
     late = numbers.late[0]
@@ -197,13 +197,12 @@ def linearise(space: Space, numbers: Numbers, spread: Spread, x: Array, round: N
             alphas = jnp.concatenate([whom.weight[None], spread.factor[:, 0]])
             betas = jnp.concatenate([whom.heard[None], spread.factor[:, 1]])
             bases = jnp.zeros(alphas.shape[0]).at[0].set(1.0)
-            return Merge(jax.vmap(arrow)(alphas, betas, bases), jnp.concatenate([jnp.ones(1), spread.scale]), B, C)
+            return Merge(over(arrow, alphas, betas, bases), jnp.concatenate([jnp.ones(1), spread.scale]), B, C)
 
-        merges = jax.vmap(merge)((numbers.cases, spread))
+        merges = over(merge, (numbers.cases, spread))
         return Linear(merges, locals_, mean, settling(space, one, x, round))
 
-    values = numbers.chances[1]
-    return lax.map(outcome, values) if values.shape[0] > 1 else jax.tree.map(lambda a: a[None], outcome(values[0]))
+    return over(outcome, numbers.chances[1], in_turn=True)
 
 
 class AgentsMoments(NamedTuple):
@@ -278,8 +277,8 @@ def agents_moments(space: Space, numbers: Numbers, linear: Linear, S: Array) -> 
             maps = maps + (mean - jnp.einsum("c,coz->oz", numbers.late[0], maps))  # memory as a change
             noise = jnp.einsum("c,coz,zy,cpy->op", numbers.late[0], maps, Z, maps) - O
         if random:
-            sources = jax.vmap(lambda one: source_noises(space, numbers, own, one, Z))(local)
-            each = jax.vmap(lambda one, sources: through_probes(one, sources, n_u + n_m))(local, sources)
+            sources = over(lambda one: source_noises(space, numbers, own, one, Z), local)
+            each = over(lambda one, sources: through_probes(one, sources, n_u + n_m), local, sources)
             noise = noise + jnp.einsum("c,cop->op", numbers.late[0], each)
         return AgentsMoments(O, noise, sources)
 

@@ -39,7 +39,7 @@ from fedpoint.theory.moments import (
     without_mass,
 )
 from fedpoint.theory.noise import LocalNoise, Loop, Probe, ProbePlace, SourceNoise, local_round
-from fedpoint.theory.space import Space, fill, flat, row_of, size_of
+from fedpoint.theory.space import Space, fill, flat, over, row_of, size_of
 
 AT_ONCE = 64  # directions in which a function is differentiated twice at a time
 
@@ -201,7 +201,7 @@ def round_shift(
                 chosen = decided(put(tuned), count) if numbers.drawn.agent else put(tuned)
                 return agent_shift(space, one, chosen, place, Spreading(local, Z, sources), round)
 
-            return numbers.late[0] @ jax.vmap(late)(numbers.late[1], locals_, sources)
+            return numbers.late[0] @ over(late, numbers.late[1], locals_, sources)
 
         n_out = linear.mean.shape[1]
         if bends.agents:
@@ -219,13 +219,13 @@ def round_shift(
             own = whom.heard[:, None] * shifts[:, n_out - n_m :]
             return jnp.concatenate([hub, own.ravel()])
 
-        total = jnp.tensordot(numbers.cases.chance, jax.vmap(merge)((numbers.cases, spread, linear.merges)), 1)
+        total = jnp.tensordot(numbers.cases.chance, over(merge, (numbers.cases, spread, linear.merges)), 1)
         if n_m and space.settled:
             total = total.at[n_u:].add(jnp.tile(linear.shear @ total[:n_u], K))
         return total
 
     chances, values = numbers.chances
-    each = lax.map(lambda part: outcome(*part), (values, moving.linear, agents))
+    each = over(outcome, values, moving.linear, agents, in_turn=True)
     return numbers.merge * (chances @ each)
 
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.types import Model, State, Tree
+from fedpoint.core.types import Function, Model, State, Tree
 from fedpoint.engine.layout import Layout
 from fedpoint.graphs.topology import Topology
 from fedpoint.problems.base import Oracle
@@ -33,6 +33,13 @@ class Space(NamedTuple):
     @property
     def topology(self) -> Topology:
         return self.layout.topology
+
+
+def over(function: Function, *leading: Tree, in_turn: bool = False) -> Tree:
+    """function of every row, all at once or in turn; of a single row as it is, which is traced and compiled faster."""
+    if jax.tree.leaves(leading)[0].shape[0] == 1:
+        return jax.tree.map(lambda a: jnp.asarray(a)[None], function(*jax.tree.map(lambda a: a[0], leading)))
+    return lax.map(lambda rows: function(*rows), leading) if in_turn else jax.vmap(function)(*leading)
 
 
 def is_real(a: Tree) -> bool:
