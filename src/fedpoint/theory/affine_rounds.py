@@ -22,8 +22,8 @@ import numpy as np
 from jax import Array
 
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.compiling import quickly
 from fedpoint.core.precision import double
-from fedpoint.engine.cpu.tuning import quickly
 from fedpoint.engine.session import cast
 from fedpoint.theory.alike import ROUNDING, Table, congruence, congruences
 from fedpoint.theory.expected_round import Numbers, trace_steps
@@ -49,7 +49,7 @@ class Compiled(NamedTuple):
     model: Array
 
 
-@partial(jax.jit, static_argnums=0, compiler_options=quickly())
+@partial(quickly, static_argnums=0)
 def _compiled(space: Space, numbers: Numbers, x: Array) -> Compiled:
     locals_, mean = work_of(space, numbers, x, 0)
     shear = settling(space, numbers, x, 0)
