@@ -2,16 +2,19 @@
 
 PYTHONPATH=src python tests/ui/look.py pictures docs     what docs/ui.md shows
 PYTHONPATH=src python tests/ui/look.py times             from a slider's move to what is painted, after warm-up
+PYTHONPATH=src python tests/ui/look.py answers           from a request to its two answers, without a browser
 """
 
 import contextlib
 import io
+import json
 import random
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
+from urllib.parse import urlencode
 
 from on_loopback import serving
 
@@ -163,6 +166,27 @@ def times(moves: int = 60) -> None:
             print(name, "from the last of 30 quick moves to its simulation", _said(drags))
 
 
+def answers(moves: int = 30) -> None:
+    luck = random.Random(1)
+    with tempfile.TemporaryDirectory() as made, serving(Path(made), warm=True) as client:
+        begun = time.perf_counter()
+        client.get("/api/compilation")  # a stream that ends when all is compiled
+        print(f"ready after {time.perf_counter() - begun:.1f} s")
+        for play in json.loads(client.get("/api/state").text)["playgrounds"]:
+            values, found = {c["name"]: c["start"] for c in play["controls"]}, []
+            for number in range(moves):
+                control = luck.choice(play["controls"])
+                values[control["name"]] = luck.choice(control["values"])
+                asked = urlencode(values | {"reader": "look", "number": number + 1})
+                begun = time.perf_counter()
+                with client.open(f"/api/play/{play['name']}?{asked}") as answer:
+                    lines = [(json.loads(answer.readline()), time.perf_counter() - begun) for _ in range(2)]
+                assert [line["kind"] for line, _ in lines] == ["forecast", "simulate"], lines
+                found.append([1000 * seconds for _, seconds in lines])
+            forecast, simulation = zip(*found, strict=True)
+            print(play["name"], "forecast", _said(forecast), "simulation", _said(simulation))
+
+
 def _said(values: list[float]) -> str:
     ordered = sorted(values)
     middle, high = ordered[len(ordered) // 2], ordered[int(0.95 * (len(ordered) - 1))]
@@ -172,7 +196,7 @@ def _said(values: list[float]) -> str:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["pictures"] and len(sys.argv) == 3:
         pictures(Path(sys.argv[2]))
-    elif sys.argv[1:] == ["times"]:
-        times()
+    elif sys.argv[1:] in (["times"], ["answers"]):
+        {"times": times, "answers": answers}[sys.argv[1]]()
     else:
         raise SystemExit(__doc__)

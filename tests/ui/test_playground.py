@@ -1,6 +1,6 @@
 """Sliders change numbers, not programs; what they run is what `fp.run` runs, and the forecasts are exact."""
 
-import itertools
+import random
 import xml.etree.ElementTree as ET
 
 import jax
@@ -15,7 +15,6 @@ from fedpoint.ui.lessons import lessons
 from fedpoint.ui.live import SomeOf
 from fedpoint.ui.mathml import formula
 from fedpoint.ui.playground import playgrounds
-from fedpoint.ui.second_moments import Outcomes, outcomes_of, squared_error
 
 PLAYGROUNDS = playgrounds()
 
@@ -101,56 +100,65 @@ def test_coupling_is_gtvmin_and_fedrelax_goes_there_as_forecast():
     np.testing.assert_allclose(*curves, rtol=1e-4, atol=1e-20)
     problem = play.problem(values)
     solved = fp.gtv.solve(problem, play.network, 0.3)[:, 0]
-    np.testing.assert_allclose(play.path(problem.own.center[:, 0], np.array([0.3]))[0], solved, rtol=1e-10)
+    assert forecast["network"]["end"] == pytest.approx(solved, rel=1e-4)
     np.testing.assert_allclose(simulated["history"][-1], solved, rtol=1e-3)
 
 
-BOTH = pytest.mark.parametrize("corrected", [False, True], ids=["FedLSA", "SCAFFLSA"])
+def moves(play, count, seed=1):
+    """Positions, each of which differs from the one before it in one slider."""
+    luck, values = random.Random(seed), {control.name: control.start for control in play.controls}
+    for _ in range(count):
+        control = luck.choice(play.controls)
+        values = {**values, control.name: luck.choice(control.values)}
+        yield values
 
 
-@BOTH
-def test_second_moments_by_enumeration(corrected, rng):
-    """Two agents with two outcomes each, two steps a round, two rounds: all 256 ways it can go."""
-    step, H, rounds, p = 0.3, 2, 2, np.array([0.3, 0.7])
-    chance = np.array([[0.4, 0.6], [0.9, 0.1]])
-    outcomes = Outcomes(np.eye(2) + 0.5 * rng.normal(size=(2, 2, 2, 2)), rng.normal(size=(2, 2, 2)), chance)
-    first, wanted = rng.normal(size=2), np.zeros(rounds + 1)
-    for draws in itertools.product((0, 1), repeat=rounds * 2 * H):
-        w, xi, likely = first, np.zeros((2, 2)), 1.0
-        errors = [w @ w]
-        for of_round in np.reshape(draws, (rounds, 2, H)):
-            local = []
-            for c in range(2):
-                x = w
-                for z in of_round[c]:
-                    x = x - step * (outcomes.A[c, z] @ x - outcomes.b[c, z] - xi[c])
-                    likely *= chance[c, z]
-                local.append(x)
-            w = p @ np.array(local)
-            if corrected:
-                xi = xi + (w - np.array(local)) / (step * H)
-            errors.append(w @ w)
-        wanted += likely * np.array(errors)
-    np.testing.assert_allclose(squared_error(outcomes, p, step, H, rounds, first, corrected), wanted, rtol=1e-12)
+def test_the_numbers_are_those_of_the_forecast():
+    """`fp.forecast` of what is run; and SCAFFLSA's curve is not FedLSA's."""
+    values = {"local_steps": 30, "step": 0.05, "heterogeneity": 1.0}
+    play = PLAYGROUNDS["local-steps"]
+    problem, shown = play.problem(values), play.forecast(values)["lines"]
+    for make, drawn in ((fp.FedLSA, shown[0]), (fp.ScaffLSA, shown[1])):
+        f = fp.forecast(make(step=0.05, local_steps=30), problem)
+        assert f.exact and drawn["y"] == pytest.approx(f.curve(play.rounds), rel=1e-4)
+    assert shown[0]["y"][-1] > 1.2 * shown[1]["y"][-1]
+    bias = fp.theory.lsa_bias(problem, 0.05, 30)
+    assert shown[2]["level"] == pytest.approx((bias**2).sum(), rel=1e-9)
+
+
+def test_averaging_is_forecast_as_the_closed_form_says():
+    values = {"step": 0.2, "local_steps": 4, "participants": 7, "heterogeneity": 0.3, "noise": 0.5}
+    play = PLAYGROUNDS["averaging"]
+    forecast, problem = play.forecast(values), play.problem(values)
+    exact = fp.theory.lms_msd(problem, 0.2, 4, 7, rounds=play.rounds, normalise=True)
+    floor, plain = (fp.theory.lms_floor(problem, 0.2, *work, normalise=True) for work in ((4, 7), (1, 20)))
+    assert forecast["lines"][0]["y"] == pytest.approx(exact, rel=1e-4)
+    assert forecast["lines"][1]["level"] == pytest.approx(floor, rel=1e-9)
+    assert f"settles at {floor:.3g}, {floor / plain:.3g} times" in forecast["says"]
+    assert "times" not in play.forecast({**values, "local_steps": 1, "participants": 20})["says"]
+
+
+def test_missed_is_that_of_the_solution_for_every_coupling():
+    play, values = PLAYGROUNDS["coupling"], {"coupling": 1.0, "heterogeneity": 1.4, "noise": 0.3}
+    found, problem = play.missed(values), play.problem(values)
+    for i in (0, 9, 20):
+        solved = fp.gtv.solve(problem, play.network, play.grid[i])[:, 0]
+        assert found[i] == pytest.approx(((solved - play.truth(values)) ** 2).mean(), rel=1e-9)
 
 
 @pytest.mark.slow
-@BOTH
-def test_second_moments_are_those_of_the_forecast(corrected):
-    """Which differentiates the program."""
-    problem = fp.problems.garnet(states=5, dim=2, agents=3, gamma=0.8, heterogeneity=0.7, seed=1)
-    first = problem.start() - problem.solution()
-    curve = squared_error(outcomes_of(problem), problem.weights, 0.2, 3, 30, first, corrected)
-    make = fp.ScaffLSA if corrected else fp.FedLSA
-    np.testing.assert_allclose(curve, fp.forecast(make(step=0.2, local_steps=3), problem).curve(30), rtol=1e-7)
-
-
-def test_one_local_step_needs_no_correction():
-    problem = fp.problems.garnet(states=5, dim=2, agents=3, gamma=0.8, heterogeneity=0.7, seed=1)
-    first, outcomes = problem.start() - problem.solution(), outcomes_of(problem)
-    plain, corrected = (squared_error(outcomes, problem.weights, 0.2, 1, 30, first, c) for c in (False, True))
-    np.testing.assert_allclose(plain, corrected, rtol=1e-10)
-    assert np.isinf(squared_error(outcomes, problem.weights, 50.0, 20, 400, first, True)[-1])
+@pytest.mark.parametrize("name", PLAYGROUNDS)
+def test_after_warming_up_no_move_compiles(name):
+    play, compiled = playgrounds()[name], []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: compiled.append(event) if event.endswith("backend_compile_duration") else None
+    )
+    play.warm()
+    compiled.clear()
+    for values in moves(play, 40):
+        play.forecast(values)
+        play.simulate(values)
+        assert not compiled, values
 
 
 def test_local_steps_keep_one_program_whatever_the_heterogeneity():
@@ -160,11 +168,10 @@ def test_local_steps_keep_one_program_whatever_the_heterogeneity():
         own, w = play.padded(problem), np.array([0.3, -1.0])
         assert own.chance.shape[1] == play._width
         np.testing.assert_allclose(own.chance.sum(1), 1)
-        field = outcomes_of(problem)  # around the solution
-        mean = np.einsum("kz,kzij,j->ki", field.chance, field.A, w) - np.einsum("kz,kzi->ki", field.chance, field.b)
-        np.testing.assert_allclose(
-            mean, np.einsum("kij,j->ki", problem.A, w + problem.solution()) - problem.b, atol=1e-12
-        )
+        phi, gamma = problem.common
+        left, error = phi[own.state], (phi[own.state] - gamma * phi[own.after]) @ w - own.reward
+        mean = np.einsum("kz,kz,kzi->ki", own.chance, error, left)
+        np.testing.assert_allclose(mean, problem.A @ w - problem.b, atol=1e-12)
         # The alias tables draw each outcome with its probability.
         n = play._width
         for cut, other, chance in zip(own.cut, own.other, own.chance, strict=True):

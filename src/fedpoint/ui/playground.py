@@ -1,11 +1,12 @@
-"""What does a slider do? Three experiments small enough to be rerun while it moves, each beside its exact forecast."""
+"""What does a slider do? Three experiments small enough to be rerun while it moves, each beside its `fp.forecast`."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import ClassVar, NotRequired, TypedDict
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.algorithms import FedAvg, FedLSA, FedRelax, ScaffLSA
-from fedpoint.closed.lsa import lsa_bias
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.experiment import Experiment
@@ -23,14 +23,14 @@ from fedpoint.graphs.network import Network
 from fedpoint.problems import TD, LinearStream, Quadratic, garnet
 from fedpoint.problems.mdp import alias_table
 from fedpoint.problems.td import World
+from fedpoint.results.forecast import Forecast
 from fedpoint.show.lines import ChartLine, Numbers
-from fedpoint.theory import lms_floor, lms_msd
-from fedpoint.theory.networks import iteration_matrix
 from fedpoint.ui.live import Live, SomeOf
-from fedpoint.ui.second_moments import outcomes_of, squared_error
+from fedpoint.verbs.forecast import prepare
 
 DIGITS = 5  # of the numbers that go to the page
 LARGEST = 1e12  # above, a curve has left the picture
+TOO_LONG = "The step is too long: the expected error grows without bound."
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,11 @@ def _even(low: float, high: float, count: int) -> tuple[float, ...]:
     return tuple(float(f"{v:.3g}") for v in np.linspace(low, high, count))
 
 
+def _corners(**values: Iterable[float]) -> tuple[Values, ...]:
+    """All positions of these sliders at these values."""
+    return tuple(dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values()))
+
+
 def _whole(*values: int) -> tuple[float, ...]:
     return tuple(values)
 
@@ -97,7 +102,10 @@ class Picture(TypedDict):
 
 
 class Playground(ABC):
-    """Experiments with sliders. `forecast` is quick and needs no run; `simulate` runs them."""
+    """Experiments with sliders. `forecast` is quick and needs no run; `simulate` runs them.
+
+    compiled: positions of some sliders which need programs of their own, for all positions of the others.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -105,6 +113,7 @@ class Playground(ABC):
     formula: ClassVar[str]  # LaTeX, of what is run
     rounds: ClassVar[int]
     controls: ClassVar[tuple[Control, ...]]
+    compiled: ClassVar[tuple[Values, ...]] = ({},)
 
     def read(self, given: Mapping[str, str]) -> Values:
         """The sliders' values in a request; a name that is none of them is refused."""
@@ -117,6 +126,10 @@ class Playground(ABC):
     @abstractmethod
     def experiments(self, values: Values) -> dict[str, Experiment]:
         """What the sliders describe, by the name of the method."""
+
+    def forecasts(self, values: Values) -> dict[str, Forecast]:
+        """`fp.forecast` of these, with few programs for all numbers of local steps."""
+        return {title: prepare(made, coarse=True) for title, made in self.experiments(values).items()}
 
     @abstractmethod
     def forecast(self, values: Values) -> Picture:
@@ -137,10 +150,12 @@ class Playground(ABC):
         return {title: self.lives[title].run(experiment) for title, experiment in self.experiments(values).items()}
 
     def warm(self) -> None:
-        """Compile."""
+        """Compile, so that no position of the sliders has to."""
         start = {control.name: control.start for control in self.controls}
         self.forecast(start)
         self.simulate(start)
+        for position in self.compiled:
+            self.forecast(start | position)
 
 
 def line(
@@ -158,6 +173,11 @@ def _short(values: ArrayLike) -> Numbers:
 
 def _number(value: float) -> str:
     return "infinite" if not math.isfinite(value) else f"{value:.3g}"
+
+
+def _settled(found: Forecast) -> float:
+    """The expected error in the end."""
+    return math.inf if found.diverges or found.floor is None else found.floor
 
 
 class Averaging(Playground):
@@ -181,6 +201,7 @@ class Averaging(Playground):
         Control("heterogeneity", "heterogeneity", "D", "variance of the agents' models", _even(0, 0.5, 26), 0.1),
         Control("noise", "noise", "σ²", "variance of the measurements' noise", _log(1e-4, 1, 33), 0.01),
     )
+    compiled = _corners(local_steps=(1, 10), participants=(1, 20))
     agents, dim, repeats, seed = 20, 10, 4, 1
 
     def problem(self, values: Values) -> LinearStream:
@@ -198,18 +219,17 @@ class Averaging(Playground):
         return self.run(values)["FedAvg"]
 
     def forecast(self, values: Values) -> Picture:
-        problem, step = self.problem(values), values["step"]
-        work = int(values["local_steps"]), int(values["participants"])
-        curve = lms_msd(problem, step, *work, rounds=self.rounds, normalise=True)
-        floor = lms_floor(problem, step, *work, normalise=True)
-        lines = [line("forecast", curve, colour="ink", dash="dashed")]
+        found = self.forecasts(values)["FedAvg"]
+        lines = [line("forecast", found.curve(self.rounds), colour="ink", dash="dashed")]
+        floor = _settled(found)
         if not math.isfinite(floor):
-            return {"lines": lines, "says": "The step is too long: the expected error grows without bound."}
+            return {"lines": lines, "says": TOO_LONG}
         lines.append({"name": "floor", "level": floor, "colour": "pale"})
         says = f"It settles at {_number(floor)}"
-        if work != (1, self.agents):
-            alone = lms_floor(problem, step, 1, self.agents)
-            says += f", {floor / alone:.3g} times the floor of everyone taking one step of the same length a round"
+        everyone = {"local_steps": 1, "participants": self.agents}
+        plain = floor if values | everyone == values else _settled(self.forecasts(values | everyone)["FedAvg"])
+        if math.isfinite(plain) and plain != floor:
+            says += f", {floor / plain:.3g} times the floor of everyone taking one step of the same length a round"
         return {"lines": lines, "says": f"{says}."}
 
     def simulate(self, values: Values) -> Picture:
@@ -242,6 +262,11 @@ class Coupling(Playground):
     )
     clusters, size = 3, 5
 
+    @property
+    def grid(self) -> np.ndarray:
+        """(n,): couplings."""
+        return np.array(self.controls[0].values[::2])
+
     @cached_property
     def network(self) -> Network:
         edges = []
@@ -270,14 +295,17 @@ class Coupling(Playground):
         return Quadratic(2.0, (self.truth(values) + math.sqrt(values["noise"]) * luck)[:, None])
 
     @cached_property
-    def modes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Eigenvalues and eigenvectors of the network's Laplacian."""
-        return np.linalg.eigh(self.network.laplacian.toarray())
+    def _solutions(self) -> tuple[np.ndarray, np.ndarray]:
+        """(n, K) each: GTVMin's solution for every coupling of the grid, of the clusters' values and of noise alone."""
+        alone = ({"heterogeneity": 1.0, "noise": 0.0}, {"heterogeneity": 0.0, "noise": 1.0})
+        of_values, of_noise = (gtv.path(self.problem(v), self.network, self.grid).models[..., 0] for v in alone)
+        return of_values, of_noise
 
-    def path(self, own: np.ndarray, couplings: np.ndarray) -> np.ndarray:
-        """(n, K): `gtv.solve` for many couplings at once: (I + coupling Lap) w = c, in the Laplacian's modes."""
-        values, axes = self.modes
-        return ((own @ axes) / (1 + couplings[:, None] * values)) @ axes.T
+    def missed(self, values: Values) -> np.ndarray:
+        """(n,): how far GTVMin's solution, linear in the measurements, is from the truth: mean square over nodes."""
+        of_values, of_noise = self._solutions
+        found = values["heterogeneity"] * of_values + math.sqrt(values["noise"]) * of_noise
+        return np.asarray(((found - self.truth(values)) ** 2).mean(1))
 
     def experiments(self, values: Values) -> dict[str, Experiment]:
         method, problem = FedRelax(coupling=values["coupling"]), self.problem(values)
@@ -288,34 +316,28 @@ class Coupling(Playground):
         return self.run(values)["FedRelax"][0, :, :, 0]
 
     def forecast(self, values: Values) -> Picture:
-        problem, network, truth = self.problem(values), self.network, self.truth(values)
-        coupling, own = values["coupling"], problem.own.center[:, 0]
-        end = gtv.solve(problem, network, coupling)[:, 0]
-        T = iteration_matrix(FedRelax(coupling=coupling), problem, network)
-        gap, curve = -end, np.empty(self.rounds + 1)
-        for t in range(self.rounds + 1):
-            curve[t] = (gap**2).mean()
-            gap = T @ gap
-        grid = np.array(self.controls[0].values[::2])
-        missed = [((w - truth) ** 2).mean() for w in self.path(own, grid)]
+        found = self.forecasts(values)["FedRelax"]
+        curve, end = found.curve(self.rounds), np.asarray(found.limit)[:, 0]
+        own, truth = self.problem(values).own.center[:, 0], self.truth(values)
+        missed = self.missed(values)
         alone, here = ((own - truth) ** 2).mean(), ((end - truth) ** 2).mean()
-        best = int(np.argmin(missed))
+        best, coupling = int(np.argmin(missed)), values["coupling"]
         says = (
             f"GTVMin's solution misses the truth by {_number(here)} (mean square); everyone alone by {_number(alone)}. "
-            f"The best coupling on the grid is {grid[best]:.2g}, with {_number(missed[best])}."
+            f"The best coupling on the grid is {self.grid[best]:.2g}, with {_number(missed[best])}."
         )
         return {
             "lines": [line("forecast", curve, colour="ink", dash="dashed")],
             "says": says,
             "network": {
-                "edges": network.edges.tolist(),
+                "edges": self.network.edges.tolist(),
                 "places": _places(self.places),
                 "own": _short(own),
                 "truth": _short(truth),
                 "end": _short(end),
             },
             "against": [
-                line("coupled", missed, grid, colour=2),
+                line("coupled", missed, self.grid, colour=2),
                 {"name": "alone", "level": float(alone), "colour": "pale"},
                 line("α now", [min(*missed, here), max(*missed, here)], [coupling, coupling], colour=1),
             ],
@@ -339,7 +361,7 @@ class LocalSteps(Playground):
     name = "local-steps"
     title = "Local steps and drift"
     about = (
-        "Lecture 001. 20 agents evaluate a policy by TD(0), each in its own random MDP of 6 states (Garnet), with 2 "
+        "Lecture 001. 10 agents evaluate a policy by TD(0), each in its own random MDP of 6 states (Garnet), with 2 "
         "features. FedLSA takes H steps and averages: its bias grows with H where agents differ. SCAFFLSA corrects "
         "each agent's drift. The forecasts are the exact expected errors."
     )
@@ -361,7 +383,8 @@ class LocalSteps(Playground):
         Control("step", "step", "η", "of a local step", _log(0.01, 0.5, 35), 0.05),
         Control("heterogeneity", "heterogeneity", "D", "0: one MDP for all; 1: each its own", _even(0, 1, 21), 1.0),
     )
-    agents, states, dim, gamma, repeats, seed = 20, 6, 2, 0.9, 4, 1
+    compiled = _corners(local_steps=(1, 64), heterogeneity=(0, 1))  # equal agents share tables
+    agents, states, dim, gamma, repeats, seed = 10, 6, 2, 0.9, 4, 1
 
     def __init__(self) -> None:
         self._garnet = lru_cache(maxsize=64)(self._make)
@@ -408,23 +431,21 @@ class LocalSteps(Playground):
         }
 
     def forecast(self, values: Values) -> Picture:
-        problem, step, steps = self.problem(values), values["step"], int(values["local_steps"])
-        outcomes, first = outcomes_of(problem), problem.start() - problem.solution()
-        curves = [
-            squared_error(outcomes, problem.weights, step, steps, self.rounds, first, corrected)
-            for corrected in (False, True)
+        found = self.forecasts(values)
+        curves = [forecast.curve(self.rounds) for forecast in found.values()]
+        lines = [
+            line(f"{title}, forecast", curve, colour=i, dash="dashed")
+            for i, (title, curve) in enumerate(zip(found, curves, strict=True))
         ]
-        bias = float((lsa_bias(problem, step, steps) ** 2).sum())
-        names = ("FedLSA, forecast", "SCAFFLSA, forecast")
-        lines = [line(n, c, colour=i, dash="dashed") for i, (n, c) in enumerate(zip(names, curves, strict=True))]
+        bias = found["FedLSA"].bias2
         ends = [float(curve[-1]) for curve in curves]
-        if all(map(math.isfinite, ends)):
+        if not any(forecast.diverges for forecast in found.values()):
             says = (
                 f"After {self.rounds} rounds FedLSA is at {_number(ends[0])}; in the end, {_number(bias)} of that is "
                 f"bias. SCAFFLSA is at {_number(ends[1])} and has no bias."
             )
         else:
-            says = "The step is too long: the expected error grows without bound."
+            says = TOO_LONG
         if bias > 1e-9:
             lines.append({"name": "FedLSA's bias²", "level": bias, "colour": "pale"})
         return {"lines": lines, "says": says}
