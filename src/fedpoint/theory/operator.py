@@ -28,6 +28,8 @@ from fedpoint.engine.layout import Layout
 from fedpoint.engine.session import cast
 from fedpoint.engine.state import Inputs
 from fedpoint.experiment.bound import Bound
+from fedpoint.graphs.topology import Begun, Topology
+from fedpoint.graphs.wiring import Wires
 from fedpoint.problems.base import Mine, per_agent
 from fedpoint.theory.expected_round import (
     Cases,
@@ -84,7 +86,7 @@ class Setting:
         )
         most = most_steps(self.algorithm, draws, coarse)
         self.space = Space(layout, kept_leaves(one, model), most, self._alike(), self.settles, not self.exact)
-        begun = self.topology.begin(one, models, fresh.wires, self.agents)
+        begun = _begin(self.topology, one, models, fresh.wires, self.agents)
         m = self.moments
         inputs = Inputs(
             one,
@@ -358,7 +360,7 @@ class Setting:
         """The state in which a run begins that starts from these models."""
         n = self.numbers
         like = wrap(jax.tree.map(lambda a: jnp.asarray(a, float), models))
-        begun = self.topology.begin(n.algorithm, like, n.inputs.wires, self.agents)
+        begun = _begin(self.topology, n.algorithm, like, n.inputs.wires, self.agents)
         m = rows(self.space, n.algorithm, begun.hub, begun.memory, self.agents)
         return np.concatenate([np.asarray(flat(begun.hub)), np.asarray(m).ravel()])
 
@@ -407,6 +409,18 @@ class Setting:
 
     def flatten(self, model: Model) -> np.ndarray:
         return np.concatenate([np.ravel(np.asarray(a, float)) for a in jax.tree.leaves(model)])
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def _compiled_begin(topology: Topology, algorithm: Algorithm, models: Model, wires: Wires, agents: int) -> Begun:
+    return topology.begin(algorithm, models, wires, agents)
+
+
+def _begin(topology: Topology, algorithm: Algorithm, models: Model, wires: Wires, agents: int) -> Begun:
+    """What hubs and agents start from; compiled where every node has to hear its neighbours for that."""
+    if topology.by_node:
+        return _compiled_begin(topology, algorithm, models, wires, agents)
+    return topology.begin(algorithm, models, wires, agents)
 
 
 def _cases(chance: np.ndarray, weight: np.ndarray, heard: np.ndarray) -> Cases:

@@ -129,7 +129,14 @@ class Playground(ABC):
 
     def forecasts(self, values: Values) -> dict[str, Forecast]:
         """`fp.forecast` of these, with few programs for all numbers of local steps."""
-        return {title: prepare(made, coarse=True) for title, made in self.experiments(values).items()}
+        known = self._merging
+        return {t: prepare(e, coarse=True, merges_linearly=known[t]) for t, e in self.experiments(values).items()}
+
+    @cached_property
+    def _merging(self) -> dict[str, bool]:
+        """Whether hubs merge linearly, which does not depend on the sliders."""
+        start = {control.name: control.start for control in self.controls}
+        return {t: prepare(e, coarse=True).setting.merges_linearly for t, e in self.experiments(start).items()}
 
     @abstractmethod
     def forecast(self, values: Values) -> Picture:
@@ -203,6 +210,14 @@ class Averaging(Playground):
     )
     compiled = _corners(local_steps=(1, 10), participants=(1, 20))
     agents, dim, repeats, seed = 20, 10, 4, 1
+    everyone: ClassVar[Values] = {"local_steps": 1, "participants": 20}
+
+    def __init__(self) -> None:
+        self._plain_floor = lru_cache(maxsize=256)(self._floor_of_everyone)
+
+    def _floor_of_everyone(self, step: float, heterogeneity: float, noise: float) -> float:
+        numbers = {"step": step, "heterogeneity": heterogeneity, "noise": noise}
+        return _settled(self.forecasts(numbers | self.everyone)["FedAvg"])
 
     def problem(self, values: Values) -> LinearStream:
         return LinearStream.sample(self.agents, self.dim, values["heterogeneity"], values["noise"], seed=0)
@@ -226,9 +241,8 @@ class Averaging(Playground):
             return {"lines": lines, "says": TOO_LONG}
         lines.append({"name": "floor", "level": floor, "colour": "pale"})
         says = f"It settles at {_number(floor)}"
-        everyone = {"local_steps": 1, "participants": self.agents}
-        plain = floor if values | everyone == values else _settled(self.forecasts(values | everyone)["FedAvg"])
-        if math.isfinite(plain) and plain != floor:
+        plain = self._plain_floor(values["step"], values["heterogeneity"], values["noise"])
+        if math.isfinite(plain) and values | self.everyone != values:
             says += f", {floor / plain:.3g} times the floor of everyone taking one step of the same length a round"
         return {"lines": lines, "says": f"{says}."}
 
@@ -317,7 +331,7 @@ class Coupling(Playground):
 
     def forecast(self, values: Values) -> Picture:
         found = self.forecasts(values)["FedRelax"]
-        curve, end = found.curve(self.rounds), np.asarray(found.limit)[:, 0]
+        curve, end = found.curve(self.rounds), np.asarray(found.fixed_point)[:, 0]  # nothing is random
         own, truth = self.problem(values).own.center[:, 0], self.truth(values)
         missed = self.missed(values)
         alone, here = ((own - truth) ** 2).mean(), ((end - truth) ** 2).mean()
