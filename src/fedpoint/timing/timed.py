@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jax import Array
@@ -107,6 +109,16 @@ class Timed(Participation):
         )
         versions = power_of_two(oldest + 1) if self.late else 0
         return Timetable(Tick._make(columns), stack(lambda o: o.time, float), versions, self.rebase)
+
+
+class MergeLaw(NamedTuple):
+    """Whose answers a round merges, independently of who was merged before: all that it may be."""
+
+    chance: np.ndarray  # (n,)
+    who: np.ndarray  # (n, K) bool
+    weight: np.ndarray  # (K,) of a fresh answer
+    staleness: Staleness
+    rebase: bool  # answers are merged as models
 
 
 class Waiting(Timed):
@@ -222,6 +234,23 @@ class Arrivals(Timed):
             raise FedpointError("Arrivals: the deadline is shorter than the messages travel")
         return self.buffer
 
+    def merge_law(self, p: np.ndarray, most: int) -> MergeLaw | str:
+        """For forecasts: at most so many ways in which a buffer may fill, or why rounds are not independent."""
+        K, m = len(p), self.buffer
+        if self.clock.law != "exponential" or self.clock.travel > 0 or self.deadline is not None:
+            return "how long an agent has been at work tells when it answers, unless its times are exponential"
+        if self.slots(K) and self.working is not None and self.working < K:
+            return "who is asked next depends on who is at work"
+        if self.dropout > 0:
+            return "agents whose answers get lost start again between merges"
+        if math.comb(K, m) > most:
+            return f"a buffer of {m} of {K} fills in {math.comb(K, m):,} ways: up to {most:,} are gone through"
+        pace = 1.0 / np.broadcast_to(np.asarray(self.clock.work, dtype=float), K)
+        ways = _first_answers(pace / pace.sum(), m)
+        who = np.array([[k in way for k in range(K)] for way in ways])
+        weight = float(self.mixing) * p * (K / m)
+        return MergeLaw(np.array(list(ways.values())), who, weight, self.staleness, self.rebase)
+
     def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[TimedRound]:
         K, m = len(p), self.buffer
         at_work = K if self.working is None else self.working
@@ -273,3 +302,18 @@ class Arrivals(Timed):
             for agent in agents:  # an answer waits for its merge: nobody is twice in one
                 ask(another(int(agent)), time, len(made))
         return made
+
+
+def _first_answers(pace: np.ndarray, count: int) -> dict[frozenset[int], float]:
+    """Who answers first, `count` of them, with its chance: one after the other, by their pace among those at work."""
+    ways: dict[frozenset[int], float] = {frozenset(): 1.0}
+    for _ in range(count):
+        longer: dict[frozenset[int], float] = {}
+        for way, chance in ways.items():
+            left = [k for k in range(len(pace)) if k not in way]
+            total = float(pace[left].sum())
+            for k in left:
+                more = way | {k}
+                longer[more] = longer.get(more, 0.0) + chance * float(pace[k]) / total
+        ways = longer
+    return ways
