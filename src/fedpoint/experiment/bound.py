@@ -55,8 +55,10 @@ class Bound:
         return replace(self, timing=timing, topology=Graph(wiring), wires=wires, rounds=rounds)
 
     def in_step(self) -> Bound:
-        """With nothing that is late: on a network all nodes work in every round, and hear what is fresh."""
-        return self.experiment.replace(schedule=None).bind() if self.topology.by_node else self
+        """With nothing that is late: on a network all nodes work in every round, and hear what is fresh; with a fusion
+        center everyone answers in every round."""
+        late = self.topology.by_node or self.timing.on_clock
+        return self.experiment.replace(schedule=None).bind() if late else self
 
     @property
     def problem(self) -> Problem:

@@ -28,6 +28,7 @@ from fedpoint.theory.bounds import Bound, bounds
 from fedpoint.theory.choice import KINDS, Asked, in_step, kind_of, outlook_of
 from fedpoint.theory.closed_forms import closed_forms
 from fedpoint.theory.jumps import Jumps
+from fedpoint.theory.late_answers import LateAnswers, Merges
 from fedpoint.theory.moments import along_path
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Accuracy, Gauge, Law, Outlook
@@ -130,6 +131,8 @@ class Forecast:
     def _found(self) -> np.ndarray | NoLimit:
         """The fixed point, or why there is none."""
         s = self.setting
+        if self._merges is not None:
+            return self._merges.state
         if self._settled is not None:
             if self._settled.x is not None:
                 return self._settled.x
@@ -311,7 +314,7 @@ class Forecast:
     def noiseless(self) -> bool:
         """Nothing is random, but perhaps the turns of a network's nodes."""
         s = self.setting
-        no_luck = (self.by_node or not s.timing.drawn) and not any(s.numbers.drawn)
+        no_luck = (self.by_node or (self.in_step and not s.timing.drawn)) and not any(s.numbers.drawn)
         return bool(s.silent and no_luck and not s.lucky and not s.lossy)
 
     @cached_property
@@ -346,16 +349,25 @@ class Forecast:
         return outlook_of(self.noise_if_settled, asked)
 
     @cached_property
-    def jumps(self) -> Jumps | None:
-        """The theory of nodes that take turns by chance; None where they are in step, or nothing is known of it."""
+    def _merges(self) -> Merges | None:
+        """Of a fusion center that merges answers as they come; None where it waits for them."""
+        if self.by_node or self.noise_if_settled != "jumps":
+            return None
+        return Merges(self.setting, self.timing, self.origin)
+
+    @cached_property
+    def jumps(self) -> Jumps | LateAnswers | None:
+        """The theory of agents that do not wait for each other; None where they do, or nothing is known of it."""
         if self.noise_if_settled != "jumps" or self.state is None:
             return None
+        if self._merges is not None:
+            return LateAnswers(self._merges, self.gauge)
         return Jumps(self.setting, self.state, self.origin, self.gauge)
 
     @property
     def certain(self) -> bool:
         """Nothing is random, turns of nodes included: one run is all runs."""
-        return self.noiseless and (self.in_step or (self.jumps is not None and self.jumps.laws.certain))
+        return self.noiseless and (self.in_step or (self.jumps is not None and self.jumps.certain))
 
     @property
     def steady(self) -> Steady | None:
@@ -481,7 +493,7 @@ class Forecast:
 
     @property
     def in_step(self) -> bool:
-        """With a fusion center, or on a network where all nodes work in every round and hear what is fresh."""
+        """With a fusion center that waits, or on a network where all nodes work in every round, hearing what is new."""
         return in_step(self.setting)
 
     @cached_property
@@ -611,7 +623,9 @@ class Forecast:
     def closed(self) -> dict[str, float | np.ndarray]:
         """Closed forms that apply here, by name: fixed_point, rate, floor, ...; of a fusion center."""
         e = self.setting.bound.experiment
-        return {} if self.by_node else closed_forms(e.algorithm, self.problem, self.timing, self.setting.exact)
+        if self.by_node or not self.in_step:
+            return {}
+        return closed_forms(e.algorithm, self.problem, self.timing, self.setting.exact)
 
     @cached_property
     def bounds(self) -> Sequence[Bound]:
@@ -620,7 +634,7 @@ class Forecast:
 
     def bounds_after(self, rounds: int) -> Sequence[Bound]:
         s = self.setting
-        if self.by_node:
+        if self.by_node or not self.in_step:
             return []
         channel, gather = s.bound.channel, s.bound.gather
         changed = "" if channel.is_identity() else type(channel).__name__

@@ -11,6 +11,8 @@ from fedpoint.core.numbers import counted, finite
 from fedpoint.core.types import Plain
 from fedpoint.results.labels import short
 from fedpoint.theory.choice import KINDS
+from fedpoint.theory.jumps import Jumps
+from fedpoint.theory.late_answers import LateAnswers
 from fedpoint.theory.trajectory import OwnChains, unclosed, unsuited
 
 if TYPE_CHECKING:
@@ -58,6 +60,11 @@ def notes(f: Forecast) -> list[str]:
         said.append(f"no noise: {'nothing is random' if f.certain else turns}")
     elif f.noise_by not in KINDS:
         said.append(f"no floor: {f.noise_by}" if not f.noiseless else "no noise: nothing is random")
+    if isinstance(f.jumps, LateAnswers):
+        said.append(
+            "a round is a merge of answers as they come: times are exponential, so that who answers is drawn anew; "
+            "how late an answer is has no bound, so that no worst case stands beside it"
+        )
     if f.optimum is None:
         why = f.algorithm.why_no_aim(s.problem, f.network)
         said.append(f"{why}: no bias, and the floor is around the limit")
@@ -77,7 +84,7 @@ def _curved(f: Forecast) -> str:
 
 def _of_network(f: Forecast) -> list[str]:
     said = []
-    if f.jumps is not None and f.jumps.laws.drawn:
+    if isinstance(f.jumps, Jumps) and f.jumps.drawn:
         count, worst = len(f.jumps.laws.each), f.jumps.relative_error
         said.append(
             f"at which places nodes work in any case is a sample of {count}: the curve's standard error is {worst:.1%}"

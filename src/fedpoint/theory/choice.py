@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedpoint.core.algorithm import samples_per_round
+from fedpoint.theory import late_answers
 from fedpoint.theory.affine import Affine
 from fedpoint.theory.closure import Closure
 from fedpoint.theory.columns import Columns
@@ -40,10 +41,11 @@ class Asked:
 
 
 def in_step(setting: Setting) -> bool:
-    """With a fusion center, or on a network where all nodes work in every round and hear what is fresh."""
+    """With a fusion center that waits for its answers, or on a network where all nodes work in every round and hear
+    what is fresh."""
     timing, agents = setting.timing, setting.agents
     if not setting.topology.by_node:
-        return True
+        return not setting.bound.timing.on_clock
     return timing.all_heard and timing.slots(agents) == agents and timing.depth(1) == 1
 
 
@@ -55,7 +57,8 @@ def kind_of(setting: Setting, wanted: str) -> str:
     if s.adaptive:
         return "adaptive optimisers rescale changes by their history: only limit and rate are forecast"
     if not in_step(s):
-        return why_not(s) or "jumps"
+        late = why_not(s) if s.topology.by_node else late_answers.why_not(s, s.bound.experiment.timing)
+        return late or "jumps"
     if not s.moments.independent:
         return f"who works in a round of {s.timing.names()[0]} depends on who did before"
     if not s.bound.gather.conserves:

@@ -92,6 +92,16 @@ class Jumps(Outlook):
         return self.setting.read(self.x)
 
     @property
+    def certain(self) -> bool:
+        """Every tick is known beforehand."""
+        return self.laws.certain
+
+    @property
+    def drawn(self) -> bool:
+        """What is drawn once for a run is known by a sample."""
+        return self.laws.drawn
+
+    @property
     def noiseless(self) -> bool:
         """Nothing is random but turns, delays and losses, which leave the limit where it is."""
         return not self.system.nodes.random

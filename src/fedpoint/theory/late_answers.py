@@ -3,7 +3,7 @@
 An agent whose time is exponential forgets how long it has been at work: who answers next is drawn anew for every merge.
 So with what every agent holds (the hub as it was when the agent was asked, and its memory) in the state, merges are
 independent linear maps, x+ = J x: mean and second moments are followed over all of them. Where old answers count less,
-what an agent holds is kept apart by its age, one place for each, so that the weight of an age is a number.
+an agent holds several copies, each times a number that follows its age (`theory/ages.py`).
 """
 
 from __future__ import annotations
@@ -23,25 +23,28 @@ from fedpoint.core.random import NO_LUCK
 from fedpoint.core.record import split_per_agent
 from fedpoint.core.types import Tree
 from fedpoint.problems.base import per_agent
+from fedpoint.theory.ages import Ages, recursion
 from fedpoint.theory.expected_round import Numbers, start_at, template
 from fedpoint.theory.krylov import Krylov, norm, solve
 from fedpoint.theory.noise import LocalNoise, Luck, ProbePlace, covariance_of, linearised, tabulated
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
 from fedpoint.theory.space import Space, fill, flat
-from fedpoint.theory.steady import decay, moving, perron, rate_of
-from fedpoint.timing.timed import Arrivals, MergeLaw
+from fedpoint.theory.steady import Way, moving, perron, rate_of
+from fedpoint.timing.base import Timing
+from fedpoint.timing.tick_law import MergeLaw
 
 if TYPE_CHECKING:
     from scipy import sparse
 
 WAYS = 256  # in which a buffer may fill, that are gone through
 LARGEST = 800  # numbers of the hub and of all that agents hold
-OLDEST = 1e-4  # the chance of an answer so old that older ones are taken to be as old
 LONG = 256  # merges of a curve that are gone through one by one
+SMOOTHED = 8  # merges before Krylov's process looks for the slowest direction
+MOST = 120  # steps of it that a rate is worth
 
 
-def why_not(setting: Setting, timing: Arrivals) -> str:
+def why_not(setting: Setting, timing: Timing) -> str:
     """Why merges are not independent linear maps of reasonable size; empty where they are."""
     s = setting
     if not (s.problem.linear and s.straight):
@@ -55,19 +58,15 @@ def why_not(setting: Setting, timing: Arrivals) -> str:
     law = timing.merge_law(s.problem.weights, WAYS)
     if isinstance(law, str):
         return law
-    places = _places(law)
+    places = _ages(law).copies
     if places > 1 and law.rebase:
         return "models that count less the older they are: the product of weight and model is not linear"
     size = 1 + s.u0.size + s.agents * places * (1 + s.u0.size + s.m0.shape[1])
     return f"hub and agents hold {size:,} numbers: up to {LARGEST:,} are followed" if size > LARGEST else ""
 
 
-def _places(law: MergeLaw) -> int:
-    """Ages that are told apart: one where all count the same."""
-    least = float((law.chance @ law.who).min())
-    oldest = 1 + math.ceil(math.log(OLDEST) / math.log1p(-least)) if least < 1 else 1
-    ages = law.staleness.weight(np.arange(oldest))
-    return 1 if np.ptp(ages) == 0 else oldest
+def _ages(law: MergeLaw) -> Ages:
+    return recursion(law.staleness, float((law.chance @ law.who).min()))
 
 
 class Works(NamedTuple):
@@ -123,12 +122,17 @@ def _noise(space: Space, numbers: Numbers, locals_: LocalNoise, Z: Array) -> Arr
 
 
 class Merges:
-    """The linear maps of all merges, on x = (1, hub, what agents hold: by age (1 if it is so old, hub, memory))."""
+    """The linear maps of all merges, on x = (1, hub, copies of (1, hub, memory) that agents hold).
+
+    Copies are times the numbers b that follow an answer's age; where all ages count the same there is one, and its 1 is
+    everybody's.
+    """
 
     @double
-    def __init__(self, setting: Setting, law: MergeLaw, origin: np.ndarray):
-        self.setting, self.law, self.ages = setting, law, _places(law)
-        self.scale = law.staleness.weight(np.arange(self.ages))
+    def __init__(self, setting: Setting, timing: Timing, origin: np.ndarray):
+        law = timing.merge_law(setting.problem.weights, WAYS)
+        assert not isinstance(law, str), law
+        self.setting, self.law, self.ages = setting, law, _ages(law)
         at = setting.origin
         works: Works = _works(setting.space, setting.numbers, jnp.asarray(at))
         self.locals = tabulated(works.locals)
@@ -141,15 +145,24 @@ class Merges:
         self.start = np.zeros(self.size)
         self.start[0], self.start[1 : 1 + self.n_u] = 1.0, origin[: self.n_u]
         begun = np.broadcast_to(self.start[: 1 + self.n_u], (self.K, 1 + self.n_u))
-        self.start[self.held[:, 0]] = np.concatenate([begun, origin[self.n_u :].reshape(self.K, -1)], axis=1)
+        begun = np.concatenate([begun, origin[self.n_u :].reshape(self.K, -1)], axis=1)
+        self.start[self.held] = self.ages.fresh[:, None] * begun[:, None]
         self.maps = [self._map(who) for who in law.who]
+        self._restarts()
 
     def _held(self) -> np.ndarray:
-        """(K, ages, 1 + n_u + n_m): where (1, hub, memory) of an agent are, by age; of one age, 1 is everybody's."""
-        if self.ages > 1:
-            return 1 + self.n_u + np.arange(self.K * self.ages * self.each).reshape(self.K, self.ages, -1)
+        """(K, copies, 1 + n_u + n_m): where (1, hub, memory) of an agent are, by copy."""
+        copies = self.ages.copies
+        if copies > 1:
+            return 1 + self.n_u + np.arange(self.K * copies * self.each).reshape(self.K, copies, -1)
         own = 1 + self.n_u + np.arange(self.K * (self.each - 1)).reshape(self.K, 1, -1)
         return np.concatenate([np.zeros((self.K, 1, 1), int), own], axis=2)
+
+    def _holds(self, k: int, numbers: np.ndarray) -> np.ndarray:
+        """(1 + n_u + n_m, size): what agent k holds, times numbers' b: its own, or its weight's."""
+        found = np.zeros((self.each, self.size))
+        found[np.arange(self.each), self.held[k]] = numbers[:, None]
+        return found
 
     def _linear(self, works: Works, at: np.ndarray) -> None:
         """Maps of (1, hub, memory) that agents hold, absolute: message with a 1 behind it, and new memory."""
@@ -175,40 +188,89 @@ class Merges:
         from scipy import sparse
 
         hub = self._hub(np.flatnonzero(who))
-        J = np.zeros((self.size, self.size))
-        J[0, 0] = 1.0
+        J = np.eye(self.size)
         J[1 : 1 + self.n_u] = hub
         for k, answered in enumerate(who):
-            now = self.held[k, 0]
-            if not answered:
-                for age in range(self.ages):
-                    J[self.held[k, min(age + 1, self.ages - 1)], self.held[k, age]] = 1.0
-                continue
-            J[now[0], 0] = 1.0
-            J[now[1 : 1 + self.n_u]] = hub
-            for age in range(self.ages):
-                J[np.ix_(now[1 + self.n_u :], self.held[k, age])] = self.keeps[k]
+            if answered:
+                self._begin(J, k, hub, self.keeps[k] @ self._holds(k, self.ages.one))
+            else:
+                for i in range(self.each):
+                    J[np.ix_(self.held[k, :, i], self.held[k, :, i])] = self.ages.on
         return sparse.csr_matrix(J)
+
+    def _begin(self, J: np.ndarray, k: int, hub: np.ndarray, memory: np.ndarray) -> None:
+        """Agent k is asked anew: what it holds in every copy, as rows of a map."""
+        now = np.concatenate([np.eye(1, self.size), hub, memory])
+        J[self.held[k]] = self.ages.fresh[:, None, None] * now
 
     def _hub(self, few: np.ndarray) -> np.ndarray:
         """(n_u, size): the hub after it."""
         p, hub = self.setting.problem.weights, np.zeros((self.n_u, self.size))
         hub[:, : 1 + self.n_u] = self.hub
         for k in few:
-            for age in range(self.ages):
-                part = self.law.weight[k] * self.scale[age] * self.by_mean + p[k] * self.by_total
-                hub[:, self.held[k, age]] += part @ self.says[k]
-                if self.law.rebase:  # all ages are one then
-                    hub[:, : 1 + self.n_u] -= part @ self.base
+            mean = self.law.weight[k] * self.by_mean
+            hub += mean @ self.says[k] @ self._holds(k, self.ages.weight)
+            hub += p[k] * self.by_total @ self.says[k] @ self._holds(k, self.ages.one)
+            if self.law.rebase:  # all ages count the same then
+                hub[:, : 1 + self.n_u] -= (self.ages.weight[0] * mean + p[k] * self.by_total) @ self.base
         return hub
+
+    def _restarts(self) -> None:
+        """What lost answers do before a merge: agents begin anew with the hub as it is. Chances of pairs are enough."""
+        from scipy import sparse
+
+        R, hub = np.eye(self.size), np.eye(self.n_u, self.size, 1)
+        for k in range(self.K):
+            self._begin(R, k, hub, self._holds(k, self.ages.one)[1 + self.n_u :])
+        owner, lost = np.full(self.size, -1), np.zeros(self.size)
+        owner[self.held] = np.arange(self.K)[:, None, None]
+        owner[0] = -1  # everybody's, where all ages count the same
+        lost[owner >= 0] = self.law.lost[owner[owner >= 0]]
+        kept, same = 1 / (1 + lost), (owner[:, None] == owner) & (owner >= 0)
+        neither = np.where(same, kept[:, None], 1 / (1 + lost[:, None] + lost))
+        self.anew, self.kept = sparse.csr_matrix(R), kept
+        self.neither, self.row_only = neither, kept - neither  # the column's agent goes on, the row's begins anew
+        self.both = 1 - kept[:, None] - kept + neither
+
+    def _restarted(self, S: np.ndarray) -> np.ndarray:
+        """Second moments after what lost answers do."""
+        if not self.law.lost.any():
+            return S
+        anew = self.anew @ S
+        one = self.row_only * anew
+        return self.neither * S + one + one.T + self.both * (self.anew @ anew.T)
 
     @cached_property
     def expected(self) -> sparse.csr_matrix:
-        return sum(chance * J for chance, J in zip(self.law.chance, self.maps, strict=True))
+        from scipy import sparse
+
+        mean = sum(chance * J for chance, J in zip(self.law.chance, self.maps, strict=True))
+        return mean @ (sparse.diags(self.kept) + sparse.diags(1 - self.kept) @ self.anew)
+
+    # The mean
+
+    @cached_property
+    def fixed(self) -> np.ndarray:
+        """Where the mean settles, reached from the start: what is conserved keeps its value."""
+        M, x = self.expected, self.start
+        return np.asarray(x + solve(lambda v: M @ v, M @ x - x, 1e-13, most=max(400, len(x)))[0])
+
+    @property
+    def state(self) -> np.ndarray:
+        """The same as a state of the setting: the hub, and what agents remember."""
+        memories = np.einsum("a,kai->ki", self.ages.one, self.fixed[self.held[:, :, 1 + self.n_u :]])
+        return np.concatenate([self.fixed[1 : 1 + self.n_u], memories.ravel()])
+
+    @cached_property
+    def mean_rate(self) -> float:
+        """Factor per merge of the mean's deviation."""
+        return rate_of(self.expected.toarray()[1:, 1:])
+
+    # Second moments
 
     def second(self, S: np.ndarray) -> np.ndarray:
         """S -> E[J S J'] and what samples add."""
-        new = np.zeros_like(S)
+        S, new = self._restarted(S), np.zeros_like(S)
         noise = self._noises(S) if self.random else None
         for chance, J, who in zip(self.law.chance, self.maps, self.law.who, strict=True):
             new += chance * (J @ (J @ S).T)
@@ -219,35 +281,39 @@ class Merges:
     @double
     def _noises(self, S: np.ndarray) -> np.ndarray:
         """(K, ...): covariances of (weighted message, message, memory) of every agent, were it to answer."""
-        Z = np.zeros((3, self.K, self.each, self.each))
-        for k in range(self.K):
-            for age in range(self.ages):
-                part = S[np.ix_(self.held[k, age], self.held[k, age])]
-                Z[:, k] += (self.scale[age] ** np.array([2, 1, 0]))[:, None, None] * part
-        Z = (Z + Z.transpose(0, 1, 3, 2)) / 2
         space, numbers = self.setting.space, self.setting.numbers
-        found = [
-            np.asarray(_noise(space, numbers, self.locals, jnp.asarray(z))) for z in Z[: 1 if self.ages == 1 else 3]
-        ]
-        if self.ages == 1:  # what is weighted is a multiple
-            found = [found[0], found[0] / self.scale[0], found[0] / self.scale[0] ** 2]
-        twice, once, plain = found
+        rows, columns = self.held[:, :, None, :, None], self.held[:, None, :, None, :]
+        each = S[rows, columns]
+        weight, one = self.ages.weight, self.ages.one
+
+        def noise(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            Z = np.einsum("a,b,kabij->kij", a, b, each)
+            return np.asarray(_noise(space, numbers, self.locals, jnp.asarray((Z + Z.swapaxes(1, 2)) / 2)))
+
+        plain = noise(one, one)
+        if self.ages.copies == 1:
+            twice, once = weight[0] ** 2 * plain, weight[0] * plain
+        else:
+            twice, once = noise(weight, weight), noise(weight, one)
         s = slice(0, self.sent)
         top = np.concatenate([twice[:, s, s], once[:, s]], axis=2)
         below = np.concatenate([once[:, :, s], plain], axis=2)
         return np.concatenate([top, below], axis=1)
 
     def _add_noise(self, new: np.ndarray, noise: np.ndarray, who: np.ndarray, chance: float) -> None:
-        p, few = self.setting.problem.weights, np.flatnonzero(who)
-        hubs = np.concatenate([1 + np.arange(self.n_u)[None], self.held[few, 0, 1 : 1 + self.n_u]])
+        """What the samples of those who answer add to the hub, to what they hear of it next, and to their memories."""
+        p, few, fresh = self.setting.problem.weights, np.flatnonzero(who), self.ages.fresh
         for k in few:
             moved = np.concatenate(
                 [self.law.weight[k] * self.by_mean, p[k] * self.by_total, np.zeros((self.n_u, self.n_m))], axis=1
             )
+            reach = np.zeros((self.size, moved.shape[1]))
+            reach[1 : 1 + self.n_u] = moved
+            reach[self.held[few, :, 1 : 1 + self.n_u]] = fresh[:, None, None] * moved
             own = np.eye(self.n_m, moved.shape[1], 2 * self.sent)
-            reach = np.concatenate([np.tile(moved, (len(hubs), 1)), own])
-            at = np.concatenate([hubs.ravel(), self.held[k, 0, 1 + self.n_u :]])
-            new[np.ix_(at, at)] += chance * (reach @ noise[k] @ reach.T)
+            reach[self.held[k, :, 1 + self.n_u :]] = fresh[:, None, None] * own
+            at = np.flatnonzero(reach.any(axis=1))
+            new[np.ix_(at, at)] += chance * (reach[at] @ noise[k] @ reach[at].T)
 
     def reading(self, gauge: Gauge) -> np.ndarray:
         """(d, size): what is measured of a model less the target."""
@@ -255,41 +321,32 @@ class Merges:
         whole = np.zeros((len(R), self.size))
         whole[:, 1 : 1 + self.n_u] = R[:, : self.n_u]
         for k in range(self.K):
-            for age in range(self.ages):
-                own = slice(self.n_u + k * self.n_m, self.n_u + (k + 1) * self.n_m)
-                whole[:, self.held[k, age, 1 + self.n_u :]] = R[:, own]
+            own = slice(self.n_u + k * self.n_m, self.n_u + (k + 1) * self.n_m)
+            whole += R[:, own] @ self._holds(k, self.ages.one)[1 + self.n_u :]
         whole[:, 0] -= gauge.target
         return gauge.of_state(whole)
 
 
 class LateAnswers(Outlook):
-    """Of a hub that merges answers when they come, at exponential times; runs begin in the state `origin`."""
+    """Of a hub that merges answers when they come, at exponential times."""
 
     how = "exact"
+    certain = drawn = False  # who answers is drawn, and its law is known
 
-    def __init__(self, setting: Setting, timing: Arrivals, origin: np.ndarray, gauge: Gauge):
-        law = timing.merge_law(setting.problem.weights, WAYS)
-        assert not isinstance(law, str), law
-        self.setting, self.gauge = setting, gauge
-        self.merges = Merges(setting, law, origin)
-        self.R = self.merges.reading(gauge)
-
-    @cached_property
-    def fixed(self) -> np.ndarray:
-        """Where the mean settles, reached from the start."""
-        M, x = self.merges.expected, self.merges.start
-        return np.asarray(x + solve(lambda v: M @ v, M @ x - x, 1e-13, most=max(400, len(x)))[0])
+    def __init__(self, merges: Merges, gauge: Gauge):
+        self.merges, self.gauge = merges, gauge
+        R = merges.reading(gauge)
+        self.read = np.concatenate([np.eye(1, merges.size), R])  # of (1, all): 1, and what is measured
+        self._moments = [self._seen(np.outer(merges.start, merges.start))]
+        self._last = np.outer(merges.start, merges.start)
 
     @property
     def limit(self) -> np.ndarray:
-        n_u, held = self.merges.n_u, self.merges.held
-        memories = self.fixed[held[:, :, 1 + n_u :]].sum(1)
-        return self.setting.read(np.concatenate([self.fixed[1 : 1 + n_u], memories.ravel()]))
+        return self.merges.setting.read(self.merges.state)
 
-    @cached_property
+    @property
     def mean_rate(self) -> float:
-        """Factor per merge of the mean's deviation."""
-        return rate_of(self.merges.expected.toarray()[1:, 1:])
+        return self.merges.mean_rate
 
     @cached_property
     def _free(self) -> np.ndarray | None:
@@ -311,7 +368,7 @@ class LateAnswers(Outlook):
         r = np.random.default_rng(1).normal(size=(self.merges.size, 8))
         r[0] = 0.0
         S = self._on(r @ r.T)
-        for _ in range(8):
+        for _ in range(SMOOTHED):
             if not S.any():
                 return self.mean_rate**2
             S = self._on(S / norm(S))
@@ -319,47 +376,58 @@ class LateAnswers(Outlook):
         while True:
             space.extend(space.steps + 10, 1e-14)
             top = perron(space)
-            if space.closed or abs(top - last) <= 1e-9 * top or space.steps >= min(space.most, 120):
+            if space.closed or abs(top - last) <= 1e-9 * top or space.steps >= min(space.most, MOST):
                 return max(float(top), self.mean_rate**2)
             last = top
 
     @cached_property
     def _settled(self) -> np.ndarray:
         """Second moments once settled."""
-        outer = np.outer(self.fixed, self.fixed)
+        outer = np.outer(self.merges.fixed, self.merges.fixed)
         source = self.merges.second(outer) - outer
         source[0], source[:, 0] = 0.0, 0.0
         return np.asarray(outer + solve(self._on, source, 1e-12, most=300)[0])
 
     @property
     def variance(self) -> float:
-        if self.rate >= 1:
-            return math.inf
         law = self.law(None)
-        return 0.0 if law is None else float(law.weights.sum())
+        return math.inf if law is None else float(law.weights.sum())
+
+    # On the way: merge by merge, and far ahead by Krylov's approximation.
+
+    def _seen(self, S: np.ndarray) -> np.ndarray:
+        """(1 + d, 1 + d): moments of 1 and of what is measured."""
+        return np.asarray(self.read @ S @ self.read.T)
+
+    def _near(self, merges: int) -> list[np.ndarray]:
+        """The same after merges 0, 1, ..., at least so many."""
+        while len(self._moments) <= merges:
+            self._last = self.merges.second(self._last)
+            self._moments.append(self._seen(self._last))
+        return self._moments
+
+    @cached_property
+    def _far(self) -> tuple[np.ndarray, Way]:
+        """What is measured once settled, and the way there from merge LONG on."""
+        self._near(LONG)
+        rest = self._settled if self.rate < 1 else np.zeros_like(self._last)
+        on = self._on if self.rate < 1 else self.merges.second
+        return self._seen(rest), Way(on, self._last - rest, self._seen)
 
     def path(self, rounds: int) -> Path:
-        near = self._near(min(rounds, LONG))
+        near = np.array(self._near(min(rounds, LONG))[: rounds + 1][: LONG + 1])
+        means, totals = near[:, 0, 1:], np.trace(near[:, 1:, 1:], axis1=1, axis2=2)
         if rounds > LONG:
-            near = np.concatenate([near, self._far(rounds)])
-        mean = (self.gauge(self.mean_path(rounds) - self.gauge.target) ** 2).sum(1)
-        return Path(mean, np.maximum(near - mean, 0.0))
+            rest, way = self._far
+            row, trace = way.path(rounds - LONG)
+            means = np.concatenate([means, rest[0, 1:] + row[1:, 1:]])
+            totals = np.concatenate([totals, np.trace(rest[1:, 1:]) + trace[1:]])
+        mean = (means**2).sum(1)
+        return Path(mean, np.maximum(totals - mean, 0.0))
 
-    def _near(self, rounds: int) -> np.ndarray:
-        S, W, found = np.outer(self.merges.start, self.merges.start), self.R.T @ self.R, []
-        for t in range(rounds + 1):
-            found.append(float((W * S).sum()))
-            S = self.merges.second(S) if t < rounds else S
-        self._after = S
-        return np.array(found)
-
-    def _far(self, rounds: int) -> np.ndarray:
-        W, S = self.R.T @ self.R, self._after
-        rest = self._settled if self.rate < 1 else np.zeros_like(S)
-        return (
-            float((W * rest).sum())
-            + decay(self._on if self.rate < 1 else self.merges.second, S - rest, W, rounds - LONG)[1:]
-        )
+    def path_error(self, rounds: int) -> np.ndarray:
+        """(rounds + 1,): nothing is sampled."""
+        return np.zeros(rounds + 1)
 
     def mean_path(self, rounds: int) -> np.ndarray:
         """(rounds + 1, d): the mean of the model."""
@@ -374,10 +442,13 @@ class LateAnswers(Outlook):
         if round is None:
             if self.rate >= 1:
                 return None
-            S, x = self._settled, self.fixed
+            moments = self._seen(self._settled)
+        elif round <= LONG:
+            moments = self._near(round)[round]
         else:
-            S, x = np.outer(self.merges.start, self.merges.start), self.merges.start
-            for _ in range(round):
-                S, x = self.merges.second(S), self.merges.expected @ x
-        gap = self.R @ x
-        return Law.of(gap, self.R @ S @ self.R.T - np.outer(gap, gap))
+            rest, way = self._far
+            moments = rest + way.after(round - LONG)
+        if not np.isfinite(moments).all():
+            return None
+        gap = moments[0, 1:]
+        return Law.of(gap, moments[1:, 1:] - np.outer(gap, gap))

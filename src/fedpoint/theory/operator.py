@@ -68,10 +68,11 @@ class Setting:
     @double
     def __init__(self, bound: Bound, coarse: int = 0, merges_linearly: bool | None = None):
         cache.enable()
-        self.bound, self.timing, self.algorithm = bound, bound.timing, bound.algorithm
+        self.bound, self.algorithm = bound, bound.algorithm
         self.problem, self.exact = bound.problem, bound.exact
         self._last: tuple[np.ndarray, np.ndarray] | None = None
         fresh = bound.in_step()
+        self.timing = fresh.timing if bound.timing.on_clock else bound.timing
         self.topology, self.oracle = fresh.topology, fresh.oracle
         self.start = jax.tree.map(lambda a: np.asarray(a, float), bound.start)
         models = wrap(jax.tree.map(jnp.asarray, self.start))

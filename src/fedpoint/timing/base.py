@@ -13,7 +13,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import Key
 from fedpoint.core.record import Record, untouched
 from fedpoint.timing.lineups import Lineups
-from fedpoint.timing.tick_law import Laws
+from fedpoint.timing.tick_law import Laws, MergeLaw
 
 if TYPE_CHECKING:  # asked, not known: these lie above
     from fedpoint.core.algorithm import Algorithm
@@ -146,6 +146,11 @@ class Timing(Record):
     def known_laws(self, agents: int, most: int) -> Laws | str | None:
         """The same, where a schedule knows them."""
         return None
+
+    def merge_law(self, p: np.ndarray, most: int) -> MergeLaw | str:
+        """Of answers that are merged as they come, for forecasts: at most so many ways in which they may, or why merges
+        are not independent of each other."""
+        return "what happens next depends on what is under way"
 
     def bound(self) -> int | None:
         """B of partial asynchrony: every B rounds in a row contain one of each node's, ages are at most B; or None."""

@@ -1,4 +1,4 @@
-"""What is known of a network's ticks before they are drawn? Who works, and when what was sent arrives.
+"""What is known of ticks before they are drawn? Who works, and when what was sent arrives.
 
 What a node would hear of a neighbour r ticks from now, were nothing else sent, is a delay line f_0, f_1, ..., f_H: f_0
 is heard now, f_H is the neighbour's last message. A tick moves it on by one place, f_r <- f_(r+1), and a message that
@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+
+from fedpoint.timing.staleness import Staleness
 
 
 class TickLaw(NamedTuple):
@@ -59,3 +61,14 @@ def subset_law(nodes: int, count: int) -> TickLaw:
     both = np.full((nodes, nodes), count * (count - 1) / max(nodes * (nodes - 1), 1))
     np.fill_diagonal(both, count / nodes)
     return TickLaw(np.full((1, nodes), count / nodes), np.zeros(0), both)
+
+
+class MergeLaw(NamedTuple):
+    """Whose answers a round merges, independently of who was merged before: all that it may be."""
+
+    chance: np.ndarray  # (n,)
+    who: np.ndarray  # (n, K) bool
+    weight: np.ndarray  # (K,) of a fresh answer
+    staleness: Staleness
+    rebase: bool  # answers are merged as models
+    lost: np.ndarray  # (K,) answers of an agent that get lost between two merges, on average; it then begins anew

@@ -6,7 +6,6 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from jax import Array
@@ -22,6 +21,7 @@ from fedpoint.timing.mail import power_of_two
 from fedpoint.timing.participation import Participation
 from fedpoint.timing.schedule import check_chance, check_whole
 from fedpoint.timing.staleness import Constant, Staleness
+from fedpoint.timing.tick_law import MergeLaw
 
 VAIN = 10_000  # answers lost in a row, from which there is no use in waiting
 
@@ -109,16 +109,6 @@ class Timed(Participation):
         )
         versions = power_of_two(oldest + 1) if self.late else 0
         return Timetable(Tick._make(columns), stack(lambda o: o.time, float), versions, self.rebase)
-
-
-class MergeLaw(NamedTuple):
-    """Whose answers a round merges, independently of who was merged before: all that it may be."""
-
-    chance: np.ndarray  # (n,)
-    who: np.ndarray  # (n, K) bool
-    weight: np.ndarray  # (K,) of a fresh answer
-    staleness: Staleness
-    rebase: bool  # answers are merged as models
 
 
 class Waiting(Timed):
@@ -241,15 +231,17 @@ class Arrivals(Timed):
             return "how long an agent has been at work tells when it answers, unless its times are exponential"
         if self.slots(K) and self.working is not None and self.working < K:
             return "who is asked next depends on who is at work"
-        if self.dropout > 0:
-            return "agents whose answers get lost start again between merges"
+        if self.dropout > 0 and m > 1:
+            return "answers that get lost while a buffer fills are not followed"
         if math.comb(K, m) > most:
             return f"a buffer of {m} of {K} fills in {math.comb(K, m):,} ways: up to {most:,} are gone through"
         pace = 1.0 / np.broadcast_to(np.asarray(self.clock.work, dtype=float), K)
-        ways = _first_answers(pace / pace.sum(), m)
+        pace = pace / pace.sum()
+        ways = _first_answers(pace, m)
         who = np.array([[k in way for k in range(K)] for way in ways])
         weight = float(self.mixing) * p * (K / m)
-        return MergeLaw(np.array(list(ways.values())), who, weight, self.staleness, self.rebase)
+        lost = float(self.dropout) / (1 - float(self.dropout)) * pace  # of independent events, each lost by chance
+        return MergeLaw(np.array(list(ways.values())), who, weight, self.staleness, self.rebase, lost)
 
     def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[TimedRound]:
         K, m = len(p), self.buffer

@@ -67,7 +67,9 @@ def prepare(
         around = fitting("around", experiment.problem.start(), experiment.problem.learnt(around))
 
     def made(experiment: Experiment) -> Forecast:
-        return Forecast(Setting(experiment.bind(), coarse, merges_linearly), floor, around, measure)
+        f = Forecast(Setting(experiment.bind(), coarse, merges_linearly), floor, around, measure)
+        _check_clock(f)
+        return f
 
     method = experiment.algorithm
     mean = method.averaging()
@@ -77,7 +79,7 @@ def prepare(
 
 
 def _check(experiment: Experiment, around: Model | None, floor: str, measure: str) -> None:
-    problem, timing = experiment.problem, experiment.timing
+    problem = experiment.problem
     if not isinstance(problem, Problem):
         raise FedpointError("models that only fit and predict have no round to differentiate: there is no forecast")
     if floor not in FLOORS:
@@ -95,8 +97,12 @@ def _check(experiment: Experiment, around: Model | None, floor: str, measure: st
             "this loss may have many minima: a forecast would promise too much. "
             f"{'Promise convexity' if on_network else near}: Loss(..., convex=True)"
         )
-    if timing.on_clock:
+
+
+def _check_clock(f: Forecast) -> None:
+    """Refuse rounds on a clock that are not followed: they have no expected round."""
+    if f.timing.on_clock and f.noise_if_settled != "jumps":
         raise FedpointError(
-            f"{type(timing).__name__} is worked out on a clock, event by event: it has no expected round to forecast. "
-            "Forecast the synchronous method, and compare with a run"
+            f"{type(f.timing).__name__} is not forecast here: {f.noise_if_settled}. What is certain of merges that "
+            "contract by kappa, with answers at most B merges late, is fp.theory.asynchronous(kappa, B, merges)"
         )

@@ -294,7 +294,7 @@ class Comparisons:
         f = self.f
         if f.certain or f.proviso or not self.affine or self.repeats < FEW or f.setting.adaptive:
             return []
-        if f.jumps is not None and f.jumps.laws.drawn:  # the mean is a sample's
+        if f.jumps is not None and f.jumps.drawn:  # the mean is a sample's
             return []
         if self._memory:  # the mean path is another than that of expected rounds
             return []
@@ -342,7 +342,7 @@ class Comparisons:
         if f.proviso:
             return f"the forecast is not of this run ({f.proviso})"
         if f.jumps is not None:
-            return "nodes take turns by chance: rounds are not compared one by one"
+            return "who works is drawn in every round: rounds are not compared one by one"
         if not self.affine:
             return "the forecast is linearised: rounds are not compared one by one"
         if self._memory:

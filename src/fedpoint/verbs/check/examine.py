@@ -45,11 +45,6 @@ def check(run: Run, claims: Algorithm | str | None = None) -> Verdict:
     start = jax.tree.map(lambda a: a[0, 0], run.history)
     algorithm = experiment.algorithm if claims is None else claimed(claims, experiment.algorithm)
     experiment = experiment.replace(algorithm=algorithm, start=start, repeats=1)
-    if experiment.timing.on_clock:
-        raise FedpointError(
-            f"{type(experiment.timing).__name__} is worked out on a clock, event by event: there is no forecast to "
-            "check the run against"
-        )
     return verdict_of(Comparisons(run, experiment)).so_far(run.unfinished)
 
 
