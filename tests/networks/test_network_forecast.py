@@ -147,5 +147,5 @@ def test_refusals(task):
         fp.forecast(fp.FedGD(step=0.1), task)
     with pytest.raises(fp.FedpointError, match="needs a fusion center"):
         fp.forecast(fp.Scaffold(step=0.1), task, network=NET)
-    with pytest.raises(fp.FedpointError, match="event by event"):
-        fp.forecast(fp.FedAvg(step=0.1), task, schedule=fp.Arrivals(fp.Clock()))
+    with pytest.raises(fp.FedpointError, match="is not forecast here"):
+        fp.forecast(fp.FedAvg(step=0.1), task, schedule=fp.Arrivals(fp.Clock(law="constant")))
