@@ -242,12 +242,16 @@ class Forecast:
 
     @cached_property
     def limit_error(self) -> float:
-        """The standard error of the limit, where the lineups behind it were drawn: the hub does not merge linearly, and
-        they are too many to be listed. 0 otherwise."""
+        """The standard error of the limit, where the lineups behind it were drawn (the hub does not merge linearly, and
+        they are too many to be listed), or how far noise moves it is known from drawn rounds. 0 otherwise."""
         lineups = self.setting.lineups
-        if self.state is None or lineups is None or not lineups.drawn:
+        if self.state is None:
             return 0.0
-        return limit_error(self.setting, self.state, self.reading)
+        known = isinstance(self.outlook, Outlook) and not (self.noiseless or self.diverges)
+        moved = self.outlook.limit_error if known else 0.0  # type: ignore[union-attr]
+        if lineups is None or not lineups.drawn:
+            return moved
+        return math.hypot(moved, limit_error(self.setting, self.state, self.reading))
 
     # How fast
 

@@ -26,6 +26,8 @@ def notes(f: Forecast) -> list[str]:
         said.append("exact: fields are affine and the hub merges linearly")
     if f.noise_by == "closure" and settles:
         said.append(f"to second order: {_curved(f)}; mean and covariance are followed together")
+    elif f.limit_error and f.noise_by == "columns":
+        said.append(f"to second order: {_curved(f)}; drawn rounds tell how far noise moves the mean")
     elif not s.problem.linear and settles:
         where = "around the given point" if f.around is not None else "at the fixed point"
         path = "" if f.jumps is not None else "; the mean path is followed without linearising"
@@ -52,7 +54,7 @@ def notes(f: Forecast) -> list[str]:
         said.append(f"limit and rate are those of what arrives over {type(s.bound.channel).__name__} on average")
     if f.standard_error is not None and f.jumps is None:
         said.append(f"the variance comes from sampled rounds, standard error {f.standard_error:.2g}")
-        if f.noise_bias:
+        if f.noise_bias and f.noise_by == "sampled":
             why = "" if s.bound.channel.lossless else ": what arrives is not the channel's expected(message)"
             said.append(f"the mean of sampled rounds settles {f.noise_bias:.2g} from the fixed point{why}")
     if f.noiseless and f.jumps is not None:

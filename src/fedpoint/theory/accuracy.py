@@ -23,22 +23,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from fedpoint.core.agent import Agent
 from fedpoint.core.compiling import quickly
 from fedpoint.core.precision import double
-from fedpoint.core.record import with_leaves
-from fedpoint.core.types import Model, Number, State, Tree
-from fedpoint.core.vector import unwrap, wrap
-from fedpoint.engine.precompute import NOTHING_PRECOMPUTED
-from fedpoint.engine.round import Keys, one_round
-from fedpoint.engine.state import RunState
+from fedpoint.core.types import State
+from fedpoint.engine.round import Keys
+from fedpoint.theory.dialled import moved_inside
 from fedpoint.theory.drawn_rounds import DrawnRounds, drawn_round, wire_of
-from fedpoint.theory.expected_round import Numbers, OnAverage, memories, over_outcomes, rows, start_at
+from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Accuracy
-from fedpoint.theory.space import Space, flat
+from fedpoint.theory.space import Space
 from fedpoint.theory.steady import moving
-from fedpoint.timing.base import Tick
 
 PAIRS = 4096  # of drawn states
 DRAWS = 2048  # of rounds from the mean
@@ -57,65 +52,6 @@ class Settled(NamedTuple):
     between: np.ndarray
     inside: np.ndarray
     shift: np.ndarray
-
-
-class Dialled(Agent):
-    """An agent whose luck is turned by a dial: 0 is its mean, 1 as it is."""
-
-    dial: Number = 1.0
-
-    @classmethod
-    def of(cls, agent: Agent, dial: Number) -> Dialled:
-        made = cls(agent._oracle, agent._mine, agent._stream, agent._plan, agent._samples, agent._exact, agent.share)
-        made.dial = dial
-        return made
-
-    def field(self, w: Model, e: Number = 0) -> Model:
-        mean = wrap(self._oracle.mean_field(self._mine, unwrap(w)))
-        sample = super().field(w, e)
-        return jax.tree.map(lambda m, s: m + self.dial * (s - m), mean, sample)
-
-    def normal(self, like: Tree) -> Tree:
-        return jax.tree.map(lambda a: self.dial * a, super().normal(like))
-
-    def uniform(self, like: Tree) -> Tree:
-        return jax.tree.map(lambda a: 0.5 + self.dial * (a - 0.5), super().uniform(like))
-
-
-class Turned(OnAverage):
-    """A method whose agents' luck is turned by a dial; they take the mean over their numbers of steps."""
-
-    dial: Tree
-
-    def calmed(self, agent: Agent) -> Agent:
-        return Dialled.of(agent, self.dial)
-
-
-@partial(quickly, static_argnums=(0, 5))
-def _inside(space: Space, numbers: Numbers, keys: Keys, x: Array, first: Array, count: int) -> Array:
-    """(n,): how far noise inside a round moves its mean from where exact fields lead, to all orders; everyone is heard
-    with the mean weights. Of every draw its linear part, whose mean is zero, is subtracted."""
-    agents = numbers.p.shape[0]
-    case = jax.tree.map(lambda a: a[0], numbers.cases)
-    tick = Tick(None, jnp.ones(agents, bool), case.weight, numbers.p * case.heard, jnp.int32(agents))
-
-    def after(one: Numbers, round: Array, dial: Array) -> Array:
-        hub, m = start_at(one, x, 0)
-        state = RunState(hub, memories(space, one, hub, m), one.mail, ())
-        turned = Turned(one.algorithm, one.late[0], one.late[1], one.drawn.agent, dial=0.0)
-        inputs = one.inputs._replace(algorithm=with_leaves(turned, {"dial": dial}))
-        state = one_round(space.layout, inputs, state, (tick, tick), NOTHING_PRECOMPUTED, keys, round)
-        new = rows(space, one.algorithm, state.hub, state.memory, agents)
-        return jnp.concatenate([flat(state.hub), (m + case.heard[:, None] * (new - m)).ravel()])
-
-    def draw(round: Array) -> Array:
-        def at(dial: Array) -> Array:
-            return over_outcomes(numbers, lambda one: after(one, round, dial))
-
-        still, moved = jax.jvp(at, (jnp.zeros(()),), (jnp.ones(()),))
-        return at(jnp.ones(())) - still - moved
-
-    return lax.map(draw, first + jnp.arange(count), batch_size=64).mean(0)
 
 
 @double
@@ -147,7 +83,7 @@ def accuracy_of(
     error = float((level + 2 * gap @ away).std(ddof=1)) / math.sqrt(len(means)) / floor
     off = np.mean(bends, axis=0) - between
     if len(setting.numbers.cases.chance) == 1:
-        off = off + np.asarray(_inside(*drawn, jnp.asarray(x), jnp.int32(PAIRS), DRAWS)) - inside
+        off = off + np.asarray(moved_inside(*drawn, jnp.asarray(x), jnp.int32(PAIRS), DRAWS)).mean(0) - inside
     bent = float(np.linalg.norm(R @ back @ off))
     return Accuracy(float(excess), error, bent / max(float(np.linalg.norm(R @ shift)), SMALL * math.sqrt(floor)))
 

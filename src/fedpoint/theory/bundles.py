@@ -181,11 +181,11 @@ class Bundle:
         error = math.hypot(factor * self.additive.error, error_of(totals - factor * grouped[0]))
         return Floor(factor * self.additive.variance, error)
 
-    def spread(self, count: int, seed: int = 0) -> np.ndarray:
-        """(count, n): deviations of the state, as they are once settled."""
-        away, _ = self._followed[0].spread(np.random.default_rng(seed), count, 1)
+    def spread(self, count: int, seed: int = 0, groups: int = 1) -> np.ndarray:
+        """(groups, count, n): deviations of the state, as they are once settled; groups share no column."""
+        away, _ = self._followed[0].spread(np.random.default_rng(seed), count, groups)
         grown = self.floor.variance / max(float(self._followed[2].mean()), 1e-300)
-        return math.sqrt(grown) * away[0] / self.scale
+        return math.sqrt(grown) * away / self.scale
 
     # On the way
 

@@ -1,8 +1,9 @@
 """How noisy is a large model, and on its way? Floor and curve without any covariance, from bundles of noise columns.
 
-The mean goes in strides (`strides`). Rounds from the states at which strides begin have noise of their own: it is drawn
-there, and what later rounds make of it follows from the spaces of the bundles at the limit (`bundles`). Between two of
-these states noise is taken in between, by the mean's distance to its end.
+The mean goes in strides (`strides`), and noise moves it where rounds are curved (`moved_mean`). Rounds from the states
+at which strides begin have noise of their own: it is drawn there, and what later rounds make of it follows from the
+spaces of the bundles at the limit (`bundles`). Between two of these states noise is taken in between, by the mean's
+distance to its end.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from functools import cached_property
 import numpy as np
 
 from fedpoint.theory.bundles import MANY, Bundle, Floor, Kernel, mean_of
+from fedpoint.theory.moved_mean import MovedMean
 from fedpoint.theory.noise_columns import Noise
 from fedpoint.theory.operator import Setting
-from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
+from fedpoint.theory.outlook import Accuracy, Gauge, Law, Outlook, Path
 from fedpoint.theory.strides import Lost, Stride, Trail, trail_of
 
 BUNDLES, FEW = 16, 4  # at most, and of a model with so many numbers that columns differ little
@@ -54,9 +56,21 @@ class Columns(Outlook):
     def floor(self) -> Floor:
         return mean_of([b.floor for b in self.bundles])
 
-    @property
+    @cached_property
+    def moved(self) -> MovedMean | None:
+        """How far noise moves the mean; None where rounds are affine, or nothing settles."""
+        s = self.setting
+        if (s.problem.linear and s.straight) or self.floor.variance in (0.0, math.inf):
+            return None
+        return MovedMean(s, self.x, self.gauge, self.bundles, self.seed)
+
+    @cached_property
     def limit(self) -> np.ndarray:
-        return self.setting.read(self.x)
+        return self.setting.read(self.x if self.moved is None else self.x + self.moved.shift)
+
+    @property
+    def limit_error(self) -> float:
+        return 0.0 if self.moved is None else self.moved.error
 
     @property
     def variance(self) -> float:
@@ -64,7 +78,18 @@ class Columns(Outlook):
 
     @property
     def error(self) -> float:
-        return self.floor.error
+        if self.moved is None:
+            return self.floor.error
+        return math.hypot(self.floor.error, self.moved.error_from(self._gap))
+
+    @cached_property
+    def accuracy(self) -> Accuracy | None:
+        return None if self.moved is None else self.moved.accuracy(self._gap, self.variance)
+
+    @property
+    def _gap(self) -> np.ndarray:
+        """From what is measured from to the fixed point, of models."""
+        return self.setting.read(self.x) - self.gauge.target
 
     @cached_property
     def ratio(self) -> float:
@@ -77,8 +102,10 @@ class Columns(Outlook):
         return slow + (1 - slow) * self.ratio
 
     def path(self, rounds: int) -> Path:
-        mean = self._mean(rounds, self.gauge.target)
-        return Path(mean, self._variance(rounds))
+        variance, target = self._variance(rounds), self.gauge.target
+        if self.moved is None:
+            return Path(self._mean(rounds, target), variance)
+        return Path(self._mean(rounds, target, self.moved.growth(variance / self.variance)), variance)
 
     def law(self, round: int | None) -> Law | None:
         return None
@@ -92,23 +119,31 @@ class Columns(Outlook):
         except Lost:
             return None
 
-    def _mean(self, rounds: int, target: np.ndarray) -> np.ndarray:
-        """(rounds + 1,): what is measured of the mean's distance to a target."""
+    def _mean(self, rounds: int, target: np.ndarray, moved: np.ndarray | None = None) -> np.ndarray:
+        """(rounds + 1,): what is measured of the mean's distance to a target; moved: how much of each part of its shift
+        by noise there is."""
         if self._trail is None:
-            return self.gauge.squares(self.setting.path(self.origin, rounds) - target)
-        parts = [self._measured(stride, rounds, target) for stride in self._trail.strides if stride.first <= rounds]
-        return np.concatenate(parts)[: rounds + 1]
+            models = self.setting.path(self.origin, rounds) - target
+            return self.gauge.squares(models if moved is None else models + moved @ self._parts)
+        begun = [stride for stride in self._trail.strides if stride.first <= rounds]
+        return np.concatenate([self._measured(stride, rounds, target, moved) for stride in begun])[: rounds + 1]
 
-    def _measured(self, stride: Stride, rounds: int, target: np.ndarray) -> np.ndarray:
+    def _measured(self, stride: Stride, rounds: int, target: np.ndarray, moved: np.ndarray | None) -> np.ndarray:
         """The same after the rounds of one stride, but the last of them, which begins the next."""
         last = rounds if math.isinf(stride.rounds) else min(rounds, stride.first + int(stride.rounds) - 1)
         begun = self.setting.read(stride.x) - target
-        gram = self.gauge.gram(np.concatenate([begun[None], stride.models]))
         settled = min(last - stride.first, self._lasting)
         away = stride.away(settled)
-        mix = np.concatenate([np.ones((len(away), 1)), away], axis=1)
-        values = np.maximum(((mix @ gram) * mix).sum(1), 0.0)
+        mix, models = np.concatenate([np.ones((len(away), 1)), away], axis=1), np.concatenate([[begun], stride.models])
+        if moved is not None:
+            mix = np.concatenate([mix, moved[stride.first : stride.first + len(mix)]], axis=1)
+            models = np.concatenate([models, self._parts])
+        values = np.maximum(((mix @ self.gauge.gram(models)) * mix).sum(1), 0.0)
         return np.concatenate([values, np.full(last - stride.first - settled, values[-1])])
+
+    @property
+    def _parts(self) -> np.ndarray:
+        return np.zeros((2, len(self.gauge.target))) if self.moved is None else self.moved.parts
 
     @property
     def _lasting(self) -> int:

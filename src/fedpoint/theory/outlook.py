@@ -138,6 +138,11 @@ class Outlook(ABC):
         return None
 
     @property
+    def limit_error(self) -> float:
+        """The standard error of the limit; 0 where nothing of it is sampled."""
+        return 0.0
+
+    @property
     def accuracy(self) -> Accuracy | None:
         """How well it is known; None where nothing is approximated, or a standard error says it."""
         return None

@@ -81,6 +81,14 @@ class Powers:
         sums = np.einsum("bij,bij->b", gram[:, :m, :m], np.where(found[:, None, None], P, 0.0))
         return np.where(found, self.sizes**2 * sums, np.inf)
 
+    def inverse(self) -> np.ndarray:
+        """(columns, n): y with (I - A) y = q, as well as the bases tell it. What is conserved is left alone."""
+        m, out = self.steps, np.zeros(self.basis.shape[1:])
+        for b in range(self.count):
+            system, right = np.eye(m + 1, m) - self.H[b], self.sizes[b] * np.eye(m + 1, 1)[:, 0]
+            out[b] = np.linalg.lstsq(system, right, rcond=1e-11)[0] @ self.basis[:m, b]
+        return out
+
     def leak(self) -> float:
         """What the powers of columns lose out of their bases, over what they hold: 0 where bases are long enough."""
         m, squares = self.steps, self.sizes**2

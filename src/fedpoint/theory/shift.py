@@ -154,7 +154,7 @@ def agent_shift(
 
     def out(ext: Array) -> Array:
         u, m, *probes = jnp.split(ext, cuts)
-        agent = Quiet(space, mine, place.share, size, round, probes)
+        agent = Quiet(space, mine, place.share, size, round, probes or None)  # exact fields: nothing spreads inside
         sent, new = local_round(space, numbers, algorithm, agent, fill(place.hub, u), m)
         settled = row_of(space, algorithm, fill(place.hub, place.u), new)
         return jnp.concatenate([flat(sent), jnp.ones(1), settled])

@@ -27,6 +27,7 @@ DRAWN = 0.5  # and of one whose noise was drawn at its end only
 SETTLED = 0.02  # the tail begins where the expected error is this close to the floor
 LOOSE = 4.0  # how far the forecast spread of a high error may be off, in which factors of a round count as normal
 HEAVY = 20.0  # times the variance of a normal error's square, up to which covariances tell what a single run does
+SURE = 3.0  # standard errors of a limit that is known from drawn rounds
 RARE = 30.0  # times the root of the mean square: exceeded once in 900 runs at most
 INVARIANT = 1e-8  # of the size of what is conserved
 TINY = 1e-140  # a number whose square is still one, also divided by some
@@ -59,8 +60,8 @@ class Comparisons:
         """What approximations allow, relative."""
         sampled = self.f.standard_error
         loose = 0.0 if self.affine else CLOSED + self._known_gap
-        if sampled and self.f.variance:
-            loose += 3 * sampled / self.f.variance
+        if sampled and self.f.floor:
+            loose += 3 * sampled / self.f.floor
         return loose + (0.03 if self.f.setting.moments.sampled else 0.0)
 
     @property
@@ -72,8 +73,6 @@ class Comparisons:
     @property
     def _inaccurate(self) -> str:
         """Why a forecast is not to be held against a run; empty where it is."""
-        if self.f.noise_if_settled == "columns" and not self.problem.linear and not self.f.noiseless:
-            return "how far noise moves the mean of large models is not forecast"
         accuracy = self.f.accuracy
         return "" if accuracy is None or accuracy.good else f"the forecast is {accuracy}"
 
@@ -155,6 +154,7 @@ class Comparisons:
         drift = (0.0 if self.affine else math.sqrt(CLOSED) * 0.5 * math.sqrt(sigma.sum())) + 0.1 * math.sqrt(
             sigma.sum() / worth
         )
+        drift += SURE * f.limit_error
         z = square_score(max(gap - drift, 0.0) ** 2, sigma / worth)
         words = f"the mean model is {gap:.3g} from the forecast limit"
         if not self.affine:
