@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from fedpoint.core.agent import Agent
-from fedpoint.core.compiling import quickly
+from fedpoint.core.compiling import fairly_quickly
 from fedpoint.core.record import with_leaves
 from fedpoint.core.types import Model, Number, Tree
 from fedpoint.core.vector import unwrap, wrap
@@ -80,7 +80,7 @@ def turned_round(space: Space, numbers: Numbers, keys: Keys, round: Array) -> Ca
     return lambda x, dial: over_outcomes(numbers, lambda one: after(one, x, dial))
 
 
-@partial(quickly, static_argnums=(0, 5))
+@partial(fairly_quickly, static_argnums=(0, 5))
 def moved_inside(space: Space, numbers: Numbers, keys: Keys, x: Array, first: Array, count: int) -> Array:
     """(count, n): how far noise inside drawn rounds moves them from where exact fields lead, to all orders. Of every
     draw its linear part, whose mean is zero, is subtracted."""
