@@ -53,3 +53,16 @@ def test_all_mistakes_at_once(cli, toml):
     assert "4 mistakes" in message and "did you mean 'fedprox'" in message and "plan.goal" in message
     missing = cli("plan", toml(FILE.split("[plan]")[0]), status=2).stderr
     assert "--target" in missing
+
+
+def test_confidence_and_seconds(cli, toml):
+    """On the command line and in the file."""
+    path = toml(FILE.replace("target = 0.05", "target = 0.05\n    seconds = 1000"))
+    asked = json.loads(cli("plan", path, "--json", "--no-figure", "--confidence", 0.9).stdout)
+    assert asked["confidence"] == 0.9 and asked["seconds"] == 1000 and not asked["unseen"]
+    assert asked["choices"][0]["promise"] == "verified"
+    hurried = cli("plan", path, "--no-figure", "--seconds", 1e-6).stdout
+    assert "Not looked at within 1e-06 s" in hurried
+    wrong = toml(FILE.replace("target = 0.05", "target = 0.05\n    confidence = 1.5\n    seconds = 0"))
+    message = cli("plan", wrong, status=2).stderr
+    assert "plan.confidence" in message and "plan.seconds" in message

@@ -27,6 +27,18 @@ SECONDS = 3.0  # between two lines of progress
 @click.option("--budget", type=float, metavar="X", help="Upper limit of what is minimised.")
 @click.option("--minimise", type=click.Choice(["communication", "computation", "time"]), help="Instead of the file's.")
 @click.option("--measure", type=click.Choice(["error", "loss"]), help="Instead of the file's.")
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 1, max_open=True),
+    metavar="P",
+    help="Share of single runs that must reach the target, such as 0.95; default: their mean must.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    metavar="S",
+    help="Stop the search after S seconds and return the best so far.",
+)
 @click.option("--verify", is_flag=True, help="Run the best choices and compare them with their forecasts.")
 @click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="Choices that --verify runs.")
 @click.option("--repeats", type=click.IntRange(min=2), default=50, show_default=True, help="Repeats of each of them.")
@@ -89,8 +101,15 @@ def following(quiet: bool) -> Iterator[Callable[[PlanProgress], None] | None]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("planning")
-        yield lambda p: bar.update(task, completed=p.done, total=p.total, description=p.method)
+        task = bar.add_task("planning", total=1.0)
+        yield lambda p: bar.update(task, completed=p.part, description=described(p))
+
+
+def described(progress: PlanProgress) -> str:
+    """The method that is looked at, and the least cost so far."""
+    from fedpoint.results.plan_table import amount
+
+    return progress.method if progress.best is None else f"{progress.method} (best so far: {amount(progress.best)})"
 
 
 def lines() -> Callable[[PlanProgress], None]:

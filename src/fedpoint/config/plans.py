@@ -6,6 +6,8 @@
     minimise = "time"                       # or "communication", "computation"
     prices = {per_float = 1e-8, per_message = 0.05, per_gradient = 1e-4}
     budget = 60.0
+    confidence = 0.95                       # of single runs that reach the target; without: their mean does
+    seconds = 30.0                          # for the search, which then returns the best so far
     methods = ["fedavg", {name = "fedprox", pull = 2.0}]
     local_steps = [1, 4, 16]
     participation = ["everyone", 10, {scheme = "importance", count = 5}]
@@ -47,6 +49,8 @@ class Overrides(TypedDict, total=False):
     budget: float | None
     minimise: str | None
     measure: str | None
+    confidence: float | None
+    seconds: float | None
     seed: int | None
 
 
@@ -66,6 +70,8 @@ class PlanTable(Table):
     prices: PriceTable | None = None
     budget: Positive | None = None
     rounds: Annotated[int, Field(ge=1)] | None = None
+    confidence: Annotated[float, Field(ge=0.5, lt=1)] | None = None
+    seconds: Positive | None = None
     methods: SkipValidation[list[JsonValue]] | None = None
     local_steps: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = None
     participation: SkipValidation[list[JsonValue]] | None = None

@@ -23,7 +23,7 @@ from fedpoint.experiment import Experiment
 from fedpoint.metrics import Cost
 from fedpoint.results.forecast import Forecast
 from fedpoint.results.labels import short
-from fedpoint.results.plan_table import MEASURES, MINIMISE, table
+from fedpoint.results.plan_table import MEASURES, MINIMISE, SINGLE, table
 from fedpoint.theory.planning_cost import Prices, Use
 from fedpoint.timing.participation import Participation
 
@@ -36,6 +36,7 @@ REPEATS = 50
 FEWEST = 8  # repeats of a run that verifies a choice
 WORK = 2e7  # evaluations of fields that such a run may take
 ATTEMPTS = 5  # choices that are run until one meets the target
+MOST = 400  # repeats of a run that verifies a share of runs
 
 
 @checked_methods
@@ -43,8 +44,9 @@ ATTEMPTS = 5  # choices that are run until one meets the target
 class Choice:
     """One way to reach the target: what to run, what it costs, and what to expect.
 
-    error: the expected error (or loss above its minimum) after `rounds` rounds. cost: what was minimised.
-    promise: "exact" where the forecast is; else "verified" where a run has met the target, or "not verified".
+    error: the expected error (or loss above its minimum) after `rounds` rounds; of a plan with a confidence, what a
+    single run stays below with it. cost: what was minimised.
+    promise: "exact" where the forecast is; else "verified" where runs have met the target, or "not verified".
     """
 
     algorithm: Algorithm
@@ -133,8 +135,18 @@ class Excluded:
 
 
 @dataclass(frozen=True)
+class Unseen:
+    """A setting that was not looked at, for lack of time."""
+
+    method: str
+    local_steps: int
+    participation: Participation
+
+
+@dataclass(frozen=True)
 class Measured:
-    """A choice that was run: the mean over repeats after the planned rounds, beside the forecast."""
+    """A choice that was run: the mean over repeats after the planned rounds, beside the forecast; and the share of
+    repeats that were at or below the target, where a plan promises one."""
 
     choice: Choice
     repeats: int
@@ -142,16 +154,28 @@ class Measured:
     standard_error: float
     target: float
     cost: Cost | None = None  # what the run used; None when it diverged
+    share: float | None = None
+    confidence: float | None = None  # the share that is promised; None: the mean is
 
     @property
     def z(self) -> float:
-        """How many standard errors the mean lies above the forecast."""
+        """How many standard errors the mean lies above the forecast; where a share is promised, how many its own lies
+        below that."""
+        if self.confidence is not None:
+            return (self.confidence - (self.share or 0.0)) / self._share_error(self.confidence)
         gap = self.mean - self.choice.error
         return gap / self.standard_error if self.standard_error > 0 else 0.0 if gap <= 1e-12 else math.inf
 
+    def _share_error(self, share: float) -> float:
+        """The standard error of a share of the repeats."""
+        return math.sqrt(share * (1 - share) / self.repeats)
+
     @property
     def met(self) -> bool:
-        """Whether the mean is at most the target, as far as its standard error can tell (three of them)."""
+        """Whether the mean is at most the target, or the promised share of runs is, as far as their standard errors can
+        tell (three of them)."""
+        if self.confidence is not None:
+            return self.z <= 3
         return bool(self.mean <= self.target + 3 * self.standard_error)
 
     def to_dict(self) -> dict[str, Plain]:
@@ -162,6 +186,7 @@ class Measured:
             "forecast": self.choice.error,
             "mean": finite(self.mean),
             "standard_error": finite(self.standard_error),
+            "share": self.share,
             "z": finite(self.z),
             "met": self.met,
         }
@@ -172,12 +197,21 @@ Measure = Callable[[Choice, int, int, Sequence[Callback]], Measured]  # by repea
 
 @dataclass(frozen=True)
 class PlanProgress:
-    """What a `progress` function gets after each setting: how many are done, of which method, the best cost so far."""
+    """What a `progress` function gets after each setting: how many are done, of which method, the best cost so far; the
+    seconds since the search began, and those that it may take."""
 
     done: int
     total: int
     method: str
     best: float | None
+    elapsed: float = 0.0
+    seconds: float | None = None
+
+    @property
+    def part(self) -> float:
+        """How much is done, or how much of the time has passed, between 0 and 1."""
+        passed = 0.0 if self.seconds is None else self.elapsed / self.seconds
+        return min(max(self.done / max(self.total, 1), passed), 1.0)
 
 
 @dataclass(frozen=True)
@@ -190,6 +224,8 @@ class Goal:
     measure: str = "error"
     minimise: str = "communication"
     prices: Prices | None = None
+    confidence: float | None = None
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         _above_zero("target", self.target)
@@ -197,6 +233,15 @@ class Goal:
             _above_zero("budget", self.budget)
         if self.rounds is not None:
             check_count("rounds", self.rounds, 1)
+        if self.seconds is not None:
+            _above_zero("seconds", self.seconds)
+        if self.confidence is not None:
+            _above_zero("confidence", self.confidence)
+            if not 0.5 <= self.confidence < 1:
+                raise FedpointError(
+                    f"confidence must be at least 0.5 and below 1, got {self.confidence!r}: the share of single runs "
+                    "that reach the target"
+                )
         if self.measure not in MEASURES:
             raise FedpointError(f"unknown measure {self.measure!r}: {nearest(str(self.measure), MEASURES)}")
         if self.minimise not in MINIMISE:
@@ -229,15 +274,17 @@ class Plan:
     tried: the best of each method at every (local steps, participation) that was looked at.
     missed: settings that were run because their forecasts are not exact, and did not meet the target.
     affordable: when nothing is within the budget, what the budget buys instead. measured: of `verify`.
+    unseen: settings that were not looked at within `seconds`.
 
     What is promised is the **mean** over runs: E error <= target after the planned rounds. One run fluctuates about it,
-    and how much is not promised.
+    and how much is not promised; with a `confidence`, it is: error <= target in at least that share of runs.
     """
 
     def __init__(self, experiment: Experiment, goal: Goal, measure: Measure):
         self.experiment, self.problem = experiment, experiment.problem  # all that was not to be chosen
         self.target, self.budget = float(goal.target), goal.budget
         self.measure, self.minimise = goal.measure, goal.minimise
+        self.confidence, self.seconds = goal.confidence, goal.seconds
         self._measure = measure  # runs a choice
         self.choices: list[Choice] = []
         self.excluded: list[Excluded] = []
@@ -245,6 +292,7 @@ class Plan:
         self.affordable: Choice | None = None
         self.measured: list[Measured] = []
         self.missed: list[Measured] = []
+        self.unseen: list[Unseen] = []
         self.frontiers: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.forecasts = 0
 
@@ -256,9 +304,15 @@ class Plan:
     def notes(self) -> list[str]:
         """What is promised, and how exact the forecasts are."""
         said = [f"in expectation: the mean of {MEASURES[self.measure]} over runs; a single run fluctuates about it"]
+        if self.confidence is not None:
+            share = f"{self.confidence:.3g} of runs"
+            said = [f"of single runs: {SINGLE[self.measure]} is at most the target in at least {share}"]
+            said.append("models are taken as normal around their mean, which a few large changes are not")
+        if self.unseen:
+            said.append(f"stopped after {self.seconds:g} s: more time may find a cheaper choice")
         if self.choices:
             extra = [n for c in self.choices for n in c.forecast.notes if not n.startswith("exact")]
-            if extra:
+            if extra or self.confidence is not None:
                 said.append(f"forecasts are approximate: {MARGIN:.0%} of the target is aimed at")
             if self.choices[0].promise == "verified":
                 said.append("a run of the first choice met the target; the others were not run")
@@ -282,23 +336,26 @@ class Plan:
 
     run = verify
 
-    def confirm(self) -> None:
-        """Where its forecast is not exact, run the first choice before it is called the best; one that misses the
-        target gives way to its method's next setting, or to the next method."""
+    def confirm(self, late: Callable[[], bool] = lambda: False) -> None:
+        """Where its forecast is not exact, run the first choice before it is called the best, unless it is late; one
+        that misses the target gives way to its method's next setting, or to the next method."""
+        most, fewest = REPEATS, FEWEST
+        if self.confidence is not None:  # runs that miss must be seen: ten of them, two at least
+            most, fewest = (int(min(max(n / (1 - self.confidence), REPEATS), MOST)) for n in (10, 2))
         for _ in range(ATTEMPTS):
             best = self.best
-            if best is None or best.promise != "not verified":
+            if best is None or best.promise != "not verified" or late():
                 return
-            repeats = int(min(REPEATS, WORK / max(best.evaluations, 1.0)))
-            if repeats < FEWEST:
+            repeats = int(min(most, WORK / max(best.evaluations, 1.0)))
+            if repeats < fewest:
                 return
             seen = self._measure(best, repeats, self.experiment.seed, [])
             if seen.met:
                 self.choices[0] = dataclasses.replace(best, promise="verified")
                 return
             self.missed.append(seen)
-            most = math.inf if self.budget is None else self.budget
-            others = [c for c in self.tried if c.title == best.title and best.cost < c.cost <= most]
+            dearest = math.inf if self.budget is None else self.budget
+            others = [c for c in self.tried if c.title == best.title and best.cost < c.cost <= dearest]
             following = min(others, key=lambda c: c.cost, default=None)
             self.choices = sorted(
                 [*self.choices[1:], *([following] if following else [])], key=lambda c: (c.cost, c.evaluations)
@@ -315,12 +372,15 @@ class Plan:
             "measure": self.measure,
             "minimise": self.minimise,
             "budget": self.budget,
-            "promise": "mean over runs",
+            "promise": "mean over runs" if self.confidence is None else "share of runs",
+            "confidence": self.confidence,
+            "seconds": self.seconds,
             "choices": [c.to_dict() for c in self.choices],
             "excluded": [dataclasses.asdict(e) for e in self.excluded],
             "affordable": None if self.affordable is None else self.affordable.to_dict(),
             "measured": [m.to_dict() for m in self.measured],
             "missed": [m.to_dict() for m in self.missed],
+            "unseen": [{**dataclasses.asdict(u), "participation": short(u.participation)} for u in self.unseen],
             "notes": list(self.notes),
         }
 

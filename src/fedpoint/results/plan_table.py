@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from fedpoint.core.numbers import counted
 from fedpoint.core.text_table import aligned
 from fedpoint.results.labels import short
-from fedpoint.timing.participation import Everyone, Uniform
+from fedpoint.timing.participation import Everyone, Participation, Uniform
 
 if TYPE_CHECKING:
-    from fedpoint.results.plan import Choice, Plan
+    from fedpoint.results.plan import Choice, Measured, Plan
 
 MINIMISE = {"communication": "numbers sent", "computation": "field evaluations", "time": "seconds"}
 MEASURES = {"error": "E|w - w*|^2", "loss": "E f(w) - f*"}
+SINGLE = {"error": "|w - w*|^2", "loss": "f(w) - f*"}  # of one run
 
 
 def table(plan: Plan) -> str:
@@ -28,19 +29,25 @@ def table(plan: Plan) -> str:
             f"Nothing reaches it within the budget of {amount(plan.budget)} {MINIMISE[plan.minimise]}.",
             f"The budget buys {a.error:.2g}: {a.label}, {counted(a.rounds, 'round')}.",
         ]
+    elif plan.unseen:
+        lines += ["", f"Nothing that reaches it was found within {plan.seconds:g} s."]
     else:
         lines += ["", "Nothing reaches it."]
     if plan.excluded:
         width = max(len(e.method) for e in plan.excluded)
         lines += ["", "Excluded", *(f"  {e.method.ljust(width)}  {e.reason}" for e in plan.excluded)]
+    if plan.unseen:
+        lines += ["", f"Not looked at within {plan.seconds:g} s", *_unseen(plan)]
     if plan.missed:
-        said = [
-            f"  {m.choice.label}: promised {m.choice.error:.3g}, mean of {m.repeats} runs "
-            f"{m.mean:.3g} ± {m.standard_error:.1g}"
-            for m in plan.missed
+        lines += ["", "Run, and above the target", *(f"  {_missed(m)}" for m in plan.missed)]
+    if plan.measured and plan.confidence is not None:
+        shares = [
+            [m.choice.title, f"{m.confidence:.3g}", f"{m.share:.3g}", "met" if m.met else "missed"]
+            for m in plan.measured
         ]
-        lines += ["", "Run, and above the target", *said]
-    if plan.measured:
+        heading = ["method", "promised", f"share of {counted(plan.measured[0].repeats, 'run')}", "target"]
+        lines += ["", "Run", *aligned([heading, *shares])]
+    elif plan.measured:
         rows = [
             [
                 m.choice.title,
@@ -56,11 +63,36 @@ def table(plan: Plan) -> str:
     return "\n".join([*lines, "", *(f"Note: {note}" for note in plan.notes)])
 
 
+def _missed(m: Measured) -> str:
+    if m.confidence is not None:
+        return f"{m.choice.label}: promised in {m.confidence:.3g} of runs, {m.share:.3g} of {m.repeats} were below it"
+    return (
+        f"{m.choice.label}: promised {m.choice.error:.3g}, mean of {m.repeats} runs "
+        f"{m.mean:.3g} ± {m.standard_error:.1g}"
+    )
+
+
+def _unseen(plan: Plan) -> list[str]:
+    """A line for each method: which local steps with whom."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for one in plan.unseen:
+        found.setdefault(one.method, {}).setdefault(_who(one.participation), []).append(one.local_steps)
+    width = max(map(len, found))
+    return [
+        f"  {method.ljust(width)}  "
+        + "; ".join(f"E = {', '.join(map(str, sorted(steps)))} with {who}" for who, steps in by.items())
+        for method, by in found.items()
+    ]
+
+
 def _title(plan: Plan) -> str:
     K = plan.problem.agents
+    what = MEASURES[plan.measure]
+    share = "" if plan.confidence is None else f" in {plan.confidence:.3g} of runs"
+    what = what if plan.confidence is None else SINGLE[plan.measure]
     within = "" if plan.budget is None else f", within {amount(plan.budget)} {MINIMISE[plan.minimise]}"
     return (
-        f"{MEASURES[plan.measure]} <= {plan.target:g} with the least {plan.minimise}{within}: "
+        f"{what} <= {plan.target:g}{share} with the least {plan.minimise}{within}: "
         f"{type(plan.problem).__name__}, {counted(K, 'agent')}"
     )
 
@@ -76,21 +108,19 @@ def _heading(plan: Plan) -> list[str]:
         "floats",
         "gradients",
         *extra,
-        "expected",
+        "expected" if plan.confidence is None else f"{plan.confidence:.3g} below",
         "floor",
         "promise",
     ]
 
 
 def _row(plan: Plan, c: Choice) -> list[str]:
-    scheme = c.participation
-    who = "all" if isinstance(scheme, Everyone) else f"{scheme.count}" if isinstance(scheme, Uniform) else short(scheme)
     extra = [amount(c.seconds)] if plan.minimise == "time" else []
     return [
         c.title,
         f"{c.step:.3g}",
         f"{c.local_steps}",
-        who,
+        _who(c.participation),
         f"{c.rounds:,}",
         amount(c.floats),
         amount(c.evaluations),
@@ -99,6 +129,12 @@ def _row(plan: Plan, c: Choice) -> list[str]:
         "-" if c.floor is None else f"{c.floor:.3g}",
         c.promise,
     ]
+
+
+def _who(scheme: Participation) -> str:
+    return (
+        "all" if isinstance(scheme, Everyone) else f"{scheme.count}" if isinstance(scheme, Uniform) else short(scheme)
+    )
 
 
 def amount(value: float | None) -> str:

@@ -309,7 +309,8 @@ def plan_picture(plan: Plan, path: str | Path | None = None, title: str | None =
         ax.plot([choice.cost], [choice.error], "o", color=colours[choice.title], markersize=5, clip_on=False, zorder=5)
     asked = _asked(plan, lines)
     draw(ax, [*lines, *asked])
-    what = "expected squared distance to the solution" if plan.measure == "error" else "expected loss above its minimum"
+    what = "squared distance to the solution" if plan.measure == "error" else "loss above its minimum"
+    what = f"expected {what}" if plan.confidence is None else f"{what}, of {plan.confidence:.3g} of runs"
     style(ax, COSTS[plan.minimise], what, title, "a dot: where a method reaches the target")
     low, high = ax.get_xlim()
     log_axis(ax, (1.0, 2.0, 5.0) if high < 1000 * low else (1.0,))

@@ -30,7 +30,7 @@ from fedpoint.theory.expected_round import Numbers, trace_steps
 from fedpoint.theory.moments import HubMap, hub_map, settling, work_of
 from fedpoint.theory.noise import LocalNoise, Loop, Luck, Point, tabulated
 from fedpoint.theory.operator import Setting, models_at
-from fedpoint.theory.outlook import Gauge
+from fedpoint.theory.outlook import Gauge, Law
 from fedpoint.theory.space import Space
 from fedpoint.timing.base import Moments
 
@@ -274,6 +274,12 @@ class Rounds:
         C = self.spread.C[: self.n_u, : self.n_u]
         return float(np.einsum("ij,jk,ik->", self.R, C, self.R, optimize=False))
 
+    @property
+    def law(self) -> Law:
+        """Of the error of a single run now."""
+        C = self.spread.C[: self.n_u, : self.n_u]
+        return Law.of(self.gap + self.R @ self.u, self.R @ C @ self.R.T)
+
     # The mean
 
     def outputs(self) -> np.ndarray:
@@ -446,11 +452,24 @@ class Powers:
             C, both = congruence(w.C), congruence(w.B + w.C)
             M[upper[0] > 0] += (both - B - C) @ sent[1] + C @ sent[2]
         self.doubled = [M]
-        measured = np.column_stack([gauge(w.model - gauge.target), gauge.of_state(w.reading)])
-        W = measured.T @ measured
+        self.measured = np.column_stack([gauge(w.model - gauge.target), gauge.of_state(w.reading)])
+        W = self.measured.T @ self.measured
         self.weight = W[upper] * np.where(upper[0] == upper[1], 1.0, 2.0)
 
     def at(self, t: int) -> float:
+        with np.errstate(all="ignore"):
+            return float(self.weight @ self._moments(t))
+
+    def law(self, t: int) -> Law:
+        """Of the error of a single run after so many rounds."""
+        with np.errstate(all="ignore"):
+            S = self._moments(t)[_unpacking(self.measured.shape[1])]
+            mean = S[0, 1:]
+            R = self.measured[:, 1:]
+            return Law.of(self.measured[:, 0] + R @ mean, R @ (S[1:, 1:] - np.outer(mean, mean)) @ R.T)
+
+    def _moments(self, t: int) -> np.ndarray:
+        """The upper triangle of E[x x'] after so many rounds."""
         v = np.zeros(len(self.weight))
         v[0] = 1.0
         with np.errstate(all="ignore"):
@@ -459,7 +478,7 @@ class Powers:
                     self.doubled.append(self.doubled[-1] @ self.doubled[-1])
                 if t >> j & 1:
                     v = self.doubled[j] @ v
-            return float(self.weight @ v)
+        return v
 
 
 def _unpacking(size: int) -> np.ndarray:

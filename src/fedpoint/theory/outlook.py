@@ -92,6 +92,8 @@ class Law(NamedTuple):
 
     @classmethod
     def of(cls, gap: np.ndarray, covariance: np.ndarray) -> Law:
+        if not (np.isfinite(gap).all() and np.isfinite(covariance).all()):
+            return cls(np.zeros(0), np.zeros(0), math.inf)
         values, axes = np.linalg.eigh(covariance)
         kept = values > 1e-14 * max(values.max(initial=0.0), 1e-300)
         along = axes[:, kept].T @ gap
@@ -100,6 +102,11 @@ class Law(NamedTuple):
     @property
     def mean(self) -> float:
         return float(self.weights.sum() + (self.gap**2).sum()) + self.rest
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the error."""
+        return math.sqrt(float((2 * self.weights**2 + 4 * self.weights * self.gap**2).sum()))
 
 
 class Outlook(ABC):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -21,7 +22,8 @@ from fedpoint.theory.affine_rounds import Powers, Rounds, Work
 from fedpoint.theory.krylov import Krylov
 from fedpoint.theory.moments import Second
 from fedpoint.theory.operator import Setting
-from fedpoint.theory.outlook import Gauge
+from fedpoint.theory.outlook import Gauge, Law
+from fedpoint.theory.quadratic_forms import first_round, quantile
 from fedpoint.theory.steady import NoLimit, Steady
 from fedpoint.timing.base import Moments
 
@@ -42,6 +44,7 @@ LARGE = 60  # numbers of a state, above which they are
 SMALL = 200  # numbers of a covariance's rows, up to which a round of it takes little
 CHUNK = 16  # rounds of such a walk between two looks
 POINTS = 48  # kept of a curve
+QUANTILE = 1e-4  # relative accuracy of quantiles, which are told as much higher
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,27 @@ class Trial:
         return self.rounds - 1 + math.log(self.before / self.target) / math.log(self.before / self.value)
 
 
+MEANS_ONLY = "how far single runs spread is not known: only their mean is forecast here"
+
+
 class Uncomputable(FedpointError):
     """No expected curve can be had here; the message says why."""
+
+
+class Assured(NamedTuple):
+    """What is to be at most the target: not the expected error, but what a single run stays below with a confidence of
+    at least a half, models taken as normal around their mean."""
+
+    confidence: float
+    target: float
+
+    def __call__(self, law: Law) -> float:
+        """That error; far above the target about that, as if it were normal: a median is within one standard deviation
+        of its mean, so that it does lie above."""
+        mean, deviation = law.mean, law.deviation
+        if not mean - deviation <= 2 * self.target:
+            return mean + NormalDist().inv_cdf(self.confidence) * deviation
+        return (1 + QUANTILE) * quantile(law, self.confidence, QUANTILE)
 
 
 def exactly(forecast: Forecast) -> bool:
@@ -170,6 +192,7 @@ class Curve:
     at: Callable[[int], float]
     floor: float
     longest: int
+    law: Callable[[int], Law] | None = None  # of single runs, where these are asked for
 
 
 def affine_curve(forecast: Forecast, accuracy: float) -> Curve:
@@ -188,18 +211,37 @@ def affine_curve(forecast: Forecast, accuracy: float) -> Curve:
     return Curve(powers.at, 0.0 if moving else end, LONGEST)
 
 
-def curve_of(forecast: Forecast, accuracy: float) -> Curve:
+def single_curve(forecast: Forecast, assured: Assured) -> Curve:
+    """Of single runs, by the forecast's own theory."""
+    outlook = forecast.outlook
+    if isinstance(outlook, str) or forecast.without_noise:
+        raise Uncomputable(f"how far single runs spread is not known: {forecast.proviso or outlook}")
+
+    def law(round: int | None) -> Law:
+        found = outlook.law(round)
+        if found is None:
+            raise Uncomputable(MEANS_ONLY)
+        return found
+
+    return Curve(lambda t: assured(law(t)), assured(law(None)), LONGEST_PATH, law)
+
+
+def curve_of(forecast: Forecast, accuracy: float, assured: Assured | None = None) -> Curve:
     """For settings whose floor is known; a `NoLimit` or an infinite floor where it diverges."""
     f = forecast
     s: Setting = f.setting
-    if s.problem.linear and s.affine and not f.noiseless and exactly(f):
+    if assured is None and s.problem.linear and s.affine and not f.noiseless and exactly(f):
         return affine_curve(f, accuracy)
+    if assured is not None and f.noise_if_settled in ("columns", "sampled"):
+        raise Uncomputable(MEANS_ONLY)
     if f.floor is None:
         raise Uncomputable(f"its floor is not computable: {f.noise_by}")
     if not math.isfinite(f.floor):
         return Curve(lambda t: math.inf, math.inf, 0)
     if f.noiseless:
         return Curve(MeanPath(f).at, f.floor, LONGEST_PATH)
+    if assured is not None:
+        return single_curve(f, assured)
     return Curve(ExpectedPath(f).at, f.floor, LONGEST_PATH)
 
 
@@ -225,13 +267,17 @@ def thinned(last: int) -> np.ndarray:
     return np.unique(np.r_[0, np.geomspace(1, max(last, 1), POINTS).round().astype(int)])
 
 
-def powers_curve(powers: Powers) -> Curve:
+def powers_curve(powers: Powers, assured: Assured | None = None) -> Curve:
     """Where agents remember nothing: at any round."""
     high, half, end = 100 * max(powers.at(0), powers.at(1)), powers.at(LONGEST // 2), powers.at(LONGEST)
     grows = not end <= high or (end > 1.001 * half and not powers.at(FOREVER) <= high)
     if grows:
         return Curve(powers.at, math.inf, 0)
-    return Curve(powers.at, 0.0 if end < 0.999 * half else end, LONGEST)
+    moving = end < 0.999 * half
+    if assured is not None:
+        floor = 0.0 if moving else assured(powers.law(LONGEST))
+        return Curve(lambda t: assured(powers.law(t)), floor, LONGEST, powers.law)
+    return Curve(powers.at, 0.0 if moving else end, LONGEST)
 
 
 # Large states: round by round.
@@ -273,8 +319,8 @@ class ByOperator:
 class ByRounds:
     """The same from affine rounds whose agents' work is known."""
 
-    def __init__(self, work: Work, known: Known):
-        self.still, self._done = known.still, 0
+    def __init__(self, work: Work, known: Known, assured: Assured | None = None):
+        self.still, self.assured, self._done = known.still, assured, 0
         self.rounds, self._ahead = (Rounds(work, known.moments, known.gauge) for _ in range(2))
         self._means = [self._ahead.mean_error]
         self.longest = LONGEST_PATH if len(self.rounds.spread.C) <= SMALL else LONGEST_WALK
@@ -291,7 +337,11 @@ class ByRounds:
             self._done += rounds
             return self.upto(self._done)[self._done - rounds + 1 : self._done + 1]
         with np.errstate(all="ignore"):
-            return np.array([self.rounds.advance() for _ in range(rounds)])
+            return np.array([self._next() for _ in range(rounds)])
+
+    def _next(self) -> float:
+        expected = self.rounds.advance()
+        return expected if self.assured is None else self.assured(self.rounds.law)
 
 
 class Walked(NamedTuple):
@@ -402,12 +452,15 @@ class Known(NamedTuple):
     still: bool
 
 
-def attempt_affine(work: Work, known: Known, step: float, target: float, limit: int) -> Trial:
+def attempt_affine(
+    work: Work, known: Known, step: float, target: float, limit: int, confidence: float | None = None
+) -> Trial:
     """Does this step reach the target within the limit, and when? Where rounds are affine."""
+    assured = None if confidence is None or known.still else Assured(confidence, target)
     if work.remembers:
-        by = ByRounds(work, known)
+        by = ByRounds(work, known, assured)
         return _walked(step, target, min(limit, by.longest), walk(by, target, limit))
-    return _passing(powers_curve(Powers(work, known.moments, known.gauge)), step, target, limit)
+    return _passing(powers_curve(Powers(work, known.moments, known.gauge), assured), step, target, limit, assured)
 
 
 def settled(work: Work, known: Known) -> float | None:
@@ -426,29 +479,30 @@ def settled(work: Work, known: Known) -> float | None:
     return None
 
 
-def attempt(forecast: Forecast, step: float, target: float, limit: int) -> Trial:
-    """Does this step reach the target within the limit, and when?"""
+def attempt(forecast: Forecast, step: float, target: float, limit: int, confidence: float | None = None) -> Trial:
+    """Does this step reach the target within the limit, and when? With a confidence: does a single run?"""
     f, s = forecast, forecast.setting
+    assured = None if confidence is None or f.noiseless else Assured(confidence, target)
     if s.adaptive or f.changes:
         raise Uncomputable(f"its floor is not computable: {f.noise_by}")
     try:
         if f.noiseless and s.size > LARGE:
             return _walked(step, target, min(limit, LONGEST_PATH), follow(f, target, limit))
-        if walks(s) and not f.noiseless and exactly(f):
+        if walks(s) and not f.noiseless and exactly(f) and assured is None:
             by = ByOperator(f)
             return _walked(step, target, min(limit, by.longest), walk(by, target, limit))
-        return _passing(curve_of(f, 1e-4 * target), step, target, limit)
+        return _passing(curve_of(f, 1e-4 * target, assured), step, target, limit, assured)
     except NoLimit:
         return Trial(step, math.inf, "diverges")
 
 
-def _passing(curve: Curve, step: float, target: float, limit: int) -> Trial:
+def _passing(curve: Curve, step: float, target: float, limit: int, assured: Assured | None = None) -> Trial:
     """The trial of a curve that may be asked anywhere."""
     if not math.isfinite(curve.floor):
         return Trial(step, math.inf, "diverges")
     above = curve.floor >= target
     ahead = min(limit, CLOSELY if above else curve.longest)
-    rounds = passage(curve.at, target, ahead)
+    rounds = passage(curve.at, target, ahead) if assured is None else _assured_round(curve, assured, ahead)
     early = np.array([curve.at(t) for t in range(1, EARLY + 1)])
     last = curve.at(ahead)
     if above and not math.isfinite(rounds):
@@ -472,6 +526,13 @@ def _passing(curve: Curve, step: float, target: float, limit: int) -> Trial:
     return Trial(step, rounds, "", curve.floor, reached, before, times, values, target=target, early=early)
 
 
+def _assured_round(curve: Curve, assured: Assured, limit: int) -> float:
+    """The first round after which a single run is at or below the target with the confidence; inf beyond the limit."""
+    assert curve.law is not None
+    found = first_round(curve.law, assured.target, assured.confidence, limit)
+    return math.inf if found is None else float(max(found, 1))
+
+
 def _walked(step: float, target: float, ahead: int, found: Walked) -> Trial:
     """The trial of a curve that was followed round by round."""
     rounds, why, level, values, last = found
@@ -483,9 +544,14 @@ def _walked(step: float, target: float, ahead: int, found: Walked) -> Trial:
 
 
 def best_step(
-    evaluate: Callable[[float], Trial], guess: float, target: float, most: int = 12
+    evaluate: Callable[[float], Trial],
+    guess: float,
+    target: float,
+    most: int = 12,
+    late: Callable[[], bool] = lambda: False,
 ) -> tuple[Trial, list[Trial]]:
-    """The step whose curve passes the target first, and all trials on the way. `guess` is where to look first.
+    """The step whose curve passes the target first, and all trials on the way. `guess` is where to look first; once it
+    is late, no further step is tried.
 
     First some step that reaches it: shorter when it diverges or settles too high (its level is about proportional to
     the step), longer when it is slow. Then up or down while that helps. Then beside the step that is lowest one round
@@ -493,13 +559,16 @@ def best_step(
     """
     trials: list[Trial] = []
 
+    def more(most: int) -> bool:
+        return len(trials) < most and not late()
+
     def look(step: float) -> Trial:
         trials.append(evaluate(step))
         return trials[-1]
 
     low, high, step = 0.0, math.inf, guess
     best = look(step)
-    while best.why and len(trials) < min(most, LOOKS):
+    while best.why and more(min(most, LOOKS)):
         if best.why == "slow":
             low = max(low, step)
             step = 4 * step if math.isinf(high) else math.sqrt(low * high)
@@ -517,7 +586,7 @@ def best_step(
     if best.why:
         return best, trials
     rises, factor = False, 1.6
-    while len(trials) < most and best.step * factor < high:
+    while more(most) and best.step * factor < high:
         other = look(best.step * factor)
         if other.passed < best.passed:
             best, rises, factor = other, True, min(2 * factor, 16.0) if other.passed < best.passed / 1.5 else factor
@@ -527,13 +596,13 @@ def best_step(
             break
         factor = max(1.6, factor / 4)
     factor = 1.6
-    while not rises and len(trials) < most and best.step / factor > low:
+    while not rises and more(most) and best.step / factor > low:
         other = look(best.step / factor)
         if not other.passed < best.passed:
             low = other.step
             break
         best, high = other, best.step
-    while len(trials) < most:
+    while more(most):
         best = min((t for t in trials if not t.why), key=lambda t: t.passed)
         sooner = math.ceil(min(best.rounds - 1, best.passed * (1 - WORTH)))
         if not sooner:

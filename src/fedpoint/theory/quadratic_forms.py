@@ -140,8 +140,8 @@ def distribution(law: Law, x: float) -> float:
     return tails(law, x)[0]
 
 
-def quantile(law: Law, p: float) -> float:
-    """The x with P(error <= x) = p, for p in [0, 1].
+def quantile(law: Law, p: float, accuracy: float = 1e-15) -> float:
+    """The x with P(error <= x) = p, for p in [0, 1], to a relative accuracy.
 
     >>> round(quantile(Law(np.ones(1), np.zeros(1)), 0.95), 6)  # 1.959964^2
     3.841459
@@ -172,7 +172,7 @@ def quantile(law: Law, p: float) -> float:
     step = form.deviation
     while off(high) < 0:
         high, step = high + step, 2 * step
-    x = low if low == high else float(brentq(off, low, high, xtol=1e-300, rtol=1e-15))
+    x = low if low == high else float(brentq(off, low, high, xtol=1e-300, rtol=accuracy))
     return form.rest + form.unit * x
 
 

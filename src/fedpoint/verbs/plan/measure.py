@@ -32,10 +32,12 @@ def measure_on(experiment: Experiment, goal: Goal) -> Measure:
         try:
             done = run(asked, rounds=choice.rounds, callbacks=callbacks)
         except Diverged:
-            return Measured(choice, repeats, math.inf, 0.0, goal.target)
-        mean, error = mean_and_error(_measured(done, goal.measure)[:, -1])
+            return Measured(choice, repeats, math.inf, 0.0, goal.target, None, 0.0, goal.confidence)
+        ends = _measured(done, goal.measure)[:, -1]
+        mean, error = mean_and_error(ends)
         assert mean is not None and error is not None  # of two repeats at least
-        return Measured(choice, repeats, mean, error, goal.target, done.cost)
+        share = float((ends <= goal.target).mean())
+        return Measured(choice, repeats, mean, error, goal.target, done.cost, share, goal.confidence)
 
     return measure
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypedDict, Unpack
 
@@ -26,6 +28,7 @@ from fedpoint.verbs.plan.search import Given, Method, Search, method_of
 
 METHODS = ("gradient_exchange", "fedavg", "fedprox", "fednova", "scaffold", "scaffnew")
 LOCAL_STEPS = (1, 4, 16, 64)
+SEARCHING = 0.8  # of the seconds, where runs verify what was found
 
 
 class GoalOptions(TypedDict, total=False):
@@ -36,6 +39,8 @@ class GoalOptions(TypedDict, total=False):
     measure: str
     minimise: str
     prices: Prices | None
+    confidence: float | None
+    seconds: float | None
 
 
 class FixedOptions(TypedDict, total=False):
@@ -70,7 +75,8 @@ def plan(
     """Choose algorithm, step, local steps, participation and rounds that reach a target at the least cost.
 
     From forecasts. Where they are exact nothing is run; where they are not, the first choice is run before it is
-    called the best, and gives way to the next one if it misses the target. What is promised is the mean over runs.
+    called the best, and gives way to the next one if it misses the target. What is promised is the mean over runs, or
+    with a confidence a share of single runs.
 
     Args:
         problem: or an experiment, which fixes everything but method, step, local steps and participants.
@@ -85,6 +91,9 @@ def plan(
         rounds: at most so many; what takes more is left out.
         minimise: "communication" (numbers sent, both ways), "computation" (evaluations of local fields) or "time".
         prices: `fp.Prices`, for "time".
+        confidence: promise that so large a share of single runs reaches the target, such as 0.95, instead of the mean.
+        seconds: for the search: the best so far is returned, and `plan.unseen` says what was not looked at. What has
+            begun is finished, and every method gets one look.
         start, exact, seed, channel, gather, share: as in `fp.Experiment`.
 
     >>> import fedpoint as fp
@@ -105,13 +114,36 @@ def plan(
     _check_solvable(experiment)
     _check_start_error(experiment, goal)
     made = Plan(experiment, goal, measure_on(experiment, goal))
-    _fill(made, Search(experiment, goal, max(grid)), chosen, grid, schemes, progress)
+    clock = Clock(goal.seconds)
+    _fill(made, Search(experiment, goal, max(grid)), chosen, grid, schemes, clock, progress)
     if goal.budget is not None:
         _within(made, goal.budget)
-    made.confirm()
+    made.confirm(clock.late)
     if verify:
         made.verify(top, repeats)
     return made
+
+
+class Clock:
+    """The time that a plan may take."""
+
+    def __init__(self, seconds: float | None):
+        self.seconds, self.began = seconds, time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+    def late(self) -> bool:
+        return self.seconds is not None and self.elapsed >= self.seconds
+
+    def share(self, part: float, among: int) -> float:
+        """Until when one of so many may go on, if all of them have a part of the time: what is left of it, in equal
+        shares."""
+        if self.seconds is None:
+            return math.inf
+        left = max(part * self.seconds - self.elapsed, 0.0)
+        return time.monotonic() + left / among
 
 
 def _fill(
@@ -120,11 +152,13 @@ def _fill(
     methods: list[Method],
     grid: list[int],
     schemes: list[Participation],
+    clock: Clock,
     progress: Callable[[PlanProgress], object] | None,
 ) -> None:
     """Search the settings of every method."""
     total, done = len(schemes) * sum(len(grid) if m.local else 1 for m in methods), 0
-    for method in methods:
+    part = 1.0 if made.problem.linear and made.confidence is None else SEARCHING
+    for i, method in enumerate(methods):
         if method.title == "FedNova" and any(m.title == "FedAvg" for m in methods):
             made.excluded.append(Excluded(method.title, "with the same number of local steps for all it is FedAvg"))
             done += len(schemes) * len(grid)
@@ -134,15 +168,17 @@ def _fill(
             nonlocal done
             done += count
             if progress is not None:
-                costs = [c.cost for c in made.choices]
-                progress(PlanProgress(done, total, method.title, min(costs) if costs else None))
+                least = min((c.cost for c in made.choices), default=None)
+                progress(PlanProgress(done, total, method.title, least, clock.elapsed, clock.seconds))
 
+        search.until = clock.share(part, len(methods) - i)
         found = search.method(method, grid, schemes, tick)
         made.tried += found.good
         if found.best is not None:
             made.choices.append(found.best)
-        else:
+        elif found.failures:
             made.excluded.append(Excluded(method.title, search.telling(method, found.failures)))
+    made.unseen = search.unseen
     made.choices.sort(key=lambda c: (c.cost, c.evaluations))
     made.forecasts = search.forecasts
     made.frontiers = {title: frontier(curves) for title, curves in search.curves.items()}

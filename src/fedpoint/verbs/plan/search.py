@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +20,7 @@ from fedpoint.core.numbers import counted
 from fedpoint.engine.session import Session
 from fedpoint.engine.state import Message
 from fedpoint.experiment import Experiment
-from fedpoint.results.plan import MARGIN, Choice, Goal
+from fedpoint.results.plan import MARGIN, Choice, Goal, Unseen
 from fedpoint.theory.affine_rounds import Work, affine, plain, suits, work_of_agents
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.planning import LARGE, LONGEST, Known, Trial, attempt, attempt_affine, best_step, settled, walks
@@ -95,6 +96,7 @@ class Found:
 
     good: list[Choice] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    seen: int = 0  # settings that were looked at: one at least, whatever the time
 
     @property
     def best(self) -> Choice | None:
@@ -119,6 +121,8 @@ class Search:
         self.works: dict[tuple[str, int, float], Work] = {}
         self.most = most if experiment.problem.linear else 8  # local steps of one program
         self.curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        self.until = math.inf  # the time at which no more is begun
+        self.unseen: list[Unseen] = []
         constants = experiment.problem.constants()
         smooth = constants.delta if constants.delta_k is None else float(np.max(constants.delta_k))
         self.guess = 0.3 / smooth if smooth else 0.1
@@ -174,9 +178,17 @@ class Search:
             self.works[key] = found
         return self.works[key]
 
-    def aim(self, f: Forecast) -> float:
+    def late(self) -> bool:
+        """Whether time is up."""
+        return time.monotonic() >= self.until
+
+    def exactly(self, f: Forecast) -> bool:
+        """Whether what is promised is known exactly: the law of single runs is where nothing is random."""
+        return f.exact and (self.goal.confidence is None or f.noiseless)
+
+    def aim(self, exact: bool) -> float:
         """The target, or a little less where the forecast is not exact."""
-        return self.target if f.exact else MARGIN * self.target
+        return self.target if exact else MARGIN * self.target
 
     def use(self, method: Method, algorithm: Algorithm, scheme: Participation, E: int) -> Use:
         """Of one round, from the shapes of messages and the moments of the schedule."""
@@ -238,11 +250,12 @@ class Search:
         def evaluate(step: float) -> Trial:
             if known is None:
                 f = self.forecast(method, step, E, scheme)
-                trial = attempt(f, step, self.aim(f), limit)
+                trial = attempt(f, step, self.aim(self.exactly(f)), limit, self.goal.confidence)
                 self.linear[method.title, type(scheme)] = f.setting.merges_linearly
             else:
                 self.forecasts += 1
-                trial = attempt_affine(self.work(method, E, step), known, step, self.target, limit)
+                aim = self.aim(self.goal.confidence is None or known.still)
+                trial = attempt_affine(self.work(method, E, step), known, step, aim, limit, self.goal.confidence)
             if len(trial.times):
                 self.curves.setdefault(method.title, []).append((cost * trial.times, trial.values))
             return trial
@@ -251,7 +264,7 @@ class Search:
         if known is None:
             setting = self.forecast(method, guess, E, scheme).setting
             self.dear[method.title], looks = setting.size > LARGE, self.looks(setting)
-        trial, trials = best_step(evaluate, guess, self.target, most=looks)
+        trial, trials = best_step(evaluate, guess, self.target, looks, self.late)
         return None if trial.why else self.choice(method, E, scheme, trial, use), trials
 
     def looks(self, setting: Setting) -> int:
@@ -275,7 +288,7 @@ class Search:
             (trial.times, trial.values),
             method.title,
             E if method.local else 1,
-            "exact" if known is not None or forecast.exact else "not verified",
+            "exact" if self.exactly(forecast) else "not verified",
             self._floor(method, E, trial, known),
         )
 
@@ -283,7 +296,7 @@ class Search:
         """How to tell where a choice would settle, cheaper than by its forecast; None where that is not known."""
         if known is None:
             return None
-        if trial.level is not None:
+        if trial.level is not None and self.goal.confidence is None:
             return lambda: trial.level
         return cache(lambda: settled(self.work(method, E, trial.step), known))
 
@@ -299,6 +312,10 @@ class Search:
         grid = list(steps) if method.local else [1]
         found = Found()
         for scheme in schemes:
+            if self.late() and found.seen:
+                self._leave(method, grid, scheme)
+                tick(len(grid))
+                continue
             before = found.cost
             middle = len(grid) // 2 if found.best is None else grid.index(found.best.local_steps)
             outwards = grid[middle:], grid[:middle][::-1]
@@ -313,23 +330,32 @@ class Search:
     ) -> int:
         """Add what these local steps give, as long as that helps. How many were looked at."""
         worse = seen = 0
-        for E in steps:
+        for i, E in enumerate(steps):
             if worse == (1 if self.dear.get(method.title) else 2):
                 break
+            if self.late() and found.seen:
+                self._leave(method, steps[i:], scheme)
+                break
             seen += 1
+            found.seen += 1
             try:
                 choice, trials = self.setting(method, E, scheme, self._first_step(method, E, found), found.cost)
             except FedpointError as error:
                 found.failures.append(Failure("refused", str(error)))
                 break
             tick(1)
-            if choice is None:
+            if choice is None and self.late():  # it was not looked at to the end
+                self._leave(method, [E], scheme)
+            elif choice is None:
                 worse += 1
                 found.failures.append(_why_not(E, scheme, trials))
             else:
                 worse = 0
                 found.good.append(choice)
         return seen
+
+    def _leave(self, method: Method, steps: Sequence[int], scheme: Participation) -> None:
+        self.unseen += [Unseen(method.title, E, scheme) for E in steps]
 
     def _first_step(self, method: Method, E: int, found: Found) -> float:
         """Where to look first: the best step so far, shorter with more local steps."""
