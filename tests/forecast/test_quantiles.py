@@ -207,3 +207,24 @@ def test_what_has_no_quantiles_says_why():
     decaying = fp.forecast(fp.FedAvg(fp.steps.InverseTime(0.1, 8.0), 2), quadratic(1))
     with pytest.raises(fp.FedpointError, match="no quantiles: decaying"):
         decaying.quantile(0.9, 10)
+
+
+@pytest.mark.parametrize(
+    ("step", "noise", "rounds"), [(1.5, 0.1, None), (1.5, 0.1, 5), (1.5, 0.1, 2000), (1.5, 0.0, 5)]
+)
+def test_runs_that_diverge_have_no_quantiles(step, noise, rounds):
+    """The mean of x+ = (1 - 1.5 h) x with h = 1.5 grows by 1.25 a round."""
+    quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]], noise=noise)
+    f = fp.forecast(fp.FedAvg(step=step), quad)
+    for asked in (lambda: f.quantile(0.9, rounds), lambda: f.probability(0.1, rounds)):
+        with pytest.raises(fp.FedpointError, match=r"no quantiles: it diverges: the mean grows by 1\.25 per round"):
+            asked()
+
+
+def test_a_mean_square_that_grows_has_no_quantiles():
+    """Rows 0.1 and 3, one a step: (1 - 0.3 x^2)^2 is 2.89 and 0.99, on average 1.94, and the mean settles."""
+    x = np.array([[3.0], [0.1]])
+    f = fp.forecast(fp.FedAvg(step=0.3), fp.problems.LeastSquares([x], [np.zeros(2)], mean=True, batch=1))
+    assert f.rate < 1 < f.rate_ms
+    with pytest.raises(fp.FedpointError, match="no quantiles: it diverges: the mean settles, the mean square grows"):
+        f.quantile(0.9, 200)

@@ -329,3 +329,16 @@ def test_what_cannot_be_followed_is_told():
     assert "joint states" in unsuited(s) and unclosed(s) == ""
     few = Setting(fp.Experiment(fp.FedLSA(0.1, 2), many, participation=fp.Uniform(2)).bind())
     assert "joint states" in unclosed(few)
+
+
+def test_a_verdict_names_the_limit_along_trajectories():
+    """Samples that depend on each other move the mean from the fixed point of independent ones."""
+    problem, method = td((3, 3), 0.5), fp.FedAvg(0.3, 2)
+    f = fp.forecast(method, problem)
+    assert f.along_trajectories and f.noise_bias > 0 and "samples that depend on each other" in f.text()
+    verdict = fp.check(fp.run(method, problem, rounds=400, repeats=16))
+    assert verdict.outcome == "as forecast"
+    assert "ends at FedAvg's limit along trajectories" in verdict.words and "fixed point" not in verdict.words
+    independent = td((3, 3), 0.5, sampling="iid")
+    plain = fp.check(fp.run(method, independent, rounds=400, repeats=16))
+    assert "FedAvg's fixed point" in plain.words or "ends at w*" in plain.words

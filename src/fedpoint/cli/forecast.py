@@ -102,8 +102,6 @@ def after_rounds(f: Forecast, rounds: int) -> dict[str, Plain]:
     found: dict[str, Plain] = {"rounds": rounds}
     try:
         found["error"] = finite(float(f.curve(rounds)[-1]))
-        if f.diverges:  # beyond rounding, a spread that grows with the mean tells nothing
-            raise FedpointError("no quantiles: it diverges")
         for percent in (10, 50, 90):
             found[f"quantile_{percent}"] = finite(f.quantile(percent / 100, rounds))
     except FedpointError as error:

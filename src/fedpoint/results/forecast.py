@@ -269,7 +269,7 @@ class Forecast:
             return self.jumps.mean_rate
         if self._settled is not None:
             return self._settled.rate
-        along = self.outlook if self.noise_if_settled in ("trajectory", "chains") else None
+        along = self.outlook if self.along_trajectories else None
         return along.own_rate if isinstance(along, Outlook) else self._rate_expected
 
     @cached_property
@@ -483,6 +483,8 @@ class Forecast:
 
     def _law(self, rounds: int | None) -> Law:
         """Of the error of a single run."""
+        if self.diverges:  # rare huge errors make the mean, and normal models tell nothing of them
+            raise FedpointError(f"no quantiles: it diverges: {self.reason}")
         if self.certain or (self.noiseless and self.jumps is None):
             certain = self.floor if rounds is None else float(self.curve(rounds)[-1])
             if certain is None:
@@ -511,13 +513,17 @@ class Forecast:
         return self.by_node and not self.noiseless and (not told or self.diverges)
 
     @property
+    def along_trajectories(self) -> bool:
+        """Samples are followed along the trajectories that they come from."""
+        return self.noise_if_settled in ("trajectory", "chains")
+
+    @property
     def dependent(self) -> bool:
         """Samples depend on each other, along many trajectories or in an order of rows: limit, rate and curve are those
         of independent ones, which the run's are not."""
         s = self.setting
         several = s.oracle.moves or samples_per_round(self.algorithm) != 1
-        known = self.noise_if_settled in ("trajectory", "chains")
-        return bool(not s.exact and not s.oracle.independent and several and not known)
+        return bool(not s.exact and not s.oracle.independent and several and not self.along_trajectories)
 
     @property
     def proviso(self) -> str:

@@ -133,13 +133,16 @@ def _title(f: Forecast) -> str:
 def _numbers(f: Forecast) -> list[str]:
     goal = "GTVMin's solution" if f.algorithm.at_agents else "w*"
     if f.bias is None:
-        lines = ["  ends at     its fixed point"]
+        lines = [f"  ends at     {'its limit' if f.noise_bias else 'its fixed point'}"]
     else:
         itself = goal if f.by_node else "w* itself"
         error = f" +- {f.limit_error:.1g}" if f.limit_error else ""
         lines = [f"  ends at     {itself if f.bias == 0 else f'{f.bias:.4g}{error} from {goal}'}"]
         if f.noise_bias:
-            lines.append(f"  of which    drift {f.drift:.4g} (different agents, local steps), noise {f.noise_bias:.4g}")
+            rest = "samples that depend on each other" if f.along_trajectories else "noise"
+            lines.append(
+                f"  of which    drift {f.drift:.4g} (different agents, local steps), {rest} {f.noise_bias:.4g}"
+            )
     if f.burn_in is not None:
         return [*lines, *_of_mean(f)]
     hidden = f.rate_ms is None or (f.by_node and f.jumps is None)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpoint.core.compiling import quickly
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK
@@ -81,7 +82,7 @@ class Works(NamedTuple):
     total: Array
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quickly, static_argnums=0)
 def _works(space: Space, numbers: Numbers, x: Array) -> Works:
     hub, m = start_at(numbers, x, 0)
     u, algorithm, like = flat(hub), numbers.algorithm, template(space, numbers)[0]
@@ -110,7 +111,7 @@ def _works(space: Space, numbers: Numbers, x: Array) -> Works:
     )
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quickly, static_argnums=0)
 def _noise(space: Space, numbers: Numbers, locals_: LocalNoise, Z: Array) -> Array:
     """(K, out, out): covariances of (message, 1, memory), given second moments of (1, hub, memory)."""
 

@@ -11,6 +11,7 @@ from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.record import values_of
+from fedpoint.results.forecast import Forecast
 from fedpoint.results.run import Run
 from fedpoint.results.verdict import Check, Verdict
 from fedpoint.verbs.check.comparisons import OF_FORECAST, Comparisons
@@ -104,6 +105,13 @@ def _of_divergence(c: Comparisons, checks: list[Check]) -> Verdict:
     return Verdict("as forecast" if grew or _compared(checks) else "undecided", words, checks, f)
 
 
+def _end_of(f: Forecast, title: str) -> str:
+    """A word for the limit: it is that of rounds without noise, unless something moves the mean of runs from there."""
+    if f.along_trajectories:
+        return f"{title}'s limit along trajectories"
+    return f"the limit of {title} with its noise" if f.noise_bias else f"{title}'s fixed point"
+
+
 def _where(c: Comparisons, held: set[str]) -> str:
     """Words for a run that nothing contradicts, by what of it was compared."""
     f, title = c.f, c.title
@@ -112,7 +120,7 @@ def _where(c: Comparisons, held: set[str]) -> str:
     if "limit" in held:
         if f.bias is None:
             return f"ends where {title} should, as fast and as noisy"
-        place = c.goal if f.bias == 0 else f"{title}'s fixed point, {f.bias:.3g} from {c.goal}"
+        place = c.goal if f.bias == 0 else f"{_end_of(f, title)}, {f.bias:.3g} from {c.goal}"
         return f"ends at {place}, as forecast"
     if "bound" in held:
         return f"stays within what is certain under {type(f.timing).__name__}"
