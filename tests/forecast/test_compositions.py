@@ -142,7 +142,7 @@ def agrees(f, algorithm, **options):
 )
 def test_an_agents_own_draws_enter_the_floor(options):
     exact = fp.forecast(Dithered(0.1, 3), QUAD, floor="exact", **options)
-    drawn = fp.forecast(Dithered(0.1, 3), QUAD, **options)
+    drawn = fp.forecast(Dithered(0.1, 3), QUAD, floor="sampled", **options)
     assert exact.standard_error is None and drawn.standard_error is not None
     assert any("sampled rounds" in note for note in drawn.notes)
     assert abs(drawn.floor - exact.floor) < 4 * drawn.standard_error
@@ -294,14 +294,16 @@ def test_shared_parts_end_where_own_ones_are_fitted_too():
     assert run.model["body"][0] == pytest.approx(slope, abs=1e-9)
 
 
-def test_noise_of_own_methods_on_a_network_is_sampled():
+def test_noise_of_own_methods_on_a_network_is_borne_out_by_drawn_rounds():
     class Ours(fp.FedSGD):
         def local(self, near, w, agent):
             new, _ = super().local(near, w, agent)
             return new, new
 
     net, options = fp.Network.ring(3), {"step": 0.1, "coupling": 0.5}
-    exact, drawn = (fp.forecast(kind(**options), QUAD, network=net) for kind in (fp.FedSGD, Ours))
-    assert exact.standard_error is None and drawn.standard_error is not None
+    exact, own = (fp.forecast(kind(**options), QUAD, network=net) for kind in (fp.FedSGD, Ours))
+    drawn = fp.forecast(Ours(**options), QUAD, network=net, floor="sampled")
+    assert own.noise_by == "closure" and own.floor == pytest.approx(exact.floor, rel=1e-9)
+    assert own.standard_error is None and drawn.standard_error is not None
     assert abs(drawn.floor - exact.floor) < 4 * drawn.standard_error
-    assert drawn.contraction.kappa is None and exact.contraction.kappa < 1
+    assert own.contraction.kappa is None and exact.contraction.kappa < 1

@@ -79,6 +79,8 @@ def _curved(f: Forecast) -> str:
     """What is not affine."""
     if not f.setting.problem.linear:
         return "fields are not affine"
+    if f.setting.straight and f.setting.own_kind:
+        return "the method is your own, and drawn rounds bear it out"
     if f.setting.multiplies_luck:
         return "the hub multiplies what depends on how many steps agents took"
     return "the method is not affine in what the hub hears"

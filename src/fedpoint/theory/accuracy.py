@@ -31,7 +31,7 @@ from fedpoint.theory.dialled import moved_inside
 from fedpoint.theory.drawn_rounds import DrawnRounds, drawn_round, wire_of
 from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.operator import Setting
-from fedpoint.theory.outlook import Accuracy
+from fedpoint.theory.outlook import GOOD, Accuracy
 from fedpoint.theory.space import Space
 from fedpoint.theory.steady import moving
 
@@ -40,6 +40,7 @@ DRAWS = 2048  # of rounds from the mean
 AT_ONCE = 1 << 22  # numbers of states that go through a round at a time
 SMALL = 0.05  # of the root of the floor: a smaller shift than that does not matter
 BATCHES = 16  # whose differences tell the standard error
+SURE = 4.0  # standard errors
 
 
 class Settled(NamedTuple):
@@ -86,6 +87,23 @@ def accuracy_of(
         off = off + np.asarray(moved_inside(*drawn, jnp.asarray(x), jnp.int32(PAIRS), DRAWS)).mean(0) - inside
     bent = float(np.linalg.norm(R @ back @ off))
     return Accuracy(float(excess), error, bent / max(float(np.linalg.norm(R @ shift)), SMALL * math.sqrt(floor)))
+
+
+@double
+def drawn_alike(setting: Setting, x: np.ndarray, after: np.ndarray, R: np.ndarray, spread: float) -> bool:
+    """Whether drawn rounds from x have this mean and this measured variance: within 10 %, or four standard errors."""
+    drawn, size = DrawnRounds.of(setting, 0), PAIRS // BATCHES
+    wire, z, W = wire_of(drawn), jnp.zeros((size, len(x))), jnp.asarray(R.T @ R)
+    got = [_pairs(*drawn, W, jnp.asarray(x), z, wire, jnp.int32(first)) for first in range(0, PAIRS, size)]
+    away = R @ np.array([np.asarray(mean) for mean, _, _ in got]).T  # (measured, batches)
+    variances = np.array([float(variance) for _, variance, _ in got])
+    step = R @ (after - x)
+    off = float(np.linalg.norm(away.mean(1) - step))
+    by_chance = SURE * math.sqrt(float(away.var(1, ddof=1).sum()) / BATCHES)
+    right = off <= max(2 * GOOD * float(np.linalg.norm(step)), by_chance)
+    return right and abs(variances.mean() - spread) <= max(
+        2 * GOOD * spread, SURE * float(variances.std(ddof=1)) / math.sqrt(BATCHES)
+    )
 
 
 def _weights(J: np.ndarray, R: np.ndarray) -> np.ndarray:

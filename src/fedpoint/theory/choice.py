@@ -12,6 +12,7 @@ from fedpoint.theory.affine import Affine
 from fedpoint.theory.closure import Closure
 from fedpoint.theory.columns import Columns
 from fedpoint.theory.jumps import why_not
+from fedpoint.theory.noise import Unprobed
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Outlook
 from fedpoint.theory.sampled import Drawn, sampled_floor, too_long
@@ -80,7 +81,8 @@ def kind_of(setting: Setting, wanted: str) -> str:
             f"the state has {s.size} numbers ({_model(s)} of them the model): covariances are computed up to "
             f"{LARGEST_STATE} ({_largest(s)})"
         )
-    return "exact" if s.problem.linear and s.straight else "closure"
+    known = wanted == "exact" or not s.own_kind  # how the method uses its samples
+    return "exact" if s.problem.linear and s.straight and known else "closure"
 
 
 def _model(setting: Setting) -> int:
@@ -106,8 +108,6 @@ def doubt_of(setting: Setting) -> str:
         return "the problem does not tell the covariance of two fields with the same sample"
     if not s.exact and not s.oracle.independent:
         return "samples within a round depend on each other"
-    if s.own_kind:
-        return "the algorithm is your own"
     if s.lossy:
         return "what the channel does is known from drawn rounds only"
     if s.multiplies_luck:
@@ -128,7 +128,7 @@ def outlook_of(kind: str, asked: Asked) -> Outlook | str:
     if kind == "exact":
         return Affine(a.setting, a.x, a.origin, a.gauge)
     if kind == "closure":
-        return _moving_limit(a, Closure)
+        return _own(a) if a.setting.own_kind else _moving_limit(a, Closure)
     if kind == "trajectory":
         return _moving_limit(a, Trajectory)
     if kind == "chains":
@@ -149,6 +149,15 @@ def _moving_limit(a: Asked, theory: type[Closure] | type[Trajectory]) -> Outlook
         return str(error)
     made.gauge = a.gauge if a.known else replace(a.gauge, target=end)
     return made
+
+
+def _own(a: Asked) -> Outlook | str:
+    """Of a method about which nothing is known: a closure where drawn rounds bear it out, else drawn rounds alone."""
+    try:
+        made = _moving_limit(a, Closure)
+    except Unprobed:
+        return _drawn(a)
+    return made if isinstance(made, Closure) and made.borne_out else _drawn(a)
 
 
 def _drawn(a: Asked) -> Outlook | str:

@@ -203,6 +203,16 @@ class Closure(Outlook):
         here = accuracy.Settled(x, sigma, noise, self.settled.shift - still, still, x - self.x)
         return accuracy.accuracy_of(self.setting, here, self.R, gap, self.variance + float(gap @ gap))
 
+    @property
+    def borne_out(self) -> bool:
+        """Drawn rounds have its mean and covariance, where runs begin and once settled."""
+        if self.accuracy is None or not self.accuracy.good:
+            return False
+        begun = Moments(self.origin, np.zeros((len(self.origin),) * 2))
+        linear = self._linear(begun.x)
+        after = self._advance(Around(linear, self._shift(linear, begun)), begun)
+        return accuracy.drawn_alike(self.setting, begun.x, after.x, self.R, self._spread(after))
+
     # On the way
 
     @cached_property

@@ -32,6 +32,10 @@ from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.space import Space, fill, flat, is_real, memory_of, row_of, size_of
 
 
+class Unprobed(FedpointError):
+    """Noise enters an agent's round in a way that probes do not follow."""
+
+
 class Loop(NamedTuple):
     """The noise of an inner loop: y+ = F y + T ext + N noise, noise at the point H y + V ext.
 
@@ -87,7 +91,7 @@ def joined(parts: Sequence[Source]) -> Source:
     """One source of chains that ask for the same samples; their states, fields and probes one after the other."""
     first, *others = parts
     if any(type(other) is not type(first) for other in others):
-        raise FedpointError(APART)
+        raise Unprobed(APART)
     if isinstance(first, Luck):
         return Luck(*(jnp.concatenate(columns) for columns in zip(*parts, strict=True)))
     if isinstance(first, Point):
@@ -121,7 +125,7 @@ class Probe(Agent):
 
     def _fork(self, chain: int, chains: int) -> Self:
         if self._inside is not None:
-            raise FedpointError("chains inside of local steps have no exact noise floor")
+            raise Unprobed("chains inside of local steps have no exact noise floor")
         fork = super()._fork(chain, chains)
         fork.sources, fork._before, fork._chain = [], self._place, self._chain * chains + chain
         return fork
@@ -129,7 +133,7 @@ class Probe(Agent):
     def _join(self, forks: Sequence[Self]) -> None:
         super()._join(forks)
         if len({len(fork.sources) for fork in forks}) > 1:
-            raise FedpointError(APART)
+            raise Unprobed(APART)
         self.sources += [joined(parts) for parts in zip(*(fork.sources for fork in forks), strict=True)]
 
     @property
@@ -159,7 +163,7 @@ class Probe(Agent):
 
     def _luck(self, like: Tree, mean: float, variance: float) -> Tree:
         if self._inside is not None:
-            raise FedpointError("random numbers of an agent's own in its local steps have no exact noise floor")
+            raise Unprobed("random numbers of an agent's own in its local steps have no exact noise floor")
         flat_like, unravel = ravel_pytree(jax.tree.map(lambda a: jnp.full(jnp.shape(a), mean), like))
         probe = self._probe(flat_like.size)
         self.sources.append(Luck(jnp.full((1, flat_like.size), variance)))
@@ -189,14 +193,14 @@ class Probe(Agent):
             new = ravel_pytree(advance(unravel(y), e))[0]
             self._inside = None
             if len(seen) > 1:
-                raise FedpointError("several fields in one local step have no exact noise floor")
+                raise Unprobed("several fields in one local step have no exact noise floor")
             return new, seen[0] if seen else jnp.zeros(self.size)
 
         return step
 
     def loop(self, start: Tree, steps: Number, advance: Callable[[Tree, Array], Tree]) -> Tree:
         if not all(is_real(a) for a in jax.tree.leaves(start)):
-            raise FedpointError("local optimisers with counters have no exact noise floor")
+            raise Unprobed("local optimisers with counters have no exact noise floor")
         y0, unravel = ravel_pytree(start)
         length = steps if isinstance(steps, int) else self.space.most
         partial_ = self.stepper(unravel, advance)
