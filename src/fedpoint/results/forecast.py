@@ -508,9 +508,11 @@ class Forecast:
         scheme that depend on each other."""
         if not self.setting.moments.independent:
             return True
+        if not self.by_node or self.noiseless:
+            return False
         drawn = self.noise_by == "sampled" and self.noise_if_settled != "jumps"  # rounds, of which the end is told only
         told = self.noise_by in KINDS and not drawn
-        return self.by_node and not self.noiseless and (not told or self.diverges)
+        return not told or self.diverges
 
     @property
     def along_trajectories(self) -> bool:

@@ -311,7 +311,8 @@ class Plan:
         if self.unseen:
             said.append(f"stopped after {self.seconds:g} s: more time may find a cheaper choice")
         if self.choices:
-            extra = [n for c in self.choices for n in c.forecast.notes if not n.startswith("exact")]
+            rough = [c.forecast for c in self.choices if not c.forecast.exact]
+            extra = [note for f in rough for note in f.notes if not note.startswith("exact")]
             if extra or self.confidence is not None:
                 said.append(f"forecasts are approximate: {MARGIN:.0%} of the target is aimed at")
             if self.choices[0].promise == "verified":
