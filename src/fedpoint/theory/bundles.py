@@ -102,6 +102,16 @@ class Bundle:
         """The columns' spaces, inner products, and sums over all powers."""
         return follow(self.slope, self.scale * self._columns, self.measure)
 
+    @property
+    def powers(self) -> Powers:
+        """The columns' spaces."""
+        return self._followed[0]
+
+    @property
+    def sums(self) -> np.ndarray:
+        """(columns,): what each makes of the variance, over all powers."""
+        return self._followed[2]
+
     @cached_property
     def spaces(self) -> list[Shared]:
         """What either half of the columns reaches most."""

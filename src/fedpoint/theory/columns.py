@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from fedpoint.theory.bundles import MANY, Bundle, Floor, Kernel, mean_of
+from fedpoint.theory.column_law import ColumnLaw
 from fedpoint.theory.moved_mean import MovedMean
 from fedpoint.theory.noise_columns import Noise
 from fedpoint.theory.operator import Setting
@@ -24,6 +25,7 @@ BUNDLES, FEW = 16, 4  # at most, and of a model with so many numbers that column
 ENOUGH = 0.02  # standard error over variance, at which a bundle is the last
 NODES = 8  # states on the way whose noise is drawn, at most
 FADED = 1e-9  # of a deviation, at which it is forgotten
+ENOUGH_ROUNDS = 1 << 10  # over which the noise of one is followed at least: what comes then is known by its rate
 FARTHEST = 1 << 13  # rounds over which noise of deviations is followed round by round
 
 
@@ -40,6 +42,7 @@ class Columns(Outlook):
     ):
         self.setting, self.x, self.origin, self.gauge = setting, np.asarray(x), origin, gauge
         self.mean_rate, self.seed = mean_rate, seed
+        self._followed = np.zeros(1)  # variances along the path, as far as they were asked for
 
     @cached_property
     def bundles(self) -> list[Bundle]:
@@ -108,7 +111,40 @@ class Columns(Outlook):
         return Path(self._mean(rounds, target, self.moved.growth(variance / self.variance)), variance)
 
     def law(self, round: int | None) -> Law | None:
-        return None
+        if not math.isfinite(self.variance):
+            return None
+        if self.variance == 0.0:
+            gap = self._gap if round is None else self._mean_at(round, np.zeros(2))
+            return Law(np.zeros(0), np.zeros(0), float(self.gauge.squares(gap[None])[0]))
+        if round is None:
+            return self._settled_law.law(self.limit - self.gauge.target)
+        variance = self._variance(round)
+        moved = np.zeros(2) if self.moved is None else self.moved.growth(variance / self.variance)[-1]
+        gap, lasting = self._mean_at(round, moved), self._varying(round)
+        within = self._within(round) if lasting == round else None
+        return self._settled_law.law(gap, within, float(variance[-1]))
+
+    @cached_property
+    def _settled_law(self) -> ColumnLaw:
+        return ColumnLaw(self.bundles[0], self.variance)
+
+    def _within(self, round: int) -> np.ndarray:
+        """(r, r): the covariance after a round within what the columns reach, without what deviations make of it."""
+        noise = np.stack([kernel.inside[0] for kernel in self._kernels])
+        C = np.zeros_like(noise[0])
+        for share in self._shares(round).T:
+            C = self._settled_law.moved(C, np.tensordot(share, noise, 1))
+        return C
+
+    def _mean_at(self, round: int, moved: np.ndarray) -> np.ndarray:
+        """(d,): the mean model after a round, from what is measured from; moved: how much of each part of its shift."""
+        if self._trail is None:
+            model = self.setting.path(self.origin, round)[-1]
+        else:
+            stride = [stride for stride in self._trail.strides if stride.first <= round][-1]
+            away = stride.away(min(round - stride.first, self._lasting))[-1]
+            model = self.setting.read(stride.x) + away @ stride.models
+        return model + moved @ self._parts - self.gauge.target
 
     # On the way
 
@@ -167,11 +203,17 @@ class Columns(Outlook):
 
     def _variance(self, rounds: int) -> np.ndarray:
         """(rounds + 1,): the variance of what is measured after every round."""
-        settled = min(rounds, int(math.log(FADED) / math.log(min(max(self.rate, 1e-6), 1 - 1e-7))) + 1, FARTHEST)
+        settled = self._varying(rounds)
         if settled == 0 or self.variance in (0.0, math.inf):
             return np.concatenate([[0.0], np.full(rounds, self.variance)])
-        found = self._along(settled)
+        if len(self._followed) <= settled:
+            self._followed = self._along(max(settled, self._varying(ENOUGH_ROUNDS)))
+        found = self._followed[: settled + 1]
         return np.concatenate([found, np.full(rounds - settled, self.variance if settled < rounds else 0.0)])
+
+    def _varying(self, rounds: int) -> int:
+        """Of so many rounds, those in which the variance still changes."""
+        return min(rounds, int(math.log(FADED) / math.log(min(max(self.rate, 1e-6), 1 - 1e-7))) + 1, FARTHEST)
 
     def _along(self, rounds: int) -> np.ndarray:
         bundle, kernels = self.bundles[0], self._kernels
