@@ -10,7 +10,7 @@ from jax import Array
 
 from fedpoint.algorithms.references import POLYAK
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import Algorithm, Averaging, Card, counts
+from fedpoint.core.algorithm import Algorithm, Averaging, Card, Composition, counts
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
 from fedpoint.core.record import untouched
@@ -62,6 +62,15 @@ class Averaged(Wrapped):
     exact_moments = True
 
     burn_in: int = counts(default=0, per_agent=False, least=0)
+
+    def composition(self) -> Composition:
+        def read(models: np.ndarray) -> np.ndarray:
+            first = self.burn_in + 1
+            count = np.arange(1, len(models[first:]) + 1)[:, None]
+            return np.concatenate([models[:first], np.cumsum(models[first:], axis=0) / count])
+
+        since = f" after round {self.burn_in}" if self.burn_in else ""
+        return Composition((self.inner,), read, f"the mean of the models{since}")
 
     def averaging(self) -> Averaging | None:
         if self.inner.scheduled() or not untouched(type(self), "averaging", Algorithm):  # or a mean itself

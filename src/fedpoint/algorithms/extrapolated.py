@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpoint.algorithms.references import DIEULEVEUT
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import Algorithm, Averaging, Card
+from fedpoint.core.algorithm import Algorithm, Averaging, Card, Composition
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
@@ -126,6 +126,10 @@ class Extrapolated(Wrapped):
     @property
     def chains(self) -> int:  # type: ignore[override]
         return 2 * self.inner.chains
+
+    def composition(self) -> Composition:
+        words = "twice the models with half the step less those with the step"
+        return Composition((self.inner, self._halved), lambda whole, half: 2.0 * half - whole, words)
 
     def averaging(self) -> Averaging | None:
         inner = self.inner.averaging()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar, cast
 
@@ -140,6 +140,14 @@ class Averaging(NamedTuple):
 
     method: Algorithm
     burn_in: int
+
+
+class Composition(NamedTuple):
+    """Methods that run by themselves, and what is read of the models of all of them, each (rounds + 1, d)."""
+
+    methods: tuple[Algorithm, ...]  # the inner one first
+    read: Callable[..., np.ndarray]
+    words: str  # what is read
 
 
 class Algorithm(Record):
@@ -322,6 +330,10 @@ class Algorithm(Record):
         """The same with a correction h_k in every step of an agent, h_k += (mean - x_k)/(step E) once everyone has
         answered, from h_k = 0: SCAFFLSA."""
         return False
+
+    def composition(self) -> Composition | None:
+        """Of which methods' runs it makes its own; None where it is one by itself."""
+        return None
 
     def averaging(self) -> Averaging | None:
         """What it reads the mean of; None where it reads a last model."""

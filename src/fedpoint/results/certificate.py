@@ -49,7 +49,7 @@ class Unexercised:
 class Certificate:
     """What `fp.certify` found.
 
-    subject: its name. claim: the method that it claims to be, or None.
+    subject: its name. claim: the method that it claims to be, or None; of one around another, its title.
     behaves_like: the name in the catalogue of the method whose rounds it makes; else of the point where it ends
         ("optimum", "optimum_of_equal_weights", "fedavg_point", "start", ...), "diverges" or "unknown". title: in words.
     verdict: "passed": it is what it claims to be; without a claim, it makes the rounds of a known method, or ends where
@@ -99,7 +99,7 @@ class Certificate:
     @property
     def headline(self) -> str:
         if self.claim is not None:
-            title = CATALOGUE[self.claim].title
+            title = CATALOGUE[self.claim].title if self.claim in CATALOGUE else self.claim
             if self.passed:
                 return f"{self.subject} is {title}, as it claims."
             known = f": {self.mistake}" if self.mistake else ""

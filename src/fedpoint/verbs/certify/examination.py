@@ -11,11 +11,13 @@ from fedpoint.core.algorithm import CATALOGUE, Algorithm, find
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
-from fedpoint.core.record import values_of
+from fedpoint.core.record import owner_of, values_of
+from fedpoint.core.wrapped import Wrapped
 from fedpoint.experiment import Experiment
 from fedpoint.results.certificate import Certificate, Finding, Ruling
 from fedpoint.verbs.certify import battery
 from fedpoint.verbs.certify.battery import SAME, SAME_LIMIT, SHORT, End, Evidence, Match, Subject
+from fedpoint.verbs.certify.composed import Composed, certify_composed, prepare_wrapper
 from fedpoint.verbs.certify.diagnosis import Diagnosis, Reason, diagnose
 from fedpoint.verbs.certify.methods import Recipe, Setting, Settings
 from fedpoint.verbs.certify.mistakes import METHODS, SAMPLES_SHARED
@@ -62,23 +64,47 @@ def certify(
     gather: Gather = WeightedSums()
     if isinstance(subject, Experiment):
         channel, gather, subject = subject.channel, subject.gather, subject.algorithm
+    return _certify(subject, claims, int(seed), settings, channel, gather)
+
+
+def _certify(
+    subject: Algorithm | Rounds, claims: str | None, seed: int, settings: Settings, channel: Channel, gather: Gather
+) -> Certificate:
+    made_of = subject.composition() if isinstance(subject, Algorithm) else None
+    if isinstance(subject, Wrapped) and made_of is not None and _claims_itself(subject, claims):
+        inner = _certify(subject.inner, None, seed, settings, channel, gather)
+        prepared, world = prepare_wrapper(subject, check_settings(settings), seed, channel, gather)
+        made_of = prepared.composition()
+        assert made_of is not None
+        return certify_composed(Composed(prepared, made_of, world, channel, gather), _kind(subject), inner, seed)
     claim = _claim(subject, claims)
     given = SERVERS.get("" if claims is None else _plain(claims), {})
     examined: Subject
     if isinstance(subject, Algorithm):
         own = values_of(subject)
         given = check_settings({n: v for n, v in given.items() if n not in own} | settings)
-        examined, known, world = prepare_object(subject, given, int(seed), channel, gather)
+        examined, known, world = prepare_object(subject, given, seed, channel, gather)
     elif isinstance(subject, type) or not callable(subject):
         what = f"the class {subject.__name__}" if isinstance(subject, type) else f"a {type(subject).__name__}"
         raise FedpointError(f"certify takes an algorithm object or a function round(w, agents), got {what}")
     else:
-        examined, known, world = prepare_function(subject, check_settings(given | settings), claim, int(seed))
-    evidence = Evidence(examined, world, int(seed))
+        examined, known, world = prepare_function(subject, check_settings(given | settings), claim, seed)
+    evidence = Evidence(examined, world, seed)
     diagnosis = diagnose(evidence, claim, known)
     if claim is not None and diagnosis.needed:
         raise _ask(examined.name, claim, diagnosis.needed)
     return _judge(evidence, claim, known, diagnosis)
+
+
+def _kind(subject: Algorithm) -> str:
+    """The title of the class that tells what it is made of."""
+    owner = owner_of(type(subject), "composition")
+    assert owner is not None and issubclass(owner, Algorithm)
+    return owner.card.title
+
+
+def _claims_itself(subject: Algorithm, claims: str | None) -> bool:
+    return claims is None or _plain(claims) == _plain(_kind(subject))
 
 
 def _plain(name: str) -> str:

@@ -103,6 +103,11 @@ class ObjectSubject:
         scheme = _in_groups(world)
         return None if self.algorithm.invalid_under(scheme) else self._play(world, rounds, scheme)
 
+    def noisy_rounds(self, world: World, noise: float, rounds: int, seed: int) -> Play:
+        """With samples that are the seed's, whoever asks for them."""
+        done = self._run(self._experiment(world, None, noise, 1, seed), rounds)
+        return Play(done.history[0], False, [])
+
     def noisy(self, world: World, noise: float, seed: int) -> Spread:
         return spread(self._run(self._experiment(world, None, noise, REPEATS, seed), 1).model)
 
