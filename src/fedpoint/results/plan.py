@@ -338,29 +338,40 @@ class Plan:
     run = verify
 
     def confirm(self, late: Callable[[], bool] = lambda: False) -> None:
-        """Where its forecast is not exact, run the first choice before it is called the best, unless it is late; one
-        that misses the target gives way to its method's next setting, or to the next method."""
+        """Where its forecast is not exact, run the first choice before it is called the best; one that misses the
+        target gives way to its method's next setting, or to the next method. So does one that is not run, because that
+        would take too long or it is late, if its forecast is known not to be accurate."""
         most, fewest = REPEATS, FEWEST
         if self.confidence is not None:  # runs that miss must be seen: ten of them, two at least
             most, fewest = (int(min(max(n / (1 - self.confidence), REPEATS), MOST)) for n in (10, 2))
-        for _ in range(ATTEMPTS):
+        attempts = 0
+        while self.best is not None and self.best.promise == "not verified" and attempts < ATTEMPTS:
             best = self.best
-            if best is None or best.promise != "not verified" or late():
-                return
             repeats = int(min(most, WORK / max(best.evaluations, 1.0)))
-            if repeats < fewest:
-                return
+            if repeats < fewest or late():
+                accuracy = best.forecast.accuracy
+                if accuracy is None or accuracy.good:
+                    return
+                why = "no time was left" if late() else "it would take too long"
+                self.excluded.append(Excluded(best.title, f"{best.label}: {accuracy}; {why} to verify it by runs"))
+                self._give_way(best)
+                continue
+            attempts += 1
             seen = self._measure(best, repeats, self.experiment.seed, [])
             if seen.met:
                 self.choices[0] = dataclasses.replace(best, promise="verified")
                 return
             self.missed.append(seen)
-            dearest = math.inf if self.budget is None else self.budget
-            others = [c for c in self.tried if c.title == best.title and best.cost < c.cost <= dearest]
-            following = min(others, key=lambda c: c.cost, default=None)
-            self.choices = sorted(
-                [*self.choices[1:], *([following] if following else [])], key=lambda c: (c.cost, c.evaluations)
-            )
+            self._give_way(best)
+
+    def _give_way(self, best: Choice) -> None:
+        """The first choice to its method's next setting, or to the next method."""
+        dearest = math.inf if self.budget is None else self.budget
+        others = [c for c in self.tried if c.title == best.title and best.cost < c.cost <= dearest]
+        following = min(others, key=lambda c: c.cost, default=None)
+        self.choices = sorted(
+            [*self.choices[1:], *([following] if following else [])], key=lambda c: (c.cost, c.evaluations)
+        )
 
     def table(self) -> str:
         """The ranked choices, those excluded with the reason, what was measured."""

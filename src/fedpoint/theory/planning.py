@@ -230,7 +230,8 @@ def curve_of(forecast: Forecast, accuracy: float, assured: Assured | None = None
     """For settings whose floor is known; a `NoLimit` or an infinite floor where it diverges."""
     f = forecast
     s: Setting = f.setting
-    if assured is None and s.problem.linear and s.affine and not f.noiseless and exactly(f):
+    last = f.burn_in is None  # the last model is read, not a running mean
+    if assured is None and last and s.problem.linear and s.affine and not f.noiseless and exactly(f):
         return affine_curve(f, accuracy)
     if assured is not None and f.noise_if_settled in ("columns", "sampled"):
         raise Uncomputable(MEANS_ONLY)
@@ -238,9 +239,9 @@ def curve_of(forecast: Forecast, accuracy: float, assured: Assured | None = None
         raise Uncomputable(f"its floor is not computable: {f.noise_by}")
     if not math.isfinite(f.floor):
         return Curve(lambda t: math.inf, math.inf, 0)
-    if f.noiseless:
+    if f.noiseless and last:
         return Curve(MeanPath(f).at, f.floor, LONGEST_PATH)
-    if assured is not None:
+    if assured is not None and not f.noiseless:
         return single_curve(f, assured)
     return Curve(ExpectedPath(f).at, f.floor, LONGEST_PATH)
 
@@ -483,12 +484,12 @@ def attempt(forecast: Forecast, step: float, target: float, limit: int, confiden
     """Does this step reach the target within the limit, and when? With a confidence: does a single run?"""
     f, s = forecast, forecast.setting
     assured = None if confidence is None or f.noiseless else Assured(confidence, target)
-    if s.adaptive or f.changes:
+    if s.adaptive or s.scheduled:
         raise Uncomputable(f"its floor is not computable: {f.noise_by}")
     try:
-        if f.noiseless and s.size > LARGE:
+        if f.noiseless and s.size > LARGE and f.burn_in is None:
             return _walked(step, target, min(limit, LONGEST_PATH), follow(f, target, limit))
-        if walks(s) and not f.noiseless and exactly(f) and assured is None:
+        if walks(s) and not f.noiseless and exactly(f) and assured is None and f.burn_in is None:
             by = ByOperator(f)
             return _walked(step, target, min(limit, by.longest), walk(by, target, limit))
         return _passing(curve_of(f, 1e-4 * target, assured), step, target, limit, assured)

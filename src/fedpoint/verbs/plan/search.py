@@ -17,6 +17,7 @@ from fedpoint.algorithms.catalogue import find_maker, makers, title_of
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.numbers import counted
+from fedpoint.core.wrapped import Wrapped
 from fedpoint.engine.session import Session
 from fedpoint.engine.state import Message
 from fedpoint.experiment import Experiment
@@ -51,6 +52,8 @@ class Method:
 def method_of(given: Given) -> Method:
     """A method by name, by class, or by an object whose other hyper-parameters are kept."""
     taken: set[str] = set()
+    if isinstance(given, Wrapped):
+        return _around(given, method_of(given.inner))
     if isinstance(given, str):
         try:
             name, make = find_maker(given)
@@ -79,6 +82,15 @@ def method_of(given: Given) -> Method:
         raise FedpointError(f"{title} also needs {', '.join(others)}: give an object that has them")
     probe = make(step=1e-3, local_steps=2) if local else make(step=1e-3)
     return Method(title, make, local, per_round=bool(np.max(probe.work_of_a_step()) > 1))
+
+
+def _around(wrapper: Wrapped, inner: Method) -> Method:
+    """A wrapper around a method whose step and local steps are open."""
+
+    def make(**chosen: float) -> Algorithm:
+        return wrapper.replace(inner=inner.make(**chosen))
+
+    return dataclasses.replace(inner, title=f"{wrapper.card.title} {inner.title}", make=make)
 
 
 @dataclass(frozen=True)
@@ -153,7 +165,7 @@ class Search:
 
     def _known(self, method: Method, f: Forecast, E: int) -> Known | None:
         s = f.setting
-        if not suits(s) or s.lineups is not None or s.moments.merge < 1:
+        if f.changes or not suits(s) or s.lineups is not None or s.moments.merge < 1:
             return None
         if method.title not in self.bases:
             fits = (
