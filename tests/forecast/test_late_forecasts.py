@@ -269,3 +269,43 @@ def test_a_step_that_is_too_long_for_late_answers_diverges_where_waiting_settles
     with pytest.raises(fp.FedpointError, match="about the nodes"):
         late.bound(10)
     assert fp.forecast(fp.FedAvg(0.3), task, schedule=fp.Arrivals(fp.Clock(1.0))).rate < 1
+
+
+WAITING = {  # and the chance to answer in time
+    "everyone": (fp.Waiting(CLOCK), fp.Everyone()),
+    "two of them": (fp.Waiting(CLOCK, count=2), fp.Uniform(2)),
+    "exponential": (fp.Waiting(fp.Clock(2.0, travel=0.25), deadline=2.0), 1 - np.exp(-1.5 / 2)),
+    "lognormal": (fp.Waiting(fp.Clock(2.0, law="lognormal", spread=0.4), deadline=2 * np.exp(-0.08)), 0.5),  # median
+    "lost": (fp.Waiting(fp.Clock(2.0, law="constant"), deadline=3.0, dropout=0.3), 0.7),
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_a_hub_that_waits_is_forecast_without_its_clock(name):
+    schedule, plain = WAITING[name]
+    if isinstance(plain, float):
+        plain = fp.Answering(fp.Everyone(), plain)
+    both = {"schedule": schedule}, {"participation": plain}
+    f, g = (fp.forecast(fp.FedAvg(STEP, E), world(noise=0.2), **options) for options in both)
+    assert f.floor == pytest.approx(g.floor, rel=1e-9) and f.rate == pytest.approx(g.rate, rel=1e-9)
+
+
+def test_runs_that_wait_until_a_deadline_are_checked():
+    options = {"schedule": fp.Waiting(fp.Clock(2.0), count=3, keep=2, deadline=2.5), "rounds": 100, "repeats": 32}
+    right = fp.check(fp.run(fp.FedAvg(0.05, 3), four(), **options))
+    assert right and {"path", "limit", "floor", "step", "noise"} <= {c.name for c in right.checks if c.ok}
+    longer = fp.check(fp.run(fp.FedAvg(0.07, 3), four(), **options), claims=fp.FedAvg(0.05, 3))
+    assert longer.outcome == "contradicted"
+
+
+def test_deadlines_that_favour_the_fast_are_refused():
+    for schedule in (fp.Waiting(CLOCK, keep=2), fp.Waiting(CLOCK, deadline=2.0), Early(fp.Clock(1.0))):
+        with pytest.raises(fp.FedpointError, match="how fast each agent is"):
+            fp.forecast(fp.FedAvg(STEP, E), world(), schedule=schedule)
+
+
+class Early(fp.Waiting):
+    """Another law of rounds under an inherited name."""
+
+    def rounds(self, luck, p, count):
+        return super().rounds(luck, p, count)

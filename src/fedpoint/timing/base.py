@@ -152,6 +152,10 @@ class Timing(Record):
         are not independent of each other."""
         return "what happens next depends on what is under way"
 
+    def in_rounds(self, agents: int) -> Timing | None:
+        """The same without its clock, for forecasts; None where time decides what is merged, or there is no clock."""
+        return None
+
     def bound(self) -> int | None:
         """B of partial asynchrony: every B rounds in a row contain one of each node's, ages are at most B; or None."""
         return None

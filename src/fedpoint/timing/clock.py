@@ -68,6 +68,18 @@ class Clock(Record):
         if np.ndim(self.work) and np.size(self.work) != agents:
             raise FedpointError(f"Clock: {np.size(self.work)} times for {counted(agents, 'agent')}")
 
+    def within(self, seconds: float) -> float:
+        """The chance that an agent has done its work by then, where all are alike."""
+        mean = float(np.mean(np.asarray(self.work, dtype=float)))
+        if seconds <= 0 or math.isinf(seconds):
+            return float(seconds > 0)
+        if self.law == "constant" or (self.law == "lognormal" and self.spread == 0):
+            return float(mean <= seconds)
+        if self.law == "exponential":
+            return -math.expm1(-seconds / mean)
+        z = (math.log(seconds / mean) + self.spread**2 / 2) / self.spread
+        return 0.5 * math.erfc(-z / math.sqrt(2))
+
     def draw(self, luck: np.random.Generator, agents: int | np.ndarray) -> np.ndarray:
         """Seconds of work of these agents."""
         mean = np.asarray(self.work, dtype=float)

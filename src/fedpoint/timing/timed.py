@@ -13,12 +13,13 @@ from jax import Array
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted, there_are
 from fedpoint.core.random import Key
+from fedpoint.core.record import untouched
 from fedpoint.core.types import Number
 from fedpoint.core.vector import take
-from fedpoint.timing.base import Context, Tick
+from fedpoint.timing.base import Context, Tick, Timing
 from fedpoint.timing.clock import Clock, check_clock, luck_of
 from fedpoint.timing.mail import power_of_two
-from fedpoint.timing.participation import Participation
+from fedpoint.timing.participation import Answering, Everyone, Participation, Uniform
 from fedpoint.timing.schedule import check_chance, check_whole
 from fedpoint.timing.staleness import Constant, Staleness
 from fedpoint.timing.tick_law import MergeLaw
@@ -150,6 +151,24 @@ class Waiting(Timed):
             )
         return count
 
+    def in_rounds(self, agents: int) -> Participation | None:
+        if not untouched(type(self), "in_rounds", Timing):
+            return None
+        asked = self.slots(agents)
+        scheme: Participation = Everyone() if asked == agents else Uniform(asked)
+        keep = None if self.keep == asked else self.keep
+        if keep is None and self.deadline is None:
+            return scheme
+        alike = np.ptp(np.asarray(self.clock.work, dtype=float)) == 0
+        if not alike or (keep is not None and self.clock.law == "constant"):  # the first are always the same
+            return None
+        left = math.inf if self.deadline is None else float(self.deadline) - 2 * float(self.clock.travel)
+        chance = (1 - float(self.dropout)) * self.clock.within(left)
+        return Answering(scheme, chance, keep=keep, minimum=self.minimum) if chance > 0 else None
+
+    def merge_law(self, p: np.ndarray, most: int) -> MergeLaw | str:
+        return "who answers in time depends on how fast each agent is"
+
     def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[TimedRound]:
         K, L = len(p), self.slots(len(p))
         made, time = [], 0.0
@@ -227,6 +246,8 @@ class Arrivals(Timed):
     def merge_law(self, p: np.ndarray, most: int) -> MergeLaw | str:
         """For forecasts: at most so many ways in which a buffer may fill, or why rounds are not independent."""
         K, m = len(p), self.buffer
+        if not untouched(type(self), "merge_law", Timing):
+            return f"{type(self).__name__} changes who answers when"
         if self.clock.law != "exponential" or self.clock.travel > 0 or self.deadline is not None:
             return "how long an agent has been at work tells when it answers, unless its times are exponential"
         if self.slots(K) and self.working is not None and self.working < K:

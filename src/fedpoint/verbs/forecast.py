@@ -15,6 +15,7 @@ from fedpoint.problems.base import Problem
 from fedpoint.results.forecast import Forecast
 from fedpoint.results.mean_forecast import MeanForecast
 from fedpoint.theory.operator import Setting
+from fedpoint.timing.participation import Participation
 from fedpoint.verbs.run import MethodOptions, as_experiment
 
 FLOORS = ("auto", "exact", "sampled")
@@ -62,6 +63,7 @@ def prepare(
     merges_linearly: bool | None = None,
 ) -> Forecast:
     """The forecast of an experiment; `coarse` and `merges_linearly`, of `Setting`, let many forecasts share work."""
+    experiment = in_rounds(experiment)
     _check(experiment, around, floor, measure)
     if around is not None:
         around = fitting("around", experiment.problem.start(), experiment.problem.learnt(around))
@@ -97,6 +99,12 @@ def _check(experiment: Experiment, around: Model | None, floor: str, measure: st
             "this loss may have many minima: a forecast would promise too much. "
             f"{'Promise convexity' if on_network else near}: Loss(..., convex=True)"
         )
+
+
+def in_rounds(experiment: Experiment) -> Experiment:
+    """The same without a clock, where the hub waits for its answers and time decides nothing."""
+    plain = experiment.timing.in_rounds(experiment.problem.agents) if experiment.timing.on_clock else None
+    return experiment.replace(schedule=None, participation=plain) if isinstance(plain, Participation) else experiment
 
 
 def _check_clock(f: Forecast) -> None:

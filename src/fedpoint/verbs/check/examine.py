@@ -16,6 +16,7 @@ from fedpoint.results.run import Run
 from fedpoint.results.verdict import Check, Verdict
 from fedpoint.verbs.check.comparisons import OF_FORECAST, Comparisons
 from fedpoint.verbs.check.diagnosis import diagnosis
+from fedpoint.verbs.forecast import in_rounds
 
 
 @checked
@@ -45,7 +46,7 @@ def check(run: Run, claims: Algorithm | str | None = None) -> Verdict:
     experiment = run.session.experiment
     start = jax.tree.map(lambda a: a[0, 0], run.history)
     algorithm = experiment.algorithm if claims is None else claimed(claims, experiment.algorithm)
-    experiment = experiment.replace(algorithm=algorithm, start=start, repeats=1)
+    experiment = in_rounds(experiment.replace(algorithm=algorithm, start=start, repeats=1))
     return verdict_of(Comparisons(run, experiment)).so_far(run.unfinished)
 
 

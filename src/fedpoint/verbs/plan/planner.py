@@ -232,7 +232,8 @@ def _fixed(problem: Problem | Experiment, options: FixedOptions) -> Experiment:
         raise FedpointError("a plan is for a fusion center: on a network compare forecasts, fp.forecast(experiment)")
     if problem.timing.on_clock:
         raise FedpointError(
-            f"{type(problem.timing).__name__} is worked out on a clock and has no forecast: plan without schedule="
+            f"{type(problem.timing).__name__} is worked out on a clock, and a plan chooses who takes part: "
+            "leave out schedule="
         )
     return problem.replace(participation=None, **options)
 
