@@ -52,10 +52,14 @@ def why_not(setting: Setting, timing: Timing) -> str:
         return "answers that come late are forecast where fields are affine"
     if s.scheduled or s.adaptive or s.settles or not s.combines_linearly:
         return "answers that come late are forecast for hubs that merge linearly, with steps that stay"
+    if not s.bound.gather.conserves:
+        return f"{type(s.bound.gather).__name__} does not merge linearly"
     if s.lossy or any(s.numbers.drawn) or (s.own_kind and not s.exact):
         return "answers that come late are forecast where all that is random is who answers, and samples"
     if not s.silent and not (s.oracle.known_noise and s.oracle.independent):
         return "the problem does not tell the covariance of its samples"
+    if s.algorithm.chains > 1 and not s.silent and not s.oracle.known_cross_noise:
+        return "the problem does not tell the covariance of two fields with the same sample"
     law = timing.merge_law(s.problem.weights, WAYS)
     if isinstance(law, str):
         return law
@@ -150,6 +154,7 @@ class Merges:
         self.start[self.held] = self.ages.fresh[:, None] * begun[:, None]
         self.maps = [self._map(who) for who in law.who]
         self._restarts()
+        self._split()
 
     def _held(self) -> np.ndarray:
         """(K, copies, 1 + n_u + n_m): where (1, hub, memory) of an agent are, by copy."""
@@ -198,6 +203,19 @@ class Merges:
                 for i in range(self.each):
                     J[np.ix_(self.held[k, :, i], self.held[k, :, i])] = self.ages.on
         return sparse.csr_matrix(J)
+
+    def _split(self) -> None:
+        """Maps differ in few rows: those of the hub and of who answers. The others are those of a merge of nobody."""
+        self.aged = self._map(np.zeros(self.K, bool))  # of these rows none is the hub's
+        moved = np.zeros((len(self.maps), self.size), bool)
+        moved[:, 1 : 1 + self.n_u] = True
+        for way, who in zip(moved, self.law.who, strict=True):
+            way[self.held[who].ravel()] = True
+        moved[:, 0] = False  # the 1 stays, where it is everybody's too
+        self.rows = [np.flatnonzero(way) for way in moved]
+        self.answers = [J[rows] for J, rows in zip(self.maps, self.rows, strict=True)]
+        self.stay = (~moved * self.law.chance[:, None]).T @ ~moved  # the chance that neither row moves
+        self.reaches = [[self._reach(who, int(k)) for k in np.flatnonzero(who)] for who in self.law.who]
 
     def _begin(self, J: np.ndarray, k: int, hub: np.ndarray, memory: np.ndarray) -> None:
         """Agent k is asked anew: what it holds in every copy, as rows of a map."""
@@ -271,13 +289,21 @@ class Merges:
 
     def second(self, S: np.ndarray) -> np.ndarray:
         """S -> E[J S J'] and what samples add."""
-        S, new = self._restarted(S), np.zeros_like(S)
-        noise = self._noises(S) if self.random else None
-        for chance, J, who in zip(self.law.chance, self.maps, self.law.who, strict=True):
-            new += chance * (J @ (J @ S).T)
-            if noise is not None:
-                self._add_noise(new, noise, who, chance)
-        return (new + new.T) / 2
+        S = self._restarted(S)
+        aged = (self.aged @ S).T
+        new, across = self.stay * (self.aged @ aged), np.zeros_like(S)
+        for chance, rows, A in zip(self.law.chance, self.rows, self.answers, strict=True):
+            beside = A @ aged
+            beside[:, rows] = 0.0
+            across[rows] += chance * beside
+            new[np.ix_(rows, rows)] += chance * (A @ (A @ S).T)
+        new += across + across.T
+        if self.random:
+            noise = self._noises(S)
+            for chance, reaches in zip(self.law.chance, self.reaches, strict=True):
+                for k, at, reach in reaches:
+                    new[np.ix_(at, at)] += chance * (reach @ noise[k] @ reach.T)
+        return np.asarray((new + new.T) / 2)
 
     @double
     def _noises(self, S: np.ndarray) -> np.ndarray:
@@ -301,20 +327,20 @@ class Merges:
         below = np.concatenate([once[:, :, s], plain], axis=2)
         return np.concatenate([top, below], axis=1)
 
-    def _add_noise(self, new: np.ndarray, noise: np.ndarray, who: np.ndarray, chance: float) -> None:
-        """What the samples of those who answer add to the hub, to what they hear of it next, and to their memories."""
+    def _reach(self, who: np.ndarray, k: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """What samples of agent k move: the hub, what all who answer hear of it next, and its memory. Where, and how
+        (weighted message, message, memory) does."""
         p, few, fresh = self.setting.problem.weights, np.flatnonzero(who), self.ages.fresh
-        for k in few:
-            moved = np.concatenate(
-                [self.law.weight[k] * self.by_mean, p[k] * self.by_total, np.zeros((self.n_u, self.n_m))], axis=1
-            )
-            reach = np.zeros((self.size, moved.shape[1]))
-            reach[1 : 1 + self.n_u] = moved
-            reach[self.held[few, :, 1 : 1 + self.n_u]] = fresh[:, None, None] * moved
-            own = np.eye(self.n_m, moved.shape[1], 2 * self.sent)
-            reach[self.held[k, :, 1 + self.n_u :]] = fresh[:, None, None] * own
-            at = np.flatnonzero(reach.any(axis=1))
-            new[np.ix_(at, at)] += chance * (reach[at] @ noise[k] @ reach[at].T)
+        moved = np.concatenate(
+            [self.law.weight[k] * self.by_mean, p[k] * self.by_total, np.zeros((self.n_u, self.n_m))], axis=1
+        )
+        reach = np.zeros((self.size, moved.shape[1]))
+        reach[1 : 1 + self.n_u] = moved
+        reach[self.held[few, :, 1 : 1 + self.n_u]] = fresh[:, None, None] * moved
+        own = np.eye(self.n_m, moved.shape[1], 2 * self.sent)
+        reach[self.held[k, :, 1 + self.n_u :]] = fresh[:, None, None] * own
+        at = np.flatnonzero(reach.any(axis=1))
+        return k, at, reach[at]
 
     def reading(self, gauge: Gauge) -> np.ndarray:
         """(d, size): what is measured of a model less the target."""
