@@ -29,7 +29,7 @@ from fedpoint.core.vector import unwrap, wrap
 from fedpoint.problems.base import Mine, per_agent
 from fedpoint.theory.alike import AlikeStep, Table, added_noise, packed, unpacked, worthwhile
 from fedpoint.theory.expected_round import Numbers
-from fedpoint.theory.space import Space, fill, flat, is_real, memory_of, row_of, size_of
+from fedpoint.theory.space import Space, fill, flat, is_real, memory_of, row_of, size_of, steps_until
 
 
 class Unprobed(FedpointError):
@@ -215,11 +215,9 @@ class Probe(Agent):
 
         def step(y: Array, e: Array) -> tuple[Array, tuple[Array, tuple[Array, ...]]]:
             new, point = partial_(y, quiet, e)
-            live = e < steps
-            noted = (lax.stop_gradient(point), () if self.space.alike else slices(y, e))
-            return jnp.where(live, new, y), noted
+            return new, (lax.stop_gradient(point), () if self.space.alike else slices(y, e))
 
-        last, (points, kept) = lax.scan(step, y0, jnp.arange(length))
+        last, (points, kept) = steps_until(step, y0, jnp.arange(length), steps)
         if self.space.alike:
             kept = jax.tree.map(lambda a: a[None], slices(y0, jnp.int32(0)))
         value, point, F, N, H = kept
@@ -418,13 +416,11 @@ def source_noises(space: Space, numbers: Numbers, own: Data, local: LocalNoise, 
             (Y, W), (e, point) = carry, at
             F, T, N, H, V = (a[0] if space.alike else a[e] for a in (loop.F, loop.T, loop.N, loop.H, loop.V))
             C = covariance(point, H @ Y + V, H @ W @ H.T)
-            live = e < loop.steps
-            Y_, W_ = F @ Y + T, F @ W @ F.T + N @ C @ N.T
-            return (jnp.where(live, Y_, Y), jnp.where(live, W_, W)), C
+            return (F @ Y + T, F @ W @ F.T + N @ C @ N.T), C
 
         n_y = loop.start.shape[0]
         begin = (loop.start, jnp.zeros((n_y, n_y)))
-        (_, W), fields = lax.scan(step, begin, (jnp.arange(loop.points.shape[0]), loop.points))
+        (_, W), fields = steps_until(step, begin, (jnp.arange(loop.points.shape[0]), loop.points), loop.steps)
         return SourceNoise(W, fields)
 
     found, at = [], 1 + n_z

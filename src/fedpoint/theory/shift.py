@@ -39,7 +39,7 @@ from fedpoint.theory.moments import (
     without_mass,
 )
 from fedpoint.theory.noise import LocalNoise, Loop, Probe, ProbePlace, SourceNoise, local_round
-from fedpoint.theory.space import Space, fill, flat, over, row_of, size_of
+from fedpoint.theory.space import Space, fill, flat, over, row_of, size_of, steps_until
 
 AT_ONCE = 64  # directions in which a function is differentiated twice at a time
 
@@ -73,9 +73,9 @@ class Quiet(Counting):
         length = steps if isinstance(steps, int) else self.space.most
 
         def go(y: Array, e: Array) -> tuple[Array, None]:
-            return jnp.where(e < steps, step(y, quiet, e)[0], y), None
+            return step(y, quiet, e)[0], None
 
-        last = lax.scan(go, y0, jnp.arange(length))[0]
+        last = steps_until(go, y0, jnp.arange(length), steps)[0]
         probe = self._probe(y0.size)
         self.sources.append(_ended(y0, steps))
         return unravel(last + probe)
@@ -125,11 +125,10 @@ class Shifting(Counting):
             (y, shift, W), (e, C) = carry, at
             F, N = jax.jacfwd(lambda y, n: step(y, n, e)[0], argnums=(0, 1))(y, quiet)
             bent = bend(lambda y: step(y, quiet, e)[0], y, W) + bend(lambda n: step(y, n, e)[0], quiet, C)
-            new = step(y, quiet, e)[0], F @ shift + bent, F @ W @ F.T + N @ C @ N.T
-            return jax.tree.map(lambda after, before: jnp.where(e < steps, after, before), new, carry), None
+            return (step(y, quiet, e)[0], F @ shift + bent, F @ W @ F.T + N @ C @ N.T), None
 
         begin = y0, jnp.zeros_like(y0), jnp.zeros((y0.size, y0.size))
-        (last, shift, _), _ = lax.scan(go, begin, (jnp.arange(fields.shape[0]), fields))
+        (last, shift, _), _ = steps_until(go, begin, (jnp.arange(fields.shape[0]), fields), steps)
         self.shifts.append(shift)
         self.sources.append(_ended(y0, steps))
         return unravel(last)

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array, lax
 
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.types import Function, Model, State, Tree
+from fedpoint.core.types import Function, Model, Number, State, Tree
 from fedpoint.engine.layout import Layout
 from fedpoint.graphs.topology import Topology
 from fedpoint.problems.base import Oracle
@@ -40,6 +40,29 @@ def over(function: Function, *leading: Tree, in_turn: bool = False) -> Tree:
     if jax.tree.leaves(leading)[0].shape[0] == 1:
         return jax.tree.map(lambda a: jnp.asarray(a)[None], function(*jax.tree.map(lambda a: a[0], leading)))
     return lax.map(lambda rows: function(*rows), leading) if in_turn else jax.vmap(function)(*leading)
+
+
+def steps_until(step: Function, begin: Tree, xs: Tree, count: Number) -> tuple[Tree, Tree]:
+    """lax.scan(step, begin, xs) that goes on for the first `count` of xs only; what it does not reach notes zeros.
+
+    Agents that are batched together go on as long as the last of them.
+    """
+    length = jax.tree.leaves(xs)[0].shape[0]
+    if isinstance(count, int) and count >= length:
+        return lax.scan(step, begin, xs)
+
+    def at(e: Number) -> Tree:
+        return jax.tree.map(lambda a: a[e], xs)
+
+    noted = jax.eval_shape(lambda carry: step(carry, at(0))[1], begin)
+    blank = jax.tree.map(lambda a: jnp.zeros((length, *a.shape), a.dtype), noted)
+
+    def on(state: tuple[Array, Tree, Tree]) -> tuple[Array, Tree, Tree]:
+        e, carry, noted = state
+        carry, more = step(carry, at(e))
+        return e + 1, carry, jax.tree.map(lambda all, one: all.at[e].set(one), noted, more)
+
+    return lax.while_loop(lambda state: state[0] < count, on, (jnp.int32(0), begin, blank))[1:]
 
 
 def is_real(a: Tree) -> bool:
