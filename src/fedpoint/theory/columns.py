@@ -61,9 +61,9 @@ class Columns(Outlook):
 
     @cached_property
     def moved(self) -> MovedMean | None:
-        """How far noise moves the mean; None where rounds are affine, or nothing settles."""
+        """How far noise moves the mean; None where rounds are affine, nothing settles, or it is not asked for."""
         s = self.setting
-        if (s.problem.linear and s.straight) or self.floor.variance in (0.0, math.inf):
+        if s.coarse or (s.problem.linear and s.straight) or self.floor.variance in (0.0, math.inf):
             return None
         return MovedMean(s, self.x, self.gauge, self.bundles, self.seed)
 

@@ -60,8 +60,9 @@ AT_ONCE = 1 << 26  # numbers of all agents' rows and models, above which they wo
 class Setting:
     """A bound experiment, ready for theory: everything in double precision.
 
-    coarse: few programs for many numbers of local steps, up to so many in the first; 0: more of them, that compute no
-    more than they need.
+    coarse: for many forecasts of one problem: few programs for many numbers of local steps, up to so many in the first,
+    and no drawn rounds to tell how far noise moves the mean of large models; 0: more programs, that compute no more
+    than they need.
     merges_linearly: the answer where it is known from a setting of the same kind.
     """
 
@@ -69,7 +70,7 @@ class Setting:
     def __init__(self, bound: Bound, coarse: int = 0, merges_linearly: bool | None = None):
         cache.enable()
         self.bound, self.algorithm = bound, bound.algorithm
-        self.problem, self.exact = bound.problem, bound.exact
+        self.problem, self.exact, self.coarse = bound.problem, bound.exact, coarse
         self._last: tuple[np.ndarray, np.ndarray] | None = None
         fresh = bound.in_step()
         self.timing = fresh.timing if bound.timing.on_clock else bound.timing

@@ -233,7 +233,7 @@ def curve_of(forecast: Forecast, accuracy: float, assured: Assured | None = None
     last = f.burn_in is None  # the last model is read, not a running mean
     if assured is None and last and s.problem.linear and s.affine and not f.noiseless and exactly(f):
         return affine_curve(f, accuracy)
-    if assured is not None and f.noise_if_settled in ("columns", "sampled"):
+    if assured is not None and f.noise_if_settled == "sampled":
         raise Uncomputable(MEANS_ONLY)
     if f.floor is None:
         raise Uncomputable(f"its floor is not computable: {f.noise_by}")
