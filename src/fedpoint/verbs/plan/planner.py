@@ -93,7 +93,7 @@ def plan(
         prices: `fp.Prices`, for "time".
         confidence: promise that so large a share of single runs reaches the target, such as 0.95, instead of the mean.
         seconds: for the search: the best so far is returned, and `plan.unseen` says what was not looked at. What has
-            begun is finished, and every method gets one look.
+            begun is finished, and one setting is looked at whatever the time.
         start, exact, seed, channel, gather, share: as in `fp.Experiment`.
 
     >>> import fedpoint as fp

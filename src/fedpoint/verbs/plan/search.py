@@ -108,7 +108,6 @@ class Found:
 
     good: list[Choice] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    seen: int = 0  # settings that were looked at: one at least, whatever the time
 
     @property
     def best(self) -> Choice | None:
@@ -134,6 +133,7 @@ class Search:
         self.most = most if experiment.problem.linear else 8  # local steps of one program
         self.curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         self.until = math.inf  # the time at which no more is begun
+        self.seen = 0  # settings that were looked at: one at least, whatever the time
         self.unseen: list[Unseen] = []
         constants = experiment.problem.constants()
         smooth = constants.delta if constants.delta_k is None else float(np.max(constants.delta_k))
@@ -324,7 +324,7 @@ class Search:
         grid = list(steps) if method.local else [1]
         found = Found()
         for scheme in schemes:
-            if self.late() and found.seen:
+            if self.late() and self.seen:
                 self._leave(method, grid, scheme)
                 tick(len(grid))
                 continue
@@ -345,11 +345,11 @@ class Search:
         for i, E in enumerate(steps):
             if worse == (1 if self.dear.get(method.title) else 2):
                 break
-            if self.late() and found.seen:
+            if self.late() and self.seen:
                 self._leave(method, steps[i:], scheme)
                 break
             seen += 1
-            found.seen += 1
+            self.seen += 1
             try:
                 choice, trials = self.setting(method, E, scheme, self._first_step(method, E, found), found.cost)
             except FedpointError as error:
