@@ -1,10 +1,12 @@
 """How long does a forecast take, and how long would it take to measure the same by running?
 
-    python benchmarks/forecast.py [--only forecasts | fits] [--write]
+    python benchmarks/forecast.py [--only forecasts | sizes | fits] [--row NAME] [--write]
 
 For K = 100 agents in d = 20: the first forecast (it compiles), another one of the same method (it does not), and runs
-that find the same floor to a standard error of 1 %. And of the estimators: `forecast_` beside the fit, in processor
-time. `--write` puts the figures into benchmarks/FORECAST.md, those that were measured.
+that find the same floor to a standard error of 1 %. Of five sizes of models: a forecast with floor and curve beside 8
+runs until they settle, in processor time, and the floor that these find; `--row` measures one of them and keeps the
+others. And of the estimators: `forecast_` beside the fit, in processor time. `--write` puts the figures into
+benchmarks/FORECAST.md, those that were measured.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from sklearn import datasets
 from sklearn.exceptions import ConvergenceWarning
@@ -112,6 +116,128 @@ def fits() -> str:
     return "\n".join(lines)
 
 
+# Sizes
+
+
+class Sized(NamedTuple):
+    """A problem, its method by step, the step, and who takes part."""
+
+    problem: fp.problems.Problem
+    method: Callable
+    step: float
+    participation: int
+
+
+def lab(dim: int) -> Sized:
+    problem = fp.problems.LinearStream.sample(agents=100, dim=dim, spread=0.1, noise=0.01, seed=0)
+    return Sized(problem, lambda s: fp.FedAvg(step=s, local_steps=10), 0.2 / dim, 10)
+
+
+def softmax() -> Sized:
+    X, y = datasets.load_digits(return_X_y=True)
+    who = np.argsort(np.argsort(y, kind="stable")) * 50 // len(y)
+    problem = fp.problems.Logistic(X / 16, y, groups=who, ridge=0.01, batch=4)
+    return Sized(problem, lambda s: fp.FedAvg(step=s, local_steps=10), 0.2, 10)
+
+
+def features(dim: int = 10_000, agents: int = 200, rows: int = 10) -> Sized:
+    rng = np.random.default_rng(0)
+    X = 3 * rng.normal(size=(agents * rows, dim)) / np.sqrt(dim)
+    y = X @ rng.normal(size=dim) + rng.normal(size=agents * rows) > 0
+    problem = fp.problems.Logistic(X, y.astype(int), groups=np.repeat(np.arange(agents), rows), ridge=0.05, batch=5)
+    return Sized(problem, lambda s: fp.FedAvg(step=s, local_steps=5), 0.1, 20)
+
+
+def network(hidden: int = 660, agents: int = 20) -> Sized:
+    """One hidden layer, 49,510 numbers: forecast around where exact gradients lead."""
+    X, y = datasets.load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    params = {
+        "a": rng.normal(size=(64, hidden)) / 8,
+        "b": np.zeros(hidden),
+        "c": rng.normal(size=(hidden, 10)) / np.sqrt(hidden),
+        "d": np.zeros(10),
+    }
+
+    def loss(p: dict, batch: tuple) -> jax.Array:
+        x, y = batch
+        z = jnp.tanh(x @ p["a"] + p["b"]) @ p["c"] + p["d"]
+        ridge = 0.02 * sum((v**2).sum() for v in p.values())
+        return jax.nn.logsumexp(z, 1) - jnp.take_along_axis(z, y[:, None], 1)[:, 0] + ridge
+
+    problem = fp.problems.Loss(loss, params, (X / 16, y), groups=np.arange(len(y)) % agents, batch=10)
+    return Sized(problem, lambda s: fp.FedAvg(step=s, local_steps=5), 0.2, 5)
+
+
+SIZES = {
+    "lab, d = 10": lambda: lab(10),
+    "lab, d = 200": lambda: lab(200),
+    "softmax on digits, 640": softmax,
+    "logistic, 10,000 features, 200 agents": features,
+    "MLP, 49,510": network,
+}
+LONGEST = 2000  # rounds until runs have settled
+
+
+def told(one: Sized, step: float, options: dict) -> tuple[float, fp.Forecast]:
+    """Processor seconds of limit, rate, floor and curve."""
+    begun = time.process_time()
+    f = fp.forecast(one.method(step), one.problem, participation=one.participation, **options)
+    _ = f.limit, f.rate, f.rate_ms, f.floor, f.curve(100)
+    return time.process_time() - begun, f
+
+
+def found(one: Sized, step: float, f: fp.Forecast, rounds: int, options: dict) -> tuple[float, np.ndarray]:
+    """Processor seconds of 8 runs of so many rounds, and the mean squared distances that each has to what the forecast
+    measures from, over as many rounds again."""
+    run = {"participation": one.participation, "repeats": 8, **options}
+    fp.run(one.method(step), one.problem, 2, **run)  # compiles
+    begun = time.process_time()
+    fp.run(one.method(step), one.problem, rounds, record_every=rounds, **run)
+    spent = time.process_time() - begun
+    r = fp.run(one.method(step), one.problem, 2 * rounds, record_every=max(rounds // 10, 1), seed=1, **run)
+    leaves = [np.asarray(a, float) for a in jax.tree.leaves(r.history)]
+    models = np.concatenate([a.reshape(*a.shape[:2], -1) for a in leaves], axis=2)[:, np.asarray(r.rounds) >= rounds]
+    return spent, ((models - f.gauge.target) ** 2).sum(2).mean(1)
+
+
+def size(name: str) -> str:
+    one = SIZES[name]()
+    options, around = {}, {}
+    if one.problem.convex is None:
+        near = fp.run(one.method(one.step), one.problem, 200, exact=True).model
+        options, around = {"start": near}, {"around": near}
+    first, _ = told(one, 0.9 * one.step, {**options, **around})
+    seconds, f = told(one, one.step, {**options, **around})
+    near_floor = np.flatnonzero(f.curve(LONGEST) <= 1.02 * f.floor)
+    rounds = int(near_floor[0]) if len(near_floor) else LONGEST
+    if one.problem.convex is None:  # it starts close by: from nothing, the noise takes as long
+        rounds = max(rounds, int(np.ceil(np.log(0.02) / np.log(f.rate_ms))))
+    spent, floors = found(one, one.step, f, max(rounds, 10), options)
+    error = floors.std(ddof=1) / np.sqrt(len(floors))
+    own = f.standard_error or 0.0
+    off = floors.mean() - f.floor
+    return (
+        f"| {name} | {first:.1f} | {seconds:.2f} | {rounds} | {spent:.2f} | {seconds / spent:.2f} | {f.floor:.4g} ± "
+        f"{own:.1g} | {floors.mean():.4g} ± {error:.1g} | {off / f.floor:+.1%}, {abs(off) / np.hypot(own, error):.1f} |"
+    )
+
+
+def sizes(row: str | None, before: str) -> str:
+    head = (
+        "| model | first forecast, s | another, s | rounds to settle | 8 runs of these, s | ratio | floor | floor they "
+        "find | off, in standard errors |"
+    )
+    lines = [head, "|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    known = {line.split("|")[1].strip(): line for line in before.split("\n") if line.startswith("|")}
+    for name in SIZES:
+        line = size(name) if row in (None, name) else known.get(name)
+        if line is not None:
+            lines.append(line)
+            print(line, flush=True)
+    return "\n".join(lines)
+
+
 def forecasts() -> str:
     head = "| K = 100, d = 20 | first forecast, s | another, s | floor | runs to 1 %, s | floor they find | ratio |"
     lines = [head, "|---|---:|---:|---:|---:|---:|---:|"]
@@ -129,22 +255,31 @@ def forecasts() -> str:
     return "\n".join(lines) + "\n\n" + tail
 
 
-PARTS = {"forecasts": ("# What a forecast costs", forecasts), "fits": ("# What it costs beside a fit", fits)}
+PARTS = {
+    "forecasts": "# What a forecast costs",
+    "sizes": "# What it costs beside the run, by size",
+    "fits": "# What it costs beside a fit",
+}
+
+
+MEASURES = {"forecasts": forecasts, "fits": fits}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=PARTS, help="measure one part")
+    parser.add_argument("--row", choices=SIZES, help="of sizes, measure this one and keep the others")
     parser.add_argument("--write", action="store_true", help="write benchmarks/FORECAST.md")
     options = parser.parse_args()
     path = Path(__file__).parent / "FORECAST.md"
     before = {part.split("\n")[0]: part for part in re.split(r"\n(?=# )", path.read_text())}
     text = []
-    for name, (title, measure) in PARTS.items():
+    for name, title in PARTS.items():
         if options.only in (None, name):
             how = f"python benchmarks/forecast.py --only {name} --write` (jax {jax.__version__}, 2 cores, shared)."
-            text.append(f"{title}\n\nWritten by `{how}\n\n{measure()}\n")
-        else:
+            measured = sizes(options.row, before.get(title, "")) if name == "sizes" else MEASURES[name]()
+            text.append(f"{title}\n\nWritten by `{how}\n\n{measured}\n")
+        elif title in before:
             text.append(before[title].rstrip() + "\n")
     if options.write:
         path.write_text("\n".join(text))

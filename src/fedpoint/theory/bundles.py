@@ -31,7 +31,7 @@ from fedpoint.theory.space import Space
 
 STORED = 1 << 28  # numbers of all bases together
 COLUMNS, FEW = 8, 4  # of a bundle, and of one of a model with so many numbers that columns differ little
-MANY = 1 << 14
+MANY = 1 << 12
 GROUPS = 4  # of columns whose deviations are mixed
 MIXED = 4  # draws of a round that make a column of the noise of deviations
 SHORTEST, LONGER, LONGEST = 8, 4, 120  # powers of J

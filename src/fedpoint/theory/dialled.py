@@ -80,14 +80,21 @@ def turned_round(space: Space, numbers: Numbers, keys: Keys, round: Array) -> Ca
     return lambda x, dial: over_outcomes(numbers, lambda one: after(one, x, dial))
 
 
-@partial(fairly_quickly, static_argnums=(0, 5))
-def moved_inside(space: Space, numbers: Numbers, keys: Keys, x: Array, first: Array, count: int) -> Array:
-    """(count, n): how far noise inside drawn rounds moves them from where exact fields lead, to all orders. Of every
-    draw its linear part, whose mean is zero, is subtracted."""
+@partial(fairly_quickly, static_argnums=(0, 5, 6))
+def moved_inside(
+    space: Space, numbers: Numbers, keys: Keys, x: Array, first: Array, count: int, mirrored: bool = False
+) -> Array:
+    """(count, n): how far noise inside drawn rounds moves them from where exact fields lead. Of every draw its linear
+    part, whose mean is zero, is subtracted: to all orders, or to even ones by its mirror image, which is cheaper."""
+    none, all_ = jnp.zeros(()), jnp.ones(())
+    still = turned_round(space, numbers, keys, first)(x, none)  # the same for every draw, unless lineups are drawn
 
     def draw(round: Array) -> Array:
         turned = turned_round(space, numbers, keys, round)
-        still, moved = jax.jvp(lambda dial: turned(x, dial), (jnp.zeros(()),), (jnp.ones(()),))
-        return turned(x, jnp.ones(())) - still - moved
+        if mirrored:
+            centre = still if numbers.cases.chance.shape[0] == 1 else turned(x, none)
+            return (turned(x, all_) + turned(x, -all_)) / 2 - centre
+        centre, moved = jax.jvp(lambda dial: turned(x, dial), (none,), (all_,))
+        return turned(x, all_) - centre - moved
 
     return lax.map(draw, first + jnp.arange(count), batch_size=1 if space.layout.mapped else AT_ONCE)

@@ -33,10 +33,10 @@ from fedpoint.theory.powers import Powers
 from fedpoint.theory.space import Space
 
 PAIRS = (32, 4096)  # of deviations, at least and at most
-INSIDE = (8, 4096)  # draws of the noise inside a round
+INSIDE = (4, 4096)  # draws of the noise inside a round
 WORK = 1 << 26  # numbers that they may handle, beyond the least
-STEPS, LONGER, LONGEST = 8, 4, 120  # products with J
-AGREE = 0.01  # of the shift, by which more products may change it
+STEPS, LONGER, LONGEST = 4, 3, 120  # products with J
+AGREE, NOISE = 0.01, 0.1  # of the shift, and of what its groups differ by: more products may change it so much
 FAR = 1 << 20  # rounds that nothing else draws
 
 
@@ -77,15 +77,17 @@ class MovedMean:
         self.setting, self.x, self.gauge, self.bundles, self.seed = setting, np.asarray(x), gauge, bundles, seed
         self.groups = GROUPS * len(bundles)
 
-    def _each(self, bounds: tuple[int, int], exact: bool) -> int:
-        """How many draws a group has."""
-        return max(int(np.clip(WORK // self.setting.work(exact), *bounds)) // self.groups, 1)
+    def _each(self, bounds: tuple[int, int], everyone: bool) -> int:
+        """How many draws a group has, of rounds in which everyone works with exact fields, or of drawn ones."""
+        s = self.setting
+        work = s.work(everyone or s.exact) * (s.agents // s.timing.slots(s.agents) if everyone else 1)
+        return max(int(np.clip(WORK // work, *bounds)) // self.groups, 1)
 
     @cached_property
     @double
     def _drawn(self) -> list[Pairs]:
         """Of every bundle."""
-        count, found = self._each(PAIRS, self.setting.exact), []
+        count, found = self._each(PAIRS, False), []
         for i, bundle in enumerate(self.bundles):
             space, *parts = DrawnRounds.of(self.setting, self.seed)
             rows = bundle.spread(count, self.seed, GROUPS).reshape(GROUPS * count, -1)
@@ -106,7 +108,7 @@ class MovedMean:
         if s.silent and not s.lucky:
             return np.zeros((self.groups, len(self.x)))
         drawn = DrawnRounds.of(s, self.seed)
-        found = np.asarray(moved_inside(*drawn, jnp.asarray(self.x), jnp.int32(FAR // 2), self.groups * each))
+        found = np.asarray(moved_inside(*drawn, jnp.asarray(self.x), jnp.int32(FAR // 2), self.groups * each, True))
         return float(s.numbers.merge) * found.reshape(self.groups, each, -1).mean(1)
 
     @cached_property
@@ -124,8 +126,9 @@ class MovedMean:
             found = powers.inverse() / bundle.scale
             seen = self.setting.readings(found)
             if before is not None:
-                change, size = (np.linalg.norm(a, axis=1).max() for a in (seen - before, seen))
-                if change <= AGREE * size or powers.closed or steps >= LONGEST:
+                apart = seen[3:] - seen[3:].mean(0)
+                change, size, noise = (np.linalg.norm(a, axis=1).max() for a in (seen - before, seen, apart))
+                if change <= max(AGREE * size, NOISE * noise) or powers.closed or steps >= LONGEST:
                     return found
             steps, before = steps + LONGER, seen
 

@@ -17,6 +17,7 @@ from fedpoint.theory.outlook import Law
 from fedpoint.theory.strides import Lost, trail_of
 
 SURE = 3e-4  # of what a round leaves off a deviation, by which ten more products may change it
+VERY_LARGE, FAIRLY_SURE = 1 << 12, 3e-3  # the same of states with more numbers than that
 CONSERVED = 1e-9  # an eigenvalue this close to 1 belongs to a conserved quantity
 LARGE = 500  # numbers of the state, up to which all eigenvalues are computed; from here on products take seconds
 WANDER = 1 << 15  # expected rounds, after which an iteration that has not settled is given up
@@ -89,7 +90,8 @@ def mean_rate(setting: Setting, x: np.ndarray) -> float:
     while True:
         space.extend(space.steps + 10)
         top = _largest(space.ritz(), 1e-7)  # the root of rounding, where an eigenvalue 1 lacks an eigenvector
-        if space.closed or abs(top - last) <= max(1e-9 * top, SURE * (1 - top)) or space.steps >= min(space.most, 400):
+        sure = SURE if setting.size <= VERY_LARGE else FAIRLY_SURE
+        if space.closed or abs(top - last) <= max(1e-9 * top, sure * (1 - top)) or space.steps >= min(space.most, 400):
             return top
         last = top
 
