@@ -177,6 +177,15 @@ def test_where_the_mean_settles(local_steps, count):
     np.testing.assert_allclose(f.curve(400)[-1], f.floor, rtol=1e-9)
 
 
+def test_exact_fields_are_those_of_all_rows():
+    """The same experiment, told in two ways: few agents take part, and what they answer is not drawn."""
+    rows = fp.problems.Logistic(np.concatenate(X), np.concatenate(Y), groups=np.repeat([0, 1], 2), ridge=RIDGE)
+    method = fp.FedAvg(step=0.2, local_steps=3, normalise=False)
+    told, full = (fp.forecast(method, rows, participation=1, exact=exact) for exact in (True, False))
+    assert told.noise_bias == pytest.approx(full.noise_bias, rel=1e-9) and told.noise_bias > 0
+    np.testing.assert_allclose(told.curve(5), full.curve(5), rtol=1e-9)
+
+
 def test_nothing_moves_where_nothing_bends():
     """Affine fields, and exact fields with everyone: the mean settles at the fixed point."""
     quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]], noise=0.1)
