@@ -397,9 +397,9 @@ class Problem(Made):
         return np.asarray(_own_losses(self.oracle, self.own, self.common, models))
 
 
-def per_agent(function: Callable[[Data], Tree], own: Data) -> Tree:
-    """function(own_k) for every agent: batched when small, mapped when agents' own work is ragged inside."""
-    return lax.map(function, own, batch_size=256)
+def per_agent(function: Callable[[Data], Tree], own: Data, in_turn: bool = False) -> Tree:
+    """function(own_k) for every agent: in batches, whose loops last as the longest does, or one after the other."""
+    return lax.map(function, own, batch_size=None if in_turn else 256)
 
 
 @partial(jax.jit, static_argnums=0)

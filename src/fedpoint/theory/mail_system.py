@@ -126,7 +126,7 @@ def _node_noise(space: Space, numbers: Numbers, locals_: LocalNoise, Z: Array) -
         out = jnp.concatenate([jnp.arange(sent + 1, noise.shape[0]), jnp.arange(sent)])  # without the 1 between
         return noise[out][:, out]
 
-    return over_agents(node, locals_, (numbers.inputs.own, Z))
+    return over_agents(node, locals_, (numbers.inputs.own, Z), space.ragged)
 
 
 class Tick(NamedTuple):

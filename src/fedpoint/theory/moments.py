@@ -118,7 +118,7 @@ def work_of(space: Space, numbers: Numbers, x: Array, round: Number) -> tuple[Lo
 
         return over(late, numbers.late[1])
 
-    locals_ = per_agent(agent, (numbers.inputs.own, tuned, m, numbers.p))
+    locals_ = per_agent(agent, (numbers.inputs.own, tuned, m, numbers.p), space.ragged)
     late = numbers.late[0]
     value0 = jnp.einsum("c,kco->ko", late, locals_.value)
     slope = jnp.einsum("c,kcoz->koz", late, locals_.slope[..., : n_u + n_m])
@@ -282,7 +282,8 @@ def agents_moments(space: Space, numbers: Numbers, linear: Linear, S: Array) -> 
             noise = noise + jnp.einsum("c,cop->op", numbers.late[0], each)
         return AgentsMoments(O, noise, sources)
 
-    return over_agents(own, linear.locals, (jnp.arange(numbers.p.shape[0]), numbers.inputs.own, linear.mean))
+    each = (jnp.arange(numbers.p.shape[0]), numbers.inputs.own, linear.mean)
+    return over_agents(own, linear.locals, each, space.ragged)
 
 
 def merged(numbers: Numbers, spread: Spread, merge: Merge, S: Array, O: Array, noise: Array) -> Array:
@@ -468,7 +469,7 @@ def linearise_nodes(space: Space, numbers: Numbers, x: Array) -> Nodes:
         own, tuned, hub, m, share = k
         return linearised(space, numbers, put(tuned), ProbePlace(own, share, hub, flat(hub), m), 0)
 
-    locals_ = per_agent(node, (numbers.inputs.own, tuned, hub, m, numbers.p))
+    locals_ = per_agent(node, (numbers.inputs.own, tuned, hub, m, numbers.p), space.ragged)
     return Nodes(M, jnp.concatenate([by_message, by_memory], axis=2), locals_)
 
 
@@ -486,7 +487,8 @@ def _node_noise(space: Space, numbers: Numbers, locals_: LocalNoise, S: Array) -
         out = without_mass(space, numbers, noise.shape[0])
         return noise[out][:, out], sources
 
-    return over_agents(node, locals_, (numbers.inputs.own, places_of_nodes(numbers, S.shape[0] - 1)))
+    each = (numbers.inputs.own, places_of_nodes(numbers, S.shape[0] - 1))
+    return over_agents(node, locals_, each, space.ragged)
 
 
 def places_of_nodes(numbers: Numbers, size: int) -> Array:

@@ -316,7 +316,7 @@ def tabulated(locals_: LocalNoise) -> LocalNoise:
     return locals_._replace(sources=tuple(done))
 
 
-def over_agents(function: Callable[[LocalNoise, Tree], Tree], locals_: LocalNoise, others: Tree) -> Tree:
+def over_agents(function: Callable[[LocalNoise, Tree], Tree], locals_: LocalNoise, others: Tree, in_turn: bool) -> Tree:
     """function(local_k, others_k) for every agent; a table that agents share is not copied for each."""
     agents = locals_.value.shape[0]
     shared: dict[int, Array] = {}
@@ -335,7 +335,7 @@ def over_agents(function: Callable[[LocalNoise, Tree], Tree], locals_: LocalNois
     def one(k: tuple[LocalNoise, Tree]) -> Tree:
         return function(with_tables(k[0], {**shared}), k[1])
 
-    return per_agent(one, (with_tables(locals_, dict.fromkeys(shared)), others))
+    return per_agent(one, (with_tables(locals_, dict.fromkeys(shared)), others), in_turn)
 
 
 def field_noise(

@@ -31,6 +31,7 @@ from fedpoint.experiment.bound import Bound
 from fedpoint.graphs.topology import Begun, Topology
 from fedpoint.graphs.wiring import Wires
 from fedpoint.problems.base import Mine, per_agent
+from fedpoint.problems.rows import BLOCK
 from fedpoint.theory.expected_round import (
     Cases,
     Numbers,
@@ -54,6 +55,7 @@ from fedpoint.timing.participation import Everyone
 DENSE = 64  # numbers of a state, up to which products with F' are made from the whole matrix
 PATH = 256  # rounds of a path that are computed at a time
 ENOUGH = 1 << 14  # numbers of an agent's rows and model, above which agents work one after the other
+RAGGED = 3  # times the mean that an agent has rows, from which on agents work one after the other
 AT_ONCE = 1 << 26  # numbers of all agents' rows and models, above which they work one after the other
 
 
@@ -87,7 +89,9 @@ class Setting:
             self.oracle, self.agents, self.agents, True, None, 1, self._large(model), False, 1, self.topology
         )
         most = most_steps(self.algorithm, draws, coarse)
-        self.space = Space(layout, kept_leaves(one, model), most, self._alike(), self.settles, not self.exact)
+        self.space = Space(
+            layout, kept_leaves(one, model), most, self._alike(), self.settles, not self.exact, self._ragged()
+        )
         begun = _begin(self.topology, one, models, fresh.wires, self.agents)
         m = self.moments
         inputs = Inputs(
@@ -149,6 +153,11 @@ class Setting:
         held = self.problem.local_rows()
         work = size_of(model) * (1 if held is None else int(np.max(held)))
         return work > ENOUGH or (self.agents > 256 and self.agents * work > AT_ONCE)
+
+    def _ragged(self) -> bool:
+        """Whether most of a batch of agents would wait for the one with the most rows."""
+        held = self.problem.local_rows()
+        return held is not None and bool(np.max(held) > max(BLOCK, RAGGED * np.mean(held)))
 
     @cached_property
     def moments(self) -> Moments:

@@ -205,7 +205,7 @@ def round_shift(
         n_out = linear.mean.shape[1]
         if bends.agents:
             each = (jnp.arange(K), one.inputs.own, tuned, m, one.p, linear.locals, moments.sources)
-            shifts = per_agent(agent, each)
+            shifts = per_agent(agent, each, space.ragged)
         else:
             shifts = jnp.zeros((K, n_out))
 
@@ -281,4 +281,4 @@ def nodes_shift(space: Space, numbers: Numbers, nodes: Nodes, sources: list[Sour
 
     places = places_of_nodes(numbers, x.size)
     each = (numbers.inputs.own, tuned, hub, m, numbers.p, nodes.locals, sources, places)
-    return jnp.einsum("xko,ko->x", nodes.reach, per_agent(node, each))
+    return jnp.einsum("xko,ko->x", nodes.reach, per_agent(node, each, space.ragged))

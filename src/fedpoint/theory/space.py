@@ -25,6 +25,7 @@ class Space(NamedTuple):
     alike: bool  # every local step is the same map
     settled: bool  # memories are completed by the merged model
     sampled: bool  # fields are
+    ragged: bool = False  # exact fields and their noise take some agents much longer: they work one after the other
 
     @property
     def oracle(self) -> Oracle:
