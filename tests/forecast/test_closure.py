@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.theory import closure, shift
+from fedpoint.theory import closure, operator, shift
 
 RIDGE = 0.2
 X = [np.array([[1.0], [-0.6]]), np.array([[0.4], [1.7]])]
@@ -184,6 +184,21 @@ def test_exact_fields_are_those_of_all_rows():
     told, full = (fp.forecast(method, rows, participation=1, exact=exact) for exact in (True, False))
     assert told.noise_bias == pytest.approx(full.noise_bias, rel=1e-9) and told.noise_bias > 0
     np.testing.assert_allclose(told.curve(5), full.curve(5), rtol=1e-9)
+
+
+def test_agents_one_after_the_other_are_those_of_a_batch(monkeypatch):
+    """Where one agent has many more rows than the others, nobody is padded to it; the forecast is the same."""
+    luck = np.random.default_rng(0)
+    counts = [600, 20, 20, 20]
+    rows, labels = luck.normal(size=(sum(counts), 1)), luck.choice([-1, 1], size=sum(counts))
+    uneven = fp.problems.Logistic(rows, labels, groups=np.repeat(range(4), counts), ridge=RIDGE, batch=2)
+    method, found = fp.FedAvg(step=0.2, local_steps=2, normalise=False), []
+    for ragged in (operator.RAGGED, np.inf):
+        monkeypatch.setattr(operator, "RAGGED", ragged)
+        f = fp.forecast(method, uneven, participation=2)
+        assert f.setting.space.ragged == (ragged < np.inf)
+        found.append([f.floor, f.noise_bias, *f.curve(3)])
+    np.testing.assert_allclose(*found, rtol=1e-9)
 
 
 def test_nothing_moves_where_nothing_bends():

@@ -20,6 +20,7 @@ from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.memory_limits import check_memory
 from fedpoint.core.types import Data, Plain
 from fedpoint.data.columns import BadTable
+from fedpoint.data.lending_club import lending_club
 from fedpoint.data.partitions import partition
 from fedpoint.experiment.describe import check_total, rebuild_problem
 from fedpoint.problems.base import Problem
@@ -116,6 +117,27 @@ class Digits(Kind):
         groups = partition(y, "dirichlet", self.agents, alpha=self.dirichlet, seed=self.seed)
         options = self.model_dump(include={"ridge", "intercept", "batch", "sampling"})
         return problems.Logistic(X, y, groups=groups, **options), held_out
+
+
+class LendingClub(Kind):
+    """Logistic regression: which loans turn bad? `fp.data.lending_club`, an agent for each state, columns scaled."""
+
+    kind: Literal["lending_club"]
+    columns: list[str] | None = None  # by name; without it all 23
+    ridge: Variance = 0.01
+    intercept: bool = True
+    batch: Count | None = None
+    sampling: Sampling = "iid"
+
+    def build(self) -> tuple[Problem, Data]:
+        loans = lending_club()
+        names = list(loans.features if self.columns is None else self.columns)
+        for name in names:
+            if name not in loans.features:
+                raise FedpointError(f"lending_club has no column {name!r}: {nearest(name, loans.features)}")
+        X = loans.X[:, [loans.features.index(name) for name in names]]
+        options = self.model_dump(include={"ridge", "intercept", "batch", "sampling"})
+        return problems.Logistic((X - X.mean(0)) / X.std(0), loans.y, groups=loans.groups, **options), None
 
 
 class GivenOrDrawn(Kind):
@@ -315,6 +337,7 @@ CLASSES: tuple[type[Kind], ...] = (
     LeastSquares,
     Logistic,
     Digits,
+    LendingClub,
     TableFile,
     Quadratic,
     LinearSystem,
