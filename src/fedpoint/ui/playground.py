@@ -30,6 +30,7 @@ from fedpoint.verbs.forecast import prepare
 
 DIGITS = 5  # of the numbers that go to the page
 LARGEST = 1e12  # above, a curve has left the picture
+MOST_STEPS = 64  # local steps on any slider
 TOO_LONG = "The step is too long: the expected error grows without bound."
 
 
@@ -128,15 +129,15 @@ class Playground(ABC):
         """What the sliders describe, by the name of the method."""
 
     def forecasts(self, values: Values) -> dict[str, Forecast]:
-        """`fp.forecast` of these, with few programs for all numbers of local steps."""
+        """`fp.forecast` of these, with one program for all numbers of local steps."""
         known = self._merging
-        return {t: prepare(e, coarse=True, merges_linearly=known[t]) for t, e in self.experiments(values).items()}
+        return {t: prepare(e, coarse=MOST_STEPS, merges_linearly=known[t]) for t, e in self.experiments(values).items()}
 
     @cached_property
     def _merging(self) -> dict[str, bool]:
         """Whether hubs merge linearly, which does not depend on the sliders."""
         start = {control.name: control.start for control in self.controls}
-        return {t: prepare(e, coarse=True).setting.merges_linearly for t, e in self.experiments(start).items()}
+        return {t: prepare(e, coarse=MOST_STEPS).setting.merges_linearly for t, e in self.experiments(start).items()}
 
     @abstractmethod
     def forecast(self, values: Values) -> Picture:
@@ -208,7 +209,7 @@ class Averaging(Playground):
         Control("heterogeneity", "heterogeneity", "D", "variance of the agents' models", _even(0, 0.5, 26), 0.1),
         Control("noise", "noise", "σ²", "variance of the measurements' noise", _log(1e-4, 1, 33), 0.01),
     )
-    compiled = _corners(local_steps=(1, 10), participants=(1, 20))
+    compiled = _corners(participants=(1, 20))
     agents, dim, repeats, seed = 20, 10, 4, 1
     everyone: ClassVar[Values] = {"local_steps": 1, "participants": 20}
 
@@ -397,7 +398,7 @@ class LocalSteps(Playground):
         Control("step", "step", "η", "of a local step", _log(0.01, 0.5, 35), 0.05),
         Control("heterogeneity", "heterogeneity", "D", "0: one MDP for all; 1: each its own", _even(0, 1, 21), 1.0),
     )
-    compiled = _corners(local_steps=(1, 64), heterogeneity=(0, 1))  # equal agents share tables
+    compiled = _corners(heterogeneity=(0, 1))  # equal agents share tables
     agents, states, dim, gamma, repeats, seed = 10, 6, 2, 0.9, 4, 1
 
     def __init__(self) -> None:
