@@ -219,7 +219,9 @@ def test_single_runs_of_a_large_model_stay_below_their_quantiles():
             assert abs(below - p) <= 4 * math.sqrt(p * (1 - p) / repeats) + 0.05, (round, p, below)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", ["fedavg, few", *(pytest.param(n, marks=pytest.mark.slow) for n in METHODS if n != "fedavg, few")]
+)
 def test_the_floor_is_that_of_the_exact_theory(name):
     agrees(*METHODS[name])
 

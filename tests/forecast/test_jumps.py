@@ -279,7 +279,7 @@ RUNS = {
     "fedavg, late": (fp.FedAvg(0.1, 2), RING.metropolis(), fp.PartiallyAsynchronous(2, 0.3), 0.5),
     "fedsgd, sampled places": (fp.FedSGD(0.1, 0.5), RING, fp.PartiallyAsynchronous(3, 0.4, loss=0.2), 0.5),
 }
-QUICK = ("fedsgd, late and lost", "fedavg, random")
+QUICK = ("fedavg, random",)
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in RUNS])

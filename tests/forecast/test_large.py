@@ -40,6 +40,7 @@ def test_two_thousand_unknowns():
     assert f.rate < 1
 
 
+@pytest.mark.slow
 def test_scaffold_with_two_thousand_unknowns():
     """A state of 10,000 numbers: w* in the space that rows see, matrix-free."""
     basis, mix, targets = long_vectors()

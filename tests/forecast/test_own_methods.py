@@ -64,7 +64,11 @@ class Twice(Mine):
         return fp.descend(agent, w, 2, advance) - w, memory
 
 
-@pytest.mark.parametrize("method", [Same(), Signs(step=0.05), Twice()], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize(
+    "method",
+    [Same(), Signs(step=0.05), pytest.param(Twice(), marks=pytest.mark.slow)],
+    ids=lambda method: type(method).__name__,
+)
 def test_what_a_closure_does_not_see_is_drawn(method):
     """The floor is that of 400 runs, within four standard errors of both; a closure's would not be."""
     forecast = fp.forecast(method, TASK)
