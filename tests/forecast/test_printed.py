@@ -268,7 +268,7 @@ def test_rounds_that_settle_nowhere_are_not_said_to_diverge():
 
 def test_a_run_that_would_take_too_long_is_not_drawn():
     """Drawn rounds replace some runs until they settle: where these would be too long, the reason is told."""
-    f = fp.forecast(SlowOwn(1e-6), PROBLEMS["noisy"]())
+    f = fp.forecast(SlowOwn(1e-6), PROBLEMS["noisy"](), floor="sampled")
     begun = time.perf_counter()
     text = readable(f)
     assert time.perf_counter() - begun < 30 and f.floor is None

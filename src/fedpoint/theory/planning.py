@@ -582,7 +582,7 @@ def best_step(
         last, best = best, look(step)
         if best.why == last.why == "floor" and best.settled and last.settled and _at_zero(last, best) >= target:
             return best, trials
-        if _out_of_reach([t.step for t in trials], [math.log(t.last / target) for t in trials], 0.0):
+        if _above([t.step for t in trials], [t.last / target for t in trials]):
             return best, trials
     if best.why:
         return best, trials
@@ -610,28 +610,41 @@ def best_step(
             break
         steps = [t.step for t in trials]
         if sooner <= len(best.early):
-            heights, wanted = [math.log(t.value_at(sooner) / target) for t in trials], 0.0
+            ratios = [t.value_at(sooner) / target for t in trials]
+            heights, hopeless = [math.log(r) for r in ratios], _above(steps, ratios)
         else:
-            heights, wanted = [t.passed for t in trials], float(sooner)
+            heights = [t.passed for t in trials]
+            hopeless = _out_of_reach(steps, heights, float(sooner))
         between = _between(steps, heights, NARROW if best.rounds <= FEW else WIDE)
-        if between is None or _out_of_reach(steps, heights, wanted):
+        if between is None or hopeless:
             break
         look(between)
     reached = [trial for trial in trials if not trial.why]
     return min(reached, key=lambda t: (t.rounds, math.inf if math.isnan(t.value) else t.value)), trials
 
 
-def _out_of_reach(steps: list[float], heights: list[float], wanted: float) -> bool:
+def _above(steps: list[float], ratios: list[float]) -> bool:
+    """Whether no step brings an error, told as a ratio to the target, below it. After a few rounds errors are about
+    parabolas of the step; after many their logarithms are, of its logarithm."""
+    logs = [math.log(r) for r in ratios]
+    return _out_of_reach(steps, logs, 0.0) and _out_of_reach(steps, ratios, 1.0, place=lambda step: step)
+
+
+def _out_of_reach(
+    steps: list[float], heights: list[float], wanted: float, place: Callable[[float], float] = math.log
+) -> bool:
     """Whether no step between those that were tried is as low as wanted: not even with three times what a parabola
     through the lowest and those beside it gains."""
-    places = sorted(zip(steps, heights, strict=True))
-    at = min(range(len(places)), key=lambda i: places[i][1])
-    if not 0 < at < len(places) - 1 or not all(math.isfinite(h) for _, h in places[at - 1 : at + 2]):
+    tried = sorted(zip(steps, heights, strict=True))
+    at = min(range(len(tried)), key=lambda i: tried[i][1])
+    if not 0 < at < len(tried) - 1 or not all(math.isfinite(h) for _, h in tried[at - 1 : at + 2]):
         return False
-    best, low = places[at]
-    (a, left), (_, _), (b, right) = ((math.log(step / best), height - low) for step, height in places[at - 1 : at + 2])
-    if max(-a, b) > math.log(4):
+    best, low = tried[at]
+    if max(best / tried[at - 1][0], tried[at + 1][0] / best) > 4:
         return False
+    (a, left), (_, _), (b, right) = (
+        (place(step) - place(best), height - low) for step, height in tried[at - 1 : at + 2]
+    )
     bend = (right / b - left / a) / (b - a)
     tilt = left / a - bend * a
     return bool(bend > 0 and low - 3 * tilt * tilt / (4 * bend) > wanted)
