@@ -205,7 +205,7 @@ def size(name: str) -> str:
     one = SIZES[name]()
     options, around = {}, {}
     if one.problem.convex is None:
-        near = fp.run(one.method(one.step), one.problem, 200, exact=True).model
+        near = jax.tree.map(lambda a: a[0], fp.run(one.method(one.step), one.problem, 150, exact=True).model)
         options, around = {"start": near}, {"around": near}
     first, _ = told(one, 0.9 * one.step, {**options, **around})
     seconds, f = told(one, one.step, {**options, **around})
