@@ -167,7 +167,8 @@ def measure(name: str, task: Task) -> str:
     )
     (m,) = made.verify(top=1, repeats=RUNS, seed=1)
     found = brute_force(problem, target, task.stable, FURTHER * best.cost)
-    off = (m.mean - target) / m.standard_error if m.standard_error > 0 else 0.0 if m.mean <= target else math.inf
+    random = m.standard_error > 1e-9 * m.mean  # else all runs are one
+    off = (m.mean - target) / m.standard_error if random else 0.0 if m.mean <= target else math.inf
     return (
         f"| {name} | {kind(task)} | {target:.2g} | {best.label.replace('Everyone()', 'all')}, {best.rounds} rounds "
         f"| {best.error:.3g} ({best.promise}) | {m.mean:.3g} ± {m.standard_error:.1g} ({off:+.1f}) | {best.cost:,.0f} "
@@ -186,7 +187,8 @@ Written by `python benchmarks/plan.py --write` (jax {version}, 2 cores, shared),
 Methods: gradient exchange, FedAvg, SCAFFOLD; local steps 1, 4, 16; everyone or {few}. Promise: the expected error
 after the planned rounds. Outcome: the mean of {runs} runs after these, with its standard error, and in brackets how
 many of these it lies above the target. Brute force: the least cost over {steps} steps for every method, number of local
-steps and participants, each run {grid} times. Cost: numbers sent. Regret: how much more the plan sends. Seconds: of
+steps and participants, each run {grid} times. Cost: numbers sent. Regret: how much more the plan sends. A plan may
+send less, for its steps are not the grid's; and where few rounds suffice, costs come in large pieces. Seconds: of
 processor time, for the plan.
 
 | problem | fields | target | plan | promise | outcome | cost | brute force | regret | seconds |
