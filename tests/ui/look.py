@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from on_loopback import serving
 
-SCREENS = {"averaging": 790, "coupling": 1220, "local-steps": 790, "algorithms": 1130, "runs": 680, "run": 590}
+SCREENS = {"averaging": 790, "coupling": 1220, "local-steps": 790, "algorithms": 1130, "runs": 680, "run": 640}
 PLACES = {"run": "runs/fedavg"}
 MARKS = {
     "algorithms": "document.querySelector('.card')",

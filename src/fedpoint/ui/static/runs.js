@@ -95,8 +95,9 @@ export class RunList {
 function ownLines(run, measure) {
   if (!run[measure]) return [];
   const { mean, runs } = run[measure];
-  const singles = runs.map((y) => ({ name: "one run", x: run.x, y, colour: 0, width: "thin" }));
-  return [{ name: "run", x: run.x, y: mean, colour: 0, width: "thick" }, ...singles];
+  const at = [...run.x.keys()].filter((i) => mean[i] !== null); // losses are not recorded in every round
+  const line = (name, y, width) => ({ name, x: at.map((i) => run.x[i]), y: at.map((i) => y[i]), colour: 0, width });
+  return [line("run", mean, "thick"), ...runs.map((y) => line("one run", y, "thin"))];
 }
 
 export class RunPage {
