@@ -202,7 +202,7 @@ def test_without_noise_an_error_is_certain():
 
 
 def test_what_has_no_quantiles_says_why():
-    with pytest.raises(fp.FedpointError, match="no quantiles: the mean grows"):
+    with pytest.raises(fp.FedpointError, match="no quantiles: it diverges: the mean grows"):
         fp.forecast(fp.FedAvg(10.0, 2), quadratic(1)).quantile(0.9)
     decaying = fp.forecast(fp.FedAvg(fp.steps.InverseTime(0.1, 8.0), 2), quadratic(1))
     with pytest.raises(fp.FedpointError, match="no quantiles: decaying"):
