@@ -186,6 +186,7 @@ def test_exact_fields_are_those_of_all_rows():
     np.testing.assert_allclose(told.curve(5), full.curve(5), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_agents_one_after_the_other_are_those_of_a_batch(monkeypatch):
     """Where one agent has many more rows than the others, nobody is padded to it; the forecast is the same."""
     luck = np.random.default_rng(0)

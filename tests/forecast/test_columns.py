@@ -262,7 +262,11 @@ class NothingOfDeviations(Noise):
 
 @pytest.mark.parametrize(
     ("broken", "name"),
-    [(ParticipantsOfItsOwn, "fedavg, few"), (WrongScale, "scaffnew"), (NothingOfDeviations, "scaffold, few")],
+    [
+        (ParticipantsOfItsOwn, "fedavg, few"),
+        (WrongScale, "scaffnew"),
+        pytest.param(NothingOfDeviations, "scaffold, few", marks=pytest.mark.slow),
+    ],
 )
 def test_broken_columns_are_found_out(broken, name, monkeypatch):
     monkeypatch.setattr(by_columns, "Noise", broken)

@@ -28,7 +28,9 @@ class Mine(fp.Algorithm):
         return w + inbox.mean
 
 
-@pytest.mark.parametrize("participation", [None, fp.Uniform(2)], ids=["everyone", "two"])
+@pytest.mark.parametrize(
+    "participation", [fp.Uniform(2), pytest.param(None, marks=pytest.mark.slow)], ids=["two", "everyone"]
+)
 def test_a_method_written_anew_has_the_forecast_of_the_catalogues(participation):
     own, known = (
         fp.forecast(method, TASK, participation=participation)
