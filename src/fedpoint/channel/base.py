@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -62,9 +64,27 @@ class Channel(Record):
         """How many bits are sent for a message of these shapes."""
         return float(sum(8 * np.dtype(a.dtype).itemsize * int(np.prod(a.shape)) for a in jax.tree.leaves(message)))
 
+    # What forecasts ask. `second` are the second moments of (1, message), its floats one after the other: (1 + d, 1 + d),
+    # where the corner multiplies what does not depend on the message. What is not told is drawn, and said to be.
+
     def expected(self, message: Message) -> Message:
-        """E of what arrives, for forecasts."""
+        """E of what arrives."""
         return message
+
+    def scatter(self, second: Array, like: Message) -> Array | None:
+        """(d, d): the covariance of what arrives around `expected(message)`, linear in `second`; `expected` is affine
+        where this is told. None: not known."""
+        return jnp.zeros((len(second) - 1,) * 2) if self.lossless else None
+
+    def scatter_hub(self, like: Message, largest: Array) -> Array | None:
+        """(2 d, 2 d): the covariance that `release` adds to (mean, total) where the largest weight is this: affine in
+        its square. None: not known."""
+        return jnp.zeros((2 * _size(like),) * 2) if type(self).release is Channel.release else None
+
+    def noise_coefficients(self) -> np.ndarray:
+        """Of the noise that `release` adds: n_t = c_0 x_t + c_1 x_{t-1} + ... with fresh x_t of covariance
+        `scatter_hub`; nothing is left over from before the first round."""
+        return np.ones(1)
 
     def is_identity(self) -> bool:
         """Whether nothing happens to a message at all."""
@@ -78,3 +98,56 @@ def credited(channel: Channel, message: Message, code: Tree, before: State, afte
     if old is None or new is None:
         return arrived
     return jax.tree.map(lambda a, n, o: a + n - o, arrived, new, old)
+
+
+# For channels that tell their moments.
+
+
+def _size(like: Message) -> int:
+    return sum(_floats(a) for a in jax.tree.leaves(like))
+
+
+def _floats(a: Array) -> int:
+    return int(np.prod(np.shape(a))) if jnp.issubdtype(jnp.result_type(a), jnp.floating) else 0
+
+
+def by_part(function: Callable[[Array], Array], moments: Array, like: Message) -> Array:
+    """function(block) for every array of a message, whose numbers stand one after the other; zeros between arrays: a
+    channel that treats each of them by itself."""
+    blocks, at = [], 0
+    for size in map(_floats, jax.tree.leaves(like)):
+        blocks.append(function(moments[at : at + size, at : at + size]))
+        at += size
+    return jax.scipy.linalg.block_diag(*blocks)
+
+
+def scattered(channels: Iterable[Channel], second: Array, like: Message) -> Array | None:
+    """`scatter` of channels one after the other: each scatters what the ones before it have made of the message."""
+    total = jnp.zeros((len(second) - 1,) * 2)
+    for channel in channels:
+        added = channel.scatter(second, like)
+        if added is None:
+            return None
+        A = _bordered(channel, like)
+        total = A[1:, 1:] @ total @ A[1:, 1:].T + added
+        second = (A @ second @ A.T).at[1:, 1:].add(added)
+    return total
+
+
+def _bordered(channel: Channel, like: Message) -> Array:
+    """What `expected` makes of (1, message), where it is affine."""
+    leaves, tree = jax.tree.flatten(like)
+    cuts = np.cumsum([_floats(a) for a in leaves])[:-1]
+
+    def arrives(vector: Array) -> Array:
+        parts = jnp.split(vector, cuts)
+        filled = [
+            v.reshape(np.shape(a)) if _floats(a) else jnp.zeros(np.shape(a), a.dtype)
+            for v, a in zip(parts, leaves, strict=True)
+        ]
+        arrived = jax.tree.leaves(channel.expected(jax.tree.unflatten(tree, filled)))
+        return jnp.concatenate([jnp.ravel(a) for a in arrived if _floats(a)])
+
+    zero = jnp.zeros(_size(like))
+    slope, value = jax.jacfwd(arrives)(zero), arrives(zero)
+    return jnp.eye(1 + len(zero)).at[1:, 1:].set(slope).at[1:, 0].set(value)
