@@ -510,9 +510,7 @@ class Forecast:
             return True
         if not self.by_node or self.noiseless:
             return False
-        drawn = self.noise_by == "sampled" and self.noise_if_settled != "jumps"  # rounds, of which the end is told only
-        told = self.noise_by in KINDS and not drawn
-        return not told or self.diverges
+        return isinstance(self.outlook, str) or not self.outlook.on_the_way or self.diverges
 
     @property
     def along_trajectories(self) -> bool:

@@ -32,6 +32,7 @@ from fedpoint.theory.drawn_rounds import DrawnRounds, drawn_round, wire_of
 from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import GOOD, Accuracy
+from fedpoint.theory.powers import doubled
 from fedpoint.theory.space import Space
 from fedpoint.theory.steady import moving
 
@@ -64,25 +65,17 @@ def accuracy_of(
     J = setting.matrix(x)
     P = moving(J)
     J = J if P is None else P @ J
-    W, back = _weights(J, R), np.linalg.pinv(np.eye(len(x)) - J)
-    root = _root(sigma)
-    drawn, size = DrawnRounds.of(setting, seed), int(np.clip(AT_ONCE // max(len(x), 1), 16, PAIRS // BATCHES))
-    wire = wire_of(drawn)
-    means, floors, bends = [], [], []
-    for first in range(0, PAIRS, size):
-        z = np.random.default_rng(seed + first).normal(size=(size, root.shape[1])) @ root.T
-        got = _pairs(*drawn, jnp.asarray(W), jnp.asarray(x), jnp.asarray(z), wire, jnp.int32(first))
-        means.append(np.asarray(got[0]))
-        floors.append(float(got[1]))
-        bends.append(np.asarray(got[2]))
-    away = R @ back @ np.array(means).T  # (measured, batches)
-    level = np.array(floors) - float(np.vdot(W, noise))
+    W, back = doubled(J.T[None], (R.T @ R)[None])[0], np.linalg.pinv(np.eye(len(x)) - J)
+    drawn = DrawnRounds.of(setting, seed)
+    means, floors, bends = _batches(drawn, W, x, _root(sigma), seed)
+    away = R @ back @ means.T  # (measured, batches)
+    level = floors - float(np.vdot(W, noise))
     moved = away.mean(1)
     mean2 = max(float(moved @ moved) - float(away.var(1, ddof=1).sum()) / len(means), 0.0)  # without its own noise
     floor = max(floor, 1e-300)
     excess = (level.mean() + 2 * float(gap @ moved) + mean2) / floor
     error = float((level + 2 * gap @ away).std(ddof=1)) / math.sqrt(len(means)) / floor
-    off = np.mean(bends, axis=0) - between
+    off = bends.mean(0) - between
     if len(setting.numbers.cases.chance) == 1:
         off = off + np.asarray(moved_inside(*drawn, jnp.asarray(x), jnp.int32(PAIRS), DRAWS)).mean(0) - inside
     bent = float(np.linalg.norm(R @ back @ off))
@@ -92,30 +85,28 @@ def accuracy_of(
 @double
 def drawn_alike(setting: Setting, x: np.ndarray, after: np.ndarray, R: np.ndarray, spread: float) -> bool:
     """Whether drawn rounds from x have this mean and this measured variance: within 10 %, or four standard errors."""
-    drawn, size = DrawnRounds.of(setting, 0), PAIRS // BATCHES
-    wire, z, W = wire_of(drawn), jnp.zeros((size, len(x))), jnp.asarray(R.T @ R)
-    got = [_pairs(*drawn, W, jnp.asarray(x), z, wire, jnp.int32(first)) for first in range(0, PAIRS, size)]
-    away = R @ np.array([np.asarray(mean) for mean, _, _ in got]).T  # (measured, batches)
-    variances = np.array([float(variance) for _, variance, _ in got])
+    means, variances, _ = _batches(DrawnRounds.of(setting, 0), R.T @ R, x, np.zeros((len(x), 0)))
+    away, count = R @ means.T, len(means)  # (measured, batches)
     step = R @ (after - x)
     off = float(np.linalg.norm(away.mean(1) - step))
-    by_chance = SURE * math.sqrt(float(away.var(1, ddof=1).sum()) / BATCHES)
+    by_chance = SURE * math.sqrt(float(away.var(1, ddof=1).sum()) / count)
     right = off <= max(2 * GOOD * float(np.linalg.norm(step)), by_chance)
     return right and abs(variances.mean() - spread) <= max(
-        2 * GOOD * spread, SURE * float(variances.std(ddof=1)) / math.sqrt(BATCHES)
+        2 * GOOD * spread, SURE * float(variances.std(ddof=1)) / math.sqrt(count)
     )
 
 
-def _weights(J: np.ndarray, R: np.ndarray) -> np.ndarray:
-    """W = J' W J + R' R, by doubling."""
-    W, A = R.T @ R, J.copy()
-    for _ in range(40):
-        more = A.T @ W @ A
-        W = W + more
-        if np.abs(more).max() <= 1e-12 * np.abs(W).max():
-            break
-        A = A @ A
-    return W
+def _batches(
+    drawn: DrawnRounds, W: np.ndarray, x: np.ndarray, root: np.ndarray, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What batches of pairs give (`_pairs`), one after the other; root: of the covariance around x."""
+    size = int(np.clip(AT_ONCE // max(len(x), 1), 16, PAIRS // BATCHES))
+    wire, found = wire_of(drawn), []
+    for first in range(0, PAIRS, size):
+        z = np.random.default_rng(seed + first).normal(size=(size, root.shape[1])) @ root.T
+        found.append(_pairs(*drawn, jnp.asarray(W), jnp.asarray(x), jnp.asarray(z), wire, jnp.int32(first)))
+    means, variances, bends = (np.array([np.asarray(one) for one in parts]) for parts in zip(*found, strict=True))
+    return means, variances, bends
 
 
 def _root(sigma: np.ndarray) -> np.ndarray:

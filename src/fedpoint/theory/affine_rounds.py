@@ -28,9 +28,10 @@ from fedpoint.engine.session import cast
 from fedpoint.theory.alike import ROUNDING, Table, congruence, congruences
 from fedpoint.theory.expected_round import Numbers, trace_steps
 from fedpoint.theory.moments import HubMap, hub_map, settling, work_of
-from fedpoint.theory.noise import LocalNoise, Loop, Luck, Point, tabulated
+from fedpoint.theory.noise import LocalNoise, Loop, Luck, Point, linearised_probes, tabulated
 from fedpoint.theory.operator import Setting, models_at
 from fedpoint.theory.outlook import Gauge, Law
+from fedpoint.theory.powers import Squarings
 from fedpoint.theory.space import Space
 from fedpoint.timing.base import Moments
 
@@ -168,7 +169,7 @@ def _sources(found: Compiled, known: int) -> tuple[SourceTable, ...] | None:
     for source in one.sources:
         if isinstance(source, Luck):
             return None
-        size = source.start.shape[-2] if isinstance(source, Loop) else source.point.shape[-1]
+        size = linearised_probes(source)
         table = source.table if isinstance(source, Loop) else _of_point(source)
         if table is None or np.abs(table.first[..., known:]).max(initial=0.0) > 0:
             return None
@@ -208,8 +209,7 @@ class Groups(NamedTuple):
 
 def _grouped(work: Work, moments: Moments) -> Groups:
     """All in one group where they are alike, else everyone in one of its own."""
-    weight = np.concatenate([moments.mean[None], moments.factor[:, 0]])
-    heard = np.concatenate([moments.heard[None], moments.factor[:, 1]])
+    weight, heard = moments.columns()
     own, raw = moments.own, moments.second()
     linear = tuple(SourceTable(s.first[..., 1:], s.added, s.G) for s in work.sources)
     by_agent = [work.mean[..., 1:], work.p, weight.T, heard.T, own.T, raw.T, *(a for s in linear for a in s)]
@@ -254,8 +254,7 @@ class Rounds:
         self.R = gauge.of_state(work.reading)
         self.u, self.m = np.zeros(self.n_u), np.zeros((K, self.n_m))
         self.gap = gauge(work.model - gauge.target)
-        self.weights = np.concatenate([moments.mean[None], moments.factor[:, 0]])  # (J, K)
-        self.heard = np.concatenate([moments.heard[None], moments.factor[:, 1]])
+        self.weights, self.heard = moments.columns()
         G = len(g.slope)
         self.spread = Spread(np.zeros((self.n_u + G * self.n_m,) * 2), np.zeros((G, self.n_m, self.n_m)))
         self.maps = [self._map(j) for j in range(len(self.weights))]
@@ -427,8 +426,7 @@ class Powers:
 
     def __init__(self, work: Work, moments: Moments, gauge: Gauge):
         w, n_u = work, len(work.A)
-        weight = np.concatenate([moments.mean[None], moments.factor[:, 0]])
-        heard = np.concatenate([moments.heard[None], moments.factor[:, 1]])
+        weight, heard = moments.columns()
         whole = np.zeros((1 + n_u, 1 + n_u))
         whole[0, 0], whole[1:, 0], whole[1:, 1:] = 1.0, w.offset, w.A
         upper = np.triu_indices(1 + n_u)
@@ -451,7 +449,7 @@ class Powers:
         if counts > 1:
             C, both = congruence(w.C), congruence(w.B + w.C)
             M[upper[0] > 0] += (both - B - C) @ sent[1] + C @ sent[2]
-        self.doubled = [M]
+        self.power = Squarings(M)
         self.measured = np.column_stack([gauge(w.model - gauge.target), gauge.of_state(w.reading)])
         W = self.measured.T @ self.measured
         self.weight = W[upper] * np.where(upper[0] == upper[1], 1.0, 2.0)
@@ -470,15 +468,7 @@ class Powers:
 
     def _moments(self, t: int) -> np.ndarray:
         """The upper triangle of E[x x'] after so many rounds."""
-        v = np.zeros(len(self.weight))
-        v[0] = 1.0
-        with np.errstate(all="ignore"):
-            for j in range(int(t).bit_length()):
-                if j == len(self.doubled):
-                    self.doubled.append(self.doubled[-1] @ self.doubled[-1])
-                if t >> j & 1:
-                    v = self.doubled[j] @ v
-        return v
+        return self.power(t, np.eye(1, len(self.weight))[0])
 
 
 def _unpacking(size: int) -> np.ndarray:

@@ -18,7 +18,6 @@ import numpy as np
 from jax import Array
 
 from fedpoint.core.compiling import quickly
-from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK
 from fedpoint.core.record import split_per_agent
@@ -27,6 +26,7 @@ from fedpoint.problems.base import per_agent
 from fedpoint.theory.ages import Ages, recursion
 from fedpoint.theory.expected_round import Numbers, start_at, template
 from fedpoint.theory.krylov import Krylov, norm, solve
+from fedpoint.theory.moments import hub_map
 from fedpoint.theory.noise import LocalNoise, Luck, ProbePlace, covariance_of, linearised, tabulated
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
@@ -99,19 +99,17 @@ def _works(space: Space, numbers: Numbers, x: Array) -> Works:
     def base(u: Array) -> Array:
         return flat(algorithm.base(algorithm.say(fill(hub, u), NO_LUCK.row())))
 
-    def merge(u: Array, mean: Array, total: Array) -> Array:
-        inbox = Inbox(fill(like, mean[:-1]), fill(like, total[:-1]), total[-1], mean[-1])
-        return flat(algorithm.combine(fill(hub, u), inbox))
-
     n_s = flat(like).size
     nothing = jnp.zeros(n_s + 1)
-    changes = algorithm.sends_changes()
+    changes, merge = algorithm.sends_changes(), hub_map(space, numbers, u, (nothing, nothing), 0)
     return Works(
         per_agent(agent, (numbers.inputs.own, tuned, m, numbers.p)),
         base(u) if changes else jnp.zeros(n_s),
         jax.jacfwd(base)(u) if changes else jnp.zeros((n_s, u.size)),
-        merge(u, nothing, nothing),
-        *jax.jacfwd(merge, argnums=(0, 1, 2))(u, nothing, nothing),
+        u + merge.offset,
+        merge.A,
+        merge.B,
+        merge.C,
     )
 
 

@@ -80,7 +80,7 @@ def _probes_of(source: Source) -> int:
     return source.point.size if isinstance(source, Point) else source.variance.size
 
 
-def _linearised_probes(source: Source) -> int:
+def linearised_probes(source: Source) -> int:
     """The same of a linearised one, which may lead with agents."""
     if isinstance(source, Loop):
         return source.start.shape[-2]
@@ -302,7 +302,7 @@ def _noise_of(space: Space, numbers: Numbers, mine: Mine, point: Array) -> Array
 def tabulated(locals_: LocalNoise) -> LocalNoise:
     """With the tables of loops whose steps are alike."""
     done: list[Source] = []
-    probes = [_linearised_probes(source) for source in locals_.sources]
+    probes = [linearised_probes(source) for source in locals_.sources]
     at = locals_.slope.shape[-1] - sum(probes)  # numbers of ext before a source
     for source, own in zip(locals_.sources, probes, strict=True):
         if isinstance(source, Loop) and source.noise is not None:

@@ -112,6 +112,7 @@ class Law(NamedTuple):
 class Outlook(ABC):
     """Answers of one theory about one experiment; None where it does not know."""
 
+    on_the_way = True  # noise is told along the path too, not only once settled
     how: str  # "exact", "trajectory", "closure", "columns", "sampled", ...: the word for it in `Forecast.noise_by`
 
     @property

@@ -23,6 +23,7 @@ from fedpoint.theory.krylov import Krylov
 from fedpoint.theory.moments import Second
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Law
+from fedpoint.theory.powers import Squarings
 from fedpoint.theory.quadratic_forms import first_round, quantile
 from fedpoint.theory.steady import NoLimit, Steady
 from fedpoint.timing.base import Moments
@@ -136,20 +137,10 @@ class KrylovPowers:
     def _set(self, W: np.ndarray) -> None:
         k = self.space.steps
         self.reach = self.space.size * (self.space.basis[:k] @ W.ravel()) if self.space.size else np.zeros(k)
-        self.doubled = [self.space.H[:k]] if k else []
+        self.power = Squarings(self.space.H[:k])
 
     def at(self, t: int) -> float:
-        if not self.doubled:
-            return 0.0
-        e = np.zeros(len(self.reach))
-        e[0] = 1.0
-        with np.errstate(all="ignore"):
-            for j in range(int(t).bit_length()):
-                if j == len(self.doubled):
-                    self.doubled.append(self.doubled[-1] @ self.doubled[-1])
-                if t >> j & 1:
-                    e = self.doubled[j] @ e
-        return float(self.reach @ e)
+        return float(self.reach @ self.power(t, np.eye(1, len(self.reach))[0]))
 
 
 class MeanPath:

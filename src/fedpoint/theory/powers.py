@@ -159,6 +159,22 @@ def doubled(A: np.ndarray, P: np.ndarray) -> np.ndarray:
     return P
 
 
+class Squarings:
+    """A^t v at any t, from A, A^2, A^4, ... that are kept."""
+
+    def __init__(self, A: np.ndarray):
+        self.powers = [A]
+
+    def __call__(self, t: int, v: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            for j in range(int(t).bit_length()):
+                if j == len(self.powers):
+                    self.powers.append(self.powers[-1] @ self.powers[-1])
+                if t >> j & 1:
+                    v = self.powers[j] @ v
+        return v
+
+
 def summed_directly(apply: Apply, columns: np.ndarray, measure: Measure, tolerance: float) -> np.ndarray:
     """(columns,): sum_t |R A^t q|^2, power by power, until the powers themselves have died out; nan where that takes
     too long."""

@@ -55,7 +55,7 @@ class Sampled(NamedTuple):
 class Drawn(Outlook):
     """Rounds about which nothing is known, drawn one after the other from the fixed point x on."""
 
-    how = "sampled"
+    how, on_the_way = "sampled", False
 
     def __init__(self, setting: Setting, x: np.ndarray, origin: np.ndarray, gauge: Gauge, found: Sampled):
         self.setting, self.x, self.origin, self.gauge, self.found = setting, x, origin, gauge, found

@@ -76,6 +76,11 @@ class Moments(NamedTuple):
     sampled: bool = False  # estimated from drawn rounds, not exact
     independent: bool = True  # False: who works in a round depends on who did in others
 
+    def columns(self) -> tuple[np.ndarray, np.ndarray]:
+        """(1 + R, K) of v and of s: their means, then the factors that agents share."""
+        v, s = np.moveaxis(self.factor, 1, 0)
+        return np.concatenate([self.mean[None], v]), np.concatenate([self.heard[None], s])
+
     def second(self) -> np.ndarray:
         """(3, K): E v_k^2, E v_k s_k, E s_k^2."""
         v, s = self.factor[:, 0], self.factor[:, 1]
