@@ -244,7 +244,7 @@ def test_what_fits_is_run_and_what_does_not_is_refused(monkeypatch, dtype):
     [
         (fp.FedGD(1e-6, 0.1), {"network": fp.Network.ring(50)}),
         (fp.FedGD(1e-6, 0.1), {"network": fp.Network.ring(50), "schedule": fp.PartiallyAsynchronous(16)}),
-        (fp.Scaffold(1e-6), {"channel": fp.channel.HalfPrecision()}),
+        (fp.Scaffold(1e-6), {"channel": fp.channel.Cast("float16")}),
         (fp.Scaffold(1e-6), {"schedule": fp.Arrivals(fp.Clock(np.linspace(1.0, 2.0, 50)), 4)}),
     ],
     ids=["a network", "mail", "a channel", "late answers"],

@@ -509,7 +509,7 @@ def test_a_channel_that_changes_nothing_gives_the_same_bits(name):
 @under_the_engine
 def test_every_method_runs_with_half_precision(name):
     """Messages are rounded to 11 bits: the path stays near, and messages up weigh a quarter."""
-    half, whole = few_rounds(name, channel=fp.channel.HalfPrecision()), few_rounds(name)
+    half, whole = few_rounds(name, channel=fp.channel.Cast("float16")), few_rounds(name)
     assert np.abs(half.history - whole.history).max() < 0.01 * (1 + np.abs(whole.history).max())
     assert not np.array_equal(half.history, whole.history)
     assert half.cost.bytes_up == whole.cost.bytes_up / 4 and half.cost.bytes_down == whole.cost.bytes_down
@@ -529,7 +529,7 @@ def test_channels_on_networks(method):
     options = {"rounds": 6, "network": fp.Network.ring(4).metropolis(), "seed": 2}
     whole = fp.run(method, NOISY, **options)
     assert_same_run(fp.run(method, NOISY, channel=Nothing(), **options), whole)
-    half = fp.run(method, NOISY, channel=fp.channel.HalfPrecision(), **options)
+    half = fp.run(method, NOISY, channel=fp.channel.Cast("float16"), **options)
     assert np.abs(half.history - whole.history).max() < 0.01 * (1 + np.abs(whole.history).max())
     assert half.cost.bytes_up == whole.cost.bytes_up / 4
 

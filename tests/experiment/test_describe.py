@@ -67,7 +67,7 @@ def test_every_method(name):
         {"participation": fp.Answering(fp.Everyone(), trace=np.array([[1, 0, 1, 1], [1, 1, 0, 1]]))},
         {"schedule": fp.Waiting(CLOCK, count=3, deadline=5.0)},
         {"schedule": fp.Arrivals(CLOCK, buffer=2, staleness=fp.staleness.Hinge(1.0, 2.0))},
-        {"channel": fp.channel.HalfPrecision()},
+        {"channel": fp.channel.Cast("float16")},
         {"gather": fp.channel.Median()},
         {"start": [1.0, 2.0], "exact": True, "record_every": 2},
     ],

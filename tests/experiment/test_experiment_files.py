@@ -31,7 +31,7 @@ def test_files_are_read_and_written(path, tmp_path):
 
 def test_experiments_of_python_are_written(tmp_path):
     one = fp.Experiment(
-        fp.FedAvg(step=0.1), QUADRATIC, participation=2, channel=fp.channel.HalfPrecision(), start=[3.0]
+        fp.FedAvg(step=0.1), QUADRATIC, participation=2, channel=fp.channel.Cast("float16"), start=[3.0]
     )
     other = one.replace(algorithm=fp.Averaged(fp.Scaffold(step=0.1)), channel=None, seed=4)
     fp.write(tmp_path / "two.toml", one, other, rounds=7)
@@ -93,7 +93,7 @@ name = "noisy"
 problem.noise = 0.5
 participation = [2, 4]
 gather = "median"
-channel = {kind = "half_precision", bits_of_mantissa = 8}
+channel = {kind = "cast", dtype = "bfloat16"}
 [[experiment]]
 name = "another"
 rounds = 20
@@ -110,7 +110,7 @@ def test_experiments_one_after_the_other(tmp_path):
     quiet, *noisy, another, two = fp.read(path)
     assert [e.name for e in noisy] == ["noisy: FedAvg, Uniform(2)", "noisy: FedAvg, Uniform(4)"]
     assert quiet.rounds == 10 and another.rounds == 20
-    assert noisy[0].experiment.channel == fp.channel.HalfPrecision(8)
+    assert noisy[0].experiment.channel == fp.channel.Cast("bfloat16")
     assert noisy[1].experiment.gather == fp.channel.Median()
     assert noisy[0].experiment.problem is noisy[1].experiment.problem
     assert another.experiment.problem is quiet.experiment.problem
@@ -138,9 +138,9 @@ def test_experiments_one_after_the_other(tmp_path):
             "experiment[2].gather = \"medain\": unknown kind 'medain'; did you mean",
         ),
         (
-            "bits_of_mantissa = 8",
-            "bits_of = 8",
-            "experiment[2].channel.bits_of = 8: unknown key; did you mean 'bits_of",
+            'dtype = "bfloat16"',
+            'dtyp = "bfloat16"',
+            'experiment[2].channel.dtyp = "bfloat16": unknown key; did you mean \'dtype',
         ),
         ('name = "scaffold", step', 'name = "scafold", step', "did you mean 'scaffold'?"),
         ("rounds = 20", "rounds = -1", "line 20: experiment[3].rounds = -1: must be at least 0"),

@@ -89,7 +89,7 @@ def test_rows_that_no_site_has_are_foreign():
     "more",
     [
         {"participation": 2},
-        {"channel": "half_precision"},
+        {"channel": {"kind": "cast", "dtype": "float16"}},
         {"norm_cap": 50.0},
         {"algorithm": {"name": "scaffnew", "step": 0.05, "probability": 0.4}},
         {"algorithm": {"name": "fedsgd", "step": 0.05, "coupling": 0.5}, "network": "complete"},
@@ -115,7 +115,9 @@ def test_large_models_are_simulated_one_after_the_other(monkeypatch):
 # What is not.
 
 
-@pytest.mark.parametrize("study", [NOISY, STEADY, content(AVERAGE, ROWS, rounds=8, channel="half_precision")])
+@pytest.mark.parametrize(
+    "study", [NOISY, STEADY, content(AVERAGE, ROWS, rounds=8, channel={"kind": "cast", "dtype": "float16"})]
+)
 def test_a_site_that_does_as_the_study_says_is_reproduced(study):
     """There is not even a bet."""
     watch, alarms = rehearsed(study, {})
@@ -149,7 +151,7 @@ STUDIES = {
     "scaffold": (CONTROL, LOGISTIC, {"participation": 2}),
     "scaffnew": ({"name": "scaffnew", "step": 0.05, "probability": 0.4}, BOWLS, {}),
     "network": ({"name": "fedsgd", "step": 0.05, "coupling": 0.5}, ROWS, {"network": "complete"}),
-    "channel": (CONTROL, ROWS, {"channel": "half_precision"}),
+    "channel": (CONTROL, ROWS, {"channel": {"kind": "cast", "dtype": "float16"}}),
     "cap": (AVERAGE, BOWLS, {"norm_cap": 0.3}),  # which refuses two answers of five
 }
 

@@ -20,14 +20,12 @@ EDGES = {"edges": [["a", "b"], ["b", "c"]], "weights": [0.3, 0.4]}
 
 
 PLACES = {
-    "half precision": content(CONTROL, BOWLS, participation=2, channel="half_precision"),
-    "few bits, late": content(
-        AVERAGE, rounds=9, asynchronous={}, channel={"kind": "half_precision", "bits_of_mantissa": 8}
-    ),
-    "half precision on a network": content(network=EDGES, channel="half_precision"),
+    "half precision": content(CONTROL, BOWLS, participation=2, channel={"kind": "cast", "dtype": "float16"}),
+    "few bits, late": content(AVERAGE, rounds=9, asynchronous={}, channel={"kind": "cast", "dtype": "bfloat16"}),
+    "half precision on a network": content(network=EDGES, channel={"kind": "cast", "dtype": "float16"}),
     "median": content(AVERAGE, BOWLS, gather="median"),
     "both, with a server's optimiser": content(
-        {"name": "fedadam", "step": 0.05}, BOWLS, gather="median", channel="half_precision"
+        {"name": "fedadam", "step": 0.05}, BOWLS, gather="median", channel={"kind": "cast", "dtype": "float16"}
     ),
 }
 
@@ -41,7 +39,7 @@ def test_equals_simulation(name, tmp_path):
 def test_half_of_the_bytes_leave(tmp_path):
     """What is announced is what is sent: two bytes a number."""
     announced, sent = [], []
-    for more in ({}, {"channel": "half_precision"}):
+    for more in ({}, {"channel": {"kind": "cast", "dtype": "float16"}}):
         made = fp.federate(content(problem={**BOWLS, "dim": 50}, **more), folder=tmp_path / str(len(sent)))
         announced.append({one["kind"]: one for one in announce(made.study)["leaves"]}["work"])
         lines = (tmp_path / str(len(sent)) / "a" / "audit.jsonl").read_text().splitlines()
@@ -66,7 +64,7 @@ def test_a_liar_does_not_move_the_median(tmp_path):
     assert far["median"] < 10 < 300 < far["weighted_sums"]
 
 
-@pytest.mark.parametrize("channel", ["half_precision", {"kind": "half_precision", "bits_of_mantissa": 8}])
+@pytest.mark.parametrize("channel", [{"kind": "cast", "dtype": "float16"}, {"kind": "cast", "dtype": "bfloat16"}])
 def test_the_norm_is_that_of_what_arrives(channel, tmp_path):
     study = content(AVERAGE, BOWLS, rounds=3, quorum=2, norm_cap=10.0, channel=channel)
 

@@ -147,7 +147,12 @@ def test_files_of_expected_rows(tmp_path):
         (content(AVERAGE, TABLE), {"a": "a.csv"}, "has none for b, c"),
         (content(AVERAGE, TABLE), dict.fromkeys("abcd", "a.csv"), "names d, not a site"),
         (
-            content({"name": "fedsgd", "step": 0.05, "coupling": 0.5}, BOWLS, network="ring", channel="half_precision"),
+            content(
+                {"name": "fedsgd", "step": 0.05, "coupling": 0.5},
+                BOWLS,
+                network="ring",
+                channel={"kind": "cast", "dtype": "float16"},
+            ),
             True,
             "^trial cannot be watched: what a site remembers does not show",
         ),

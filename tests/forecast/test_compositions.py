@@ -209,9 +209,9 @@ def test_a_wrapped_methods_restriction_reaches_the_forecast():
 
 
 def test_half_precision_is_forecast_as_no_channel():
-    f = fp.forecast(FEDAVG, QUAD, participation=2, channel=fp.channel.HalfPrecision())
+    f = fp.forecast(FEDAVG, QUAD, participation=2, channel=fp.channel.Cast("float16"))
     assert f.floor == fp.forecast(FEDAVG, QUAD, participation=2).floor and f.standard_error is None
-    assert agrees(f, FEDAVG, participation=2, channel=fp.channel.HalfPrecision())
+    assert agrees(f, FEDAVG, participation=2, channel=fp.channel.Cast("float16"))
 
 
 @pytest.mark.parametrize("channel", [Dropped(), Rounded(), Noisy()])
@@ -256,7 +256,7 @@ def test_what_a_channel_makes_uncertain_is_said():
     net = fp.Network.complete(3).metropolis()
     with pytest.raises(fp.FedpointError, match="lossy channel a forecast needs a fusion center"):
         fp.forecast(FEDAVG, QUAD, network=net, channel=Dropped())
-    half = fp.forecast(FEDAVG, QUAD, network=net, channel=fp.channel.HalfPrecision())
+    half = fp.forecast(FEDAVG, QUAD, network=net, channel=fp.channel.Cast("float16"))
     assert half.rate == fp.forecast(FEDAVG, QUAD, network=net).rate
 
 

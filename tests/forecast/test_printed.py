@@ -156,7 +156,7 @@ WHO = {
 }
 CHANNELS = {
     "none": fp.Channel(),
-    "half": fp.channel.HalfPrecision(),
+    "half": fp.channel.Cast("float16"),
     "dropped": Dropped(),
     "feedback": TopOne(),
     "jumps": Expects(),

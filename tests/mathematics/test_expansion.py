@@ -155,7 +155,7 @@ NETWORK = {"network": fp.Network.complete(3)}
         (fp.FedAvg(0.01), LOSS, {}, "affine fields; those of Loss are not"),
         (fp.FedGD(0.1, 0.1), SYSTEM, NETWORK, "not of"),
         (fp.FedAvg(0.1), SYSTEM, {"schedule": fp.Arrivals(fp.Clock(1.0))}, "nobody is late"),
-        (fp.FedAvg(0.1), SYSTEM, {"channel": fp.channel.HalfPrecision()}, "arrive as they were sent"),
+        (fp.FedAvg(0.1), SYSTEM, {"channel": fp.channel.Cast("float16")}, "arrive as they were sent"),
         (fp.FedAvg(0.1), SYSTEM, {"gather": fp.channel.Median()}, "their weighted sum"),
     ],
 )

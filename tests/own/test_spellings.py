@@ -301,7 +301,7 @@ def test_an_own_channel_runs_with_every_method(name):
     )
     assert half.cost.bytes_up == plain.cost.bytes_up / 4
     assert 0 < np.abs(half.model - plain.model).max() < 2e-2 * np.abs(plain.model).max()
-    library = fp.run(METHODS[name], bowls(), rounds=60, participation=who, seed=2, channel=fp.channel.HalfPrecision())
+    library = fp.run(METHODS[name], bowls(), rounds=60, participation=who, seed=2, channel=fp.channel.Cast("float16"))
     np.testing.assert_array_equal(half.history, library.history)
 
 

@@ -306,7 +306,7 @@ def test_an_experiment_fixes_all_but_method_and_participants():
 
 
 def test_bytes_are_those_of_the_channel():
-    half = fp.channel.HalfPrecision()
+    half = fp.channel.Cast("float16")
     made = fp.plan(homogeneous(), 0.01, methods=["gradient_exchange"], participation=[None], channel=half)
     (m,) = made.verify(top=1, repeats=2)
     assert m.choice.bytes == pytest.approx(m.cost.bytes_up + m.cost.bytes_down)

@@ -222,7 +222,7 @@ def test_a_run_without_a_known_solution_draws_its_loss(tmp_path):
 def test_bytes_across_are_those_that_a_run_cost():
     """A lossy channel's answers are shorter than what goes down."""
     quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
-    run = fp.run(fp.FedAvg(step=0.5), quad, rounds=3, channel=fp.channel.HalfPrecision())
+    run = fp.run(fp.FedAvg(step=0.5), quad, rounds=3, channel=fp.channel.Cast("float16"))
     assert run.cost.bytes_up < run.cost.bytes_down
     assert run.plot(x="bytes").axes[0].lines[0].get_xdata()[-1] == run.cost.bytes_up + run.cost.bytes_down
 

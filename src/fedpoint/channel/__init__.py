@@ -1,7 +1,20 @@
 """What happens to a message on its way from an agent to a hub, and how messages are gathered there."""
 
 from fedpoint.channel.base import Channel, Hub
+from fedpoint.channel.cast import Cast
+from fedpoint.channel.chain import Chain
+from fedpoint.channel.clip import Clip
 from fedpoint.channel.gather import Gather, Median, WeightedSums
-from fedpoint.channel.half import HalfPrecision
+from fedpoint.channel.gaussian import Gaussian
 
-__all__ = ["Channel", "Gather", "HalfPrecision", "Hub", "Median", "WeightedSums"]
+__all__ = [
+    "Cast",
+    "Chain",
+    "Channel",
+    "Clip",
+    "Gather",
+    "Gaussian",
+    "Hub",
+    "Median",
+    "WeightedSums",
+]

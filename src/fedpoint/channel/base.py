@@ -13,7 +13,7 @@ from jax import Array
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
 from fedpoint.core.record import Record
-from fedpoint.core.types import Message, State, Tree
+from fedpoint.core.types import Message, Number, State, Tree
 
 if TYPE_CHECKING:
     from fedpoint.core.agent import Agent
@@ -27,6 +27,16 @@ class Hub(NamedTuple):
     largest: Array  # the largest weight of a message in the inbox's mean
 
 
+class ChannelContext(NamedTuple):
+    """What a channel may know of the experiment before its first round."""
+
+    weights: np.ndarray  # (K,) p_k
+    scale: float | None = None  # v_k / p_k, where it is one number for all who are heard, in every round
+    least: int = 1  # so many messages are gathered in a round that merges, or more
+    by_node: bool = False  # on a network: messages are differences to what neighbours know
+    clip: Clips | None = None  # the clip that stands before, in a chain
+
+
 class Channel(Record):
     """A message's way. This one changes nothing; subclass it and write `encode` (and `decode`) for one of your own.
 
@@ -35,6 +45,16 @@ class Channel(Record):
     """
 
     lossless = True  # False: what arrives differs from what was sent by more than rounding
+    shortens = False  # True: no message gets longer on its way, whatever it holds, and nothing is kept for later
+    embeds = False  # True: decode puts the numbers that were sent into their places, and changes none of them
+
+    def bind(self, context: ChannelContext) -> Channel:
+        """The same with what it needs of the experiment."""
+        return self
+
+    def stages(self) -> tuple[Channel, ...]:
+        """The channels it is made of, in the order in which a message passes them."""
+        return (self,)
 
     def init(self, message: Message) -> State:
         """What the channel keeps at an agent before the first round."""
@@ -89,6 +109,19 @@ class Channel(Record):
     def is_identity(self) -> bool:
         """Whether nothing happens to a message at all."""
         return type(self) is Channel
+
+
+class Clips(Channel):
+    """A channel that bounds the length of a message: what noise behind it is scaled by."""
+
+    def longest(self, message: Message) -> Number:
+        """The norm that a message of these shapes has at most."""
+        raise NotImplementedError
+
+
+def real(a: Array) -> bool:
+    """Whether an array holds real numbers: whole ones, such as indices, travel as they are."""
+    return jnp.issubdtype(a.dtype, jnp.floating)
 
 
 def credited(channel: Channel, message: Message, code: Tree, before: State, after: State) -> Message:

@@ -33,7 +33,8 @@ from pydantic import Field, JsonValue, SkipValidation
 from pydantic.json_schema import models_json_schema
 
 from fedpoint.algorithms.catalogue import makers, title_of
-from fedpoint.channel import Channel, Gather, HalfPrecision, Median, WeightedSums
+from fedpoint.channel import Cast, Channel, Clip, Gather, Gaussian, Median, WeightedSums
+from fedpoint.channel.chain import as_channel
 from fedpoint.config import methods, networks, schedules, schemes
 from fedpoint.config.kinds import Seed, Table
 from fedpoint.config.lines import Path as Where
@@ -57,7 +58,7 @@ from fedpoint.store import disk
 from fedpoint.store.disk import Table as Raw
 from fedpoint.timing.base import Context, Timing
 
-CHANNELS = Family("a channel", {snake(cls.__name__): cls for cls in (Channel, HalfPrecision)})
+CHANNELS: Family[Channel] = Family("a channel", {snake(cls.__name__): cls for cls in (Channel, Cast, Clip, Gaussian)})
 GATHERS: Family[Gather] = Family("a gather", {snake(cls.__name__): cls for cls in (WeightedSums, Median)})
 TIMINGS = {"participation": schemes.read, "schedule": schedules.FAMILY.read}
 OWN = ("problem", "algorithm", "participation", "schedule", "network")  # keys that have readers of their own
@@ -65,6 +66,15 @@ BESIDE = ("plan", "lab", "sums", "start_sha256", "not_rebuildable", "name")  # w
 
 
 AsItIs = SkipValidation[JsonValue]  # read elsewhere
+
+
+def _read_channels(text: Plain, where: Where, base: Path | None) -> tuple[Channel | None, list[FileMistake]]:
+    """One channel, or a list of them: one behind the other."""
+    if not isinstance(text, list):
+        return CHANNELS.read(text, where, base)
+    read = [CHANNELS.read(item, (*where, i), base) for i, item in enumerate(text)]
+    wrong = [mistake for _, mistakes in read for mistake in mistakes]
+    return None if wrong else as_channel([made for made, _ in read if made is not None]), wrong
 
 
 class Content(Table):
@@ -340,7 +350,7 @@ class _Reader:
 
     def _parts(self) -> dict[str, Tree]:
         """Channel, gather, start and metrics, where they are given."""
-        readers = {"channel": CHANNELS.read, "gather": GATHERS.read}
+        readers: dict[str, Reader] = {"channel": _read_channels, "gather": GATHERS.read}
         given = {key: self.content[key] for key in readers if self.content.get(key) is not None}
         found = {key: self._one(key, text, readers[key]) for key, text in given.items()}
         for key in ("start", "metrics"):
@@ -485,7 +495,7 @@ def schema() -> Raw:
         one = [references[table, "validation"] for table in some]
         words = [] if key in ("problem", "algorithm") else [{"type": "string"}]
         words += [{"type": "integer"}] if key == "participation" else []
-        several = [{"type": "array"}] if key in ("algorithm", "participation", "schedule") else []
+        several = [{"type": "array"}] if key in ("algorithm", "participation", "schedule", "channel") else []
         whole["properties"][key] = {"anyOf": [*one, *words, *several]}
     whole["properties"]["experiment"] = {"type": "array", "items": {"type": "object"}}
     return whole

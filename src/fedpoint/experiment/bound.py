@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fedpoint.channel import Channel, Gather
+from fedpoint.channel.base import ChannelContext
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.core.own_code import calling, whole
 from fedpoint.core.types import Model
@@ -68,9 +69,12 @@ class Bound:
     def network(self) -> Network | None:
         return self.experiment.network
 
-    @property
+    @cached_property
     def channel(self) -> Channel:
-        return self.experiment.channel
+        """With what it needs to know of weights and of who is heard."""
+        p, timing = self.problem.weights, self.timing
+        scale, least = timing.weight_scale(p), timing.least_heard(len(p))
+        return self.experiment.channel.bind(ChannelContext(p, scale, least, self.topology.by_node))
 
     @property
     def gather(self) -> Gather:

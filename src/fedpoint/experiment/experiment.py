@@ -14,12 +14,14 @@ import numpy as np
 
 from fedpoint.algorithms.personal import Personal
 from fedpoint.channel import Channel, Gather, WeightedSums
+from fedpoint.channel.chain import as_channel
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.arguments import check_kind, checked_methods, option_kinds
 from fedpoint.core.errors import FedpointError, check_count
 from fedpoint.core.kinds import Count, Whole, shown
 from fedpoint.core.types import Model, Plain, Tree
 from fedpoint.experiment.bound import Bound
+from fedpoint.experiment.channel_checks import check_channel
 from fedpoint.experiment.checks import (
     check_network,
     check_place,
@@ -49,7 +51,7 @@ class Options(TypedDict):
     participation: NotRequired[Participation | int | str | None]
     network: NotRequired[Network | None]
     schedule: NotRequired[Schedule | Participation | None]
-    channel: NotRequired[Channel | None]
+    channel: NotRequired[Channel | Sequence[Channel] | None]
     gather: NotRequired[Gather | None]
     share: NotRequired[str | Sequence[str] | None]
     start: NotRequired[Model | None]
@@ -84,7 +86,7 @@ class Experiment:
         network: an `fp.Network`: then every agent is a node with a model of its own, and there is no fusion center.
         schedule: when nodes of a network work and how old is what they hear (`fp.PartiallyAsynchronous`, ...), or, with
             a fusion center, answers on a clock (`fp.Arrivals`, `fp.Waiting`).
-        channel: what happens to a message on its way (`fp.channel`).
+        channel: what happens to a message on its way (`fp.channel`); a list: one behind the other.
         gather: how a hub makes one inbox of many messages (`fp.channel.Median`, ...); default: weighted sums.
         share: which parts of a model are shared, for instance `["body"]`; the others stay at their agent. Default: all.
         start: the model to start from (default: the problem's own start).
@@ -123,7 +125,7 @@ class Experiment:
             check_count("record_every", self.record_every, 1)
         self._set(algorithm=sharing(self.algorithm, self.share))
         self._set(seed=check_seed(self.seed), network=check_network(self.network, self.problem.names))
-        self._set(channel=Channel() if self.channel is None else self.channel)
+        self._set(channel=as_channel(self.channel))
         self._set(gather=WeightedSums() if self.gather is None else self.gather)
         self._set(timing=check_timing(self.participation, self.schedule, self.network is not None))
         if isinstance(self.problem, AnyModel):
@@ -132,6 +134,7 @@ class Experiment:
         check_place(self.algorithm, self.network)
         check_valid(self.algorithm, self.timing)
         self._check_gather()
+        check_channel(self.channel, self.gather, self.algorithm, self.timing, self.problem)
         nodes = self.problem.agents if self.timing.on_network else None
         self._set(start_model=jax.tree.map(np.asarray, check_start(self.problem, self.start, nodes)))
         rehearse(self.bind())

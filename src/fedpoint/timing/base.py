@@ -129,6 +129,15 @@ class Timing(Record):
         """How many rounds old is what is heard over each arc of a network, from the node `says`."""
         return jnp.zeros_like(arc)
 
+    def weight_scale(self, p: np.ndarray) -> float | None:
+        """v_k / p_k, where it is one number for all who are heard, in every round; None: weights vary. Noise that is to
+        hide an agent is scaled by the largest weight, which must be fixed and public."""
+        return None
+
+    def least_heard(self, agents: int) -> int:
+        """So many are heard in a round that merges, or more."""
+        return self.slots(agents) if self.all_heard else 1
+
     def depth(self, rounds: int) -> int:
         """How many of a sender's last messages are needed in a run of so many rounds."""
         return 1

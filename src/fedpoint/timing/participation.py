@@ -125,6 +125,9 @@ class Everyone(Participation):
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
         return Tick(None, jnp.ones(p.shape, bool), p, p)
 
+    def weight_scale(self, p: np.ndarray) -> float | None:
+        return 1.0
+
     def known_moments(self, p: np.ndarray) -> Moments:
         return subset_moments(p, {len(p): 1.0}, False)
 
@@ -155,6 +158,9 @@ class Uniform(Participation):
         share = take(p, agents)
         weight = jnp.full(self.count, 1.0 / self.count) if self.plain else share * (p.shape[0] / self.count)
         return Tick(agents, jnp.ones(self.count, bool), weight, share)
+
+    def weight_scale(self, p: np.ndarray) -> float | None:
+        return None if self.plain and not np.allclose(p, p[0]) else len(p) / self.count
 
     def known_moments(self, p: np.ndarray) -> Moments:
         return subset_moments(p, {self.count: 1.0}, self.plain)
@@ -307,6 +313,9 @@ class Answering(Participation):
         scheme = self.scheme.bind(context)
         trace = None if self.trace is None else np.asarray(self.trace, dtype=np.uint8)
         return Answering(scheme, self.probability, trace, self.keep, self.minimum)
+
+    def least_heard(self, agents: int) -> int:
+        return min(self.minimum, self.scheme.least_heard(agents))
 
     def _chance(self, agents: Array) -> Array:
         """That these agents answer: (L,), or one number for all."""

@@ -1,0 +1,125 @@
+"""Several channels, one behind the other: what the first one sends is the message of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+import jax
+import jax.numpy as jnp
+
+from fedpoint.channel.base import Channel, ChannelContext, Clips, Hub
+from fedpoint.core.agent import Agent
+from fedpoint.core.inbox import Inbox
+from fedpoint.core.random import NO_LUCK, Stream
+from fedpoint.core.types import Message, State, Tree
+
+
+class Chain(Channel):
+    """Channels that a message passes from left to right; `channel=[...]` makes one.
+
+    >>> import fedpoint as fp
+    >>> quad = fp.problems.Quadratic(1.0, [[0.0], [2.0]])
+    >>> channel = [fp.channel.Clip(0.1), fp.channel.Cast("float32")]
+    >>> run = fp.run(fp.FedAvg(step=0.5), quad, rounds=3, channel=channel)
+    >>> float(run.cost.bytes_up)
+    24.0
+    """
+
+    links: tuple[Channel, ...]
+
+    def stages(self) -> tuple[Channel, ...]:
+        return tuple(stage for link in self.links for stage in link.stages())
+
+    @property
+    def lossless(self) -> bool:  # type: ignore[override]
+        return all(link.lossless for link in self.links)
+
+    @property
+    def shortens(self) -> bool:  # type: ignore[override]
+        return all(link.shortens for link in self.links)
+
+    @property
+    def embeds(self) -> bool:  # type: ignore[override]
+        return all(link.embeds for link in self.links)
+
+    def bind(self, context: ChannelContext) -> Channel:
+        bound: list[Channel] = []
+        for link in self.links:
+            bound.append(link.bind(context))
+            clips = [stage for stage in bound[-1].stages() if isinstance(stage, Clips)]
+            context = context._replace(clip=clips[-1]) if clips else context
+        return Chain(tuple(bound))
+
+    def init(self, message: Message) -> State:
+        return tuple(link.init(m) for link, m in zip(self.links, self._forms(message), strict=False))
+
+    def encode(self, message: Message, memory: State, agent: Agent) -> tuple[Tree, State]:
+        kept = []
+        for link, own in zip(self.links, memory, strict=True):
+            message, new = link.encode(message, own, agent)
+            kept.append(new)
+        return message, tuple(kept)
+
+    def decode(self, code: Tree, like: Message) -> Message:
+        forms = self._forms(like)
+        for link, form in zip(reversed(self.links), reversed(forms[:-1]), strict=True):
+            code = link.decode(code, form)
+        return code
+
+    def owed(self, memory: State, like: Message) -> Message | None:
+        owed = [link.owed(own, like) for link, own in zip(self.links, memory, strict=True)]
+        some = [one for one in owed if one is not None]
+        return reduce(lambda a, b: jax.tree.map(jnp.add, a, b), some) if some else None
+
+    def omega(self, message: Message) -> float:
+        factor = 1.0
+        for link, form in zip(self.links, self._forms(message), strict=False):
+            factor *= 1.0 + link.omega(form)
+        return factor - 1.0
+
+    def release(self, inbox: Inbox, hub: Hub) -> Inbox:
+        for i, link in enumerate(self.links):
+            inbox = link.release(inbox, hub._replace(luck=hub.luck._replace(at=hub.luck.at + jnp.uint32(i))))
+        return inbox
+
+    def bits(self, message: Message) -> float:
+        return self.links[-1].bits(self._forms(message)[-2]) if self.links else super().bits(message)
+
+    def expected(self, message: Message) -> Message:
+        return reduce(lambda m, link: link.expected(m), self.links, message)
+
+    def is_identity(self) -> bool:
+        return all(link.is_identity() for link in self.links)
+
+    def _forms(self, message: Message) -> list[Message]:
+        """The message of each link, and what is sent in the end: zeros of their shapes."""
+        return [message, *forms_sent(self.links, message)]
+
+
+def forms_sent(links: Sequence[Channel], message: Message) -> list[Tree]:
+    """What each of these channels sends, one behind the other, for a message of these shapes: zeros."""
+
+    def sent(message: Message) -> list[Tree]:
+        codes = []
+        for link in links:
+            message, _ = link.encode(message, link.init(message), nobody())
+            codes.append(message)
+        return codes
+
+    shapes = jax.eval_shape(sent, message)
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+
+def nobody() -> Agent:
+    """An agent for shapes: it has luck, and no data."""
+    return Agent(None, None, Stream(NO_LUCK, 0, 0), None, None, True, 1.0)  # type: ignore[arg-type]
+
+
+def as_channel(value: Channel | Sequence[Channel] | None) -> Channel:
+    """One channel of what a user gives: none, one, or several in a list."""
+    if value is None:
+        return Channel()
+    if isinstance(value, Channel):
+        return value
+    return value[0] if len(value) == 1 else Chain(tuple(value)) if value else Channel()

@@ -1,0 +1,96 @@
+"""Which channels do not go together, or not with this experiment? Each is refused with the reason and a way out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpoint.channel import Channel, Gather, Gaussian
+from fedpoint.channel.base import Clips
+from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import FedpointError
+from fedpoint.problems.base import Problem
+from fedpoint.timing.base import Timing
+
+EXAMPLE = "channel=[fp.channel.Clip(1.0), fp.channel.Gaussian(multiplier=...)]"
+
+
+def check_channel(channel: Channel, gather: Gather, algorithm: Algorithm, timing: Timing, problem: Problem) -> None:
+    """Refuse an order of channels that does not do what it seems to, and private channels that would not be."""
+    stages = channel.stages()
+    _check_order(stages)
+    noises = [stage for stage in stages if isinstance(stage, Gaussian)]
+    if noises:
+        _check_weights(timing, problem)
+    if any(noise.at == "hub" for noise in noises):
+        _check_hub_noise(algorithm, timing, gather)
+
+
+def _check_order(stages: tuple[Channel, ...]) -> None:
+    """Noise needs a clip before it, and between the two nothing that makes messages longer."""
+    clip: Channel | None = None
+    noise: Channel | None = None
+    between: list[Channel] = []
+    for i, stage in enumerate(stages):
+        name = type(stage).__name__
+        if isinstance(stage, Gaussian):
+            if noise is not None:
+                raise FedpointError(f"{name} stands twice in the channel: one noise with one multiplier is accounted")
+            if clip is None:
+                raise FedpointError(f"{name} needs a clip before it, which bounds what one agent can change: {EXAMPLE}")
+            _check_between(clip, between, stage, stages[:i])
+            noise = stage
+        elif isinstance(stage, Clips):
+            if noise is not None:
+                raise FedpointError(
+                    f"{name} stands after {type(noise).__name__}: the noise would be clipped too, and is scaled by no "
+                    f"norm; clip first: {EXAMPLE}"
+                )
+            clip, between = stage, []
+        else:
+            between.append(stage)
+
+
+def _check_between(clip: Channel, between: list[Channel], noise: Channel, before: tuple[Channel, ...]) -> None:
+    for stage in between:
+        if not stage.shortens:
+            raise FedpointError(
+                f"{type(stage).__name__} stands between {type(clip).__name__} and {type(noise).__name__} and can make "
+                f"a message longer than the clip allows: put it before {type(clip).__name__}"
+            )
+    for stage in before[: before.index(clip)]:
+        if not stage.embeds:
+            raise FedpointError(
+                f"{type(stage).__name__} stands before {type(clip).__name__}, but what arrives is decoded after it and "
+                f"may be longer than the clip allows: put it after {type(noise).__name__}"
+            )
+
+
+def _check_hub_noise(algorithm: Algorithm, timing: Timing, gather: Gather) -> None:
+    if timing.on_network:
+        raise FedpointError('a network has no hub that adds noise: use fp.channel.Gaussian(..., at="agents")')
+    if not gather.conserves:
+        raise FedpointError(
+            f"noise at the hub is scaled by what one agent can change in a weighted sum, which {type(gather).__name__} "
+            "is not: leave gather out"
+        )
+    if algorithm.conserves_a_sum():
+        raise FedpointError(
+            f"{algorithm.card.title} conserves a sum over all agents, which would walk away with noise at the hub: use "
+            'fp.channel.Gaussian(..., at="agents"), whose noise the agents remember, or FedAvg'
+        )
+
+
+def _check_weights(timing: Timing, problem: Problem) -> None:
+    """Weights must be the same whatever one agent holds, and whoever answers."""
+    rows, p = problem.local_rows(), np.asarray(problem.weights)
+    if rows is not None and not np.allclose(p, p[0]) and np.allclose(p, rows / rows.sum()):
+        raise FedpointError(
+            "agents are weighted by their numbers of rows, which are private, and change with one agent: noise then "
+            "hides nobody; make the problem with weights=[1, 1, ...], or other weights that anybody may know"
+        )
+    if not timing.on_network and timing.weight_scale(p) is None:
+        names = ", ".join(timing.names())
+        raise FedpointError(
+            f"with {names} an agent's weight depends on who else is heard, and noise is scaled by no fixed one: use "
+            "Everyone, Uniform(count) or another scheme with weights p_k times a constant"
+        )
