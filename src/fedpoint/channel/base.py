@@ -84,7 +84,7 @@ class Channel(Record):
         """How many bits are sent for a message of these shapes."""
         return float(sum(8 * np.dtype(a.dtype).itemsize * int(np.prod(a.shape)) for a in jax.tree.leaves(message)))
 
-    # What forecasts ask. `second` are the second moments of (1, message), its floats one after the other: (1 + d, 1 + d),
+    # What forecasts ask. `second` are the second moments of (1, message), its floats in one row: (1 + d, 1 + d),
     # where the corner multiplies what does not depend on the message. What is not told is drawn, and said to be.
 
     def expected(self, message: Message) -> Message:
