@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-SUBMODULES = ("problems", "theory", "metrics", "gtv", "data", "channel", "steps", "staleness")
+SUBMODULES = ("problems", "theory", "metrics", "gtv", "data", "channel", "steps", "staleness", "participation")
 
 
 def cards() -> list[Any]:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.results.sweep import Sweep
     from fedpoint.results.verdict import Verdict
     from fedpoint.theory.planning_cost import Prices
+    from fedpoint.timing import participation as participation
     from fedpoint.timing import staleness as staleness
     from fedpoint.timing.base import Tick, Timing
     from fedpoint.timing.clock import Clock
@@ -154,6 +155,7 @@ _SUBMODULES = {
     "estimators": "fedpoint.estimators",
     "gtv": "fedpoint.graphs.gtv",
     "metrics": "fedpoint.metrics",
+    "participation": "fedpoint.timing.participation",
     "problems": "fedpoint.problems",
     "staleness": "fedpoint.timing.staleness",
     "steps": "fedpoint.core.steps",

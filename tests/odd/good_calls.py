@@ -110,6 +110,7 @@ def methods() -> Table:
         "Channel": {},
         "Prices": {"per_float": 1.0},
         "Processes": {"count": 1},
+        "participation.Poisson": {"probability": 0.5},
         "staleness.Constant": {},
         "staleness.Hinge": {},
         "staleness.Polynomial": {},

@@ -39,8 +39,9 @@ class Normalised(NamedTuple):
 
 
 def mean_length(inbox: Inbox) -> Number:
-    """The mean length of those heard: equal lengths give that length, whoever answers."""
-    return inbox.mean.length / inbox.weight
+    """The mean length of those heard: equal lengths give that length, whoever answers; 1 where nobody does."""
+    heard = inbox.weight > 0
+    return jnp.where(heard, inbox.mean.length / jnp.where(heard, inbox.weight, 1.0), 1.0)
 
 
 def accumulate(self: GeneralRule | FedNova, w: Model, agent: Agent) -> tuple[Model, Number]:

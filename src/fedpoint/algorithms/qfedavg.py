@@ -84,7 +84,8 @@ class QFedAvg(Algorithm):
         return Fair(power * direction, slope * square(direction) + power / self.step), memory
 
     def combine(self, w: Model, inbox: Inbox) -> Model:
-        return w - inbox.mean.direction * (inbox.weight / inbox.mean.curvature)
+        curvature = jnp.where(inbox.weight > 0, inbox.mean.curvature, 1.0)  # nobody is heard: nothing is done
+        return w - inbox.mean.direction * (inbox.weight / curvature)
 
     def forms(self) -> Mapping[str, Form]:
         return {name: of_fedavg(form) for name, form in fedavg.FORMS.items()}

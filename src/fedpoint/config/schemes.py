@@ -3,6 +3,7 @@
     participation = 10                                        Uniform(10)
     participation = "everyone"
     participation = {scheme = "by_weight", count = 10}
+    participation = {scheme = "poisson", probability = 0.1}
     participation = {scheme = "importance", count = 10, probabilities = [0.1, 0.2, 0.7]}
     participation = {count = 20, probability = 0.8, keep = 10, minimum = 5}
     participation = {scheme = "everyone", trace = "who-was-there.csv"}
@@ -37,7 +38,17 @@ FAMILY = Family("a scheme", INNER, "scheme")
 AROUND: dict[str, Key] = {
     f.name: key_of("Answering", f) for f in dataclasses.fields(Answering) if f.name != "scheme"
 } | {"trace": Annotated[str, AfterValidator(_trace)]}
-TABLES: dict[type[Participation], type[RecordTable]] = {cls: table_of(cls, "scheme", AROUND) for cls in INNER.values()}
+
+
+def _around(cls: type[Participation]) -> dict[str, Key]:
+    """The keys of `Answering` beside those of a scheme; a scheme's own come first."""
+    own = {f.name for f in dataclasses.fields(cls)}
+    return {name: key for name, key in AROUND.items() if name not in own}
+
+
+TABLES: dict[type[Participation], type[RecordTable]] = {
+    cls: table_of(cls, "scheme", _around(cls)) for cls in INNER.values()
+}
 
 
 def mistakes(text: Plain, where: Where, base: Path | None) -> list[FileMistake]:
@@ -71,6 +82,6 @@ def _read_table(
     made, wrong = validated(TABLES[cls], text, where, base=base)
     if made is None:
         return None, wrong
-    around = {name: value for name, value in made if name in AROUND and name in made.model_fields_set}
+    around = {name: value for name, value in made if name in _around(cls) and name in made.model_fields_set}
     inside = made.build(cls)
     return (Answering(inside, **around) if around else inside), []

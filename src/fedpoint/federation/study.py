@@ -55,7 +55,7 @@ from fedpoint.experiment import Experiment
 from fedpoint.federation.outline import Outline
 from fedpoint.problems.base import Problem
 from fedpoint.store.disk import canonical
-from fedpoint.timing.participation import Answering, Participation, Uniform
+from fedpoint.timing.participation import Answering, Participation, Poisson, Uniform
 from fedpoint.timing.schedule import Synchronous
 from fedpoint.timing.staleness import Staleness
 
@@ -356,6 +356,9 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
         wrong.append(FileMistake(("schedule",), said, own["schedule"]))
     if isinstance(e.timing, Answering):
         said = "sites answer or do not: give deadline and quorum instead of probability, trace, keep and minimum"
+        wrong.append(FileMistake(("participation",), said, own["participation"]))
+    if isinstance(e.timing, Poisson):
+        said = "a round of a study asks somebody, and the hub sees whom: give a number of sites"
         wrong.append(FileMistake(("participation",), said, own["participation"]))
     if terms.quorum is not None and terms.quorum > slots:
         wrong.append(FileMistake(("quorum",), f"only {counted(slots, 'site')} asked in a round", terms.quorum))

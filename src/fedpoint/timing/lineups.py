@@ -43,6 +43,13 @@ def subsets(p: np.ndarray, count: int, plain: bool) -> Iterator[Case]:
         yield 1 / math.comb(K, count), s / count if plain else p * (K / count) * s, s
 
 
+def independent(p: np.ndarray, q: float) -> Iterator[Case]:
+    """Each agent by itself with probability q: weights p_k/q."""
+    for there in itertools.product((0.0, 1.0), repeat=len(p)):
+        s = np.array(there)
+        yield float(np.prod(np.where(s > 0, q, 1 - q))), p * s / q, s
+
+
 def draws(p: np.ndarray, q: np.ndarray, count: int) -> Iterator[Case]:
     """`count` draws with probabilities q: weights m_k p_k / (L q_k)."""
     K, q = len(p), q / q.sum()
