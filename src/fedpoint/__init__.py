@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint import channel as channel
     from fedpoint import data as data
     from fedpoint import estimators as estimators
+    from fedpoint import gather as gather
     from fedpoint import metrics as metrics
     from fedpoint import problems as problems
     from fedpoint import theory as theory
@@ -40,7 +41,6 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
         Scaffold,
     )
     from fedpoint.channel.base import Channel
-    from fedpoint.channel.gather import Gather
     from fedpoint.config.experiment import read, schema, write
     from fedpoint.config.load import load
     from fedpoint.core import steps as steps
@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.core.wrapped import Wrapped
     from fedpoint.experiment.experiment import Experiment
     from fedpoint.federation.federate import federate
+    from fedpoint.gather.base import Gather
     from fedpoint.graphs import gtv as gtv
     from fedpoint.graphs.network import Network
     from fedpoint.problems.estimate import Estimates, estimate_constants
@@ -106,7 +107,7 @@ _NAMES = {
     "fedpoint.algorithms": "Averaged Extrapolated FedAdagrad FedAdam FedAvg FedAvgM FedGD FedLSA FedNova FedOpt "
     "FedProx FedRelax FedSGD FedYogi GeneralRule GradientExchange ParameterExchange QFedAvg ScaffLSA Scaffnew Scaffold",
     "fedpoint.channel.base": "Channel",
-    "fedpoint.channel.gather": "Gather",
+    "fedpoint.gather.base": "Gather",
     "fedpoint.core.agent": "Agent descend",
     "fedpoint.core.algorithm": "Algorithm CATALOGUE Card Reference",
     "fedpoint.timing.base": "Tick Timing",
@@ -153,6 +154,7 @@ _SUBMODULES = {
     "channel": "fedpoint.channel",
     "data": "fedpoint.data",
     "estimators": "fedpoint.estimators",
+    "gather": "fedpoint.gather",
     "gtv": "fedpoint.graphs.gtv",
     "metrics": "fedpoint.metrics",
     "participation": "fedpoint.timing.participation",

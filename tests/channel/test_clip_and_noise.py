@@ -87,7 +87,7 @@ REFUSED = {
     "a cast between": ([Clip(1.0), Cast("float16"), Gaussian(1.0)], {}, "Cast stands between Clip and Gaussian"),
     "weights that vary": ([Clip(1.0), Gaussian(1.0)], {"participation": fp.ByWeight(2)}, "depends on who else"),
     "a network": ([Clip(1.0), Gaussian(1.0)], {"network": fp.Network.ring(4)}, 'use fp.channel.Gaussian(..., at="age'),
-    "a median": ([Clip(1.0), Gaussian(1.0)], {"gather": fp.channel.Median()}, "which Median is not"),
+    "a median": ([Clip(1.0), Gaussian(1.0)], {"gather": fp.gather.Median()}, "which Median is not"),
 }
 
 

@@ -68,7 +68,7 @@ def test_every_method(name):
         {"schedule": fp.Waiting(CLOCK, count=3, deadline=5.0)},
         {"schedule": fp.Arrivals(CLOCK, buffer=2, staleness=fp.staleness.Hinge(1.0, 2.0))},
         {"channel": fp.channel.Cast("float16")},
-        {"gather": fp.channel.Median()},
+        {"gather": fp.gather.Median()},
         {"start": [1.0, 2.0], "exact": True, "record_every": 2},
     ],
     ids=lambda options: ", ".join(options),

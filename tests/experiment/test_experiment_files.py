@@ -111,7 +111,7 @@ def test_experiments_one_after_the_other(tmp_path):
     assert [e.name for e in noisy] == ["noisy: FedAvg, Uniform(2)", "noisy: FedAvg, Uniform(4)"]
     assert quiet.rounds == 10 and another.rounds == 20
     assert noisy[0].experiment.channel == fp.channel.Cast("bfloat16")
-    assert noisy[1].experiment.gather == fp.channel.Median()
+    assert noisy[1].experiment.gather == fp.gather.Median()
     assert noisy[0].experiment.problem is noisy[1].experiment.problem
     assert another.experiment.problem is quiet.experiment.problem
     assert another.experiment.algorithm == fp.Averaged(fp.Scaffold(step=0.1), burn_in=2)

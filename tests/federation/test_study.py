@@ -245,7 +245,7 @@ TERMS = {"name": "described", "sites": SITES, "server": "localhost:8102", "round
 OPTIONS = {
     "few, another seed": (fp.Scaffold(step=0.1, local_steps=2), {"participation": 2, "seed": 3}),
     "half precision": (fp.Scaffold(step=0.1), {"channel": fp.channel.Cast("float16"), "exact": True}),
-    "median": (fp.FedAvg(step=0.1, local_steps=[1, 3, 2]), {"gather": fp.channel.Median()}),
+    "median": (fp.FedAvg(step=0.1, local_steps=[1, 3, 2]), {"gather": fp.gather.Median()}),
     "averaged": (fp.Averaged(fp.Scaffold(step=0.1), burn_in=1), {}),
     "a ring": (fp.FedAvg(step=[0.1, 0.05, 0.2]), {"network": fp.Network.ring(3, weight=0.3)}),
 }

@@ -259,7 +259,7 @@ def test_what_is_not_followed_is_refused_and_names_the_bound():
     curved = fp.problems.Logistic(X, y, groups=groups, ridge=0.1)
     assert "affine" in refused(fp.Arrivals(CLOCK), fp.FedAvg(0.1), curved)
     with pytest.raises(fp.FedpointError, match="Median does not merge linearly"):
-        fp.forecast(fp.FedAvg(STEP, E), world(), schedule=fp.Arrivals(CLOCK, buffer=3), gather=fp.channel.Median())
+        fp.forecast(fp.FedAvg(STEP, E), world(), schedule=fp.Arrivals(CLOCK, buffer=3), gather=fp.gather.Median())
 
 
 def test_a_step_that_is_too_long_for_late_answers_diverges_where_waiting_settles():

@@ -406,7 +406,7 @@ def test_void_with_the_reason(lecture, algorithm, problem, participation, reason
         raise AssertionError(bound.void)
 
 
-@pytest.mark.parametrize("part", [{"channel": fp.channel.Cast("float16")}, {"gather": fp.channel.Median()}])
+@pytest.mark.parametrize("part", [{"channel": fp.channel.Cast("float16")}, {"gather": fp.gather.Median()}])
 def test_all_are_void_where_messages_are_changed(part):
     """Rounded on their way, or merged by a median: no lecture is about that."""
     own = fp.forecast(fp.FedAvg(0.02), stream(), **part).bounds

@@ -156,7 +156,7 @@ NETWORK = {"network": fp.Network.complete(3)}
         (fp.FedGD(0.1, 0.1), SYSTEM, NETWORK, "not of"),
         (fp.FedAvg(0.1), SYSTEM, {"schedule": fp.Arrivals(fp.Clock(1.0))}, "nobody is late"),
         (fp.FedAvg(0.1), SYSTEM, {"channel": fp.channel.Cast("float16")}, "arrive as they were sent"),
-        (fp.FedAvg(0.1), SYSTEM, {"gather": fp.channel.Median()}, "their weighted sum"),
+        (fp.FedAvg(0.1), SYSTEM, {"gather": fp.gather.Median()}, "their weighted sum"),
     ],
 )
 def test_what_has_no_expansion(algorithm, problem, options, words):

@@ -70,7 +70,7 @@ MORE = {
     "running means": (fp.Averaged(fp.Scaffold(0.1, 3), burn_in=4), bowls(), {"participation": 2}),
     "twice": (fp.Extrapolated(fp.FedAvg(0.1, 3)), bowls(), {"participation": 2}),
     "half precision": (fp.Scaffold(0.1, 3), bowls(), {"participation": 2, "channel": fp.channel.Cast("float16")}),
-    "a median": (fp.FedAvg(0.1, 3), bowls(), {"gather": fp.channel.Median()}),
+    "a median": (fp.FedAvg(0.1, 3), bowls(), {"gather": fp.gather.Median()}),
     "late answers": (fp.FedAvg(0.1, 3), bowls(), {"schedule": fp.Arrivals(fp.Clock(np.arange(1.0, 5.0)), models=True)}),
     "FedAvg on a network": (fp.FedAvg(0.1, 3), bowls(), {"network": RING, "schedule": fp.PartiallyAsynchronous(2)}),
     "FedGD on a network": (fp.FedGD(0.1, 0.3), bowls(), {"network": RING}),

@@ -1,10 +1,9 @@
-"""What happens to a message on its way from an agent to a hub, and how messages are gathered there."""
+"""What happens to a message on its way from an agent to a hub."""
 
 from fedpoint.channel.base import Channel, Hub
 from fedpoint.channel.cast import Cast
 from fedpoint.channel.chain import Chain
 from fedpoint.channel.clip import Clip
-from fedpoint.channel.gather import Gather, Median, WeightedSums
 from fedpoint.channel.gaussian import Gaussian
 
 __all__ = [
@@ -12,9 +11,6 @@ __all__ = [
     "Chain",
     "Channel",
     "Clip",
-    "Gather",
     "Gaussian",
     "Hub",
-    "Median",
-    "WeightedSums",
 ]

@@ -29,18 +29,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple, overload
 
-from pydantic import Field, JsonValue, SkipValidation
+from pydantic import AfterValidator, Field, JsonValue, SkipValidation
 from pydantic.json_schema import models_json_schema
 
+from fedpoint import gather
 from fedpoint.algorithms.catalogue import makers, title_of
-from fedpoint.channel import Cast, Channel, Clip, Gather, Gaussian, Median, WeightedSums
+from fedpoint.channel import Cast, Channel, Clip, Gaussian
 from fedpoint.channel.chain import as_channel
 from fedpoint.config import methods, networks, schedules, schemes
 from fedpoint.config.kinds import Seed, Table
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import FileMistake, Mistakes, validated
 from fedpoint.config.problems import KINDS, Built, read_problem
-from fedpoint.config.records import Family, snake
+from fedpoint.config.records import Family, only, snake
 from fedpoint.config.text import absolute, read_text
 from fedpoint.core.arguments import checked
 from fedpoint.core.describe import Allow
@@ -51,6 +52,7 @@ from fedpoint.core.types import Data, Plain, Tree
 from fedpoint.experiment.checks import check_timing
 from fedpoint.experiment.describe import rebuild_part
 from fedpoint.experiment.experiment import Experiment
+from fedpoint.gather import Gather
 from fedpoint.graphs.network import Network
 from fedpoint.problems.base import Problem
 from fedpoint.results.labels import labels_of, short
@@ -59,7 +61,11 @@ from fedpoint.store.disk import Table as Raw
 from fedpoint.timing.base import Context, Timing
 
 CHANNELS: Family[Channel] = Family("a channel", {snake(cls.__name__): cls for cls in (Channel, Cast, Clip, Gaussian)})
-GATHERS: Family[Gather] = Family("a gather", {snake(cls.__name__): cls for cls in (WeightedSums, Median)})
+GATHERS: Family[Gather] = Family(
+    "a gather",
+    {snake(name): vars(gather)[name] for name in gather.__all__ if name != "Gather"},
+    keys={"then": Annotated[JsonValue, AfterValidator(lambda text: only(GATHERS.read(text, ("then",))))]},
+)
 TIMINGS = {"participation": schemes.read, "schedule": schedules.FAMILY.read}
 OWN = ("problem", "algorithm", "participation", "schedule", "network")  # keys that have readers of their own
 BESIDE = ("plan", "lab", "sums", "start_sha256", "not_rebuildable", "name")  # what does not change an experiment

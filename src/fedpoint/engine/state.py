@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpoint.channel import Channel, Gather
+from fedpoint.channel import Channel
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.random import NO_LUCK, Key, Stream
@@ -17,6 +17,7 @@ from fedpoint.core.record import one_agent
 from fedpoint.core.types import Data, Message, Model, State, Tree
 from fedpoint.core.vector import take
 from fedpoint.engine.layout import Layout
+from fedpoint.gather import Gather
 from fedpoint.graphs.topology import Used
 from fedpoint.graphs.wiring import NOT_WIRED, Wires
 from fedpoint.problems.base import Mine

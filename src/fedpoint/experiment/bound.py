@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fedpoint.channel import Channel, Gather
+from fedpoint.channel import Channel
 from fedpoint.channel.base import ChannelContext
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.core.own_code import calling, whole
 from fedpoint.core.types import Model
+from fedpoint.gather import Gather
 from fedpoint.graphs.topology import Graph, Star, Topology
 from fedpoint.graphs.wiring import NOT_WIRED, Wires, wire
 from fedpoint.problems.base import Oracle, Problem

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpoint.channel import Channel, Gather, Gaussian
+from fedpoint.channel import Channel, Gaussian
 from fedpoint.channel.base import Clips
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
+from fedpoint.gather import Gather
 from fedpoint.problems.base import Problem
 from fedpoint.timing.base import Timing
 

@@ -10,6 +10,7 @@ import numpy as np
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Model
+from fedpoint.gather import Gather
 from fedpoint.problems.base import Problem
 from fedpoint.problems.models import arrays_of, check_one, shapes_of
 from fedpoint.timing.base import Timing
@@ -79,6 +80,13 @@ def check_place(algorithm: Algorithm, network: Network | None) -> None:
 def check_valid(algorithm: Algorithm, timing: Timing) -> None:
     """Refuse a participation under which the method is not valid, with the reason."""
     reason = algorithm.invalid_under(timing)
+    if reason:
+        raise FedpointError(reason)
+
+
+def check_heard(gather: Gather, timing: Timing, agents: int) -> None:
+    """Refuse a robust mean of more messages than a round can bring."""
+    reason = gather.too_few(min(timing.slots(agents), agents))
     if reason:
         raise FedpointError(reason)
 

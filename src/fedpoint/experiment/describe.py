@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from fedpoint.algorithms.personal import Personal
-from fedpoint.channel import Channel, WeightedSums
+from fedpoint.channel import Channel
 from fedpoint.core.describe import (
     Allow,
     Table,
@@ -41,6 +41,7 @@ from fedpoint.core.describe import (
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.made import INLINE
 from fedpoint.core.types import Plain, Tree
+from fedpoint.gather import WeightedSums
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
 from fedpoint.timing import staleness, timed, trace, turns  # noqa: F401 - whose records can be named

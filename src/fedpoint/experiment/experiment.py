@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from fedpoint.algorithms.personal import Personal
-from fedpoint.channel import Channel, Gather, WeightedSums
+from fedpoint.channel import Channel
 from fedpoint.channel.chain import as_channel
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.arguments import check_kind, checked_methods, option_kinds
@@ -23,6 +23,7 @@ from fedpoint.core.types import Model, Plain, Tree
 from fedpoint.experiment.bound import Bound
 from fedpoint.experiment.channel_checks import check_channel
 from fedpoint.experiment.checks import (
+    check_heard,
     check_network,
     check_place,
     check_seed,
@@ -32,6 +33,7 @@ from fedpoint.experiment.checks import (
 )
 from fedpoint.experiment.metric import Metric
 from fedpoint.experiment.rehearsal import rehearse
+from fedpoint.gather import Gather, WeightedSums
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
 from fedpoint.problems.checks import check_problem
@@ -87,7 +89,7 @@ class Experiment:
         schedule: when nodes of a network work and how old is what they hear (`fp.PartiallyAsynchronous`, ...), or, with
             a fusion center, answers on a clock (`fp.Arrivals`, `fp.Waiting`).
         channel: what happens to a message on its way (`fp.channel`); a list: one behind the other.
-        gather: how a hub makes one inbox of many messages (`fp.channel.Median`, ...); default: weighted sums.
+        gather: how a hub makes one inbox of many messages (`fp.gather.Median`, ...); default: weighted sums.
         share: which parts of a model are shared, for instance `["body"]`; the others stay at their agent. Default: all.
         start: the model to start from (default: the problem's own start).
         exact: exact fields: no sampling noise. Participation stays random.
@@ -166,6 +168,7 @@ class Experiment:
             raise FedpointError(
                 f"gather={type(self.gather).__name__} is for a fusion center: a node of a network hears weighted sums"
             )
+        check_heard(self.gather, self.timing, self.problem.agents)
         if self.algorithm.conserves_a_sum():
             raise FedpointError(
                 f"{self.algorithm.card.title} conserves a sum over all agents, which {type(self.gather).__name__} does "

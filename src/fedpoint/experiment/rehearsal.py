@@ -12,7 +12,6 @@ import numpy as np
 from jax import Array
 
 from fedpoint.channel.base import Channel, Hub
-from fedpoint.channel.gather import Gather
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
@@ -25,6 +24,7 @@ from fedpoint.core.record import Record, one_agent, values_of
 from fedpoint.core.types import Data, Message, Model, Number, State, Tree
 from fedpoint.core.vector import take, wrap
 from fedpoint.experiment.metric import Metrics, measure
+from fedpoint.gather import Gather
 from fedpoint.problems.base import Mine, Oracle
 from fedpoint.timing.base import Tick, Timing
 from fedpoint.timing.participation import Participation
@@ -91,7 +91,8 @@ def _round(
         for timing in nested(cast.timing, Timing):
             _tick(timing, p, at)
     _channel(cast.channel, cast.algorithm, said)
-    _gather(cast.gather, said.message)
+    for gather in nested(cast.gather, Gather):
+        _gather(gather, said.message)
     memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(p), *jnp.shape(a))), said.memory)
     measure(metrics, cast.algorithm.read(said.hub, said.memory), said.hub, memory, at.round)
 
@@ -231,12 +232,13 @@ def _channel(channel: Channel, method: Algorithm, said: Rehearsed) -> None:
 
 
 def _gather(gather: Gather, message: Message) -> None:
-    """location and inbox of a gather, each checked."""
+    """location, middle and inbox of a gather, each checked."""
     if gather.conserves:
         return
     name, call, heard = type(gather).__name__, caller(gather), jnp.ones(2)
     messages = jax.tree.map(lambda a: jnp.broadcast_to(a, (2, *jnp.shape(a))), message)
     for leaf, one in zip(jax.tree.leaves(messages), jax.tree.leaves(message), strict=True):
         check_like(f"{name}.location", "the middle of messages", call(gather.location, leaf, heard / 2), one)
+    check_like(f"{name}.middle", "the middle of messages", call(gather.middle, messages, heard / 2), message)
     inbox = call(gather.inbox, messages, heard, heard)
     check_like(f"{name}.inbox", "an inbox", inbox, inbox_like(message))

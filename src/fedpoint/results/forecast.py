@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from fedpoint.channel import WeightedSums
 from fedpoint.core.algorithm import Algorithm, samples_per_round
 from fedpoint.core.arguments import check_kind, checked_methods
 from fedpoint.core.arrays import numbers
@@ -19,6 +18,7 @@ from fedpoint.core.errors import FedpointError, check_count, check_number
 from fedpoint.core.kinds import Count, NonNegative, Probability, Whole
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Plain
+from fedpoint.gather import WeightedSums
 from fedpoint.problems.base import Problem
 from fedpoint.results import forecast_text as words
 from fedpoint.theory.affine import Affine, Still

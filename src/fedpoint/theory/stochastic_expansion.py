@@ -24,7 +24,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpoint.channel import WeightedSums
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import by_agent
@@ -38,6 +37,7 @@ from fedpoint.engine.base import Engine
 from fedpoint.engine.session import Session
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.experiment.metric import Metric
+from fedpoint.gather import WeightedSums
 from fedpoint.problems.base import Problem
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedpoint.channel import Channel, Gather
+from fedpoint.channel import Channel
 from fedpoint.core.algorithm import Algorithm, Composition
 from fedpoint.core.numbers import counted
 from fedpoint.core.wrapped import Wrapped
+from fedpoint.gather import Gather
 from fedpoint.results.certificate import Certificate, Finding
 from fedpoint.verbs.certify import battery
 from fedpoint.verbs.certify.battery import LONG, SAME, SHORT

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpoint.channel import Channel, Gather, WeightedSums
+from fedpoint.channel import Channel
 from fedpoint.core.algorithm import CATALOGUE, Algorithm, find
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
@@ -14,6 +14,7 @@ from fedpoint.core.numbers import counted
 from fedpoint.core.record import owner_of, values_of
 from fedpoint.core.wrapped import Wrapped
 from fedpoint.experiment import Experiment
+from fedpoint.gather import Gather, WeightedSums
 from fedpoint.results.certificate import Certificate, Finding, Ruling
 from fedpoint.verbs.certify import battery
 from fedpoint.verbs.certify.battery import SAME, SAME_LIMIT, SHORT, End, Evidence, Match, Subject

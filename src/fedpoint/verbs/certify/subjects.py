@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedpoint.channel import Channel, Gather
+from fedpoint.channel import Channel
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged, FedpointError, nearest
@@ -23,6 +23,7 @@ from fedpoint.core.record import Record, one_agent, values_of
 from fedpoint.core.types import Data, Message, Model, Number, State
 from fedpoint.core.vector import take, wrap
 from fedpoint.experiment import Experiment
+from fedpoint.gather import Gather
 from fedpoint.problems import Quadratic
 from fedpoint.problems.base import Mine
 from fedpoint.results.certificate import Unexercised

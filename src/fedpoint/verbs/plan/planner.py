@@ -12,11 +12,12 @@ import jax
 import numpy as np
 
 from fedpoint.algorithms import FedAvg
-from fedpoint.channel import Channel, Gather
+from fedpoint.channel import Channel
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.types import Model
 from fedpoint.experiment import Experiment
+from fedpoint.gather import Gather
 from fedpoint.problems.base import Problem
 from fedpoint.results.plan import REPEATS, Choice, Excluded, Goal, Plan, PlanProgress
 from fedpoint.results.plan_table import MINIMISE, amount
