@@ -223,6 +223,9 @@ class Poisson(Participation):
         share = jnp.where(heard, take(p, agents), 0.0)
         return Tick(agents, heard, share / self.probability, share, jnp.sum(heard, dtype=jnp.int32))
 
+    def weight_scale(self, p: np.ndarray) -> float | None:
+        return 1.0 / self.probability
+
     def known_moments(self, p: np.ndarray) -> Moments:
         q, K = float(self.probability), len(p)
         own = np.stack([p**2 * (1 - q) / q, p * (1 - q), np.full(K, q * (1 - q))])
