@@ -72,9 +72,9 @@ def kind_of(setting: Setting, wanted: str) -> str:
     doubt = doubt_of(s)
     if wanted == "auto" and _large(s) and not (s.topology.by_node or s.lossy or (s.oracle.moves and not s.exact)):
         return "columns"
-    if wanted == "sampled" or (wanted == "auto" and doubt):
+    if wanted == "sampled" or (wanted == "auto" and (doubt or (s.lossy and _large(s)))):
         return "sampled"
-    if s.lossy or _apart(s):
+    if (s.lossy and doubt) or _apart(s):
         return doubt
     if _large(s):
         return (
@@ -108,7 +108,7 @@ def doubt_of(setting: Setting) -> str:
         return "the problem does not tell the covariance of two fields with the same sample"
     if not s.exact and not s.oracle.independent:
         return "samples within a round depend on each other"
-    if s.lossy:
+    if s.lossy and not s.known_channel:
         return "what the channel does is known from drawn rounds only"
     if s.multiplies_luck:
         return "the hub multiplies what depends on how many steps agents took"

@@ -21,7 +21,7 @@ from jax import Array, lax
 from fedpoint.channel import Channel
 from fedpoint.channel.base import Hub
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.algorithm import Algorithm, owner_of
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
@@ -187,7 +187,8 @@ class OnAverage(Wrapped):
 
 
 class Arriving(Channel):
-    """What arrives over a lossy channel on average. What a hub adds to what it gathered is taken to have mean zero."""
+    """What arrives over a channel on average, and its scatter. What a hub adds to what it gathered is taken to have
+    mean zero."""
 
     inner: Channel
 
@@ -201,10 +202,21 @@ class Arriving(Channel):
     def release(self, inbox: Inbox, hub: Hub) -> Inbox:
         return inbox
 
+    def scatter(self, second: Array, like: Message) -> Array | None:
+        return self.inner.scatter(second, like)
+
+    def scatter_hub(self, like: Message, largest: Array) -> Array | None:
+        return self.inner.scatter_hub(like, largest)
+
 
 def arriving(channel: Channel) -> Channel:
     """The channel of an expected round: rounding is left out."""
-    return Channel() if channel.lossless else Arriving(channel)
+    return Arriving(channel) if lossy(channel) else Channel()
+
+
+def lossy(channel: Channel) -> bool:
+    """What arrives over the channel is random, or a hub adds something random to it."""
+    return not channel.lossless or owner_of(type(channel), "release") is not Channel
 
 
 def over_outcomes(numbers: Numbers, function: Callable[[Numbers], Tree]) -> Tree:

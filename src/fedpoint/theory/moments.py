@@ -34,6 +34,7 @@ from fedpoint.theory.noise import (
     LocalNoise,
     Luck,
     ProbePlace,
+    Sent,
     SourceNoise,
     linearised,
     over_agents,
@@ -71,6 +72,7 @@ class Spread(NamedTuple):
     raw: Array  # (3, K) second moments
     scale: Array  # (R,) of what agents have in common
     factor: Array  # (R, 2, K)
+    largest: Array  # the mean square of the largest weight
 
 
 class Merge(NamedTuple):
@@ -230,7 +232,9 @@ def move_agents(space: Space, moving: Moving, S: Array) -> tuple[Array, AgentsMo
 
         def case(total: Array, part: tuple[Array, Spread, Merge]) -> tuple[Array, None]:
             chance, spread, merge = part
-            return total + chance * merged(numbers, spread, merge, S, agents.mean, agents.noise), None
+            new = merged(numbers, spread, merge, S, agents.mean, agents.noise)
+            new = new.at[1 : 1 + n_u, 1 : 1 + n_u].add(S[0, 0] * released(space, numbers, spread, merge))
+            return total + chance * new, None
 
         new = lax.scan(case, jnp.zeros_like(S), (numbers.cases.chance, moving.spread, linear.merges))[0]
         if n_m and space.settled:
@@ -265,7 +269,7 @@ def around_agent(S: Array, index: Array, n_u: int, n_m: int) -> Array:
 
 def agents_moments(space: Space, numbers: Numbers, linear: Linear, S: Array) -> AgentsMoments:
     n_m, n_u = linear.shear.shape
-    random = space.sampled or any(isinstance(source, Luck) for source in linear.locals.sources)
+    random = space.sampled or any(isinstance(source, Luck | Sent) for source in linear.locals.sources)
 
     def own(local: LocalNoise, k: Tree) -> AgentsMoments:
         index, own, mean = k
@@ -313,6 +317,17 @@ def merged(numbers: Numbers, spread: Spread, merge: Merge, S: Array, O: Array, n
     return new.at[1 + n_u :, 1 + n_u :].set(inner.reshape(K * n_m, K * n_m))
 
 
+def released(space: Space, numbers: Numbers, spread: Spread, merge: Merge) -> Array:
+    """(n_u, n_u): what noise that the channel adds to what was gathered makes of the hub, in one case of whom a round
+    may hear."""
+    channel, message = numbers.inputs.channel, template(space, numbers)[0]
+    noise = None if channel.is_identity() else channel.scatter_hub(message, jnp.sqrt(spread.largest))
+    if noise is None:
+        return jnp.zeros((len(merge.B),) * 2)
+    reach = jnp.concatenate([merge.B[:, :-1], merge.C[:, :-1]], axis=1)  # without weight and mass
+    return reach @ noise @ reach.T
+
+
 _linearise = quickly(linearise, static_argnums=0)
 _moved = quickly(move, static_argnums=0)
 
@@ -348,14 +363,22 @@ class Second:
         return moved, np.asarray(values)
 
 
+def largest_weight(setting: Setting) -> float:
+    """The mean square of the largest weight in a round."""
+    found = setting.timing.lineups(setting.problem.weights)
+    return float(found.chance @ found.weight.max(1) ** 2)
+
+
 def spread_of(setting: Setting) -> Spread:
     """Of mean weights, that of the schedule's moments; of a lineup there is none."""
     m, cases = setting.moments, setting.numbers.cases
     if setting.lineups is None:
-        return Spread(*(jnp.asarray(a)[None] for a in (m.own, m.second(), m.scale, m.factor)))
+        largest = largest_weight(setting) if setting.lossy else 0.0
+        return Spread(*(jnp.asarray(a)[None] for a in (m.own, m.second(), m.scale, m.factor, largest)))
     n, K = cases.weight.shape
     raw = jnp.stack([cases.weight**2, cases.weight * cases.heard, cases.heard**2], axis=1)
-    return Spread(jnp.zeros((n, 3, K)), raw, jnp.zeros((n, 0)), jnp.zeros((n, 0, 2, K)))
+    largest = cases.weight.max(1) ** 2
+    return Spread(jnp.zeros((n, 3, K)), raw, jnp.zeros((n, 0)), jnp.zeros((n, 0, 2, K)), largest)
 
 
 # Decaying steps: linearised anew in every round.

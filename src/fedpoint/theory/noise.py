@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
+from fedpoint.channel import Channel
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
@@ -28,7 +29,7 @@ from fedpoint.core.types import Data, Message, Model, Number, State, Tree
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.problems.base import Mine, per_agent
 from fedpoint.theory.alike import AlikeStep, Table, added_noise, packed, unpacked, worthwhile
-from fedpoint.theory.expected_round import Numbers
+from fedpoint.theory.expected_round import Numbers, template
 from fedpoint.theory.space import Space, fill, flat, is_real, memory_of, row_of, size_of, steps_until
 
 
@@ -70,13 +71,22 @@ class Luck(NamedTuple):
     variance: Array  # (chains, n)
 
 
-Source = Loop | Point | Luck
+class Sent(NamedTuple):
+    """What the channel makes uncertain of a message with derivative V: a probe at what arrives of it."""
+
+    message: Array
+    V: Array
+
+
+Source = Loop | Point | Luck | Sent
 
 
 def _probes_of(source: Source) -> int:
     """How many probes a source has."""
     if isinstance(source, Loop):
         return source.start.size
+    if isinstance(source, Sent):
+        return source.message.size
     return source.point.size if isinstance(source, Point) else source.variance.size
 
 
@@ -84,6 +94,8 @@ def linearised_probes(source: Source) -> int:
     """The same of a linearised one, which may lead with agents."""
     if isinstance(source, Loop):
         return source.start.shape[-2]
+    if isinstance(source, Sent):
+        return source.message.shape[-1]
     return source.point.shape[-1] if isinstance(source, Point) else int(np.prod(source.variance.shape[-2:]))
 
 
@@ -175,6 +187,13 @@ class Probe(Agent):
     def uniform(self, like: Tree) -> Tree:
         return self._luck(like, 0.5, 1 / 12)
 
+    def sent(self, channel: Channel, message: Message) -> Message:
+        """What arrives of a message."""
+        arrived, sent = channel.expected(message), flat(message)
+        probe = self._probe(sent.size)
+        self.sources.append(Sent(sent, sent))
+        return fill(arrived, flat(arrived) + probe)
+
     def stepper(
         self, unravel: Callable[[Array], Tree], advance: Callable[[Tree, Array], Tree]
     ) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
@@ -262,7 +281,7 @@ def linearised(space: Space, numbers: Numbers, algorithm: Algorithm, place: Prob
     def moving(source: Source) -> tuple[Array, ...]:
         if isinstance(source, Loop):
             return source.start, source.T, source.V
-        return (source.V,) if isinstance(source, Point) else ()
+        return () if isinstance(source, Luck) else (source.V,)
 
     def of_ext(ext: Array) -> tuple[tuple[Array, list], tuple[Array, list[Source]]]:
         u, m, *probes = jnp.split(ext, cuts)
@@ -280,6 +299,8 @@ def linearised(space: Space, numbers: Numbers, algorithm: Algorithm, place: Prob
         elif isinstance(s, Point):
             small = space.alike and worthwhile(_copies(numbers), s.point.size, ext.size)
             s = s._replace(V=slopes[0], noise=_noise_of(space, numbers, mine, s.point) if small else None)
+        elif isinstance(s, Sent):
+            s = s._replace(V=slopes[0])
         done.append(s)
     return LocalNoise(value, slope, tuple(done))
 
@@ -365,11 +386,25 @@ def field_noise(
 
 
 def local_round(
-    space: Space, numbers: Numbers, algorithm: Algorithm, agent: Agent, hub: State, m: Array
+    space: Space, numbers: Numbers, algorithm: Algorithm, agent: Probe, hub: State, m: Array
 ) -> tuple[Message, State]:
-    """One agent's message and its memory, not yet settled."""
-    heard = algorithm.say(hub, NO_LUCK.row())
-    return algorithm.local(heard, memory_of(space, algorithm, hub, numbers.model, m), agent)
+    """What arrives of one agent's message, and its memory, not yet settled."""
+    heard, channel = algorithm.say(hub, NO_LUCK.row()), numbers.inputs.channel
+    message, memory = algorithm.local(heard, memory_of(space, algorithm, hub, numbers.model, m), agent)
+    if channel.is_identity():
+        return message, memory
+    arrived = agent.sent(channel, message)
+    return arrived, algorithm.acknowledge(memory, message, arrived)
+
+
+def scattered_message(space: Space, numbers: Numbers, sent: Sent, second: Array) -> Array:
+    """The covariance of what arrives of a message, given the second moments of (1, ext)."""
+    T = jnp.zeros((1 + sent.message.size, len(second))).at[0, 0].set(1.0).at[1:, 0].set(sent.message)
+    T = T.at[1:, 1:].set(sent.V)
+    found = numbers.inputs.channel.scatter(T @ second @ T.T, template(space, numbers)[0])
+    if found is None:
+        raise Unprobed("the channel does not tell the covariance of what arrives")
+    return found
 
 
 class SourceNoise(NamedTuple):
@@ -430,6 +465,8 @@ def source_noises(space: Space, numbers: Numbers, own: Data, local: LocalNoise, 
         elif isinstance(source, Point):
             C = covariance(source.point, source.V)
             noise = SourceNoise(C, C[None])
+        elif isinstance(source, Sent):
+            noise = SourceNoise(scattered_message(space, numbers, source, second), jnp.zeros((1, 1, 1)))
         else:
             same = jnp.ones((len(source.variance),) * 2)
             noise = SourceNoise(Z[0, 0] * jnp.kron(same, jnp.diag(source.variance[0])), jnp.zeros((1, 1, 1)))

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from fedpoint.channel import Channel
-from fedpoint.core.algorithm import Algorithm, owner_of
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.compiling import fairly_quickly, quickly
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
@@ -39,6 +38,7 @@ from fedpoint.theory.expected_round import (
     draws_of,
     draws_own,
     expected,
+    lossy,
     memories,
     most_steps,
     read_models,
@@ -246,8 +246,16 @@ class Setting:
     @property
     def lossy(self) -> bool:
         """What arrives over the channel is random, or a hub adds something random to it."""
-        channel = self.bound.channel
-        return not channel.lossless or owner_of(type(channel), "release") is not Channel
+        return lossy(self.bound.channel)
+
+    @cached_property
+    @double
+    def known_channel(self) -> bool:
+        """The channel tells the second moments of what arrives, and of what a hub adds to it."""
+        channel, message = self.numbers.inputs.channel, template(self.space, self.numbers)[0]
+        size = 1 + size_of(message)
+        parts = channel.scatter(jnp.zeros((size, size)), message), channel.scatter_hub(message, jnp.ones(()))
+        return all(part is not None for part in parts)
 
     @property
     def adaptive(self) -> bool:

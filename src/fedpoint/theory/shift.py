@@ -21,10 +21,11 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
+from fedpoint.channel import Channel
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.record import split_per_agent
-from fedpoint.core.types import Number, State, Tree
+from fedpoint.core.types import Message, Number, State, Tree
 from fedpoint.problems.base import Mine, per_agent
 from fedpoint.theory.expected_round import Cases, Numbers, decided, hub_at, start_at, template
 from fedpoint.theory.moments import (
@@ -116,6 +117,10 @@ class Shifting(Counting):
     def _luck(self, like: Tree, mean: float, variance: float) -> Tree:
         self.shifts.append(jnp.zeros(size_of(like)))
         return super()._luck(like, mean, variance)
+
+    def sent(self, channel: Channel, message: Message) -> Message:
+        self.shifts.append(jnp.zeros(size_of(message)))
+        return super().sent(channel, message)
 
     def loop(self, start: Tree, steps: Number, advance: Callable[[Tree, Array], Tree]) -> Tree:
         y0, unravel = ravel_pytree(start)
