@@ -25,7 +25,7 @@ class Kept(fp.Channel):
     lossless = False
     k: int
 
-    def scatter(self, second, like):
+    def scatter(self, second, like, share):
         return by_part(self._one, second[1:, 1:], like)
 
     def _one(self, M):
@@ -47,7 +47,7 @@ class Lost(fp.Channel):
     lossless = False
     chance: float
 
-    def scatter(self, second, like):
+    def scatter(self, second, like, share):
         return (1 / self.chance - 1) * second[1:, 1:]
 
     def outcomes(self, message):
@@ -63,7 +63,7 @@ class Shortened(fp.Channel):
     def expected(self, message):
         return jax.tree.map(lambda a: self.factor * a + 0.1, message)
 
-    def scatter(self, second, like):
+    def scatter(self, second, like, share):
         return self.noise**2 * second[0, 0] * jnp.eye(len(second) - 1)
 
     def outcomes(self, message):
@@ -108,9 +108,9 @@ def second_of(law):
 
 @pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
 def test_what_arrives_scatters_as_told(chain):
-    got = scattered(chain, second_of(LAW), jnp.zeros(3))
+    got = scattered(chain, second_of(LAW), jnp.zeros(3), 0.3)
     assert np.asarray(got) == pytest.approx(enumerated(chain, LAW), abs=1e-12)
-    assert np.asarray(scattered(chain, 2.5 * second_of(LAW), jnp.zeros(3))) == pytest.approx(2.5 * np.asarray(got))
+    assert np.asarray(scattered(chain, 2.5 * second_of(LAW), jnp.zeros(3), 0.3)) == pytest.approx(2.5 * np.asarray(got))
 
 
 def test_without_the_diagonal_it_would_not():
@@ -118,14 +118,14 @@ def test_without_the_diagonal_it_would_not():
         def _one(self, M):
             return (len(M) / self.k) * ((self.k - 1) / (len(M) - 1)) * M - M
 
-    got = scattered([Wrong(2)], second_of(LAW), jnp.zeros(3))
+    got = scattered([Wrong(2)], second_of(LAW), jnp.zeros(3), 0.3)
     assert np.abs(np.asarray(got) - enumerated([Kept(2)], LAW)).max() > 0.1
 
 
 def test_arrays_of_a_message_are_treated_apart():
     like = {"a": jnp.zeros(3), "count": jnp.zeros((), int), "b": jnp.zeros((1, 2))}
     law = [(np.concatenate([m, [w, 1.0]]), w) for m, w in LAW]
-    got = np.asarray(Kept(2).scatter(second_of(law), like))
+    got = np.asarray(Kept(2).scatter(second_of(law), like, 0.3))
     assert got[:3, :3] == pytest.approx(enumerated([Kept(2)], LAW), abs=1e-12)
     assert np.abs(got[:3, 3:]).max() == 0 and got[3:, 3:] == pytest.approx(np.zeros((2, 2)), abs=1e-12)
 
@@ -138,8 +138,8 @@ def test_what_is_not_told_is_not_known():
             return inbox
 
     second = second_of(LAW)
-    assert Silent().scatter(second, jnp.zeros(3)) is None
-    assert scattered([Kept(2), Silent()], second, jnp.zeros(3)) is None
+    assert Silent().scatter(second, jnp.zeros(3), 0.3) is None
+    assert scattered([Kept(2), Silent()], second, jnp.zeros(3), 0.3) is None
     assert Silent().scatter_hub(jnp.zeros(3), 1.0) is None
     plain = fp.Channel()
-    assert not plain.scatter(second, jnp.zeros(3)).any() and not plain.scatter_hub(jnp.zeros(3), 1.0).any()
+    assert not plain.scatter(second, jnp.zeros(3), 0.3).any() and not plain.scatter_hub(jnp.zeros(3), 1.0).any()

@@ -91,14 +91,14 @@ class Channel(Record):
         """E of what arrives."""
         return message
 
-    def scatter(self, second: Array, like: Message) -> Array | None:
-        """(d, d): the covariance of what arrives around `expected(message)`, linear in `second`; `expected` is affine
-        where this is told. None: not known."""
+    def scatter(self, second: Array, like: Message, share: Number) -> Array | None:
+        """(d, d): the covariance of what arrives from an agent of this share around `expected(message)`: linear in
+        `second`, and `expected` is affine where this is told. None: not known."""
         return jnp.zeros((len(second) - 1,) * 2) if self.lossless else None
 
     def scatter_hub(self, like: Message, largest: Array) -> Array | None:
-        """(2 d, 2 d): the covariance that `release` adds to (mean, total) where the largest weight is this: affine in
-        its square. None: not known."""
+        """(2 d, 2 d): the covariance of what `release` adds to (mean, total) where the largest weight is this: affine
+        in its square. None: not known."""
         return jnp.zeros((2 * _size(like),) * 2) if type(self).release is Channel.release else None
 
     def noise_coefficients(self) -> np.ndarray:
@@ -154,11 +154,11 @@ def by_part(function: Callable[[Array], Array], moments: Array, like: Message) -
     return jax.scipy.linalg.block_diag(*blocks)
 
 
-def scattered(channels: Iterable[Channel], second: Array, like: Message) -> Array | None:
+def scattered(channels: Iterable[Channel], second: Array, like: Message, share: Number) -> Array | None:
     """`scatter` of channels one after the other: each scatters what the ones before it have made of the message."""
     total = jnp.zeros((len(second) - 1,) * 2)
     for channel in channels:
-        added = channel.scatter(second, like)
+        added = channel.scatter(second, like, share)
         if added is None:
             return None
         A = _bordered(channel, like)

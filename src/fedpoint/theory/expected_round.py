@@ -25,7 +25,7 @@ from fedpoint.core.algorithm import Algorithm, owner_of
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
-from fedpoint.core.random import NO_LUCK, Stream
+from fedpoint.core.random import NO_LUCK, Row, Stream
 from fedpoint.core.record import one_agent, with_leaves
 from fedpoint.core.steps import Stragglers, chances_of_steps
 from fedpoint.core.steps import most_steps as most_of
@@ -186,9 +186,20 @@ class OnAverage(Wrapped):
         return jax.tree.map(lambda a: jnp.tensordot(self.probabilities, a, axes=1) if is_real(a) else a[-1], each)
 
 
+class CalmRow(Row):
+    """Luck that is its mean: 0 for normal numbers, 1/2 for uniform ones."""
+
+    __slots__ = ()
+
+    def normal(self, shape: tuple[int, ...] = (), first: int = 0) -> Array:
+        return jnp.zeros(shape)
+
+    def uniform(self, shape: tuple[int, ...] = (), first: int = 0) -> Array:
+        return jnp.full(shape, 0.5)
+
+
 class Arriving(Channel):
-    """What arrives over a channel on average, and its scatter. What a hub adds to what it gathered is taken to have
-    mean zero."""
+    """What arrives over a channel on average, and its scatter; what a hub draws is its mean."""
 
     inner: Channel
 
@@ -200,10 +211,10 @@ class Arriving(Channel):
         return self.inner.expected(message), memory
 
     def release(self, inbox: Inbox, hub: Hub) -> Inbox:
-        return inbox
+        return self.inner.release(inbox, hub._replace(luck=CalmRow(*hub.luck)))
 
-    def scatter(self, second: Array, like: Message) -> Array | None:
-        return self.inner.scatter(second, like)
+    def scatter(self, second: Array, like: Message, share: Number) -> Array | None:
+        return self.inner.scatter(second, like, share)
 
     def scatter_hub(self, like: Message, largest: Array) -> Array | None:
         return self.inner.scatter_hub(like, largest)

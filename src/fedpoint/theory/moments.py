@@ -20,10 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from fedpoint.channel.base import Hub
 from fedpoint.core.agent import Agent
 from fedpoint.core.compiling import fairly_quickly, quickly
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
+from fedpoint.core.random import NO_LUCK
 from fedpoint.core.record import PerAgent, split_per_agent, with_leaves
 from fedpoint.core.types import Message, Number, State, Tree
 from fedpoint.core.vector import zeros
@@ -82,6 +84,7 @@ class Merge(NamedTuple):
     scale: Array  # (1 + R,)
     B: Array
     C: Array
+    noise: Array  # (n_u, n_u), which the channel adds at the hub
 
 
 class Linear(NamedTuple):
@@ -144,11 +147,36 @@ def hub_map(space: Space, numbers: Numbers, u: Array, heard: tuple[Array, Array]
     hub_like, message = hub_at(numbers, round), template(space, numbers)[0]
 
     def combine(u: Array, mean: Array, total: Array) -> Array:
-        inbox = Inbox(fill(message, mean[:-1]), fill(message, total[:-1]), total[-1], mean[-1])
+        inbox = released(numbers, message, mean, total)
         return flat(numbers.algorithm.combine(fill(hub_like, u), inbox))
 
     A, B, C = jax.jacfwd(combine, argnums=(0, 1, 2))(u, *heard)
     return HubMap(A, B, C, combine(u, *heard) - u - B @ heard[0] - C @ heard[1])
+
+
+def released(numbers: Numbers, message: Message, mean: Array, total: Array) -> Inbox:
+    """What the hub uses of what was gathered, without luck."""
+    inbox = Inbox(fill(message, mean[:-1]), fill(message, total[:-1]), total[-1], mean[-1])
+    return numbers.inputs.channel.release(inbox, Hub(NO_LUCK.row(), jnp.int32(0), jnp.ones(())))
+
+
+def hub_noise(
+    space: Space, numbers: Numbers, u: Array, heard: tuple[Array, Array], largest: Array, round: Number
+) -> Array:
+    """(n_u, n_u): what noise that the channel adds to what was gathered makes of the hub. largest: the mean square of
+    the largest weight."""
+    channel, message = numbers.inputs.channel, template(space, numbers)[0]
+    added = None if channel.is_identity() else channel.scatter_hub(message, jnp.sqrt(largest))
+    if added is None:
+        return jnp.zeros((u.size, u.size))
+    inbox = released(numbers, message, *heard)
+
+    def combine(noise: Array) -> Array:
+        mean, total = (fill(a, flat(a) + n) for a, n in zip(inbox[:2], jnp.split(noise, 2), strict=True))
+        return flat(numbers.algorithm.combine(fill(hub_at(numbers, round), u), inbox._replace(mean=mean, total=total)))
+
+    reach = jax.jacfwd(combine)(jnp.zeros(len(added)))
+    return reach @ added @ reach.T
 
 
 def settling(space: Space, numbers: Numbers, x: Array, round: Number) -> Array:
@@ -181,6 +209,7 @@ def linearise(space: Space, numbers: Numbers, spread: Spread, x: Array, round: N
             share = numbers.p * whom.heard
             heard = (whom.weight @ value0[:, :n_sent], share @ value0[:, :n_sent])
             A, B, C, offset = hub_map(space, one, x[:n_u], heard, round)
+            noise = hub_noise(space, one, x[:n_u], heard, spread.largest, round)
 
             def arrow(alpha: Array, beta: Array, base: Array) -> Arrow:
                 weights = jnp.einsum("k,hs->khs", alpha, B) + jnp.einsum("k,hs->khs", beta * numbers.p, C)
@@ -199,7 +228,7 @@ def linearise(space: Space, numbers: Numbers, spread: Spread, x: Array, round: N
             alphas = jnp.concatenate([whom.weight[None], spread.factor[:, 0]])
             betas = jnp.concatenate([whom.heard[None], spread.factor[:, 1]])
             bases = jnp.zeros(alphas.shape[0]).at[0].set(1.0)
-            return Merge(over(arrow, alphas, betas, bases), jnp.concatenate([jnp.ones(1), spread.scale]), B, C)
+            return Merge(over(arrow, alphas, betas, bases), jnp.concatenate([jnp.ones(1), spread.scale]), B, C, noise)
 
         merges = over(merge, (numbers.cases, spread))
         return Linear(merges, locals_, mean, settling(space, one, x, round))
@@ -232,9 +261,7 @@ def move_agents(space: Space, moving: Moving, S: Array) -> tuple[Array, AgentsMo
 
         def case(total: Array, part: tuple[Array, Spread, Merge]) -> tuple[Array, None]:
             chance, spread, merge = part
-            new = merged(numbers, spread, merge, S, agents.mean, agents.noise)
-            new = new.at[1 : 1 + n_u, 1 : 1 + n_u].add(S[0, 0] * released(space, numbers, spread, merge))
-            return total + chance * new, None
+            return total + chance * merged(numbers, spread, merge, S, agents.mean, agents.noise), None
 
         new = lax.scan(case, jnp.zeros_like(S), (numbers.cases.chance, moving.spread, linear.merges))[0]
         if n_m and space.settled:
@@ -305,7 +332,7 @@ def merged(numbers: Numbers, spread: Spread, merge: Merge, S: Array, O: Array, n
     p, B, C = numbers.p[:, None, None], merge.B, merge.C
     cross = B @ (p * vs)[:, :n_s, :n_s].sum(0) @ C.T
     hub = B @ vv[:, :n_s, :n_s].sum(0) @ B.T + cross + cross.T + C @ (p * p * ss)[:, :n_s, :n_s].sum(0) @ C.T
-    new = new.at[1 : 1 + n_u, 1 : 1 + n_u].add(hub)
+    new = new.at[1 : 1 + n_u, 1 : 1 + n_u].add(hub + S[0, 0] * merge.noise)
     if not n_m:
         return new
     beside = B @ vs[:, :n_s, n_s:] + C @ (p * ss)[:, :n_s, n_s:]  # (K, n_u, n_m)
@@ -315,17 +342,6 @@ def merged(numbers: Numbers, spread: Spread, merge: Merge, S: Array, O: Array, n
     inner = new[1 + n_u :, 1 + n_u :].reshape(K, n_m, K, n_m)
     inner = inner.at[k, :, k, :].add(ss[:, n_s:, n_s:])
     return new.at[1 + n_u :, 1 + n_u :].set(inner.reshape(K * n_m, K * n_m))
-
-
-def released(space: Space, numbers: Numbers, spread: Spread, merge: Merge) -> Array:
-    """(n_u, n_u): what noise that the channel adds to what was gathered makes of the hub, in one case of whom a round
-    may hear."""
-    channel, message = numbers.inputs.channel, template(space, numbers)[0]
-    noise = None if channel.is_identity() else channel.scatter_hub(message, jnp.sqrt(spread.largest))
-    if noise is None:
-        return jnp.zeros((len(merge.B),) * 2)
-    reach = jnp.concatenate([merge.B[:, :-1], merge.C[:, :-1]], axis=1)  # without weight and mass
-    return reach @ noise @ reach.T
 
 
 _linearise = quickly(linearise, static_argnums=0)
@@ -373,12 +389,12 @@ def spread_of(setting: Setting) -> Spread:
     """Of mean weights, that of the schedule's moments; of a lineup there is none."""
     m, cases = setting.moments, setting.numbers.cases
     if setting.lineups is None:
-        largest = largest_weight(setting) if setting.lossy else 0.0
+        largest = jnp.asarray(largest_weight(setting) if setting.lossy else 0.0)
         return Spread(*(jnp.asarray(a)[None] for a in (m.own, m.second(), m.scale, m.factor, largest)))
     n, K = cases.weight.shape
     raw = jnp.stack([cases.weight**2, cases.weight * cases.heard, cases.heard**2], axis=1)
-    largest = cases.weight.max(1) ** 2
-    return Spread(jnp.zeros((n, 3, K)), raw, jnp.zeros((n, 0)), jnp.zeros((n, 0, 2, K)), largest)
+    none = jnp.zeros((n, 0)), jnp.zeros((n, 0, 2, K))
+    return Spread(jnp.zeros((n, 3, K)), raw, *none, cases.weight.max(1) ** 2)
 
 
 # Decaying steps: linearised anew in every round.

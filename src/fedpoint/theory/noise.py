@@ -76,6 +76,7 @@ class Sent(NamedTuple):
 
     message: Array
     V: Array
+    share: Array
 
 
 Source = Loop | Point | Luck | Sent
@@ -102,7 +103,7 @@ def linearised_probes(source: Source) -> int:
 def joined(parts: Sequence[Source]) -> Source:
     """One source of chains that ask for the same samples; their states, fields and probes one after the other."""
     first, *others = parts
-    if any(type(other) is not type(first) for other in others):
+    if isinstance(first, Sent) or any(type(other) is not type(first) for other in others):
         raise Unprobed(APART)
     if isinstance(first, Luck):
         return Luck(*(jnp.concatenate(columns) for columns in zip(*parts, strict=True)))
@@ -191,7 +192,7 @@ class Probe(Agent):
         """What arrives of a message."""
         arrived, sent = channel.expected(message), flat(message)
         probe = self._probe(sent.size)
-        self.sources.append(Sent(sent, sent))
+        self.sources.append(Sent(sent, sent, jnp.asarray(self.share)))
         return fill(arrived, flat(arrived) + probe)
 
     def stepper(
@@ -271,7 +272,7 @@ def linearised(space: Space, numbers: Numbers, algorithm: Algorithm, place: Prob
 
     def run(u: Array, m: Array, probes: list[Array] | None) -> tuple[Array, list[Source]]:
         agent = Probe(space, mine, place.share, size, round, probes)
-        sent, new = local_round(space, numbers, algorithm, agent, fill(place.hub, u), m)
+        sent, new = round_over_channel(space, numbers, algorithm, agent, fill(place.hub, u), m)
         settled = row_of(space, algorithm, fill(place.hub, place.u), new)
         return jnp.concatenate([flat(sent), jnp.ones(1), settled]), agent.sources
 
@@ -386,11 +387,19 @@ def field_noise(
 
 
 def local_round(
+    space: Space, numbers: Numbers, algorithm: Algorithm, agent: Agent, hub: State, m: Array
+) -> tuple[Message, State]:
+    """One agent's message and its memory, not yet settled."""
+    heard = algorithm.say(hub, NO_LUCK.row())
+    return algorithm.local(heard, memory_of(space, algorithm, hub, numbers.model, m), agent)
+
+
+def round_over_channel(
     space: Space, numbers: Numbers, algorithm: Algorithm, agent: Probe, hub: State, m: Array
 ) -> tuple[Message, State]:
     """What arrives of one agent's message, and its memory, not yet settled."""
-    heard, channel = algorithm.say(hub, NO_LUCK.row()), numbers.inputs.channel
-    message, memory = algorithm.local(heard, memory_of(space, algorithm, hub, numbers.model, m), agent)
+    channel = numbers.inputs.channel
+    message, memory = local_round(space, numbers, algorithm, agent, hub, m)
     if channel.is_identity():
         return message, memory
     arrived = agent.sent(channel, message)
@@ -401,7 +410,7 @@ def scattered_message(space: Space, numbers: Numbers, sent: Sent, second: Array)
     """The covariance of what arrives of a message, given the second moments of (1, ext)."""
     T = jnp.zeros((1 + sent.message.size, len(second))).at[0, 0].set(1.0).at[1:, 0].set(sent.message)
     T = T.at[1:, 1:].set(sent.V)
-    found = numbers.inputs.channel.scatter(T @ second @ T.T, template(space, numbers)[0])
+    found = numbers.inputs.channel.scatter(T @ second @ T.T, template(space, numbers)[0], sent.share)
     if found is None:
         raise Unprobed("the channel does not tell the covariance of what arrives")
     return found

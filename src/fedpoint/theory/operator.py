@@ -254,7 +254,7 @@ class Setting:
         """The channel tells the second moments of what arrives, and of what a hub adds to it."""
         channel, message = self.numbers.inputs.channel, template(self.space, self.numbers)[0]
         size = 1 + size_of(message)
-        parts = channel.scatter(jnp.zeros((size, size)), message), channel.scatter_hub(message, jnp.ones(()))
+        parts = channel.scatter(jnp.zeros((size, size)), message, 1.0), channel.scatter_hub(message, jnp.ones(()))
         return all(part is not None for part in parts)
 
     @property

@@ -23,7 +23,6 @@ from jax.flatten_util import ravel_pytree
 
 from fedpoint.channel import Channel
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.inbox import Inbox
 from fedpoint.core.record import split_per_agent
 from fedpoint.core.types import Message, Number, State, Tree
 from fedpoint.problems.base import Mine, per_agent
@@ -37,9 +36,10 @@ from fedpoint.theory.moments import (
     Spread,
     around_agent,
     places_of_nodes,
+    released,
     without_mass,
 )
-from fedpoint.theory.noise import LocalNoise, Loop, Probe, ProbePlace, SourceNoise, local_round
+from fedpoint.theory.noise import LocalNoise, Loop, Probe, ProbePlace, SourceNoise, round_over_channel
 from fedpoint.theory.space import Space, fill, flat, over, row_of, size_of, steps_until
 
 AT_ONCE = 64  # directions in which a function is differentiated twice at a time
@@ -159,7 +159,7 @@ def agent_shift(
     def out(ext: Array) -> Array:
         u, m, *probes = jnp.split(ext, cuts)
         agent = Quiet(space, mine, place.share, size, round, probes or None)  # exact fields: nothing spreads inside
-        sent, new = local_round(space, numbers, algorithm, agent, fill(place.hub, u), m)
+        sent, new = round_over_channel(space, numbers, algorithm, agent, fill(place.hub, u), m)
         settled = row_of(space, algorithm, fill(place.hub, place.u), new)
         return jnp.concatenate([flat(sent), jnp.ones(1), settled])
 
@@ -168,7 +168,7 @@ def agent_shift(
     if not sizes or not space.sampled:
         return shift
     agent = Shifting(space, mine, place.share, size, round, [noise.fields for noise in noises])
-    local_round(space, numbers, algorithm, agent, fill(place.hub, place.u), place.m)
+    round_over_channel(space, numbers, algorithm, agent, fill(place.hub, place.u), place.m)
     return shift + local.slope[:, place.u.size + place.m.size :] @ jnp.concatenate(agent.shifts)
 
 
@@ -250,8 +250,7 @@ def _hub_shift(
 
     def combine(v: Array) -> Array:
         u, mean, total = jnp.split(v, [n_u, n_u + n_s])
-        inbox = Inbox(fill(message, mean[:-1]), fill(message, total[:-1]), total[-1], mean[-1])
-        return flat(numbers.algorithm.combine(fill(hub_like, u), inbox))
+        return flat(numbers.algorithm.combine(fill(hub_like, u), released(numbers, message, mean, total)))
 
     def heard(alpha: Array, beta: Array) -> Array:
         """(2 n_s, 1 + n): mean and total of what is heard with these weights, as a map of the state."""
