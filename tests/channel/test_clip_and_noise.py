@@ -6,7 +6,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.channel import Cast, Clip, Gaussian
-from fedpoint.channel.chain import nobody
+from fedpoint.channel.base import nobody
 from fedpoint.core.precision import double
 
 QUAD = fp.problems.Quadratic([1.0, 2.0, 0.5, 1.0], [[0.0, 1.0], [1.0, 0.0], [3.0, -2.0], [5.0, 4.0]])

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpoint.core.agent import Agent
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.random import Row
+from fedpoint.core.random import NO_LUCK, Row, Stream
 from fedpoint.core.record import Record
 from fedpoint.core.types import Message, Number, State, Tree
-
-if TYPE_CHECKING:
-    from fedpoint.core.agent import Agent
 
 
 class Hub(NamedTuple):
@@ -47,6 +45,9 @@ class Channel(Record):
     lossless = True  # False: what arrives differs from what was sent by more than rounding
     shortens = False  # True: no message gets longer on its way, whatever it holds, and nothing is kept for later
     embeds = False  # True: decode puts the numbers that were sent into their places, and changes none of them
+    in_place = False  # True: what is sent is built as the message, and arrives as it is sent
+    feeds_back = False  # True: what is held back is kept and sent later (`owed`)
+    reveals = False  # True: at which places numbers are sent depends on them
 
     def bind(self, context: ChannelContext) -> Channel:
         """The same with what it needs of the experiment."""
@@ -68,6 +69,11 @@ class Channel(Record):
         """What arrives, built as `like`."""
         return code
 
+    def transfer(self, message: Message, memory: State, agent: Agent) -> tuple[Message, State]:
+        """What arrives, and what is kept: encoded and decoded at once, where nothing has to be packed in between."""
+        code, kept = self.encode(message, memory, agent)
+        return self.decode(code, message), kept
+
     def owed(self, memory: State, like: Message) -> Message | None:
         """What was held back and will be sent later (error feedback); None: nothing ever is."""
         return None
@@ -76,13 +82,18 @@ class Channel(Record):
         """E|arrived - sent|^2 <= omega |sent|^2; 0 where nothing is lost."""
         return 0.0
 
+    def gain(self) -> float:
+        """How many times as long numbers become that stand for others, which are not sent."""
+        return 1.0
+
     def release(self, inbox: Inbox, hub: Hub) -> Inbox:
         """What the hub uses of what was gathered."""
         return inbox
 
     def bits(self, message: Message) -> float:
-        """How many bits are sent for a message of these shapes."""
-        return float(sum(8 * np.dtype(a.dtype).itemsize * int(np.prod(a.shape)) for a in jax.tree.leaves(message)))
+        """How many bits are sent for a message of these shapes: those of what `encode` makes of it."""
+        code = jax.eval_shape(lambda m: self.encode(m, self.init(m), nobody())[0], message)
+        return float(sum(8 * np.dtype(a.dtype).itemsize * int(np.prod(a.shape)) for a in jax.tree.leaves(code)))
 
     # What forecasts ask. `second` are the second moments of (1, message), its floats in one row: (1 + d, 1 + d),
     # where the corner multiplies what does not depend on the message. What is not told is drawn, and said to be.
@@ -119,14 +130,18 @@ class Clips(Channel):
         raise NotImplementedError
 
 
+def nobody() -> Agent:
+    """An agent for shapes: it has luck, and no data."""
+    return Agent(None, None, Stream(NO_LUCK, 0, 0), None, None, True, 1.0)  # type: ignore[arg-type]
+
+
 def real(a: Array) -> bool:
     """Whether an array holds real numbers: whole ones, such as indices, travel as they are."""
     return jnp.issubdtype(a.dtype, jnp.floating)
 
 
-def credited(channel: Channel, message: Message, code: Tree, before: State, after: State) -> Message:
+def credited(channel: Channel, message: Message, arrived: Message, before: State, after: State) -> Message:
     """What an agent may count as heard: what arrives, and what is owed more than before."""
-    arrived = channel.decode(code, message)
     old, new = channel.owed(before, message), channel.owed(after, message)
     if old is None or new is None:
         return arrived

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedpoint.channel.base import Channel, real
 from fedpoint.core.agent import Agent
@@ -38,9 +37,3 @@ class Cast(Channel):
 
     def decode(self, code: Tree, like: Message) -> Message:
         return jax.tree.map(lambda c, a: c.astype(a.dtype), code, like)
-
-    def bits(self, message: Message) -> float:
-        width = 8 * np.dtype(jnp.dtype(self.dtype)).itemsize
-        leaves = jax.tree.leaves(message)
-        sizes = [(8 * np.dtype(a.dtype).itemsize, real(a), int(np.prod(a.shape))) for a in leaves]
-        return float(sum((min(own, width) if is_real else own) * size for own, is_real, size in sizes))

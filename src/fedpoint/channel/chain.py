@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import Array
 
-from fedpoint.channel.base import Channel, ChannelContext, Clips, Hub
+from fedpoint.channel.base import Channel, ChannelContext, Clips, Hub, nobody, scattered
 from fedpoint.core.agent import Agent
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.random import NO_LUCK, Stream
 from fedpoint.core.types import Message, State, Tree
 
 
@@ -61,6 +63,21 @@ class Chain(Channel):
             kept.append(new)
         return message, tuple(kept)
 
+    def transfer(self, message: Message, memory: State, agent: Agent) -> tuple[Message, State]:
+        first = 0  # links whose message is what arrives of the one before
+        while first < len(self.links) - 1 and self.links[first].in_place:
+            first += 1
+        kept = []
+        for link, own in zip(self.links[:first], memory, strict=False):
+            message, new = link.transfer(message, own, agent)
+            kept.append(new)
+        rest = self.links[first:]
+        if len(rest) == 1:
+            message, new = rest[0].transfer(message, memory[first], agent)
+            return message, (*kept, new)
+        message, last = Channel.transfer(Chain(rest), message, tuple(memory[first:]), agent)
+        return message, (*kept, *last)
+
     def decode(self, code: Tree, like: Message) -> Message:
         forms = self._forms(like)
         for link, form in zip(reversed(self.links), reversed(forms[:-1]), strict=True):
@@ -78,13 +95,25 @@ class Chain(Channel):
             factor *= 1.0 + link.omega(form)
         return factor - 1.0
 
+    def gain(self) -> float:
+        return math.prod(link.gain() for link in self.links)
+
     def release(self, inbox: Inbox, hub: Hub) -> Inbox:
         for i, link in enumerate(self.links):
             inbox = link.release(inbox, hub._replace(luck=hub.luck._replace(at=hub.luck.at + jnp.uint32(i))))
         return inbox
 
-    def bits(self, message: Message) -> float:
-        return self.links[-1].bits(self._forms(message)[-2]) if self.links else super().bits(message)
+    def scatter(self, second: Array, like: Message) -> Array | None:
+        return scattered(self.links, second, like)
+
+    def scatter_hub(self, like: Message, largest: Array) -> Array | None:
+        added = [link.scatter_hub(like, largest) for link in self.links]
+        known = [one for one in added if one is not None]
+        return sum(known[1:], known[0]) if len(known) == len(added) else None
+
+    def noise_coefficients(self) -> np.ndarray:
+        noise = [link.noise_coefficients() for link in self.links]
+        return next((one for one in noise if len(one) > 1), np.ones(1))
 
     def expected(self, message: Message) -> Message:
         return reduce(lambda m, link: link.expected(m), self.links, message)
@@ -109,11 +138,6 @@ def forms_sent(links: Sequence[Channel], message: Message) -> list[Tree]:
 
     shapes = jax.eval_shape(sent, message)
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-
-
-def nobody() -> Agent:
-    """An agent for shapes: it has luck, and no data."""
-    return Agent(None, None, Stream(NO_LUCK, 0, 0), None, None, True, 1.0)  # type: ignore[arg-type]
 
 
 def as_channel(value: Channel | Sequence[Channel] | None) -> Channel:

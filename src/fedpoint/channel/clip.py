@@ -32,6 +32,7 @@ class Clip(Clips):
     lossless = False
     shortens = True
     embeds = True
+    in_place = True
 
     norm: float
     each: bool = False

@@ -42,6 +42,7 @@ class Gaussian(Channel):
     lossless = False
     shortens = False
     embeds = True
+    in_place = True
 
     multiplier: float
     at: str = "hub"

@@ -34,7 +34,7 @@ from pydantic.json_schema import models_json_schema
 
 from fedpoint import gather
 from fedpoint.algorithms.catalogue import makers, title_of
-from fedpoint.channel import Cast, Channel, Clip, Gaussian
+from fedpoint.channel import Cast, Channel, Clip, Erase, FixedPoint, Gaussian, Quantise, RandK, Sign, TopK
 from fedpoint.channel.chain import as_channel
 from fedpoint.config import methods, networks, schedules, schemes
 from fedpoint.config.kinds import Seed, Table
@@ -60,7 +60,8 @@ from fedpoint.store import disk
 from fedpoint.store.disk import Table as Raw
 from fedpoint.timing.base import Context, Timing
 
-CHANNELS: Family[Channel] = Family("a channel", {snake(cls.__name__): cls for cls in (Channel, Cast, Clip, Gaussian)})
+ONE = (Cast, Channel, Clip, Erase, FixedPoint, Gaussian, Quantise, RandK, Sign, TopK)
+CHANNELS: Family[Channel] = Family("a channel", {snake(cls.__name__): cls for cls in ONE})
 GATHERS: Family[Gather] = Family(
     "a gather",
     {snake(name): vars(gather)[name] for name in gather.__all__ if name != "Gather"},

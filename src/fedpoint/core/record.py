@@ -65,6 +65,9 @@ class Record:
     every class's own is, the base's first. Required fields of a subclass are keyword-only."""
 
     _leaves: ClassVar[tuple[str, ...]] = ()  # of an instance: which fields hold numbers
+    structural: ClassVar[
+        tuple[str, ...]
+    ] = ()  # fields that are structure though they hold numbers: shapes depend on them
 
     def __init_subclass__(cls, **options: Setting) -> None:
         super().__init_subclass__(**options)
@@ -156,7 +159,8 @@ def _is_leaf(value: Setting) -> bool:
 
 def _find_leaves(self: Record) -> None:
     """Note which fields hold numbers: once, so that a tree of placeholders keeps the structure."""
-    object.__setattr__(self, "_leaves", tuple(name for name, value in values_of(self).items() if _is_leaf(value)))
+    numbers = (name for name, value in values_of(self).items() if _is_leaf(value) and name not in self.structural)
+    object.__setattr__(self, "_leaves", tuple(numbers))
 
 
 def _flatten(self: Record) -> tuple[tuple[Tree, ...], tuple]:

@@ -199,8 +199,8 @@ class Round(NamedTuple):
         place = Workplace(Mine(task.own, self.inputs.common), stream, task.share, task.world)
         said, how = common if task.said is None else task.said, (self.layout.oracle, self.layout.exact)
         message, memory, agent, world = agent_round(*how, method, place, said, task.kept[0], task.ahead)
-        code, kept = encoded(method, channel, message, (memory, task.kept[1]), agent, task.base, task.last)
-        return decoded(channel, code, message, task.last), kept, agent.evaluations, world
+        arrived, kept = passed(method, channel, message, (memory, task.kept[1]), agent, task.base, task.last)
+        return arrived, kept, agent.evaluations, world
 
 
 def encoded(
@@ -226,8 +226,33 @@ def encoded(
         message = jax.tree.map(lambda m, x: m - x, message, last)
     code, new = channel.encode(message, wire, agent)
     if last is None:  # of what was only rounded too: a sum that is conserved must be of what arrived
-        memory = method.acknowledge(memory, message, credited(channel, message, code, wire, new))
+        known = credited(channel, message, channel.decode(code, message), wire, new)
+        memory = method.acknowledge(memory, message, known)
     return code, (memory, new)
+
+
+def passed(
+    method: Algorithm,
+    channel: Channel,
+    message: Message,
+    kept: tuple[State, State],
+    agent: Agent,
+    base: Model = None,
+    last: Message = None,
+) -> tuple[Message, tuple[State, State]]:
+    """What arrives of a message, and memories that know it: `encoded` and `decoded` where both are in one program."""
+    if base is not None:
+        message = jax.tree.map(lambda m, x: m + x, message, base)
+    if channel.is_identity():
+        return message, kept
+    memory, wire = kept
+    if last is not None:
+        message = jax.tree.map(lambda m, x: m - x, message, last)
+    arrived, new = channel.transfer(message, wire, agent)
+    if last is not None:
+        return damped(channel, arrived, last), (memory, new)
+    memory = method.acknowledge(memory, message, credited(channel, message, arrived, wire, new))
+    return arrived, (memory, new)
 
 
 def decoded(channel: Channel, code: Tree, like: Message, last: Message = None) -> Message:
@@ -235,9 +260,12 @@ def decoded(channel: Channel, code: Tree, like: Message, last: Message = None) -
     if channel.is_identity():
         return code
     arrived = channel.decode(code, like)
-    if last is None:
-        return arrived
-    length = 1.0 / (1.0 + channel.omega(like))
+    return arrived if last is None else damped(channel, arrived, last)
+
+
+def damped(channel: Channel, arrived: Message, last: Message) -> Message:
+    """What neighbours know now, after they knew `last` and this has arrived of the difference."""
+    length = 1.0 / (1.0 + channel.omega(arrived))
     return jax.tree.map(lambda x, a: x + length * a, last, arrived)
 
 

@@ -18,12 +18,33 @@ EXAMPLE = "channel=[fp.channel.Clip(1.0), fp.channel.Gaussian(multiplier=...)]"
 def check_channel(channel: Channel, gather: Gather, algorithm: Algorithm, timing: Timing, problem: Problem) -> None:
     """Refuse an order of channels that does not do what it seems to, and private channels that would not be."""
     stages = channel.stages()
+    _check_memories(stages)
     _check_order(stages)
     noises = [stage for stage in stages if isinstance(stage, Gaussian)]
+    if channel.gain() >= 2 and algorithm.conserves_a_sum() and not timing.on_network:
+        long = ", ".join(type(stage).__name__ for stage in stages if stage.gain() > 1)
+        raise FedpointError(
+            f"{algorithm.card.title} remembers what arrived, and {long} makes that {channel.gain():.3g} times as long: "
+            "with 2 or more its memories grow without bound. Let more than half arrive, or take TopK, which keeps what "
+            "it holds back, or FedAvg"
+        )
     if noises:
         _check_weights(timing, problem)
     if any(noise.at == "hub" for noise in noises):
         _check_hub_noise(algorithm, timing, gather)
+
+
+def _check_memories(stages: tuple[Channel, ...]) -> None:
+    """What is held back is counted in numbers of the message, not of what another channel makes of it."""
+    other: Channel | None = None
+    for stage in stages:
+        if other is not None and stage.feeds_back:
+            name = type(stage).__name__
+            raise FedpointError(
+                f"{name} stands after {type(other).__name__} and would hold back parts of its code: put {name} first, "
+                f"or use {name}(..., feedback=False)"
+            )
+        other = other if stage.in_place else stage
 
 
 def _check_order(stages: tuple[Channel, ...]) -> None:
@@ -51,7 +72,13 @@ def _check_order(stages: tuple[Channel, ...]) -> None:
             between.append(stage)
 
 
-def _check_between(clip: Channel, between: list[Channel], noise: Channel, before: tuple[Channel, ...]) -> None:
+def _check_between(clip: Channel, between: list[Channel], noise: Gaussian, before: tuple[Channel, ...]) -> None:
+    for stage in before if noise.at == "agents" else ():
+        if stage.reveals or not stage.embeds:
+            raise FedpointError(
+                f"{type(stage).__name__} stands before {type(noise).__name__} at the agents, which would cover only a "
+                f"part of what is sent: put it after {type(noise).__name__}"
+            )
     for stage in between:
         if not stage.shortens:
             raise FedpointError(
