@@ -14,7 +14,7 @@ from jax import Array
 from fedpoint.channel.base import Channel, ChannelContext, Clips, Hub, nobody, scattered
 from fedpoint.core.agent import Agent
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.types import Message, State, Tree
+from fedpoint.core.types import Message, Number, State, Tree
 
 
 class Chain(Channel):
@@ -103,8 +103,10 @@ class Chain(Channel):
             inbox = link.release(inbox, hub._replace(luck=hub.luck._replace(at=hub.luck.at + jnp.uint32(i))))
         return inbox
 
-    def scatter(self, second: Array, like: Message) -> Array | None:
-        return scattered(self.links, second, like)
+    def scatter(self, second: Array, like: Message, share: Number) -> Array | None:
+        coded = next((i for i, link in enumerate(self.links) if not link.in_place), len(self.links))
+        plain = all(link.lossless for link in self.links[coded + 1 :])  # what acts on a code has no moments of numbers
+        return scattered(self.links, second, like, share) if plain else None
 
     def scatter_hub(self, like: Message, largest: Array) -> Array | None:
         added = [link.scatter_hub(like, largest) for link in self.links]

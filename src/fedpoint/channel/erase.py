@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from fedpoint.channel.base import Channel, real
 from fedpoint.core.agent import Agent
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.types import Message, State, Tree
+from fedpoint.core.types import Message, Number, State, Tree
 
 
 class Erase(Channel):
@@ -43,6 +44,9 @@ class Erase(Channel):
         arrives = 1.0 - self.probability
         factor = jnp.where(agent.uniform(jnp.zeros(())) < arrives, 1.0 / arrives, 0.0)
         return jax.tree.map(lambda a: a * factor.astype(a.dtype) if real(a) else a, message), memory
+
+    def scatter(self, second: Array, like: Message, share: Number) -> Array | None:
+        return self.omega(like) * second[1:, 1:]
 
     def omega(self, message: Message) -> float:
         return self.probability / (1.0 - self.probability)

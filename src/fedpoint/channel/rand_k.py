@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedpoint.channel.base import Channel
+from fedpoint.channel.base import Channel, by_part
 from fedpoint.channel.parts import built, each, row_of, seed_of, size_of
 from fedpoint.core.agent import Agent
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.types import Message, State, Tree
+from fedpoint.core.types import Message, Number, State, Tree
 
 
 class RandK(Channel):
@@ -65,6 +65,14 @@ class RandK(Channel):
 
     def _picked(self, a: Array, places: Array) -> Array:
         return a.ravel()[places] * jnp.asarray(size_of(a) / places.shape[0], a.dtype)
+
+    def scatter(self, second: Array, like: Message, share: Number) -> Array | None:
+        return by_part(self._scattered, second[1:, 1:], like)
+
+    def _scattered(self, second: Array) -> Array:
+        d, k = len(second), count_of(self.fraction, second[:, 0])
+        pairs = (k - 1) / (d - 1) if d > 1 else 1.0
+        return (d / k) * (pairs * second + (1 - pairs) * jnp.diag(jnp.diag(second))) - second
 
     def omega(self, message: Message) -> float:
         return max((size_of(a) / count_of(self.fraction, a) for a in jax.tree.leaves(message)), default=1.0) - 1.0
