@@ -12,7 +12,7 @@ The two halves of the columns make each other's V, and the differences tell the 
 from __future__ import annotations
 
 import math
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple
 
 import jax
@@ -24,7 +24,7 @@ from fedpoint.core.compiling import fairly_quickly
 from fedpoint.core.precision import double
 from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.noise_columns import Noise
-from fedpoint.theory.operator import Setting, expected_state
+from fedpoint.theory.operator import ROUGH, Setting, expected_slope
 from fedpoint.theory.outlook import Gauge
 from fedpoint.theory.powers import Apply, Measure, Powers, doubled, summed_directly
 from fedpoint.theory.space import Space
@@ -40,21 +40,24 @@ LEAK = 1e-3  # what powers may lose out of their bases
 KEPT = 48  # dimensions of the space that two halves share
 ITERATIONS = 24  # of noise that is made of deviations
 SMALL = 0.02  # of the sum, at which the rest of them follows from their ratio
+KNOWN = 0.01  # of the variance, to which drawn samples should tell it within the spaces
 SLIGHT = 0.05  # ratio of the noise of deviations to that of rounds, up to which the shared spaces tell it
 
 
-@partial(fairly_quickly, static_argnums=0)
-def _products(space: Space, numbers: Numbers, x: Array, rows: Array) -> Array:
-    def slope(v: Array) -> Array:
-        return jax.jvp(lambda x: expected_state(space, numbers, x), (x,), (v,))[1]
+def _slopes(space: Space, numbers: Numbers, x: Array, rows: Array) -> Array:
+    x, rows = (a.astype(numbers.p.dtype) for a in (x, rows))
+    return jax.vmap(lambda v: expected_slope(space, numbers, x, v))(rows)
 
-    return jax.vmap(slope)(rows)
+
+_products = fairly_quickly(_slopes, static_argnums=0)
+_products_with_care = jax.jit(_slopes, static_argnums=0)
 
 
 @double
 def products(setting: Setting, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """F'(x) v for rows v."""
-    return np.asarray(_products(setting.space, setting.numbers, jnp.asarray(x), jnp.asarray(rows)))
+    """F'(x) v for rows v, in single precision where models are large."""
+    program = _products_with_care if setting.size > ROUGH else _products
+    return np.asarray(program(setting.space, setting.rough, jnp.asarray(x), jnp.asarray(rows)))
 
 
 class Floor(NamedTuple):
@@ -138,9 +141,12 @@ class Bundle:
             taken = sum(s.trace(self.noise.within(self.scale * s.V)) for s in self.spaces) / len(self.spaces)
         if not self.noise.sampled:
             return Floor(taken, 0.0)
-        columns = self.scale * self.noise.samples
-        values = np.mean([s.of(columns) for s in self.spaces], axis=0)
-        return Floor(taken + float(values.mean()), error_of(values))
+        while True:
+            columns = self.scale * self.noise.samples
+            values = np.mean([s.of(columns) for s in self.spaces], axis=0)
+            found = Floor(taken + float(values.mean()), error_of(values))
+            if found.error <= KNOWN * found.variance or not self.noise.more_samples():
+                return found
 
     @cached_property
     def _rounds_of_noise(self) -> list[np.ndarray]:

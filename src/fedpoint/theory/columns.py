@@ -25,7 +25,10 @@ BUNDLES, FEW = 16, 4  # at most, and of a model with so many numbers that column
 ENOUGH = 0.02  # standard error over variance, at which a bundle is the last
 NODES = 8  # states on the way whose noise is drawn, at most
 FADED = 1e-9  # of a deviation, at which it is forgotten
-ENOUGH_ROUNDS = 1 << 10  # over which the noise of one is followed at least: what comes then is known by its rate
+ENOUGH_ROUNDS, LITTLE = (
+    1 << 10,
+    1e-4,
+)  # over which the noise of one is followed at least: what comes then is known by its rate
 FARTHEST = 1 << 13  # rounds over which noise of deviations is followed round by round
 
 
@@ -207,7 +210,8 @@ class Columns(Outlook):
         if settled == 0 or self.variance in (0.0, math.inf):
             return np.concatenate([[0.0], np.full(rounds, self.variance)])
         if len(self._followed) <= settled:
-            self._followed = self._along(max(settled, self._varying(ENOUGH_ROUNDS)))
+            enough = int(math.log(LITTLE) / math.log(min(max(self.rate, 1e-6), 1 - 1e-7))) + 1
+            self._followed = self._along(max(settled, self._varying(min(enough, ENOUGH_ROUNDS))))
         found = self._followed[: settled + 1]
         return np.concatenate([found, np.full(rounds - settled, self.variance if settled < rounds else 0.0)])
 

@@ -58,16 +58,18 @@ class Turned(OnAverage):
         return Dialled.of(agent, self.dial)
 
 
-def turned_round(space: Space, numbers: Numbers, keys: Keys, round: Array) -> Callable[[Array, Array], Array]:
+def turned_round(
+    space: Space, numbers: Numbers, keys: Keys, round: Array, few: bool = False
+) -> Callable[[Array, Array], Array]:
     """One round from x as a map of (x, dial). Everyone is heard with the mean weights; where the hub makes something
-    else of these than of those of every lineup, a drawn lineup is."""
-    agents, alike = numbers.p.shape[0], numbers.cases.chance.shape[0] == 1
+    else of these than of those of every lineup, or only a few shall work, a drawn lineup is."""
+    agents, alike = numbers.p.shape[0], numbers.cases.chance.shape[0] == 1 and not few
     case = jax.tree.map(lambda a: a[0], numbers.cases)
     everyone = Tick(None, jnp.ones(agents, bool), case.weight, numbers.p * case.heard, jnp.int32(agents))
     tick = everyone if alike else tick_of(DrawnRounds(space, numbers, keys), round)
 
     def after(one: Numbers, x: Array, dial: Array) -> Array:
-        hub, m = start_at(one, x, 0)
+        hub, m = start_at(one, x.astype(one.p.dtype), 0)
         state = RunState(hub, memories(space, one, hub, m), one.mail, ())
         turned = Turned(one.algorithm, one.late[0], one.late[1], one.drawn.agent, dial=0.0)
         inputs = one.inputs._replace(algorithm=with_leaves(turned, {"dial": dial}))
@@ -80,20 +82,30 @@ def turned_round(space: Space, numbers: Numbers, keys: Keys, round: Array) -> Ca
     return lambda x, dial: over_outcomes(numbers, lambda one: after(one, x, dial))
 
 
-@partial(fairly_quickly, static_argnums=(0, 5, 6))
-def moved_inside(
-    space: Space, numbers: Numbers, keys: Keys, x: Array, first: Array, count: int, mirrored: bool = False
-) -> Array:
+@partial(fairly_quickly, static_argnums=(0, 5))
+def mirrored_inside(space: Space, numbers: Numbers, keys: Keys, x: Array, rounds: Array, few: bool) -> Array:
+    """(rounds, n): how far noise inside drawn rounds moves them from where exact fields lead, to even orders: the mean
+    of each and its mirror image. few: a drawn lineup works, else everyone, which is cheaper for each of them."""
+    alike = numbers.cases.chance.shape[0] == 1 and not few
+    dials = jnp.array([1.0, -1.0]) if alike else jnp.array([1.0, -1.0, 0.0])
+
+    def draw(round: Array, dials: Array) -> Array:
+        turned = turned_round(space, numbers, keys, round, few)
+        each = lax.map(lambda dial: turned(x, dial.astype(numbers.p.dtype)), dials)
+        return each[:2].mean(0) - (0.0 if alike else each[2])
+
+    found = lax.map(lambda round: draw(round, dials), rounds)
+    return found - draw(rounds[0], jnp.zeros(2)) if alike else found
+
+
+@partial(fairly_quickly, static_argnums=(0, 5))
+def moved_inside(space: Space, numbers: Numbers, keys: Keys, x: Array, first: Array, count: int) -> Array:
     """(count, n): how far noise inside drawn rounds moves them from where exact fields lead. Of every draw its linear
-    part, whose mean is zero, is subtracted: to all orders, or to even ones by its mirror image, which is cheaper."""
+    part, whose mean is zero, is subtracted."""
     none, all_ = jnp.zeros(()), jnp.ones(())
-    still = turned_round(space, numbers, keys, first)(x, none)  # the same for every draw, unless lineups are drawn
 
     def draw(round: Array) -> Array:
         turned = turned_round(space, numbers, keys, round)
-        if mirrored:
-            centre = still if numbers.cases.chance.shape[0] == 1 else turned(x, none)
-            return (turned(x, all_) + turned(x, -all_)) / 2 - centre
         centre, moved = jax.jvp(lambda dial: turned(x, dial), (none,), (all_,))
         return turned(x, all_) - centre - moved
 

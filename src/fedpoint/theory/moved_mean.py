@@ -12,62 +12,45 @@ far they are from linear ones at the distance of the spread: how well a theory o
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
 
-from fedpoint.core.compiling import fairly_quickly
 from fedpoint.core.precision import double
 from fedpoint.theory.accuracy import SMALL
 from fedpoint.theory.bundles import GROUPS, Bundle, error_of
-from fedpoint.theory.dialled import moved_inside
-from fedpoint.theory.drawn_rounds import DrawnRounds, drawn_round, wire_of
+from fedpoint.theory.dialled import mirrored_inside
+from fedpoint.theory.drawn_rounds import DrawnRounds, after
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Accuracy, Gauge
 from fedpoint.theory.powers import Powers
-from fedpoint.theory.space import Space
 
 PAIRS = (32, 4096)  # of deviations, at least and at most
 INSIDE = (4, 4096)  # draws of the noise inside a round
-WORK = 1 << 26  # numbers that they may handle, beyond the least
+WORK = 1 << 24  # numbers that they may handle, beyond the least
+FEWER = 4  # groups whose shifts are told apart where products take long
 STEPS, LONGER, LONGEST = 4, 3, 120  # products with J
 AGREE, NOISE = 0.01, 0.1  # of the shift, and of what its groups differ by: more products may change it so much
 FAR = 1 << 20  # rounds that nothing else draws
 
 
 class Pairs(NamedTuple):
-    """What drawn rounds from x + z and x - z make, for deviations z."""
+    """Drawn rounds from x, from x + z and from x - z, with the same luck, for deviations z."""
 
-    bent: Array  # (pairs, n): their mean, from the round from x
-    near: Array  # (pairs, n): the same by second differences at half the distance
-    seen: Array  # (pairs, 4, r): in a space, the noise of the round from x, bent, its slope times z, and what is odd
+    rounds: np.ndarray  # (pairs,) their numbers
+    z: np.ndarray  # (pairs, n)
+    here: np.ndarray
+    up: np.ndarray
+    down: np.ndarray
 
-
-@partial(fairly_quickly, static_argnums=0)
-def _pairs(space: Space, parts: tuple, x: Array, first: Array, rows: Array, V: Array) -> Pairs:
-    drawn = DrawnRounds(space, *parts)
-    wire = wire_of(drawn)
-
-    def one(k: tuple[Array, Array]) -> Pairs:
-        round, z = k
-        move = drawn_round(drawn, round)
-
-        def step(at: Array) -> Array:
-            return move(at, wire)[0]
-
-        here, slope = jax.jvp(step, (x,), (z,))
-        up, down = step(x + z), step(x - z)
-        bent = (up + down) / 2 - here
-        near = 2 * (step(x + z / 2) + step(x - z / 2)) - 4 * here
-        return Pairs(bent, near, jnp.stack([here - x, bent, slope, (up - down) / 2 - slope]) @ V.T)
-
-    each = (first + jnp.arange(rows.shape[0]), rows)
-    return lax.map(one, each) if space.layout.mapped else jax.vmap(one)(each)
+    @property
+    def bent(self) -> np.ndarray:
+        """(pairs, n): the mean of the two, from the round from x."""
+        return (self.up + self.down) / 2 - self.here
 
 
 class MovedMean:
@@ -76,57 +59,69 @@ class MovedMean:
     def __init__(self, setting: Setting, x: np.ndarray, gauge: Gauge, bundles: list[Bundle], seed: int = 0):
         self.setting, self.x, self.gauge, self.bundles, self.seed = setting, np.asarray(x), gauge, bundles, seed
         self.groups = GROUPS * len(bundles)
+        self.program = DrawnRounds.of(setting, seed, rough=True)
 
-    def _each(self, bounds: tuple[int, int], everyone: bool) -> int:
-        """How many draws a group has, of rounds in which everyone works with exact fields, or of drawn ones."""
-        s = self.setting
-        work = s.work(everyone or s.exact) * (s.agents // s.timing.slots(s.agents) if everyone else 1)
+    def _each(self, bounds: tuple[int, int], work: int) -> int:
+        """How many draws a group has, of rounds that handle so many numbers."""
         return max(int(np.clip(WORK // work, *bounds)) // self.groups, 1)
 
     @cached_property
-    @double
     def _drawn(self) -> list[Pairs]:
         """Of every bundle."""
-        count, found = self._each(PAIRS, False), []
+        s, found = self.setting, []
+        count = GROUPS * self._each(PAIRS, s.work(s.exact))
         for i, bundle in enumerate(self.bundles):
-            space, *parts = DrawnRounds.of(self.setting, self.seed)
-            rows = bundle.spread(count, self.seed, GROUPS).reshape(GROUPS * count, -1)
-            first, V = jnp.int32(FAR * (1 + i)), jnp.asarray(bundle.scale * bundle.spaces[0].V)
-            found.append(_pairs(space, tuple(parts), jnp.asarray(self.x), first, jnp.asarray(rows), V))
+            z = bundle.spread(count // GROUPS, self.seed, GROUPS).reshape(count, -1)
+            rounds = FAR * (1 + i) + np.arange(count)
+            found.append(Pairs(rounds, z, *self._after(rounds, np.zeros_like(z), z, -z)))
         return found
+
+    def _after(self, rounds: np.ndarray, *away: np.ndarray) -> list[np.ndarray]:
+        """The states after the same rounds, from so far away from x."""
+        states = np.concatenate([self.x + z for z in away])
+        return np.split(after(self.program, np.tile(rounds, len(away)), states).states, len(away))
 
     @cached_property
     def between(self) -> np.ndarray:
         """(groups, n): how far the spread between rounds moves the mean of one."""
-        return np.concatenate([np.asarray(p.bent).reshape(GROUPS, -1, len(self.x)).mean(1) for p in self._drawn])
+        return np.concatenate([p.bent.reshape(GROUPS, -1, len(self.x)).mean(1) for p in self._drawn])
 
     @cached_property
     @double
     def inside(self) -> np.ndarray:
         """(groups, n): how far noise inside a round moves its mean."""
-        s, each = self.setting, self._each(INSIDE, True)
+        s, slots = self.setting, self.setting.timing.slots(self.setting.agents)
         if s.silent and not s.lucky:
             return np.zeros((self.groups, len(self.x)))
-        drawn = DrawnRounds.of(s, self.seed)
-        found = np.asarray(moved_inside(*drawn, jnp.asarray(self.x), jnp.int32(FAR // 2), self.groups * each, True))
-        return float(s.numbers.merge) * found.reshape(self.groups, each, -1).mean(1)
+        few = 2 * slots < s.agents
+        each = self._each(INSIDE, s.work(exact=True) * (1 if few else s.agents // slots))
+        space, numbers, keys = self.program
+        layout = dataclasses.replace(space.layout, mapped=s.space.layout.mapped)  # exact fields take part
+        rounds = jnp.asarray(FAR // 2 + np.arange(self.groups * each), jnp.int32)
+        found = mirrored_inside(space._replace(layout=layout), numbers, keys, jnp.asarray(self.x), rounds, few)
+        merged = 1.0 if few else float(s.numbers.merge)
+        return merged * np.asarray(found).reshape(self.groups, each, -1).mean(1)
 
     @cached_property
     def _solved(self) -> np.ndarray:
-        """(3 + groups, n): (I - J)^{-1} of the means of both parts, of what is not of second order, of groups' sums."""
+        """(2 + groups, n): (I - J)^{-1} of the means of both parts, and of groups' sums."""
+        groups, inside = self.between + self.inside, self.inside.mean(0)
+        fewer = FEWER if self.setting.dear else 4 * FEWER
+        if len(groups) > fewer:  # none shares anything with another one
+            groups = groups.reshape(fewer, -1, len(self.x)).mean(1)
+        found = self._inverse(np.concatenate([[inside], groups]))
+        return np.concatenate([[found[1:].mean(0) - found[0], found[0]], found[1:]])
+
+    def _inverse(self, columns: np.ndarray) -> np.ndarray:
+        """(I - J)^{-1} of columns, as well as they are known."""
         bundle = self.bundles[0]
-        groups = self.between + self.inside
-        if len(self.bundles) > 4:
-            groups = groups.reshape(len(self.bundles), GROUPS, -1).mean(1)  # a bundle shares nothing with another one
-        more = np.mean([np.asarray(pairs.bent - pairs.near).mean(0) for pairs in self._drawn], axis=0) * 4 / 3
-        columns = np.concatenate([[self.between.mean(0), self.inside.mean(0), more], groups])
         powers, steps, before = Powers(bundle.slope, bundle.scale * columns), STEPS, None
         while True:
             powers.extend(steps)
             found = powers.inverse() / bundle.scale
             seen = self.setting.readings(found)
             if before is not None:
-                apart = seen[3:] - seen[3:].mean(0)
+                apart = seen[1:] - seen[1:].mean(0) if len(seen) > 1 else 0 * seen
                 change, size, noise = (np.linalg.norm(a, axis=1).max() for a in (seen - before, seen, apart))
                 if change <= max(AGREE * size, NOISE * noise) or powers.closed or steps >= LONGEST:
                     return found
@@ -158,7 +153,7 @@ class MovedMean:
     @cached_property
     def _groups(self) -> np.ndarray:
         """(groups, d): shifts of the model that share nothing."""
-        return self.setting.readings(self._solved[3:])
+        return self.setting.readings(self._solved[2:])
 
     @cached_property
     def error(self) -> float:
@@ -172,17 +167,25 @@ class MovedMean:
 
     def accuracy(self, gap: np.ndarray, variance: float) -> Accuracy:
         """How rounds at the distance of the spread differ from those of second order; gap: as before."""
-        levels = np.concatenate([self._excess(*pair) for pair in zip(self.bundles, self._drawn, strict=True)])
+        levels, more = zip(*map(self._beyond, self.bundles, self._drawn), strict=True)
+        every = np.concatenate(levels)
         bias2 = float(self.gauge.squares((gap + self.parts.sum(0))[None])[0])
         share, floor = variance / (variance + bias2), variance + bias2
-        moved, beyond = self.gauge.squares(self.setting.readings(np.stack([self.shift, self._solved[2]])))
-        shift = math.sqrt(beyond / max(moved, SMALL**2 * floor, 1e-300))
-        return Accuracy(share * float(levels.mean()), share * error_of(levels), shift)
+        moved = self._inverse(np.mean(more, axis=0)[None])[0]
+        shift, beyond = self.gauge.squares(self.setting.readings(np.stack([self.shift, moved])))
+        off = math.sqrt(beyond / max(shift, SMALL**2 * floor, 1e-300))
+        return Accuracy(share * float(every.mean()), share * error_of(every), off)
 
-    def _excess(self, bundle: Bundle, pairs: Pairs) -> np.ndarray:
-        """(pairs,): by how much more variance they make than linear rounds, relative, within a space of a bundle."""
-        noise, bent, slope, odd = np.moveaxis(np.asarray(pairs.seen), 1, 0)
-        bent, W = bent - bent.mean(0), bundle.spaces[0].W
+    def _beyond(self, bundle: Bundle, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+        """(pairs,): by how much more variance they make than linear rounds, relative, within a space of a bundle; and
+        (n,): what their mean is bent by beyond the second order. Both from rounds at half the distance."""
+        up, down = self._after(pairs.rounds, pairs.z / 2, -pairs.z / 2)
+        more = (pairs.bent - (2 * (up + down) - 4 * pairs.here)) * 4 / 3
+        whole = (pairs.up - pairs.down) / 2
+        odd = (whole - (up - down)) * 4 / 3  # of third order
+        V, W = bundle.scale * bundle.spaces[0].V, bundle.spaces[0].W
+        noise, bent, slope, odd = (a @ V.T for a in (pairs.here - self.x, pairs.bent, whole - odd, odd))
+        bent = bent - bent.mean(0)
         level = np.einsum("pi,ij,pj->p", 2 * slope + odd, W, odd) + np.einsum("pi,ij,pj->p", 2 * noise + bent, W, bent)
-        whole = bundle.spaces[0].trace(bundle.kernel.inside[0]) * bundle.floor.variance
-        return level * bundle.additive.variance / max(whole, 1e-300)
+        made = bundle.spaces[0].trace(bundle.kernel.inside[0]) * bundle.floor.variance
+        return level * bundle.additive.variance / max(made, 1e-300), more.mean(0)

@@ -7,8 +7,9 @@ uncorrelated. The mean of q q' over columns q is the covariance of the round.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property, partial
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +23,16 @@ from fedpoint.core.random import NO_LUCK, Stream
 from fedpoint.core.record import split_per_agent
 from fedpoint.core.types import Tree
 from fedpoint.problems.base import Mine
-from fedpoint.theory.drawn_rounds import DrawnRounds, drawn_round, tick_of, wire_of
+from fedpoint.theory.drawn_rounds import DrawnRounds, after
 from fedpoint.theory.expected_round import Calm, Numbers, start_at
 from fedpoint.theory.noise import local_round
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.space import Space, flat, row_of
 
-DRAWS = 64  # columns of samples
-SEVERAL = 32  # of them at a time
+SEVERAL, DRAWS = 16, 64  # columns of samples, at a time and at most
+MANY = 128  # the same at the limit
+NEAR = 0.05  # of their mean square, to which it is known where they are enough
+NUDGE = 0.25  # of a deviation, over which slopes of drawn rounds are taken
 
 
 class Answers(NamedTuple):
@@ -42,7 +45,7 @@ class Answers(NamedTuple):
 
 @partial(fairly_quickly, static_argnums=0)
 def _answers(space: Space, numbers: Numbers, x: Array) -> Answers:
-    hub, m = start_at(numbers, x, 0)
+    hub, m = start_at(numbers, x.astype(numbers.p.dtype), 0)
     tuned, put = split_per_agent(numbers.algorithm)
 
     def answer(k: Tree) -> tuple[Tree, Array]:
@@ -75,42 +78,12 @@ def _answers(space: Space, numbers: Numbers, x: Array) -> Answers:
     return Answers(by_weight, by_share, memory)
 
 
-@partial(fairly_quickly, static_argnums=(0, 4))
-def _draws(space: Space, parts: tuple, x: Array, first: Array, count: int) -> tuple[Array, Array, Array]:
-    """(count, n) states after drawn rounds from x, and of each round (count, K) weights, and who is heard."""
-    drawn, agents = DrawnRounds(space, *parts), parts[0].p.shape[0]
-
-    def one(round: Array) -> tuple[Array, Array, Array]:
-        tick = tick_of(drawn, round)
-        who = jnp.arange(agents) if tick.agents is None else tick.agents
-        weight = jnp.zeros(agents).at[who].add(jnp.where(tick.heard, cast(Array, tick.weight), 0.0))
-        heard = jnp.zeros(agents).at[who].add(tick.heard * 1.0)
-        return drawn_round(drawn, round)(x, wire_of(drawn))[0], weight, heard
-
-    return lax.map(one, first + jnp.arange(count)) if space.layout.mapped else jax.vmap(one)(first + jnp.arange(count))
-
-
-@partial(fairly_quickly, static_argnums=0)
-def _slopes(space: Space, parts: tuple, x: Array, first: Array, rows: Array) -> Array:
-    """Rows times the slopes at x of drawn rounds, one for each."""
-    drawn = DrawnRounds(space, *parts)
-
-    def one(k: tuple[Array, Array]) -> Array:
-        round, v = k
-        wire = wire_of(drawn)
-        return jax.jvp(lambda x: drawn_round(drawn, round)(x, wire)[0], (x,), (v,))[1]
-
-    each = (first + jnp.arange(rows.shape[0]), rows)
-    return lax.map(one, each) if space.layout.mapped else jax.vmap(one)(each)
-
-
 class Noise:
     """The noise of a round started at x, column by column."""
 
-    @double
     def __init__(self, setting: Setting, x: np.ndarray, seed: int = 0):
-        self.setting, self.x, self.seed = setting, jnp.asarray(x), seed
-        self.drawn = DrawnRounds.of(setting, seed)
+        self.setting, self.x, self.seed = setting, np.asarray(x), seed
+        self.drawn = DrawnRounds.of(setting, seed, rough=True)
         self.drawn_so_far = 0
         self.after = np.asarray(setting.step(x))
 
@@ -137,16 +110,16 @@ class Noise:
     @cached_property
     @double
     def answers(self) -> Answers:
-        return _answers(self.setting.space, self.setting.numbers, self.x)
+        return _answers(self.setting.space, self.setting.rough, jnp.asarray(self.x))
 
-    @double
+    def _next(self, count: int) -> np.ndarray:
+        """Numbers of rounds that were not drawn yet."""
+        self.drawn_so_far += count
+        return np.arange(self.drawn_so_far - count, self.drawn_so_far)
+
     def draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(count, n) twice: columns of participation and of samples."""
-        space, *parts = self.drawn
-        states, weight, heard = (
-            np.asarray(a) for a in _draws(space, tuple(parts), self.x, jnp.int32(self.drawn_so_far), count)
-        )
-        self.drawn_so_far += count
+        states, weight, heard = after(self.drawn, self._next(count), np.repeat(self.x[None], count, axis=0))
         column = states - self.after
         if not self.by_moments:
             return np.zeros_like(column), column
@@ -155,8 +128,21 @@ class Noise:
 
     @cached_property
     def samples(self) -> np.ndarray:
-        """(DRAWS, n): columns of samples."""
-        return np.concatenate([self.draw(SEVERAL)[1] for _ in range(DRAWS // SEVERAL)])
+        """(draws, n): columns of samples, as many as tell how large they are."""
+        found = self.draw(SEVERAL)[1]
+        while len(found) < DRAWS:
+            sizes = (self.setting.readings(found) ** 2).sum(1)
+            if sizes.std(ddof=1) <= NEAR * math.sqrt(len(sizes)) * sizes.mean():
+                break
+            found = np.concatenate([found, self.draw(SEVERAL)[1]])
+        return found
+
+    def more_samples(self) -> bool:
+        """Draw more of them, unless they are many."""
+        if len(self.samples) >= MANY:
+            return False
+        self.samples = np.concatenate([self.samples, self.draw(len(self.samples))[1]])
+        return True
 
     def size(self, scale: np.ndarray) -> float:
         """The trace of the covariance of participation, in scaled numbers."""
@@ -165,9 +151,9 @@ class Noise:
         a, b = by_weight * scale[:n_u], by_share * scale[:n_u]
         own = memory * scale[n_u:].reshape(K, -1)
         vv, vs, ss = m.own
-        total = vv @ (a**2).sum(1) + 2 * vs @ (a * b).sum(1) + ss @ ((b**2).sum(1) + (own**2).sum(1))
+        total = vv @ dots(a, a) + 2 * vs @ dots(a, b) + ss @ (dots(b, b) + dots(own, own))
         common = m.factor[:, 0] @ a + m.factor[:, 1] @ b
-        apart = (m.factor[:, 1] ** 2) @ (own**2).sum(1)
+        apart = (m.factor[:, 1] ** 2) @ dots(own, own)
         return float(total + m.scale @ ((common**2).sum(1) + apart))
 
     def participation(self, weight: np.ndarray, heard: np.ndarray) -> np.ndarray:
@@ -189,10 +175,13 @@ class Noise:
         c = m.factor[:, 0] @ a + m.factor[:, 1] @ b
         return Q + np.einsum("r,ri,rj->ij", m.scale, c, c)
 
-    @double
     def scattered(self, rows: np.ndarray, slope: np.ndarray) -> np.ndarray:
         """(count, n): (J_xi - J) v for rows v, with slope = J v, and drawn rounds xi, one for each."""
-        space, *parts = self.drawn
-        moved = _slopes(space, tuple(parts), self.x, jnp.int32(self.drawn_so_far), jnp.asarray(rows))
-        self.drawn_so_far += len(rows)
-        return np.asarray(moved) - slope
+        rounds, way = self._next(len(rows)), NUDGE * rows
+        states = after(self.drawn, np.tile(rounds, 2), np.concatenate([self.x + way, self.x - way])).states
+        return (states[: len(rows)] - states[len(rows) :]) / (2 * NUDGE) - slope
+
+
+def dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Inner products of rows with rows."""
+    return np.einsum("ki,ki->k", a, b)

@@ -57,6 +57,8 @@ PATH = 256  # rounds of a path that are computed at a time
 ENOUGH = 1 << 14  # numbers of an agent's rows and model, above which agents work one after the other
 RAGGED = 3  # times the mean that an agent has rows, from which on agents work one after the other
 AT_ONCE = 1 << 26  # numbers of all agents' rows and models, above which they work one after the other
+DEAR = 1 << 20  # numbers that an exact round handles, above which programs are compiled with care
+ROUGH = 1 << 12  # numbers of a state, above which columns of noise are followed in single precision
 
 
 class Setting:
@@ -86,7 +88,7 @@ class Setting:
         self._check()
         _check_say(one.given(draws.hub[1][0]) if draws.drawn.hub else one, model)
         layout = Layout(
-            self.oracle, self.agents, self.agents, True, None, 1, self._large(model), False, 1, self.topology
+            self.oracle, self.agents, self.agents, True, None, 1, self.large(exact=True), False, 1, self.topology
         )
         most = most_steps(self.algorithm, draws, coarse)
         self.space = Space(
@@ -143,15 +145,29 @@ class Setting:
 
     def work(self, exact: bool) -> int:
         """About how many numbers are handled in a round, with exact fields or as they are sampled."""
+        return self.size + self.timing.slots(self.agents) * self.space.most * self._met(exact)
+
+    def _met(self, exact: bool) -> int:
+        """The same of one agent's step."""
         held, batch = self.problem.local_rows(), self.problem.batch
         stored = 1 if held is None else int(np.max(held))
         met = stored if exact or batch is None else min(int(np.max(batch)), stored)
-        return self.size + self.timing.slots(self.agents) * self.space.most * met * len(self.flatten(self.start))
+        return met * sum(np.size(a) for a in jax.tree.leaves(self.topology.one(self.start)))
 
-    def _large(self, model: Model) -> bool:
+    @cached_property
+    def dear(self) -> bool:
+        """Rounds take so long that compiling them with care pays."""
+        return self.work(exact=True) > DEAR
+
+    @cached_property
+    @double
+    def rough(self) -> Numbers:
+        """The numbers for what is asked for to a few digits only: in single precision where models are large."""
+        return self.numbers if self.size <= ROUGH else jax.device_put(cast(self.numbers, np.float32))
+
+    def large(self, exact: bool) -> bool:
         """Whether one agent's work keeps the processor busy, or that of all does not fit into memory at once."""
-        held = self.problem.local_rows()
-        work = size_of(model) * (1 if held is None else int(np.max(held)))
+        work = self._met(exact)
         return work > ENOUGH or (self.agents > 256 and self.agents * work > AT_ONCE)
 
     def _ragged(self) -> bool:
@@ -332,14 +348,16 @@ class Setting:
     @double
     def step(self, x: np.ndarray, round: int = 0) -> np.ndarray:
         """F(x)."""
-        return np.asarray(_step(self.space, self.numbers, x, jnp.int32(round)))
+        program = _step_with_care if self.dear else _step
+        return np.asarray(program(self.space, self.numbers, x, jnp.int32(round)))
 
     def slope(self, x: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
         """v -> F'(x) v."""
         if self.size <= DENSE:  # the rate needs the matrix anyway: one program less
             M = self.matrix(x)
             return lambda v: M @ v
-        return double(lambda v: np.asarray(_slope(self.space, self.numbers, x, v)))
+        program = _slope_with_care if self.dear else _slope
+        return double(lambda v: np.asarray(program(self.space, self.numbers, x, v)))
 
     @double
     def matrix(self, x: np.ndarray) -> np.ndarray:
@@ -471,9 +489,8 @@ def expected_state(space: Space, numbers: Numbers, x: Array, round: Number = 0) 
     return jnp.concatenate([flat(hub), m.ravel()])
 
 
-@partial(quickly, static_argnums=0)
-def _step(space: Space, numbers: Numbers, x: Array, round: Array) -> Array:
-    return expected_state(space, numbers, x, round)
+_step = quickly(expected_state, static_argnums=0)
+_step_with_care = jax.jit(expected_state, static_argnums=0)
 
 
 @partial(quickly, static_argnums=0)
@@ -484,9 +501,13 @@ def _by_case(space: Space, numbers: Numbers, x: Array) -> Array:
     return jax.vmap(one)(numbers.cases)
 
 
-@partial(quickly, static_argnums=0)
-def _slope(space: Space, numbers: Numbers, x: Array, v: Array) -> Array:
+def expected_slope(space: Space, numbers: Numbers, x: Array, v: Array) -> Array:
+    """F'(x) v."""
     return jax.jvp(lambda x: expected_state(space, numbers, x), (x,), (v,))[1]
+
+
+_slope = quickly(expected_slope, static_argnums=0)
+_slope_with_care = jax.jit(expected_slope, static_argnums=0)
 
 
 @partial(quickly, static_argnums=0)

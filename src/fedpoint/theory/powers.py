@@ -105,8 +105,8 @@ class Powers:
         y = np.zeros((self.count, m))
         y[:, 0] = self.sizes
         for t in range(rounds):
-            out[:, t] = np.einsum("bi,bij,bj->b", y, gram, y, optimize=True)
-            y = np.einsum("bij,bj->bi", H, y)
+            out[:, t] = (np.matmul(gram, y[:, :, None])[:, :, 0] * y).sum(1)
+            y = np.matmul(H, y[:, :, None])[:, :, 0]
         return out
 
     def spread(self, rng: np.random.Generator, count: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
