@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedpoint.core.garbage import paused_collection
 
 if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
+    from fedpoint import attack as attack
     from fedpoint import channel as channel
     from fedpoint import data as data
     from fedpoint import estimators as estimators
@@ -151,6 +152,7 @@ _NAMES = {
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 _SUBMODULES = {
+    "attack": "fedpoint.attack",
     "channel": "fedpoint.channel",
     "data": "fedpoint.data",
     "estimators": "fedpoint.estimators",

@@ -1,7 +1,7 @@
 """What is to be run? The experiments of a TOML file with their rounds, or all its mistakes at once.
 
     rounds = 100                       # also seed, repeats, exact, record_every, stop
-    participation = [10, 20]           # or schedule, network; also channel, gather, share, start, metrics
+    participation = [10, 20]           # or schedule, network; also channel, gather, attack, share, start
 
     [problem]
     kind = "linear_stream"
@@ -32,8 +32,9 @@ from typing import Annotated, NamedTuple, overload
 from pydantic import AfterValidator, Field, JsonValue, SkipValidation
 from pydantic.json_schema import models_json_schema
 
-from fedpoint import gather
+from fedpoint import attack, gather
 from fedpoint.algorithms.catalogue import makers, title_of
+from fedpoint.attack import Attack
 from fedpoint.channel import Cast, Channel, Clip, Erase, FixedPoint, Gaussian, Quantise, RandK, Sign, TopK
 from fedpoint.channel.chain import as_channel
 from fedpoint.config import methods, networks, schedules, schemes
@@ -67,6 +68,9 @@ GATHERS: Family[Gather] = Family(
     {snake(name): vars(gather)[name] for name in gather.__all__ if name != "Gather"},
     keys={"then": Annotated[JsonValue, AfterValidator(lambda text: only(GATHERS.read(text, ("then",))))]},
 )
+ATTACKS: Family[Attack] = Family(
+    "an attack", {snake(name): vars(attack)[name] for name in attack.__all__ if name not in ("Attack", "Heard")}
+)
 TIMINGS = {"participation": schemes.read, "schedule": schedules.FAMILY.read}
 OWN = ("problem", "algorithm", "participation", "schedule", "network")  # keys that have readers of their own
 BESIDE = ("plan", "lab", "sums", "start_sha256", "not_rebuildable", "name")  # what does not change an experiment
@@ -94,6 +98,7 @@ class Content(Table):
     network: AsItIs = None
     channel: AsItIs = None
     gather: AsItIs = None
+    attack: AsItIs = None
     share: str | list[str] | None = None
     start: AsItIs = None
     metrics: AsItIs = None
@@ -356,8 +361,8 @@ class _Reader:
         return made
 
     def _parts(self) -> dict[str, Tree]:
-        """Channel, gather, start and metrics, where they are given."""
-        readers: dict[str, Reader] = {"channel": _read_channels, "gather": GATHERS.read}
+        """Channel, gather, attack, start and metrics, where they are given."""
+        readers: dict[str, Reader] = {"channel": _read_channels, "gather": GATHERS.read, "attack": ATTACKS.read}
         given = {key: self.content[key] for key in readers if self.content.get(key) is not None}
         found = {key: self._one(key, text, readers[key]) for key, text in given.items()}
         for key in ("start", "metrics"):
@@ -494,6 +499,7 @@ def schema() -> Raw:
         "network": [*dict.fromkeys(networks.KINDS.values()), networks.Edges, networks.NetworkFile],
         "channel": [CHANNELS.table(cls) for cls in CHANNELS.classes.values()],
         "gather": [GATHERS.table(cls) for cls in GATHERS.classes.values()],
+        "attack": [ATTACKS.table(cls) for cls in ATTACKS.classes.values()],
     }
     every = [(table, "validation") for some in tables.values() for table in some]
     references, definitions = models_json_schema(every, ref_template="#/$defs/{model}")  # type: ignore[arg-type]

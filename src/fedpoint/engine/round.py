@@ -28,6 +28,7 @@ from fedpoint.problems.base import Mine, Oracle
 from fedpoint.timing.base import Tick
 
 RELEASE = 0xFFFFFFF1  # the row of a hub's luck that is the channel's
+ATTACK = 0xFFFFFFF2  # and that is the attackers'
 Keys: TypeAlias = tuple[Key, Key, Key]  # of agents, timing and hub
 
 
@@ -102,6 +103,11 @@ class Round(NamedTuple):
         assert self.inputs.part is not None
         return self.inputs.part
 
+    @property
+    def _summed(self) -> bool:
+        """Whether messages may be added up as they come."""
+        return self.inputs.gather.conserves and self.inputs.attack is None
+
     def hub_luck(self, node: Number = 0) -> Row:
         return self.keys[2].fold(self.number).row(node)
 
@@ -129,6 +135,17 @@ class Round(NamedTuple):
         # An index out of range is dropped: agents not heard, and repeated draws of one agent.
         target = jnp.where(heard, who, self.layout.agents)
         return jax.tree.map(lambda all_, n: all_.at[target].set(n, mode="drop"), everybody, new)
+
+    def attacked(self, messages: Message, places: Array | None, heard: Array, base: Model = None) -> Message:
+        """What arrives of these agents' messages (None: of all), liars among them. base: what is told are models."""
+        attack = self.inputs.attack
+        if attack is None:
+            return messages
+        agents = self.names(jnp.arange(self.layout.agents, dtype=jnp.int32) if places is None else places)
+        if base is not None:
+            messages = jax.tree.map(jnp.subtract, messages, base)
+        told = attack.on(messages, agents, heard, self.keys[2].fold(self.number, ATTACK).row())
+        return told if base is None else jax.tree.map(jnp.add, told, base)
 
     def work(
         self,
@@ -159,7 +176,7 @@ class Round(NamedTuple):
                     return message, kept, (), world
                 return message, kept, jnp.asarray(spent, jnp.int64), world
 
-            if summed is not None and layout.mapped and layout.blocks is None and inputs.gather.conserves:
+            if summed is not None and layout.mapped and layout.blocks is None and self._summed:
                 return _one_by_one(one, tasks, summed)
             return over_agents(layout, one, tasks)
 

@@ -70,12 +70,13 @@ class Session(Engine):
         inputs = Inputs(
             traced,
             self._timetables(),
-            self.problem.own_for(bound.algorithm),
-            self.problem.common,
-            self.problem.weights,  # type: ignore[arg-type] # NumPy's, until it is put on the device
+            bound.data.own_for(bound.algorithm),
+            bound.data.common,
+            bound.claimed_weights,  # type: ignore[arg-type] # NumPy's, until it is put on the device
             cast(bound.channel, dtype),
             cast(bound.gather, dtype),
             bound.wires,
+            attack=cast(bound.attack, dtype),
         )
         one = traced if swept is None else jax.tree.map(lambda a: a[0], traced)
         single = inputs._replace(algorithm=one)

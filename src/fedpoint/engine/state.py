@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpoint.attack import Attack
 from fedpoint.channel import Channel
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
@@ -48,6 +49,7 @@ class Inputs(NamedTuple):
     gather: Gather
     wires: Wires = NOT_WIRED
     part: Part | None = None
+    attack: Attack | None = None
 
 
 def names_of(inputs: Inputs, places: Array) -> Array:

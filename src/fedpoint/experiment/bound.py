@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from fedpoint.attack import Attack
 from fedpoint.channel import Channel
 from fedpoint.channel.base import ChannelContext
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
@@ -80,6 +83,20 @@ class Bound:
     @property
     def gather(self) -> Gather:
         return self.experiment.gather
+
+    @property
+    def attack(self) -> Attack | None:
+        return self.experiment.attack
+
+    @cached_property
+    def data(self) -> Problem:
+        """The problem as the agents' data are, some of which may be false."""
+        return self.problem if self.attack is None else self.attack.data(self.problem)
+
+    @property
+    def claimed_weights(self) -> np.ndarray:
+        """The agents' weights p as the hub is told them."""
+        return self.problem.weights if self.attack is None else self.attack.claimed(self.problem.weights)
 
     @property
     def exact(self) -> bool:

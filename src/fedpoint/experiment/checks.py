@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
+from fedpoint.attack import Attack
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Model
@@ -82,6 +83,21 @@ def check_valid(algorithm: Algorithm, timing: Timing) -> None:
     reason = algorithm.invalid_under(timing)
     if reason:
         raise FedpointError(reason)
+
+
+def check_attack(attack: Attack | None, problem: Problem) -> None:
+    """Refuse liars that do not exist, and more of them than honest agents can be told from."""
+    if attack is None:
+        return
+    missing = [agent for agent in attack.agents if agent >= problem.agents]
+    if missing:
+        raise FedpointError(
+            f"{type(attack).__name__}: there is no agent {missing[0]}; the {problem.agents} agents are numbered from 0 "
+            f"to {problem.agents - 1}"
+        )
+    if len(attack.agents) == problem.agents:
+        raise FedpointError(f"{type(attack).__name__}: all {problem.agents} agents lie: leave one honest")
+    attack.data(problem)  # refuses a problem without labels
 
 
 def check_heard(gather: Gather, timing: Timing, agents: int) -> None:

@@ -3,7 +3,7 @@
     problem = {class = "Quadratic", agents = 2, total = 7.5, given = {...}}      as it was made, where that is little
     problem = {kind = "table", file = "loans.csv", ...}                         or as a file says it
     algorithm = {name = "fedavg", step = 0.1, ...}
-    participation, schedule, channel, gather = {class = "Uniform", count = 10}
+    participation, schedule, channel, gather, attack = {class = "Uniform", count = 10}
     network = {class = "Network", names = [...], edges = [...], weights = [...]}
     share = ["body"], start = {values = [...]}, metrics = {drift = {python = "my_metrics.drift"}}
     exact, seed, repeats, record_every
@@ -79,6 +79,7 @@ def describe_experiment(e: Experiment, data: bool = True, facts: Table | None = 
         "network": describe_network(e.network) if e.network else None,
         "channel": None if type(e.channel) is Channel else describe_record(e.channel),
         "gather": None if type(e.gather) is WeightedSums else describe_record(e.gather),
+        "attack": None if e.attack is None else describe_record(e.attack),
         "share": None if e.share is None else list([e.share] if isinstance(e.share, str) else e.share),
         "start": None if e.start is None else describe(jax.tree.map(np.asarray, e.start)),
         "metrics": {name: describe(function) for name, function in e.metrics.items()} or None,

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from fedpoint.algorithms.personal import Personal
+from fedpoint.attack import Attack
 from fedpoint.channel import Channel
 from fedpoint.channel.chain import as_channel
 from fedpoint.core.algorithm import Algorithm
@@ -23,6 +24,7 @@ from fedpoint.core.types import Model, Plain, Tree
 from fedpoint.experiment.bound import Bound
 from fedpoint.experiment.channel_checks import check_channel
 from fedpoint.experiment.checks import (
+    check_attack,
     check_heard,
     check_network,
     check_place,
@@ -55,6 +57,7 @@ class Options(TypedDict):
     schedule: NotRequired[Schedule | Participation | None]
     channel: NotRequired[Channel | Sequence[Channel] | None]
     gather: NotRequired[Gather | None]
+    attack: NotRequired[Attack | None]
     share: NotRequired[str | Sequence[str] | None]
     start: NotRequired[Model | None]
     exact: NotRequired[bool]
@@ -90,6 +93,7 @@ class Experiment:
             a fusion center, answers on a clock (`fp.Arrivals`, `fp.Waiting`).
         channel: what happens to a message on its way (`fp.channel`); a list: one behind the other.
         gather: how a hub makes one inbox of many messages (`fp.gather.Median`, ...); default: weighted sums.
+        attack: which agents lie, and how (`fp.attack.SignFlip([3, 7])`, ...), for simulation; default: nobody.
         share: which parts of a model are shared, for instance `["body"]`; the others stay at their agent. Default: all.
         start: the model to start from (default: the problem's own start).
         exact: exact fields: no sampling noise. Participation stays random.
@@ -110,6 +114,7 @@ class Experiment:
     schedule: Schedule | Participation | None = None
     channel: Channel = field(default=None)  # type: ignore[assignment]
     gather: Gather = field(default=None)  # type: ignore[assignment]
+    attack: Attack | None = None
     share: str | Sequence[str] | None = None
     start: Model | None = None
     exact: bool = False
@@ -136,6 +141,7 @@ class Experiment:
         check_place(self.algorithm, self.network)
         check_valid(self.algorithm, self.timing)
         self._check_gather()
+        check_attack(self.attack, self.problem)
         check_channel(self.channel, self.gather, self.algorithm, self.timing, self.problem)
         nodes = self.problem.agents if self.timing.on_network else None
         self._set(start_model=jax.tree.map(np.asarray, check_start(self.problem, self.start, nodes)))
@@ -181,7 +187,12 @@ class Experiment:
                 f"AnyModel has no fields: {self.algorithm.card.title} cannot run with models that only fit and "
                 "predict; use fp.FedRelax(coupling=...)"
             )
-        others = {"participation": self.participation, "start": self.start, "exact": self.exact or None}
+        others = {
+            "participation": self.participation,
+            "start": self.start,
+            "exact": self.exact or None,
+            "attack": self.attack,
+        }
         for name, value in others.items():
             if value is not None:
                 raise FedpointError(f"{name}= is not for models that only fit and predict: leave it out")

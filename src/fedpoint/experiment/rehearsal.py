@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedpoint.attack import Attack, Heard
 from fedpoint.channel.base import Channel, Hub
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
@@ -43,6 +44,7 @@ class Cast(NamedTuple):
     timing: Timing
     channel: Channel
     gather: Gather
+    attack: Attack | None
 
 
 @double
@@ -53,7 +55,7 @@ def rehearse(bound: Bound) -> None:
         whole(f"{type(timing).__name__}.slots", "how many work in a round", timing.slots, problem.agents)
     model = wrap(bound.topology.one(bound.start))
     dtype = jnp.result_type(*jax.tree.leaves(model))
-    cast = _in_precision(Cast(bound.algorithm, bound.timing, bound.channel, bound.gather), dtype)
+    cast = _in_precision(Cast(bound.algorithm, bound.timing, bound.channel, bound.gather, bound.attack), dtype)
     metrics = tuple(sorted(e.metrics.items()))
     at = Stream(NO_LUCK, np.int32(0), np.int32(0))
     _round.eval_shape(bound.oracle, metrics, cast, problem.own, problem.common, problem.weights, model, at)
@@ -93,6 +95,8 @@ def _round(
     _channel(cast.channel, cast.algorithm, said)
     for gather in nested(cast.gather, Gather):
         _gather(gather, said.message)
+    if cast.attack is not None:
+        _attack(cast.attack, said.message, at.row())
     memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(p), *jnp.shape(a))), said.memory)
     measure(metrics, cast.algorithm.read(said.hub, said.memory), said.hub, memory, at.round)
 
@@ -242,3 +246,13 @@ def _gather(gather: Gather, message: Message) -> None:
     check_like(f"{name}.middle", "the middle of messages", call(gather.middle, messages, heard / 2), message)
     inbox = call(gather.inbox, messages, heard, heard)
     check_like(f"{name}.inbox", "an inbox", inbox, inbox_like(message))
+
+
+def _attack(attack: Attack, message: Message, luck: Row) -> None:
+    """What liars send: built as messages are."""
+    reason = attack.nothing_to_do(message)
+    if reason:
+        raise FedpointError(reason)
+    messages = jax.tree.map(lambda a: jnp.broadcast_to(a, (2, *jnp.shape(a))), message)
+    told = caller(attack)(attack.sent, messages, Heard(jnp.arange(2) == 0, jnp.arange(2) == 1), luck)
+    check_like(f"{type(attack).__name__}.sent", "messages", told, messages)

@@ -351,6 +351,8 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
         wrong.append(FileMistake((what,), f"one study runs one {what}: give one value a key"))
     if e.repeats != 1:
         wrong.append(FileMistake(("repeats",), "a study is run once: leave it out", e.repeats))
+    if e.attack is not None:
+        wrong.append(FileMistake(("attack",), "attacks are for simulation: leave it out", own["attack"]))
     if e.timing.on_clock or not isinstance(e.timing, Participation | Synchronous):
         said = "sites answer when they do: give deadline and quorum, or asynchronous"
         wrong.append(FileMistake(("schedule",), said, own["schedule"]))

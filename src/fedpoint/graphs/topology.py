@@ -203,6 +203,8 @@ class Star(Topology):
         if self.rebase:
             then, now = jax.vmap(at.algorithm.base)(heard.each), at.algorithm.base(said)
             messages = jax.tree.map(lambda m, x, w: m + x - w, messages, then, now)
+        if not isinstance(messages, Inbox):
+            messages = at.attacked(messages, tick.agents, tick.heard)
         abandons = at.inputs.timing.abandons
         counts = tick.heard if tick.merge is None or not abandons else tick.heard & tick.merge
         kept = at.commit((state.memory, state.wire), tick.agents, counts, done.kept, sure=not abandons)
@@ -272,12 +274,13 @@ class Graph(Topology):
             last = look(state.mail, nodes, at.number)
         base = None if algorithm.at_agents else jax.vmap(algorithm.base)(said)
         done = at.work(state, tick.agents, Said(each=said, last=last), ahead, works=tick.heard, base=base)
+        messages = at.attacked(done.messages, tick.agents, tick.heard, base)
         sure = at.inputs.timing.all_heard
         memory, wire = at.commit((state.memory, state.wire), tick.agents, tick.heard, done.kept, sure)
         if self.depth == 1 and tick.agents is None and sure:
-            mail = state.mail._replace(value=done.messages)
+            mail = state.mail._replace(value=messages)
         else:
-            mail = post(state.mail, nodes, tick.heard, done.messages, at.number + 1)
+            mail = post(state.mail, nodes, tick.heard, messages, at.number + 1)
         degree = wires.first[nodes + 1] - wires.first[nodes]
         sent = jnp.sum(jnp.where(tick.heard, degree, 0), dtype=jnp.int64)
         spent = jnp.sum(tick.heard * done.spent, dtype=jnp.int64)

@@ -300,6 +300,10 @@ class Problem(Made):
         begin, end = bounds[process : process + 2]
         return jax.tree.map(lambda a: a[begin:end], own), self.common
 
+    def flipped(self, liars: np.ndarray) -> Problem:
+        """The same with the labels of these agents (truth values) turned round: to be worked on, not to be solved."""
+        raise FedpointError(f"{type(self).__name__} has no labels that could be flipped")
+
     def start(self) -> Model:
         """The model a run starts from when none is given."""
         raise FedpointError(f"{type(self).__name__} has no start(): write it, it returns the model a run starts from")

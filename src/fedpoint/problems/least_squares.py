@@ -148,6 +148,11 @@ class LeastSquares(RowsProblem):
     linear = True
     predicts = "number"
 
+    def flipped(self, liars: np.ndarray) -> RowsProblem:
+        part = self.relabelled(liars, lambda y: -y)
+        part.own = self.own._replace(g=np.where(liars[:, None], -self.g, self.g))
+        return part
+
     @property
     def _A(self) -> list[np.ndarray]:
         """Views of the table: rows are held once."""

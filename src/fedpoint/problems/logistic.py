@@ -154,6 +154,9 @@ class Logistic(RowsProblem):
         part.label, part._solution = self.label[index], "unknown"
         return part
 
+    def flipped(self, liars: np.ndarray) -> RowsProblem:
+        return self.relabelled(liars, lambda y: -y if len(self.classes) == 2 else y[:, ::-1])
+
     def start(self) -> np.ndarray:
         d = self.X.shape[1]
         return np.zeros(d if len(self.classes) == 2 else (len(self.classes), d), self.X.dtype)

@@ -383,6 +383,17 @@ class RowsProblem(Problem):
         part.common = RowTable(rows, (), self.common.extra)
         return part
 
+    def relabelled(self, liars: np.ndarray, flip: Callable[[np.ndarray], np.ndarray]) -> RowsProblem:
+        """The same with other labels, the second part of a row, at these agents."""
+        rows, labels, *more = self.common.rows
+        there = np.zeros(len(labels), bool)
+        there[: self.counts.sum()] = np.repeat(liars, self.counts)
+        other = labels.copy()
+        other[there] = flip(labels[there])
+        part = copy.copy(self)
+        part.common = self.common._replace(rows=(rows, other, *more))
+        return part
+
     def check_chosen(self, chosen: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Numbers of rows within each agent, checked."""
         if len(chosen) != self.agents:

@@ -633,7 +633,7 @@ class Forecast:
     def closed(self) -> dict[str, float | np.ndarray]:
         """Closed forms that apply here, by name: fixed_point, rate, floor, ...; of a fusion center."""
         e = self.setting.bound.experiment
-        if self.by_node or not self.in_step:
+        if self.by_node or not self.in_step or not e.gather.conserves:
             return {}
         return closed_forms(e.algorithm, self.problem, self.timing, self.setting.exact)
 

@@ -130,6 +130,11 @@ class Setting:
     def _check(self) -> None:
         """What has no expected round."""
         title, timing, bound = self.algorithm.card.title, self.timing, self.bound
+        if bound.attack is not None:
+            raise FedpointError(
+                f"attack={type(bound.attack).__name__}: there is no forecast of a run under attack; run it with and "
+                "without the attack, and see how far it moves the model"
+            )
         if self.settles and not timing.everyone:
             raise FedpointError(f"{title} completes memories with the merged model: a forecast needs everyone")
         if not (bound.gather.conserves or timing.everyone):

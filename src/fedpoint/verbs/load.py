@@ -336,7 +336,9 @@ class LoadedRun(Run):
         start = self._part("start") if start is None else start
         if self._from_file:
             return self._file.replace(**self.origin.given, start=start, record_every=config["record_every"])
-        parts: dict[str, Tree] = {name: self._part(name) for name in ("network", "channel", "gather", "share")}
+        parts: dict[str, Tree] = {
+            name: self._part(name) for name in ("network", "channel", "gather", "attack", "share")
+        }
         parts |= {name: config[name] for name in ("exact", "seed", "repeats", "record_every")}
         parts[next((name for name in TIMING if name in config), TIMING[0])] = self.participation
         return Experiment(self.algorithm, self.problem, **parts, start=start, metrics=self._metrics())

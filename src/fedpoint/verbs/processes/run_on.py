@@ -38,6 +38,9 @@ def run_on(
     told = [callback for callback in asked_for if not isinstance(callback, Following)]
     if len(told) < len(asked_for):
         raise FedpointError("trackers do not follow runs on several processes: follow the run's folder instead")
+    if not experiment.gather.conserves or experiment.attack is not None:
+        named = type(experiment.attack or experiment.gather).__name__
+        raise FedpointError(f"{named} needs all messages of a round in one place: run it without processes=")
     bound = experiment.bind()
     bound.oracle  # noqa: B018 - what a user got wrong is said here, before processes are started
     own_folder = folder is None
