@@ -41,9 +41,8 @@ class LittleIsEnough(Attack):
             check_number("LittleIsEnough: z", self.z, 0.0)
 
     def sent(self, messages: Message, heard: Heard, luck: Row) -> Message:
-        mean, z = heard.mean(messages), self.z
-        if z is None:
-            z = _hidden(heard.liars.sum(), heard.honest.sum())
+        mean = heard.mean(messages)
+        z = _hidden(heard.liars.sum(), heard.honest.sum()) if self.z is None else self.z
         square = heard.mean(jax.tree.map(lambda m, c: (m - c) ** 2, messages, mean))
         return jax.tree.map(lambda m, c, v: jnp.broadcast_to(c - z * jnp.sqrt(v), m.shape), messages, mean, square)
 
