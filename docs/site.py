@@ -20,7 +20,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-SUBMODULES = ("problems", "theory", "metrics", "gtv", "data", "channel", "steps", "staleness", "participation")
+SUBMODULES = (
+    "problems",
+    "theory",
+    "metrics",
+    "gtv",
+    "data",
+    "channel",
+    "steps",
+    "staleness",
+    "participation",
+    "privacy",
+)
 
 
 def cards() -> list[Any]:

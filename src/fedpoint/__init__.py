@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint import estimators as estimators
     from fedpoint import gather as gather
     from fedpoint import metrics as metrics
+    from fedpoint import privacy as privacy
     from fedpoint import problems as problems
     from fedpoint import theory as theory
     from fedpoint import trackers as trackers
@@ -56,6 +57,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.gather.base import Gather
     from fedpoint.graphs import gtv as gtv
     from fedpoint.graphs.network import Network
+    from fedpoint.privacy.target import Privacy
     from fedpoint.problems.estimate import Estimates, estimate_constants
     from fedpoint.results.baselines import Baselines
     from fedpoint.results.certificate import Certificate, Finding
@@ -125,6 +127,7 @@ _NAMES = {
     "WorstCase",
     "fedpoint.timing.trace": "Recorded",
     "fedpoint.core.errors": "Diverged FedpointError",
+    "fedpoint.privacy.target": "Privacy",
     "fedpoint.problems.estimate": "Estimates estimate_constants",
     "fedpoint.config.experiment": "read schema write",
     "fedpoint.config.load": "load",
@@ -160,6 +163,7 @@ _SUBMODULES = {
     "gtv": "fedpoint.graphs.gtv",
     "metrics": "fedpoint.metrics",
     "participation": "fedpoint.timing.participation",
+    "privacy": "fedpoint.privacy",
     "problems": "fedpoint.problems",
     "staleness": "fedpoint.timing.staleness",
     "steps": "fedpoint.core.steps",

@@ -49,6 +49,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
             "Forecast",
             "Plan",
             "Run",
+            "Spent",
             "Sweep",
         ),
         *("Verdict", "Dataset", "Panel", "Table", "History", "Objective", "Path", "Cost", "Cost.of", "Fairness"),

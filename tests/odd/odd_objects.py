@@ -159,6 +159,11 @@ def experiment():
 
 
 @cache
+def private_experiment():
+    return fp.Experiment(method(), quad(), channel=[fp.channel.Clip(1.0), fp.channel.Gaussian(1.0)])
+
+
+@cache
 def run():
     return fp.run(method(), quad(), rounds=3)
 

@@ -25,6 +25,14 @@ class Hub(NamedTuple):
     largest: Array  # the largest weight of a message in the inbox's mean
 
 
+class Noise(NamedTuple):
+    """Normal noise that hides an agent, for accounts of privacy."""
+
+    multiplier: float  # its standard deviation, over what one agent can change in a round
+    at: str = "hub"  # or "agents": where it is added
+    coefficients: tuple[float, ...] = (1.0,)  # n_t = c_0 x_t + c_1 x_{t-1} + ... of fresh x_t with that deviation
+
+
 class ChannelContext(NamedTuple):
     """What a channel may know of the experiment before its first round."""
 
@@ -116,6 +124,10 @@ class Channel(Record):
         """Of the noise that `release` adds: n_t = c_0 x_t + c_1 x_{t-1} + ... with fresh x_t of covariance
         `scatter_hub`; nothing is left over from before the first round."""
         return np.ones(1)
+
+    def noises(self) -> tuple[Noise, ...]:
+        """What is added in every round to hide an agent in what is released: to messages, or to counts of them."""
+        return ()
 
     def is_identity(self) -> bool:
         """Whether nothing happens to a message at all."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpoint.channel.base import Channel, ChannelContext, Clips, Hub, nobody, scattered
+from fedpoint.channel.base import Channel, ChannelContext, Clips, Hub, Noise, nobody, scattered
 from fedpoint.core.agent import Agent
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.types import Message, Number, State, Tree
@@ -119,6 +119,9 @@ class Chain(Channel):
 
     def expected(self, message: Message) -> Message:
         return reduce(lambda m, link: link.expected(m), self.links, message)
+
+    def noises(self) -> tuple[Noise, ...]:
+        return tuple(noise for link in self.links for noise in link.noises())
 
     def is_identity(self) -> bool:
         return all(link.is_identity() for link in self.links)

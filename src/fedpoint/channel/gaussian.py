@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpoint.channel.base import Channel, ChannelContext, Clips, Hub, real
+from fedpoint.channel.base import Channel, ChannelContext, Clips, Hub, Noise, real
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import check_value
 from fedpoint.core.errors import FedpointError
@@ -51,6 +51,9 @@ class Gaussian(Channel):
         check_value(type(self).__name__, "multiplier", self.multiplier, {"low": 0.0, "strict": True})
         if self.at not in PLACES:
             raise FedpointError(f'{type(self).__name__}: at must be "hub" or "agents", got {self.at!r}')
+
+    def noises(self) -> tuple[Noise, ...]:
+        return (Noise(self.multiplier, self.at),)
 
     def bind(self, context: ChannelContext) -> Channel:
         if context.clip is None:

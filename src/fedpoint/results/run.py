@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # matplotlib, and scipy, which runs with a fusion center can 
     from pandas import DataFrame
 
     from fedpoint.graphs.network import Network
+    from fedpoint.privacy.spent import Spent
     from fedpoint.results.predictor import Predictor
     from fedpoint.store.writer import Store  # pydantic, which runs without a folder can do without
 
@@ -272,6 +273,18 @@ class Run:
     def cost(self) -> Cost:
         """Messages, numbers, bytes and field evaluations; a mean over repeats."""
         return Cost.of(int(self.rounds[-1]), self.used[:, -1].mean(0), self.info.message)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether messages carry noise that hides agents; `privacy` tells how well."""
+        return bool(self.session.experiment.channel.noises())
+
+    @cached_property
+    def privacy(self) -> Spent:
+        """What the run tells of one agent: epsilon at delta 1e-5, of whom, against whom; see `fp.privacy.spent`."""
+        from fedpoint.privacy.spent import spent
+
+        return spent(self.session.experiment, int(self.rounds[-1]))
 
     @property
     def fairness(self) -> list[Fairness]:

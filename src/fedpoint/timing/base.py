@@ -138,6 +138,11 @@ class Timing(Record):
         """So many are heard in a round that merges, or more."""
         return self.slots(agents) if self.all_heard else 1
 
+    def rounds_apart(self, agents: int) -> int | None:
+        """An agent that is heard is heard again after so many rounds at the earliest, whatever is drawn; None: there is
+        no such bound. Noise that is correlated between rounds hides whoever is bounded."""
+        return None
+
     def depth(self, rounds: int) -> int:
         """How many of a sender's last messages are needed in a run of so many rounds."""
         return 1

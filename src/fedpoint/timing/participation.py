@@ -132,6 +132,9 @@ class Everyone(Participation):
     def weight_scale(self, p: np.ndarray) -> float | None:
         return 1.0
 
+    def rounds_apart(self, agents: int) -> int | None:
+        return 1
+
     def known_moments(self, p: np.ndarray) -> Moments:
         return subset_moments(p, {len(p): 1.0}, False)
 

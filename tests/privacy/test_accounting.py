@@ -1,0 +1,268 @@
+"""Is epsilon what dp_accounting says of the right event, and what closed forms say where there are any?"""
+
+import itertools
+import math
+
+import dp_accounting as dp
+import numpy as np
+import pytest
+from dp_accounting import pld, rdp
+from scipy.stats import norm
+
+import fedpoint as fp
+from fedpoint.core.errors import FedpointError
+from fedpoint.privacy.accounting import Account, gaussian_epsilon, sensitivity, with_lost_rounds
+
+DELTA = 1e-5
+Poisson = fp.participation.Poisson
+
+
+def quad(agents=1000):
+    return fp.problems.Quadratic(1.0, np.zeros((agents, 1)))
+
+
+def private(multiplier=2.0, at="hub"):
+    return [fp.channel.Clip(1.0), fp.channel.Gaussian(multiplier, at=at)]
+
+
+def experiment(participation=None, agents=1000, multiplier=2.0, at="hub", **more):
+    return fp.Experiment(
+        fp.FedAvg(step=0.1), quad(agents), participation=participation, channel=private(multiplier, at), **more
+    )
+
+
+def spent(*arguments, rounds=100, delta=DELTA, **more):
+    return fp.privacy.spent(experiment(*arguments, **more), rounds, delta)
+
+
+# One Gaussian, in closed form.
+
+
+@pytest.mark.parametrize("z", [0.3, 1.0, 4.0, 50.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
+def test_one_gaussian_is_exact(z, delta):
+    """Balle and Wang's formula holds at the epsilon found; dp_accounting's own solver agrees."""
+    e = gaussian_epsilon(z, delta)
+    assert norm.cdf(0.5 / z - e * z) - math.exp(e) * norm.cdf(-0.5 / z - e * z) == pytest.approx(delta, rel=1e-6)
+    assert e == pytest.approx(dp.get_epsilon_gaussian(z, delta), rel=1e-5, abs=1e-6)
+
+
+def test_an_epsilon_of_zero_where_delta_alone_is_enough():
+    assert gaussian_epsilon(1e9, 1e-5) == 0.0
+
+
+def test_everyone_is_one_gaussian_of_all_rounds():
+    """T rounds of multiplier z are one of z / sqrt(T); the loss distribution of dp_accounting agrees, from above."""
+    found = spent(agents=50, multiplier=20.0, rounds=100)
+    assert found.epsilon == pytest.approx(dp.get_epsilon_gaussian(2.0, DELTA), rel=1e-5)
+    accountant = pld.PLDAccountant()
+    accountant.compose(dp.SelfComposedDpEvent(dp.GaussianDpEvent(20.0), 100))
+    assert found.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
+    assert found.epsilon <= accountant.get_epsilon(DELTA)
+    assert found.epsilon_seen == found.epsilon and found.adjacency == "add or remove one agent"
+
+
+# The three figures: K = 1000, 100 rounds, z = 2, delta 1e-5.
+
+
+def test_uniform_replaces_one_agent():
+    """Replacing moves the sum twice as far: 14.1; 5.4 is what comes of passing z itself."""
+    found = spent(100)
+    accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(
+        dp.SelfComposedDpEvent(dp.SampledWithoutReplacementDpEvent(1000, 100, dp.GaussianDpEvent(1.0)), 100)
+    )
+    assert found.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
+    assert round(found.epsilon, 1) == 14.1 and found.adjacency.startswith("replace one")
+    assert found.epsilon_seen == pytest.approx(dp.get_epsilon_gaussian(0.1, DELTA), rel=1e-5)
+    assert round(spent(100, multiplier=4.0).epsilon, 1) == 5.4
+
+
+def test_poisson_adds_or_removes_one_agent():
+    found = spent(Poisson(0.1))
+    accountant = pld.PLDAccountant()
+    accountant.compose(dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(2.0)), 100))
+    assert found.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-6)
+    assert round(found.epsilon, 1) == 2.3 and found.accountant == "PLD"
+    assert found.epsilon_seen == pytest.approx(dp.get_epsilon_gaussian(0.2, DELTA), rel=1e-5)
+    rounds, epsilons = found.by_round.T
+    assert rounds[0] == 1 and rounds[-1] == 100 and (np.diff(epsilons) > 0).all() and epsilons[-1] == found.epsilon
+
+
+def test_sampling_never_costs_more_than_being_seen():
+    """One round of nearly everybody: the sampled event's bound is the worse one for Uniform, and is not used."""
+    assert spent(999, rounds=1).epsilon <= gaussian_epsilon(1.0, DELTA)
+    everyone, poisson = spent(rounds=3), spent(Poisson(1.0), rounds=3)
+    assert poisson.epsilon == pytest.approx(everyone.epsilon, rel=1e-3)
+
+
+def test_hardly_any_noise_has_a_large_epsilon_at_once():
+    """z = 0.01: (T/2) / z^2 and more; a distribution of losses would take hours."""
+    found = spent(Poisson(0.1), multiplier=0.01, rounds=10)
+    assert 10 / 2 / 0.01**2 * 0.05 < found.epsilon <= dp.get_epsilon_gaussian(0.01 / math.sqrt(10), DELTA) * 1.0001
+
+
+def test_places_that_are_too_few_are_paid_for():
+    """With probability `lost` the law is another: at delta it costs epsilon at delta - lost (1 + exp(epsilon))."""
+
+    def one(delta):
+        return gaussian_epsilon(1.0, delta)
+
+    assert with_lost_rounds(one, 0.0, DELTA) == one(DELTA)
+    found = with_lost_rounds(one, 1e-9, DELTA)
+    assert one(DELTA) < found < one(DELTA / 2)
+    assert one(DELTA - 1e-9 * (1 + math.exp(found))) <= found
+    assert with_lost_rounds(one, 1e-6, DELTA) == math.inf
+    few = Account(2.0, Poisson(0.1, places=120), 1000)  # one round in 60 has more than 120 of 1000
+    assert few.epsilon(100, DELTA) == (few.seen(100, DELTA), "analytic Gaussian")
+
+
+def test_noises_of_a_round_add_up():
+    """A noisy count of multiplier b beside sums of multiplier z: one Gaussian of (1/z^2 + 1/b^2)^(-1/2)."""
+    from fedpoint.channel.base import Noise
+
+    class Counts(fp.channel.Clip):
+        def noises(self):
+            return (Noise(10.0),)
+
+    e = fp.Experiment(fp.FedAvg(0.1), quad(20), channel=[Counts(1.0), fp.channel.Gaussian(5.0)])
+    assert fp.privacy.spent(e, 1, DELTA).epsilon == pytest.approx(
+        dp.get_epsilon_gaussian((1 / 25 + 1 / 100) ** -0.5, DELTA), rel=1e-5
+    )
+
+
+def test_noise_at_the_agents():
+    """The sum has the hub's noise; one message alone has z / sqrt(L) of the heaviest agent."""
+    found = spent(10, agents=100, multiplier=20.0, at="agents", rounds=5)
+    assert found.epsilon == pytest.approx(spent(10, agents=100, multiplier=20.0, rounds=5).epsilon)
+    assert found.epsilon_single == pytest.approx(dp.get_epsilon_gaussian(10 / math.sqrt(50), DELTA), rel=1e-5)
+    assert spent(10, agents=100, rounds=5).epsilon_single == math.inf
+    assert "single messages" in found.text() and "against the hub: nothing" in spent(10, agents=100, rounds=5).text()
+
+
+# The run itself.
+
+
+def test_a_run_tells_what_its_rounds_have_spent():
+    run = fp.run(fp.FedAvg(step=0.1), quad(40), rounds=7, channel=private(30.0))
+    assert run.is_private and run.privacy.rounds == 7 and run.privacy.delta == 1e-5
+    assert run.privacy.epsilon == pytest.approx(dp.get_epsilon_gaussian(30 / math.sqrt(7), DELTA), rel=1e-5)
+    assert run.extend(9).privacy.epsilon > run.privacy.epsilon
+    plain = run.privacy.to_dict()
+    assert plain["epsilon"] == run.privacy.epsilon and plain["epsilon_single"] is None
+    assert dict(run.privacy.rows())["of whom"].startswith("whole agents, not rows")
+    assert "seed" in run.privacy.text() and run.privacy.at(1e-3).epsilon < run.privacy.epsilon
+    assert not fp.run(fp.FedAvg(step=0.1), quad(4), rounds=2).is_private
+
+
+@pytest.mark.parametrize("participation", [None, 4, Poisson(0.4)])
+def test_the_noise_of_a_round_is_what_is_accounted(participation):
+    """What the hub hears of agents that all send zero is noise of standard deviation z C v_max: of 2,000 numbers."""
+    scale = {None: 1.0, 4: 2.5}.get(participation, 2.5) if not isinstance(participation, Poisson) else 2.5
+    zeros = fp.problems.Quadratic(1.0, np.zeros((10, 1)))
+    run = fp.run(
+        fp.FedAvg(step=1.0, normalise=False),
+        zeros,
+        rounds=1,
+        repeats=2000,
+        participation=participation,
+        channel=[fp.channel.Clip(0.5), fp.channel.Gaussian(3.0)],
+    )
+    deviation = 3.0 * 0.5 * scale / 10
+    assert abs(run.model.std() / deviation - 1) < 4.5 / math.sqrt(2 * 2000)
+
+
+# What is refused.
+
+UNCOVERED = {
+    "no noise": (lambda: fp.Experiment(fp.FedAvg(0.1), quad(5)), "carry no noise"),
+    "Poisson, at agents": (lambda: experiment(Poisson(0.5), agents=5, at="agents"), "a round may be empty"),
+    "a user's own": (lambda: experiment(FirstOnes(2), agents=5), "no account of privacy covers"),
+}
+
+
+class FirstOnes(fp.Uniform):
+    """Claims to be uniform, and is not."""
+
+    def tick(self, key, p, round):
+        return super().tick(key, p, round)._replace(agents=np.arange(self.count, dtype=np.int32))
+
+
+@pytest.mark.parametrize("name", UNCOVERED)
+def test_what_no_account_covers_is_refused(name):
+    make, said = UNCOVERED[name]
+    with pytest.raises(FedpointError, match=said):
+        fp.privacy.spent(make(), 10)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: fp.Privacy(0.0, 1e-5), "epsilon must be above 0"),
+        (lambda: fp.Privacy(1.0, 0.0), "delta must lie between"),
+        (lambda: spent(rounds=0), "rounds must be at least 1"),
+        (lambda: spent(delta=2.0), "delta must lie between"),
+        (lambda: fp.privacy.multiplier(fp.Privacy(1.0, 1e-5), 10, 5), "give agents="),
+        (lambda: fp.privacy.multiplier(fp.Privacy(1.0, 1e-5), fp.ByWeight(2), 5, agents=9), "no account of privacy"),
+    ],
+)
+def test_mistakes_are_told(make, said):
+    with pytest.raises(FedpointError, match=said):
+        make()
+
+
+def test_a_delta_above_one_over_the_agents_is_warned_of():
+    with pytest.warns(UserWarning, match="not below 1/K"):
+        spent(agents=50, delta=0.02)
+
+
+# How much noise a target needs.
+
+
+def test_the_noise_for_everyone_is_the_closed_form():
+    target = fp.Privacy(2.0, DELTA)
+    z = fp.privacy.multiplier(target, None, 100)
+    least = dp.get_sigma_gaussian(2.0, DELTA) * 10
+    assert least <= z <= 1.0011 * least
+
+
+def test_the_noise_for_poisson_meets_the_target_and_a_little_less_does_not():
+    target = fp.Privacy(2.0, DELTA)
+    z = fp.privacy.multiplier(target, 0.1, 100)
+    assert Account(z, Poisson(0.1), 2).epsilon(100, DELTA)[0] <= 2.0
+    assert Account(z / 1.002, Poisson(0.1), 2).epsilon(100, DELTA)[0] > 2.0
+    assert z < fp.privacy.multiplier(target, None, 100) / 5  # sampling helps
+
+
+def test_an_unreachable_target_names_the_nearest():
+    with pytest.raises(FedpointError, match=r"not reached in 100 rounds .* nearest is epsilon 33\.1"):
+        fp.privacy.multiplier(fp.Privacy(1.0, DELTA), None, 100, largest=2.0)
+
+
+# Noise that is correlated between rounds: the formulas for n_t = x_t - a x_(t-1).
+
+
+@pytest.mark.parametrize("a", [0.3, 0.8])
+def test_sensitivity_of_correlated_noise(a):
+    c, T, b = (1.0, -a), 400, 7
+    assert sensitivity(c, T, T) ** 2 == pytest.approx(1 / (1 - a**2), rel=1e-12)  # once
+    assert sensitivity(c, T, T // 2) ** 2 == pytest.approx(2 * (1 + a ** (T // 2)) / (1 - a**2), rel=1e-12)  # twice
+    every = sum(((1 - a ** (t + 1)) / (1 - a)) ** 2 for t in range(T))
+    assert sensitivity(c, T, 1) ** 2 == pytest.approx(every, rel=1e-12)
+    # The largest over all sets of rounds at least b apart, of a short run, with any signs.
+    C = np.array([[a ** (i - j) if i >= j else 0.0 for j in range(12)] for i in range(12)])
+    largest = 0.0
+    for mask in range(1, 2**12):
+        rounds = [t for t in range(12) if mask >> t & 1]
+        if all(s - r >= b for r, s in itertools.pairwise(rounds)):
+            largest = max(largest, *(np.linalg.norm(C[:, rounds] @ s) for s in _signs(len(rounds))))
+    assert sensitivity(c, 12, b) == pytest.approx(largest, rel=1e-12)
+
+
+def _signs(n):
+    return [np.array([1 if m >> i & 1 else -1 for i in range(n)]) for m in range(2**n)]
+
+
+def test_correlation_that_has_no_formula_is_refused():
+    with pytest.raises(FedpointError, match="falling coefficients"):
+        sensitivity((1.0, 0.5), 20, 20)
