@@ -54,7 +54,7 @@ CHANNELS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CHANNELS)
 def test_what_is_packed_arrives_as_in_simulation(name, dtype):
     """encode and decode, as sites use them, give the bits that `transfer` gives; and so are the memories."""

@@ -67,6 +67,9 @@ class FedNova(Algorithm):
     def alike(self) -> bool:
         return self.decay == 1.0
 
+    def divides(self) -> bool:
+        return True
+
     def init(self, w: Model) -> tuple[State, State]:
         return w, ()
 

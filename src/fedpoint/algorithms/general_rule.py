@@ -177,6 +177,9 @@ class GeneralRule(Algorithm):
     def alike(self) -> bool:
         return self.decay == 1.0 and self.coefficients is None
 
+    def divides(self) -> bool:
+        return True
+
     def init(self, w: Model) -> tuple[State, State]:
         return w, ()
 

@@ -71,6 +71,9 @@ class QFedAvg(Algorithm):
     def alike(self) -> bool:
         return True
 
+    def divides(self) -> bool:
+        return True
+
     def init(self, w: Model) -> tuple[State, State]:
         return w, ()
 

@@ -55,6 +55,7 @@ class Channel(Record):
     embeds = False  # True: decode puts the numbers that were sent into their places, and changes none of them
     in_place = False  # True: what is sent is built as the message, and arrives as it is sent
     feeds_back = False  # True: what is held back is kept and sent later (`owed`)
+    keeps_scales = True  # False: an array of one number may arrive changed
     reveals = False  # True: at which places numbers are sent depends on them
 
     def bind(self, context: ChannelContext) -> Channel:

@@ -30,6 +30,7 @@ class Clip(Clips):
     """
 
     lossless = False
+    keeps_scales = False
     shortens = True
     embeds = True
     in_place = True

@@ -27,6 +27,7 @@ class Erase(Channel):
     """
 
     lossless = False
+    keeps_scales = False
     embeds = True
     in_place = True
     structural = ("probability",)

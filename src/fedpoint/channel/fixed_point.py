@@ -42,6 +42,7 @@ class FixedPoint(Channel):
     agents: int | None = None
 
     lossless = False
+    keeps_scales = False
 
     def check(self) -> None:
         check_value("FixedPoint", "range", self.range, {"low": 0.0, "strict": True})

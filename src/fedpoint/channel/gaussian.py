@@ -40,6 +40,7 @@ class Gaussian(Channel):
     """
 
     lossless = False
+    keeps_scales = False
     shortens = False
     embeds = True
     in_place = True

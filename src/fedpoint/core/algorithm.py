@@ -359,6 +359,11 @@ class Algorithm(Record):
         """Whether a sum over all agents must stay what it is."""
         return owner_of(type(self), "invariants") is not Algorithm
 
+    def divides(self) -> bool:
+        """Whether a part of its messages is a scale that others are multiplied with or divided by at the hub: it must
+        arrive as it was sent."""
+        return False
+
     def forms(self) -> Mapping[str, Form]:
         """Closed forms, by name: functions of (algorithm, problem), or of (algorithm, problem, participation)."""
         return {}

@@ -153,6 +153,9 @@ class Wrapped(Algorithm):
     def conserves_a_sum(self) -> bool:
         return self.inner.conserves_a_sum()
 
+    def divides(self) -> bool:
+        return self.inner.divides()
+
     def innermost(self) -> Algorithm:
         return self.inner.innermost()
 

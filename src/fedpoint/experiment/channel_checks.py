@@ -28,10 +28,21 @@ def check_channel(channel: Channel, gather: Gather, algorithm: Algorithm, timing
             "with 2 or more its memories grow without bound. Let more than half arrive, or take TopK, which keeps what "
             "it holds back, or FedAvg"
         )
+    if algorithm.divides():
+        _check_scales(stages, algorithm)
     if noises:
         _check_weights(timing, problem)
     if any(noise.at == "hub" for noise in noises):
         _check_hub_noise(algorithm, timing, gather)
+
+
+def _check_scales(stages: tuple[Channel, ...], algorithm: Algorithm) -> None:
+    for stage in stages:
+        if not stage.keeps_scales:
+            raise FedpointError(
+                f"{algorithm.card.title} sends a scale beside each change, and its hub divides by the sum of scales, "
+                f"which {type(stage).__name__} would change: use FedAvg, whose hub only adds"
+            )
 
 
 def _check_memories(stages: tuple[Channel, ...]) -> None:
