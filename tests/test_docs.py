@@ -1,11 +1,15 @@
 """The documentation says what the program does: tables are generated, code runs, links lead somewhere."""
 
+import ast
+import inspect
 import linecache
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
+import fedpoint as fp
 from fedpoint.show.tables import algorithms_markdown
 
 ROOT = Path(__file__).parents[1]
@@ -21,13 +25,46 @@ def test_table_of_algorithms():
     assert table.group(1).strip() == algorithms_markdown(), "run: fedpoint algorithms --markdown"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+# Pages of forecasts beside hundreds of runs each, which tests/forecast compares in the same way; their names are held
+# against the library below.
+LONG = ("asynchrony.md", "choose.md")
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, id=p.name, marks=pytest.mark.slow if p.name in LONG else ()) for p in PAGES]
+)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for i, block in enumerate(PYTHON.findall(page.read_text())):
         name = f"{page.name}, block {i + 1}"
         linecache.cache[name] = (len(block), None, block.splitlines(keepends=True), name)  # as for a notebook's cell
         exec(compile(block, name, "exec"), {})
+
+
+def missing(block):
+    """The names of the library in a block that are not there, and keywords that its functions do not know."""
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.Attribute) and re.match(r"fp(\.\w+)+$", name := ast.unparse(node)):
+            try:
+                attrgetter(name.removeprefix("fp."))(fp)
+            except AttributeError:
+                yield name
+        if isinstance(node, ast.Call) and re.match(r"fp(\.\w+)+$", name := ast.unparse(node.func)):
+            known = inspect.signature(attrgetter(name.removeprefix("fp."))(fp)).parameters.values()
+            if not any(p.kind is p.VAR_KEYWORD for p in known):
+                yield from (
+                    f"{name}({k.arg}=)" for k in node.keywords if k.arg and k.arg not in {p.name for p in known}
+                )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_names_in_python_blocks_are_there(page):
+    assert not [name for block in PYTHON.findall(page.read_text()) for name in missing(block)]
+
+
+def test_names_that_are_not_there_are_found():
+    assert list(missing("fp.run(fp.FedAvg(step=1.0), rounds=3)")) == []
+    assert list(missing("fp.gtv.resolve(1)\nfp.FedAvg(stepp=1.0)")) == ["fp.gtv.resolve", "fp.FedAvg(stepp=)"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -122,7 +122,7 @@ def test_a_save_in_place_is_convicted(tmp_path, hurry, monkeypatch):
 @pytest.mark.parametrize(
     "kills, options",
     [
-        (2, ()),
+        (1, ()),
         pytest.param(KILLS, (), marks=pytest.mark.slow),
         pytest.param(KILLS, ("--processes", "2"), marks=pytest.mark.slow),
     ],

@@ -23,7 +23,10 @@ SIZES = (5, 8, 6, 7)
 every_instance = pytest.mark.parametrize("name", INSTANCES)
 WRAPPED = ("Extrapolated", "Averaged")
 # To the engine these are FedAvg again (one hub, no memory, local steps) or SCAFFOLD twice. All are in `make test-all`.
-LIKE_FEDAVG = ("GradientExchange", "ParameterExchange", "FedProx", "GeneralRule", "FedNova", *WRAPPED)
+LIKE_FEDAVG = (
+    *("GradientExchange", "ParameterExchange", "FedProx", "FedProx, exact", "GeneralRule", "FedNova", "q-FedAvg"),
+    *WRAPPED,
+)
 under_the_engine = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in LIKE_FEDAVG else n for n in ENGINE]
 )

@@ -119,8 +119,16 @@ def test_rows_and_agents_without_weight_are_not_there(rows):
     assert lost.classes_.tolist() == ["low", "top"]
 
 
-@pytest.mark.parametrize("count", [0, pytest.param(2, marks=pytest.mark.slow), 3])
-def test_tasks_with_weights_are_tasks_with_copies(rows, count, rng):
+@pytest.mark.parametrize(
+    ("count", "batches"),
+    [
+        (0, (None, 4)),
+        pytest.param(2, (None, 4), marks=pytest.mark.slow),
+        (3, (4,)),
+        pytest.param(3, (None,), marks=pytest.mark.slow),
+    ],
+)
+def test_tasks_with_weights_are_tasks_with_copies(rows, count, batches, rng):
     """Everything that is asked of them, NumPy's side and the compiled one, full fields and sampled ones: noise too,
     because rows are drawn as often as they count."""
     X, y, who, weight, copies = rows
@@ -132,7 +140,7 @@ def test_tasks_with_weights_are_tasks_with_copies(rows, count, rng):
             return RidgeTask(X[at], y[at], ridge, groups=who[at], batch=batch, sample_weight=weight)
         return LogisticTask(X[at], classes(y, count)[at], ridge, who[at], batch, sample_weight=weight)
 
-    for batch in (None, 4):
+    for batch in batches:
         one, two = task(some, weight[some], batch), task(copies, None, batch)
         w = rng.normal(size=one.start().shape)
         W = np.stack([w + k for k in range(4)])

@@ -117,7 +117,11 @@ def gaps(case, step, rounds=2):
     return mean - truth[0], plain - truth[0], variance / truth[1] - 1
 
 
-@pytest.mark.parametrize("case", CASES, ids=["Extrapolated", "FedAvg", "FedAvg, one", "SCAFFOLD, one"])
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(CASES[0], marks=pytest.mark.slow), *CASES[1:]],
+    ids=["Extrapolated", "FedAvg", "FedAvg, one", "SCAFFOLD, one"],
+)
 def test_what_is_left_out_is_of_higher_order(case):
     """The mean within 2 % of its shift and the variance within 2 %, after two rounds of steps far from small."""
     left, plain, spread = gaps(case, 0.2)

@@ -215,7 +215,11 @@ def test_half_precision_is_forecast_as_no_channel():
 
 
 @pytest.mark.parametrize("channel", [Dropped(), Rounded(), Noisy()])
-@pytest.mark.parametrize("method", [FEDAVG, fp.Scaffold(0.1, 3)], ids=["fedavg", "scaffold"])
+@pytest.mark.parametrize(
+    "method",
+    [FEDAVG, pytest.param(fp.Scaffold(0.1, 3), marks=pytest.mark.slow)],
+    ids=["fedavg", "scaffold"],
+)
 def test_a_lossy_channel_has_the_limit_of_what_it_expects_and_a_sampled_floor(method, channel):
     if isinstance(channel, Noisy) and method is not FEDAVG:
         return  # noise at the hub makes a conserved sum walk

@@ -103,7 +103,13 @@ ALL = [
 ][: 60 - len(FIRST)]
 
 
-@pytest.mark.parametrize("case", FIRST, ids=str)
+# One of each problem and method with few participants, and one that is not accurate and says so.
+QUICK = {"logistic-fedavg-0.5-4-2", "logistic-scaffold-0.1-4-2", "poisson-fedavg-0.25-4-2"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=str(case), marks=() if str(case) in QUICK else pytest.mark.slow) for case in FIRST]
+)
 def test_where_it_is_accurate_it_is_right(case):
     held(case)
 

@@ -296,7 +296,10 @@ def test_runs_follow_the_forecast_within_four_standard_errors(name):
     assert noise == 0 or run.error[:, -1].mean() == pytest.approx(f.floor, rel=0.2)  # it has settled
 
 
-@pytest.mark.parametrize("schedule", [fp.RandomActivation(2), fp.PartiallyAsynchronous(3, loss=0.2)])
+@pytest.mark.parametrize(
+    "schedule",
+    [fp.RandomActivation(2), pytest.param(fp.PartiallyAsynchronous(3, loss=0.2), marks=pytest.mark.slow)],
+)
 def test_checks_compare_runs_under_random_turns_and_convict_wrong_ones(schedule):
     task = fp.problems.Quadratic(*FIVE, noise=0.2)
     options = {"network": RING, "schedule": schedule, "rounds": 120, "repeats": 64, "seed": 3}

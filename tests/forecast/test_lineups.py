@@ -35,7 +35,9 @@ def limit_over_subsets(h, e, p, lengths, count):
     return towards / pull
 
 
-@pytest.mark.parametrize(("agents", "count"), [(4, 1), (4, 3), (5, 2), (8, 4)])
+@pytest.mark.parametrize(
+    ("agents", "count"), [(5, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((4, 1), (4, 3), (8, 4)))]
+)
 def test_the_limit_of_fednova_with_few_participants(agents, count):
     problem, h, e, p = world(agents)
     lengths = np.arange(1, agents + 1) ** 2

@@ -68,7 +68,7 @@ class Twice(Mine):
 
 @pytest.mark.parametrize(
     "method",
-    [Same(), Signs(step=0.05), pytest.param(Twice(), marks=pytest.mark.slow)],
+    [Same(), *(pytest.param(method, marks=pytest.mark.slow) for method in (Signs(step=0.05), Twice()))],
     ids=lambda method: type(method).__name__,
 )
 def test_what_a_closure_does_not_see_is_drawn(method):

@@ -223,7 +223,7 @@ def some(cases, count, seed):
         pytest.param(("signs", "noisy", "two", "none", "good"), marks=pytest.mark.slow),
         ("gradients", "noisy", "answering", "dropped", "long"),
         pytest.param(("fednova", "rows", "by weight", "none", "tiny"), marks=pytest.mark.slow),
-        ("qfedavg", "separable", "one", "none", "good"),
+        pytest.param(("qfedavg", "separable", "one", "none", "good"), marks=pytest.mark.slow),
         ("gradients", "not unique", "plain", "noisy", "good"),
         ("averaged", "noisy", "round robin", "none", "good"),
         ("fedsgd", "system", "random", "none", "long"),

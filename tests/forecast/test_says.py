@@ -199,7 +199,7 @@ def tree_problem(dtype=np.float64, **options):
     return fp.problems.Loss(squares_of, start, data, groups, batch=2, **options), twin
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
 def test_a_tree_of_parameters_is_forecast_as_its_vector(dtype):
     """The same problem as LeastSquares: single precision rounds the data to 1e-7, so 1e-5 there."""
     close = 1e-8 if dtype == np.float64 else 1e-5

@@ -206,7 +206,9 @@ def off(found, run, at):
     return worst
 
 
-@pytest.mark.parametrize("states", [(3,), (2, 2), pytest.param((4, 4), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "states", [(2, 2), *(pytest.param(states, marks=pytest.mark.slow) for states in ((3,), (4, 4)))]
+)
 def test_runs_go_where_their_trajectories_lead(states):
     """20,000 repeats, on the way and settled. Samples taken as independent, chains begun anew each round or elsewhere,
     and marginal states where there are two chains, are all convicted."""
@@ -270,7 +272,7 @@ def test_those_who_do_not_take_part_stay_where_they_are():
     ("states", "method"),
     [
         ((3,), fp.FedLSA(0.4, 2)),
-        ((3, 3), fp.FedLSA(0.4, 1)),
+        pytest.param((3, 3), fp.FedLSA(0.4, 1), marks=pytest.mark.slow),
         ((2, 2, 2), fp.ScaffLSA(0.3, 3)),
         ((3, 3, 3), fp.FedLSA(0.4, 1)),  # the worst found: 19 % off
     ],
