@@ -7,7 +7,7 @@ from test_check import RIGHT, by_name, quadratic, stream
 import fedpoint as fp
 
 
-@pytest.mark.parametrize("name", ["quadratic, fedavg, three", "stream, fedavg"])
+@pytest.mark.parametrize("name", ["quadratic, fedavg, three", pytest.param("stream, fedavg", marks=pytest.mark.slow)])
 def test_a_step_two_per_cent_short_is_found(name):
     """Of 3 runs with 200 repeats each; the estimate is right within five standard errors."""
     for seed in range(3):

@@ -33,8 +33,14 @@ def honest(seed):
 # What is found, and how it is called.
 
 
-@pytest.mark.parametrize("study", [NOISY, STEADY], ids=["noisy", "no noise"])
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(
+    ("odd", "study"),
+    [
+        *(pytest.param(odd, NOISY, id=f"{odd}-noisy") for odd in ODD),
+        pytest.param("half", STEADY, id="half-no noise"),
+        *(pytest.param(odd, STEADY, id=f"{odd}-no noise", marks=pytest.mark.slow) for odd in ODD if odd != "half"),
+    ],
+)
 def test_an_odd_site_is_found_and_named(study, odd):
     kind, reason, factor = ODD[odd]
     _, alarms = rehearsed(study, {1: kind})
@@ -164,7 +170,7 @@ def false_alarms(monkeypatch, name, studies, rounds):
     return sum(bool(rehearsed(one, honest(seed))[1]) for seed, one in enumerate(made)), ranks
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+@pytest.mark.parametrize("name", ["fedavg", pytest.param("scaffold", marks=pytest.mark.slow)])
 def test_honest_sites_that_draw_for_themselves(monkeypatch, name):
     alarms, ranks = false_alarms(monkeypatch, name, studies=10, rounds=8)
     assert alarms == 0  # of 10: the chance of one is below 0.1

@@ -139,7 +139,7 @@ def test_a_friendly_kill_leaves_nothing_running(number, waiting):
     assert "Traceback" not in waiting.said
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.02, 0.1, 0.3, 0.6])
+@pytest.mark.parametrize("moment", [0.0, 0.1, 0.6, *(pytest.param(t, marks=pytest.mark.slow) for t in (0.02, 0.3))])
 def test_at_any_moment(moment, kit):
     """Also while it starts: a kill that comes before it can be heeded waits for it."""
     code = f"""

@@ -17,7 +17,9 @@ class HalfPull(fp.FedGD):
         return new, new
 
 
-@pytest.mark.parametrize("schedule", [None, fp.PartiallyAsynchronous(3, loss=0.2), fp.WorstCase(2)])
+@pytest.mark.parametrize(
+    "schedule", [None, pytest.param(fp.PartiallyAsynchronous(3, loss=0.2), marks=pytest.mark.slow), fp.WorstCase(2)]
+)
 def test_right_runs_pass_and_a_missing_factor_does_not(schedule):
     right = fp.run(fp.FedGD(step=0.1, coupling=0.5), QUAD, network=NET, rounds=200, schedule=schedule)
     verdict = fp.check(right)

@@ -73,7 +73,7 @@ def test_a_step_too_long_diverges_and_says_so(task):
         fp.run(fp.FedGD(step=1.01 * 0.5, coupling=5.0), task, network=NET, rounds=2000)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_fedsgds_floor_within_four_standard_errors_of_long_runs(batch):
     rng = np.random.default_rng(1)
     X, y = [rng.normal(size=(8, D)) for _ in range(K)], [rng.normal(size=8) for _ in range(K)]

@@ -35,6 +35,7 @@ def test_the_lab_of_states():
     reading.check(small.perform(lambda what: None).picture())
 
 
+@pytest.mark.slow
 def test_the_lab_of_asynchrony():
     reading.check(
         dataclasses.replace(studies(quick=True)["async"], rounds=20, ticks=30).perform(lambda what: None).picture()
