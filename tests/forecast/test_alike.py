@@ -108,7 +108,7 @@ GARNET = fp.problems.garnet(states=5, dim=2, agents=3, heterogeneity=1.0, gamma=
         (fp.FedAvg(0.1, 5, normalise=False), STREAM, {}),
         (fp.FedAvg(0.1, [1, 3, 6], normalise=False), ROWS, {"participation": fp.Uniform(2)}),
         (fp.ScaffLSA(0.1, 7), GARNET, {}),
-        (fp.Scaffold(0.05, 4), STREAM, {"participation": fp.Uniform(2)}),
+        pytest.param(fp.Scaffold(0.05, 4), STREAM, {"participation": fp.Uniform(2)}, marks=pytest.mark.slow),
         (fp.Scaffold(0.05, 4), ALIKE, {"participation": fp.Uniform(2)}),
     ],
 )

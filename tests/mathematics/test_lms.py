@@ -50,7 +50,10 @@ def z_score(measured, exact):
     return (measured.mean(0) - exact) / (measured.std(0, ddof=1) / math.sqrt(len(measured)))
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = ("everyone, different", "few, local steps, different", "one of many, local steps", "replacement")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
 def test_recursion_against_simulation(name):
     _, participants, local_steps, _, step, replacement = case = CASES[name]
     problem, error = simulate(case)
