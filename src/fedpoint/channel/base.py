@@ -189,13 +189,13 @@ def scattered(channels: Iterable[Channel], second: Array, like: Message, share: 
         added = channel.scatter(second, like, share)
         if added is None:
             return None
-        A = _bordered(channel, like)
+        A = affine_part(channel, like)
         total = A[1:, 1:] @ total @ A[1:, 1:].T + added
         second = (A @ second @ A.T).at[1:, 1:].add(added)
     return total
 
 
-def _bordered(channel: Channel, like: Message) -> Array:
+def affine_part(channel: Channel, like: Message) -> Array:
     """What `expected` makes of (1, message), where it is affine."""
     leaves, tree = jax.tree.flatten(like)
     cuts = np.cumsum([_floats(a) for a in leaves])[:-1]

@@ -12,6 +12,8 @@ from fedpoint.theory.affine import Affine
 from fedpoint.theory.closure import Closure
 from fedpoint.theory.columns import Columns
 from fedpoint.theory.jumps import why_not
+from fedpoint.theory.messages import Messages
+from fedpoint.theory.messages import suits as messages_suit
 from fedpoint.theory.noise import Unprobed
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Outlook
@@ -23,8 +25,10 @@ LARGEST_STATE = 2500  # numbers of a state whose covariance is computed
 LARGEST_MODEL = 200  # of one model
 LARGEST_MODELS = 600  # of the models of all nodes together
 
+UNTOLD = "what the channel does is known from drawn rounds only"
+
 # Words for theories; any other text is a reason why there is none.
-KINDS = ("exact", "trajectory", "chains", "closure", "columns", "sampled", "jumps", "linearised")
+KINDS = ("exact", "trajectory", "chains", "closure", "columns", "messages", "sampled", "jumps", "linearised")
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ def kind_of(setting: Setting, wanted: str) -> str:
     doubt = doubt_of(s)
     if wanted == "auto" and _large(s) and not (s.topology.by_node or s.lossy or (s.oracle.moves and not s.exact)):
         return "columns"
+    if wanted == "auto" and doubt == UNTOLD and not _large(s) and messages_suit(s):
+        return "messages"
     if wanted == "sampled" or (wanted == "auto" and (doubt or (s.lossy and _large(s)))):
         return "sampled"
     if (s.lossy and doubt) or _apart(s):
@@ -109,7 +115,7 @@ def doubt_of(setting: Setting) -> str:
     if not s.exact and not s.oracle.independent:
         return "samples within a round depend on each other"
     if s.lossy and not s.known_channel:
-        return "what the channel does is known from drawn rounds only"
+        return UNTOLD
     if s.multiplies_luck:
         return "the hub multiplies what depends on how many steps agents took"
     if s.topology.by_node and not s.exact and samples_per_round(s.algorithm) != 1:
@@ -137,7 +143,18 @@ def outlook_of(kind: str, asked: Asked) -> Outlook | str:
         made = Columns(a.setting, a.x, a.origin, a.gauge, a.rate, a.seed)
         made.gauge = a.gauge if a.known else replace(a.gauge, target=made.limit)
         return made
-    return _drawn(a)
+    return _messages(a) if kind == "messages" else _drawn(a)
+
+
+def _messages(a: Asked) -> Outlook | str:
+    """Of messages over a channel that is not linear, as far as their moments settle: else drawn rounds."""
+    made = Messages(a.setting, a.x, a.origin, a.gauge, a.seed)
+    try:
+        end = made.limit
+    except (NoLimit, Unprobed):
+        return _drawn(a)
+    made.gauge = a.gauge if a.known else replace(a.gauge, target=end)
+    return made
 
 
 def _moving_limit(a: Asked, theory: type[Closure] | type[Trajectory]) -> Outlook | str:

@@ -53,12 +53,13 @@ GOOD = 0.05  # of the floor, by which two theories may differ
 
 
 class Accuracy(NamedTuple):
-    """How a Gaussian theory differs from the second-order one: by how much it puts the floor higher, relative, with its
-    standard error; and by how much of the shift it puts the mean elsewhere."""
+    """How a better theory differs (a Gaussian one, or drawn rounds): by how much it puts the floor higher, relative,
+    with its standard error; and by how much of the shift it puts the mean elsewhere."""
 
     floor: float
     error: float
     shift: float = 0.0
+    beside: str = "a Gaussian theory puts"
 
     @property
     def good(self) -> bool:
@@ -67,7 +68,7 @@ class Accuracy(NamedTuple):
 
     def __str__(self) -> str:
         side = "higher" if self.floor > 0 else "lower"
-        said = f"a Gaussian theory puts the floor {abs(self.floor):.1%} {side} (+- {self.error:.1%})"
+        said = f"{self.beside} the floor {abs(self.floor):.1%} {side} (+- {self.error:.1%})"
         said += f" and the shift by noise {self.shift:.0%} elsewhere"
         return said if self.good else f"not accurate: {said}"
 
