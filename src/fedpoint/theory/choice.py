@@ -150,10 +150,11 @@ def _messages(a: Asked) -> Outlook | str:
     """Of messages over a channel that is not linear, as far as their moments settle: else drawn rounds."""
     made = Messages(a.setting, a.x, a.origin, a.gauge, a.seed)
     try:
-        end = made.limit
+        if made.settled is None:
+            return _drawn(a)
     except (NoLimit, Unprobed):
         return _drawn(a)
-    made.gauge = a.gauge if a.known else replace(a.gauge, target=end)
+    made.gauge = a.gauge if a.known else replace(a.gauge, target=made.limit)
     return made
 
 

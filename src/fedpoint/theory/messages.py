@@ -51,6 +51,7 @@ ITERATIONS = 60  # until mean and covariance solve their equations
 SETTLED = 1e-4  # of the root of the floor, by which they may still move
 ARRIVED = 1e-3  # of the floor: closer to it than that the path has ended
 SMALL = 0.05  # of the root of the floor: a smaller shift than that does not matter
+SURE = 4.0  # standard errors
 LUCK = 0x3E55A6E5
 
 
@@ -163,19 +164,32 @@ def _drawn(
     half = drawn.normal
     z = jnp.concatenate([half, -half])
 
-    def arrived(i: Array, z: Array) -> Array:
+    def arrived(i: Array, z: Array) -> tuple[Array, Array]:
         stream = Stream(drawn.key.fold(place), i, k)
         agent = Agent(space.oracle, Mine(own, numbers.inputs.common), stream, None, None, True, numbers.p[k])
         message = fill(like, mean + L @ z)
         code, _ = channel.encode(message, (), agent)
-        return flat(channel.decode(code, message))
+        promised = flat(channel.expected(message))
+        return promised, flat(channel.decode(code, message)) - promised
 
-    found = jax.vmap(arrived)(jnp.arange(len(z)), z)
+    promised, more = jax.vmap(arrived)(jnp.arange(len(z)), z)
+    (value, G, rest), (moved, bent, luck) = _regressed(z, promised), _sure(z, *_regressed(z, more))
+    G, rest = G + bent, rest + luck
+    slope = jax.scipy.linalg.solve_triangular(L, G.T, trans=1, lower=True).T
+    return value + moved, slope, rest.T @ rest / len(z)
+
+
+def _regressed(z: Array, found: Array) -> tuple[Array, Array, Array]:
+    """Mean, slope and rest of what is found at z."""
     value = found.mean(0)
     G = jnp.linalg.solve(z.T @ z, z.T @ (found - value)).T
-    rest = found - value - z @ G.T
-    slope = jax.scipy.linalg.solve_triangular(L, G.T, trans=1, lower=True).T
-    return value, slope, rest.T @ rest / len(z)
+    return value, G, found - value - z @ G.T
+
+
+def _sure(z: Array, value: Array, G: Array, rest: Array) -> tuple[Array, Array, Array]:
+    """The same without what chance may have made of luck whose mean is zero."""
+    error = SURE * jnp.sqrt((rest**2).mean(0) / len(z))
+    return jnp.where(jnp.abs(value) > error, value, 0.0), jnp.where(jnp.abs(G) > error[:, None], G, 0.0), rest
 
 
 def affine_channel(space: Space, frame: Frame, state: Moments) -> Affine:
