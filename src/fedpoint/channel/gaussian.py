@@ -7,6 +7,7 @@ from dataclasses import field
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from fedpoint.channel.base import Channel, ChannelContext, Clips, Hub, Noise, real
 from fedpoint.core.agent import Agent
@@ -105,6 +106,16 @@ class ScaledGaussian(Gaussian):
         ratio = ratio.astype(inbox.mass.dtype)
         total = jax.tree.map(lambda a: ratio.astype(a.dtype) * a, mean)
         return Inbox(mean, total, ratio, jnp.ones_like(inbox.weight))
+
+    def scatter(self, second: Array, like: Message, share: Number) -> Array:
+        at_agent = self.agent_deviation(like, share) if self.at == "agents" else 0.0
+        return at_agent**2 * second[0, 0] * jnp.eye(len(second) - 1)
+
+    def scatter_hub(self, like: Message, largest: Array) -> Array:
+        d = sum(int(np.prod(a.shape)) for a in jax.tree.leaves(like) if real(a))
+        one = self.deviation(like, largest) if self.at == "hub" else 0.0
+        total = one / self.scale  # the same noise, rescaled
+        return jnp.kron(jnp.array([[one * one, one * total], [one * total, total * total]]), jnp.eye(d))
 
 
 def _plus(message: Message, noise: Message, deviation: Number) -> Message:

@@ -48,7 +48,7 @@ PAIRS = 2048  # of messages that are drawn of every agent, m + z and m - z
 AHEAD = 32  # rounds of the path that are computed at a time
 LONGEST = 4096  # rounds after which it is taken as settled
 ITERATIONS = 60  # until mean and covariance solve their equations
-SETTLED = 1e-4  # of the root of the floor, by which they may still move
+SETTLED = 1e-3  # of the root of the floor, by which they may still move
 ARRIVED = 1e-3  # of the floor: closer to it than that the path has ended
 SMALL = 0.05  # of the root of the floor: a smaller shift than that does not matter
 SURE = 4.0  # standard errors
@@ -137,7 +137,7 @@ def arrives(space: Space, frame: Frame, k: Array, mean: Array, sigma: Array) -> 
     like, share = template(space, frame.numbers)[0], frame.numbers.p[k]
     d = mean.size
     here = Affine(mean, mean, jnp.eye(d), jnp.zeros((d, d)))
-    for i, stage in enumerate(frame.drawn.channel.stages()):
+    for i, stage in enumerate(_stages(frame.drawn.channel)):
         C = here.slope @ sigma @ here.slope.T + here.noise
         second = jnp.zeros((1 + d, 1 + d)).at[0, 0].set(1.0).at[1:, 0].set(here.mean).at[0, 1:].set(here.mean)
         second = second.at[1:, 1:].set(C + jnp.outer(here.mean, here.mean))
@@ -149,6 +149,13 @@ def arrives(space: Space, frame: Frame, k: Array, mean: Array, sigma: Array) -> 
             value, B = whole[1:, 0] + whole[1:, 1:] @ here.mean, whole[1:, 1:]
         here = Affine(mean, value, B @ here.slope, B @ here.noise @ B.T + told)
     return here
+
+
+def _stages(channel: Channel) -> tuple[Channel, ...]:
+    """Channels that numbers pass one after the other; what acts on something packed is no stage by itself."""
+    stages = channel.stages()
+    packed = next((i for i, stage in enumerate(stages) if not stage.in_place), len(stages))
+    return stages if all(stage.lossless for stage in stages[packed + 1 :]) else (channel,)
 
 
 def _drawn(
@@ -168,7 +175,7 @@ def _drawn(
         stream = Stream(drawn.key.fold(place), i, k)
         agent = Agent(space.oracle, Mine(own, numbers.inputs.common), stream, None, None, True, numbers.p[k])
         message = fill(like, mean + L @ z)
-        code, _ = channel.encode(message, (), agent)
+        code, _ = channel.encode(message, channel.init(message), agent)
         promised = flat(channel.expected(message))
         return promised, flat(channel.decode(code, message)) - promised
 

@@ -1,0 +1,191 @@
+"""Forecasts of what channels do: against closed forms, enumerations of all masks, and simulations.
+
+Curves are compared with means over repeats at a few rounds, to 4 standard errors, over fixed seeds.
+"""
+
+import itertools
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedpoint as fp
+
+C, P = fp.channel, fp.participation
+RNG = np.random.default_rng(0)
+QUAD = fp.problems.Quadratic(
+    np.array([np.diag(RNG.uniform(0.5, 2, 3)) for _ in range(4)]), RNG.normal(size=(4, 3)), noise=0.3
+)
+FEDAVG, SCAFFOLD = fp.FedAvg(0.1, 3), fp.Scaffold(0.1, 3)
+ROUNDS, AT = 30, [1, 2, 5, 30]
+
+
+class HubNoise(fp.Channel):
+    """Noise of standard deviation sigma times the largest weight on what was gathered, and nothing else."""
+
+    sigma: float
+
+    def release(self, inbox, hub):
+        noise = self.sigma * hub.largest * hub.luck.normal(inbox.mean.shape)
+        return inbox._replace(mean=inbox.mean + noise)
+
+    def scatter_hub(self, like, largest):
+        both = jnp.array([[1.0, 0.0], [0.0, 0.0]])
+        return (self.sigma * largest) ** 2 * jnp.kron(both, jnp.eye(like.size))
+
+
+class Unweighted(HubNoise):
+    """A wrong one: the noise is told as if the largest weight were 1."""
+
+    def scatter_hub(self, like, largest):
+        return super().scatter_hub(like, 1.0)
+
+
+def distances(f, method, problem=QUAD, repeats=2000, **options):
+    """From the curve to the mean of a run, in standard errors."""
+    run = fp.run(method, problem, rounds=ROUNDS, repeats=repeats, seed=5, **options)
+    error = run.error.std(0, ddof=1) / math.sqrt(repeats)
+    return ((run.error.mean(0) - f.curve(ROUNDS))[AT] / error[AT]).round(2)
+
+
+# Closed forms.
+
+
+def lyapunov(M, Q):
+    n = len(M)
+    return np.linalg.solve(np.eye(n * n) - np.kron(M, M), Q.ravel()).reshape(n, n)
+
+
+@pytest.mark.parametrize("options", [{}, {"participation": 2}], ids=["everyone", "two of four"])
+def test_hub_noise_is_added_to_that_of_a_round(options):
+    """Sigma = M Sigma M' + ... + (sigma v_max)^2 I. With exact fields and equal slopes nothing else multiplies it."""
+    problem = fp.problems.Quadratic(np.diag([0.5, 1.0, 2.0]), RNG.normal(size=(4, 3)))
+    quiet, loud = (fp.forecast(FEDAVG, problem, channel=c, exact=True, **options) for c in (None, HubNoise(0.3)))
+    M = loud.setting.matrix(loud.state)
+    largest = 0.25 if not options else 0.5
+    added = np.trace(lyapunov(M, (0.3 * largest) ** 2 * np.eye(3)))
+    assert loud.variance - quiet.variance == pytest.approx(added, rel=1e-9)
+    assert loud.exact and loud.noise_by == "exact" and loud.limit == pytest.approx(quiet.limit, abs=1e-12)
+    wrong = fp.forecast(FEDAVG, problem, channel=Unweighted(0.3), exact=True, **options)
+    assert wrong.variance - quiet.variance > 3 * added
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_rand_k_is_the_mean_over_all_masks(k):
+    """FedAvg with exact fields and everyone: w+ = w + sum_k p_k D_k (A_k w + b_k), all masks of all agents listed."""
+    E, s = 2, 0.1
+    H = [np.diag([1.0, 0.5, 2.0]), np.array([[1.0, 0.3, 0.0], [0.3, 1.5, 0.2], [0.0, 0.2, 0.8]])]
+    c = RNG.normal(size=(2, 3))
+    problem = fp.problems.Quadratic(np.array(H), c)
+    f = fp.forecast(fp.FedAvg(s, E), problem, channel=C.RandK(k / 3), exact=True)
+    slopes = [np.linalg.matrix_power(np.eye(3) - s * h, E) - np.eye(3) for h in H]
+    p, masks = problem.weights, [np.diag(np.isin(range(3), m) * 3.0 / k) for m in itertools.combinations(range(3), k)]
+    pairs = list(itertools.product(masks, repeat=2))
+    second, source, w = np.zeros((9, 9)), np.zeros((3, 3)), np.asarray(f.state)
+    for pair in pairs:
+        J = np.eye(3) + sum(q * D @ A for q, D, A in zip(p, pair, slopes, strict=True))
+        step = sum(q * D @ A @ (w - b) for q, D, A, b in zip(p, pair, slopes, c, strict=True))
+        second += np.kron(J, J) / len(pairs)
+        source += np.outer(step, step) / len(pairs)
+    sigma = np.linalg.solve(np.eye(9) - second, source.ravel()).reshape(3, 3)
+    assert f.variance == pytest.approx(np.trace(sigma), rel=1e-9)
+    M = f.setting.matrix(f.state)
+    assert np.trace(lyapunov(M, source)) < 0.99 * f.variance  # what masks multiply counts
+
+
+def test_lost_messages_of_everyone_are_poisson_participation():
+    """Erase(1 - q) for everyone is each agent by itself with probability q and weight p_k / q."""
+    lost = fp.forecast(FEDAVG, QUAD, channel=C.Erase(0.4))
+    few = fp.forecast(FEDAVG, QUAD, participation=P.Poisson(0.6))
+    assert lost.variance == pytest.approx(few.variance, rel=1e-9)
+    assert lost.curve(9) == pytest.approx(few.curve(9), rel=1e-9)
+
+
+# Simulations.
+
+EXACT = {
+    "hub noise": (FEDAVG, HubNoise(0.3), {"participation": 2}),
+    "rand-1": (FEDAVG, C.RandK(0.34), {"participation": 2}),
+    "memories that hear of masks": (SCAFFOLD, C.RandK(0.67), {"participation": 2}),
+}
+MORE = {
+    "hub noise, everyone": (FEDAVG, HubNoise(0.3), {}),
+    "hub noise, by weight": (FEDAVG, HubNoise(0.3), {"participation": P.ByWeight(2)}),
+    "hub noise, Poisson": (FEDAVG, HubNoise(0.3), {"participation": P.Poisson(0.5)}),
+    "scaffnew": (fp.Scaffnew(0.1, probability=0.4), C.RandK(0.67), {}),
+    "erase": (SCAFFOLD, C.Erase(0.3), {"participation": P.Poisson(0.5)}),
+    "erase, rand-2": (FEDAVG, [C.Erase(0.3), C.RandK(0.67)], {"participation": 2}),
+    "fedprox": (fp.FedProx(0.1, 3, pull=0.5), C.RandK(0.67), {"participation": 2}),
+    "gradients": (fp.GradientExchange(0.1), C.RandK(0.34), {"participation": 2}),
+    "momentum": (fp.FedAvgM(0.1, 2, momentum=0.5), C.RandK(0.67), {"participation": 2}),
+    "exact fields": (SCAFFOLD, C.RandK(0.67), {"exact": True}),
+}
+GRID = [pytest.param(*case, id=name) for name, case in EXACT.items()]
+GRID += [pytest.param(*case, id=name, marks=pytest.mark.slow) for name, case in MORE.items()]
+
+
+@pytest.mark.parametrize(("method", "channel", "options"), GRID)
+def test_curves_over_channels_that_tell_their_moments(method, channel, options):
+    f = fp.forecast(method, QUAD, channel=channel, **options)
+    assert f.noise_by == "exact" and f.standard_error is None
+    z = distances(f, method, channel=channel, **options)
+    assert np.abs(z).max() < 4, z
+
+
+def test_a_forecast_without_the_diagonal_is_convicted():
+    class Wrong(C.RandK):
+        def _scattered(self, second):
+            d, k = len(second), max(1, round(self.fraction * len(second)))
+            return (d / k) * ((k - 1) / (d - 1)) * second - second
+
+    method, _, options = EXACT["memories that hear of masks"]
+    f = fp.forecast(method, QUAD, channel=Wrong(0.67), **options)
+    assert np.abs(distances(f, method, channel=C.RandK(0.67), **options)).max() > 10
+
+
+# Channels that are not linear.
+
+
+def test_a_clip_that_is_never_reached_changes_nothing():
+    f, plain = (fp.forecast(FEDAVG, QUAD, participation=2, channel=c) for c in (C.Clip(1e3), None))
+    assert f.noise_by == "messages" and not f.exact
+    assert f.variance == pytest.approx(plain.variance, rel=1e-4)
+    assert f.limit == pytest.approx(plain.limit, abs=1e-6)
+    assert f.curve(5) == pytest.approx(plain.curve(5), rel=1e-4)
+
+
+CLOSED = {
+    "clip": (FEDAVG, C.Clip(0.2), {"participation": 2}),
+    "clip and noise, Poisson": (FEDAVG, [C.Clip(0.3), C.Gaussian(0.5)], {"participation": P.Poisson(0.5)}),
+}
+MORE_CLOSED = {
+    "noise of agents": (SCAFFOLD, [C.Clip(1.0), C.Gaussian(0.1, at="agents")], {"participation": 2}),
+    "signs": (FEDAVG, C.Sign(feedback=False), {}),
+    "few bits": (FEDAVG, C.Quantise(3), {}),
+}
+CURVED = [pytest.param(*case, id=name) for name, case in CLOSED.items()]
+CURVED += [pytest.param(*case, id=name, marks=pytest.mark.slow) for name, case in MORE_CLOSED.items()]
+
+
+@pytest.mark.parametrize(("method", "channel", "options"), CURVED)
+def test_curves_over_channels_that_are_not_linear(method, channel, options):
+    """Messages are nearly normal here: the curve holds to 4 standard errors, and 2 % beside them."""
+    f = fp.forecast(method, QUAD, channel=channel, **options)
+    assert f.noise_by == "messages"
+    run = fp.run(method, QUAD, rounds=ROUNDS, repeats=2000, seed=5, channel=channel, **options)
+    error, curve = run.error.std(0, ddof=1) / math.sqrt(2000), f.curve(ROUNDS)
+    assert (np.abs(run.error.mean(0) - curve) < 4 * error + 0.02 * curve)[AT].all()
+    plain = fp.forecast(method, QUAD, **options).curve(ROUNDS)
+    assert (np.abs(run.error.mean(0) - plain) > 4 * error + 0.02 * plain)[AT].any()  # without the channel it fails
+
+
+def test_how_good_it_is_is_measured_by_drawn_rounds():
+    f = fp.forecast(FEDAVG, QUAD, participation=2, channel=C.Clip(0.2))
+    assert f.accuracy.good and "drawn rounds put the floor" in str(f.accuracy)
+    assert abs(f.accuracy.floor) < 4 * f.accuracy.error + 0.03
+
+
+def test_what_is_kept_for_later_is_drawn():
+    f = fp.forecast(FEDAVG, QUAD, channel=C.TopK(0.34))
+    assert f.noise_by == "sampled" and f.standard_error > 0
