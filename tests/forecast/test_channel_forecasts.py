@@ -57,7 +57,7 @@ def lyapunov(M, Q):
     return np.linalg.solve(np.eye(n * n) - np.kron(M, M), Q.ravel()).reshape(n, n)
 
 
-@pytest.mark.parametrize("options", [{}, {"participation": 2}], ids=["everyone", "two of four"])
+@pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.slow), {"participation": 2}])
 def test_hub_noise_is_added_to_that_of_a_round(options):
     """Sigma = M Sigma M' + ... + (sigma v_max)^2 I. With exact fields and equal slopes nothing else multiplies it."""
     problem = fp.problems.Quadratic(np.diag([0.5, 1.0, 2.0]), RNG.normal(size=(4, 3)))
@@ -71,7 +71,7 @@ def test_hub_noise_is_added_to_that_of_a_round(options):
     assert wrong.variance - quiet.variance > 3 * added
 
 
-@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("k", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_rand_k_is_the_mean_over_all_masks(k):
     """FedAvg with exact fields and everyone: w+ = w + sum_k p_k D_k (A_k w + b_k), all masks of all agents listed."""
     E, s = 2, 0.1
@@ -155,11 +155,9 @@ def test_a_clip_that_is_never_reached_changes_nothing():
     assert f.curve(5) == pytest.approx(plain.curve(5), rel=1e-4)
 
 
-CLOSED = {
-    "clip": (FEDAVG, C.Clip(0.2), {"participation": 2}),
-    "clip and noise, Poisson": (FEDAVG, [C.Clip(0.3), C.Gaussian(0.5)], {"participation": P.Poisson(0.5)}),
-}
+CLOSED = {"clip": (FEDAVG, C.Clip(0.2), {"participation": 2})}
 MORE_CLOSED = {
+    "clip and noise, Poisson": (FEDAVG, [C.Clip(0.3), C.Gaussian(0.5)], {"participation": P.Poisson(0.5)}),
     "noise of agents": (SCAFFOLD, [C.Clip(1.0), C.Gaussian(0.1, at="agents")], {"participation": 2}),
     "signs": (FEDAVG, C.Sign(feedback=False), {}),
     "few bits": (FEDAVG, C.Quantise(3), {}),
@@ -186,6 +184,16 @@ def test_how_good_it_is_is_measured_by_drawn_rounds():
     assert abs(f.accuracy.floor) < 4 * f.accuracy.error + 0.03
 
 
+@pytest.mark.slow
 def test_what_is_kept_for_later_is_drawn():
     f = fp.forecast(FEDAVG, QUAD, channel=C.TopK(0.34))
     assert f.noise_by == "sampled" and f.standard_error > 0
+
+
+def test_the_text_says_what_the_channel_costs():
+    f = fp.forecast(FEDAVG, QUAD, participation=2, channel=C.Clip(0.2))
+    plain = fp.forecast(FEDAVG, QUAD, participation=2)
+    said = f.text()
+    assert f"  without     Clip: {plain.bias:.4g} from w*, floor {plain.floor:.4g}" in said
+    assert "messages are taken as normal: what Clip makes of their mean" in said
+    assert plain.without_channel is None and "without " not in plain.text()

@@ -109,7 +109,7 @@ class ScaledGaussian(Gaussian):
 
     def scatter(self, second: Array, like: Message, share: Number) -> Array:
         at_agent = self.agent_deviation(like, share) if self.at == "agents" else 0.0
-        return at_agent**2 * second[0, 0] * jnp.eye(len(second) - 1)
+        return jnp.square(at_agent) * second[0, 0] * jnp.eye(len(second) - 1)
 
     def scatter_hub(self, like: Message, largest: Array) -> Array:
         d = sum(int(np.prod(a.shape)) for a in jax.tree.leaves(like) if real(a))

@@ -325,7 +325,8 @@ class Forecast:
     def noise_by(self) -> str:
         """How second moments are computed: "exact" (affine rounds), "trajectory" (the same beside the joint states of
         Markov chains), "chains" (beside each agent's own), "closure" (mean and covariance together, to second order),
-        "columns" (large models: of a round's noise), "sampled" (from drawn rounds), or why not."""
+        "columns" (large models: of a round's noise), "messages" (messages of a normal law, over channels that are not
+        linear), "sampled" (from drawn rounds), or why not."""
         if self.noise_if_settled not in KINDS:
             return self.noise_if_settled
         if self.state is None:
@@ -423,6 +424,15 @@ class Forecast:
             return 0.0
         return float((self.measured(self.setting.read(self.state) - self.optimum) ** 2).sum())
 
+    @cached_property
+    def without_channel(self) -> Forecast | None:
+        """The same with messages that arrive as they were sent; None where they do."""
+        s = self.setting
+        if not s.lossy:
+            return None
+        plain = s.bound.experiment.replace(channel=None).bind()
+        return Forecast(Setting(plain, s.coarse), self._how, self.around, self.measure)
+
     # On the way
 
     def curve(self, rounds: int) -> np.ndarray:
@@ -458,7 +468,7 @@ class Forecast:
     def _decaying(self, rounds: int, target: np.ndarray) -> np.ndarray:
         """The curve of steps that decay: linearised anew in every round."""
         s = self.setting
-        if s.lossy:
+        if s.lossy and not s.known_channel:
             raise FedpointError("no curve of rounds that change: what the channel does is known from drawn rounds only")
         if s.size > LARGEST_DECAY or not (s.exact or s.oracle.known_noise):
             raise FedpointError(

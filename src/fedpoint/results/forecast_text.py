@@ -50,8 +50,18 @@ def notes(f: Forecast) -> list[str]:
         said.append("samples of a round depend on each other: limit and rate are those of independent ones")
     if s.moments.sampled:
         said.append("the schedule's moments are estimated from 32,768 drawn rounds (about 1 %)")
-    if not s.bound.channel.lossless:
-        said.append(f"limit and rate are those of what arrives over {type(s.bound.channel).__name__} on average")
+    if f.noise_by == "messages":
+        said.append(
+            f"messages are taken as normal: what {_channels(f)} makes of their mean and covariance is followed with "
+            "them"
+        )
+        if f.noise_bias:
+            said.append(
+                f"what arrives of spread messages on average is not what arrives of their mean: it moves the mean of "
+                f"runs by {f.noise_bias:.2g}"
+            )
+    elif not s.bound.channel.lossless:
+        said.append(f"limit and rate are those of what arrives over {_channels(f)} on average")
     if f.standard_error is not None and f.jumps is None:
         said.append(f"the variance comes from sampled rounds, standard error {f.standard_error:.2g}")
         if f.noise_bias and f.noise_by == "sampled":
@@ -73,6 +83,11 @@ def notes(f: Forecast) -> list[str]:
     if s.problem.convex is None:
         said.append("a local forecast: convexity is not known, other limits may exist")
     return said + _of_network(f)
+
+
+def _channels(f: Forecast) -> str:
+    """The channels that a message passes."""
+    return ", ".join(type(stage).__name__ for stage in f.setting.bound.experiment.channel.stages())
 
 
 def _curved(f: Forecast) -> str:
@@ -157,7 +172,16 @@ def _numbers(f: Forecast) -> list[str]:
     if f.floor is not None:
         error = "" if f.standard_error is None else f" +- {f.standard_error:.1g}"
         lines.append(f"  floor       {f.floor:.4g} = bias^2 {f.bias2:.4g} + variance {f.variance:.4g}{error}")
-    return lines
+    return lines + _without_channel(f)
+
+
+def _without_channel(f: Forecast) -> list[str]:
+    """What the channel costs: where it would end without it, and how noisily."""
+    plain = f.without_channel
+    if plain is None or f.floor is None or plain.floor is None:
+        return []
+    bias = "" if plain.bias is None else f"{'w* itself' if plain.bias == 0 else f'{plain.bias:.4g} from w*'}, "
+    return [f"  without     {_channels(f)}: {bias}floor {plain.floor:.4g}, variance {plain.variance:.4g}"]
 
 
 def _of_mean(f: Forecast) -> list[str]:
