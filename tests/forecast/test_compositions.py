@@ -278,10 +278,6 @@ def test_a_median_is_forecast_where_nothing_is_random():
     assert run.model[0] == pytest.approx(f.limit, abs=1e-8)
     assert f.curve(200) == pytest.approx(run.error[0], abs=1e-12)
     assert f.bias > 0.1 and f.floor == f.bias2
-    noisy = fp.forecast(FEDAVG, QUAD, gather=fp.gather.Median())
-    assert noisy.floor is None and any("does not merge linearly" in note for note in noisy.notes)
-    with pytest.raises(fp.FedpointError, match="A forecast needs everyone"):
-        fp.forecast(FEDAVG, QUAD, gather=fp.gather.Median(), participation=2)
 
 
 def squares(params, batch):

@@ -222,8 +222,8 @@ REFUSED = {
     "one part": (lambda: end(fp.attack.GarbageControls([1])), "messages of several parts"),
     "no labels": (lambda: end(fp.attack.LabelFlip([1])), "Quadratic has no labels"),
     "a forecast": (
-        lambda: fp.forecast(fp.FedAvg(step=0.1), QUAD, attack=fp.attack.SignFlip([1])),
-        "no forecast of a run under attack",
+        lambda: fp.forecast(fp.Scaffold(step=0.1), QUAD, attack=fp.attack.GarbageControls([1])),
+        "what it does to a round is not known beforehand",
     ),
     "processes": (
         lambda: fp.run(fp.FedAvg(step=0.1), QUAD, 2, attack=fp.attack.SignFlip([1]), processes=2),

@@ -379,8 +379,8 @@ def test_an_own_gather_is_not_moved_by_a_liar():
     problem = fp.problems.Quadratic(1.0, [[0.0], [1.0], [2.0], [1e6]])
     run = fp.run(fp.FedAvg(step=0.5), problem, rounds=60, gather=Trimmed())
     assert run.model[0, 0] == pytest.approx(1.5)
-    with pytest.raises(fp.FedpointError, match=r"SCAFFOLD conserves a sum over all agents, which Trimmed does not"):
-        fp.run(fp.Scaffold(step=0.5), problem, gather=Trimmed())
+    with pytest.warns(UserWarning, match=r"SCAFFOLD conserves a sum over all agents, which Trimmed does not"):
+        fp.run(fp.Scaffold(step=0.5), problem, rounds=2, gather=Trimmed())
 
 
 # Metrics.

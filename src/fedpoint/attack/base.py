@@ -36,6 +36,8 @@ class Attack(Record):
     agent, such as a clip. Attackers know each other and all honest messages of the round.
     """
 
+    repeats_itself = False  # True: the same messages are answered by the same lies; a forecast can follow it
+
     agents: Sequence[int]
 
     def check(self) -> None:

@@ -20,6 +20,8 @@ class SignFlip(Attack):
     array([[-0.81]])
     """
 
+    repeats_itself = True
+
     scale: float = 1.0
 
     def check(self) -> None:
@@ -31,6 +33,8 @@ class SignFlip(Attack):
 
 class Scaling(Attack):
     """factor m in the place of m."""
+
+    repeats_itself = True
 
     factor: float
 

@@ -17,6 +17,8 @@ class InnerProduct(Attack):
     """-scale times the mean of the honest messages, from every liar (Xie et al., 2020): small and in the crowd, but of
     the wrong sign."""
 
+    repeats_itself = True
+
     scale: float = 1.0
 
     def check(self) -> None:
@@ -33,6 +35,8 @@ class LittleIsEnough(Attack):
     z: default, the most that hides in the crowd: with n heard, f of them liars, and s = n // 2 + 1 - f honest ones that
     must be farther out, the quantile (n - f - s) / (n - f) of a normal distribution.
     """
+
+    repeats_itself = True
 
     z: float | None = None
 

@@ -43,6 +43,10 @@ class Recovered(UserWarning):
     """Something on disk was damaged, and an older good version serves. The command line prints it as a note."""
 
 
+class LostSum(UserWarning):
+    """A method conserves a sum over all agents that its gather does not."""
+
+
 def notify(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn whoever called fedpoint: of the line outside of it, however many calls lie between."""
     level, frame = 1, sys._getframe()

@@ -88,6 +88,23 @@ class Bound:
     def attack(self) -> Attack | None:
         return self.experiment.attack
 
+    @property
+    def merged_by(self) -> str:
+        """The gather or the attack by which a hub hears something else than weighted sums; empty: it hears them."""
+        if self.attack is not None:
+            return type(self.attack).__name__
+        return "" if self.gather.conserves else type(self.gather).__name__
+
+    @property
+    def loses_a_sum(self) -> str:
+        """Why a method that conserves a sum over all agents does not here; empty: nothing is lost."""
+        if self.gather.conserves or not self.algorithm.conserves_a_sum():
+            return ""
+        return (
+            f"{self.algorithm.card.title} conserves a sum over all agents, which {type(self.gather).__name__} does "
+            "not: it is biased even if nobody lies, and with noise the model wanders off"
+        )
+
     @cached_property
     def data(self) -> Problem:
         """The problem as the agents' data are, some of which may be false."""

@@ -175,11 +175,6 @@ class Experiment:
                 f"gather={type(self.gather).__name__} is for a fusion center: a node of a network hears weighted sums"
             )
         check_heard(self.gather, self.timing, self.problem.agents)
-        if self.algorithm.conserves_a_sum():
-            raise FedpointError(
-                f"{self.algorithm.card.title} conserves a sum over all agents, which {type(self.gather).__name__} does "
-                "not: run it with weighted sums, or FedAvg with this gather"
-            )
 
     def _check_any_model(self) -> None:
         if self.algorithm.fits_any_model is False:

@@ -204,7 +204,8 @@ class Star(Topology):
             then, now = jax.vmap(at.algorithm.base)(heard.each), at.algorithm.base(said)
             messages = jax.tree.map(lambda m, x, w: m + x - w, messages, then, now)
         if not isinstance(messages, Inbox):
-            messages = at.attacked(messages, tick.agents, tick.heard)
+            answered = tick.heard if tick.weight is None else tick.heard & (tick.weight != 0)
+            messages = at.attacked(messages, tick.agents, answered)
         abandons = at.inputs.timing.abandons
         counts = tick.heard if tick.merge is None or not abandons else tick.heard & tick.merge
         kept = at.commit((state.memory, state.wire), tick.agents, counts, done.kept, sure=not abandons)

@@ -18,7 +18,6 @@ from fedpoint.core.errors import FedpointError, check_count, check_number
 from fedpoint.core.kinds import Count, NonNegative, Probability, Whole
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Plain
-from fedpoint.gather import WeightedSums
 from fedpoint.problems.base import Problem
 from fedpoint.results import forecast_text as words
 from fedpoint.theory.affine import Affine, Still
@@ -216,6 +215,22 @@ class Forecast:
     def bias(self) -> float | None:
         """|limit - w*|; None where w* is not known."""
         return None if self._gap is None else self._distance(self._gap)
+
+    @cached_property
+    def moved_by_gather(self) -> float | None:
+        """How far a robust gather (or an attack) moves the limit from that of honest weighted sums: the price of a
+        robust mean where nobody lies. None with weighted sums, and where one of the two has no limit."""
+        if not self.setting.bound.merged_by or self._end is None:
+            return None
+        plain = self.setting.bound.experiment.replace(gather=None, attack=None)
+        sums = Forecast(Setting(plain.bind(), self.setting.coarse), self._how, self.around, self.measure)
+        return None if sums._end is None else self._distance(self._end - sums._end)
+
+    @property
+    def deviation(self) -> float | None:
+        """The root of the variance of single runs once settled; None where it is not computed, or nothing settles."""
+        known = self.variance is not None and math.isfinite(self.variance)
+        return math.sqrt(self.variance) if known else None  # type: ignore[arg-type]
 
     @property
     def drift(self) -> float | None:
@@ -643,7 +658,7 @@ class Forecast:
     def closed(self) -> dict[str, float | np.ndarray]:
         """Closed forms that apply here, by name: fixed_point, rate, floor, ...; of a fusion center."""
         e = self.setting.bound.experiment
-        if self.by_node or not self.in_step or not e.gather.conserves:
+        if self.by_node or not self.in_step or self.setting.bound.merged_by:
             return {}
         return closed_forms(e.algorithm, self.problem, self.timing, self.setting.exact)
 
@@ -656,9 +671,8 @@ class Forecast:
         s = self.setting
         if self.by_node or not self.in_step:
             return []
-        channel, gather = s.bound.channel, s.bound.gather
-        changed = "" if channel.is_identity() else type(channel).__name__
-        changed = changed if isinstance(gather, WeightedSums) else type(gather).__name__
+        channel = s.bound.channel
+        changed = s.bound.merged_by or ("" if channel.is_identity() else type(channel).__name__)
         return bounds(s.algorithm, s.problem, s.timing, s.start, s.exact, rounds, changed)
 
     @cached_property

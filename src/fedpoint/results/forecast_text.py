@@ -36,7 +36,10 @@ def notes(f: Forecast) -> list[str]:
         count = f"{len(s.lineups.chance):,}"
         which = f"{count} drawn lineups, which leave the limit a standard error of {f.limit_error:.2g}"
         which = which if s.lineups.drawn else f"all {count} lineups"
-        said.append(f"the hub multiplies what it hears: the mean round is the mean over {which}")
+        why = (
+            f"{s.bound.merged_by} does not merge linearly" if s.bound.merged_by else "the hub multiplies what it hears"
+        )
+        said.append(f"{why}: the mean round is the mean over {which}")
     if f.noise_by == "trajectory":
         said.append("exact along trajectories: fields are affine, and the joint states of all chains are followed")
     elif isinstance(f.outlook, OwnChains):
@@ -82,7 +85,21 @@ def notes(f: Forecast) -> list[str]:
         said.append(f"{why}: no bias, and the floor is around the limit")
     if s.problem.convex is None:
         said.append("a local forecast: convexity is not known, other limits may exist")
-    return said + _of_network(f)
+    return said + _of_gather(f) + _of_network(f)
+
+
+def _of_gather(f: Forecast) -> list[str]:
+    """What a robust mean costs, and an attack does."""
+    b, moved = f.setting.bound, f.moved_by_gather
+    said = [b.loses_a_sum] if b.loses_a_sum else []
+    if moved is None:
+        return said
+    deviation = f.deviation
+    of = "" if not deviation else f", {moved / deviation:.2g} of the standard deviation of a single run"
+    who = b.merged_by if b.attack is None else f"{b.merged_by}, gathered by {type(b.gather).__name__},"
+    sure = f" (standard error {f.limit_error:.1g})" if f.limit_error else ""
+    said.append(f"{who} moves the limit by {moved:.2g}{sure} from that of honest weighted sums{of}")
+    return said
 
 
 def _channels(f: Forecast) -> str:

@@ -66,8 +66,9 @@ def kind_of(setting: Setting, wanted: str) -> str:
         return late or "jumps"
     if not s.moments.independent:
         return f"who works in a round of {s.timing.names()[0]} depends on who did before"
-    if not s.bound.gather.conserves:
-        return f"{type(s.bound.gather).__name__} does not merge linearly: noise moves where it ends"
+    if s.bound.merged_by:
+        exact = f"{s.bound.merged_by} does not merge linearly: noise moves where it ends"
+        return exact if wanted == "exact" else "sampled"
     if wanted != "sampled" and s.oracle.moves and not s.exact:
         if not unsuited(s):
             return "trajectory"

@@ -52,8 +52,8 @@ def why_not(setting: Setting, timing: Timing) -> str:
         return "answers that come late are forecast where fields are affine"
     if s.scheduled or s.adaptive or s.settles or not s.combines_linearly:
         return "answers that come late are forecast for hubs that merge linearly, with steps that stay"
-    if not s.bound.gather.conserves:
-        return f"{type(s.bound.gather).__name__} does not merge linearly"
+    if s.bound.merged_by:
+        return f"{s.bound.merged_by} does not merge linearly"
     if s.lossy or any(s.numbers.drawn) or (s.own_kind and not s.exact):
         return "answers that come late are forecast where all that is random is who answers, and samples"
     if not s.silent and not (s.oracle.known_noise and s.oracle.independent):

@@ -105,6 +105,7 @@ class Setting:
             cast(arriving(bound.channel), float),
             cast(bound.gather, float),
             fresh.wires,
+            attack=cast(bound.attack, float),
         )
         self.numbers: Numbers = jax.device_put(
             Numbers(
@@ -130,18 +131,15 @@ class Setting:
     def _check(self) -> None:
         """What has no expected round."""
         title, timing, bound = self.algorithm.card.title, self.timing, self.bound
-        if bound.attack is not None:
+        if bound.attack is not None and not bound.attack.repeats_itself:
             raise FedpointError(
-                f"attack={type(bound.attack).__name__}: there is no forecast of a run under attack; run it with and "
-                "without the attack, and see how far it moves the model"
+                f"attack={type(bound.attack).__name__}: what it does to a round is not known beforehand; run it with "
+                "and without the attack, and see how far it moves the model"
             )
+        if bound.loses_a_sum and not (self.exact and timing.everyone):
+            raise FedpointError(f"{bound.loses_a_sum}: there is no limit to forecast")
         if self.settles and not timing.everyone:
             raise FedpointError(f"{title} completes memories with the merged model: a forecast needs everyone")
-        if not (bound.gather.conserves or timing.everyone):
-            raise FedpointError(
-                f"gather={type(bound.gather).__name__} is not linear: on average it makes something else of a few "
-                "messages than of all. A forecast needs everyone"
-            )
         if bound.network is not None and not bound.channel.lossless:
             raise FedpointError(
                 f"channel={type(bound.channel).__name__} loses a part of what nodes tell each other: with a lossy "
@@ -324,7 +322,8 @@ class Setting:
 
     def _find_lineups(self) -> Lineups | None:
         """Whom a round may hear, where the hub makes something else of the mean of it than of each."""
-        if self.topology.by_node or self.timing.everyone or self.adaptive or self.combines_linearly:
+        linear = self.combines_linearly and not self.bound.merged_by
+        if self.topology.by_node or self.timing.everyone or self.adaptive or linear:
             return None
         found = self.timing.lineups(self.problem.weights)
         x, each = self.origin + np.random.default_rng(0).normal(size=self.size), _cases(*found[:3])

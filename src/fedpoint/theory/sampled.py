@@ -50,6 +50,7 @@ class Sampled(NamedTuple):
     error: float  # the standard error of the floor
     rate: float  # of the mean square of a deviation, per round
     away: np.ndarray
+    away_error: float = 0.0  # its standard error, where the limit is known from drawn rounds alone
 
 
 class Drawn(Outlook):
@@ -75,6 +76,10 @@ class Drawn(Outlook):
     @property
     def error(self) -> float | None:
         return self.found.error
+
+    @property
+    def limit_error(self) -> float:
+        return self.found.away_error
 
     def path(self, rounds: int) -> Path:
         """The variance grows as if every round added the same noise, and the mean goes where it settles alongside."""
@@ -139,6 +144,7 @@ class Chains:
 
     def __init__(self, setting: Setting, x: np.ndarray, R: np.ndarray, rate: float, seed: int):
         self.x, self.R, self.least = jnp.asarray(x), jnp.asarray(R), rate**2
+        self.bent = bool(setting.bound.merged_by)  # the mean of runs is surely elsewhere than the fixed point
         self.smooth = setting.bound.channel.lossless  # what a channel leaves out has no slope
         self.count = int(np.clip(AT_ONCE // setting.work(setting.exact), FEWEST, MOST))
         self.program = DrawnRounds.of(setting, seed)
@@ -202,11 +208,12 @@ class Chains:
             return f"nothing is random, yet rounds stay {math.sqrt(squares.mean()):.2g} from the limit"
         seen = means @ np.asarray(self.R).T
         shift, error = seen.mean(0), math.sqrt(seen.var(0, ddof=1).sum() / self.count)
-        moved = float(np.linalg.norm(shift)) > max(SURE * error, self.rounding)  # the mean is not the limit
+        moved = self.bent or float(np.linalg.norm(shift)) > max(SURE * error, self.rounding)  # it is not the limit
         floors = squares + 2 * seen @ gap if moved else squares
         spread = float(floors.std(ddof=1)) / math.sqrt(self.count)
         variance = float(squares.mean()) - (float(shift @ shift) if moved else 0.0)
-        return Sampled(variance, spread, self.rate, means.mean(0) if moved else nowhere)
+        away = means.mean(0) if moved else nowhere
+        return Sampled(variance, spread, self.rate, away, error if self.bent else 0.0)
 
 
 def _moving(setting: Setting, x: np.ndarray) -> np.ndarray:

@@ -170,7 +170,7 @@ def check_expandable(e: Experiment) -> None:
         )
     if timing.on_network or timing.on_clock or timing.late or e.network is not None:
         raise FedpointError("the expansion is one of rounds with a fusion center, in which nobody is late")
-    if not e.channel.is_identity() or not isinstance(e.gather, WeightedSums):
+    if not e.channel.is_identity() or not isinstance(e.gather, WeightedSums) or e.attack is not None:
         raise FedpointError("the expansion is one of messages that arrive as they were sent, and of their weighted sum")
     if problem.solution() is None:
         raise FedpointError(f"the expansion is one of the distance to w*: {problem.why_no_solution()}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 from fedpoint.algorithms.catalogue import Hyperparameters, make_method
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.arguments import checked
-from fedpoint.core.errors import FedpointError
+from fedpoint.core.errors import FedpointError, LostSum, notify
 from fedpoint.core.kinds import Count, Whole
 from fedpoint.core.types import Data, Setting
 from fedpoint.engine.base import Stop
@@ -117,6 +117,8 @@ def run(
         return run_on(processes, experiment, RunGoal(rounds, stop, evaluate), folder, given)
     if stop is None:  # else it may end before that
         check_records(experiment, rounds, experiment.repeats)
+    if experiment.bind().loses_a_sum:
+        notify(experiment.bind().loses_a_sum, LostSum)
     session = Session(experiment.bind(), experiment.every(rounds))
     errors = folder is not None and (stop is not None or bool(given) or session.knows_solution)
     begun = begin(session, Measures(errors, losses_every))
