@@ -100,11 +100,16 @@ def check_attack(attack: Attack | None, problem: Problem) -> None:
     attack.data(problem)  # refuses a problem without labels
 
 
-def check_heard(gather: Gather, timing: Timing, agents: int) -> None:
-    """Refuse a robust mean of more messages than a round can bring."""
-    reason = gather.too_few(min(timing.slots(agents), agents))
+def check_heard(gather: Gather, timing: Timing, agents: int, network: Network | None, algorithm: Algorithm) -> None:
+    """Refuse a robust mean of more messages than a round can bring, or than a node of a network hears."""
+    if network is None:
+        reason, where = gather.too_few(min(timing.slots(agents), agents)), ""
+    else:  # of changes a node's own is one more
+        count = np.diff(network.arcs.first)
+        least = int(count.argmin())
+        reason, where = gather.too_few(int(count[least]) + (not algorithm.at_agents)), f"node {network.names[least]}: "
     if reason:
-        raise FedpointError(reason)
+        raise FedpointError(where + reason)
 
 
 def check_start(problem: Problem, start: Model | None, nodes: int | None = None) -> Model:

@@ -170,11 +170,7 @@ class Experiment:
     def _check_gather(self) -> None:
         if self.gather.conserves:
             return
-        if self.timing.on_network:
-            raise FedpointError(
-                f"gather={type(self.gather).__name__} is for a fusion center: a node of a network hears weighted sums"
-            )
-        check_heard(self.gather, self.timing, self.problem.agents)
+        check_heard(self.gather, self.timing, self.problem.agents, self.network, self.algorithm)
 
     def _check_any_model(self) -> None:
         if self.algorithm.fits_any_model is False:

@@ -18,7 +18,8 @@ from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import NO_LUCK
 from fedpoint.core.types import Function, Message, Model, Number, State, Tree
 from fedpoint.core.vector import take, where
-from fedpoint.graphs.wiring import Wires, Wiring, hear, inbox_of, newest, rebased
+from fedpoint.gather.distances import minus
+from fedpoint.graphs.wiring import Wires, Wiring, hear, hear_each, inbox_of, newest, rebased
 from fedpoint.timing.base import Tick
 from fedpoint.timing.mail import Mail, look, open_mail, post
 
@@ -296,6 +297,10 @@ class Graph(Topology):
     def heard(self, at: Round, state: RunState, after: Tick, age: Age, version: Array) -> RunState:
         """The hubs of the nodes whose turn it is `after` hear what has reached them by then, `age(arc, says)` old."""
         algorithm, wires = at.algorithm, at.inputs.wires
+        if not at.inputs.gather.conserves:
+            inbox = self._one_by_one(at, state, after, age, version)
+            new = jax.vmap(algorithm.combine)(_picked(state.hub, after.agents), inbox)
+            return state._replace(hub=at.commit(state.hub, after.agents, after.heard, new, at.inputs.timing.all_heard))
         total = hear(self.wiring, wires, state.mail, after.agents, age, version)
         hub, mass = at.fenced(lambda: (_picked(state.hub, after.agents), _picked(wires.mass, after.agents)))
         if algorithm.at_agents:
@@ -305,6 +310,32 @@ class Graph(Topology):
             inbox = at.fenced(lambda t, y, m: rebased(t, y, m, bases(algorithm, hub)), total, own, mass)
         new = at.fenced(jax.vmap(algorithm.combine), hub, inbox)
         return state._replace(hub=at.commit(state.hub, after.agents, after.heard, new, at.inputs.timing.all_heard))
+
+    def _one_by_one(self, at: Round, state: RunState, after: Tick, age: Age, version: Array) -> Inbox:
+        """What the same hubs hear where a gather is granted the messages themselves.
+
+        A node takes them from its own: of changes its own is one more, with what is left of the weight.
+        """
+        algorithm, gather, wires, nodes = at.algorithm, at.inputs.gather, at.inputs.wires, self.nodes(at, after.agents)
+        heard = hear_each(self.wiring, wires, state.mail, nodes, age, version)
+        own, mass = look(state.mail, nodes, version), wires.mass[nodes]
+        if algorithm.at_agents:
+
+            def of_values(messages: Message, own: Message, weight: Array, mass: Array) -> Inbox:
+                found = gather.inbox(minus(messages, own), weight, weight)
+                safe = jnp.where(mass > 0, mass, 1.0)
+                middle = jax.tree.map(lambda m, x: m / safe + jnp.where(mass > 0, x, 0.0), found.mean, own)
+                return Inbox(middle, jax.tree.map(lambda m: mass * m, middle), found.mass, jnp.ones_like(found.weight))
+
+            return jax.vmap(of_values)(heard.messages, own, heard.weight, mass)
+
+        def of_changes(messages: Message, own: Message, base: Model, weight: Array, mass: Array) -> Inbox:
+            every = jax.tree.map(lambda m, y: jnp.concatenate([m, y[None]]), messages, own)
+            weights = jnp.append(weight, jnp.maximum(1.0 - mass, 0.0))
+            return gather.inbox(minus(every, base), weights, weights)
+
+        base = bases(algorithm, _picked(state.hub, after.agents))
+        return jax.vmap(of_changes)(heard.messages, own, base, heard.weight, mass)
 
 
 def bases(algorithm: Algorithm, hub: State) -> Model:

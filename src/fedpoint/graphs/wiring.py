@@ -215,6 +215,23 @@ def _weigh(mail: Mail, group: Group, version: Number) -> Message:
     return lax.fori_loop(0, blocks, add, empty)
 
 
+class Neighbours(NamedTuple):
+    """What each of some nodes hears, message by message, padded with weights of zero."""
+
+    messages: Message  # (n, w, ...)
+    weight: Array  # (n, w)
+
+
+def hear_each(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array, age: Function, version: Number) -> Neighbours:
+    """The messages behind `hear`: who takes them one by one needs room for as many as the busiest node hears."""
+    arc = wires.first[nodes][:, None] + jnp.arange(wiring.most, dtype=jnp.int32)
+    there = arc < wires.first[nodes + 1][:, None]
+    arc = jnp.where(there, arc, 0)
+    says = wires.says[arc]
+    when = version if wiring.depth == 1 else version - age(arc, says)
+    return Neighbours(look(mail, says, when), jnp.where(there, wires.weight[arc], 0.0))
+
+
 def newest(mail: Mail, version: Number) -> Message:
     """The last message of every node."""
     senders = jax.tree.leaves(mail.value)[0].shape[0]

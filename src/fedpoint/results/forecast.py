@@ -624,6 +624,8 @@ class Forecast:
             return Contraction(None, None, "", "known for FedGD, FedRelax and FedSGD with one step a tick")
         if self.setting.scheduled:
             return Contraction(None, None, "", "later rounds move less")
+        if self.setting.bound.merged_by:
+            return Contraction(None, None, "", f"{self.setting.bound.merged_by} is not a weighted sum of neighbours")
         from fedpoint.theory.networks import contraction  # loads scipy
 
         try:
@@ -635,7 +637,7 @@ class Forecast:
     def step_limit(self) -> float | None:
         """The largest step of FedGD and FedSGD, 2 over the largest curvature of the whole objective; else None."""
         a = self.algorithm
-        if self.network is None or not a.at_agents or a.proximal or a.own_kind():
+        if self.network is None or not a.at_agents or a.proximal or a.own_kind() or self.setting.bound.merged_by:
             return None
         if not (self.problem.linear and self.problem.has_loss):
             return None

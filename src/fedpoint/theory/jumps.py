@@ -43,6 +43,8 @@ def why_not(setting: Setting) -> str:
         return "decaying steps and running means have no steady state"
     if s.adaptive:
         return "adaptive optimisers rescale changes by their history"
+    if s.bound.merged_by:
+        return f"{s.bound.merged_by} does not merge linearly"
     if s.own_kind and not s.exact:
         return "the algorithm is your own"
     if s.lossy:

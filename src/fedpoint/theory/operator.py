@@ -136,6 +136,12 @@ class Setting:
                 f"attack={type(bound.attack).__name__}: what it does to a round is not known beforehand; run it with "
                 "and without the attack, and see how far it moves the model"
             )
+        late = not (bound.timing.all_heard and bound.timing.depth(1) == 1)
+        if bound.merged_by and self.topology.by_node and late:
+            raise FedpointError(
+                f"{bound.merged_by} does not merge linearly: on a network a forecast needs all nodes to work in every "
+                "round, and to hear what is fresh"
+            )
         if bound.loses_a_sum and not (self.exact and timing.everyone):
             raise FedpointError(f"{bound.loses_a_sum}: there is no limit to forecast")
         if self.settles and not timing.everyone:
