@@ -290,7 +290,13 @@ class Forecast:
     @cached_property
     def _rate_expected(self) -> float:
         """The rate of the expected round."""
-        return mean_rate(self.setting, self._settles())
+        told = self.outlook.own_rate if self._told_rate and isinstance(self.outlook, Outlook) else None
+        return mean_rate(self.setting, self._settles()) if told is None else told
+
+    @property
+    def _told_rate(self) -> bool:
+        """The theory that answers about noise finds the rate of the mean on its way."""
+        return self.noise_if_settled == "columns" and not self.noiseless
 
     @cached_property
     def rate_ms(self) -> float | None:
@@ -364,7 +370,7 @@ class Forecast:
             return "there is no limit"
         if self.noiseless:
             return Still(self.setting, self.state, self.origin, self.gauge, self.rate)
-        rate, seed = self._rate_expected, self.setting.bound.experiment.seed
+        rate, seed = math.nan if self._told_rate else self._rate_expected, self.setting.bound.experiment.seed
         asked = Asked(self.setting, self.state, self.origin, self.gauge, rate, self.optimum is not None, seed)
         return outlook_of(self.noise_if_settled, asked)
 

@@ -28,6 +28,7 @@ from fedpoint.theory.operator import ROUGH, Setting, expected_slope
 from fedpoint.theory.outlook import Gauge
 from fedpoint.theory.powers import Apply, Measure, Powers, doubled, summed_directly
 from fedpoint.theory.space import Space
+from fedpoint.theory.steady import any_deviation, mean_rate
 
 STORED = 1 << 28  # numbers of all bases together
 COLUMNS, FEW = 8, 4  # of a bundle, and of one of a model with so many numbers that columns differ little
@@ -41,11 +42,12 @@ KEPT = 48  # dimensions of the space that two halves share
 ITERATIONS = 24  # of noise that is made of deviations
 SMALL = 0.02  # of the sum, at which the rest of them follows from their ratio
 KNOWN = 0.01  # of the variance, to which drawn samples should tell it within the spaces
+RATED = 0.01  # of what a round leaves off a deviation, by which the last powers may have changed it
+NEAR_ONE = 1e-5  # of 1, at which an eigenvalue may be that of something conserved
 SLIGHT = 0.05  # ratio of the noise of deviations to that of rounds, up to which the shared spaces tell it
 
 
 def _slopes(space: Space, numbers: Numbers, x: Array, rows: Array) -> Array:
-    x, rows = (a.astype(numbers.p.dtype) for a in (x, rows))
     return jax.vmap(lambda v: expected_slope(space, numbers, x, v))(rows)
 
 
@@ -76,8 +78,9 @@ def mean_of(floors: list[Floor]) -> Floor:
 class Bundle:
     """Columns that are followed together, and what they tell of the variance."""
 
-    def __init__(self, setting: Setting, x: np.ndarray, gauge: Gauge, seed: int = 0):
-        self.setting, self.x, self.gauge = setting, np.asarray(x), gauge
+    def __init__(self, setting: Setting, x: np.ndarray, gauge: Gauge, seed: int = 0, rated: bool = False):
+        """rated: beside them goes a random deviation, which tells the rate of the mean."""
+        self.setting, self.x, self.gauge, self.rated = setting, np.asarray(x), gauge, rated
         self.noise = Noise(setting, self.x, seed)
         fit = STORED // (setting.size * (SHORTEST + 2 * LONGER))
         most = FEW if len(gauge.target) > MANY else COLUMNS
@@ -103,7 +106,33 @@ class Bundle:
     @cached_property
     def _followed(self) -> tuple[Powers, np.ndarray, np.ndarray]:
         """The columns' spaces, inner products, and sums over all powers."""
-        return follow(self.slope, self.scale * self._columns, self.measure)
+        columns = self.scale * self._columns
+        if not self.rated:
+            return follow(self.slope, columns, self.measure)
+        beside = self.scale * any_deviation(self.setting, self.x)
+        self._all = Powers(self.slope, np.concatenate([columns, beside[None]]))
+        self._all.extend(SHORTEST)
+        if np.abs(self._all.ritz(SHORTEST)[0]).max() >= 1 and mean_rate(self.setting, self.x) >= 1:
+            own = self._all.first(self.count)
+            return own, own.gram(self.measure), np.full(self.count, math.inf)
+        return follow(self.slope, columns, self.measure, begun=self._all)
+
+    @cached_property
+    def mean_rate(self) -> float:
+        """The factor per round of the mean's deviation from x: that of the slowest deviation that columns, and the one
+        beside them, reach; else as it is found without them."""
+        if not (self.rated and np.isfinite(self._followed[2]).all()):
+            return mean_rate(self.setting, self.x)
+        steps = self._all.steps
+        values, vectors = self._all.ritz(steps)
+        moving = np.abs(values - 1) > NEAR_ONE
+        slowest = np.argmax(np.where(moving, np.abs(values), 0.0))
+        rate = float(np.abs(values[slowest]))
+        fewer = self._all.ritz(steps - LONGER)[0]
+        before = float(np.abs(fewer[np.abs(fewer - 1) > NEAR_ONE]).max(initial=0.0))
+        if moving.all() and rate < 1 and abs(rate - before) <= RATED * (1 - rate):
+            return rate
+        return mean_rate(self.setting, self.x, vectors[slowest] / self.scale if moving.all() else None, rate)
 
     @property
     def powers(self) -> Powers:
@@ -132,7 +161,26 @@ class Bundle:
         sums, inside = self._followed[2], self._inside(self.scale * self._columns)
         trust = fitting(inside, sums)
         known, rest = self._known(), sums - trust * inside
-        return Floor(trust * known.variance + float(rest.mean()), math.hypot(trust * known.error, error_of(rest)))
+        ratio, outside = self._by_size(rest)
+        left = rest - ratio * outside  # what is not in proportion to a column's size, whose mean is known
+        variance = trust * known.variance + float(left.mean()) + ratio * self.kernel.rest
+        return Floor(variance, math.hypot(trust * known.error, error_of(left), ratio * self._size_error))
+
+    def _by_size(self, rest: np.ndarray) -> tuple[float, np.ndarray]:
+        """How much what columns make outside of the spaces is for each of their own squares there, and these; 0 where
+        these tell less than they vary."""
+        columns, half = self.scale * self._columns, self.count // 2
+        inside = [(part @ s.V.T) for part, s in zip((columns[:half], columns[half:]), self.spaces[::-1], strict=True)]
+        outside = (columns**2).sum(1) - np.concatenate([(y**2).sum(1) for y in inside])
+        if outside.mean() <= 1e-9 * (columns**2).sum(1).mean():
+            return 0.0, outside
+        ratio = float(rest.mean() / outside.mean())
+        return (ratio if (rest - ratio * outside).std() < rest.std() else 0.0), outside
+
+    @property
+    def _size_error(self) -> float:
+        """The standard error of a column's mean square outside of the spaces."""
+        return error_of(((self.scale * self.noise.samples) ** 2).sum(1)) if self.noise.sampled else 0.0
 
     def _known(self) -> Floor:
         """The mean over all columns of what they make within the spaces, a mean over these."""
@@ -307,13 +355,17 @@ def shared_space(powers: Powers, which: slice, measure: Measure) -> Shared:
 
 
 def follow(
-    slope: Apply, columns: np.ndarray, measure: Measure, steps: int = SHORTEST
+    slope: Apply, columns: np.ndarray, measure: Measure, steps: int = SHORTEST, begun: Powers | None = None
 ) -> tuple[Powers, np.ndarray, np.ndarray]:
-    """Powers until more of them change no sum, inner products, and the sums; direct ones where powers do not tell."""
-    powers, most = Powers(slope, columns), int(np.clip(STORED // columns.size - 1, SHORTEST, LONGEST))
+    """Powers until more of them change no sum, inner products, and the sums; direct ones where powers do not tell.
+
+    begun: powers of these columns, and of others beside them that go as far.
+    """
+    every, most = begun or Powers(slope, columns), int(np.clip(STORED // columns.size - 1, SHORTEST, LONGEST))
     last = None
     while True:
-        powers.extend(min(steps, most))
+        every.extend(min(steps, most))
+        powers = every.first(len(columns))
         gram = powers.gram(measure)
         sums = powers.sums(gram)
         fewer = powers.sums(gram, powers.steps - LONGER) if last is None else last

@@ -34,7 +34,8 @@ KINDS = ("exact", "trajectory", "chains", "closure", "columns", "messages", "sam
 @dataclass(frozen=True)
 class Asked:
     """What an outlook is asked about: x, the fixed point of the expected round; origin, where runs begin; rate, of the
-    mean's deviation; known: whether the gauge measures from what the run is after, else from where it settles."""
+    mean's deviation, nan where the theory tells it; known: whether the gauge measures from what the run is after, else
+    from where it settles."""
 
     setting: Setting
     x: np.ndarray
@@ -141,7 +142,7 @@ def outlook_of(kind: str, asked: Asked) -> Outlook | str:
     if kind == "chains":
         return _moving_limit(a, OwnChains)
     if kind == "columns":
-        made = Columns(a.setting, a.x, a.origin, a.gauge, a.rate, a.seed)
+        made = Columns(a.setting, a.x, a.origin, a.gauge, seed=a.seed)
         made.gauge = a.gauge if a.known else replace(a.gauge, target=made.limit)
         return made
     return _messages(a) if kind == "messages" else _drawn(a)

@@ -35,24 +35,39 @@ FARTHEST = 1 << 13  # rounds over which noise of deviations is followed round by
 class Columns(Outlook):
     """Second moments around the fixed point x, of runs from the state `origin`.
 
-    mean_rate: the factor per round of their mean's deviation from x.
+    mean_rate: the factor per round of their mean's deviation from x; None: it is found beside the columns.
     """
 
     how = "columns"
 
     def __init__(
-        self, setting: Setting, x: np.ndarray, origin: np.ndarray, gauge: Gauge, mean_rate: float, seed: int = 0
+        self,
+        setting: Setting,
+        x: np.ndarray,
+        origin: np.ndarray,
+        gauge: Gauge,
+        mean_rate: float | None = None,
+        seed: int = 0,
     ):
         self.setting, self.x, self.origin, self.gauge = setting, np.asarray(x), origin, gauge
-        self.mean_rate, self.seed = mean_rate, seed
+        self._known_rate, self.seed = mean_rate, seed
         self._followed = np.zeros(1)  # variances along the path, as far as they were asked for
+
+    @cached_property
+    def mean_rate(self) -> float:
+        return self.bundles[0].mean_rate if self._known_rate is None else self._known_rate
+
+    @property
+    def own_rate(self) -> float:
+        return self.mean_rate
 
     @cached_property
     def bundles(self) -> list[Bundle]:
         """As many as it takes for a small standard error."""
         found: list[Bundle] = []
         while len(found) < (FEW if len(self.gauge.target) > MANY else BUNDLES):
-            found.append(Bundle(self.setting, self.x, self.gauge, self.seed + len(found)))
+            rated = self._known_rate is None and not found
+            found.append(Bundle(self.setting, self.x, self.gauge, self.seed + len(found), rated))
             mean = mean_of([b.floor for b in found])
             if not math.isfinite(mean.variance) or mean.error <= ENOUGH * mean.variance:
                 break

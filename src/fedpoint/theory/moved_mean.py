@@ -29,11 +29,11 @@ from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Accuracy, Gauge
 from fedpoint.theory.powers import Powers
 
-PAIRS = (32, 4096)  # of deviations, at least and at most
+PAIRS = (8, 4096)  # of deviations, at least and at most
 INSIDE = (4, 4096)  # draws of the noise inside a round
 WORK = 1 << 24  # numbers that they may handle, beyond the least
 FEWER = 4  # groups whose shifts are told apart where products take long
-STEPS, LONGER, LONGEST = 4, 3, 120  # products with J
+STEPS, LONGER, LONGEST = 4, 2, 120  # products with J
 AGREE, NOISE = 0.01, 0.1  # of the shift, and of what its groups differ by: more products may change it so much
 FAR = 1 << 20  # rounds that nothing else draws
 
@@ -115,17 +115,15 @@ class MovedMean:
     def _inverse(self, columns: np.ndarray) -> np.ndarray:
         """(I - J)^{-1} of columns, as well as they are known."""
         bundle = self.bundles[0]
-        powers, steps, before = Powers(bundle.slope, bundle.scale * columns), STEPS, None
+        powers = Powers(bundle.slope, bundle.scale * columns)
         while True:
-            powers.extend(steps)
-            found = powers.inverse() / bundle.scale
-            seen = self.setting.readings(found)
-            if before is not None:
-                apart = seen[1:] - seen[1:].mean(0) if len(seen) > 1 else 0 * seen
-                change, size, noise = (np.linalg.norm(a, axis=1).max() for a in (seen - before, seen, apart))
-                if change <= max(AGREE * size, NOISE * noise) or powers.closed or steps >= LONGEST:
-                    return found
-            steps, before = steps + LONGER, seen
+            powers.extend(powers.steps + LONGER if powers.steps else STEPS)
+            found, fewer = (powers.inverse(powers.steps - less) / bundle.scale for less in (0, LONGER))
+            seen, before = self.setting.readings(found), self.setting.readings(fewer)
+            apart = seen[1:] - seen[1:].mean(0) if len(seen) > 1 else 0 * seen
+            change, size, noise = (np.linalg.norm(a, axis=1).max() for a in (seen - before, seen, apart))
+            if change <= max(AGREE * size, NOISE * noise) or powers.closed or powers.steps >= LONGEST:
+                return found
 
     @cached_property
     def shift(self) -> np.ndarray:

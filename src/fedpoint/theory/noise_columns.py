@@ -85,7 +85,7 @@ class Noise:
         self.setting, self.x, self.seed = setting, np.asarray(x), seed
         self.drawn = DrawnRounds.of(setting, seed, rough=True)
         self.drawn_so_far = 0
-        self.after = np.asarray(setting.step(x))
+        self.after = np.asarray(setting.step(x, rough=True))
 
     @cached_property
     def by_moments(self) -> bool:

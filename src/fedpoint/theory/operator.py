@@ -356,18 +356,19 @@ class Setting:
         return rest.T @ rest / len(rest) ** 2
 
     @double
-    def step(self, x: np.ndarray, round: int = 0) -> np.ndarray:
-        """F(x)."""
-        program = _step_with_care if self.dear else _step
-        return np.asarray(program(self.space, self.numbers, x, jnp.int32(round)))
+    def step(self, x: np.ndarray, round: int = 0, rough: bool = False) -> np.ndarray:
+        """F(x); rough: in single precision where models are large."""
+        program, numbers = _step_with_care if self.dear else _step, self.rough if rough else self.numbers
+        return np.asarray(program(self.space, numbers, x, jnp.int32(round)))
 
-    def slope(self, x: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-        """v -> F'(x) v."""
+    def slope(self, x: np.ndarray, rough: bool = False) -> Callable[[np.ndarray], np.ndarray]:
+        """v -> F'(x) v; rough: in single precision where models are large."""
         if self.size <= DENSE:  # the rate needs the matrix anyway: one program less
             M = self.matrix(x)
             return lambda v: M @ v
         program = _slope_with_care if self.dear else _slope
-        return double(lambda v: np.asarray(program(self.space, self.numbers, x, v)))
+        numbers = self.rough if rough else self.numbers
+        return double(lambda v: np.asarray(program(self.space, numbers, x, v)))
 
     @double
     def matrix(self, x: np.ndarray) -> np.ndarray:
@@ -495,6 +496,7 @@ def _check_say(algorithm: Algorithm, model: Model) -> None:
 
 def expected_state(space: Space, numbers: Numbers, x: Array, round: Number = 0) -> Array:
     """F(x)."""
+    x = jnp.asarray(x).astype(numbers.p.dtype)
     hub, m = expected(space, numbers, *start_at(numbers, x, round), round)
     return jnp.concatenate([flat(hub), m.ravel()])
 
@@ -513,6 +515,7 @@ def _by_case(space: Space, numbers: Numbers, x: Array) -> Array:
 
 def expected_slope(space: Space, numbers: Numbers, x: Array, v: Array) -> Array:
     """F'(x) v."""
+    x, v = (jnp.asarray(a).astype(numbers.p.dtype) for a in (x, v))  # tangents have the type of what they move
     return jax.jvp(lambda x: expected_state(space, numbers, x), (x,), (v,))[1]
 
 

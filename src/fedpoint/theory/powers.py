@@ -19,6 +19,7 @@ Apply = Callable[[np.ndarray], np.ndarray]  # rows times A'
 Measure = Callable[[np.ndarray], np.ndarray]  # rows V to their inner products V R'R V'
 
 CLOSED = 1e-10  # of a product, what is left of it outside the basis where the basis is all that a column reaches
+SAME = 1e-6  # of the largest, inner products at which vectors tell nothing that others do not
 DOUBLINGS = 60
 DIRECT = 1 << 14  # products with a column, after which a direct sum is given up
 
@@ -64,6 +65,24 @@ class Powers:
             basis[k + 1] = np.where(left[:, None] > 0, v / np.where(left > 0, left, 1.0)[:, None], 0.0)
         self.basis, self.H = basis, H
 
+    def first(self, count: int) -> Powers:
+        """Of the first so many columns."""
+        part = Powers(self.apply, self.basis[0, :count])
+        part.sizes, part.basis, part.H = self.sizes[:count], self.basis[:, :count], self.H[:count]
+        return part
+
+    def ritz(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """(r,) and (r, n): approximate eigenvalues in the span of all bases up to so many dimensions, and vectors."""
+        rows = self.basis[: steps + 1].reshape((steps + 1) * self.count, -1)
+        inner = (rows @ rows.T).reshape(steps + 1, self.count, -1)
+        moved = np.einsum("bjk,jbi->kbi", self.H[:, : steps + 1, :steps], inner).reshape(steps * self.count, -1)
+        held = steps * self.count
+        values, axes = np.linalg.eigh(inner.reshape(len(rows), -1)[:held, :held])
+        kept = values > SAME * max(float(values.max(initial=0.0)), 1e-300)
+        mix = axes[:, kept] / np.sqrt(values[kept])
+        found, vectors = np.linalg.eig(mix.T @ moved[:, :held].T @ mix)
+        return found, (mix @ vectors).real.T @ rows[:held]
+
     def gram(self, measure: Measure) -> np.ndarray:
         """(columns, steps, steps): inner products of the bases as they are measured."""
         return np.stack([measure(self.basis[: self.steps, j]) for j in range(self.count)])
@@ -81,11 +100,11 @@ class Powers:
         sums = np.einsum("bij,bij->b", gram[:, :m, :m], np.where(found[:, None, None], P, 0.0))
         return np.where(found, self.sizes**2 * sums, np.inf)
 
-    def inverse(self) -> np.ndarray:
+    def inverse(self, steps: int | None = None) -> np.ndarray:
         """(columns, n): y with (I - A) y = q, as well as the bases tell it. What is conserved is left alone."""
-        m, out = self.steps, np.zeros(self.basis.shape[1:])
+        m, out = self.steps if steps is None else steps, np.zeros(self.basis.shape[1:])
         for b in range(self.count):
-            system, right = np.eye(m + 1, m) - self.H[b], self.sizes[b] * np.eye(m + 1, 1)[:, 0]
+            system, right = np.eye(m + 1, m) - self.H[b, : m + 1, :m], self.sizes[b] * np.eye(m + 1, 1)[:, 0]
             out[b] = np.linalg.lstsq(system, right, rcond=1e-11)[0] @ self.basis[:m, b]
         return out
 

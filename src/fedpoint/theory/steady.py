@@ -80,22 +80,30 @@ def _residual(setting: Setting, x: np.ndarray) -> float:
     return float(r) if np.isfinite(r) else math.inf
 
 
-def mean_rate(setting: Setting, x: np.ndarray) -> float:
-    """The largest modulus of an eigenvalue of F'(x), conserved directions left out."""
+def mean_rate(setting: Setting, x: np.ndarray, start: np.ndarray | None = None, last: float = 0.0) -> float:
+    """The largest modulus of an eigenvalue of F'(x), conserved directions left out.
+
+    start, last: of large models, a deviation that fades slowly, and the rate it is thought to have.
+    """
     if setting.size <= LARGE:
         return rate_of(setting.matrix(x))
     product = setting.slope(x)
-    r = np.random.default_rng(0).normal(size=setting.size)
-    for _ in range(2):  # twice: a conserved quantity may drive a direction that nothing else moves
-        r = r - product(r)
-    space, last = Krylov(product, r, rounding=1e-10), 0.0
+    space = Krylov(product, any_deviation(setting, x) if start is None else start, rounding=1e-10)
     while True:
         space.extend(space.steps + 10)
         top = _largest(space.ritz(), 1e-7)  # the root of rounding, where an eigenvalue 1 lacks an eigenvector
-        sure = SURE if setting.size <= VERY_LARGE else FAIRLY_SURE
+        sure = SURE if setting.size <= VERY_LARGE and start is None else FAIRLY_SURE
         if space.closed or abs(top - last) <= max(1e-9 * top, sure * (1 - top)) or space.steps >= min(space.most, 400):
             return top
         last = top
+
+
+def any_deviation(setting: Setting, x: np.ndarray) -> np.ndarray:
+    """(n,): a random one, without what is conserved."""
+    product, r = setting.slope(x), np.random.default_rng(0).normal(size=setting.size)
+    for _ in range(2):  # twice: a conserved quantity may drive a direction that nothing else moves
+        r = r - product(r)
+    return r
 
 
 def rate_of(M: np.ndarray) -> float:

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from fedpoint.theory.krylov import Krylov, norm, solve
-from fedpoint.theory.operator import Setting
+from fedpoint.theory.operator import ROUGH, Setting
 
 SINGLE = 8  # rounds that are taken one by one
 OFF = 0.05  # of a stride, by which curvature may bend its end
@@ -29,7 +29,7 @@ SHORT, LONGER, LONG = 8, 4, 80  # products in a span
 MOST = 40  # strides
 FADED = 0.02  # of a step, at which what comes after it is for ever
 POLISH = 8  # Newton's steps at the end
-EXACT = 1e-7  # of the way from start to end, to which the end is known
+EXACT, NOISY = 1e-7, 1e-5  # of the way from start to end, to which the end is known, and where runs have noise
 FAR = 1e8  # times as far as the first rounds went: it has left every bound
 
 
@@ -68,31 +68,34 @@ class Trail:
     def __init__(self, setting: Setting, origin: np.ndarray):
         self.setting, self.strides = setting, list[Stride]()
         self.products = self.rounds = 0
+        # Products in single precision are enough for steps whose ends are looked at, but not for what is conserved.
+        self.exact = EXACT if setting.silent else NOISY
+        self.rough = setting.size > ROUGH and setting.size == len(setting.read(origin))
         self.bound, self.scale = math.inf, np.ones(setting.size)
         x = self._one_by_one(np.asarray(origin, float), 0)
         self.bound = FAR * (1 + norm(x) + norm(x - origin))
         self.end = self._go(x)
 
-    def _step(self, x: np.ndarray) -> np.ndarray:
+    def _step(self, x: np.ndarray, rough: bool = False) -> np.ndarray:
         """F(x) - x, scaled."""
         self.rounds += 1
         with np.errstate(all="ignore"):
-            return self.scale * (self.setting.step(x) - x)
+            return self.scale * (self.setting.step(x, rough=rough) - x)
 
     def _span(self, x: np.ndarray, r: np.ndarray) -> Krylov:
-        product = self.setting.slope(x)
+        product = self.setting.slope(x, self.rough)
 
         def scaled(v: np.ndarray) -> np.ndarray:
             self.products += 1
             return self.scale * product(v / self.scale)
 
-        return Krylov(scaled, r)
+        return Krylov(scaled, r, 1e-6 if self.rough else 1e-12)
 
     def _one_by_one(self, x: np.ndarray, first: int) -> np.ndarray:
         """The next few rounds."""
         begun, start, models = x, self.setting.read(x), []
         for _ in range(SINGLE):
-            x = x + self._step(x) / self.scale
+            x = x + self._step(x, self.rough) / self.scale
             models.append(self.setting.read(x) - start)
         if not norm(x) < self.bound:
             raise Lost
@@ -105,7 +108,7 @@ class Trail:
         r = self._step(x)
         while len(self.strides) < MOST:
             way = norm(self.scale * (x - origin))
-            if norm(r) <= 1e-3 * EXACT * way or norm(r) == 0:
+            if norm(r) <= 1e-3 * self.exact * way or norm(r) == 0:
                 return x
             span = self._span(x, r)
             rounds, y, after, D = self._longest(span, x)
@@ -158,11 +161,13 @@ class Trail:
         """Newton's method from close by."""
         for _ in range(POLISH):
             size = norm(r)
-            if size <= 1e-3 * EXACT * way:
+            if size <= 1e-3 * self.exact * way:
                 return x
             span = self._span(x, r)
-            y, _, _ = solve(span.apply, r, max(1e-9, min(0.01, EXACT * way / size)), most=200)
-            if norm(y) <= EXACT * way:
+            y, _, _ = solve(
+                span.apply, r, max(1e-5 if self.rough else 1e-9, min(0.01, self.exact * way / size)), most=200
+            )
+            if norm(y) <= self.exact * way:
                 return x + y / self.scale
             better = x + y / self.scale
             after = self._step(better)
