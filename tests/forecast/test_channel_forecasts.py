@@ -197,3 +197,56 @@ def test_the_text_says_what_the_channel_costs():
     assert f"  without     Clip: {plain.bias:.4g} from w*, floor {plain.floor:.4g}" in said
     assert "messages are taken as normal: what Clip makes of their mean" in said
     assert plain.without_channel is None and "without " not in plain.text()
+
+
+# Noise that a hub takes back later.
+
+
+class Taken(HubNoise):
+    """n_t = x_t + c_1 x_{t-1} + c_2 x_{t-2}, as a forecast knows it."""
+
+    later: tuple[float, ...] = (-0.6, -0.2)
+
+    def noise_coefficients(self):
+        return np.array([1.0, *self.later])
+
+
+def by_lineups(problem, step, steps, c, sigma, rounds):
+    """tr Cov w after each round of FedAvg with exact fields and two of four agents: all lineups listed, the last noises
+    part of the state."""
+    K, d, B = 4, 3, len(c) - 1
+    H, b = (np.asarray(a) for a in problem.own)
+    slopes = [np.linalg.matrix_power(np.eye(d) - step * h, steps) - np.eye(d) for h in H]
+    n, variances = 1 + d + B * d, []
+    maps = []
+    for pair in itertools.combinations(range(K), 2):
+        J = np.eye(n)
+        J[1 + d :, 1 + d :] = np.eye(B * d, k=-d)
+        for k in pair:
+            J[1 : 1 + d, 1 : 1 + d] += slopes[k] / 2
+            J[1 : 1 + d, 0] -= slopes[k] @ b[k] / 2
+        for j in range(B):
+            J[1 : 1 + d, 1 + d + j * d : 1 + d + (j + 1) * d] = c[j + 1] * sigma * 0.5 * np.eye(d)
+        maps.append(J)
+    fresh = np.zeros((n, d))
+    fresh[1 : 1 + d], fresh[1 + d : 1 + 2 * d] = c[0] * sigma * 0.5 * np.eye(d), np.eye(d)
+    S = np.zeros((n, n))
+    S[0, 0] = 1.0
+    for _ in range(rounds):
+        S = sum(J @ S @ J.T for J in maps) / len(maps) + fresh @ fresh.T
+        variances.append(np.trace(S[1 : 1 + d, 1 : 1 + d]) - S[0, 1 : 1 + d] @ S[0, 1 : 1 + d])
+    return np.array(variances)
+
+
+@pytest.mark.parametrize("later", [(-0.7,), pytest.param((-0.6, -0.2), marks=pytest.mark.slow)])
+def test_noise_that_is_taken_back_is_followed(later):
+    problem = fp.problems.Quadratic(
+        np.array([np.diag(RNG.uniform(0.5, 2, 3)) for _ in range(4)]), RNG.normal(size=(4, 3))
+    )
+    f = fp.forecast(fp.FedAvg(0.1, 1), problem, participation=2, exact=True, channel=Taken(0.8, later))
+    variances = by_lineups(problem, 0.1, 1, [1.0, *later], 0.8, 300)
+    assert f.outlook.path(20).variance[1:] == pytest.approx(variances[:20], rel=1e-6)
+    assert f.variance == pytest.approx(variances[-1], rel=1e-4)
+    fresh = fp.forecast(fp.FedAvg(0.1, 1), problem, participation=2, exact=True, channel=HubNoise(0.8))
+    assert f.variance < 0.8 * fresh.variance  # as if nothing were taken back: convicted
+    assert any("noise that the hub added before is part of the state" in note for note in f.notes)

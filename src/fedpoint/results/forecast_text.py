@@ -53,7 +53,9 @@ def notes(f: Forecast) -> list[str]:
         said.append("samples of a round depend on each other: limit and rate are those of independent ones")
     if s.moments.sampled:
         said.append("the schedule's moments are estimated from 32,768 drawn rounds (about 1 %)")
-    if f.noise_by == "messages":
+    if len(s.bound.channel.noise_coefficients()) > 1:
+        said.append("noise that the hub added before is part of the state, as some of it is taken back")
+    if f.noise_by == "messages" and not s.told_channel:
         said.append(
             f"messages are taken as normal: what {_channels(f)} makes of their mean and covariance is followed with "
             "them"

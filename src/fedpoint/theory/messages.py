@@ -34,9 +34,10 @@ from fedpoint.core.types import Message, State, Tree
 from fedpoint.core.wrapped import Wrapped
 from fedpoint.engine.session import cast
 from fedpoint.problems.base import Mine
+from fedpoint.theory.coloured import Coloured, followed, move_coloured, past_numbers
 from fedpoint.theory.expected_round import Arriving, Numbers, template
 from fedpoint.theory.krylov import solve
-from fedpoint.theory.moments import Linear, Moving, Spread, agents_moments, linearise, move_agents, spread_of
+from fedpoint.theory.moments import Linear, Moving, Spread, agents_moments, linearise, spread_of
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Accuracy, Gauge, Law, Outlook, Path
 from fedpoint.theory.sampled import sampled_floor, too_long
@@ -106,6 +107,7 @@ class Frame(NamedTuple):
     spread: Spread
     drawn: Drawn
     bends: Bending
+    coefficients: Array  # of what a hub adds
 
 
 class Moments(NamedTuple):
@@ -126,7 +128,13 @@ def suits(setting: Setting) -> bool:
         jax.eval_shape(lambda: channel.init(jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), message)))
     )
     one = s.numbers.chances[0].shape[0] == 1 and s.lineups is None
-    return bool(one and not kept and not s.topology.by_node and channel.scatter_hub(message, jnp.ones(())) is not None)
+    return bool(
+        one
+        and not kept
+        and not s.topology.by_node
+        and followed(s)
+        and channel.scatter_hub(message, jnp.ones(())) is not None
+    )
 
 
 # What arrives of normal messages.
@@ -203,7 +211,8 @@ def affine_channel(space: Space, frame: Frame, state: Moments) -> Affine:
     """What arrives of the messages of a state with this mean and covariance; leads with agents."""
     plain = frame.numbers._replace(inputs=frame.numbers.inputs._replace(channel=Channel()))
     linear = jax.tree.map(lambda a: a[0], linearise(space, plain, frame.spread, state.x, 0))
-    found = agents_moments(space, plain, linear, _bordered(state.sigma))
+    size = state.x.size  # without what is past of a hub's noise
+    found = agents_moments(space, plain, linear, _bordered(state.sigma[:size, :size]))
     d = size_of(template(space, plain)[0])
     mean = found.mean[:, :d, d]
     sigma = (found.mean + found.noise)[:, :d, :d] - mean[:, :, None] * mean[:, None, :]
@@ -237,19 +246,19 @@ def _linear(space: Space, frame: Frame, found: Affine, x: Array) -> tuple[Number
 
 def _advance(space: Space, frame: Frame, numbers: Numbers, linear: Linear, state: Moments) -> tuple[Array, Array]:
     """Second moments of (1, deviation) after a round, and how far curved fields move its mean."""
-    moving, S = Moving(numbers, frame.spread, linear), _bordered(state.sigma)
-    new, agents = move_agents(space, moving, S)
+    moving, S, n = Moving(numbers, frame.spread, linear), _bordered(state.sigma), state.x.size
+    new, agents = move_coloured(space, moving, frame.coefficients, S, n)
     if not any(frame.bends):
         return new, jnp.zeros_like(state.x)
-    return new, round_shift(space, moving, agents, state.x, S, 0, frame.bends)
+    return new, round_shift(space, moving, agents, state.x, S[: 1 + n, : 1 + n], 0, frame.bends)
 
 
 _advanced = quickly(_advance, static_argnums=0)
 
 
-@partial(quickly, static_argnums=0)
-def _moved(space: Space, numbers: Numbers, spread: Spread, linear: Linear, S: Array) -> Array:
-    return move_agents(space, Moving(numbers, spread, linear), S)[0]
+@partial(quickly, static_argnums=(0, 4))
+def _moved(space: Space, frame: Frame, numbers: Numbers, linear: Linear, size: int, S: Array) -> Array:
+    return move_coloured(space, Moving(numbers, frame.spread, linear), frame.coefficients, S, size)[0]
 
 
 @partial(fairly_quickly, static_argnums=0)
@@ -260,10 +269,10 @@ def _along(space: Space, frame: Frame, R: Array, state: Moments) -> tuple[Moment
         numbers = replaced(frame.numbers, frame.drawn, affine_channel(space, frame, state))
         linear = linearise(space, numbers, frame.spread, state.x, 0)
         new, shift = _advance(space, frame, numbers, linear, state)
-        step = new[0, 1:]
+        step, n = new[0, 1:], state.x.size
         sigma = new[1:, 1:] - jnp.outer(step, step)
-        after = Moments(state.x + step + shift, (sigma + sigma.T) / 2)
-        return after, (R @ after.x, R @ after.sigma @ R.T)
+        after = Moments(state.x + step[:n] + shift, (sigma + sigma.T) / 2)
+        return after, (R @ after.x, R @ after.sigma[:n, :n] @ R.T)
 
     return lax.scan(go, state, None, length=AHEAD)
 
@@ -290,21 +299,24 @@ class Messages(Outlook):
         normal = jnp.asarray(np.random.default_rng(LUCK).normal(size=(PAIRS, d)))
         drawn = Drawn(jax.device_put(cast(setting.bound.channel, float)), normal, Key.of(LUCK))
         bends = Bending(not setting.problem.linear, not setting.combines_linearly)
-        self.frame = Frame(setting.numbers, spread_of(setting), drawn, bends)
+        coefficients = jnp.asarray(setting.bound.channel.noise_coefficients())
+        self.frame = Frame(setting.numbers, spread_of(setting), drawn, bends, coefficients)
+        self.past = past_numbers(setting)
         self._seen: list[tuple[np.ndarray, np.ndarray]] = []  # of the path so far: R x, R sigma R'
-        self._last = Moments(jnp.asarray(origin), jnp.zeros((len(origin),) * 2))
+        self._last = Moments(jnp.asarray(origin), jnp.zeros((len(origin) + self.past,) * 2))
 
     @cached_property
     @double
     def settled(self) -> Settled | None:
         """None where the mean square grows without bound."""
-        x, sigma = np.array(self.x), np.zeros((len(self.x),) * 2)
+        x, sigma = np.array(self.x), np.zeros((len(self.x) + self.past,) * 2)
+        n = len(x)
         for i in range(ITERATIONS):
             found = _affine_channel(self.space, self.frame, Moments(jnp.asarray(x), jnp.asarray(sigma)))
             numbers, linear = _linear(self.space, self.frame, found, jnp.asarray(x))
             like = copy.copy(self.setting)
             like.numbers, like._last = numbers, None
-            steady = Steady.around(like, x, self.R, self._second(numbers, linear))
+            steady = self._steady(like, linear, x)
             if steady.covariance is None:
                 return None
             new = Moments(jnp.asarray(x), jnp.asarray(steady.covariance))
@@ -314,15 +326,20 @@ class Messages(Outlook):
             size, root = float(np.linalg.norm(self.R @ move)), math.sqrt(steady.variance + 1e-300)
             if not math.isfinite(size):
                 break
-            grown = abs(steady.variance - float(np.vdot(self.R @ sigma, self.R))) / (steady.variance + 1e-300)
+            before = float(np.vdot(self.R @ sigma[:n, :n], self.R))
+            grown = abs(steady.variance - before) / (steady.variance + 1e-300)
             part = 1.0 if i < 10 else 0.5  # what overshoots is damped
             x, sigma = x + part * move, sigma + part * (steady.covariance - sigma)
             if size <= SETTLED * root and grown <= SETTLED:
-                return Settled(x, sigma, steady)
+                return Settled(x, sigma[:n, :n], steady)
         raise NoLimit("means and covariances of messages do not settle together")
 
-    def _second(self, numbers: Numbers, linear: Linear) -> Second:
-        return Second(self.space, self.frame.spread, numbers, linear)
+    def _steady(self, like: Setting, linear: Linear, x: np.ndarray) -> Steady:
+        second = Second(self.space, self.frame, like.numbers, linear, len(x))
+        if not self.past:
+            return Steady.around(like, x, self.R, second)
+        nothing = np.zeros(self.past)
+        return Coloured(like, np.concatenate([x, nothing]), second, np.pad(self.R, ((0, 0), (0, self.past))))
 
     @property
     def limit(self) -> np.ndarray:
@@ -405,9 +422,9 @@ class Messages(Outlook):
 class Second:
     """S -> E[J S J'] of rounds in which messages arrive affinely."""
 
-    def __init__(self, space: Space, spread: Spread, numbers: Numbers, linear: Linear):
-        self.space, self.spread, self.numbers, self.linear = space, spread, numbers, linear
+    def __init__(self, space: Space, frame: Frame, numbers: Numbers, linear: Linear, size: int):
+        self.space, self.frame, self.numbers, self.linear, self.size = space, frame, numbers, linear, size
 
     @double
     def __call__(self, S: np.ndarray) -> np.ndarray:
-        return np.asarray(_moved(self.space, self.numbers, self.spread, self.linear, (S + S.T) / 2))
+        return np.asarray(_moved(self.space, self.frame, self.numbers, self.linear, self.size, (S + S.T) / 2))

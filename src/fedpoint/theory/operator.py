@@ -275,12 +275,17 @@ class Setting:
 
     @cached_property
     @double
-    def known_channel(self) -> bool:
+    def told_channel(self) -> bool:
         """The channel tells the second moments of what arrives, and of what a hub adds to it."""
         channel, message = self.numbers.inputs.channel, template(self.space, self.numbers)[0]
         size = 1 + size_of(message)
         parts = channel.scatter(jnp.zeros((size, size)), message, 1.0), channel.scatter_hub(message, jnp.ones(()))
         return all(part is not None for part in parts)
+
+    @property
+    def known_channel(self) -> bool:
+        """The same, and what a hub adds is fresh in every round."""
+        return len(self.bound.channel.noise_coefficients()) == 1 and self.told_channel
 
     @property
     def adaptive(self) -> bool:
