@@ -59,6 +59,7 @@ from odd_objects import (
     td,
     trace_file,
     turns_file,
+    unprotected,
     verdict,
     written,
 )
@@ -270,6 +271,18 @@ def verbs() -> Table:
         "fp.privacy.multiplier": lambda: (
             fp.privacy.multiplier,
             {"privacy": fp.Privacy(2.0, 1e-5), "participation": None, "rounds": 3},
+        ),
+        "fp.privacy.certify": lambda: (
+            fp.privacy.certify,
+            {"mechanism": unprotected, "privacy": fp.Privacy(2.0, 1e-5), "calls": 100},
+        ),
+        "PrivacyCertificate.text": lambda: (
+            fp.privacy.certify(unprotected, fp.Privacy(2.0, 1e-5), calls=100).text,
+            {},
+        ),
+        "PrivacyCertificate.to_dict": lambda: (
+            fp.privacy.certify(unprotected, fp.Privacy(2.0, 1e-5), calls=100).to_dict,
+            {},
         ),
         "Spent.at": lambda: (fp.privacy.spent(private_experiment(), 3).at, {"delta": 1e-4}),
         "Spent.rows": lambda: (fp.privacy.spent(private_experiment(), 3).rows, {}),

@@ -49,6 +49,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
             "Forecast",
             "Plan",
             "Run",
+            "PrivacyCertificate",
             "Spent",
             "Sweep",
         ),
