@@ -125,6 +125,7 @@ def methods() -> Table:
         "steps.Stragglers": {"steps": 2, "fraction": 0.5},
         "channel.Cast": {"dtype": "float32"},
         "channel.Chain": {"links": (fp.channel.Clip(1.0),)},
+        "channel.Correlated": {"multiplier": 1.0, "coefficients": 0.5},
         "channel.Clip": {"norm": 1.0},
         "channel.Erase": {"probability": 0.5},
         "channel.FixedPoint": {"width": 16, "range": 1.0},

@@ -266,3 +266,74 @@ def _signs(n):
 def test_correlation_that_has_no_formula_is_refused():
     with pytest.raises(FedpointError, match="falling coefficients"):
         sensitivity((1.0, 0.5), 20, 20)
+
+
+class Turns(fp.Participation):
+    """Agents in turn, so many at a time: each of 12 takes part every third round."""
+
+    size: int
+
+    def slots(self, agents):
+        return self.size
+
+    def tick(self, key, p, round):
+        agents = (np.arange(self.size) + round * self.size) % len(p)
+        return fp.Tick.of(agents, weight=p[agents] * (len(p) / self.size))
+
+    def weight_scale(self, p):
+        return len(p) / self.size
+
+    def rounds_apart(self, agents):
+        return agents // self.size
+
+
+def test_a_run_with_correlated_noise():
+    """Once in 3 rounds: one Gaussian of z sqrt(1 - a^2) but for the end; in all rounds: of every column of C."""
+    a, channel = 0.6, [fp.channel.Clip(1.0), fp.channel.Correlated(4.0, coefficients=0.6)]
+    once = fp.privacy.spent(fp.Experiment(fp.FedAvg(0.1), quad(12), participation=Turns(4), channel=channel), 3, DELTA)
+    shift = math.sqrt(1 + a**2 + a**4)
+    assert once.epsilon == pytest.approx(dp.get_epsilon_gaussian(4.0 / shift, DELTA), rel=1e-5)
+    every = fp.privacy.spent(fp.Experiment(fp.FedAvg(0.1), quad(12), channel=channel), 2, DELTA)
+    assert every.epsilon == pytest.approx(dp.get_epsilon_gaussian(4.0 / math.sqrt(1 + (1 + a) ** 2), DELTA), rel=1e-5)
+    assert "correlated" in every.text()
+
+
+@pytest.mark.parametrize("participation", [Poisson(0.5), 3])
+def test_correlated_noise_is_refused_where_participations_are_not_bounded(participation):
+    channel = [fp.channel.Clip(1.0), fp.channel.Correlated(4.0, coefficients=0.6)]
+    with pytest.raises(FedpointError, match="participations are bounded"):
+        fp.Experiment(fp.FedAvg(0.1), quad(12), participation=participation, channel=channel)
+
+
+def test_correlated_noise_takes_back_what_it_added():
+    """Of agents that send zeros: w_t = sum of n_s, so that w_1 = x_0, w_2 - w_1 = x_1 - a x_0, and so on, to rounding;
+    the x are Gaussian's own draws of the same seed."""
+    zeros = fp.problems.Quadratic(0.0, np.zeros((3, 2)))
+    how = {"rounds": 6, "seed": 5}
+    clip = fp.channel.Clip(1.0)
+    run = fp.run(fp.FedAvg(1.0), zeros, channel=[clip, fp.channel.Gaussian(2.0)], **how)
+    fresh = np.diff(run.history[0], axis=0)
+    coefficients = (1.0, -0.5, -0.2)
+    series = fp.channel.Correlated(2.0, coefficients=coefficients)
+    other = np.diff(fp.run(fp.FedAvg(1.0), zeros, channel=[clip, series], **how).history[0], axis=0)
+    expected = np.stack([sum(c * fresh[t - j] for j, c in enumerate(coefficients) if t >= j) for t in range(6)])
+    np.testing.assert_allclose(other, expected, atol=1e-12)
+    assert abs(np.corrcoef(fresh.ravel(), other.ravel())[0, 1]) < 0.99
+
+
+def test_the_floor_with_correlated_noise():
+    """w_t = r w_{t-1} + n_t at the minimum, n_t = x_t - a x_{t-1}: its variance is s^2 (1 + a^2 - 2 a r)/(1 - r^2)."""
+    a, z, step = 0.6, 0.5, 0.3
+    zeros = fp.problems.Quadratic(1.0, np.zeros((4, 1)))
+    channel = [fp.channel.Clip(10.0), fp.channel.Correlated(z, coefficients=a)]
+    run = fp.run(fp.FedAvg(step), zeros, rounds=40, repeats=3000, channel=channel)
+    r, s2 = 1 - step, (z * 10 / 4) ** 2
+    exact = s2 * (1 + a**2 - 2 * a * r) / (1 - r**2)
+    found = run.error[:, -1]
+    assert abs(found.mean() / exact - 1) < 4.5 * math.sqrt(2 / 3000)
+
+
+@pytest.mark.parametrize("coefficients", [1.5, -0.3, (1.0,), (2.0, -0.5), (1.0, 0.5)])
+def test_coefficients_that_hide_nobody_are_refused(coefficients):
+    with pytest.raises(FedpointError, match="Correlated"):
+        fp.channel.Correlated(1.0, coefficients=coefficients)

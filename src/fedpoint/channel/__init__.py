@@ -4,6 +4,7 @@ from fedpoint.channel.base import Channel, Hub
 from fedpoint.channel.cast import Cast
 from fedpoint.channel.chain import Chain
 from fedpoint.channel.clip import Clip
+from fedpoint.channel.correlated import Correlated
 from fedpoint.channel.erase import Erase
 from fedpoint.channel.fixed_point import FixedPoint
 from fedpoint.channel.gaussian import Gaussian
@@ -17,6 +18,7 @@ __all__ = [
     "Chain",
     "Channel",
     "Clip",
+    "Correlated",
     "Erase",
     "FixedPoint",
     "Gaussian",

@@ -12,9 +12,16 @@ from jax import Array
 
 from fedpoint.core.agent import Agent
 from fedpoint.core.inbox import Inbox
-from fedpoint.core.random import NO_LUCK, Row, Stream
+from fedpoint.core.random import NO_LUCK, Key, Row, Stream
 from fedpoint.core.record import Record
 from fedpoint.core.types import Message, Number, State, Tree
+
+RELEASE = 0xFFFFFFF1  # the row of a hub's luck that is the channel's
+
+
+def release_row(key: Key, round: Array) -> Row:
+    """The randomness that channels have at a hub in a round."""
+    return key.fold(round, RELEASE).row()
 
 
 class Hub(NamedTuple):
@@ -23,6 +30,11 @@ class Hub(NamedTuple):
     luck: Row  # the hub's own randomness of this round
     round: Array
     largest: Array  # the largest weight of a message in the inbox's mean
+    key: Key = NO_LUCK  # of the hub's randomness of all rounds
+
+    def earlier(self, ago: int) -> Row:
+        """The hub's own randomness of a round so long ago, for the same channel: nothing has to be kept of it."""
+        return release_row(self.key, self.round - ago)._replace(at=self.luck.at)
 
 
 class Noise(NamedTuple):

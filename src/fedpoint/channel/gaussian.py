@@ -14,6 +14,7 @@ from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import check_value
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.random import Row
 from fedpoint.core.types import Message, Number, State, Tree
 
 PLACES = ("hub", "agents")
@@ -100,12 +101,16 @@ class ScaledGaussian(Gaussian):
     def release(self, inbox: Inbox, hub: Hub) -> Inbox:
         if self.at == "agents":
             return inbox
-        mean = _plus(inbox.mean, _normal(inbox.mean, hub), self.deviation(inbox.mean, hub.largest))
+        mean = _plus(inbox.mean, self.noise(inbox.mean, hub), self.deviation(inbox.mean, hub.largest))
         heard = inbox.weight > 0
         ratio = jnp.where(heard, inbox.mass / jnp.where(heard, inbox.weight, 1.0), 1.0 / self.scale)
         ratio = ratio.astype(inbox.mass.dtype)
         total = jax.tree.map(lambda a: ratio.astype(a.dtype) * a, mean)
         return Inbox(mean, total, ratio, jnp.ones_like(inbox.weight))
+
+    def noise(self, like: Message, hub: Hub) -> Message:
+        """What is added at the hub, for a deviation of 1."""
+        return normal(like, hub.luck)
 
     def scatter(self, second: Array, like: Message, share: Number) -> Array:
         at_agent = self.agent_deviation(like, share) if self.at == "agents" else 0.0
@@ -122,9 +127,9 @@ def _plus(message: Message, noise: Message, deviation: Number) -> Message:
     return jax.tree.map(lambda a, n: a + jnp.asarray(deviation * n, a.dtype) if real(a) else a, message, noise)
 
 
-def _normal(like: Message, hub: Hub) -> Message:
-    """Standard normal numbers of the hub's own luck, each used once."""
+def normal(like: Message, luck: Row) -> Message:
+    """Standard normal numbers of a hub's own luck, each used once."""
     leaves, structure = jax.tree.flatten(like)
     first = np.cumsum([0, *(int(np.prod(a.shape)) for a in leaves)])
-    draws = [hub.luck.normal(a.shape, int(i)).astype(a.dtype) for a, i in zip(leaves, first, strict=False)]
+    draws = [luck.normal(a.shape, int(i)).astype(a.dtype) for a, i in zip(leaves, first, strict=False)]
     return jax.tree.unflatten(structure, draws)

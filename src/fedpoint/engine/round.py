@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from fedpoint.channel.base import Channel, credited
+from fedpoint.channel.base import Channel, credited, release_row
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.inbox import Inbox, hear_one, nothing_heard
@@ -27,7 +27,6 @@ from fedpoint.graphs.topology import Said
 from fedpoint.problems.base import Mine, Oracle
 from fedpoint.timing.base import Tick
 
-RELEASE = 0xFFFFFFF1  # the row of a hub's luck that is the channel's
 ATTACK = 0xFFFFFFF2  # and that is the attackers'
 Keys: TypeAlias = tuple[Key, Key, Key]  # of agents, timing and hub
 
@@ -112,7 +111,7 @@ class Round(NamedTuple):
         return self.keys[2].fold(self.number).row(node)
 
     def release_luck(self) -> Row:
-        return self.keys[2].fold(self.number, RELEASE).row()
+        return release_row(self.keys[2], self.number)
 
     def names(self, places: Array) -> Array:
         """The numbers of the agents at these places."""

@@ -32,6 +32,12 @@ def check_channel(channel: Channel, gather: Gather, algorithm: Algorithm, timing
         _check_scales(stages, algorithm)
     if noises:
         _check_weights(timing, problem)
+    if len(channel.noise_coefficients()) > 1 and timing.rounds_apart(problem.agents) is None:
+        raise FedpointError(
+            "correlated noise hides agents whose participations are bounded; with "
+            f"{', '.join(timing.names())} they may follow each other at any distance: use Everyone, a scheme that "
+            "tells rounds_apart, or fp.channel.Gaussian"
+        )
     if any(noise.at == "hub" for noise in noises):
         _check_hub_noise(algorithm, timing, gather)
 

@@ -218,7 +218,7 @@ class Star(Topology):
     def listen(self, at: Round, state: RunState, sent: Inbox | None, tick: Tick, after: Tick) -> RunState:
         channel = at.inputs.channel
         if sent is not None and tick.weight is not None and not channel.is_identity():
-            sent = channel.release(sent, Hub(at.release_luck(), at.number, tick.weight.max()))
+            sent = channel.release(sent, Hub(at.release_luck(), at.number, tick.weight.max(), at.keys[2]))
         hub = at.fenced(at.algorithm.combine, state.hub, sent)
         if at.inputs.timing.abandons and tick.merge is not None:
             hub = where(tick.merge, hub, state.hub)

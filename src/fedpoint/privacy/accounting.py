@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpoint.channel.base import Channel
+from fedpoint.channel.correlated import inverse_series
 from fedpoint.core.errors import FedpointError
 from fedpoint.timing.base import Timing
 from fedpoint.timing.participation import Everyone, Participation, Poisson, Uniform
@@ -232,13 +233,11 @@ def sensitivity(coefficients: tuple[float, ...], rounds: int, apart: int) -> flo
     Its columns are h_0, h_1, ... with 1/c(x) = sum h_j x^j; where these fall and are not negative, the largest is the
     earliest set with the least distances (Choquette-Choo et al., 2023), and clipped changes are worst when equal.
     """
-    from scipy.signal import lfilter
-
-    h = lfilter([1.0], list(coefficients), np.eye(1, rounds)[0])
+    h = inverse_series(np.asarray(coefficients), rounds)
     if (h < -1e-12).any() or (np.diff(h) > 1e-12).any():
         raise FedpointError(
             "correlated noise is accounted where 1/c(x) has falling coefficients that are not negative, as for "
             f"n_t = x_t - a x_(t-1) with 0 < a < 1; got {list(coefficients)}"
         )
     takes_part = (np.arange(rounds) % apart == 0).astype(float)
-    return float(np.linalg.norm(lfilter([1.0], list(coefficients), takes_part)))
+    return float(np.linalg.norm(np.convolve(h, takes_part)[:rounds]))
