@@ -79,7 +79,7 @@ class FixedPoint(Channel):
 
     def _whole(self, a: Array, luck: Array) -> Array:
         steps = self._steps()
-        level = jnp.floor(a / self.range * steps + luck.reshape(a.shape))
+        level = jnp.floor(a / self.range * steps + luck)
         fits = jnp.abs(a) <= self.range * (1 + 1e-6)
         level = jnp.clip(level, -steps, steps).astype(self._dtype)
         return jnp.where(fits, level, jnp.iinfo(self._dtype).min)

@@ -91,12 +91,12 @@ class Quantise(Channel):
     def _levels(self, a: Array, luck: Array) -> tuple[Array, Array]:
         longest = jnp.abs(a).max(initial=0.0)
         scale = jnp.where(longest > 0, self._most / jnp.where(longest > 0, longest, 1.0), 0.0).astype(a.dtype)
-        level = jnp.floor(a * scale + luck.reshape(a.shape))
+        level = jnp.floor(a * scale + luck)
         return longest, jnp.clip(level, -self._most, self._most)
 
     def _value(self, level: Array, longest: Array, luck: Array | None) -> Array:
         if luck is not None:
-            level = level + jnp.asarray(0.5, level.dtype) - luck.reshape(level.shape)
+            level = level + jnp.asarray(0.5, level.dtype) - luck
         return level * (longest / self._most)
 
     def omega(self, message: Message) -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fedpoint.channel.base import Channel, by_part
-from fedpoint.channel.parts import built, each, row_of, seed_of, size_of
+from fedpoint.channel.parts import built, each, row_of, seed_of, select, size_of
 from fedpoint.core.agent import Agent
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Message, Number, State, Tree
@@ -45,26 +46,36 @@ class RandK(Channel):
 
     def encode(self, message: Message, memory: State, agent: Agent) -> tuple[Tree, State]:
         seed = seed_of(agent)
-        return (seed, each(lambda i, a: self._picked(a, self._places(seed, i, a)), message)), memory
+        return (seed, each(lambda i, a: self._longer(a).ravel()[self._places(seed, i, a)], message)), memory
 
     def decode(self, code: Tree, like: Message) -> Message:
         seed, values = code
-        return built(each(lambda i, a, v: _placed(a, self._places(seed, i, a), v), like, values), like)
+
+        def one(i: int, a: Array, v: Array) -> Array:
+            return jnp.zeros(size_of(a), a.dtype).at[self._places(seed, i, a)].set(v).reshape(a.shape)
+
+        return built(each(one, like, values), like)
 
     def transfer(self, message: Message, memory: State, agent: Agent) -> tuple[Message, State]:
         seed = seed_of(agent)
+        arrived = each(lambda i, a: jnp.where(self._mask(seed, i, a).reshape(a.shape), self._longer(a), 0), message)
+        return built(arrived, message), memory
 
-        def one(i: int, a: Array) -> Array:
-            places = self._places(seed, i, a)
-            return _placed(a, places, self._picked(a, places))
-
-        return built(each(one, message), message), memory
+    def _mask(self, seed: Array, i: int, a: Array) -> Array:
+        """The places of the largest of d random words of 31 bits: equal ones are too rare to matter."""
+        d, k = size_of(a), count_of(self.fraction, a)
+        if k == d:
+            return jnp.ones(d, bool)
+        words = (row_of(seed, i).words((d,))[0] >> jnp.uint32(1)).astype(jnp.int32)
+        part, spread = 1 - k / d, 4 * np.sqrt(k * (d - k) / d**3)
+        low, high = (np.int32(np.clip(part + s * spread, 0, 1) * (2**31 - 1)) for s in (-1, 1))
+        return select(words, k, jnp.asarray(low), jnp.asarray(high))
 
     def _places(self, seed: Array, i: int, a: Array) -> Array:
-        return row_of(seed, i).subset(count_of(self.fraction, a), size_of(a))
+        return jnp.nonzero(self._mask(seed, i, a), size=count_of(self.fraction, a))[0]
 
-    def _picked(self, a: Array, places: Array) -> Array:
-        return a.ravel()[places] * jnp.asarray(size_of(a) / places.shape[0], a.dtype)
+    def _longer(self, a: Array) -> Array:
+        return a * jnp.asarray(size_of(a) / count_of(self.fraction, a), a.dtype)
 
     def scatter(self, second: Array, like: Message, share: Number) -> Array | None:
         return by_part(self._scattered, second[1:, 1:], like)
@@ -76,10 +87,6 @@ class RandK(Channel):
 
     def omega(self, message: Message) -> float:
         return max((size_of(a) / count_of(self.fraction, a) for a in jax.tree.leaves(message)), default=1.0) - 1.0
-
-
-def _placed(a: Array, places: Array, values: Array) -> Array:
-    return jnp.zeros(size_of(a), a.dtype).at[places].set(values).reshape(a.shape)
 
 
 def check_fraction(owner: Channel, fraction: float) -> None:

@@ -6,16 +6,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from fedpoint.channel.base import Channel, ChannelContext, real
-from fedpoint.channel.parts import built, each, size_of
+from fedpoint.channel.parts import built, each, select, size_of
 from fedpoint.channel.rand_k import check_fraction, count_of
 from fedpoint.core.agent import Agent
 from fedpoint.core.types import Message, State, Tree
 from fedpoint.core.vector import zeros
 
-ONE = 0x3F800000  # 1 as a float of 32 bits, read as a whole number
+SAMPLE = 512  # numbers whose order tells about where the threshold is
 
 
 class Largest(NamedTuple):
@@ -96,44 +97,16 @@ class TopK(Channel):
 
 
 def largest(a: Array, count: int) -> Array:
-    """Which `count` numbers of (d,) are largest in absolute value; of equal ones the first. No sort: bisection, by
-    comparing with a threshold as often as a float of 32 bits has bits, at most."""
+    """Which `count` numbers of (d,) are largest in absolute value, up to the rounding of 32 bits; of equal ones the
+    first."""
     size = jnp.abs(a)
     size = (size / jnp.maximum(size.max(), jnp.finfo(a.dtype).tiny)).astype(jnp.float32)
     order = lax.bitcast_convert_type(size, jnp.int32)  # whole numbers are ordered as the floats are
-
-    def halve(of: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = of  # `count` or more are at `low` or above, fewer at `high` or above
-        middle = low + (high - low) // 2
-        reach = jnp.sum(order >= middle, dtype=jnp.int32)
-        low, high = jnp.where(reach >= count, middle, low), jnp.where(reach >= count, high, middle)
-        return low, jnp.where(reach == count, low + 1, high)  # found
-
-    low, _ = lax.while_loop(_apart, halve, (jnp.int32(0), jnp.int32(ONE + 1)))
-    return _first_of_equals(order, low, count)
-
-
-def _apart(of: tuple[Array, Array]) -> Array:
-    return of[1] - of[0] > 1
-
-
-def _first_of_equals(order: Array, low: Array, count: int) -> Array:
-    """All above a threshold, and of those at it the first that are needed for the count."""
-    reached = order >= low
-    together = jnp.sum(reached, dtype=jnp.int32) == count
-    tied, above = order == low, order > low
-    missing = count - jnp.sum(above, dtype=jnp.int32)
-    places = jnp.arange(order.shape[0], dtype=jnp.int32)
-
-    def earlier(of: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = of  # fewer than `missing` ties stand before `low`, or as many; `missing` or more before `high`
-        middle = low + (high - low) // 2
-        enough = jnp.sum(tied & (places < middle), dtype=jnp.int32) >= missing
-        return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
-
-    end = jnp.int32(order.shape[0])
-    _, bound = lax.while_loop(_apart, earlier, (jnp.where(together, end - 1, 0), end))
-    return above | (tied & (places < bound))
+    sample = jnp.sort(order[:: max(1, order.shape[0] // SAMPLE)])
+    n, part = sample.shape[0], count / order.shape[0]
+    margin = 2 * np.sqrt(n * part * (1 - part)) + 1
+    low = sample[max(0, int(n * (1 - part) - margin))]
+    return select(order, count, low, sample[min(n - 1, int(n * (1 - part) + margin))] + 1)
 
 
 def _by_bits(k: int, d: int) -> bool:

@@ -124,7 +124,7 @@ class Round(NamedTuple):
         """What everybody holds, with what is new at the agents that were heard; sure: all of them were."""
         if who is None:
             return new if sure else jax.vmap(where)(heard, new, everybody)
-        if self.layout.whole:  # a kernel holds no scatter
+        if self.layout.whole or self.layout.mapped:  # a kernel holds no scatter, which is slow for long rows too
 
             def commit(i: Array, everybody: State) -> State:
                 k, answered, mine = take((who, heard, new), i)
