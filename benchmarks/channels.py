@@ -46,7 +46,7 @@ def linear(d: int = 1000) -> tuple[fp.problems.Problem, int]:
     draw = np.random.default_rng(0)
     X = draw.normal(size=(AGENTS * ROWS, d)).astype(np.float32) / np.sqrt(d)
     y = X.sum(1)
-    return problem(lambda w, batch: ((batch[0] @ w - batch[1]) ** 2).mean(), np.zeros(d, np.float32), (X, y)), 100
+    return problem(lambda w, batch: ((batch[0] @ w - batch[1]) ** 2).mean(), np.zeros(d, np.float32), (X, y)), 60
 
 
 def mlp(inputs: int, hidden: int, rounds: int) -> tuple[fp.problems.Problem, int]:
@@ -72,8 +72,8 @@ def problem(loss, params, data) -> fp.problems.Problem:
 
 MODELS = {
     "linear": lambda: linear(),
-    "mlp-100k": lambda: mlp(200, 476, 8),
-    "mlp-1m": lambda: mlp(784, 1259, 2),
+    "mlp-100k": lambda: mlp(200, 476, 3),
+    "mlp-1m": lambda: mlp(784, 1259, 1),
 }
 
 
