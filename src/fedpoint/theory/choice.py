@@ -24,6 +24,7 @@ from fedpoint.theory.trajectory import OwnChains, Trajectory, unclosed, unsuited
 LARGEST_STATE = 2500  # numbers of a state whose covariance is computed
 LARGEST_MODEL = 200  # of one model
 LARGEST_MODELS = 600  # of the models of all nodes together
+LARGEST_NOISE = 1 << 21  # numbers of the covariances of all agents' fields, beyond which columns take much less time
 
 UNTOLD = "what the channel does is known from drawn rounds only"
 
@@ -76,7 +77,8 @@ def kind_of(setting: Setting, wanted: str) -> str:
         if not unclosed(s):
             return "chains"
     doubt = doubt_of(s)
-    if wanted == "auto" and _large(s) and not (s.topology.by_node or s.lossy or (s.oracle.moves and not s.exact)):
+    many = s.agents * _model(s) ** 2 > LARGEST_NOISE
+    if wanted == "auto" and (_large(s) or many) and not (s.topology.by_node or s.lossy or (s.oracle.moves and not s.exact)):
         return "columns"
     if wanted == "auto" and doubt == UNTOLD and not _large(s) and messages_suit(s):
         return "messages"
