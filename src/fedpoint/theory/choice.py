@@ -77,8 +77,7 @@ def kind_of(setting: Setting, wanted: str) -> str:
         if not unclosed(s):
             return "chains"
     doubt = doubt_of(s)
-    many = s.agents * _model(s) ** 2 > LARGEST_NOISE
-    if wanted == "auto" and (_large(s) or many) and not (s.topology.by_node or s.lossy or (s.oracle.moves and not s.exact)):
+    if wanted == "auto" and _by_columns(s):
         return "columns"
     if wanted == "auto" and doubt == UNTOLD and not _large(s) and messages_suit(s):
         return "messages"
@@ -93,6 +92,12 @@ def kind_of(setting: Setting, wanted: str) -> str:
         )
     known = wanted == "exact" or not s.own_kind  # how the method uses its samples
     return "exact" if s.problem.linear and s.straight and known else "closure"
+
+
+def _by_columns(setting: Setting) -> bool:
+    """Covariances are too large, or those of all agents' fields take too long; and columns of noise can be drawn."""
+    s, many = setting, setting.agents * _model(setting) ** 2 > LARGEST_NOISE
+    return (_large(s) or many) and not (s.topology.by_node or s.lossy or (s.oracle.moves and not s.exact))
 
 
 def _model(setting: Setting) -> int:
