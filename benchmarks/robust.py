@@ -105,7 +105,7 @@ def write(found: list[tuple[str, int, float, float, float]]) -> None:
     ]
     lines += [
         "",
-        f"Milliseconds of processor time for one gather of 10 messages, single precision (load {os.getloadavg()[0]:.1f}).",
+        f"Milliseconds (processor) for one gather of 10 messages in single precision, load {os.getloadavg()[0]:.1f}.",
         "",
     ]
     lines += ["| gather | 10,000 numbers | 1,000,000 numbers |", "|---|---|---|"]
