@@ -76,6 +76,7 @@ def _plain(outcome: RunOutcome) -> dict[str, Plain]:
         "rounds": int(run.rounds[-1]),
         **{name: {"mean": finite(mean), "standard_error": finite(se)} for name, (mean, se) in measures.items()},
         "cost": dataclasses.asdict(run.cost),
+        **({"privacy": run.privacy_line} if run.is_private else {}),
         "rounds_per_second": run.speed,
         "engine": run.engine,
     }
@@ -104,3 +105,6 @@ def _table(outcomes: list[RunOutcome]) -> None:
     console = Console(highlight=False)
     # A file or a pipe has no width: nothing to wrap for.
     (console if console.is_terminal else Console(highlight=False, width=200)).print(table)
+    for outcome in outcomes:
+        if outcome.run is not None and outcome.run.privacy_line:
+            click.echo(f"Privacy of agents, {outcome.label}: {outcome.run.privacy_line}")

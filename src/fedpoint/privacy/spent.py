@@ -98,7 +98,7 @@ class Spent:
             f"{self.adjacency} ({zero}; weights are public)" if zero else f"{self.adjacency} (weights are public)"
         )
         found = [
-            ("epsilon", f"{_number(self.epsilon)} at delta {self.delta:g} after {counted(self.rounds, 'round')}"),
+            ("epsilon", f"{self.brief.removeprefix('epsilon ')} after {counted(self.rounds, 'round')}"),
             ("of whom", f"whole agents, not rows of their data: {adjacency}"),
             ("against whom", "whoever sees the model of every round" + self._hidden()),
         ]
@@ -129,13 +129,15 @@ class Spent:
     __str__ = __repr__ = text
 
     @property
+    def brief(self) -> str:
+        """Epsilon and delta."""
+        return f"epsilon {_number(self.epsilon)} at delta {self.delta:g}"
+
+    @property
     def short(self) -> str:
         """In one line."""
         seen = f", {_number(self.epsilon_seen)} if it is seen who takes part" if self.account.amplified else ""
-        return (
-            f"epsilon {_number(self.epsilon)} at delta {self.delta:g} ({self.adjacency}; against whoever sees the "
-            f"models{seen})"
-        )
+        return f"{self.brief} ({self.adjacency}; against whoever sees the models{seen})"
 
     def to_dict(self) -> dict[str, Plain]:
         """Plain types, for JSON; None stands for infinity."""

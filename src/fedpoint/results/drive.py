@@ -131,6 +131,7 @@ def summarise(run: Run) -> dict[str, object]:
         **{name: None if values is None else float(values.mean()) for name, values in final.items()},
         "final": {name: values.tolist() for name, values in final.items() if values is not None},
         "cost": dataclasses.asdict(run.cost),
+        **({"privacy": run.privacy_line} if run.is_private else {}),
         "seconds": session.pace.seconds,
         "rounds_per_second": run.speed,
         "evaluated_rounds": np.asarray(run.evaluated_rounds).tolist(),

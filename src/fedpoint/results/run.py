@@ -287,6 +287,16 @@ class Run:
         return spent(self.session.experiment, int(self.rounds[-1]))
 
     @property
+    def privacy_line(self) -> str:
+        """`privacy` in one line, or why there is no account of it; empty where messages carry no noise."""
+        if not self.is_private:
+            return ""
+        try:
+            return self.privacy.short
+        except FedpointError as error:
+            return f"not accounted: {error}"
+
+    @property
     def fairness(self) -> list[Fairness]:
         """Fairness of each repeat's final model over the agents."""
         last = {name: values[:, -1] for name, values in self.metrics.items()}
@@ -451,6 +461,8 @@ class Run:
         last = ""
         if self.has_error:
             last = f", error {self.error[:, -1].mean():.3g}"
+        if self.privacy_line:
+            last += f", {self.privacy_line.split(' (')[0].split(':')[0]}"
         counts = f"{counted(self.rounds[-1], 'round')}, {counted(self.repeats, 'repeat')}"
         return f"<Run {card.title}: {counts}{last}>"
 

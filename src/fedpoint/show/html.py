@@ -39,6 +39,8 @@ def run_html(run: Run) -> str:
     if len(known) and known[-1] == run.rounds[-1]:
         rows.append(("loss", _final(loss)))
     rows += [(f"held-out {name.removeprefix('held-out ')}", _final(v)) for name, v in run.evaluation.items()]
+    if run.privacy_line:
+        rows.append(("privacy", run.privacy_line))
     rows.append(("sent", size(cost.bytes_down + cost.bytes_up)))
     rows.append(("evaluations", number(cost.evaluations)))
     picture = None

@@ -33,6 +33,7 @@ def run_section(facts: Facts) -> Html:
         _agents(facts),
         _network(facts),
         _cost(facts),
+        _privacy(facts),
         _theory(facts),
         _configuration(facts),
     ]
@@ -187,6 +188,11 @@ def _cost(facts: Facts) -> Html:
     )
     sent = scrolling(table(["sent", "down", "up"], rows), "Cost")
     return tag("section", tag("h3", "Cost"), sent, tag("p", told, class_="note"))
+
+
+def _privacy(facts: Facts) -> Html | None:
+    line = facts.run.privacy_line
+    return tag("section", tag("h3", "Privacy of agents"), tag("p", line)) if line else None
 
 
 def _theory(facts: Facts) -> Html | None:

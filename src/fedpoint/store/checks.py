@@ -82,6 +82,7 @@ class _Summary(_Stated):
 
     rounds: Natural
     rounds_per_second: Number
+    privacy: StrictStr = ""
     final: dict[str, list[Number]] = {}
     evaluated_rounds: list[Natural] = []
     evaluation: dict[str, list[list[Number]]] = {}

@@ -113,12 +113,23 @@ class LoadedRun(Run):
         store = Store(folder.path, self._point.round)
         super().__init__(self._read(self._point), self._info(), None, store, measures)
         self.finished, summary = summary is not None, summary or {}
+        self._privacy_line = str(summary.get("privacy", ""))
         self.evaluation = {name: np.asarray(v) for name, v in summary.get("evaluation", {}).items()}
         self.evaluated_rounds = np.asarray(summary.get("evaluated_rounds", []), int)
         own = {name: v for name, v in summary.get("held_out", {}).items() if name != "agents"}
         self.held_out = {name: np.array(v, dtype=float) for name, v in own.items()}  # null: nan
         if len(final := summary.get("final", {}).get("loss", [])) == self.repeats:
             self.final_loss = np.asarray(final)
+
+    @property
+    def is_private(self) -> bool:
+        channel = self._part("channel")
+        return channel is not None and bool(channel.noises())
+
+    @property
+    def privacy_line(self) -> str:
+        """As it was said when the run finished: its session would need the data."""
+        return self._privacy_line
 
     # How it is read.
 
