@@ -216,6 +216,37 @@ def test_a_delta_above_one_over_the_agents_is_warned_of():
         spent(agents=50, delta=0.02)
 
 
+STAGES = {  # where another stage stands, and what is said
+    "lengthens what was clipped": (lambda c: [c.Clip(1.0), c.Gaussian(5.0), c.RandK(0.5)], "after the clip"),
+    "rounds to longer ones": (lambda c: [c.Clip(1.0), c.Gaussian(5.0), c.Quantise(4)], "after the clip"),
+    "keeps what was clipped": (lambda c: [c.Clip(1.0), c.Gaussian(5.0), c.TopK(0.5)], "after the clip"),
+    "tells which are largest": (
+        lambda c: [c.TopK(0.5, feedback=False), c.Clip(1.0), c.Gaussian(5.0, at="agents")],
+        "before noise that agents add",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stages_that_undo_the_clip_or_bypass_the_noise_have_no_account(name):
+    make, said = STAGES[name]
+    zeros = fp.problems.Quadratic(1.0, np.zeros((6, 4)))
+    with pytest.raises(FedpointError, match=f"{said}|stands"):
+        fp.privacy.spent(fp.Experiment(fp.FedAvg(0.1), zeros, channel=make(fp.channel)), 3, DELTA)
+
+
+def test_stages_that_do_no_harm_change_nothing():
+    """Rounding to float32, and choosing the largest numbers before the clip with noise at the hub."""
+    zeros, c = fp.problems.Quadratic(1.0, np.zeros((6, 4))), fp.channel
+    expected = dp.get_epsilon_gaussian(5 / math.sqrt(3), DELTA)
+    for channel in (
+        [c.Clip(1.0), c.Gaussian(5.0), c.Cast("float32")],
+        [c.TopK(0.5, feedback=False), c.Clip(1.0), c.Gaussian(5.0)],
+    ):
+        found = fp.privacy.spent(fp.Experiment(fp.FedAvg(0.1), zeros, channel=channel), 3, DELTA)
+        assert found.epsilon == pytest.approx(expected, rel=1e-5)
+
+
 # How much noise a target needs.
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpoint.channel.base import Channel
+from fedpoint.channel.base import Channel, Clips
 from fedpoint.channel.correlated import inverse_series
 from fedpoint.core.errors import FedpointError
 from fedpoint.timing.base import Timing
@@ -131,6 +131,9 @@ def uncovered(channel: Channel, timing: Timing, agents: int) -> str:
             "on a network every node keeps a model of its own data, which carries no noise: privacy is accounted with "
             "a fusion center"
         )
+    reason = _uncovered_stages(channel)
+    if reason:
+        return reason
     names = ", ".join(timing.names())
     known = isinstance(timing, Everyone | Uniform | Poisson) and timing.knows_moments()
     if len({n.coefficients for n in noises}) > 1:
@@ -151,6 +154,31 @@ def uncovered(channel: Channel, timing: Timing, agents: int) -> str:
             "with Poisson participation a round may be empty, and then has no noise where agents add it: an agent's "
             'first message would stand alone. Add noise at="hub", or use Uniform(count)'
         )
+    return ""
+
+
+def _uncovered_stages(channel: Channel) -> str:
+    """Which stage of a channel undoes what clip and noise do; empty where none does."""
+    stages = channel.stages()
+    clips = [i for i, stage in enumerate(stages) if isinstance(stage, Clips)]
+    noisy = [i for i, stage in enumerate(stages) if stage.noises() and i not in clips]
+    if not clips or not noisy:
+        return "noise is accounted behind a clip, which bounds what one agent can change"
+    for i, stage in enumerate(stages):
+        name = type(stage).__name__
+        if i > clips[-1] and i not in noisy and not (stage.shortens or stage.lossless):
+            return f"{name} stands after the clip and may make a message longer than it allows: put it before the clip"
+        at_agents = any(noise.at == "agents" for j in noisy for noise in stages[j].noises())
+        if at_agents and i < noisy[0] and not (stage.in_place or stage.lossless):
+            return (
+                f"{name} stands before noise that agents add: they add it to what is sent, and not to which numbers "
+                "are. Leave it out, or add the noise at the hub"
+            )
+        if at_agents and i > noisy[-1] and not stage.lossless:
+            return (
+                f"{name} stands after noise that agents add: what it makes of single messages need not add up to the "
+                "noise that is accounted. Leave it out, or add the noise at the hub"
+            )
     return ""
 
 
