@@ -83,7 +83,7 @@ class Bundle:
         self.setting, self.x, self.gauge, self.rated = setting, np.asarray(x), gauge, rated
         self.noise = Noise(setting, self.x, seed)
         fit = STORED // (setting.size * (SHORTEST + 2 * LONGER))
-        most = FEW if len(gauge.target) > MANY else COLUMNS
+        most = FEW if setting.coarse or len(gauge.target) > MANY else COLUMNS
         self.count = GROUPS * int(np.clip(fit, GROUPS, most) // GROUPS)
 
     @cached_property

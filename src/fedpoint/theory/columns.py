@@ -22,8 +22,8 @@ from fedpoint.theory.outlook import Accuracy, Gauge, Law, Outlook, Path
 from fedpoint.theory.strides import Lost, Stride, Trail, trail_of
 
 BUNDLES, FEW = 16, 4  # at most, and of a model with so many numbers that columns differ little
-ENOUGH = 0.02  # standard error over variance, at which a bundle is the last
-NODES = 8  # states on the way whose noise is drawn, at most
+ENOUGH, NEAR = 0.02, 0.05  # standard error over variance, at which a bundle is the last; of many forecasts of a problem
+NODES, FEWER = 8, 3  # states on the way whose noise is drawn, at most; of many forecasts of a problem
 FADED = 1e-9  # of a deviation, at which it is forgotten
 ENOUGH_ROUNDS, LITTLE = (
     1 << 10,
@@ -65,11 +65,13 @@ class Columns(Outlook):
     def bundles(self) -> list[Bundle]:
         """As many as it takes for a small standard error."""
         found: list[Bundle] = []
-        while len(found) < (FEW if len(self.gauge.target) > MANY else BUNDLES):
+        few = self.setting.coarse or len(self.gauge.target) > MANY
+        while len(found) < (FEW if few else BUNDLES):
             rated = self._known_rate is None and not found
             found.append(Bundle(self.setting, self.x, self.gauge, self.seed + len(found), rated))
             mean = mean_of([b.floor for b in found])
-            if not math.isfinite(mean.variance) or mean.error <= ENOUGH * mean.variance:
+            near = NEAR if self.setting.coarse else ENOUGH
+            if not math.isfinite(mean.variance) or mean.error <= near * mean.variance:
                 break
         return found
 
@@ -210,7 +212,11 @@ class Columns(Outlook):
         if self._trail is None:
             return []
         begun = [(stride.first, stride.x) for stride in self._trail.strides]
-        kept = np.unique(np.round(np.linspace(0, len(begun) - 1, min(NODES, len(begun)))).astype(int))
+        kept = np.unique(
+            np.round(np.linspace(0, len(begun) - 1, min(FEWER if self.setting.coarse else NODES, len(begun)))).astype(
+                int
+            )
+        )
         return [begun[i] for i in kept]
 
     @cached_property

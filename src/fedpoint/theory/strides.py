@@ -29,7 +29,8 @@ SHORT, LONGER, LONG = 8, 4, 80  # products in a span
 MOST = 40  # strides
 FADED = 0.02  # of a step, at which what comes after it is for ever
 POLISH = 8  # Newton's steps at the end
-EXACT, NOISY = 1e-7, 1e-5  # of the way from start to end, to which the end is known, and where runs have noise
+EXACT = 1e-7  # of the way from start to end, to which the end is known
+NOISY, COARSE = 1e-5, 1e-4  # the same where runs have noise, and of many forecasts of a problem
 FAR = 1e8  # times as far as the first rounds went: it has left every bound
 
 
@@ -69,7 +70,7 @@ class Trail:
         self.setting, self.strides = setting, list[Stride]()
         self.products = self.rounds = 0
         # Products in single precision are enough for steps whose ends are looked at, but not for what is conserved.
-        self.exact = EXACT if setting.silent else NOISY
+        self.exact = EXACT if setting.silent else (COARSE if setting.coarse else NOISY)
         self.rough = setting.size > ROUGH and setting.size == len(setting.read(origin))
         self.bound, self.scale = math.inf, np.ones(setting.size)
         x = self._one_by_one(np.asarray(origin, float), 0)
