@@ -24,7 +24,7 @@ def notes(f: Forecast) -> list[str]:
     settles = f.state is not None
     if s.problem.linear and s.affine and (f.noise_by == "exact" or f.by_node) and not s.moments.sampled:
         said.append("exact: fields are affine and the hub merges linearly")
-    if f.noise_by == "closure" and settles:
+    if settles and (f.noise_by == "closure" or (f.noise_by == "messages" and not s.problem.linear)):
         said.append(f"to second order: {_curved(f)}; mean and covariance are followed together")
     elif f.limit_error and f.noise_by == "columns":
         said.append(f"to second order: {_curved(f)}; drawn rounds tell how far noise moves the mean")

@@ -198,6 +198,15 @@ class CalmRow(Row):
         return jnp.full(shape, 0.5)
 
 
+class CalmHub(Hub):
+    """A hub whose luck is its mean, that of earlier rounds too."""
+
+    __slots__ = ()
+
+    def earlier(self, ago: int) -> Row:
+        return self.luck
+
+
 class Arriving(Channel):
     """What arrives over a channel on average, and its scatter; what a hub draws is its mean."""
 
@@ -211,7 +220,7 @@ class Arriving(Channel):
         return self.inner.expected(message), memory
 
     def release(self, inbox: Inbox, hub: Hub) -> Inbox:
-        return self.inner.release(inbox, hub._replace(luck=CalmRow(*hub.luck)))
+        return self.inner.release(inbox, CalmHub(CalmRow(*hub.luck), *hub[1:]))
 
     def scatter(self, second: Array, like: Message, share: Number) -> Array | None:
         return self.inner.scatter(second, like, share)

@@ -53,6 +53,7 @@ SETTLED = 1e-3  # of the root of the floor, by which they may still move
 ARRIVED = 1e-3  # of the floor: closer to it than that the path has ended
 SMALL = 0.05  # of the root of the floor: a smaller shift than that does not matter
 SURE = 4.0  # standard errors
+OFTEN, CLOSE = 16, 0.015  # times that rounds are drawn, at most, until the standard error of the floor is so small
 LUCK = 0x3E55A6E5
 
 
@@ -365,13 +366,18 @@ class Messages(Outlook):
         rate = math.sqrt(min(end.steady.rate, 1.0))
         if too_long(s, rate):
             return None
-        found = sampled_floor(s, end.x, self.R, gap, rate, seed=self.seed)
-        if isinstance(found, str) or not math.isfinite(found.variance):
-            return None
-        away, floor = self.R @ found.away, max(self.variance + float(gap @ gap), 1e-300)
-        there = found.variance + float((gap + away) @ (gap + away))
+        floor, floors, ways, error = max(self.variance + float(gap @ gap), 1e-300), [], [], math.inf
+        while len(floors) < OFTEN and error > CLOSE:
+            found = sampled_floor(s, end.x, self.R, gap, rate, seed=self.seed + len(floors))
+            if isinstance(found, str) or not math.isfinite(found.variance):
+                return None
+            away = self.R @ found.away
+            ways.append(away)
+            floors.append(found.variance + float((gap + away) @ (gap + away)))
+            error = found.error / floor / math.sqrt(len(floors))
         moved = max(float(np.linalg.norm(self.R @ (end.x - self.x))), SMALL * math.sqrt(floor))
-        return Accuracy(there / floor - 1, found.error / floor, float(np.linalg.norm(away)) / moved, "drawn rounds put")
+        elsewhere = float(np.linalg.norm(np.mean(ways, axis=0))) / moved
+        return Accuracy(float(np.mean(floors)) / floor - 1, error, elsewhere, "drawn rounds put")
 
     # On the way
 
