@@ -65,8 +65,8 @@ def row(name: str, case: str) -> str:
 
 HEAD = """# Forecasts over channels that are not linear
 
-`python benchmarks/channel_forecasts.py`. FedAvg, 6 agents, 3 local steps, 3 of 6 agents (or Poisson with q = 0.5). Floors
-E|w - w*|^2 forecast before the run, beside the mean of rounds 100 to 200 of 400 runs. "says" is what the forecast
+`python benchmarks/channel_forecasts.py`. FedAvg, 6 agents, 3 local steps, 3 of 6 agents (or Poisson with q = 0.5).
+Floors E|w - w*|^2 forecast before the run, beside the mean of rounds 100 to 200 of 400 runs. "says" is what the forecast
 itself says beforehand, from drawn rounds: by how much these put the floor higher. Seconds are processor time of
 forecast and floor, programs compiled included.
 

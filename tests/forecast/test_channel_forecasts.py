@@ -211,6 +211,13 @@ class Taken(HubNoise):
         return np.array([1.0, *self.later])
 
 
+class Bounded(P.Uniform):
+    """Two of four, for which correlated noise is not refused: it tells that agents may come back at once."""
+
+    def rounds_apart(self, agents):
+        return 1
+
+
 def by_lineups(problem, step, steps, c, sigma, rounds):
     """tr Cov w after each round of FedAvg with exact fields and two of four agents: all lineups listed, the last noises
     part of the state."""
@@ -243,10 +250,20 @@ def test_noise_that_is_taken_back_is_followed(later):
     problem = fp.problems.Quadratic(
         np.array([np.diag(RNG.uniform(0.5, 2, 3)) for _ in range(4)]), RNG.normal(size=(4, 3))
     )
-    f = fp.forecast(fp.FedAvg(0.1, 1), problem, participation=2, exact=True, channel=Taken(0.8, later))
+    f = fp.forecast(fp.FedAvg(0.1, 1), problem, participation=Bounded(2), exact=True, channel=Taken(0.8, later))
     variances = by_lineups(problem, 0.1, 1, [1.0, *later], 0.8, 300)
     assert f.outlook.path(20).variance[1:] == pytest.approx(variances[:20], rel=1e-6)
     assert f.variance == pytest.approx(variances[-1], rel=1e-4)
-    fresh = fp.forecast(fp.FedAvg(0.1, 1), problem, participation=2, exact=True, channel=HubNoise(0.8))
+    fresh = fp.forecast(fp.FedAvg(0.1, 1), problem, participation=Bounded(2), exact=True, channel=HubNoise(0.8))
     assert f.variance < 0.8 * fresh.variance  # as if nothing were taken back: convicted
     assert any("noise that the hub added before is part of the state" in note for note in f.notes)
+
+
+@pytest.mark.slow
+def test_correlated_noise_behind_a_clip():
+    channel = [C.Clip(0.3), C.Correlated(0.5, coefficients=0.7)]
+    f = fp.forecast(FEDAVG, QUAD, channel=channel)
+    z = distances(f, FEDAVG, channel=channel)
+    assert f.noise_by == "messages" and np.abs(z).max() < 4, z
+    fresh = fp.forecast(FEDAVG, QUAD, channel=[C.Clip(0.3), C.Gaussian(0.5)])
+    assert np.abs(distances(fresh, FEDAVG, channel=channel)).max() > 10
