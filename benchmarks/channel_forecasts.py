@@ -1,8 +1,8 @@
 """How good is the forecast over channels that are not linear? Floors beside long runs, with what the forecast says of
 itself.
 
-Writes benchmarks/CHANNEL_FORECASTS.md. `python benchmarks/channel_forecasts.py` (about ten minutes; a name of a problem does a part of
-it and leaves the other rows as they are).
+Writes benchmarks/CHANNEL_FORECASTS.md. `python benchmarks/channel_forecasts.py` (about ten
+minutes; a name of a problem does a part of it and leaves the other rows as they are).
 
 Messages are taken as normal there (`theory/messages.py`). They are not where a few samples decide (batch 1), nor where
 large steps multiply the noise of single samples.
@@ -66,9 +66,9 @@ def row(name: str, case: str) -> str:
 HEAD = """# Forecasts over channels that are not linear
 
 `python benchmarks/channel_forecasts.py`. FedAvg, 6 agents, 3 local steps, 3 of 6 agents (or Poisson with q = 0.5).
-Floors E|w - w*|^2 forecast before the run, beside the mean of rounds 100 to 200 of 400 runs. "says" is what the forecast
-itself says beforehand, from drawn rounds: by how much these put the floor higher. Seconds are processor time of
-forecast and floor, programs compiled included.
+Floors E|w - w*|^2 forecast before the run, beside the mean of rounds 100 to 200 of 400 runs. "says" is what the
+forecast itself says beforehand, from drawn rounds: by how much these put the floor higher. Seconds are processor
+time of forecast and floor, programs compiled included.
 
 | problem | channel | how | floor without it | floor | forecast / measured | says | good | seconds |
 |---|---|---|---|---|---|---|---|---|

@@ -217,6 +217,9 @@ class Bounded(P.Uniform):
     def rounds_apart(self, agents):
         return 1
 
+    def knows_moments(self):
+        return True
+
 
 def by_lineups(problem, step, steps, c, sigma, rounds):
     """tr Cov w after each round of FedAvg with exact fields and two of four agents: all lineups listed, the last noises

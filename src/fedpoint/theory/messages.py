@@ -366,7 +366,9 @@ class Messages(Outlook):
         rate = math.sqrt(min(end.steady.rate, 1.0))
         if too_long(s, rate):
             return None
-        floor, floors, ways, error = max(self.variance + float(gap @ gap), 1e-300), [], [], math.inf
+        floor, error = max(self.variance + float(gap @ gap), 1e-300), math.inf
+        floors: list[float] = []
+        ways: list[np.ndarray] = []
         while len(floors) < OFTEN and error > CLOSE:
             found = sampled_floor(s, end.x, self.R, gap, rate, seed=self.seed + len(floors))
             if isinstance(found, str) or not math.isfinite(found.variance):
