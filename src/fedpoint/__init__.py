@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.results.forecast import Forecast
     from fedpoint.results.plan import Choice, Plan
     from fedpoint.results.predictor import export
+    from fedpoint.results.price import Offer, Price
     from fedpoint.results.run import Run
     from fedpoint.results.sweep import Sweep
     from fedpoint.results.verdict import Verdict
@@ -100,6 +101,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.verbs.complexity import complexity
     from fedpoint.verbs.forecast import forecast
     from fedpoint.verbs.plan import plan
+    from fedpoint.verbs.price import price
     from fedpoint.verbs.processes.supervisor import Processes
     from fedpoint.verbs.run import run
     from fedpoint.verbs.sweep import sweep
@@ -148,6 +150,8 @@ _NAMES = {
     "fedpoint.results.forecast": "Forecast",
     "fedpoint.verbs.forecast": "forecast",
     "fedpoint.results.plan": "Choice Plan",
+    "fedpoint.results.price": "Offer Price",
+    "fedpoint.verbs.price": "price",
     "fedpoint.theory.planning_cost": "Prices",
     "fedpoint.verbs.plan": "plan",
     "fedpoint.verbs.run": "run",

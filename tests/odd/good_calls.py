@@ -267,6 +267,10 @@ def verbs() -> Table:
             fp.plan,
             {"problem": quad(), "target": 1e-2, "methods": ["fedavg"], "local_steps": [1], "participation": [None]},
         ),
+        "fp.price": lambda: (
+            fp.price,
+            {"algorithm": fp.FedAvg(step=0.5), "problem": quad(), "channels": [None], "rounds": 2, "runs": 0},
+        ),
         "fp.check": lambda: (fp.check, {"run": run()}),
         "fp.privacy.spent": lambda: (fp.privacy.spent, {"experiment": private_experiment(), "rounds": 3}),
         "fp.privacy.multiplier": lambda: (

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedpoint.config.plans import Overrides
     from fedpoint.results.plan import PlanProgress
 
+MINIMISE = ("communication", "bytes", "computation", "time")
 SECONDS = 3.0  # between two lines of progress
 
 
@@ -25,7 +26,7 @@ SECONDS = 3.0  # between two lines of progress
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--target", type=float, metavar="X", help="Instead of the file's: of the expected error (or loss).")
 @click.option("--budget", type=float, metavar="X", help="Upper limit of what is minimised.")
-@click.option("--minimise", type=click.Choice(["communication", "computation", "time"]), help="Instead of the file's.")
+@click.option("--minimise", type=click.Choice(MINIMISE), help="Instead of the file's.")
 @click.option("--measure", type=click.Choice(["error", "loss"]), help="Instead of the file's.")
 @click.option(
     "--confidence",

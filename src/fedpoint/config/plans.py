@@ -3,7 +3,7 @@
     [plan]
     target = 1e-3
     measure = "error"                       # or "loss"
-    minimise = "time"                       # or "communication", "computation"
+    minimise = "time"                       # or "communication", "bytes", "computation"
     prices = {per_float = 1e-8, per_message = 0.05, per_gradient = 1e-4}
     budget = 60.0
     confidence = 0.95                       # of single runs that reach the target; without: their mean does
@@ -66,7 +66,7 @@ class PlanTable(Table):
 
     target: Positive = Field(description="write target = ... into [plan], or give --target")
     measure: Literal["error", "loss"] = "error"
-    minimise: Literal["communication", "computation", "time"] = "communication"
+    minimise: Literal["communication", "bytes", "computation", "time"] = "communication"
     prices: PriceTable | None = None
     budget: Positive | None = None
     rounds: Annotated[int, Field(ge=1)] | None = None

@@ -239,7 +239,7 @@ def multiplier(
             f"a noise multiplier of at most {largest:g}; the nearest is epsilon {_number(nearest)}. Take fewer rounds, "
             "fewer participants in a round, or allow more noise"
         )
-    return _least(spends, privacy.epsilon, largest)
+    return least_noise(spends, privacy.epsilon, largest)
 
 
 def _scheme(participation: Participation | float | None) -> Participation:
@@ -250,7 +250,7 @@ def _scheme(participation: Participation | float | None) -> Participation:
     return as_participation(participation)
 
 
-def _least(spends: Callable[[float], float], epsilon: float, largest: float) -> float:
+def least_noise(spends: Callable[[float], float], epsilon: float, largest: float) -> float:
     """The least z up to `largest` that spends at most epsilon, to a thousandth: what is spent falls with z."""
     low, high = largest, largest
     while low > 1e-6:  # down by factors, then by halving the interval's logarithm

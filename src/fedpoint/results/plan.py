@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from fedpoint.channel import Channel
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.arguments import checked_methods
 from fedpoint.core.describe import describe_record
@@ -21,6 +22,7 @@ from fedpoint.core.types import Plain
 from fedpoint.engine.base import Callback
 from fedpoint.experiment import Experiment
 from fedpoint.metrics import Cost
+from fedpoint.privacy import Privacy
 from fedpoint.results.forecast import Forecast
 from fedpoint.results.labels import short
 from fedpoint.results.plan_table import MEASURES, MINIMISE, SINGLE, table
@@ -62,6 +64,7 @@ class Choice:
     local_steps: int = 1
     promise: Promise = "not verified"
     settles: Callable[[], float | None] | None = field(default=None, repr=False, compare=False)
+    channel: Channel | None = None  # over which it sends; None: the experiment's
 
     @property
     def step(self) -> float:
@@ -111,6 +114,7 @@ class Choice:
             "method": self.title,
             "algorithm": describe_record(self.algorithm),
             "participation": describe_record(self.participation),
+            "channel": None if self.channel is None else describe_record(self.channel),
             "rounds": self.rounds,
             "error": self.error,
             "promise": self.promise,
@@ -226,9 +230,12 @@ class Goal:
     prices: Prices | None = None
     confidence: float | None = None
     seconds: float | None = None
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         _above_zero("target", self.target)
+        if self.privacy is not None and not isinstance(self.privacy, Privacy):
+            raise FedpointError(f"privacy must be fp.Privacy(epsilon=..., delta=...), got {self.privacy!r}")
         if self.budget is not None:
             _above_zero("budget", self.budget)
         if self.rounds is not None:
@@ -258,7 +265,8 @@ class Goal:
         if self.minimise == "time":
             assert self.prices is not None
             return self.prices.of(use)
-        return use.evaluations if self.minimise == "computation" else use.floats_down + use.floats_up
+        by = {"bytes": use.bytes, "computation": use.evaluations, "communication": use.floats_down + use.floats_up}
+        return by[self.minimise]
 
 
 def _above_zero(name: str, value: float) -> None:
@@ -284,7 +292,7 @@ class Plan:
         self.experiment, self.problem = experiment, experiment.problem  # all that was not to be chosen
         self.target, self.budget = float(goal.target), goal.budget
         self.measure, self.minimise = goal.measure, goal.minimise
-        self.confidence, self.seconds = goal.confidence, goal.seconds
+        self.confidence, self.seconds, self.privacy = goal.confidence, goal.seconds, goal.privacy
         self._measure = measure  # runs a choice
         self.choices: list[Choice] = []
         self.excluded: list[Excluded] = []
@@ -295,6 +303,7 @@ class Plan:
         self.unseen: list[Unseen] = []
         self.frontiers: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.forecasts = 0
+        self.advice = ""  # what to change, where nothing reaches the target
 
     @property
     def best(self) -> Choice | None:
@@ -308,6 +317,9 @@ class Plan:
             share = f"{self.confidence:.3g} of runs"
             said = [f"of single runs: {SINGLE[self.measure]} is at most the target in at least {share}"]
             said.append("models are taken as normal around their mean, which a few large changes are not")
+        if self.privacy is not None:
+            said.append(f"clip and noise: the rounds of every choice spend at most epsilon {self.privacy.epsilon:g}")
+            said.append("choosing them looked at this problem's data, which is not counted: plan on public data")
         if self.unseen:
             said.append(f"stopped after {self.seconds:g} s: more time may find a cheaper choice")
         if self.choices:
@@ -387,6 +399,8 @@ class Plan:
             "promise": "mean over runs" if self.confidence is None else "share of runs",
             "confidence": self.confidence,
             "seconds": self.seconds,
+            "privacy": None if self.privacy is None else describe_record(self.privacy),
+            "advice": self.advice,
             "choices": [c.to_dict() for c in self.choices],
             "excluded": [dataclasses.asdict(e) for e in self.excluded],
             "affordable": None if self.affordable is None else self.affordable.to_dict(),

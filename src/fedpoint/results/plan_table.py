@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedpoint.core.numbers import counted
+from fedpoint.core.record import values_of
 from fedpoint.core.text_table import aligned
 from fedpoint.results.labels import short
 from fedpoint.timing.participation import Everyone, Participation, Uniform
@@ -12,7 +13,7 @@ from fedpoint.timing.participation import Everyone, Participation, Uniform
 if TYPE_CHECKING:
     from fedpoint.results.plan import Choice, Measured, Plan
 
-MINIMISE = {"communication": "numbers sent", "computation": "field evaluations", "time": "seconds"}
+MINIMISE = {"communication": "numbers sent", "bytes": "bytes", "computation": "field evaluations", "time": "seconds"}
 MEASURES = {"error": "E|w - w*|^2", "loss": "E f(w) - f*"}
 SINGLE = {"error": "|w - w*|^2", "loss": "f(w) - f*"}  # of one run
 
@@ -32,7 +33,7 @@ def table(plan: Plan) -> str:
     elif plan.unseen:
         lines += ["", f"Nothing that reaches it was found within {plan.seconds:g} s."]
     else:
-        lines += ["", "Nothing reaches it."]
+        lines += ["", f"Nothing reaches it{f': {plan.advice}' if plan.advice else ''}."]
     if plan.excluded:
         width = max(len(e.method) for e in plan.excluded)
         lines += ["", "Excluded", *(f"  {e.method.ljust(width)}  {e.reason}" for e in plan.excluded)]
@@ -91,6 +92,8 @@ def _title(plan: Plan) -> str:
     share = "" if plan.confidence is None else f" in {plan.confidence:.3g} of runs"
     what = what if plan.confidence is None else SINGLE[plan.measure]
     within = "" if plan.budget is None else f", within {amount(plan.budget)} {MINIMISE[plan.minimise]}"
+    if plan.privacy is not None:
+        share += f", spending at most epsilon {plan.privacy.epsilon:g} at delta {plan.privacy.delta:g},"
     return (
         f"{what} <= {plan.target:g}{share} with the least {plan.minimise}{within}: "
         f"{type(plan.problem).__name__}, {counted(K, 'agent')}"
@@ -104,8 +107,9 @@ def _heading(plan: Plan) -> list[str]:
         "local step",
         "E",
         "participants",
+        *(["clip", "noise"] if plan.privacy is not None else []),
         "rounds",
-        "floats",
+        "bytes" if plan.minimise == "bytes" else "floats",
         "gradients",
         *extra,
         "expected" if plan.confidence is None else f"{plan.confidence:.3g} below",
@@ -121,14 +125,22 @@ def _row(plan: Plan, c: Choice) -> list[str]:
         f"{c.step:.3g}",
         f"{c.local_steps}",
         _who(c.participation),
+        *(_noise(c) if plan.privacy is not None else []),
         f"{c.rounds:,}",
-        amount(c.floats),
+        amount(c.bytes if plan.minimise == "bytes" else c.floats),
         amount(c.evaluations),
         *extra,
         f"{c.error:.3g}",
         "-" if c.floor is None else f"{c.floor:.3g}",
         c.promise,
     ]
+
+
+def _noise(c: Choice) -> list[str]:
+    """The norm and the multiplier of a private choice."""
+    assert c.channel is not None
+    clip, noise = c.channel.stages()
+    return [f"{values_of(clip)['norm']:.3g}", f"{values_of(noise)['multiplier']:.3g}"]
 
 
 def _who(scheme: Participation) -> str:

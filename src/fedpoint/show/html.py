@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedpoint.results.certificate import Certificate
     from fedpoint.results.forecast import Forecast
     from fedpoint.results.plan import Plan
+    from fedpoint.results.price import Price
     from fedpoint.results.run import Run
     from fedpoint.results.verdict import Verdict
 
@@ -91,6 +92,12 @@ def plan_html(plan: Plan) -> str:
         parts.append(tag("details", tag("summary", f"{len(rows)} excluded"), _table(["method", "why"], rows)))
     parts += [tag("p", note) for note in plan.notes]
     return _block(plan_table._title(plan), *parts)
+
+
+def price_html(price: Price) -> str:
+    """The table, and its notes."""
+    heading, *rows = price.rows()
+    return _block("", _table(heading, rows), *(tag("p", note) for note in price.notes))
 
 
 def certificate_html(certificate: Certificate) -> str:

@@ -284,6 +284,7 @@ def measured(run: Run, what: str) -> tuple[np.ndarray, np.ndarray]:
 
 COSTS = {
     "communication": "numbers sent, down and up together",
+    "bytes": "bytes sent, down and up together",
     "computation": "evaluations of local fields, all agents together",
     "time": "seconds, by the given prices",
 }

@@ -424,7 +424,9 @@ class Powers:
     """The expected error after any number of rounds, where agents remember nothing: powers of the map of E[x x'],
     x = (1, u), whose upper triangle is a short vector."""
 
-    def __init__(self, work: Work, moments: Moments, gauge: Gauge):
+    def __init__(self, work: Work, moments: Moments, gauge: Gauge, noise: float | None = None):
+        """noise: the hub adds some of variance 1 to every number of the mean that it hears, and as much, times this, to
+        the total."""
         w, n_u = work, len(work.A)
         weight, heard = moments.columns()
         whole = np.zeros((1 + n_u, 1 + n_u))
@@ -449,7 +451,10 @@ class Powers:
         if counts > 1:
             C, both = congruence(w.C), congruence(w.B + w.C)
             M[upper[0] > 0] += (both - B - C) @ sent[1] + C @ sent[2]
-        self.power = Squarings(M)
+        if noise is not None:
+            into = (w.B + noise * w.C)[:, :-1]
+            M[upper[0] > 0, 0] += (into @ into.T)[np.triu_indices(n_u)]
+        self.power, self.map = Squarings(M), M
         self.measured = np.column_stack([gauge(w.model - gauge.target), gauge.of_state(w.reading)])
         W = self.measured.T @ self.measured
         self.weight = W[upper] * np.where(upper[0] == upper[1], 1.0, 2.0)
@@ -457,6 +462,15 @@ class Powers:
     def at(self, t: int) -> float:
         with np.errstate(all="ignore"):
             return float(self.weight @ self._moments(t))
+
+    def path(self, rounds: int) -> np.ndarray:
+        """The same after rounds 0, 1, ..., `rounds`."""
+        v, found = np.eye(1, len(self.weight))[0], np.empty(rounds + 1)
+        with np.errstate(all="ignore"):
+            for t in range(rounds + 1):
+                found[t] = self.weight @ v
+                v = self.map @ v
+        return found
 
     def law(self, t: int) -> Law:
         """Of the error of a single run after so many rounds."""

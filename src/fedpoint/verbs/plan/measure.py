@@ -29,6 +29,8 @@ def measure_on(experiment: Experiment, goal: Goal) -> Measure:
             repeats=repeats,
             record_every=max(choice.rounds, 1),
         )
+        if choice.channel is not None:
+            asked = asked.replace(channel=choice.channel)
         try:
             done = run(asked, rounds=choice.rounds, callbacks=callbacks)
         except Diverged:

@@ -6,30 +6,40 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypedDict, Unpack
+from typing import TypeAlias, TypedDict, Unpack
 
 import jax
 import numpy as np
 
 from fedpoint.algorithms import FedAvg
-from fedpoint.channel import Channel
+from fedpoint.channel import Cast, Channel, Quantise, RandK
+from fedpoint.channel.chain import as_channel
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.types import Model
 from fedpoint.experiment import Experiment
 from fedpoint.gather import Gather
+from fedpoint.privacy import Privacy
 from fedpoint.problems.base import Problem
+from fedpoint.results.labels import short
 from fedpoint.results.plan import REPEATS, Choice, Excluded, Goal, Plan, PlanProgress
 from fedpoint.results.plan_table import MINIMISE, amount
 from fedpoint.theory.planning import frontier
 from fedpoint.theory.planning_cost import Prices
-from fedpoint.timing.participation import Everyone, Participation, as_participation
+from fedpoint.timing.participation import Everyone, Participation, Poisson, as_participation
 from fedpoint.verbs.plan.measure import lead, measure_on
+from fedpoint.verbs.plan.private import PrivateSearch
 from fedpoint.verbs.plan.search import Given, Method, Search, method_of
 
 METHODS = ("gradient_exchange", "fedavg", "fedprox", "fednova", "scaffold", "scaffnew")
 LOCAL_STEPS = (1, 4, 16, 64)
+PRIVATE = ("fedavg", "gradient_exchange")
+PARTS = (0.3, 0.1, 0.03)  # of agents, that take part in a private round
+COMPRESSED = (Cast("bfloat16"), RandK(0.25), RandK(0.1), Quantise(4))
 SEARCHING = 0.8  # of the seconds, where runs verify what was found
+
+
+Way: TypeAlias = Channel | Sequence[Channel] | None  # how messages are sent; None: as they are
 
 
 class GoalOptions(TypedDict, total=False):
@@ -42,6 +52,7 @@ class GoalOptions(TypedDict, total=False):
     prices: Prices | None
     confidence: float | None
     seconds: float | None
+    privacy: Privacy | None
 
 
 class FixedOptions(TypedDict, total=False):
@@ -58,6 +69,7 @@ class FixedOptions(TypedDict, total=False):
 class PlanOptions(GoalOptions, FixedOptions, total=False):
     """The other arguments of `fp.plan`."""
 
+    channels: Iterable[Way] | None
     top: int
     repeats: int
 
@@ -90,11 +102,16 @@ def plan(
         progress: called with a `PlanProgress` after every setting.
         budget: at most so much of what is minimised; where nothing is within it, the plan says what it buys.
         rounds: at most so many; what takes more is left out.
-        minimise: "communication" (numbers sent, both ways), "computation" (evaluations of local fields) or "time".
+        minimise: "communication" (numbers sent, both ways), "bytes" (as they are sent, compression among the choices),
+            "computation" (evaluations of local fields) or "time".
         prices: `fp.Prices`, for "time".
         confidence: promise that so large a share of single runs reaches the target, such as 0.95, instead of the mean.
         seconds: for the search: the best so far is returned, and `plan.unseen` says what was not looked at. What has
             begun is finished, and one setting is looked at whatever the time.
+        channels: ways to send messages, to choose from: channels, or lists of them; None among them: as they are.
+            Default: `channel`; of the fewest bytes, where none is given, a few compressors too.
+        privacy: `fp.Privacy(epsilon, delta)` that a run may spend: clip, noise at the hub, participants and rounds are
+            chosen together, among FedAvg and gradient exchange unless methods are named.
         start, exact, seed, channel, gather, share: as in `fp.Experiment`.
 
     >>> import fedpoint as fp
@@ -105,18 +122,27 @@ def plan(
     """
     _check_known(options)
     top, repeats = options.pop("top", 3), options.pop("repeats", REPEATS)
+    ways = options.pop("channels", None)
     if verify:
         check_count("top", top, 1)
         check_count("repeats", repeats, 2)
     goal = Goal(target, **{name: options.pop(name) for name in GOAL if name in options})  # type: ignore[misc]
     experiment = _fixed(problem, options)
-    chosen, grid = _methods(methods), _local_steps(local_steps)
-    schemes = _schemes(participation, experiment.problem.agents)
+    private = goal.privacy is not None
+    if private:
+        _check_private(experiment, ways)
+    chosen, twins = _without_twins(_methods(PRIVATE if private and methods is None else methods))
+    ways, grid = _channels(ways, experiment, goal), _local_steps(local_steps)
+    schemes = _schemes(participation, experiment.problem.agents, private)
     _check_solvable(experiment)
     _check_start_error(experiment, goal)
     made = Plan(experiment, goal, measure_on(experiment, goal))
+    made.excluded += twins
     clock = Clock(goal.seconds)
-    _fill(made, Search(experiment, goal, max(grid)), chosen, grid, schemes, clock, progress)
+    search = PrivateSearch(experiment, goal, max(grid)) if private else Search(experiment, goal, max(grid))
+    _fill(made, search, _over(chosen, ways), grid, schemes, clock, progress)
+    if not made.choices:
+        made.advice = search.advice()
     if goal.budget is not None:
         _within(made, goal.budget)
     made.confirm(clock.late)
@@ -160,10 +186,6 @@ def _fill(
     total, done = len(schemes) * sum(len(grid) if m.local else 1 for m in methods), 0
     part = 1.0 if made.problem.linear and made.confidence is None else SEARCHING
     for i, method in enumerate(methods):
-        if method.title == "FedNova" and any(m.title == "FedAvg" for m in methods):
-            made.excluded.append(Excluded(method.title, "with the same number of local steps for all it is FedAvg"))
-            done += len(schemes) * len(grid)
-            continue
 
         def tick(count: int, method: Method = method) -> None:
             nonlocal done
@@ -173,7 +195,7 @@ def _fill(
                 progress(PlanProgress(done, total, method.title, least, clock.elapsed, clock.seconds))
 
         search.until = clock.share(part, len(methods) - i)
-        found = search.method(method, grid, schemes, tick)
+        found = search.method(method, *_around_plain(made, method, grid, schemes), tick)
         made.tried += found.good
         if found.best is not None:
             made.choices.append(found.best)
@@ -183,6 +205,14 @@ def _fill(
     made.choices.sort(key=lambda c: (c.cost, c.evaluations))
     made.forecasts = search.forecasts
     made.frontiers = {title: frontier(curves) for title, curves in search.curves.items()}
+
+
+def _around_plain(
+    made: Plan, method: Method, grid: list[int], schemes: list[Participation]
+) -> tuple[list[int], list[Participation]]:
+    """What of local steps and participants is looked at: of a compressor, where its method is best without."""
+    best = next((c for c in made.choices if c.title == method.plain), None)
+    return (grid, schemes) if best is None else ([best.local_steps], [best.participation])
 
 
 def _within(made: Plan, budget: float) -> None:
@@ -269,6 +299,35 @@ def _methods(given: Iterable[Given] | None) -> list[Method]:
     return found
 
 
+def _without_twins(methods: list[Method]) -> tuple[list[Method], list[Excluded]]:
+    """Those that differ here, and those that do not."""
+    if not any(m.title == "FedAvg" for m in methods):
+        return methods, []
+    why = "with the same number of local steps for all it is FedAvg"
+    twins = [m for m in methods if m.title == "FedNova"]
+    return [m for m in methods if m not in twins], [Excluded(m.title, why) for m in twins]
+
+
+def _channels(given: Iterable[Way] | None, experiment: Experiment, goal: Goal) -> list[Channel | None]:
+    """Ways to send messages; None: as the experiment says."""
+    if given is None:
+        plain = experiment.channel.is_identity()
+        return [None, *COMPRESSED] if goal.minimise == "bytes" and plain else [None]
+    found = [None if one is None else as_channel(one) for one in given]
+    if not found:
+        raise FedpointError("channels is empty: give at least one, or None for messages as they are")
+    return found
+
+
+def _over(methods: list[Method], ways: list[Channel | None]) -> list[Method]:
+    """Every method over every way."""
+    return [
+        m if way is None else dataclasses.replace(m, title=f"{m.title}, {short(way)}", channel=way, plain=m.title)
+        for m in methods
+        for way in ways
+    ]
+
+
 def _local_steps(given: Iterable[int] | None) -> list[int]:
     steps = list(LOCAL_STEPS if given is None else [given] if isinstance(given, int) else given)
     if not steps:
@@ -278,7 +337,16 @@ def _local_steps(given: Iterable[int] | None) -> list[int]:
     return sorted({int(E) for E in steps})
 
 
-def _schemes(given: Iterable[Participation | int | None] | None, agents: int) -> list[Participation]:
+def _check_private(experiment: Experiment, ways: Iterable[Way] | None) -> None:
+    if ways is not None or not experiment.channel.is_identity():
+        raise FedpointError("privacy= chooses clip and noise itself: leave out channel= and channels=")
+
+
+def _schemes(
+    given: Iterable[Participation | int | None] | None, agents: int, private: bool = False
+) -> list[Participation]:
+    if given is None and private:
+        return [Everyone(), *(Poisson(q) for q in PARTS if q * agents >= 2)]
     if given is None:
         counts = dict.fromkeys((round(agents / 3), round(agents / 10), 1))
         return [Everyone(), *(as_participation(L) for L in counts if 1 <= L < agents)]

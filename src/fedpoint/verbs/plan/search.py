@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fedpoint.algorithms.catalogue import find_maker, makers, title_of
+from fedpoint.channel import Channel
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.numbers import counted
@@ -43,6 +44,8 @@ class Method:
     make: Callable[..., Algorithm]
     local: bool  # it has local steps
     per_round: bool = False  # its step is that of a whole round, divided by the local steps
+    channel: Channel | None = None  # over which it sends; None: the experiment's
+    plain: str = ""  # the title of the same over the experiment's channel
 
     def __call__(self, step: float, local_steps: int) -> Algorithm:
         step = step * local_steps if self.per_round else step
@@ -142,8 +145,13 @@ class Search:
     def forecast(self, method: Method, step: float, E: int, scheme: Participation) -> Forecast:
         self.forecasts += 1
         known = self.linear.get((method.title, type(scheme)))
-        asked = self.experiment.replace(algorithm=method(step, E), participation=scheme)
+        asked = self.asked(method, step, E).replace(participation=scheme)
         return prepare(asked, measure=self.goal.measure, coarse=self.most, merges_linearly=known)
+
+    def asked(self, method: Method, step: float, E: int) -> Experiment:
+        """The experiment with this method, over its channel."""
+        asked = self.experiment.replace(algorithm=method(step, E))
+        return asked if method.channel is None else asked.replace(channel=method.channel)
 
     def known(self, method: Method, E: int, scheme: Participation) -> Known | None:
         """What is known of a method's rounds under a scheme where they are affine; None where they are not, or where
@@ -190,6 +198,10 @@ class Search:
             self.works[key] = found
         return self.works[key]
 
+    def advice(self) -> str:
+        """What else to change where nothing reaches the target; empty where nothing is known."""
+        return ""
+
     def late(self) -> bool:
         """Whether time is up."""
         return time.monotonic() >= self.until
@@ -205,7 +217,7 @@ class Search:
     def use(self, method: Method, algorithm: Algorithm, scheme: Participation, E: int) -> Use:
         """Of one round, from the shapes of messages and the moments of the schedule."""
         if method.title not in self.messages:
-            self.messages[method.title] = [self.message(method(self.guess, n)) for n in (1, 2)]
+            self.messages[method.title] = [self.message(self.asked(method, self.guess, n)) for n in (1, 2)]
         once, twice = self.messages[method.title]
         first, second = (self.evaluations(m, n) for n, m in enumerate((once, twice), 1))
         weights = self.experiment.problem.weights
@@ -233,14 +245,15 @@ class Search:
             return most.text
         return f"{most.text}: bias^2 {f.bias2:.2g} + variance {f.variance:.2g}"
 
-    def message(self, algorithm: Algorithm) -> Message:
+    def message(self, asked: Experiment) -> Message:
         """What a round of it moves, with everyone."""
+        algorithm = asked.algorithm
         if algorithm.unbounded:
             raise FedpointError(
                 f"{algorithm.card.title} with a random number of local steps is not planned: name it "
                 f"{algorithm.card.name!r}, and a fixed number is chosen"
             )
-        return Session(self.experiment.replace(algorithm=algorithm).bind(), 1).message
+        return Session(asked.bind(), 1).message
 
     def evaluations(self, message: Message, steps: int) -> float:
         """Of fields, by one participant."""
@@ -302,6 +315,7 @@ class Search:
             E if method.local else 1,
             "exact" if self.exactly(forecast) else "not verified",
             self._floor(method, E, trial, known),
+            method.channel,
         )
 
     def _floor(self, method: Method, E: int, trial: Trial, known: Known | None) -> Callable[[], float | None] | None:
