@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedpoint.channel import Chain, Clip, Gaussian
 from fedpoint.core.arguments import checked, checked_methods
 from fedpoint.core.errors import FedpointError, notify
 from fedpoint.core.kinds import Whole
@@ -214,8 +215,6 @@ def multiplier(
     >>> 19.9 < fp.privacy.multiplier(fp.Privacy(epsilon=2.0, delta=1e-5), None, rounds=100) < 20.0
     True
     """
-    from fedpoint.channel import Gaussian
-
     if rounds < 1:
         raise FedpointError(f"rounds must be at least 1, got {rounds}")
     if largest <= 0:
@@ -224,7 +223,7 @@ def multiplier(
     several = 2 if agents is None else int(agents)
     if agents is None and not isinstance(scheme, Everyone | Poisson):
         raise FedpointError("give agents=, the number of agents: how many of them take part decides what is told")
-    reason = uncovered(Gaussian(1.0), scheme, several)
+    reason = uncovered(Chain((Clip(1.0), Gaussian(1.0))), scheme, several)
     if reason:
         raise FedpointError(reason)
     scheme.slots(several)
