@@ -284,8 +284,9 @@ class Forecast:
             return self.jumps.mean_rate
         if self._settled is not None:
             return self._settled.rate
-        along = self.outlook if self.along_trajectories else None
-        return along.own_rate if isinstance(along, Outlook) else self._rate_expected
+        along = self.outlook if self.along_trajectories or self.noise_if_settled == "messages" else None
+        own = along.own_rate if isinstance(along, Outlook) else None
+        return self._rate_expected if own is None else own
 
     @cached_property
     def _rate_expected(self) -> float:

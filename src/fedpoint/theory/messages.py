@@ -43,7 +43,7 @@ from fedpoint.theory.outlook import Accuracy, Gauge, Law, Outlook, Path
 from fedpoint.theory.sampled import sampled_floor, too_long
 from fedpoint.theory.shift import Bending, round_shift
 from fedpoint.theory.space import Space, fill, flat, size_of
-from fedpoint.theory.steady import NoLimit, Steady
+from fedpoint.theory.steady import NoLimit, Steady, rate_of
 
 PAIRS = 2048  # of messages that are drawn of every agent, m + z and m - z
 AHEAD = 32  # rounds of the path that are computed at a time
@@ -353,6 +353,13 @@ class Messages(Outlook):
     @property
     def variance(self) -> float:
         return math.inf if self.settled is None else float(np.vdot(self.R @ self.settled.sigma, self.R))
+
+    @cached_property
+    def own_rate(self) -> float | None:
+        """Of the mean, as what arrives follows what is sent once settled."""
+        if self.settled is None:
+            return None
+        return rate_of(self.settled.steady.setting.matrix(self.settled.steady.x[: len(self.x)]))
 
     def _gap(self) -> np.ndarray:
         return self.gauge(self.limit - self.gauge.target)
