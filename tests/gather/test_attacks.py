@@ -240,3 +240,26 @@ REFUSED = {
 def test_refused_with_one_message(make, match):
     with pytest.raises(fp.FedpointError, match=match):
         make()
+
+
+def test_a_folder_goes_on_with_its_attack_and_gather(tmp_path):
+    options = {"attack": fp.attack.LittleIsEnough(LIARS), "gather": fp.gather.TrimmedMean(1)}
+    fp.run(fp.FedAvg(step=0.1), QUAD, 5, folder=tmp_path / "run", **options)
+    again = fp.load(tmp_path / "run", QUAD).extend(12)
+    np.testing.assert_array_equal(again.model, fp.run(fp.FedAvg(step=0.1), QUAD, 12, **options).model)
+
+
+def test_real_sites_refuse_an_attack():
+    from fedpoint.federation.study import parse
+
+    content = {
+        "name": "lies",
+        "sites": ["a", "b", "c"],
+        "server": "localhost:8102",
+        "rounds": 2,
+        "algorithm": {"name": "fedavg", "step": 0.1},
+        "problem": {"kind": "quadratic", "H": 1.0, "centers": [[0.0], [1.0], [2.0]]},
+        "attack": {"kind": "sign_flip", "agents": [1]},
+    }
+    with pytest.raises(fp.FedpointError, match="attacks are for simulation"):
+        parse(content)
