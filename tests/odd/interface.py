@@ -21,10 +21,20 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     HANDED: (
         *(f"Agent.{name}" for name in ("field", "key", "loop", "loss", "normal", "prox", "steps", "uniform")),
         "Agent.side_by_side",
-        *("Agent", "Inbox", "Key", "Key.of", "Tick", "Tick.of", "Hub", "Mine", "descend"),
+        *("Agent", "Inbox", "Key", "Key.of", "Tick", "Tick.of", "Hub", "Mine", "descend", "Heard"),
     ),
     SUBCLASSED: (
-        *("Algorithm", "Wrapped", "Participation", "Schedule", "Timing", "Gather", "Staleness", "StepSchedule"),
+        *(
+            "Algorithm",
+            "Wrapped",
+            "Participation",
+            "Schedule",
+            "Timing",
+            "Gather",
+            "Staleness",
+            "StepSchedule",
+            "Attack",
+        ),
         *(
             "Oracle",
             "Problem",
@@ -68,6 +78,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         *("Problem.part", "Problem.own_for", "Problem.prepare", "Problem.learnt", "Problem.whole", "Prices.of"),
         *("RowsProblem.part", "RowsProblem.prepare", "RowsProblem.set_rows", "RowsProblem.set_chances"),
         *("RowsProblem.split_rows", "RowsProblem.row_numbers", "RowsProblem.check_chosen", "TD.prepare"),
+        *("Problem.flipped", "LeastSquares.flipped", "Logistic.flipped", "RowsProblem.relabelled"),
         *("LeastSquares.own_for", "Loss.learnt", "Loss.whole", "Network.variations", "AnyModel.fit", "AnyModel.say"),
         *(
             "AnyModel.labels",
