@@ -1,13 +1,9 @@
 """Channels in files: words, tables and lists; mistakes stand where they were made; what is described is built again."""
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import fedpoint as fp
 from fedpoint.channel import Cast, Chain, Clip, Erase, FixedPoint, Gaussian, Quantise, RandK, Sign, TopK
-from fedpoint.channel.parts import row_of, single_normal
 
 FILE = """
 rounds = 2
@@ -77,13 +73,3 @@ def test_the_schema_knows_channels():
     listed = fp.schema()
     assert {"ClipTable", "GaussianTable", "TopKTable", "QuantiseTable"} <= set(listed["$defs"])
     assert {"type": "array"} in listed["properties"]["channel"]["anyOf"]
-
-
-def test_normals_of_single_precision():
-    with jax.enable_x64(True):
-        seed = jnp.array([3, 4], jnp.int32)
-        x = np.asarray(single_normal(row_of(seed, 0), jnp.zeros(200_000, jnp.float32)), float)
-    n = len(x)  # standard errors of mean, variance and fourth moment: sqrt(1/n), sqrt(2/n), sqrt(96/n)
-    assert abs(x.mean()) < 4 / np.sqrt(n) and abs(x.var() - 1) < 4 * np.sqrt(2 / n)
-    assert abs((x**4).mean() - 3) < 4 * np.sqrt(96 / n) and np.isfinite(x).all()
-    assert abs(np.mean(x[1:] * x[:-1])) < 4 / np.sqrt(n)

@@ -10,7 +10,6 @@ import numpy as np
 from jax import Array
 
 from fedpoint.channel.base import Channel, ChannelContext, Clips, Hub, Noise, real
-from fedpoint.channel.parts import built, each, row_of, seed_of, single_normal
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import check_value
 from fedpoint.core.errors import FedpointError
@@ -97,9 +96,7 @@ class ScaledGaussian(Gaussian):
         if self.at == "hub":
             return message, memory
         deviation = self.agent_deviation(message, agent.share)
-        seed, drawn = seed_of(agent), agent.normal  # single precision has its own draws: they take half the time
-        noise = each(lambda i, a: single_normal(row_of(seed, i), a) if a.dtype == jnp.float32 else drawn(a), message)
-        return _plus(message, built(noise, message), deviation), memory
+        return _plus(message, agent.normal(message), deviation), memory
 
     def release(self, inbox: Inbox, hub: Hub) -> Inbox:
         if self.at == "agents":
