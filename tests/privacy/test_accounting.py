@@ -155,7 +155,7 @@ def test_a_run_tells_what_its_rounds_have_spent():
     assert not fp.run(fp.FedAvg(step=0.1), quad(4), rounds=2).is_private
 
 
-@pytest.mark.parametrize("participation", [None, 4, Poisson(0.4)])
+@pytest.mark.parametrize("participation", [None, pytest.param(4, marks=pytest.mark.slow), Poisson(0.4)])
 def test_the_noise_of_a_round_is_what_is_accounted(participation):
     """What the hub hears of agents that all send zero is noise of standard deviation z C v_max: of 2,000 numbers."""
     scale = {None: 1.0, 4: 2.5}.get(participation, 2.5) if not isinstance(participation, Poisson) else 2.5
@@ -257,6 +257,7 @@ def test_the_noise_for_everyone_is_the_closed_form():
     assert least <= z <= 1.0011 * least
 
 
+@pytest.mark.slow
 def test_the_noise_for_poisson_meets_the_target_and_a_little_less_does_not():
     target = fp.Privacy(2.0, DELTA)
     z = fp.privacy.multiplier(target, 0.1, 100)

@@ -82,7 +82,7 @@ def test_right_mechanisms_pass(name):
     assert found.epsilon <= 2.0 and found.mistake is None
 
 
-@pytest.mark.parametrize("at", ["hub", "agents"])
+@pytest.mark.parametrize("at", ["hub", pytest.param("agents", marks=pytest.mark.slow)])
 def test_a_channel_of_the_library_passes_and_with_less_noise_does_not(at):
     good = fp.channel.Chain((fp.channel.Clip(1.0), fp.channel.Gaussian(2.0, at=at)))
     assert fp.privacy.certify(good, CLAIM, agents=N)
@@ -222,6 +222,7 @@ def test_broken_mechanisms_are_convicted_for_the_right_reason(name):
 # What is measured.
 
 
+@pytest.mark.slow
 def test_the_epsilon_is_a_lower_bound_that_comes_near():
     """Of the Gaussian mechanism epsilon is known exactly: 4.38 at z = 1, 1.99 at z = 2 (Balle and Wang)."""
     from fedpoint.privacy.accounting import gaussian_epsilon

@@ -56,7 +56,7 @@ def z_of_subsets(s, q):
     return (seen - chance) / np.sqrt(chance * (1 - chance) / len(s))
 
 
-@pytest.mark.parametrize("q", [0.3, 0.7])
+@pytest.mark.parametrize("q", [0.3, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_every_subset_has_its_probability(q):
     v, s = drawn(fp.participation.Poisson(q))
     assert set(np.unique(s)) == {0.0, 1.0}
