@@ -161,26 +161,25 @@ class Bundle:
         sums, inside = self._followed[2], self._inside(self.scale * self._columns)
         trust = fitting(inside, sums)
         known, rest = self._known(), sums - trust * inside
-        ratio, outside = self._by_size(rest)
-        left = rest - ratio * outside  # what is not in proportion to a column's size, whose mean is known
-        variance = trust * known.variance + float(left.mean()) + ratio * self.kernel.rest
-        return Floor(variance, math.hypot(trust * known.error, error_of(left), ratio * self._size_error))
+        plain = Floor(trust * known.variance + float(rest.mean()), math.hypot(trust * known.error, error_of(rest)))
+        by_size = self._by_size(rest, trust * known.variance, trust * known.error)
+        return min(plain, by_size, key=lambda floor: floor.error)
 
-    def _by_size(self, rest: np.ndarray) -> tuple[float, np.ndarray]:
-        """How much what columns make outside of the spaces is for each of their own squares there, and these; 0 where
-        these tell less than they vary."""
-        columns, half = self.scale * self._columns, self.count // 2
-        inside = [(part @ s.V.T) for part, s in zip((columns[:half], columns[half:]), self.spaces[::-1], strict=True)]
-        outside = (columns**2).sum(1) - np.concatenate([(y**2).sum(1) for y in inside])
-        if outside.mean() <= 1e-9 * (columns**2).sum(1).mean():
-            return 0.0, outside
-        ratio = float(rest.mean() / outside.mean())
-        return (ratio if (rest - ratio * outside).std() < rest.std() else 0.0), outside
-
-    @property
-    def _size_error(self) -> float:
-        """The standard error of a column's mean square outside of the spaces."""
-        return error_of(((self.scale * self.noise.samples) ** 2).sum(1)) if self.noise.sampled else 0.0
+    def _by_size(self, rest: np.ndarray, variance: float, error: float) -> Floor:
+        """The same, where what columns make outside of the spaces is in proportion to their squares there: the mean of
+        these is known. variance, error: of what they make inside."""
+        half = self.count // 2
+        parts = zip(np.split(self.scale * self._columns, [half]), self.spaces[::-1], strict=True)
+        outside = np.concatenate([s.outside(columns) for columns, s in parts])
+        if outside.mean() <= 1e-9 * float(((self.scale * self._columns) ** 2).sum(1).mean()):
+            return Floor(variance + float(rest.mean()), math.inf)
+        ratio, doubt = float(rest.mean() / outside.mean()), 0.0
+        if self.noise.sampled:
+            columns = self.scale * self.noise.samples
+            doubt = error_of(np.mean([s.outside(columns) for s in self.spaces], axis=0))
+        return Floor(
+            variance + ratio * self.kernel.rest, math.hypot(error, error_of(rest - ratio * outside), ratio * doubt)
+        )
 
     def _known(self) -> Floor:
         """The mean over all columns of what they make within the spaces, a mean over these."""
@@ -312,6 +311,10 @@ class Shared(NamedTuple):
     def of(self, columns: np.ndarray) -> np.ndarray:
         inside = columns @ self.V.T
         return np.einsum("bi,ij,bj->b", inside, self.W, inside)
+
+    def outside(self, columns: np.ndarray) -> np.ndarray:
+        """(columns,): the squares of what they have outside of the space."""
+        return (columns**2).sum(1) - ((columns @ self.V.T) ** 2).sum(1)
 
     def trace(self, Q: np.ndarray) -> float:
         return float((self.W * Q).sum())

@@ -26,7 +26,7 @@ from fedpoint.problems.base import Mine
 from fedpoint.theory.drawn_rounds import DrawnRounds, after
 from fedpoint.theory.expected_round import Calm, Numbers, start_at
 from fedpoint.theory.noise import local_round
-from fedpoint.theory.operator import Setting
+from fedpoint.theory.operator import ROUGH, Setting
 from fedpoint.theory.space import Space, flat, row_of
 
 SEVERAL, DRAWS = 16, 64  # columns of samples, at a time and at most
@@ -129,7 +129,8 @@ class Noise:
     @cached_property
     def samples(self) -> np.ndarray:
         """(draws, n): columns of samples, as many as tell how large they are."""
-        found = self.draw(SEVERAL)[1]
+        # Of models that are not very large these tell the law of single runs, too.
+        found = self.draw(DRAWS if self.setting.size <= ROUGH else SEVERAL)[1]
         while len(found) < DRAWS:
             sizes = (self.setting.readings(found) ** 2).sum(1)
             if sizes.std(ddof=1) <= NEAR * math.sqrt(len(sizes)) * sizes.mean():
