@@ -139,8 +139,8 @@ class Noise:
         return found
 
     def more_samples(self) -> bool:
-        """Draw more of them, unless they are many."""
-        if len(self.samples) >= MANY:
+        """Draw more of them, where models are very large, unless they are many."""
+        if self.setting.size <= ROUGH or len(self.samples) >= MANY:
             return False
         self.samples = np.concatenate([self.samples, self.draw(len(self.samples))[1]])
         return True
