@@ -64,9 +64,19 @@ def test_the_sum_has_noise_of_the_multiplier_times_norm_times_largest_weight(at,
     assert measured == pytest.approx(deviation, rel=4 * 0.0065)
 
 
-def test_noise_without_the_weight_would_be_seen():
-    """The test above is sharp enough for the mutant that forgets v_max (here 0.4)."""
-    assert abs(1 / 0.4 - 1) > 4 * 0.0065
+class Unweighted(Gaussian):
+    """A mutant: noise as if the largest weight were 1."""
+
+    def bind(self, context):
+        return super().bind(context._replace(weights=np.ones_like(context.weights)))
+
+
+def test_noise_without_the_weight_is_seen():
+    """The mutant fails what the test above asks for: its noise is 1 / 0.4 times as large."""
+    p = np.array([0.1, 0.2, 0.3, 0.4])
+    same = fp.problems.Quadratic(1.0, np.zeros((4, 3)), weights=p)
+    run = fp.run(fp.FedAvg(step=0.5), same, 1, repeats=4000, channel=[Clip(0.2), Unweighted(1.5)])
+    assert abs(np.sqrt((run.model**2).mean()) / (1.5 * 0.2 * 0.4) - 1) > 4 * 0.0065
 
 
 def test_noise_at_agents_is_credited_to_memories():

@@ -40,6 +40,7 @@ from odd_objects import (
     panel,
     plan,
     predictor,
+    price,
     private_experiment,
     quad,
     ring,
@@ -361,6 +362,8 @@ def results() -> Table:
         "Predictor": (predictor, {"predict": {"X": X}}),
         "Sweep": (sweep, {"measured": {"name": "error"}}),
         "Plan": (plan, {"run": {"top": 1, "repeats": 2}}),
+        "Price": (price, {"plot": {"against": "bytes"}, "rows": {}, "table": {}, "to_dict": {}}),
+        "Offer": (lambda: price().offers[0], {"to_dict": {}}),
         "Baselines": (
             baselines,
             {

@@ -39,7 +39,6 @@ import numpy as np
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from fedpoint import config
-from fedpoint.channel import Gaussian
 from fedpoint.config.experiment import read_toml
 from fedpoint.config.kinds import Count, Kind, Positive, Table, Variance
 from fedpoint.config.lines import Path as Where
@@ -363,7 +362,7 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
     if isinstance(e.timing, Poisson):
         said = "a round of a study asks somebody, and the hub sees whom: give a number of sites"
         wrong.append(FileMistake(("participation",), said, own["participation"]))
-    if any(isinstance(stage, Gaussian) for stage in e.channel.stages()):
+    if e.channel.noises():
         said = "a study's luck follows from its seed, which all sites know: noise drawn from it would hide nobody"
         wrong.append(FileMistake(("channel",), said, own["channel"]))
     if terms.quorum is not None and terms.quorum > slots:
