@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@checked_methods
 @dataclass(frozen=True)
 class Offer:
     """One way to send messages, and what it costs.
