@@ -16,24 +16,23 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def private(runs: int) -> fp.Price:
-    """1,000 agents, a tenth of them in a round, 60 rounds; more and more noise."""
-    centers = 1.0 + 0.5 * np.random.default_rng(0).normal(size=(1000, 10))
-    problem = fp.problems.Quadratic(1.0, centers, noise=0.1)
-    noises = [[fp.channel.Clip(4.0), fp.channel.Gaussian(z)] for z in (0.6, 0.8, 1.2, 2.0, 4.0)]
-    who = fp.participation.Poisson(0.1)
-    method = fp.FedAvg(step=0.05, local_steps=2)
-    return fp.price(method, problem, channels=[None, *noises], rounds=60, runs=runs, participation=who)
+    """200 agents, a fifth of them in a round, 40 rounds; more and more noise."""
+    centers = 1.0 + 0.3 * np.random.default_rng(0).normal(size=(200, 5))
+    problem = fp.problems.Quadratic(1.0, centers, noise=0.05)
+    noises = [[fp.channel.Clip(4.0), fp.channel.Gaussian(z)] for z in (0.7, 1.0, 1.5, 2.5)]
+    who = fp.participation.Poisson(0.2)
+    return fp.price(fp.FedAvg(step=0.1), problem, channels=[None, *noises], rounds=40, runs=runs, participation=who)
 
 
 def compressed(runs: int) -> fp.Price:
-    """50 agents, 100 numbers, 200 rounds; fewer and fewer bits a round."""
+    """20 agents, 40 numbers, 100 rounds; fewer and fewer bits a round."""
     rng = np.random.default_rng(1)
-    problem = fp.problems.Quadratic(rng.uniform(0.5, 2.0, 100), 0.3 * rng.normal(size=(50, 100)) + 1.0, noise=0.01)
+    problem = fp.problems.Quadratic(1.0, 0.3 * rng.normal(size=(20, 40)) + 1.0, noise=0.01)
     ways: list[fp.Channel | None] = [None, fp.channel.Cast("float32"), fp.channel.Cast("bfloat16")]
     ways += [fp.channel.RandK(part) for part in (0.5, 0.25, 0.1)]
-    ways += [fp.channel.TopK(part) for part in (0.25, 0.1, 0.05)]
+    ways += [fp.channel.TopK(part) for part in (0.5, 0.25, 0.1)]
     ways += [fp.channel.Quantise(bits) for bits in (8, 4, 2)]
-    return fp.price(fp.FedAvg(step=0.05), problem, channels=ways, rounds=200, runs=runs, participation=25)
+    return fp.price(fp.FedAvg(step=0.1), problem, channels=ways, rounds=100, runs=runs, participation=10)
 
 
 def main() -> None:
