@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
+from fedpoint.config.plans import read_plan
 from fedpoint.results.plan import Goal
 from fedpoint.verbs.plan.private import PrivateSearch
 from fedpoint.verbs.plan.search import method_of
@@ -75,6 +76,20 @@ def test_privacy_chooses_the_channel_itself():
         fp.plan(QUAD, target=0.05, privacy=PRIVACY, channel=fp.channel.Clip(1.0))
     with pytest.raises(fp.FedpointError, match="privacy must be"):
         fp.plan(QUAD, target=0.05, privacy=2.0)
+
+
+def test_a_file_may_ask_for_privacy(tmp_path):
+    text = """
+problem = {kind = "quadratic", agents = 3, dim = 2}
+[plan]
+target = 0.1
+privacy = {epsilon = 2.0, delta = 1e-5}
+"""
+    (tmp_path / "plan.toml").write_text(text)
+    assert read_plan(tmp_path / "plan.toml").arguments["privacy"].epsilon == 2.0
+    (tmp_path / "plan.toml").write_text(text.replace("delta = 1e-5", "delta = 2.0"))
+    with pytest.raises(fp.FedpointError, match="delta"):
+        read_plan(tmp_path / "plan.toml")
 
 
 def test_fewest_bytes_with_compression_among_the_choices():

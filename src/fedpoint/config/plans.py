@@ -8,6 +8,7 @@
     budget = 60.0
     confidence = 0.95                       # of single runs that reach the target; without: their mean does
     seconds = 30.0                          # for the search, which then returns the best so far
+    privacy = {epsilon = 2.0, delta = 1e-5} # that a run may spend: clip, noise and rounds are chosen together
     methods = ["fedavg", {name = "fedprox", pull = 2.0}]
     local_steps = [1, 4, 16]
     participation = ["everyone", 10, {scheme = "importance", count = 5}]
@@ -33,6 +34,7 @@ from fedpoint.config.problems import read_problem
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.types import Plain
+from fedpoint.privacy import Privacy
 from fedpoint.problems.base import Problem
 from fedpoint.theory.planning_cost import Prices
 from fedpoint.timing.participation import Participation
@@ -61,6 +63,11 @@ class PriceTable(Table):
     parallel: bool = False
 
 
+class PrivacyTable(Table):
+    epsilon: Positive
+    delta: Annotated[float, Field(gt=0, lt=1)]
+
+
 class PlanTable(Table):
     """The keys of [plan]."""
 
@@ -72,6 +79,7 @@ class PlanTable(Table):
     rounds: Annotated[int, Field(ge=1)] | None = None
     confidence: Annotated[float, Field(ge=0.5, lt=1)] | None = None
     seconds: Positive | None = None
+    privacy: PrivacyTable | None = None
     methods: SkipValidation[list[JsonValue]] | None = None
     local_steps: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = None
     participation: SkipValidation[list[JsonValue]] | None = None
@@ -136,10 +144,12 @@ def _parse(content: Mapping[str, Plain], path: Path, text: str) -> Planned:
     if wrong or checked is None or built is None:
         raise Mistakes(str(path), wrong, text)
     arguments = cast(
-        Arguments, checked.plan.model_dump(exclude={"methods", "participation", "prices"}, exclude_none=True)
+        Arguments, checked.plan.model_dump(exclude={"methods", "participation", "prices", "privacy"}, exclude_none=True)
     )
     if checked.plan.prices is not None:
         arguments["prices"] = Prices(**checked.plan.prices.model_dump())
+    if checked.plan.privacy is not None:
+        arguments["privacy"] = Privacy(**checked.plan.privacy.model_dump())
     if chosen is not None:
         arguments["methods"] = chosen
     if who is not None:
