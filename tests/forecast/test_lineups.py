@@ -4,6 +4,7 @@ import itertools
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -135,5 +136,10 @@ def test_a_round_without_answers_that_is_merged_is_refused():
             heard = key.row().uniform((len(p),)) < 0.3
             return fp.Tick(jnp.arange(len(p)), heard, jnp.where(heard, p / 0.3, 0.0))
 
+    class Divides(fp.FedAvg):
+        def combine(self, hub, inbox):
+            return super().combine(hub, inbox._replace(mean=jax.tree.map(lambda m: m / inbox.weight, inbox.mean)))
+
     with pytest.raises(fp.FedpointError, match="rounds in which nobody is heard: the run would end in nan"):
-        fp.forecast(fp.FedNova(STEP, (1, 2, 3, 4)), world(4)[0], participation=Poisson())
+        fp.forecast(Divides(STEP), world(4)[0], participation=Poisson())
+    assert math.isfinite(fp.forecast(fp.FedNova(STEP, (1, 2, 3, 4)), world(4)[0], participation=Poisson()).floor)

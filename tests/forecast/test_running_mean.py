@@ -145,6 +145,9 @@ def test_what_a_mean_leaves_out_is_said():
     class Dropped(fp.Channel):
         lossless = False
 
+        def init(self, message):  # what is kept at agents makes it known from drawn rounds only
+            return jnp.zeros(())
+
         def encode(self, message, memory, agent):
             return jnp.where(agent.uniform(message) < 0.5, 2 * message, 0.0), memory
 

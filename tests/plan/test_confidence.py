@@ -2,6 +2,7 @@
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -108,9 +109,12 @@ def test_it_can_be_read():
 
 
 class Lossy(fp.channel.Channel):
-    """What arrives is known from drawn rounds only."""
+    """What arrives is known from drawn rounds only: it keeps something at the agents."""
 
     lossless = False
+
+    def init(self, message):
+        return jnp.zeros(())
 
 
 def test_drawn_rounds_have_no_law_of_single_runs():

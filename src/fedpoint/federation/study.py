@@ -362,6 +362,9 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
     if isinstance(e.timing, Poisson):
         said = "a round of a study asks somebody, and the hub sees whom: give a number of sites"
         wrong.append(FileMistake(("participation",), said, own["participation"]))
+    if e.algorithm.conserves_a_sum() and not e.gather.conserves:
+        said = f"{card.title} conserves a sum over all agents, which this mean does not keep: use fedavg, or no gather"
+        wrong.append(FileMistake(("gather",), said, own["gather"]))
     if e.channel.noises():
         said = "a study's luck follows from its seed, which all sites know: noise drawn from it would hide nobody"
         wrong.append(FileMistake(("channel",), said, own["channel"]))
