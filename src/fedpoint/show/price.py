@@ -65,10 +65,13 @@ def price_picture(
     note = "crosses: forecast; dots: mean of runs, with two standard errors"
     style(ax, words, "expected squared distance to the solution", title, note)
     log_axis(ax, (1.0, 2.0, 5.0))
+    ax.margins(x=0.06)  # points at the ends are whole
     if path is not None:
         save(figure, path)
     return figure
 
 
 def _kind(offer: Offer) -> str:
-    return " + ".join(type(stage).__name__ for stage in offer.channel.stages()) or "plain"
+    if offer.channel.is_identity():
+        return "plain"
+    return " + ".join(type(stage).__name__ for stage in offer.channel.stages())
