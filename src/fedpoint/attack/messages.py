@@ -17,7 +17,7 @@ class SignFlip(Attack):
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [1.0], [2.0]])
     >>> fp.run(fp.FedAvg(step=0.1), quad, rounds=50, attack=fp.attack.SignFlip([2])).model.round(3)
-    array([[-0.81]])
+    array([[-0.816]])
     """
 
     repeats_itself = True
