@@ -31,7 +31,10 @@ def test_the_catalogue_holds_the_methods_of_the_lectures():
 
 
 def test_a_card_says_whether_its_method_is_for_networks():
-    assert {name for name, card in CATALOGUE.items() if card.network} == {"fedgd", "fedsgd", "fedrelax"}
+    assert {name for name, card in CATALOGUE.items() if card.network} == {
+        *("fedgd", "fedsgd", "fedrelax"),
+        *("diffusion", "exact_diffusion", "extra", "gradient_tracking", "push_sum"),
+    }
     assert not fp.Card("own", "Own", "a card without a class", "").network
 
 
@@ -79,7 +82,7 @@ def test_an_unknown_name_suggests_the_nearest(written, guess):
 
 
 def test_a_name_like_no_other_gets_the_list():
-    with pytest.raises(fp.FedpointError, match=r"Known: fedavg, .*scaffold") as caught:
+    with pytest.raises(fp.FedpointError, match=r"Known: diffusion, .*fedavg, .*scaffold") as caught:
         find("zzz")
     assert "did you mean" not in str(caught.value)
 

@@ -17,6 +17,10 @@ RUN = """
 import sys, warnings
 import fedpoint as fp
 warnings.simplefilter("always")
+import jax
+from fedpoint.engine.cpu import cache
+cache.enable()
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a quick machine compiles below the bound
 fp.run(fp.FedAvg(step=0.1), fp.problems.LinearStream.sample(agents=6, dim=3, seed=0), rounds=3)
 """
 

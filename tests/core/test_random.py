@@ -10,7 +10,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from fedpoint.core.random import Key, _cos_turn, _log, _uniform, threefry
+from fedpoint.core.random import Key, _cos_turn, _log, _log_single, _uniform, threefry
 from fedpoint.engine.cpu import cache
 
 ALMOST_SURELY = 1e-5  # the smallest p-value a right generator may show here; seeds are fixed
@@ -81,6 +81,26 @@ def test_normal_has_the_moments_of_a_normal():
     eighth = {n: math.prod(range(2 * n - 1, 0, -2)) for n in moments}  # E x^(2n)
     for n, value in moments.items():
         assert abs(z_score(x**n, value, eighth[n] - value**2)) < 4, n
+
+
+def test_normals_in_single_precision_are_box_and_mullers_formula():
+    """Of the same words, the radius from 31 bits of the first: to rounding, which near a radius of 0 is its root."""
+    row = Key.of(7).row(3)
+    found = np.asarray(row.normal_single((200_000,)))
+    a, b = (np.asarray(w).astype(np.float64) for w in row.words((200_000,)))
+    u = (np.floor(a / 2) + 0.5) / 2**31
+    expected = np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * b / 2**32)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found[u < 0.999], expected[u < 0.999], atol=2e-5)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    assert stats.kstest(found, "norm").pvalue > ALMOST_SURELY
+
+
+def test_the_logarithm_in_single_precision_is_never_above_zero():
+    ends = np.float32([2.0**-32, 0.5, np.sqrt(0.5), np.nextafter(np.float32(1), np.float32(0)), 1.0])
+    found = np.asarray(_log_single(jnp.asarray(ends)))
+    np.testing.assert_allclose(found, np.log(ends.astype(float)), rtol=3e-7)
+    assert (found <= 0).all()
 
 
 def test_normal_passes_kolmogorov_smirnov():

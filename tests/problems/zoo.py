@@ -61,6 +61,14 @@ def logistic(classes=(-1, 1), **options):
     return fp.problems.Logistic(X, y, groups=groups, **{"ridge": 0.1, **options})
 
 
+def glm(family="poisson", link=None, **options):
+    """Rows that count differently, with an offset."""
+    X, y, groups = table(classes=(0, 1, 1, 2, 5))
+    y = {"binomial": y / 5, "gamma": y + 0.5}.get(family, y)
+    mass, offset = 0.5 + np.arange(len(y)) % 3, 0.1 * np.cos(np.arange(len(y)))
+    return fp.problems.GLM(X, y, groups, family, link, offset, mass, **{"ridge": [0.1, 0.2, 0.3], **options})
+
+
 def network_loss(params, batch):
     """A small neural network with one loss a row."""
     hidden = jnp.tanh(batch["x"] @ params["V"] + params["b"])
@@ -112,6 +120,8 @@ PROBLEMS = {  # one of every formula
     "least squares, no half": lambda: least_squares(half=False, mean=True),
     "logistic": logistic,
     "softmax": lambda: logistic(classes=(0, 1, 2), intercept=True),
+    "poisson": glm,
+    "gamma": lambda: glm("gamma", weights=[1, 2, 3, 4]),
     "network": network,
     "network, mean loss": lambda: network(mean_loss),
     "system": system,
@@ -131,6 +141,8 @@ SAMPLED = {  # one of every way to sample
     "logistic, importance": lambda: logistic(batch=2, sampling="importance", ridge=1.0),
     "softmax, iid": lambda: logistic(classes=(0, 1, 2), batch=30),
     "softmax, importance": lambda: logistic(classes=(0, 1, 2), batch=2, sampling="importance", ridge=1.0),
+    "binomial, iid": lambda: glm("binomial", batch=2),
+    "poisson, importance": lambda: glm(batch=2, sampling="importance"),
     "network, iid": lambda: network(batch=2),
     "network, iid mean loss": lambda: network(mean_loss, batch=4),
     "network, shuffled mean loss": lambda: network(mean_loss, batch=4, sampling="shuffle"),

@@ -50,6 +50,7 @@ def lms_msd(
         problem: isotropic, with the same regressor variance and weight for every agent.
         step, local_steps, normalise: as in `fp.FedAvg`, common to all agents.
         participants: L; None for everyone.
+        rounds: i goes up to this number.
         start: the model at round 0 (default: the problem's own start).
         replacement: L draws with replacement (`fp.ByWeight`) rather than L different agents (`fp.Uniform`).
 
@@ -90,6 +91,12 @@ def lms_floor(
 
     For E = 1 and without replacement that is
     $(\mu/L)\,[M\sigma_v^2 + \sigma_h^2 D (M + 1 + c)] / (2 - \mu\sigma_h^2 (1 + (M + 1)/L))$, c = (K - L)/(K - 1).
+
+    Args:
+        problem: as in `lms_msd`.
+        step, local_steps, normalise: as in `fp.FedAvg`, common to all agents.
+        participants: L; None for everyone.
+        replacement: L draws with replacement rather than L different agents.
 
     >>> import fedpoint as fp
     >>> same = fp.problems.LinearStream.sample(agents=100, dim=10, spread=0.0, noise=0.01)

@@ -20,8 +20,13 @@ def lsa_bias(problem: Problem, step: Positive, local_steps: Count) -> np.ndarray
     $$(I - G)^{-1} \sum_c p_c (I - (I - \eta A_c)^H)(\theta_c^\star - \theta^\star), \qquad
       G = \sum_c p_c (I - \eta A_c)^H.$$
 
-    On average over samples that are independent; `problem` has fields A_c w - b_c, gradients or not. Written with
-    $\eta \sum_{h<H} (I - \eta A_c)^h (b_c - A_c \theta^\star)$ for the terms of the sum, no A_c needs an inverse.
+    On average over samples that are independent. Written with $\eta \sum_{h<H} (I - \eta A_c)^h (b_c - A_c
+    \theta^\star)$ for the terms of the sum, no A_c needs an inverse.
+
+    Args:
+        problem: with affine fields A_c w - b_c, gradients or not.
+        step: $\eta$, common to all agents.
+        local_steps: H.
     """
     return _parts(problem, step, local_steps)[1]
 
@@ -33,6 +38,13 @@ def lsa_path(
     r"""(rounds + 1, d): how far the mean model is from the solution after every round, the start being round 0,
 
     $$E\theta_t - \theta^\star = (I - G^t)\, \text{bias} + G^t (\theta_0 - \theta^\star).$$
+
+    Args:
+        problem: with affine fields A_c w - b_c, gradients or not.
+        step: $\eta$, common to all agents.
+        local_steps: H.
+        rounds: t goes up to this number.
+        start: $\theta_0$; default: the problem's start.
 
     >>> import fedpoint as fp
     >>> A, b = [[[1.0, 1.0], [-1.0, 1.0]], [[2.0, 0.0], [0.0, 1.0]]], [[1, 0], [0, 1]]
@@ -56,6 +68,11 @@ def lsa_bias_small_step(problem: Problem, step: Positive, local_steps: Count) ->
     r"""(d,): the bias to first order in the step,
 
     $$\frac{\eta (H-1)}{2} \bar A^{-1} \sum_c p_c (A_c - \bar A)(A_c \theta^\star - b_c).$$
+
+    Args:
+        problem: with affine fields A_c w - b_c, gradients or not.
+        step: $\eta$, common to all agents.
+        local_steps: H.
     """
     A, b, p, optimum = _system(problem)
     mean = np.tensordot(p, A, 1)

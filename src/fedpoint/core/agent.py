@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from fedpoint.core.errors import Misused, UnknownName
-from fedpoint.core.random import Row, Stream
+from fedpoint.core.random import Row, Stream, normal_like
 from fedpoint.core.steps import Epochs, LocalSteps, Stragglers
 from fedpoint.core.types import Data, Model, Number, Tree
 from fedpoint.core.vector import unwrap, wrap
@@ -28,7 +28,17 @@ Answer = TypeVar("Answer")
 
 
 class Agent:
-    """One agent in one round, as `local` sees it."""
+    """One agent in one round, as `local` sees it. The engine makes it; a method only asks it.
+
+    Args:
+        oracle: the problem's oracle, which answers what the agent asks of its data.
+        mine: the data that the oracle may use: the agent's own, and what all share.
+        stream: the agent's random numbers in this round.
+        plan: what the oracle prepared for the round before it starts, such as an order of the rows.
+        samples: samples drawn ahead of the round, one per step; None: drawn on the spot.
+        exact: answer with exact fields, without sampling noise.
+        share: $p_k$, the agent's weight in the objective.
+    """
 
     def __init__(
         self, oracle: Oracle, mine: Mine, stream: Stream, plan: Data, samples: Data, exact: bool, share: Number
@@ -45,7 +55,10 @@ class Agent:
     def __getattr__(self, name: str) -> NoReturn:
         raise UnknownName("agent", name, self.OFFERS, {"grad": "field", "gradient": "field", "data": "field"})
 
-    OFFERS = ("field", "key", "loss", "normal", "prox", "round", "share", "side_by_side", "steps", "uniform")
+    OFFERS = (
+        *("field", "hessian", "key", "loss", "losses_along", "normal", "prox", "round", "share", "side_by_side"),
+        *("steps", "uniform"),
+    )
 
     @property
     def sampled(self) -> Number:
@@ -69,6 +82,15 @@ class Agent:
         model = unwrap(w)
         return self._oracle.loss(self._mine, model).astype(jnp.result_type(*jax.tree.leaves(model)))
 
+    def losses_along(self, w: Model, move: Model, fractions: Array) -> Array:
+        """(n,): this agent's exact losses at w + s move, for each of n numbers s."""
+        return jax.vmap(lambda s: self.loss(w + s * move))(fractions)
+
+    def hessian(self, w: Model) -> Array:
+        """(d, d): the derivative of this agent's exact field at w, in the order of `ravel_pytree`; for gradients it is
+        symmetric."""
+        return self._oracle.hessian(self._mine, unwrap(w))
+
     def prox(self, center: Model, weight: Number) -> Model:
         """argmin_v loss(v) + weight |v - center|^2, solved exactly (closed form, or Newton's method to rounding)."""
         return wrap(self._oracle.prox(self._mine, unwrap(center), weight))
@@ -91,14 +113,11 @@ class Agent:
 
     def normal(self, like: Tree) -> Tree:
         """Standard normal numbers in the shapes of `like`."""
-        return self._drawn(like, Row.normal)
+        return jax.tree.map(lambda a: normal_like(self._row(), a), like)
 
     def uniform(self, like: Tree) -> Tree:
         """Numbers uniform on (0, 1) in the shapes of `like`."""
-        return self._drawn(like, Row.uniform)
-
-    def _drawn(self, like: Tree, draw: Callable[[Row, tuple[int, ...]], Array]) -> Tree:
-        return jax.tree.map(lambda a: draw(self._row(), jnp.shape(a)).astype(jnp.result_type(a)), like)
+        return jax.tree.map(lambda a: self._row().uniform(jnp.shape(a)).astype(jnp.result_type(a)), like)
 
     def key(self) -> Array:
         """A key for `jax.random`, another one at every call."""
@@ -153,15 +172,23 @@ def _sample(a: Array, e: Number) -> Array:
 def descend(agent: Agent, start: Tree, steps: Number, advance: Advance) -> Tree:
     """The one inner loop: y <- advance(y, e) for e = 0 .. steps-1.
 
-    `steps` may be traced: the loop then costs what this agent takes, or the largest count among agents batched
-    together.
+    Args:
+        agent: whose loop it is.
+        start: y before the first step, in any pytree.
+        steps: how many. It may be traced: the loop then costs what this agent takes, or the largest count among agents
+            that are batched together.
+        advance: a function (y, e) -> y, for the e-th step.
     """
     try:
         right = callable(agent.loop) and callable(advance) and not callable(steps)
     except AttributeError:
         right = False
     if not right:
-        named = ("array" if isinstance(a, Array) else type(a).__name__ for a in (agent, start, steps, advance))
+        known = {Array: "array", Agent: "Agent"}
+        named = [
+            next((name for kind, name in known.items() if isinstance(a, kind)), type(a).__name__)
+            for a in (agent, start, steps, advance)
+        ]
         raise Misused(
             "fp.descend takes (agent, start, steps, advance): the agent, where its steps start, how many, and a "
             f"function (y, e) -> y; got ({', '.join(named)})"

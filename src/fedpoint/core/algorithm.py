@@ -31,7 +31,16 @@ if TYPE_CHECKING:  # asked, not known: these lie above
 @checked
 @dataclass(frozen=True)
 class Reference:
-    """A publication, enough of it for BibTeX."""
+    """A publication, with what a BibTeX entry needs.
+
+    Args:
+        key: the key of the BibTeX entry.
+        authors: "Family, Given and Family, Given", as BibTeX wants them.
+        title: of the publication.
+        venue: conference, journal or repository.
+        year: of publication.
+        kind: "inproceedings", "article" or "misc".
+    """
 
     key: str
     authors: str
@@ -55,7 +64,19 @@ class Reference:
 @checked
 @dataclass(frozen=True)
 class Card:
-    """What command line, documentation and conformance tests enumerate."""
+    """A method's entry in the catalogue, which the command line, the documentation and the conformance tests list.
+
+    Args:
+        name: how files and the command line call the method, in lower case.
+        title: how people call it.
+        summary: what it does, in one line without a full stop.
+        lecture: where the lectures define it; "-" where they do not.
+        references: the publications that introduced it.
+        limit: where it converges with exact fields and every agent in every round.
+        fails: when not to use it.
+        restriction: why every agent must answer in every round; empty where any participation is valid.
+        cls: the class of the method, filled in when that is defined.
+    """
 
     name: str
     title: str
@@ -178,6 +199,14 @@ class Algorithm(Record):
     proximal = False  # True: it solves a proximal problem every round
     full = False  # True: it asks for exact fields only
     at_agents = False  # True: for networks; a node's model is its memory, and `hello` is what neighbours know at first
+    personal = False  # True: agents have models of their own: `read` makes an agent's of the hub and its memory
+    coupled = False  # True: for networks; it solves GTVMin with its hyper-parameter `coupling`
+    merges = (
+        False  # True: its hub adds what it hears, so that a mean of hubs is the hub of all: regions may have one each
+    )
+    mixes = False  # True: for networks; nodes look for one model, and average with the weights of their edges
+    directed = False  # True: for networks; edges may go one way
+    goal = "w*"  # in words: what its models are compared with
     chains = 1  # models that run side by side: messages are changes of as many
     fits_any_model = False  # True: it also runs with models that only fit and predict
     exact_moments = False  # True: it uses each sample once, so that second moments can be computed from the update
@@ -190,11 +219,13 @@ class Algorithm(Record):
         own_doc = vars(cls).get("__doc__")  # a dataclass makes one where there is none
         super().__init_subclass__(**options)
         own = vars(cls).get("card")
-        if own is not None:
+        if isinstance(own, Card):
             cls.card = dataclasses.replace(own, cls=cls)
             if cls.catalogued:
                 CATALOGUE[own.name] = cls.card
-        elif not untouched(cls, "card", Algorithm):  # a method of its own, with the restrictions of what it is made of
+        elif own is None and not untouched(
+            cls, "card", Algorithm
+        ):  # a method of its own, with the restrictions of what it is made of
             snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
             summary = "" if own_doc is None else own_doc.split("\n")[0]
             inherited = cls.card.restriction if owner_of(cls, "card") is not None else ""
@@ -226,6 +257,10 @@ class Algorithm(Record):
         """A message and a new memory: the only method that sees data."""
         raise FedpointError(f"{type(self).__name__} lacks the method 'local'")
 
+    def begun_from(self, heard: State, memory: State) -> Model:
+        """The model from which an agent that hears this begins its round."""
+        return self.read(heard, memory)
+
     def combine(self, hub: State, inbox: Inbox) -> State:
         """The hub's new state."""
         raise FedpointError(f"{type(self).__name__} lacks the method 'combine'")
@@ -235,12 +270,17 @@ class Algorithm(Record):
         return memory
 
     def read(self, hub: State, memory: State) -> Model:
-        """The model."""
+        """The model; of a method with `personal = True` the agent's own."""
         return hub
 
     def hello(self, w: Model) -> Message:
         """Of methods for networks: what neighbours know of a node that has not worked yet."""
         raise FedpointError(f"{type(self).__name__} has at_agents = True and lacks the method 'hello'")
+
+    def survey(self) -> Algorithm | None:
+        """What agents are asked for at the beginning of a round, as a method on the same hub and memories; None:
+        nothing, and a round is one exchange."""
+        return None
 
     def acknowledge(self, memory: State, sent: Message, credited: Message) -> State:
         """A new memory, once it is known what arrived of a message over a lossy channel."""
@@ -317,6 +357,10 @@ class Algorithm(Record):
     def adaptive(self) -> bool:
         """Changes are rescaled by their own history, as Adam does: a forecast then has no noise floor."""
         return False
+
+    def why_no_forecast(self) -> str:
+        """Why nothing can be said of a run beforehand; empty where something can."""
+        return ""
 
     def alike(self) -> bool:
         """Every local step is the same map: forecasts of long rounds are then cheaper."""

@@ -130,7 +130,11 @@ def _options(annotation: Kind, space: Mapping[str, object]) -> dict[str, Kind]:
 
 
 def checked(thing: Thing) -> Thing:
-    """A function that refuses calls that do not fit its signature; a class whose constructor and public methods do."""
+    """A function that refuses calls that do not fit its signature; a class whose constructor and public methods do.
+
+    Args:
+        thing: the function or class.
+    """
     if isinstance(thing, type):
         return _with_members(thing, checked, checked)
     return _checking(thing, Expected.check)

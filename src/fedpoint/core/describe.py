@@ -29,7 +29,7 @@ from typing import TypeAlias
 import jax
 import numpy as np
 
-from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.arguments import expected
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.made import INLINE, Made
@@ -135,7 +135,9 @@ def word_of(cls: type) -> str:
     """The word for a class: its own name where it is a record of fedpoint's, else its module's too."""
     if not cls.__module__.startswith("fedpoint."):
         return f"{cls.__module__}.{cls.__qualname__}"
-    return cls.card.name if issubclass(cls, Algorithm) and cls is not Algorithm else cls.__name__
+    if issubclass(cls, Algorithm) and cls is not Algorithm and isinstance(cls.card, Card):
+        return cls.card.name
+    return cls.__name__
 
 
 def _qualified(value: Tree) -> str:

@@ -19,7 +19,13 @@ class FedpointError(ValueError):
 
 
 class Diverged(FedpointError):
-    """A run left the finite numbers; `round` says when. The command line exits with status 4."""
+    """A run left the finite numbers. The command line exits with status 4.
+
+    Args:
+        message: what happened, in words.
+        round: the first recorded round whose model is not finite.
+
+    """
 
     def __init__(self, message: str, round: int):
         super().__init__(message)

@@ -16,11 +16,12 @@ from fedpoint.core.vector import weighted_sum, zeros
 class Inbox(NamedTuple):
     """What a hub hears in a round.
 
-    mean: sum_k v_k m_k with the schedule's weights v (p_k when everyone answers, p_k K/L for L uniform answers...):
-        an unbiased estimate of sum_k p_k m_k.
-    total: sum_k p_k m_k over the distinct agents that answered: what conserved quantities need.
-    mass: sum_k p_k over the same agents.
-    weight: sum_k v_k, which is 1 on average: mean / weight is a mean over those heard, for what is only a scale.
+    Attributes:
+        mean: sum_k v_k m_k with the schedule's weights v (p_k when everyone answers, p_k K/L for L uniform answers,
+            ...): an unbiased estimate of sum_k p_k m_k.
+        total: sum_k p_k m_k over the distinct agents that answered: what conserved quantities need.
+        mass: sum_k p_k over the same agents.
+        weight: sum_k v_k, which is 1 on average: mean / weight is a mean over those heard, for what is only a scale.
     """
 
     mean: Message

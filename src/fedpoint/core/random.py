@@ -108,7 +108,13 @@ def _word(x: Number) -> Word:
 
 
 class Row(NamedTuple):
-    """One row of a stream: where numbers are drawn. Its numbers are told apart by their index."""
+    """One row of a stream: where numbers are drawn. Its numbers are told apart by their index.
+
+    Attributes:
+        low: the lower 32 bits of the stream's key.
+        high: the upper 32 bits.
+        at: the number of the row.
+    """
 
     low: Word
     high: Word
@@ -141,6 +147,15 @@ class Row(NamedTuple):
         """
         a, b = self.words(shape, first)
         return jnp.sqrt(-2.0 * _log((_float(a) + 0.5) * 2.0**-32)) * _cos_turn(b)
+
+    def normal_single(self, shape: tuple[int, ...] = (), first: int = 0) -> Array:
+        """The same in single precision, for models that are: three times as fast. The radius has 31 bits, so the
+        largest value is 6.66."""
+        a, b = self.words(shape, first)
+        # Floats of unsigned words would not be vectorised.
+        u = ((a >> jnp.uint32(1)).astype(jnp.int32).astype(jnp.float32) + np.float32(0.5)) * np.float32(2.0**-31)
+        turn = lax.bitcast_convert_type(b, jnp.int32).astype(jnp.float32) * np.float32(2.0**-32)
+        return jnp.sqrt(np.float32(-2.0) * _log_single(u)) * _polynomial(COS_TURN, turn * turn)
 
     def integers(self, bound: Number, shape: tuple[int, ...] = (), first: int = 0) -> Array:
         """Uniform integers in [0, bound), from 64 bits: the bias is below 2^-32 for any bound below 2^32."""
@@ -204,7 +219,12 @@ class Row(NamedTuple):
 
 
 class Key(NamedTuple):
-    """A stream of random numbers, named by its coordinates."""
+    """A stream of random numbers, named by its coordinates; `Key.of` makes one from a seed.
+
+    Attributes:
+        low: the lower 32 bits of the key.
+        high: the upper 32 bits.
+    """
 
     low: Word
     high: Word
@@ -281,3 +301,40 @@ def _cos_turn(word: Array) -> Array:
     cosine = 1 + t * (-1 / 2 + t * (1 / 24 + t * (-1 / 720 + t * (1 / 40320 + t * (-1 / 3628800 + t / 479001600)))))
     value = jnp.where((quarter & jnp.uint32(1)) == 1, sine, cosine)
     return jnp.where((quarter == 1) | (quarter == 2), -value, value)
+
+
+# Chebyshev's approximations: log(1 + u) / u on sqrt(1/2) <= 1 + u <= sqrt(2), and cos(2 pi sqrt(t)) on 0 <= t <= 1/4.
+LOG_SERIES = (
+    0.999999974,
+    -0.49999987,
+    0.333341833,
+    -0.250021535,
+    0.199569775,
+    -0.16560696,
+    0.149490955,
+    -0.143773306,
+    0.0874394536,
+)
+COS_TURN = (0.999999989, -19.7392045, 64.9391175, -85.4501395, 60.167631, -25.9675992, 6.52865816)
+
+
+def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
+    value = jnp.full_like(x, np.float32(coefficients[-1]))
+    for c in coefficients[-2::-1]:
+        value = np.float32(c) + x * value
+    return value
+
+
+def _log_single(x: Array) -> Array:
+    """Natural logarithm of 0 < x <= 1 to 1e-7 of it, and never above 0."""
+    bits = lax.bitcast_convert_type(x, jnp.int32)
+    exponent = (bits - jnp.int32(0x3F3504F3)) >> 23
+    u = lax.bitcast_convert_type(bits - (exponent << 23), jnp.float32) - np.float32(1.0)
+    return exponent.astype(jnp.float32) * np.float32(np.log(2.0)) + u * _polynomial(LOG_SERIES, u)
+
+
+def normal_like(row: Row, like: Array, first: int = 0) -> Array:
+    """Standard normal numbers of an array's shape and kind, drawn in double precision where it is double."""
+    kind = jnp.result_type(like)
+    draw = row.normal if kind == jnp.float64 else row.normal_single
+    return draw(jnp.shape(like), first).astype(kind)

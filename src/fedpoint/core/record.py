@@ -30,7 +30,11 @@ Built = TypeVar("Built")  # a tree that comes back built as it was
 
 class PerAgent(NamedTuple):
     """One number for each agent, in the place of a hyper-parameter: what `experiment.bind()` makes of a list; or one
-    vector for each."""
+    vector for each.
+
+    Args:
+        values: (K,) a number for each agent, or (K, n) a vector for each.
+    """
 
     values: np.ndarray | jax.Array  # (K,) or (K, n)
 

@@ -26,12 +26,21 @@ class StepSchedule(Record):
 
 
 def at(step: Step, t: Number) -> Number:
-    """The step's length at gradient step t (round x E + e): a number, or a schedule's value."""
+    """The step's length at gradient step t (round x E + e): a number, or a schedule's value.
+
+    Args:
+        step: a number, or a schedule of steps.
+        t: the gradient step: round x local steps + local step, from 0 on.
+    """
     return step.value(t) if isinstance(step, StepSchedule) else step
 
 
 class InverseTime(StepSchedule):
-    """s_t = scale / (offset + t), t counting gradient steps.
+    """The step schedule s_t = scale / (offset + t), t counting gradient steps.
+
+    Args:
+        scale: the numerator.
+        offset: what is added to t; the step is scale/offset at first.
 
     >>> InverseTime(scale=2.0, offset=8.0).value(0)
     0.25
@@ -55,7 +64,12 @@ class InverseTime(StepSchedule):
 
 
 class Exponential(StepSchedule):
-    """s_t = initial * factor^t, t counting gradient steps."""
+    """The step schedule s_t = initial * factor^t, t counting gradient steps.
+
+    Args:
+        initial: the first step, s_0.
+        factor: by which each step is multiplied, between 0 and 1 for a step that decays.
+    """
 
     initial: float
     factor: float
@@ -69,7 +83,11 @@ class Exponential(StepSchedule):
 
 
 class Scheduled(StepSchedule):
-    """Any function of the gradient step t that JAX can trace: optax's schedules, or the user's own."""
+    """Any function of the gradient step t that JAX can trace: optax's schedules, or the user's own.
+
+    Args:
+        function: t -> step, which JAX can trace.
+    """
 
     function: Callable[[Number], Number]
 
@@ -78,7 +96,12 @@ class Scheduled(StepSchedule):
 
 
 class Scaled(StepSchedule):
-    """`factor` times another schedule."""
+    """`factor` times another schedule.
+
+    Args:
+        schedule: the schedule to scale.
+        factor: by which its steps are multiplied.
+    """
 
     schedule: StepSchedule
     factor: float
@@ -94,6 +117,10 @@ class Scaled(StepSchedule):
 def scaled(step: Step | PerAgent, factor: float) -> Step | PerAgent:
     """A step so many times as long: a number, one per agent, or a schedule.
 
+    Args:
+        step: a number, one per agent, or a schedule.
+        factor: by which it is multiplied.
+
     >>> scaled(InverseTime(scale=2.0, offset=8.0), 0.5).value(0)
     0.125
     """
@@ -105,7 +132,11 @@ def scaled(step: Step | PerAgent, factor: float) -> Step | PerAgent:
 
 
 class Epochs(Record):
-    """As many local steps as `count` passes over the agent's own data take, in its batches."""
+    """As many local steps as `count` passes over the agent's own data take, in its batches.
+
+    Args:
+        count: passes over the agent's data in a round, at least 1.
+    """
 
     count: int
 
@@ -118,6 +149,10 @@ class Stragglers(Record):
     """`steps` local steps, but each agent is a straggler with probability `fraction` in each round.
 
     A straggler stops after a uniform number of steps in 1 .. steps (Li et al., FedProx, 2020).
+
+    Args:
+        steps: local steps of an agent that does not straggle.
+        fraction: the probability of straggling, between 0 and 1.
     """
 
     steps: int
@@ -139,7 +174,11 @@ LocalSteps: TypeAlias = Number | Epochs | Stragglers
 
 
 def most_steps(local_steps: LocalSteps | PerAgent | None) -> np.ndarray:
-    """() or (K,): the most local steps of a round, from the field of a method, bound or not; 1 where unknown."""
+    """() or (K,): the most local steps of a round, from the field of a method, bound or not; 1 where unknown.
+
+    Args:
+        local_steps: the `local_steps` of a method.
+    """
     if isinstance(local_steps, Stragglers):
         local_steps = local_steps.steps
     elif isinstance(local_steps, PerAgent):
@@ -148,7 +187,12 @@ def most_steps(local_steps: LocalSteps | PerAgent | None) -> np.ndarray:
 
 
 def chances_of_steps(local_steps: LocalSteps | PerAgent | None, agents: int) -> list[tuple[float, np.ndarray]]:
-    """Pairs of a probability and numbers of local steps (K,): one pair unless some agents straggle."""
+    """Pairs of a probability and numbers of local steps (K,): one pair unless some agents straggle.
+
+    Args:
+        local_steps: the `local_steps` of a method, bound to a problem.
+        agents: K.
+    """
     if not isinstance(local_steps, Stragglers):
         return [(1.0, np.broadcast_to(most_steps(local_steps).astype(int), (agents,)))]
     late = local_steps.fraction / local_steps.steps
@@ -156,3 +200,6 @@ def chances_of_steps(local_steps: LocalSteps | PerAgent | None, agents: int) -> 
         (late + (1 - local_steps.fraction) * (n == local_steps.steps), n) for n in range(1, local_steps.steps + 1)
     ]
     return [(chance, np.full(agents, n)) for chance, n in chances if chance > 0]
+
+
+__all__ = ["Epochs", "Exponential", "InverseTime", "PerAgent", "Scaled", "Scheduled", "StepSchedule", "Stragglers"]

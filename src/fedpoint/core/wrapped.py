@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from fedpoint.core.algorithm import Algorithm, Outcomes
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
 from fedpoint.core.record import with_leaves
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 class Wrapped(Algorithm):
     """Subclass it and replace what your wrapper changes, calling `self.inner` for the rest. Per-agent steps, epochs,
     validity, cost and what is known of the draws are those of the inner method, at any depth.
+
+    Args:
+        inner: the method that is wrapped.
 
     >>> import fedpoint as fp
     >>> class Halved(fp.Wrapped):
@@ -58,6 +62,9 @@ class Wrapped(Algorithm):
     def local(self, heard: State, memory: State, agent: Agent) -> tuple[Message, State]:
         return self.inner.local(heard, memory, agent)
 
+    def begun_from(self, heard: State, memory: State) -> Model:
+        return self.inner.begun_from(heard, memory)
+
     def combine(self, hub: State, inbox: Inbox) -> State:
         return self.inner.combine(hub, inbox)
 
@@ -69,6 +76,19 @@ class Wrapped(Algorithm):
 
     def hello(self, w: Model) -> Message:
         return self.inner.hello(w)
+
+    def survey(self) -> Algorithm | None:
+        """The inner method's, with the same around it."""
+        asked = self.inner.survey()
+        return None if asked is None else with_leaves(self, {"inner": asked})
+
+    def check_one_exchange(self) -> None:
+        """Refuse an inner method that asks agents twice in a round, of wrappers that count exchanges."""
+        if self.inner.survey() is not None:
+            title = self.inner.card.title
+            raise FedpointError(
+                f"{self.card.title}: {title} asks agents twice in a round, which it does not follow: use Scaffold"
+            )
 
     def acknowledge(self, memory: State, sent: Message, credited: Message) -> State:
         return self.inner.acknowledge(memory, sent, credited)
@@ -101,6 +121,26 @@ class Wrapped(Algorithm):
         return self.inner.at_agents
 
     @property
+    def personal(self) -> bool:  # type: ignore[override]
+        return self.inner.personal
+
+    @property
+    def coupled(self) -> bool:  # type: ignore[override]
+        return self.inner.coupled
+
+    @property
+    def mixes(self) -> bool:  # type: ignore[override]
+        return self.inner.mixes
+
+    @property
+    def directed(self) -> bool:  # type: ignore[override]
+        return self.inner.directed
+
+    @property
+    def goal(self) -> str:  # type: ignore[override]
+        return self.inner.goal
+
+    @property
     def chains(self) -> int:  # type: ignore[override]
         return self.inner.chains
 
@@ -124,6 +164,9 @@ class Wrapped(Algorithm):
 
     def adaptive(self) -> bool:
         return self.inner.adaptive()
+
+    def why_no_forecast(self) -> str:
+        return self.inner.why_no_forecast()
 
     def alike(self) -> bool:
         return self.inner.alike()

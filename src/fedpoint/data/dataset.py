@@ -26,9 +26,16 @@ if TYPE_CHECKING:
 class Dataset:
     """Rows of several agents, and where they come from.
 
-    X (n, columns), y (n,), groups (n,): whose row it is, None where nobody's by nature. extra: further columns, (n,)
-    each, such as years or coordinates. network: of the groups, where they have one. licence and source say under which
-    terms the data is there, and who collected it.
+    Attributes:
+        X: (n, columns) the features.
+        y: (n,) the target.
+        groups: (n,) whose row it is; None where the rows belong to nobody by nature.
+        features: the names of X's columns.
+        target: the name of y.
+        licence: under which terms the data is there.
+        source: who collected it, and where it comes from.
+        extra: further columns by name, (n,) each, such as years or coordinates.
+        network: of the groups, where they have one.
     """
 
     X: np.ndarray

@@ -55,6 +55,12 @@ class Columns:
         names = np.array([*numeric, *encoder.get_feature_names_out()], dtype=object)
         return cls(encoder, encoded, names, truths_of(X))
 
+    def first_levels(self) -> np.ndarray:
+        """Where the column of each factor's first category is."""
+        counts = [] if self.encoder is None else [len(some) for some in self.encoder.categories_]
+        numeric = 0 if self.names is None else len(self.names) - sum(counts)
+        return numeric + np.cumsum([0, *counts[:-1]], dtype=int)[: len(counts)]
+
     def recipe(self) -> list[Feature]:
         """How the columns of a file become these; empty where columns had no names."""
         if self.names is None:

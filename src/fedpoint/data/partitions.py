@@ -20,15 +20,18 @@ CLASSES = 1000  # more distinct targets than this are no classes
 def partition(y: ArrayLike, kind: str, agents: Count, *, seed: Seed = 0, **options: float) -> np.ndarray:
     """(n,): the agent, 0 to agents - 1, of each row. Every row has one agent, every agent at least one row.
 
-    kind:
-        "iid": rows at random, agents of equal size.
-        "dirichlet": the shares of a class over agents are Dirichlet(alpha); small alpha: few classes an agent
-            (Hsu, Qi and Brown, 2019).
-        "shards": every class is cut into shards; an agent has one shard of each of `classes` classes, 2 by default
-            (after McMahan et al., 2017; here always of different classes).
-        "quantity": rows at random, the agents' shares of them Dirichlet(alpha): they differ in size only.
-
     Where a draw leaves an agent without a row, the largest agent gives it one.
+
+    Args:
+        y: (n,) the target of each row, whose classes some kinds look at.
+        kind: "iid": rows at random, agents of equal size. "dirichlet": the shares of a class over agents are
+            Dirichlet(alpha); a small alpha gives an agent few classes (Hsu, Qi and Brown, 2019). "shards": every class
+            is cut into shards; an agent has one shard of each of `classes` classes, 2 by default (after McMahan et al.,
+            2017; here always of different classes). "quantity": rows at random, the agents' shares of them
+            Dirichlet(alpha): they differ in size only.
+        agents: how many.
+        seed: of the draw.
+        options: `alpha` of the Dirichlet kinds, `classes` of shards.
 
     >>> partition(["a", "a", "b", "b"], "shards", agents=2, classes=1)
     array([0, 0, 1, 1])

@@ -82,7 +82,8 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     r"""$(x - \bar x)/s$ for every column, from sums that agents send: `StandardScaler` without pooling.
 
     Args:
-        with_mean: subtract the mean. with_std: divide by the standard deviation; constant columns are left as wide.
+        with_mean: subtract the mean.
+        with_std: divide by the standard deviation; constant columns are left as wide.
 
     mean_, var_, scale_, n_samples_seen_: as in `StandardScaler`, of the rows of all agents.
 

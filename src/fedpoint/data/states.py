@@ -24,7 +24,16 @@ SLIPS = {"Tennesse": "Tennessee"}  # as the data set spells it
 class Panel:
     """Rows of several years and groups, with the groups' network.
 
-    X (n, columns), y (n,), groups (n,) names of the network's nodes, year (n,).
+    Attributes:
+        X: (n, columns) the features.
+        y: (n,) the target.
+        groups: (n,) whose row it is: names of the network's nodes.
+        year: (n,) when it was.
+        network: of the groups.
+        features: the names of X's columns.
+        target: the name of y.
+        licence: under which terms the data is there.
+        source: who collected it, and where it comes from.
     """
 
     X: np.ndarray
@@ -71,7 +80,10 @@ def _table() -> list[dict[str, str]]:
 def contiguity(codes: bool = False) -> Network:
     """The 48 contiguous states, joined where they share a border or a corner: 107 edges.
 
-    Nodes are called by the states' names, or their two letters; `positions` are about their centres.
+    `positions` are about the states' centres.
+
+    Args:
+        codes: call the nodes by two letters rather than by the states' names.
 
     >>> contiguity(codes=True).describe().splitlines()[0]
     '48 nodes, 107 edges, 4.46 neighbours a node (1 to 8)'

@@ -44,10 +44,18 @@ class Rows(NamedTuple):
 @checked_methods
 @dataclass(frozen=True)
 class Table:
-    """What was read: X (n, d) encoded and scaled, y (n,) numbers or classes, groups (n,) the agents' names.
+    """A table as it was read; `fp.data.read_table` makes it.
 
-    features: the names of X's columns. classes: those of y, None where y is a number. held_out: rows that no agent
-    trains on, or None. notes: what was done to the data, for the reader. recipe: how a file's columns become X.
+    Attributes:
+        X: (n, d) the features, encoded and scaled.
+        y: (n,) numbers or classes.
+        groups: (n,) the agents' names.
+        features: the names of X's columns.
+        target: the name of y.
+        classes: those of y; None where y is a number.
+        held_out: rows that no agent trains on, or None.
+        notes: what was done to the data, for the reader.
+        recipe: how a file's columns become X.
     """
 
     X: np.ndarray
@@ -175,20 +183,22 @@ def read_table(
     Args:
         source: a path; a list of paths or a pattern ("sites/*.csv"): one file per agent, called by the file's name,
             unless `agent` is given; or a mapping from names to columns (a pandas DataFrame is one).
-        target: the column to predict. agent: the column that says whose row it is.
+        target: the column to predict.
+        agent: the column that says whose row it is.
         model: "linear" for a number, "logistic" (or "softmax") for classes. By default classes where the target holds
             words, or two whole numbers.
         partition: instead of `agent`, for experiments: {"kind": "dirichlet", "agents": 100, "alpha": 0.1}; see
             `fp.data.partition`.
-
-    Options:
-        features: the columns to use; by default all but those in `leave_out`.
+        options: the arguments below, by name.
+        features: the columns to use; default: all but those in `leave_out`.
+        leave_out: columns that are not used.
         categorical: columns of numbers or dates that are names in fact. Columns of words are categorical by themselves,
             unless the words are dates: these become days since 1970-01-01, and a note says so.
         missing: "refuse" cells without a value, "drop" their rows, or fill in the "mean" of all agents (the most
             frequent category), computed federatedly. A missing target is never filled in.
         scale: columns of numbers to mean 0 and variance 1, from the agents' sums.
-        held_out: the share of each agent's rows that nobody trains on, drawn with `seed`.
+        held_out: the share of each agent's rows that nobody trains on.
+        seed: of the draw of held-out rows.
         separator: of a CSV file's cells.
 
     Everything that is estimated (means, variances, categories) is estimated from training rows, federatedly. All

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Totals of a run, a mean over its repeats.
+    """Totals of a run, a mean over its repeats: of agents, and of the hubs that they answer to.
 
-    down, up: messages from the hub and answers to it; floats and bytes of their arrays; evaluations of local fields.
+    Attributes:
+        rounds: how many were run.
+        messages_down: models that the hub sent.
+        messages_up: answers that agents sent.
+        floats_down: numbers in the models sent.
+        floats_up: numbers in the answers.
+        bytes_down: of the models sent.
+        bytes_up: of the answers, as the channel sends them.
+        evaluations: of local fields.
     """
 
     rounds: int
@@ -31,3 +40,37 @@ class Cost:
         floats_down, floats_up, width, up_bytes = message
         down, up = asked * floats_down, heard * floats_up
         return cls(rounds, asked, heard, down, up, down * width, heard * up_bytes, evaluations)
+
+
+class Level(NamedTuple):
+    """What went between two levels of hubs, or between agents and the hubs that they answer to.
+
+    Attributes:
+        between: which two levels, in words.
+        messages_down: sent from the upper level.
+        messages_up: sent from the lower level.
+        bytes_down: of what the upper level sent.
+        bytes_up: of what the lower level sent.
+    """
+
+    between: str
+    messages_down: float
+    messages_up: float
+    bytes_down: float
+    bytes_up: float
+
+
+def levels_of(cost: Cost, regions: int, size: float) -> tuple[Level, ...]:
+    """What went between levels, the lowest first. Hubs of regions hear what the hub holds, so many bytes, and answer
+    what they hold.
+
+    Args:
+        cost: of the run.
+        regions: how many there are; 0: none, agents answer to the hub itself.
+        size: bytes of what a hub holds.
+    """
+    sent = (cost.messages_down, cost.messages_up, cost.bytes_down, cost.bytes_up)
+    if not regions:
+        return (Level("agents and hub", *sent),)
+    count = float(cost.rounds * regions)
+    return Level("agents and regions", *sent), Level("regions and hub", count, count, count * size, count * size)

@@ -16,10 +16,13 @@ from fedpoint.core.errors import FedpointError
 class Fairness:
     """Fairness of losses F_1 .. F_K; lower variance, higher entropy and higher index are fairer.
 
-    variance: (1/K) sum (F_i - mean)^2.
-    entropy: -sum pi_i log pi_i, pi_i = F_i / sum F; at most log K. None when a loss is negative.
-    jain: (sum F)^2 / (K sum F^2), in [1/K, 1]. None when a loss is negative.
-    worst, best: mean loss of the worst and best tenth of the agents (at least one agent).
+    Attributes:
+        mean: of the losses.
+        variance: (1/K) sum (F_i - mean)^2.
+        entropy: -sum pi_i log pi_i, pi_i = F_i / sum F; at most log K. None when a loss is negative.
+        jain: (sum F)^2 / (K sum F^2), in [1/K, 1]. None when a loss is negative.
+        worst: the mean loss of the worst tenth of the agents (at least one agent).
+        best: the mean loss of the best tenth.
     """
 
     mean: float
@@ -32,7 +35,10 @@ class Fairness:
 
 @checked
 def fairness(losses: ArrayLike) -> Fairness:
-    """Fairness of a model over agents, from their losses (K,).
+    """Measure the fairness of a model over agents.
+
+    Args:
+        losses: (K,) one for each agent.
 
     >>> fairness([1.0, 1.0, 1.0]).jain
     1.0

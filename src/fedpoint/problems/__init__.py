@@ -2,6 +2,8 @@
 
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Constants, Mine, Oracle, Problem
+from fedpoint.problems.cox import Cox
+from fedpoint.problems.glm import GLM
 from fedpoint.problems.least_squares import LeastSquares
 from fedpoint.problems.linear_stream import LinearStream
 from fedpoint.problems.linear_system import LinearSystem, Noise, Stability
@@ -13,10 +15,12 @@ from fedpoint.problems.td import TD, garnet
 from fedpoint.problems.toy_text import cliff_walking, frozen_lake, taxi
 
 __all__ = [
+    "GLM",
     "MDP",
     "TD",
     "AnyModel",
     "Constants",
+    "Cox",
     "LeastSquares",
     "LinearStream",
     "LinearSystem",

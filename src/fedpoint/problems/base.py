@@ -31,7 +31,12 @@ Numbers: TypeAlias = np.ndarray | Array  # NumPy's where a problem holds them, o
 
 
 class Mine(NamedTuple):
-    """What one agent holds: its own slice of the agents' arrays, and the arrays that all share."""
+    """What one agent holds: its own slice of the agents' arrays, and the arrays that all share.
+
+    Attributes:
+        own: the agent's slice of the agents' arrays.
+        common: the arrays that all share.
+    """
 
     own: Data
     common: Data
@@ -105,6 +110,11 @@ class Oracle:
 
     def loss(self, mine: Mine, w: Model) -> Array:
         raise FedpointError(f"{type(self).__name__} has no loss: its field is not a gradient")
+
+    def hessian(self, mine: Mine, w: Model) -> Array:
+        """(d, d): the derivative of g_k at w, in the order of `ravel_pytree`."""
+        flat, unravel = ravel_pytree(w)
+        return jax.jacfwd(lambda v: ravel_pytree(self.mean_field(mine, unravel(v)))[0])(flat)
 
     def prox(self, mine: Mine, center: Model, weight: Number) -> Model:
         """argmin_v loss(v) + weight |v - center|^2."""
@@ -205,9 +215,15 @@ def _newton(residual: Callable[[Array], Array], origin: Array, tolerance: float,
 class Constants:
     """The constants of the lectures, where they are defined for a problem (None where not).
 
-    nu, delta: strong convexity and smoothness of the aggregate; nu_k, delta_k those of each agent.
-    beta2_k, sigma2_k: E|noise|^2 <= beta2_k |w - w_k*|^2 + sigma2_k (lecture 000 (25)).
-    heterogeneity: sum_k p_k |w_k* - w*|^2. gamma: f* - sum_k p_k f_k* (lecture 004).
+    Attributes:
+        nu: strong convexity of the aggregate.
+        delta: its smoothness: the Lipschitz constant of its field.
+        nu_k: (K,) strong convexity of each agent.
+        delta_k: (K,) smoothness of each agent.
+        beta2_k: (K,) with `sigma2_k`: E|noise|^2 <= beta2_k |w - w_k*|^2 + sigma2_k (lecture 000 (25)).
+        sigma2_k: (K,) see `beta2_k`.
+        heterogeneity: sum_k p_k |w_k* - w*|^2.
+        gamma: f* - sum_k p_k f_k* (lecture 004).
     """
 
     nu: float | None = None
@@ -225,6 +241,10 @@ class Problem(Made):
     """K agents with weights p_k. Subclasses set `oracle`, `own` (arrays of K rows), `common`, `weights`, `names`.
 
     Numbers are NumPy arrays; the engine moves them to the device.
+
+    Args:
+        values: the subclass's own positional arguments.
+        named: the subclass's own named arguments.
     """
 
     oracle: Oracle

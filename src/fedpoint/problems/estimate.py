@@ -50,14 +50,20 @@ class Estimate(NamedTuple):
 class Estimates:
     """Constants of a problem with their intervals.
 
-    nu, delta, nu_k, delta_k: least and largest eigenvalue of the (symmetric part of the) mean slope; intervals by
-    Weyl's inequality, the width a bootstrap quantile of the slope's error in the spectral norm: they hold for each
-    constant with at least the stated confidence, however often eigenvalues repeat.
-    sigma2_k: E|noise|^2 at the agent's own solution; a normal interval of its logarithm. beta2_k: the top eigenvalue of
-    E[(A(z) - A)'(A(z) - A)], as nu. Where the two are correlated, lecture 000 (25) takes twice both.
-    heterogeneity: sum_k p_k |w_k* - w*|^2; a basic bootstrap interval, which also takes out the bias of
-    estimating w_k*. None where an agent's slope is not invertible.
-    Exact for affine fields; else of the fields linearised at the point.
+    Attributes:
+        nu, delta, nu_k, delta_k: least and largest eigenvalue of the (symmetric part of the) mean slope; intervals by
+            Weyl's inequality, the width a bootstrap quantile of the slope's error in the spectral norm: they hold for
+            each constant with at least the stated confidence, however often eigenvalues repeat.
+        beta2_k: the top eigenvalue of E[(A(z) - A)'(A(z) - A)], with an interval as that of nu. Where it is correlated
+            with sigma2_k, lecture 000 (25) takes twice both.
+        sigma2_k: E|noise|^2 at the agent's own solution; a normal interval of its logarithm.
+        heterogeneity: sum_k p_k |w_k* - w*|^2; a basic bootstrap interval, which also takes out the bias of estimating
+            w_k*. None where an agent's slope is not invertible.
+        solution: w* as estimated; None where it is not known.
+        draws: samples at each agent.
+        confidence: of each interval.
+        linear: whether fields are affine: then the constants are exact, else those of the fields linearised at the
+            point.
     """
 
     nu: Estimate
@@ -124,7 +130,9 @@ def estimate_constants(
     """Estimate the lectures' constants of a problem from sampled fields, drawn at the agents only.
 
     Args:
-        draws: samples at each agent. seed: of draws and resampling.
+        problem: any with sampled fields.
+        draws: samples at each agent.
+        seed: of draws and resampling.
         at: the model at which fields are sampled; default: the problem's start. It matters only where fields are
             not affine.
         confidence: of each interval.

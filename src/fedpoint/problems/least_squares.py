@@ -69,6 +69,10 @@ class LeastSquaresOracle(RowsOracle):
             return (factor * weight[0] * (jnp.sum(A[0] * w) - b[0])) * A[0]
         return factor * ((weight * (A @ w - b)) @ A)
 
+    def weighted_hessian(self, w: Model, rows: Data, weight: Array, extra: Data) -> Array:
+        A, _ = rows
+        return (1.0 if self.half else 2.0) * (A * weight[:, None]).T @ A
+
     def sandwich(self, w: Model, v: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
         A, _ = rows
         factor = 1.0 if self.half else 4.0
@@ -76,6 +80,9 @@ class LeastSquaresOracle(RowsOracle):
 
     def mean_field(self, mine: Mine, w: Model) -> Model:
         return mine.own.H @ w - mine.own.g if self.gram else super().mean_field(mine, w)
+
+    def hessian(self, mine: Mine, w: Model) -> Array:
+        return mine.own.H if self.gram else super().hessian(mine, w)
 
     def loss(self, mine: Mine, w: Model) -> Array:
         if not self.gram:
@@ -101,9 +108,10 @@ class LeastSquares(RowsProblem):
     A sum with p = 1/K and a mean with p_k = m_k/m have the same solution; a mean with p = 1/K has another one.
 
     Args:
-        A, b: lists of per-agent arrays, of different row counts; or flat arrays with `groups`.
+        A, b: lists of per-agent arrays, (n_k, d) and (n_k,), of different row counts; or flat arrays with `groups`.
         weights: p_k. Default 1/K for lists, n_k/n with `groups`.
         mean: mean over rows instead of the sum.
+        groups: (n,) whose row it is, where A and b are flat.
         half: the factor 1/2 (False: |A_k x - b_k|^2, as in lecture 003).
         batch, sampling: rows a step ("iid", "shuffle", "importance"); None is the full gradient.
 

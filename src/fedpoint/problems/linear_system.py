@@ -135,14 +135,18 @@ def resolvent(mine: Mine, center: Model, weight: Number) -> Model:
 class Stability:
     """Do the agents' own iterations settle, how fast, and up to which step? Lecture 001's exponential stability.
 
-    a_k: the smallest eigenvalue of (A_k + A_k')/2. For steps eta <= step_k, one sampled step contracts every u:
-        E|(I - eta A(Z)) u|^2 <= (1 - eta a_k) |u|^2 (with A_k for A(Z) where the noise is not known). Where a_k <= 0,
-        a stable agent contracts in another norm than the Euclidean, and step_k is 0.
-    stable: whether every eigenvalue of A_k has a positive real part; eigenvalues 0, along which an agent does not
-        move (a state that it never visits), are passed over.
-    limit: the step below which I - eta A_k is stable, min 2 Re(lambda)/|lambda|^2: sharp for exact fields; 0 where
-        no step is short enough.
-    norm: |A_k|, the largest singular value.
+    Attributes:
+        names: of the agents.
+        a_k: (K,) the smallest eigenvalue of (A_k + A_k')/2. For steps eta <= step_k, one sampled step contracts every
+            u: E|(I - eta A(Z)) u|^2 <= (1 - eta a_k) |u|^2 (with A_k for A(Z) where the noise is not known).
+        step_k: (K,) see `a_k`. Where a_k <= 0, a stable agent contracts in another norm than the Euclidean, and step_k
+            is 0.
+        stable: (K,) whether every eigenvalue of A_k has a positive real part; eigenvalues 0, along which an agent does
+            not move (a state that it never visits), are passed over.
+        limit: (K,) the step below which I - eta A_k is stable, min 2 Re(lambda)/|lambda|^2: sharp for exact fields; 0
+            where no step is short enough.
+        norm: (K,) |A_k|, the largest singular value.
+        aggregate: the limit of I - eta sum_k p_k A_k.
     """
 
     names: list[str]

@@ -57,21 +57,34 @@ class LogisticOracle(RowsOracle):
     def penalty(self, w: Model, extra: Data) -> Array:
         return 0.5 * extra * jnp.sum(w * w)
 
+    def weighted_hessian(self, w: Model, rows: Data, weight: Array, extra: Data) -> Array:
+        h, _ = rows
+        if self.classes == 2:
+            s = jax.nn.sigmoid(h @ w)
+            return (h * (weight * s * (1 - s))[:, None]).T @ h
+        return _over_classes(h, weight[:, None, None] * _class_hessians(w, h))
+
     def sandwich(self, w: Model, v: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
         h, _ = rows
         if self.classes == 2:
             s, t = jax.nn.sigmoid(h @ w), jax.nn.sigmoid(h @ v)
             return (h * (weight * s * (1 - s) * t * (1 - t) * ((h @ P) * h).sum(1))[:, None]).T @ h
-
-        def slope(w: Model) -> Array:
-            """A row's Hessian is M over classes times h h' over columns, M = diag(p) - p p'."""
-            p = jax.nn.softmax(h @ w.T, axis=1)
-            return p[:, :, None] * jnp.eye(self.classes) - p[:, :, None] * p[:, None, :]
-
         C, d = w.shape
         half = jnp.einsum("ni,bicj->nbcj", h, P.reshape(C, d, C, d))
-        inner = weight[:, None, None] * (slope(w) @ jnp.einsum("nbcj,nj->nbc", half, h) @ slope(v))
-        return jnp.einsum("ni,nbc,nj->bicj", h, inner, h, optimize="optimal").reshape(C * d, C * d)
+        inner = _class_hessians(w, h) @ jnp.einsum("nbcj,nj->nbc", half, h) @ _class_hessians(v, h)
+        return _over_classes(h, weight[:, None, None] * inner)
+
+
+def _class_hessians(w: Model, h: Array) -> Array:
+    """(n, C, C): a row's Hessian is M over classes times h h' over columns, M = diag(p) - p p'."""
+    p = jax.nn.softmax(h @ w.T, axis=1)
+    return p[:, :, None] * jnp.eye(w.shape[0]) - p[:, :, None] * p[:, None, :]
+
+
+def _over_classes(h: Array, inner: Array) -> Array:
+    """(C d, C d): sum over rows n of inner_n over classes times h_n h_n' over columns."""
+    size = inner.shape[1] * h.shape[1]
+    return jnp.einsum("ni,nbc,nj->bicj", h, inner, h, optimize="optimal").reshape(size, size)
 
 
 @checked
@@ -79,10 +92,12 @@ class Logistic(RowsProblem):
     """J_k(w) = ridge/2 |w|^2 + mean of ln(1 + exp(-gamma h'w)); softmax when there are more than two classes.
 
     Args:
-        X: (n, d) rows of all agents. y: labels +-1 or 0/1, or any classes.
+        X: (n, d) rows of all agents.
+        y: labels +-1 or 0/1, or any classes.
         groups: whose row it is (n,). Without it there is one agent.
         ridge: rho, on every coefficient, the intercept too: then every agent alone has a minimum.
         intercept: append a column of ones.
+        dtype: of the rows and the model: "float64" by default; "float32" halves their memory.
         classes: all there are, sorted; by default those that occur in y.
         options: weights, p_k, default n_k/n; batch and sampling, rows a step ("iid", "shuffle", "importance"), where
             None is the full gradient.

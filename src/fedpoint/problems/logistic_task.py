@@ -53,6 +53,10 @@ class WeightedOracle(PenalisedOracle):
         h, y, mass = rows
         return super().weighted_gradient(w, (h, y), weight * mass, extra)
 
+    def weighted_hessian(self, w: Model, rows: Data, weight: Array, extra: Data) -> Array:
+        h, y, mass = rows
+        return super().weighted_hessian(w, (h, y), weight * mass, extra)
+
     def sandwich(self, w: Model, v: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
         h, y, mass = rows
         return super().sandwich(w, v, (h, y), weight * mass**2, P, extra)

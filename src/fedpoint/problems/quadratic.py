@@ -61,7 +61,7 @@ class Quadratic(Problem):
 
     Args:
         H: (K, d, d) symmetric, or (d, d) for all, or a number per agent (times I), or a number.
-        centers: (K, d).
+        centers: (K, d) the c_k, each agent's own minimum.
         noise: variance of each coordinate of the additive gradient noise.
         weights: p_k, default 1/K.
 

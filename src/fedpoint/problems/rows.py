@@ -82,6 +82,11 @@ class RowsOracle(Oracle):
     def weighted_gradient(self, w: Model, rows: Data, weight: Array, extra: Data) -> Model:
         return jax.grad(lambda v: self.weighted_loss(v, rows, weight, extra))(w)
 
+    def weighted_hessian(self, w: Model, rows: Data, weight: Array, extra: Data) -> Array:
+        """(d, d): sum_j weight_j H_j(w) with H_j the Hessian of row j."""
+        flat, unravel = ravel_pytree(w)
+        return jax.jacfwd(lambda v: ravel_pytree(self.weighted_gradient(unravel(v), rows, weight, extra))[0])(flat)
+
     def sandwich(self, w: Model, v: Model, rows: Data, weight: Array, P: Array, extra: Data) -> Array:
         """(d, d): sum_j weight_j H_j(w) P H_j(v) with H_j the Hessian of row j, row by row."""
         (flat, unravel), (other, _) = ravel_pytree(w), ravel_pytree(v)
@@ -194,6 +199,13 @@ class RowsOracle(Oracle):
         gradient = self._over_rows(mine, w, lambda rows, weight: self.weighted_gradient(w, rows, weight, extra))
         return self._with_penalty(gradient, w, extra)
 
+    def hessian(self, mine: Mine, w: Model) -> Array:
+        extra, (flat, unravel) = mine.common.extra, ravel_pytree(w)
+        H = self._mean_slope(mine, w)
+        if self.penalty(w, extra) is None:
+            return H
+        return H + jax.hessian(lambda v: self.penalty(unravel(v), extra))(flat)
+
     def loss(self, mine: Mine, w: Model) -> Array:
         extra = mine.common.extra
         value = self._over_rows(mine, w, lambda rows, weight: self.weighted_loss(w, rows, weight, extra))
@@ -250,13 +262,8 @@ class RowsOracle(Oracle):
 
     def _mean_slope(self, mine: Mine, w: Model) -> Array:
         """(d, d): the Hessian of the rows' part of the loss."""
-        extra, (flat, unravel) = mine.common.extra, ravel_pytree(w)
-
-        def mean(v: Array) -> Array:
-            u = unravel(v)
-            return ravel_pytree(self._over_rows(mine, u, lambda rows, a: self.weighted_gradient(u, rows, a, extra)))[0]
-
-        return jax.jacfwd(mean)(flat)
+        extra = mine.common.extra
+        return self._over_rows(mine, w, lambda rows, weight: self.weighted_hessian(w, rows, weight, extra))
 
     def _chance(self, mine: Mine, at: Array) -> tuple[Array, Array]:
         """The probability of the rows at these places of the table, and what a row counts in the field."""

@@ -186,6 +186,7 @@ class TD(LinearFields):
             depend on each other (a forecast is exact for few agents and states, else that of independent samples), and
             the number of local steps must be fixed or bounded.
         weights: p_k, default 1/K.
+        names: of the agents; default: their numbers.
 
     >>> walk = MDP([[[0.5, 0.5]], [[0.5, 0.5]]], [0.0, 1.0])
     >>> td = TD([walk], np.eye(2), gamma=0.5)
@@ -369,10 +370,19 @@ def garnet(
 ) -> TD:
     """TD on Garnet problems: random MDPs, alike up to `heterogeneity`.
 
-    From every state and action `branching` states may follow, with probabilities cut at random; rewards are uniform
-    in [0, 1]; features are random directions, phi(s) of length 1. Agent k has (1 - heterogeneity) times the common
-    transitions and rewards, and heterogeneity times its own: at 0 all are the same, at 1 nothing is common. The options
-    are those of `TD`: gamma, policy, sampling, weights.
+    From every state and action `branching` states may follow, with probabilities cut at random; rewards are uniform in
+    [0, 1]; features are random directions, phi(s) of length 1. Agent k has (1 - heterogeneity) times the common
+    transitions and rewards, and heterogeneity times its own: at 0 all are the same, at 1 nothing is common.
+
+    Args:
+        states: how many.
+        actions: in each state.
+        branching: how many states may follow a state and an action; at most `states`.
+        dim: numbers of a feature phi(s), which is the length of the model.
+        agents: how many.
+        heterogeneity: between 0 (all alike) and 1 (nothing in common).
+        seed: of the draw.
+        options: those of `fp.problems.TD`: gamma, policy, sampling, weights.
     """
     if branching > states:
         raise FedpointError(f"garnet: branching must be at most the number of states, {states}; got {branching}")

@@ -49,13 +49,16 @@ def frozen_lake(
     """TD on Gymnasium's FrozenLake.
 
     Args:
+        agents: how many.
         size: of the lake, size x size fields.
         success: how likely a step goes where it should, else to one of its sides: a number, (low, high) to draw one
             per agent, or one per agent.
         maps: "random": a lake of its own for each agent; "same": one random lake for all.
         features: None for one per state that some agent visits, a number of random directions, or (S, d).
+        seed: of what is drawn.
         options: those of `TD`: gamma, policy, sampling, weights. The default policy is drawn at random
             from the seed, and shared. (Under the uniform policy slips would change nothing.)
+
     """
     if maps not in ("random", "same"):
         raise FedpointError(f'maps must be "random" or "same", got {maps!r}')
@@ -79,7 +82,16 @@ def cliff_walking(
     seed: Seed = 0,
     **options: Unpack[EvaluationOptions],
 ) -> TD:
-    """TD on Gymnasium's CliffWalking; where a step fails, any action happens. Arguments as in `frozen_lake`."""
+    """TD on Gymnasium's CliffWalking; where a step fails, any action happens.
+
+    Args:
+        agents: how many.
+        success: how likely an action works: a number, (low, high) to draw one per agent, or one per agent.
+        features: None for one per state that some agent visits, a number of random directions, or (S, d).
+        seed: of what is drawn.
+        options: those of `fp.problems.TD`: gamma, policy, sampling, weights. The default policy is drawn at random from
+            the seed, and shared.
+    """
     env, rng = _gymnasium("cliffwalking").CliffWalkingEnv(), np.random.default_rng(seed)
     return _slipping(env, _successes(success, agents, rng), features, rng, options)
 
@@ -92,7 +104,17 @@ def taxi(
     seed: Seed = 0,
     **options: Unpack[EvaluationOptions],
 ) -> TD:
-    """TD on Gymnasium's Taxi; where a step fails, any action happens. Arguments as in `frozen_lake`."""
+    """TD on Gymnasium's Taxi; where a step fails, any action happens.
+
+    Args:
+        agents: how many.
+        success: how likely an action works: a number, (low, high) to draw one per agent, or one per agent.
+        features: a number of random directions (16 by default), None for one per state that some agent visits, or (S,
+            d).
+        seed: of what is drawn.
+        options: those of `fp.problems.TD`: gamma, policy, sampling, weights. The default policy is drawn at random from
+            the seed, and shared.
+    """
     env, rng = _gymnasium("taxi").TaxiEnv(), np.random.default_rng(seed)
     return _slipping(env, _successes(success, agents, rng), features, rng, options)
 

@@ -22,7 +22,17 @@ if TYPE_CHECKING:  # asked, not known: these lie above
 
 
 class Tick(NamedTuple):
-    """One round of a timing. `agents` is None when everyone works, in the agents' own order."""
+    """One round of a timing.
+
+    Attributes:
+        agents: (L,) the agents that work, by number; None: everyone, in the agents' own order.
+        heard: (L,) whether an agent works and is heard; False where the place is empty or repeats an agent.
+        weight: (L,) v_k, zero where no answer came; None on a network, whose edges weigh.
+        share: (L,) p_k, zero likewise.
+        asked: how many agents were sent the model.
+        merge: False abandons the round; None: every round is merged.
+        age: (L,) how many versions of the hub's model ago an answer was asked for; None: now.
+    """
 
     agents: Array | None  # (L,) indices
     heard: Array  # (L,) bool: works, and is heard; False: the place is empty, or repeats an agent
@@ -97,6 +107,7 @@ class Timing(Record):
     everyone = False  # everyone is heard in every round that is merged
     per_repeat = False  # its arrays lead with the repeats: a timetable for each
     on_network = False  # for the nodes of a network
+    in_step = False  # on a network: all nodes work in every tick, and hear what the others said in the last one
     on_clock = False  # worked out event by event, on a clock: it has no expected round
     late = False  # answers may come from older models
     rebase = False  # a late answer is merged as a model, not as a change

@@ -38,8 +38,14 @@ class Times(TypedDict, total=False):
 
 
 class Clock(Record):
-    """How long an agent works, in virtual seconds: `work` on average (one number, or one per agent), with a law around
-    it; a message travels `travel` seconds. `spread` is the standard deviation of the logarithm of a lognormal time."""
+    """How long agents work and messages travel, in virtual seconds.
+
+    Args:
+        work: the mean time of an agent's work in virtual seconds: one number, or one per agent.
+        law: how that time varies: "constant", "exponential" or "lognormal".
+        travel: seconds that a message travels, one way.
+        spread: the standard deviation of the logarithm of a lognormal time.
+    """
 
     work: float | np.ndarray = 1.0
     law: str = "exponential"

@@ -145,8 +145,11 @@ class Everyone(Participation):
 class Uniform(Participation):
     """`count` agents uniformly without replacement, v_k = p_k K / L (scheme II; lecture 000 (56)).
 
-    With p = 1/K that is the plain mean. `plain=True` takes the plain mean whatever the weights: it then solves
-    the problem with p = 1/K.
+    With p = 1/K that is the plain mean.
+
+    Args:
+        count: L, how many agents work in a round.
+        plain: take the plain mean of the answers whatever the weights; the run then solves the problem with p = 1/K.
     """
 
     all_heard = True
@@ -180,12 +183,13 @@ class Uniform(Participation):
 class Poisson(Participation):
     """Each agent by itself with the same probability q, v_k = p_k / q: rounds in which nobody takes part included.
 
-    probability: q, above 0 and at most 1.
-    places: for how many agents a round has room; None: for all, or for so many that one round in 1e16 has more. Agents
-        beyond it are left out, which `overflow` tells and accounts of privacy include.
-
     Who takes part does not depend on who else does, and weights are fixed numbers: what amplification of privacy by
     sampling is proved for. A round costs as much as its places.
+
+    Args:
+        probability: q, above 0 and at most 1.
+        places: for how many agents a round has room; None: for all, or for so many that one round in 1e16 has more.
+            Agents beyond it are left out, which `overflow` tells and accounts of privacy include.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [1.0], [2.0], [3.0]])
@@ -215,6 +219,10 @@ class Poisson(Participation):
     def overflow(self, agents: int) -> float:
         """The probability that more agents of so many are drawn in a round than there are places."""
         return binomial_tail(self.slots(agents), agents, self.probability)
+
+    def crowded(self, agents: int) -> float:
+        """The probability that an agent finds all places of a round taken, or may: as many of the others are drawn."""
+        return binomial_tail(self.slots(agents) - 1, agents - 1, self.probability)
 
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
         K, slots = p.shape[0], self.slots(p.shape[0])
@@ -258,6 +266,9 @@ class ByWeight(Participation):
     """`count` draws with replacement with probability p_k, each with weight 1/L (scheme I of Li et al., 2020).
 
     An agent drawn m times works once, with weight m/L.
+
+    Args:
+        count: L, how many draws a round has.
     """
 
     count: int
@@ -280,8 +291,11 @@ class ByWeight(Participation):
 class Importance(Participation):
     """`count` draws with replacement with probability q_k, each with weight p_k / (L q_k).
 
-    Without `probabilities` they are the variance-optimal ones: q_k proportional to p_k sqrt(noise_k + |g_k(w*)|^2),
-    noise_k the variance of the agent's averaged local field (Rizk, Vlaski and Sayed, 2022).
+    Args:
+        count: L, how many draws a round has.
+        probabilities: (K,) q_k, which sum to 1; None: the ones that minimise the variance, q_k proportional to p_k
+            sqrt(noise_k + |g_k(w*)|^2), where noise_k is the variance of the agent's averaged local field (Rizk, Vlaski
+            and Sayed, 2022).
     """
 
     count: int
@@ -331,15 +345,16 @@ def _with_replacement(key: Key, p: Array, q: Array, count: int) -> Tick:
 class Answering(Participation):
     """Agents that do not always answer, around any scheme.
 
-    scheme: who is asked (ask more than you need for over-selection, and set `keep`).
-    probability: that an agent answers, one for all or one per agent.
-    trace: instead of it, a table (rounds, agents) of who is there, repeated when it ends.
-    keep: at most so many answers are merged, the first to arrive (in a uniformly random order).
-    minimum: with fewer answers the round is abandoned, and model and memories stay.
-
     Weights stay unbiased: with one probability (or a trace, read as such) the answers stand for all who were
     asked, v (asked / merged); with different probabilities, v_k over the chance that agent k answers and enough
     others do for the `minimum`.
+
+    Args:
+        scheme: who is asked; for over-selection ask more agents than you need, and set `keep`.
+        probability: that an agent answers: one for all, or one per agent.
+        trace: in the place of `probability`: a table (rounds, agents) of who is there, repeated when it ends.
+        keep: merge at most so many answers, the first to arrive (in a uniformly random order); None: all.
+        minimum: with fewer answers the round is abandoned, and model and memories stay.
     """
 
     abandons = True
@@ -518,7 +533,11 @@ def as_participation(value: Who) -> Participation:
 
 @checked
 def read_trace(path: str | Path) -> np.ndarray:
-    """A table of who was there: comma-separated 0 and 1, one row a round, one column an agent."""
+    """Read a table of who was there: comma-separated 0 and 1, one row per round, one column per agent.
+
+    Args:
+        path: the CSV file.
+    """
     try:
         table = np.loadtxt(io.BytesIO(read_file(path, memory() // 4)), delimiter=",", ndmin=2)
     except (OSError, ValueError) as error:

@@ -53,6 +53,7 @@ class Synchronous(Schedule):
 
     drawn = False
     all_heard = True
+    in_step = True
 
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
         return Tick(None, jnp.ones(len(p), bool))
@@ -65,7 +66,11 @@ class Synchronous(Schedule):
 
 
 class RandomActivation(Schedule):
-    """`count` nodes, uniformly drawn, work in a tick; what they hear is fresh."""
+    """`count` nodes, uniformly drawn, work in a tick; what they hear is fresh.
+
+    Args:
+        count: how many nodes work in a tick.
+    """
 
     all_heard = True
 
@@ -91,8 +96,15 @@ class PartiallyAsynchronous(Schedule):
 
     Each node works with probability `activity`, and at its own fixed place in every B ticks in any case. What it sends
     takes 0 to `delay` ticks (uniformly, for each message; default B), and gets lost with probability `loss`: a node
-    hears the newest message that has arrived, and what is B ticks old in any case. With probability `away` a node is
-    away for a stretch of `stretch` ticks: it then works only where the bound demands it.
+    hears the newest message that has arrived, and what is B ticks old in any case.
+
+    Args:
+        bounded: B, in ticks.
+        activity: the probability that a node works in a tick.
+        delay: the longest that a message takes, in ticks, uniformly from 0 on; None: B.
+        loss: the probability that a message gets lost.
+        away: the probability that a node is away for a stretch, in which it works only where the bound demands it.
+        stretch: the length of such a stretch, in ticks.
     """
 
     bounded: int
@@ -174,6 +186,10 @@ class TotallyAsynchronous(Schedule):
 
     Totally asynchronous (lecture 003): every node works again and again, and what is heard is ever newer, but no bound
     holds. All messages of the last growth x ticks ticks are kept.
+
+    Args:
+        growth: the part of the time so far that a message may be old.
+        activity: the probability that a node works in a tick.
     """
 
     growth: float = 0.5
@@ -198,6 +214,9 @@ class WorstCase(Schedule):
     """The slowest schedule with bound B: all work in the last of every B ticks, and hear what is B ticks old.
 
     It attains the bound V_k <= kappa^(1 + floor((k - B)/(2B))) V_0 of `fp.theory.asynchronous`.
+
+    Args:
+        bounded: B, in ticks.
     """
 
     bounded: int

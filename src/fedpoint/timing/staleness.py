@@ -26,7 +26,11 @@ class Constant(Staleness):
 
 
 class Polynomial(Staleness):
-    """s(tau) = (1 + tau)^-power."""
+    """s(tau) = (1 + tau)^-power.
+
+    Args:
+        power: how fast old answers lose weight; 0 counts all alike.
+    """
 
     power: float = 0.5
 
@@ -39,7 +43,12 @@ class Polynomial(Staleness):
 
 
 class Hinge(Staleness):
-    """s(tau) = 1 up to tau = after, then 1/(slope (tau - after) + 1)."""
+    """s(tau) = 1 up to tau = after, then 1/(slope (tau - after) + 1).
+
+    Args:
+        slope: how fast weights fall beyond `after`.
+        after: up to which age, in versions of the model, an answer counts in full.
+    """
 
     slope: float = 10.0
     after: float = 4.0

@@ -115,9 +115,13 @@ class Timed(Participation):
 class Waiting(Timed):
     """Rounds on a clock: the hub waits for everyone it asked, for the first answers, or until a deadline.
 
-    clock: how long agents take. count: how many are asked, uniformly drawn (None: all). keep: the first so many answers
-    are merged; who is slow is then seldom heard, and the limit moves. deadline: seconds after which the round ends.
-    dropout: the probability that an answer never comes. minimum: with fewer answers the round is abandoned.
+    Args:
+        clock: how long an agent takes (`fp.Clock`).
+        count: how many agents are asked, drawn uniformly; None: all.
+        keep: merge only the first so many answers; slow agents are then seldom heard, and the limit moves. None: all.
+        deadline: seconds after which the round ends; None: never.
+        dropout: the probability that an answer never comes.
+        minimum: with fewer answers the round is abandoned.
     """
 
     clock: Clock
@@ -193,13 +197,19 @@ class Waiting(Timed):
 class Arrivals(Timed):
     """Asynchronous: an agent's answer is merged when it comes, although the model has moved on since it was asked.
 
-    clock: how long agents take. working: how many work at a time (None: all). buffer: so many answers are merged
-    together (1: each by itself; more is FedBuff). staleness: how much an answer to a model tau versions old counts:
-    `Constant()` (default), `Polynomial(power)`, `Hinge(slope, after)`. mixing: a factor on all of them. models: merge
-    an answer as a model, w <- (1 - a s) w + a s w_k (FedAsync), rather than as a change. dropout: the probability that
-    an answer gets lost; deadline: seconds after which an agent is given up, and another is asked.
-
     Weights are mixing s(tau) p_k K / buffer: agents that answer often count more.
+
+    Args:
+        clock: how long an agent takes (`fp.Clock`).
+        working: how many agents work at a time; None: all.
+        buffer: how many answers are merged together; 1: each by itself, more is FedBuff.
+        staleness: how much an answer to a model tau versions old counts: `fp.staleness.Constant()` (default),
+            `Polynomial(power)` or `Hinge(slope, after)`.
+        mixing: a factor on all weights.
+        models: merge an answer as a model, w <- (1 - a s) w + a s w_k (FedAsync), rather than as a change.
+        dropout: the probability that an answer gets lost.
+        deadline: seconds after which an agent is given up and another one is asked; None: never.
+
     References: Xie, Koyejo and Gupta, Asynchronous federated optimization (2019); Nguyen et al., Federated learning
     with buffered asynchronous aggregation (2022).
     """

@@ -18,7 +18,13 @@ Answer: TypeAlias = tuple[str, object]  # a name, and how many versions old the 
 class Recorded(Timed):
     """Late answers as they were merged: for each round the agents (by name) and how many versions old each answer was.
 
-    staleness, mixing, models: as in `fp.Arrivals`, whose weights these are. Repeated from the start when it ends.
+    Weights are those of `fp.Arrivals`. Repeated from the start when it ends.
+
+    Args:
+        rows: of each round the answers that were merged, as ((name, age), ...).
+        staleness: how much an answer to an old model counts, as in `fp.Arrivals`.
+        mixing: a factor on all weights, as in `fp.Arrivals`.
+        models: merge an answer as a model rather than as a change, as in `fp.Arrivals`.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [1.0]])

@@ -65,9 +65,14 @@ class Turns(Schedule):
 
 
 class InStep(Schedule):
-    """Synchronous on a clock: in every tick all nodes work, and wait for the slowest."""
+    """Synchronous on a clock: in every tick all nodes work, and wait for the slowest.
+
+    Args:
+        clock: how long an agent takes (`fp.Clock`).
+    """
 
     all_heard = True
+    in_step = True
 
     clock: Clock
 
@@ -85,7 +90,11 @@ class InStep(Schedule):
 class OwnPace(Schedule):
     """Asynchronous on a clock: a node starts again as soon as it is done, with what it has heard by then.
 
-    A tick is one node's update. A message takes `clock.travel` seconds, and gets lost with probability `loss`.
+    A tick is one node's update. A message takes `clock.travel` seconds.
+
+    Args:
+        clock: how long an agent takes (`fp.Clock`).
+        loss: the probability that a message gets lost.
     """
 
     clock: Clock
@@ -196,6 +205,9 @@ class Replay(Schedule):
     An event says that a node worked in a tick; with a neighbour and an age, that it heard something so many ticks old
     from it. Where the age is left out or None, and of neighbours that are not named, what it heard was fresh (age 0).
     Node and neighbour are names. `Replay.read(path)` reads them from a file.
+
+    Args:
+        events: tuples (tick, node, neighbour, age), in the order of their ticks; neighbour and age may be left out.
     """
 
     events: tuple[Event, ...]  # neighbour and age may be left out: they are completed
