@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
-from right import STEP, STEPS, scale
+from right import STEP, STEPS, hessian_of_all, scale
 
 import fedpoint as fp
 from fedpoint.algorithms.scaffnew import Corrected
@@ -170,6 +170,67 @@ def qfedavg(slope=True, summed=False, at_end=False):
     return fair_round
 
 
+def feddyn(store=("hub", "agents"), own=1, hub=1, minus=1, control=lambda a, agents: a.weight, first=0.0):
+    def feddyn_round(w, agents):
+        a, moved, total = 0.6, np.zeros_like(w), np.zeros_like(w)
+        for agent in agents:
+            h = agent.memory.get("h", first + np.zeros_like(w))
+            y = local_steps(agent, w, extra=lambda y, h=h: a * (y - w) - h)
+            if "agents" in store:
+                agent.memory["h"] = h - own * a * (y - w)
+            moved += scale(agent, agents) * (y - w)
+            total += control(agent, agents) * (y - w)
+        if "hub" in store:
+            agents.server["h"] = agents.server.get("h", 0.0) - hub * a * total
+        return w + moved - minus * agents.server.get("h", 0.0) / a
+
+    return feddyn_round
+
+
+def fedexp(half=2.0, least=1.0, power=2):
+    def exp_round(w, agents):
+        v = np.array([scale(a, agents) for a in agents])
+        changes = np.array([local_steps(a, w) - w for a in agents])
+        mean = v @ changes
+        ratio = v @ np.linalg.norm(changes, axis=1) ** power / (half * (mean @ mean + 1e-3))
+        return w + max(least, ratio) * mean
+
+    return exp_round
+
+
+def fedlin(stale=False, own=1, everybody=1):
+    def lin_round(w, agents):
+        fields = [agent.field(w) for agent in agents]
+        g = sum(agent.weight * one for agent, one in zip(agents, fields, strict=True))
+        used = agents.server.get("g", 0.0 * w) if stale else g
+        agents.server["g"] = g
+        ends = [
+            local_steps(a, w, extra=lambda y, one=one: everybody * used - own * one)
+            for a, one in zip(agents, fields, strict=True)
+        ]
+        return w + sum(a.weight * (y - w) for a, y in zip(agents, ends, strict=True))
+
+    return lin_round
+
+
+def mime(moves=False, kept=True, damped=True):
+    def mime_round(w, agents):
+        c = sum(scale(agent, agents) * agent.field(w) for agent in agents)
+        before, new = agents.server.get("m", np.zeros_like(w)), w.copy()
+        for agent in agents:
+            y, m = w, before
+            for _ in range(3):
+                z = agent.sample()
+                move = (0.4 if damped else 1.0) * (agent.field(y, z) - agent.field(w, z) + c) + 0.6 * m
+                y, m = y - STEP * move, move if moves else m
+            new += scale(agent, agents) * (y - w)
+        if kept:
+            agents.server["m"] = 0.4 * c + 0.6 * before
+        return new
+
+    return mime_round
+
+
 # Subjects that were once taken for something else -----------------------------------------------------------------
 
 
@@ -281,10 +342,60 @@ FEDAVG = {"step": STEP, "local_steps": 3}
 PROX = {"step": STEP, "local_steps": 4, "pull": 0.6}
 UNEQUAL = {"step": STEP, "local_steps": STEPS}
 FAIR = {"step": STEP, "local_steps": 2, "q": 1.5}
+DYNAMIC = FEDAVG | {"pull": 0.6}
+MIMICKED = FEDAVG | {"momentum": 0.6}
 MOMENTUM = FEDAVG | {"momentum": 0.8, "server_step": 0.9}
 
+
 # (mistake, variant): function, claim, settings.
+def newton(hessians, solve=np.linalg.solve):
+    """hessians: how they are put together."""
+
+    def broken_round(w, agents):
+        g = sum(agent.weight * agent.field(w) for agent in agents)
+        return w - solve(hessians(w, agents), g)
+
+    return broken_round
+
+
+def own_newton_steps(w, agents):
+    return w - sum(agent.weight * np.linalg.solve(agent.hessian(w), agent.field(w)) for agent in agents)
+
+
+def hessian_of_equals(w, agents):
+    return sum(agent.hessian(w) for agent in agents) / len(agents)
+
+
+def diagonal(w, agents):
+    return np.diag(sum(agent.weight * np.diag(agent.hessian(w)) for agent in agents))
+
+
+def upwards(H, g):
+    return -np.linalg.solve(H, g)
+
+
 FUNCTIONS = {
+    ("newton_steps_averaged", ""): (own_newton_steps, "fednewton", {}),
+    ("hessian_summed", ""): (newton(lambda w, agents: len(agents) * hessian_of_equals(w, agents)), "fednewton", {}),
+    ("hessian_diagonal", ""): (newton(diagonal), "fednewton", {}),
+    ("weights_dropped", "FedNewton's Hessian"): (newton(hessian_of_equals), "fednewton", {}),
+    ("ascent", "FedNewton"): (newton(hessian_of_all, upwards), "fednewton", {}),
+    ("control_never_stored", "FedDyn, nobody"): (feddyn(store=()), "feddyn", DYNAMIC),
+    ("control_never_stored", "FedDyn, agents forget"): (feddyn(store=("hub",)), "feddyn", DYNAMIC),
+    ("control_never_stored", "FedDyn, hub forgets"): (feddyn(store=("agents",)), "feddyn", DYNAMIC),
+    ("control_sign_flipped", "FedDyn, agents"): (feddyn(own=-1), "feddyn", DYNAMIC),
+    ("control_sign_flipped", "FedDyn, hub"): (feddyn(hub=-1), "feddyn", DYNAMIC),
+    ("control_divided_by_selected", "FedDyn"): (feddyn(control=scale), "feddyn", DYNAMIC),
+    ("controls_not_zero", "FedDyn"): (feddyn(first=1.0), "feddyn", DYNAMIC),
+    ("half_missing", ""): (fedexp(half=1.0), "fedexp", FEDAVG),
+    ("step_below_one", ""): (fedexp(least=0.0), "fedexp", FEDAVG),
+    ("not_squared", ""): (fedexp(power=1), "fedexp", FEDAVG),
+    ("gradient_stale", ""): (fedlin(stale=True), "fedlin", FEDAVG),
+    ("own_gradient_kept", ""): (fedlin(own=0), "fedlin", FEDAVG),
+    ("correction_missing", ""): (fedlin(own=0, everybody=0), "fedlin", FEDAVG),
+    ("momentum_moved", ""): (mime(moves=True), "mime", MIMICKED),
+    ("server_state_lost", "Mime"): (mime(kept=False), "mime", MIMICKED),
+    ("gradient_not_damped", ""): (mime(damped=False), "mime", MIMICKED),
     ("pull_not_squared", "mu/2"): (unsquared(0.3), "fedprox", PROX),
     ("pull_not_squared", "mu"): (unsquared(0.6), "fedprox", PROX),
     ("pull_not_squared", "not foreseen"): (unsquared(0.47), "fedprox", PROX),

@@ -141,7 +141,71 @@ def fedavgm(w, agents):
     return w - 0.9 * agents.server["m"]
 
 
+def feddyn(exact):
+    def feddyn_round(w, agents):
+        a, moved, total = 0.6, np.zeros_like(w), np.zeros_like(w)
+        for agent in agents:
+            h, y = agent.memory.get("h", np.zeros_like(w)), w
+            if exact:
+                y = agent.prox(w + h / a, a / 2)
+            else:
+                for _ in range(3):
+                    y = y - STEP * (agent.field(y) - h + a * (y - w))
+            agent.memory["h"] = h - a * (y - w)
+            moved += scale(agent, agents) * (y - w)
+            total += agent.weight * (y - w)
+        agents.server["h"] = agents.server.get("h", 0.0) - a * total
+        return w + moved - agents.server["h"] / a
+
+    return feddyn_round
+
+
+def fedexp(w, agents):
+    change, square = np.zeros_like(w), 0.0
+    for agent in agents:
+        y = w
+        for _ in range(3):
+            y = y - STEP * agent.field(y)
+        change += scale(agent, agents) * (y - w)
+        square += scale(agent, agents) * ((y - w) ** 2).sum()
+    return w + max(1.0, square / (2 * (change @ change + 1e-3))) * change
+
+
+def fedlin(w, agents):
+    fields = [agent.field(w) for agent in agents]
+    everybody = sum(agent.weight * g for agent, g in zip(agents, fields, strict=True))
+    new = w.copy()
+    for agent, own in zip(agents, fields, strict=True):
+        y = w
+        for _ in range(3):
+            y = y - STEP * (agent.field(y) - own + everybody)
+        new += agent.weight * (y - w)
+    return new
+
+
+def mime(w, agents):
+    c = sum(scale(agent, agents) * agent.field(w) for agent in agents)
+    m, new = agents.server.get("m", np.zeros_like(w)), w.copy()
+    for agent in agents:
+        y = w
+        for _ in range(3):
+            z = agent.sample()
+            y = y - STEP * (0.4 * (agent.field(y, z) - agent.field(w, z) + c) + 0.6 * m)
+        new += scale(agent, agents) * (y - w)
+    agents.server["m"] = 0.4 * c + 0.6 * m
+    return new
+
+
 # name: (function, claim, settings). Settings left out are found by fp.certify itself.
+def hessian_of_all(w, agents):
+    return sum(agent.weight * agent.hessian(w) for agent in agents)
+
+
+def fednewton(w, agents):
+    g = sum(agent.weight * agent.field(w) for agent in agents)
+    return w - np.linalg.solve(hessian_of_all(w, agents), g)
+
+
 FUNCTIONS = {
     "gradient descent": (gradient_descent, "gradient_exchange", {"step": STEP}),
     "gradient descent, observed": (gradient_descent, "gradient_exchange", {}),
@@ -162,5 +226,11 @@ FUNCTIONS = {
     "Scaffnew": (scaffnew(0.4), "scaffnew", {"step": STEP, "probability": 0.4}),
     "Scaffnew, fixed": (scaffnew(steps=3), "scaffnew", {"step": STEP, "local_steps": 3}),
     "q-FedAvg": (qfedavg, "qfedavg", {"step": STEP, "local_steps": 2, "q": 1.5}),
+    "FedDyn": (feddyn(False), "feddyn", {"step": STEP, "local_steps": 3, "pull": 0.6}),
+    "FedDyn, exact": (feddyn(True), "feddyn", {"pull": 0.6, "exact": True}),
+    "FedExP": (fedexp, "fedexp", {"step": STEP, "local_steps": 3}),
+    "FedLin": (fedlin, "fedlin", {"step": STEP, "local_steps": 3}),
+    "Mime": (mime, "mime", {"step": STEP, "local_steps": 3, "momentum": 0.6}),
+    "FedNewton": (fednewton, "fednewton", {}),
     "FedAvgM": (fedavgm, "fedavgm", {"step": STEP, "local_steps": 3, "momentum": 0.8, "server_step": 0.9}),
 }

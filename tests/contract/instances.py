@@ -96,8 +96,36 @@ class Central:
         y, length = local_solver(self.g, w, s, 2, momentum=0.6)
         return w + 2.5 * (y - w) / length
 
+    def newton(self, w, r, s):
+        return self.prox(w, 0.0)
+
     def scaffold(self, w, r, s):
         return w + 0.8 * (descent(self.g, w, [s] * 3) - w)
+
+    def feddyn(self, w, r, s):
+        self.h = getattr(self, "h", 0 * w)
+        y = w
+        for _ in range(3):
+            y = y - s * (self.g(y) - self.h + 0.9 * (y - w))
+        self.h = self.h - 0.9 * (y - w)
+        return y - self.h / 0.9
+
+    def feddyn_exact(self, w, r, s):
+        self.h = getattr(self, "h", 0 * w)
+        y = self.prox(w + self.h / s, s / 2)
+        self.h = self.h - s * (y - w)
+        return y - self.h / s
+
+    def mime(self, w, r, s):
+        c, m, y = self.g(w), getattr(self, "m", 0 * w), w
+        for _ in range(3):
+            y = y - s * (0.4 * self.g(y) + 0.6 * m)
+        self.m = 0.4 * c + 0.6 * m
+        return y
+
+    def fedexp(self, w, r, s):
+        d = descent(self.g, w, [s] * 3) - w
+        return w + max(1.0, d @ d / (2 * (d @ d + 1e-3))) * d
 
     def qfedavg(self, w, r, s):
         F, D = self.f(w), (w - descent(self.g, w, [s] * 2)) / s
@@ -189,10 +217,18 @@ INSTANCES = {
         engine=False,
     ),
     "FedNova": Instance("fednova", lambda s, k, p: fp.FedNova(s, STEPS[k], momentum=0.6, effective=2.5), "fednova"),
+    "FedNewton": Instance("fednewton", lambda s, k, p: fp.FedNewton(halvings=3), "newton", number=""),
     "SCAFFOLD": Instance("scaffold", lambda s, k, p: fp.Scaffold(s, 3, server_step=0.8), "scaffold"),
     "SCAFFOLD, option 1": Instance(
         "scaffold", lambda s, k, p: fp.Scaffold(s, 3, server_step=0.8, option=1), "scaffold", engine=False
     ),
+    "FedDyn": Instance("feddyn", lambda s, k, p: fp.FedDyn(s, 3, pull=0.9), "feddyn"),
+    "FedDyn, exact": Instance(
+        "feddyn", lambda s, k, p: fp.FedDyn(pull=s, exact=True), "feddyn_exact", number="pull", engine=False
+    ),
+    "FedExP": Instance("fedexp", lambda s, k, p: fp.FedExP(s, 3), "fedexp"),
+    "FedLin": Instance("fedlin", lambda s, k, p: fp.FedLin(s, 3), "three"),
+    "Mime": Instance("mime", lambda s, k, p: fp.Mime(s, 3, momentum=0.6), "mime"),
     "Scaffnew": Instance("scaffnew", lambda s, k, p: fp.Scaffnew(s, probability=0.4), None),
     "Scaffnew, fixed": Instance("scaffnew", lambda s, k, p: fp.Scaffnew(s, local_steps=3), "three", engine=False),
     "q-FedAvg": Instance("qfedavg", lambda s, k, p: fp.QFedAvg(1.5, s, 2), "qfedavg"),

@@ -25,6 +25,7 @@ WRAPPED = ("Extrapolated", "Averaged")
 # To the engine these are FedAvg again (one hub, no memory, local steps) or SCAFFOLD twice. All are in `make test-all`.
 LIKE_FEDAVG = (
     *("GradientExchange", "ParameterExchange", "FedProx", "FedProx, exact", "GeneralRule", "FedNova", "q-FedAvg"),
+    *("FedDyn", "FedExP", "Mime"),
     *WRAPPED,
 )
 under_the_engine = pytest.mark.parametrize(
@@ -79,7 +80,7 @@ STAR = sorted(name for name, card in CATALOGUE.items() if not card.network)
 def test_every_card_has_an_instance():
     assert {one.card for one in INSTANCES.values()} >= set(STAR)
     assert {INSTANCES[name].card for name in ENGINE} >= set(STAR)
-    assert {"fedgd", "fedsgd", "fedrelax"} == set(CATALOGUE) - set(STAR)
+    assert set(CATALOGUE) - set(STAR) == {card.name for card in CATALOGUE.values() if card.cls.at_agents}
 
 
 # The mathematics of a round.
@@ -193,6 +194,10 @@ def test_messages_survive_serialisation(name, tmp_path):
             Mine(*jax.tree.map(jnp.asarray, (jax.tree.map(lambda a: a[0], problem.own), problem.common))),
         )
         hub, memory = method.init(jnp.asarray([1.0, -2.0, 0.5]))
+        if (asked := method.survey()) is not None:
+            agent = Agent(problem.oracle, mine, Stream(key, 0, 0), None, None, True, 1.0)
+            told, memory = asked.local(asked.say(hub, key.row()), memory, agent)
+            hub = asked.combine(hub, fp.Inbox(told, told, 1.0, 1.0))
         down = method.say(hub, key.row())
         agent = Agent(problem.oracle, mine, Stream(key, 0, 0), None, None, True, 1.0)
         up, memory = method.local(down, memory, agent)
@@ -398,7 +403,8 @@ SINGLE = networks(np.float32)[0]
 
 def train(name, problem):
     step = 4.0 if INSTANCES[name].number == "pull" else STEP  # a pull that makes a network's local problem convex
-    return fp.run(algorithm(name, step), problem, rounds=4, seed=1)
+    rounds = 2 if name == "FedNewton" else 4  # a curvature near zero amplifies roundings in a step or two
+    return fp.run(algorithm(name, step), problem, rounds=rounds, seed=1)
 
 
 @under_the_engine
@@ -406,7 +412,7 @@ def test_a_tree_of_arrays_is_the_flat_array(name):
     tree, flat = train(name, TREE), train(name, FLAT)
     parts = tree.history
     assert set(parts) == {"V", "b", "u"}
-    joined = np.concatenate([parts["V"].reshape(1, 5, 6), parts["b"], parts["u"]], axis=2)
+    joined = np.concatenate([parts["V"].reshape(1, -1, 6), parts["b"], parts["u"]], axis=2)
     np.testing.assert_allclose(joined, flat.history, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(tree.loss, flat.loss, rtol=1e-12)
     assert tree.cost == flat.cost
@@ -529,7 +535,7 @@ ON_NETWORKS = [
 @pytest.mark.parametrize("method", ON_NETWORKS, ids=lambda method: method.card.name)
 def test_channels_on_networks(method):
     """One that changes nothing gives the same bits, and half precision stays near."""
-    options = {"rounds": 6, "network": fp.Network.ring(4).metropolis(), "seed": 2}
+    options = {"rounds": 6, "network": fp.Network.ring(4).mixing(), "seed": 2}
     whole = fp.run(method, NOISY, **options)
     assert_same_run(fp.run(method, NOISY, channel=Nothing(), **options), whole)
     half = fp.run(method, NOISY, channel=fp.channel.Cast("float16"), **options)

@@ -13,6 +13,7 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import plain
 
@@ -75,7 +76,12 @@ class Agent:
     loop, _step = fp.Agent.loop, 0
 
     def loss(self, w):
-        return WORLD.loss(self.k, np.asarray(w))
+        return WORLD.loss(self.k, w)
+
+    losses_along = fp.Agent.losses_along
+
+    def hessian(self, w):
+        return jnp.asarray(WORLD.H[self.k])
 
     def prox(self, center, weight):
         H, c = WORLD.H[self.k], WORLD.c[self.k]
@@ -88,6 +94,9 @@ class Agent:
 def own(algorithm, k):
     """The algorithm as agent k has it: its own number, or vector, where there is one for each agent."""
     mine = copy.copy(algorithm)
+    if isinstance(algorithm, fp.Wrapped):
+        object.__setattr__(mine, "inner", own(algorithm.inner, k))
+        return mine
     for field in dataclasses.fields(algorithm):
         value = getattr(algorithm, field.name)
         if field.metadata.get("per_agent") and np.shape(value) == (5,):
@@ -98,24 +107,29 @@ def own(algorithm, k):
 
 
 def by_hand(algorithm, who="all"):
-    """Twelve rounds of say, local, gather, combine, called one after the other."""
+    """Twelve rounds of say, local, gather, combine, called one after the other; asked: in the last exchange."""
     with jax.enable_x64(True):
         row = fp.Key.of(5).row()  # laws by hand draw nothing
         hub, one = algorithm.init(START)
         memories, history, counts, asked = [one] * 5, [START], [], []
+        exchanges = [one for one in (algorithm.survey(), algorithm) if one is not None]
         for r, (v, heard) in enumerate(ticks(who)):
-            said = algorithm.say(hub, row)
-            agents, messages = [Agent(k, r) for k in np.flatnonzero(heard)], []
-            for agent in agents:
-                message, memories[agent.k] = own(algorithm, agent.k).local(said, memories[agent.k], agent)
-                messages.append(message)
+            spent = 0
+            for method in exchanges:
+                said = method.say(hub, row)
+                agents, messages = [Agent(k, r) for k in np.flatnonzero(heard)], []
+                for agent in agents:
+                    message, memories[agent.k] = own(method, agent.k).local(said, memories[agent.k], agent)
+                    messages.append(message)
 
-            def total(weights, messages=messages, heard=heard):
-                return jax.tree.map(lambda *m: sum(w * x for w, x in zip(weights[heard], m, strict=True)), *messages)
+                def total(weights, messages=messages, heard=heard):
+                    pairs = functools.partial(zip, weights[heard], strict=True)
+                    return jax.tree.map(lambda *m: sum(w * x for w, x in pairs(m)), *messages)
 
-            hub = algorithm.combine(hub, fp.Inbox(total(v), total(WORLD.p), WORLD.p[heard].sum(), v.sum()))
+                hub = method.combine(hub, fp.Inbox(total(v), total(WORLD.p), WORLD.p[heard].sum(), v.sum()))
+                spent += sum(agent.evaluations for agent in agents)
             history.append(np.asarray(algorithm.read(hub, one)))
-            counts.append(sum(agent.evaluations for agent in agents))
+            counts.append(spent)
             asked.extend(agent.asked for agent in agents)
         memories = [algorithm.settle(hub, m) for m in memories]
         stacked = jax.tree.map(lambda *m: np.stack([np.asarray(a) for a in m]), *memories)

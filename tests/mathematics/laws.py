@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 import plain
+from consensus_laws import CONSENSUS
 from executions import NODES, ROUNDS, START, TOLERANCE, WORLD, A, by_hand, ticks, turns
 
 import fedpoint as fp
@@ -153,6 +154,76 @@ def scaffold(make, run, who, option):
     follows(result, path)
     np.testing.assert_allclose(result.memories, c_k, rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(result.hub.c, c, rtol=0, atol=TOLERANCE)
+
+
+# Newton's method: on bowls one round leads to w*; on counts, which it overshoots at first, by NumPy's sums over rows.
+
+
+def fednewton(make, run):
+    follows(run(make()), np.array([START] + [WORLD.star()] * ROUNDS))
+
+
+def fednewton_damped(make, run=None):
+    rng = np.random.default_rng(2)
+    X, groups, p = (
+        np.column_stack([rng.normal(size=(60, 2)), np.ones(60)]),
+        np.arange(60) % 3,
+        np.array([0.5, 0.3, 0.2]),
+    )
+    y = rng.poisson(np.exp(X @ [0.3, -0.2, 2.5]))
+    weight = p[groups] / 20
+
+    def derivatives(w):
+        mean = np.exp(X @ w)
+        return X.T @ (weight * (mean - y)), (X * (weight * mean)[:, None]).T @ X
+
+    def loss(w):
+        return weight @ (np.exp(X @ w) - y * (X @ w))
+
+    expected = plain.newton(np.zeros(3), 12, derivatives, loss, 6)
+    assert np.linalg.norm(expected[1]) > 5  # the first step is too long
+    problem = fp.problems.GLM(X, y, groups, "poisson", weights=p)
+    found = fp.run(make(halvings=6), problem, rounds=12)
+    np.testing.assert_allclose(found.history[0], expected, rtol=0, atol=1e-9)  # overshooting amplifies roundings
+
+
+# FedDyn (Acar et al.) with weights: w takes v, h takes p over those heard, the others keep their h_k.
+
+
+def feddyn(make, run, who, exact=False):
+    path, h_k, h = plain.feddyn(WORLD, ticks(who), START, run.steps, 0.1, 0.9, exact)
+    options = {"exact": True} if exact else {"step": 0.1, "local_steps": run.steps}
+    result = run(make(pull=0.9, **options), who)
+    follows(result, path)
+    np.testing.assert_allclose(result.memories, h_k, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(result.hub.h, h, rtol=0, atol=TOLERANCE)
+
+
+# FedExP (Jhunjhunwala et al.): the larger of 1 and the ratio, which the long and the short step make differ.
+
+
+def fedexp(make, run, who):
+    for epsilon in (1e-3, 1.0):
+        expected = plain.fedexp(WORLD, ticks(who), START, run.steps, 0.1, epsilon)
+        follows(run(make(step=0.1, local_steps=run.steps, adaptivity=epsilon), who), expected)
+
+
+# FedLin (Mitra et al.), Mime (Karimireddy et al.): everybody's gradient first, of the same agents that then work.
+
+
+def fedlin(make, run):
+    follows(run(make(step=0.1, local_steps=run.steps)), plain.mime(WORLD, ticks("all"), START, run.steps, 0.1, 0.0))
+
+
+def mime(make, run, who):
+    expected = plain.mime(WORLD, ticks(who), START, run.steps, 0.1, 0.6)
+    follows(run(make(step=0.1, local_steps=run.steps, momentum=0.6), who), expected)
+
+
+def mime_samples(make, run):
+    """Both fields of a local step are of one sample, another one in each step."""
+    asked = run(make(step=0.1, local_steps=2)).asked
+    assert all(one == [0, 0, 1, 1] for one in asked)
 
 
 # Scaffnew (Mishchenko et al.) by rounds; H is the run's own, the same for all agents.
@@ -372,6 +443,16 @@ LAWS = {
         "drawn, option 1": _on(scaffold, "drawn", 1),
         "fresh": _fresh(),
     },
+    "fednewton": {"all": fednewton, "damped": fednewton_damped},
+    "feddyn": {
+        "all": _on(feddyn, "all"),
+        "few": _on(feddyn, "few"),
+        "exact, few": _on(feddyn, "few", True),
+        "fresh": _fresh(pull=1e-12),
+    },
+    "fedexp": {"all": _on(fedexp, "all"), "few": _on(fedexp, "few")},
+    "fedlin": {"all": fedlin, "fresh": _fresh()},
+    "mime": {"all": _on(mime, "all"), "few": _on(mime, "few"), "samples": mime_samples},
     "scaffnew": {
         "random": scaffnew_random,
         "fixed": scaffnew_fixed,
@@ -394,10 +475,11 @@ LAWS = {
     "fedgd": {"late": fedgd, "schedule": fedgd_schedule},
     "fedsgd": {"late": fedsgd, "fresh": fedsgd_fresh},
     "fedrelax": {"late": fedrelax},
+    **CONSENSUS,
 }
 
-# Laws about random numbers need the engine; of the others it runs some, because by hand all are run.
-SAMPLED = {("scaffnew", "random"), ("scaffnew", "lengths")}
+# Laws about random numbers or other problems need the engine; of the rest it runs some, because by hand all are run.
+SAMPLED = {("scaffnew", "random"), ("scaffnew", "lengths"), ("fednewton", "damped")}
 ENGINE = SAMPLED | {
     ("gradient_exchange", "few"),
     ("parameter_exchange", "few"),
@@ -412,6 +494,12 @@ ENGINE = SAMPLED | {
     ("scaffold", "drawn, option 1"),
     ("scaffold", "fresh"),
     ("scaffnew", "fresh"),
+    ("feddyn", "few"),
+    ("feddyn", "exact, few"),
+    ("fedexp", "few"),
+    ("fedlin", "all"),
+    ("fedlin", "fresh"),
+    ("mime", "few"),
     ("qfedavg", "few"),
     ("fedopt", "sgd, few"),
     ("fedopt", "adam"),

@@ -1,13 +1,16 @@
 """Broken variants of algorithms with a hub: the library's class with one mistake, and the law that convicts it."""
 
+import executions
 import jax.numpy as jnp
 
 import fedpoint as fp
 from fedpoint.algorithms.fedavg import local_descent
+from fedpoint.algorithms.feddyn import Dynamic
 from fedpoint.algorithms.general_rule import Normalised, accumulate
 from fedpoint.algorithms.qfedavg import Fair
 from fedpoint.algorithms.scaffnew import Corrected
 from fedpoint.algorithms.scaffold import Controlled
+from fedpoint.algorithms.surveyed import FieldSurvey, Mimicked
 from fedpoint.core.steps import at
 
 MUTANTS: list[tuple[str, str, type]] = []
@@ -281,6 +284,184 @@ class NotPerStep(fp.Scaffold):
         y = fp.descend(agent, x, steps, lambda y, e: y - self.step * (agent.field(y, e) - c_k + c))
         new = c_k - c + (x - y) / self.step
         return Controlled(y - x, new - c_k), new
+
+
+# FedNewton.
+
+
+@mutant("fednewton", "all")
+class ClimbsUp(fp.FedNewton):
+    def local(self, heard, memory, agent):
+        said, memory = fp.FedNewton.local(self, heard, memory, agent)
+        return said._replace(gradient=-said.gradient), memory
+
+
+@mutant("fednewton", "all")
+class OneAgentsHessian(fp.FedNewton):
+    def local(self, heard, memory, agent):
+        said, memory = fp.FedNewton.local(self, heard, memory, agent)
+        alone = 1 / agent.share if agent.share == max(executions.WORLD.p) else 0.0
+        return said._replace(hessian=alone * said.hessian), memory
+
+
+@mutant("fednewton", "all")
+class EqualWeights(fp.FedNewton):
+    def local(self, heard, memory, agent):
+        said, memory = fp.FedNewton.local(self, heard, memory, agent)
+        return said._replace(gradient=said.gradient / (5 * agent.share)), memory
+
+
+@mutant("fednewton", "all")
+class HalfTheTriangle(fp.FedNewton):
+    def local(self, heard, memory, agent):
+        said, memory = fp.FedNewton.local(self, heard, memory, agent)
+        off = [0, 3, 5]  # of a 3 by 3 triangle, where the diagonal is
+        return said._replace(hessian=said.hessian.at[jnp.array(off)].multiply(0.5)), memory
+
+
+@mutant("fednewton", "damped")
+class NeverDamped(fp.FedNewton):
+    def combine(self, hub, inbox):
+        return fp.FedNewton(halvings=0).combine(hub, inbox)
+
+
+# FedDyn.
+
+mutant("feddyn", "fresh")(same_sample(fp.FedDyn))
+
+
+@mutant("feddyn", "all")
+class ForgetsItsTerm(fp.FedDyn):
+    def local(self, w, h_k, agent):
+        return fp.FedDyn.local(self, w, h_k, agent)[0], h_k
+
+
+@mutant("feddyn", "few")
+class MeanTerm(fp.FedDyn):
+    """h takes the mean with the schedule's weights instead of the total: sum p_k h_k - h is not conserved."""
+
+    def combine(self, hub, inbox):
+        h = hub.h - self.pull * inbox.mean
+        return Dynamic(hub.w + inbox.mean - h / self.pull, h)
+
+
+@mutant("feddyn", "all")
+class TermOfTheRoundBefore(fp.FedDyn):
+    def combine(self, hub, inbox):
+        return Dynamic(hub.w + inbox.mean - hub.h / self.pull, hub.h - self.pull * inbox.total)
+
+
+@mutant("feddyn", "exact, few")
+class CentreNotShifted(fp.FedDyn):
+    def local(self, w, h_k, agent):
+        change = agent.prox(w - h_k / self.pull, self.pull / 2) - w
+        return change, h_k - self.pull * change
+
+
+# FedExP.
+
+
+@mutant("fedexp", "all")
+class NotHalved(fp.FedExP):
+    def combine(self, w, inbox):
+        change, length = inbox.mean
+        return w + change * jnp.maximum(1.0, length / ((change**2).sum() + self.adaptivity))
+
+
+@mutant("fedexp", "all")
+class ShorterToo(fp.FedExP):
+    """The step may fall below one."""
+
+    def combine(self, w, inbox):
+        change, length = inbox.mean
+        return w + change * length / (2 * ((change**2).sum() + self.adaptivity))
+
+
+@mutant("fedexp", "few")
+class SharesOfTheSquares(fp.FedExP):
+    """Squares are summed with p_k over those heard, the change with v_k."""
+
+    def combine(self, w, inbox):
+        change, length = inbox.mean.change, inbox.total.length
+        return w + change * jnp.maximum(1.0, length / (2 * ((change**2).sum() + self.adaptivity)))
+
+
+# FedLin and Mime.
+
+mutant("fedlin", "fresh")(same_sample(fp.FedLin))
+
+
+@mutant("fedlin", "all")
+class NeverAsksFirst(fp.FedLin):
+    def survey(self):
+        return None
+
+
+@mutant("fedlin", "all")
+class CountsItselfTwice(fp.FedLin):
+    def local(self, heard, memory, agent):
+        w, steps = heard.w, agent.steps(self.local_steps)
+        y = fp.descend(agent, w, steps, lambda y, e: y - self.step * (agent.field(y, e) + heard.g))
+        return y - w, memory
+
+
+@mutant("fedlin", "all")
+class StaleGradient(fp.FedLin):
+    """The gradient of the round before: as if fields were sent with the changes."""
+
+    def survey(self):
+        return KeptBack(self)
+
+    def init(self, w):
+        return Mimicked(w, 0 * w, 0 * w), ()
+
+    def combine(self, hub, inbox):
+        return Mimicked(hub.w + inbox.mean, hub.m, hub.m)
+
+
+class KeptBack(FieldSurvey):
+    def combine(self, hub, inbox):
+        return hub._replace(m=inbox.mean)
+
+
+@mutant("mime", "all")
+class MovesTheMomentum(fp.Mime):
+    def local(self, heard, memory, agent):
+        w, c, m = heard
+
+        def advance(state, e):
+            y, m = state
+            m = (1 - self.momentum) * (agent.field(y, e) - agent.field(w, e) + c) + self.momentum * m
+            return y - self.step * m, m
+
+        return fp.descend(agent, (w, m), agent.steps(self.local_steps), advance)[0] - w, memory
+
+
+@mutant("mime", "few")
+class SharesOfTheGradient(fp.Mime):
+    """c sums p_k over those heard, without K/L."""
+
+    def survey(self):
+        return UnscaledSurvey(self)
+
+
+class UnscaledSurvey(FieldSurvey):
+    def combine(self, hub, inbox):
+        return hub._replace(g=inbox.total)
+
+
+@mutant("mime", "samples")
+class TwoSamples(fp.Mime):
+    """Each of both fields of a step has a sample of its own: their noises add up instead of cancelling."""
+
+    def local(self, heard, memory, agent):
+        w, c, m = heard
+        steps, beta = agent.steps(self.local_steps), self.momentum
+
+        def advance(y, e):
+            return y - self.step * ((1 - beta) * (agent.field(y, e) - agent.field(w, steps + e) + c) + beta * m)
+
+        return fp.descend(agent, w, steps, advance) - w, memory
 
 
 # Scaffnew.

@@ -1,9 +1,14 @@
 """Broken variants of the methods for networks, registered beside those with a hub."""
 
+import jax
 from mutants import mutant, same_sample
 
 import fedpoint as fp
-from fedpoint.algorithms.fedgd import Near, coupled_step
+from fedpoint.algorithms.consensus import mixed
+from fedpoint.algorithms.fedgd import coupled_step
+from fedpoint.algorithms.gradient_tracking import Tracked, Tracker
+from fedpoint.algorithms.neighbours import Near
+from fedpoint.algorithms.push_sum import Pushed
 from fedpoint.core.steps import at
 
 
@@ -115,3 +120,86 @@ relaxed("HalfOfIt", lambda self, near, w: (near.total / near.mass, self.coupling
 relaxed("SumForMean", lambda self, near, w: (near.total, self.coupling * near.mass))
 relaxed("TiedToItself", lambda self, near, w: (w, self.coupling * near.mass))
 relaxed("OwnModelToo", lambda self, near, w: ((near.total + w) / (near.mass + 1), self.coupling * near.mass))
+
+
+# One model for all nodes.
+
+
+@mutant("gradient_tracking", "path")
+class Untracked(fp.GradientTracking):
+    """Keeps no gradient: adds the new one to the mean of the estimates."""
+
+    def local(self, near, memory, agent):
+        told, memory = super().local(near, memory._replace(own=memory.own * 0.0), agent)
+        return told, memory
+
+
+@mutant("gradient_tracking", "path")
+class Unmixed(fp.GradientTracking):
+    """Averages models and not the estimates."""
+
+    def local(self, near, memory, agent):
+        mean = mixed(near, memory.told)
+        g = agent.field(mean.model)
+        y = memory.told.gradient + g - memory.own
+        told = Tracked(mean.model - self.step * y, y)
+        return told, Tracker(told, g)
+
+
+@mutant("exact_diffusion", "path")
+class Uncorrected(fp.ExactDiffusion):
+    """Forgets where its own steps had led."""
+
+    def local(self, near, own, agent):
+        phi, kept = super().local(near, own._replace(before=self.read(near, own)), agent)
+        return phi, kept
+
+
+@mutant("exact_diffusion", "path")
+class Unhalved(fp.ExactDiffusion):
+    """Averages with W in the place of (I + W)/2, as for plain diffusion."""
+
+    def read(self, near, own):
+        return mixed(near, own.told)
+
+
+@mutant("extra", "path")
+class OneTick(fp.Extra):
+    """Does not subtract the last tick's step."""
+
+    def local(self, near, own, agent):
+        return super().local(near, own._replace(moved=own.moved * 0.0), agent)
+
+
+@mutant("push_sum", "path")
+class Undivided(fp.PushSum):
+    """Takes the gradient at the sum of models, not at their mean."""
+
+    def local(self, near, own, agent):
+        heard = mixed(near, own)
+        new = Pushed(heard.value - self.step * agent.field(heard.value), heard.ones)
+        return new, new
+
+
+@mutant("push_sum", "path")
+class OnesStay(fp.PushSum):
+    """Hands on models and not the ones."""
+
+    def local(self, near, own, agent):
+        said, _ = super().local(near, own, agent)
+        new = said._replace(ones=own.ones)
+        return new, new
+
+
+@mutant("push_sum", "path")
+class ReadsTheSum(fp.PushSum):
+    def read(self, near, own):
+        return mixed(near, own).value
+
+
+@mutant("diffusion", "path")
+class OwnOnly(fp.Diffusion):
+    """Gives the neighbours' weight to itself."""
+
+    def local(self, near, own, agent):
+        return super().local(jax.tree.map(lambda a: a * 0.0, near), own, agent)

@@ -206,6 +206,53 @@ def scaffnew(b, x, lengths, gamma, probability):
     return np.array(path), np.array(hs)
 
 
+def feddyn(b, ticks, x, steps, eta, a, exact=False):
+    """Models, and at the end the agents' h_k and the hub's h. Exactly: (H_k + a) y = H_k c_k + a x + h_k."""
+    h_k, h, path, one = np.zeros((len(b.p), len(x))), np.zeros(len(x)), [x], np.eye(len(x))
+    for v, heard in ticks:
+        move, total, new = np.zeros_like(x), np.zeros_like(x), h_k.copy()
+        for k in np.flatnonzero(heard):
+            if exact:
+                y = np.linalg.solve(b.H[k] + a * one, b.H[k] @ b.c[k] + a * x + h_k[k])
+            else:
+                y, _ = local(b, k, x, steps[k], eta, pull=a, shift=-h_k[k])
+            new[k] = h_k[k] - a * (y - x)
+            move += v[k] * (y - x)
+            total += b.p[k] * (y - x)
+        h, h_k = h - a * total, new
+        x = x + move - h / a
+        path.append(x)
+    return np.array(path), h_k, h
+
+
+def fedexp(b, ticks, x, steps, eta, epsilon):
+    path = [x]
+    for v, heard in ticks:
+        change = {k: local(b, k, x, steps[k], eta)[0] - x for k in np.flatnonzero(heard)}
+        mean = sum(v[k] * d for k, d in change.items())
+        squares = sum(v[k] * (d @ d) for k, d in change.items())
+        x = x + max(1.0, squares / (2 * (mean @ mean + epsilon))) * mean
+        path.append(x)
+    return np.array(path)
+
+
+def mime(b, ticks, x, steps, eta, beta):
+    """beta = 0 is FedLin. Agents' own momentum buffers stay as the hub's was."""
+    m, path = np.zeros_like(x), [x]
+    for v, heard in ticks:
+        who = np.flatnonzero(heard)
+        c = sum(v[k] * b.g(k, x) for k in who)
+        move = np.zeros_like(x)
+        for k in who:
+            y = x
+            for _ in range(steps[k]):
+                y = y - eta * ((1 - beta) * (b.g(k, y) - b.g(k, x) + c) + beta * m)
+            move += v[k] * (y - x)
+        x, m = x + move, (1 - beta) * c + beta * m
+        path.append(x)
+    return np.array(path)
+
+
 def qfedavg(b, ticks, x, q, eta, steps):
     """x <- x - sum v_k F_k^q D_k / h, h the mean over those heard of q F_k^(q-1) |D_k|^2 + F_k^q / eta."""
     path = [x]
@@ -258,3 +305,18 @@ def z_scores(samples, expected):
     if np.any(exact & (np.abs(gap) > 1e-12)):
         return np.full(np.shape(gap), np.inf)
     return np.where(exact, 0.0, gap / np.where(exact, 1.0, error))
+
+
+def newton(start, rounds, derivatives, loss, halvings):
+    """Damped: (models asked about), of gradients and Hessians at a model, and losses, summed over agents."""
+    w, trial, path = start, start, [start]
+    for _ in range(rounds):
+        points = [w + s * (trial - w) for s in 0.5 ** np.arange(halvings + 1)]
+        fallen = [loss(w) - loss(v) for v in points]
+        if fallen[0] >= 0.25 * max(fallen) - 1e-15 * abs(loss(w)):
+            g, H = derivatives(trial)
+            w, trial = trial, trial - np.linalg.solve(H, g)
+        else:
+            trial = points[1 + int(np.argmax(fallen[1:]))]
+        path.append(trial)
+    return np.array(path)

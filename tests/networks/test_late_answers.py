@@ -209,7 +209,7 @@ def test_a_star_is_a_graph_whose_hubs_agree():
 
 def test_fedavg_on_a_graph_is_adapt_then_combine():
     net = fp.Network.from_edges([(0, 1), (1, 2), (2, 3), (3, 0), (3, 4)])
-    done = fp.run(fp.FedAvg(STEP, STEPS, normalise=True), problem(), network=net.metropolis(), rounds=25, start=START)
+    done = fp.run(fp.FedAvg(STEP, STEPS, normalise=True), problem(), network=net.mixing(), rounds=25, start=START)
     counts = np.array([2, 2, 2, 3, 1])
     A = np.zeros((K, K))
     for i, j in net.edges:
@@ -224,11 +224,11 @@ def test_fedavg_on_a_graph_is_adapt_then_combine():
 
 
 def test_weights_above_one_are_refused_with_the_advice():
-    with pytest.raises(fp.FedpointError, match=r"at 0 they sum to 4: use network.metropolis\(\)"):
+    with pytest.raises(fp.FedpointError, match=r"at 0 they sum to 4: use network.mixing\(\)"):
         fp.run(fp.FedAvg(STEP), problem(), network=fp.Network.star(K), rounds=1)
     for method in (fp.Scaffold(STEP), fp.Scaffnew(STEP, probability=0.5), fp.FedAdam(STEP)):
         with pytest.raises(fp.FedpointError, match="needs a fusion center"):
-            fp.run(method, problem(), network=fp.Network.ring(K).metropolis(), rounds=1)
+            fp.run(method, problem(), network=fp.Network.ring(K).mixing(), rounds=1)
 
 
 # What makes no sense.

@@ -56,7 +56,7 @@ def test_a_curve_is_the_run(task):
 
 
 def test_diffusion_ends_where_it_is_forecast(task):
-    method, net = fp.FedAvg(step=0.1, local_steps=3, normalise=True), NET.metropolis()
+    method, net = fp.FedAvg(step=0.1, local_steps=3, normalise=True), NET.mixing()
     f = fp.forecast(method, task, network=net, exact=True)
     run = fp.run(method, task, network=net, rounds=400, exact=True)
     np.testing.assert_allclose(run.models[0], f.limit, rtol=0, atol=1e-8)

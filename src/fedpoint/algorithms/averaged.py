@@ -37,7 +37,8 @@ class Averaged(Wrapped):
     node has the mean of its own models, counted by its own turns.
 
     Args:
-        inner: the method, for instance `fp.Scaffold(step=0.1)`. burn_in: $B$, rounds whose models are not counted.
+        inner: the method, for instance `fp.Scaffold(step=0.1)`.
+        burn_in: $B$, rounds whose models are not counted.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]], noise=1.0)
@@ -62,6 +63,9 @@ class Averaged(Wrapped):
     exact_moments = True
 
     burn_in: int = counts(default=0, per_agent=False, least=0)
+
+    def check(self) -> None:
+        self.check_one_exchange()
 
     def composition(self) -> Composition:
         def read(models: np.ndarray) -> np.ndarray:
@@ -103,6 +107,9 @@ class Averaged(Wrapped):
 
     def say(self, hub: State, row: Row) -> State:
         return self.inner.say(self._hub(hub), row)
+
+    def begun_from(self, heard: State, memory: State) -> Model:
+        return self.inner.begun_from(heard, self._memory(memory))
 
     def local(self, heard: State, memory: State, agent: Agent) -> tuple[Message, State]:
         message, inner = self.inner.local(heard, self._memory(memory), agent)

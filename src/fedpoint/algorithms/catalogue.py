@@ -30,9 +30,11 @@ class Hyperparameters(TypedDict, total=False):
     coupling: float
     decay: float
     effective: float | None
+    halvings: int
     momentum: float
     normalise: bool
     optimiser: Optimiser | None
+    order: str
     option: int
     probability: float | None
     pull: float

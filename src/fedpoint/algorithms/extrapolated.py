@@ -66,6 +66,7 @@ class Extrapolated(Wrapped):
     exact_moments = True
 
     def check(self) -> None:
+        self.check_one_exchange()
         inner = self.inner
         if inner.proximal or inner.longer(0.5) is None:
             raise FedpointError(f"Extrapolated: {inner.card.title} takes no step that could be halved")

@@ -76,6 +76,7 @@ class FedAvg(Algorithm):
         "local steps; unequal numbers of local steps weigh agents by their work",
     )
     exact_moments = True
+    merges = True
 
     step: Step = positive(per_agent=True, scheduled=True)
     local_steps: LocalSteps = counts()
@@ -100,12 +101,17 @@ class FedAvg(Algorithm):
     def base(self, w: Model) -> Model:
         return w
 
-    def local(self, w: Model, memory: State, agent: Agent) -> tuple[Message, State]:
+    def _rate(self, agent: Agent) -> Callable[[Number, Number], Number]:
+        """The length of the e-th of so many local steps."""
+
         def rate(e: Number, steps: Number) -> Number:
             step = at(self.step, agent.round * steps + e)
             return step / steps if self.normalise else step
 
-        return local_descent(self, w, agent, rate) - w, memory
+        return rate
+
+    def local(self, w: Model, memory: State, agent: Agent) -> tuple[Message, State]:
+        return local_descent(self, w, agent, self._rate(agent)) - w, memory
 
     def combine(self, w: Model, inbox: Inbox) -> Model:
         return w + inbox.mean

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
+from fedpoint.algorithms.neighbours import Near
 from fedpoint.algorithms.references import SARCHESHMEH
 from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
@@ -17,17 +18,12 @@ if TYPE_CHECKING:
     from fedpoint.graphs.network import Network
 
 
-class Near(NamedTuple):
-    """What a node's hub holds: sum_j A_ij w_j over its neighbours, and sum_j A_ij."""
-
-    total: Model
-    mass: Number
-
-
 class OnNetwork(Algorithm):
     """What methods for networks share: a node's model is its memory, and neighbours hear it."""
 
     at_agents = True
+    coupled = True
+    goal = "GTVMin's solution"
 
     coupling = 0.0  # a field of each of them
 
@@ -86,7 +82,8 @@ class FedGD(OnNetwork):
     is gradient descent for GTVMin, $\min \sum_i L_i(w_i) + \alpha \sum_{\{i,j\}} A_{ij} |w_i - w_j|^2$.
 
     Args:
-        step: $\eta$: a number, one per node, or a schedule. coupling: $\alpha$; 0 is everyone alone.
+        step: $\eta$: a number, one per node, or a schedule.
+        coupling: $\alpha$; 0 is everyone alone.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 1.0], [[0.0], [1.0]])
@@ -127,7 +124,9 @@ class FedSGD(OnNetwork):
     batch is $-\frac{2}{|B|} \sum_{r \in B} x_r (y_r - x_r^\top w)$.
 
     Args:
-        step: $\eta$. coupling: $\alpha$. local_steps: so many steps a tick, the neighbours' models held fixed.
+        step: $\eta$: a number, one per node, or a schedule.
+        coupling: $\alpha$, how strongly neighbours are held together; 0 is everyone alone.
+        local_steps: so many steps a tick, the neighbours' models held fixed.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 1.0], [[0.0], [1.0]], noise=0.1)

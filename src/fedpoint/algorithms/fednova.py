@@ -28,8 +28,11 @@ class FedNova(Algorithm):
     $(1-(1-\eta\,\text{pull})^\tau)/(\eta\,\text{pull})$ for a proximal term.
 
     Args:
-        step: $\eta$, the local step itself. local_steps: $\tau_k$.
-        momentum: local momentum, its buffer zeroed every round. pull: proximal term (pull/2)|y - w|^2.
+        step: $\eta$, the local step itself.
+        local_steps: $\tau_k$, local steps per round: a number, one per agent, `fp.steps.Epochs` or
+            `fp.steps.Stragglers`.
+        momentum: local momentum, its buffer zeroed every round.
+        pull: proximal term (pull/2)|y - w|^2.
         decay: factor on the step after each local step.
         effective: $\tau_{\text{eff}}$; None takes the mean length of those heard. With few participants of unequal
             lengths that gives agents more weight in rounds with long ones, and moves the limit; a number does not.

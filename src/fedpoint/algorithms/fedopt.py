@@ -41,12 +41,14 @@ class FedOpt(Algorithm):
     $$\Delta = \sum_k v_k (y_k - w), \qquad w^+ = w + \text{server}(-\Delta)$$
 
     Args:
-        step: the local step itself. local_steps: $E_k$.
+        step: the local step itself: a number, one per agent, or a schedule.
+        local_steps: $E_k$, local steps per round: a number, one per agent, `fp.steps.Epochs` or `fp.steps.Stragglers`.
         server: "sgd", "momentum" (FedAvgM), "adam" (FedAdam), "yogi" (FedYogi), "adagrad" (FedAdagrad), or any optax
             optimiser (then `server_step` is a factor on its updates).
         server_step: the server's learning rate.
         momentum: first-moment factor (FedAvgM's momentum, Adam's and Yogi's b1).
-        second: second-moment factor b2. adaptivity: Reddi et al.'s tau, added to the root of the second moment.
+        second: the factor b2 of the second moment, below 1.
+        adaptivity: Reddi et al.'s tau, added to the root of the second moment.
         optimiser: an optax transformation for the local steps, as in FedAvg.
 
     Adam and Yogi are optax's, with bias correction, which Reddi et al.'s algorithm 2 leaves out.
@@ -97,6 +99,10 @@ class FedOpt(Algorithm):
             "adagrad": lambda: optax.GradientTransformation(*_adagrad(rate, tau)),
         }[self.server]()
 
+    @property
+    def merges(self) -> bool:  # type: ignore[override]
+        return self.server in ("sgd", "momentum")
+
     def adaptive(self) -> bool:
         return self.optimiser is not None or self.server not in ("sgd", "momentum")
 
@@ -108,6 +114,9 @@ class FedOpt(Algorithm):
 
     def say(self, hub: Optimised, row: Row) -> Model:
         return hub.w
+
+    def begun_from(self, w: Model, memory: State) -> Model:
+        return w
 
     def local(self, w: Model, memory: State, agent: Agent) -> tuple[Message, State]:
         return local_descent(self, w, agent, lambda e, steps: at(self.step, agent.round * steps + e)) - w, memory
@@ -153,7 +162,15 @@ class RestAndMomentum(Rest, total=False):
 def FedAvgM(
     step: Step, local_steps: LocalSteps = 1, server_step: float = 1.0, momentum: float = 0.9, **rest: Unpack[Rest]
 ) -> FedOpt:
-    """FedAvg with momentum at the server (Hsu et al., 2019)."""
+    """FedAvg with momentum at the server (Hsu et al., 2019).
+
+    Args:
+        step: the local step: a number, one per agent, or a schedule over gradient steps (`fp.steps`).
+        local_steps: local steps per round: a number, one per agent, `fp.steps.Epochs` or `fp.steps.Stragglers`.
+        server_step: the hub's step, 1 by default.
+        momentum: at the hub: 0 is none; below 1.
+        rest: the other arguments of `fp.FedOpt`.
+    """
     return FedOpt(step, local_steps, "momentum", server_step, momentum=momentum, **rest)
 
 
@@ -161,7 +178,14 @@ def FedAvgM(
 def FedAdam(
     step: Step, local_steps: LocalSteps = 1, server_step: float = 0.1, **rest: Unpack[RestAndMomentum]
 ) -> FedOpt:
-    """FedOpt with Adam at the server (Reddi et al., 2021)."""
+    """FedOpt with Adam at the server (Reddi et al., 2021).
+
+    Args:
+        step: the local step: a number, one per agent, or a schedule over gradient steps (`fp.steps`).
+        local_steps: local steps per round: a number, one per agent, `fp.steps.Epochs` or `fp.steps.Stragglers`.
+        server_step: the hub's step, 0.1 by default.
+        rest: the other arguments of `fp.FedOpt`: `momentum`, `second` and `adaptivity`.
+    """
     return FedOpt(step, local_steps, "adam", server_step, **rest)
 
 
@@ -169,7 +193,14 @@ def FedAdam(
 def FedYogi(
     step: Step, local_steps: LocalSteps = 1, server_step: float = 0.1, **rest: Unpack[RestAndMomentum]
 ) -> FedOpt:
-    """FedOpt with Yogi at the server (Reddi et al., 2021)."""
+    """FedOpt with Yogi at the server (Reddi et al., 2021).
+
+    Args:
+        step: the local step: a number, one per agent, or a schedule over gradient steps (`fp.steps`).
+        local_steps: local steps per round: a number, one per agent, `fp.steps.Epochs` or `fp.steps.Stragglers`.
+        server_step: the hub's step, 0.1 by default.
+        rest: the other arguments of `fp.FedOpt`: `momentum`, `second` and `adaptivity`.
+    """
     return FedOpt(step, local_steps, "yogi", server_step, **rest)
 
 
@@ -177,7 +208,14 @@ def FedYogi(
 def FedAdagrad(
     step: Step, local_steps: LocalSteps = 1, server_step: float = 0.1, **rest: Unpack[RestAndMomentum]
 ) -> FedOpt:
-    """FedOpt with Adagrad at the server (Reddi et al., 2021)."""
+    """FedOpt with Adagrad at the server (Reddi et al., 2021).
+
+    Args:
+        step: the local step: a number, one per agent, or a schedule over gradient steps (`fp.steps`).
+        local_steps: local steps per round: a number, one per agent, `fp.steps.Epochs` or `fp.steps.Stragglers`.
+        server_step: the hub's step, 0.1 by default.
+        rest: the other arguments of `fp.FedOpt`: `momentum`, `second` and `adaptivity`.
+    """
     return FedOpt(step, local_steps, "adagrad", server_step, **rest)
 
 

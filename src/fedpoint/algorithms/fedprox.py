@@ -49,6 +49,7 @@ class FedProx(Algorithm):
         fails="as a cure for drift: the pull slows it and moves the limit, and removes nothing of a bias by itself",
     )
     exact_moments = True
+    merges = True
 
     step: Step | None = positive(default=None, per_agent=True, scheduled=True)
     local_steps: LocalSteps = counts()

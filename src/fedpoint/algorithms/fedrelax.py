@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from fedpoint.algorithms.fedgd import Near, OnNetwork
+from fedpoint.algorithms.fedgd import OnNetwork
+from fedpoint.algorithms.neighbours import Near
 from fedpoint.algorithms.references import SARCHESHMEH
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Card, nonnegative

@@ -103,7 +103,8 @@ class GeneralRule(Algorithm):
 
     Args:
         step: $\eta$, the local step itself.
-        local_steps: $\tau_k$.
+        local_steps: $\tau_k$, local steps per round: a number, one per agent, `fp.steps.Epochs` or
+            `fp.steps.Stragglers`.
         weights: $w_k$: "fedavg" ($p_k |a_k|_1 / \sum_j p_j |a_j|_1$), "fednova" ($p_k$), or one number per agent.
         effective: $\tau_{\text{eff}}$; None is $\sum_j p_j |a_j|_1$, the mean over those heard.
         coefficients: $a$, for plain local steps: one list for all agents, or one for each, $a_k$, of different lengths

@@ -48,6 +48,7 @@ class GradientExchange(Algorithm):
         fails="where messages are dear: one of them for every step; steps of 2/delta and more diverge",
     )
     exact_moments = True
+    merges = True
 
     step: Step = positive(scheduled=True)
 
@@ -62,6 +63,9 @@ class GradientExchange(Algorithm):
 
     def say(self, hub: State, row: Row) -> Model:
         return hub[0]
+
+    def begun_from(self, w: Model, memory: State) -> Model:
+        return w
 
     def local(self, w: Model, memory: State, agent: Agent) -> tuple[Message, State]:
         return agent.field(w), memory

@@ -1,72 +1,87 @@
-"""Parts of a model that stay at their agent: what `share=` of an experiment makes of a method."""
+"""Parts of a model that stay at their agent: what `share=` of an experiment makes of a method when it is bound."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+import numpy as np
+from jax import Array
+
+from fedpoint.core.agent import Advance, Agent, descend
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.inbox import Inbox
-from fedpoint.core.random import NO_LUCK
-from fedpoint.core.types import Message, Model, State
-from fedpoint.core.vector import Vector, zeros
+from fedpoint.core.record import with_leaves
+from fedpoint.core.selection import Only, Split, selection
+from fedpoint.core.steps import Step, StepSchedule, at
+from fedpoint.core.types import Message, Model, Number, State, Tree
+from fedpoint.core.vector import wrap, zeros
 from fedpoint.core.wrapped import Wrapped
 
 if TYPE_CHECKING:
-    from fedpoint.core.agent import Agent
+    from fedpoint.graphs.network import Network
+    from fedpoint.problems.base import Problem
 
 
 class Own(NamedTuple):
     """What an agent remembers of the inner method, and its own parts of the model."""
 
     memory: State
-    parts: Vector
+    parts: Model
 
 
 class Personal(Wrapped):
-    r"""A method whose messages are changes of one model, of which only the parts `shared` are sent.
+    r"""A method that knows the shared parts s of a model w = (s, o) only; o stays at its agent, a part of its memory.
 
-    An agent works from the hub's shared parts and its own ones, keeps the change of its own, and sends the rest:
-    $$w_k = (s, o_k), \qquad (\Delta s_k, \Delta o_k) = \text{local}(w_k), \qquad o_k^+ = o_k + \Delta o_k$$
+    The inner method runs on fields of s, at the agent's own o_k. These move along with its local steps, by the same
+    sampled field,
+    $$o_k \leftarrow o_k - \mu\, \hat g^{o}_k(s, o_k; z),$$
+    or take `own_steps` steps of their own first and rest while s moves.
     """
 
-    shared: tuple[str, ...] = ()
+    split: Split
+    own_steps: int | None = None
+    own_step: Step | None = None
+    still: bool = False  # nothing moves: what a survey asks
+
+    personal = True
+    exact_moments = True
+    goal = "each agent's best own parts beside the best shared ones"
+
+    @property
+    def card(self) -> Card:  # type: ignore[override]
+        return self.inner.card
 
     def check(self) -> None:
-        if not self.inner.sends_changes() or self.inner.chains > 1:
+        inner, title = self.inner, self.inner.card.title
+        if inner.chains > 1:
+            raise FedpointError(f"share=: {title} runs models side by side: its messages are not changes of one model")
+        if inner.coupled or inner.proximal:
             raise FedpointError(
-                f"share=: {self.inner.card.title} cannot keep parts of a model at its agents: its messages are not "
-                "changes of one model; use FedAvg or FedProx"
+                f"share=: {title} solves for a whole model, and cannot keep parts of it at its agents: use a method "
+                "with local steps, such as FedAvg, FedProx or Scaffold"
+            )
+        if self.own_step is None and not self.still and (inner.step is None or np.any(inner.work_of_a_step() != 1.0)):
+            raise FedpointError(
+                f"share=: {title} has no step for what stays at the agents: give one, fp.only(..., own_step=0.1)"
             )
 
-    def _split(self, model: Model) -> tuple[Vector, Vector]:
-        """The shared parts, and the others."""
-        tree = model.tree if isinstance(model, Vector) else model
-        if not isinstance(tree, Mapping):
-            raise FedpointError("share= names parts of a model that is a dictionary; this one has no names")
-        missing = [name for name in self.shared if name not in tree]
-        if missing:
-            raise FedpointError(f"share=: the model has no part {missing[0]!r}; it has {', '.join(tree)}")
-        parts = [{n: a for n, a in tree.items() if (n in self.shared) is shared} for shared in (True, False)]
-        return Vector(parts[0]), Vector(parts[1])
-
-    def _joined(self, shared: Vector, own: Vector) -> Vector:
-        return Vector({**shared.tree, **own.tree})
+    # Where the model is.
 
     def init(self, w: Model) -> tuple[State, State]:
-        hub, memory = self.inner.init(w)
-        return hub, Own(memory, self._split(w)[1])
+        shared, parts = self.split.halves(w)
+        hub, memory = self.inner.init(shared)
+        return hub, Own(memory, parts)
 
-    def local(self, heard: State, memory: Own, agent: Agent) -> tuple[Message, Own]:
-        mine = self._joined(self._split(self.inner.base(heard))[0], memory.parts)
-        change, inner = self.inner.local(mine, memory.memory, agent)
-        sent, kept = self._split(change)
-        return sent, Own(inner, memory.parts + kept)
+    def begun_from(self, heard: State, memory: Own) -> Model:
+        return self.split.whole(self.inner.begun_from(heard, memory.memory), memory.parts)
 
-    def combine(self, hub: State, inbox: Inbox) -> State:
-        rest = zeros(self._split(self.inner.base(self.inner.say(hub, NO_LUCK.row())))[1])
-        whole = inbox._replace(mean=self._joined(inbox.mean, rest), total=self._joined(inbox.total, rest))
-        return self.inner.combine(hub, whole)
+    def read(self, hub: State, memory: Own) -> Model:
+        return self.split.whole(self.inner.read(hub, memory.memory), memory.parts)
+
+    def hello(self, w: Model) -> Message:
+        return self.inner.hello(self.split.halves(w)[0])
 
     def settle(self, hub: State, memory: Own) -> Own:
         return Own(self.inner.settle(hub, memory.memory), memory.parts)
@@ -77,8 +92,181 @@ class Personal(Wrapped):
     def remembered(self, heard: State, memory: Own, arrived: Message) -> None:
         return None  # nobody else hears of its parts
 
+    def survey(self) -> Algorithm | None:
+        asked = self.inner.survey()
+        return None if asked is None else dataclasses.replace(with_leaves(self, {"inner": asked}), still=True)
+
+    def invariants(self, hub: State, memory: Own, p: np.ndarray) -> dict[str, State]:
+        return self.inner.invariants(hub, memory.memory, p)
+
+    # A round of an agent.
+
+    def local(self, heard: State, memory: Own, agent: Agent) -> tuple[Message, Own]:
+        parts, first = memory.parts, self.own_steps or 0
+        if first and not self.still:
+            parts = self._alone(self.inner.begun_from(heard, memory.memory), parts, agent)
+        moves = not self.still and not first
+        section = Section(agent, self.split, parts, first, self._rate(agent) if moves else None)
+        message, inner = self.inner.local(heard, memory.memory, section)  # type: ignore[arg-type]
+        return message, Own(inner, section.finished())
+
+    def _alone(self, shared: Model, parts: Model, agent: Agent) -> Model:
+        """The agent's own parts after their own steps, where the hub's model is held."""
+        assert self.own_steps is not None
+        rate = self._rate(agent)
+
+        def advance(o: Model, e: Number) -> Model:
+            return o - rate(e) * self.split.halves(agent.field(self.split.whole(shared, o), e))[1]
+
+        return descend(agent, parts, self.own_steps, advance)
+
+    def _rate(self, agent: Agent) -> Callable[[Number], Number]:
+        """The length of an own step, by its number."""
+        own = self.inner.step if self.own_step is None else self.own_step
+        assert own is not None  # checked
+        count: Number = 1 if self.own_steps is None else self.own_steps
+        if self.own_steps is None and self.inner.local_steps is not None:
+            count = agent.steps(self.inner.local_steps)
+        return lambda e: at(own, agent.round * count + e)
+
+    # What it tells.
+
     def sends_changes(self) -> bool:
-        return False  # not of the whole model: neighbours of a network would need all of it
+        return self.inner.sends_changes()
+
+    def samples(self, steps: int) -> int:
+        return self.inner.samples(steps) + (self.own_steps or 0)
+
+    def alike(self) -> bool:
+        return self.own_steps is None and self.inner.alike()
+
+    def scheduled(self) -> bool:
+        return self.inner.scheduled() or isinstance(self.own_step, StepSchedule)
+
+    def averages_descent(self) -> bool:
+        return False  # not of the whole model
+
+    def aim(self, problem: Problem, network: Network | None) -> Model | None:
+        """(K, ...): each agent's model where sum_k p_k f_k(s, o_k) is least: the aggregate of the shared parts' fields
+        and each field of own parts vanish."""
+        fields = problem.linear_fields()
+        return None if fields is None else least(problem, self.split, *fields)
+
+    def why_no_aim(self, problem: Problem, network: Network | None) -> str:
+        if problem.linear:
+            return "the agents' best own parts are not unique"
+        return "where shared and own parts are best together is known for linear problems only"
+
+
+def least(problem: Problem, split: Split, A: np.ndarray, b: np.ndarray) -> Model | None:
+    """(K, ...): models (s, o_k) with A_k^oo o_k + A_k^os s = b_k^o for every agent, sum_k p_k (A_k w_k - b_k)^s = 0.
+
+    Own parts are eliminated: what is left for s is the Schur complement sum_k p_k (A^ss - A^so (A^oo)^-1 A^os)_k.
+    """
+    K, d = b.shape
+    s = split.indices()
+    o = np.setdiff1d(np.arange(d), s)
+    try:
+        inverse = np.linalg.inv(A[:, o[:, None], o])
+        slope, offset = (
+            -inverse @ A[:, o[:, None], s],
+            np.einsum("kij,kj->ki", inverse, b[:, o]),
+        )  # o = offset + slope s
+        rest = A[:, s[:, None], s] + A[:, s[:, None], o] @ slope
+        right = b[:, s] - np.einsum("kij,kj->ki", A[:, s[:, None], o], offset)
+        shared = np.linalg.solve(np.tensordot(problem.weights, rest, 1), problem.weights @ right)
+    except np.linalg.LinAlgError:
+        return None
+    found = np.empty((K, d))
+    found[:, s], found[:, o] = shared, offset + slope @ shared
+    return found.reshape(K, *np.shape(problem.start()))
+
+
+class Section:
+    """An agent as the inner method sees it: its fields are those of the shared parts, where its own are now.
+
+    rate: the length of own steps, by number, where own parts move along; None: they rest. They move by the field that
+    is asked for first in a local step; where there are no local steps, first in the round.
+    """
+
+    def __init__(
+        self, agent: Agent, split: Split, parts: Model, first: int, rate: Callable[[Number], Number] | None
+    ) -> None:
+        self._agent, self._split, self._parts = agent, split, parts
+        self._first, self._rate = first, rate
+        self._slope: Model | None = None  # of the own parts
+        self._stepped = False
+        self.round, self.share = agent.round, agent.share
+        self.steps, self.normal, self.uniform, self.key = agent.steps, agent.normal, agent.uniform, agent.key
+
+    @property
+    def evaluations(self) -> Number:
+        return self._agent.evaluations
+
+    @evaluations.setter
+    def evaluations(self, count: Number) -> None:
+        self._agent.evaluations = count
+
+    def _whole(self, shared: Model) -> Model:
+        return self._split.whole(shared, self._parts)
+
+    def field(self, w: Model, e: Number = 0) -> Model:
+        shared, own = self._split.halves(wrap(self._agent.field(self._whole(w), e + self._first)))
+        if self._slope is None:
+            self._slope = own
+        return shared
+
+    def loss(self, w: Model) -> Number:
+        return self._agent.loss(self._whole(w))
+
+    def losses_along(self, w: Model, move: Model, fractions: Array) -> Array:
+        return self._agent.losses_along(self._whole(w), self._split.whole(move, zeros(self._parts)), fractions)
+
+    def _moved(self, e: Number) -> Model:
+        """The own parts after a step."""
+        if self._rate is None or self._slope is None:
+            return self._parts
+        return self._parts - self._rate(e) * self._slope
+
+    def loop(self, start: Tree, steps: Number, advance: Advance) -> Tree:
+        """The inner method's local steps; own parts move along."""
+        if self._rate is None:
+            return self._agent.loop(start, steps, advance)
+        before, self._stepped = self._slope, True
+
+        def step(state: tuple[Tree, Model], e: Number) -> tuple[Tree, Model]:
+            y, self._parts = state
+            self._slope = None
+            return advance(y, e), self._moved(e)
+
+        y, self._parts = self._agent.loop((start, self._parts), steps, step)
+        self._slope = before
+        return y
+
+    def finished(self) -> Model:
+        """The own parts at the end of the round."""
+        return self._parts if self._stepped else self._moved(0)
+
+    def hessian(self, w: Model) -> NoReturn:
+        raise FedpointError("share=: methods of the second order cannot keep parts of a model at their agents")
+
+    def prox(self, center: Model, weight: Number) -> NoReturn:
+        raise FedpointError(
+            "share=: methods that solve a proximal problem cannot keep parts of a model at their agents"
+        )
+
+
+def sharing(algorithm: Algorithm, share: Only | str | Sequence[str] | None, model: Model) -> Algorithm:
+    """The method that shares only these parts of a model; None: all."""
+    if share is None:
+        return algorithm
+    which = selection(share)
+    split = which.split("share=:", model)
+    if not split.count:
+        raise FedpointError("share=: nothing of the model is shared: agents would learn alone; name what they share")
+    if split.count == split.size:
+        return algorithm
+    return Personal(algorithm, split=split, own_steps=which.own_steps, own_step=which.own_step)
 
 
 __all__ = ["Personal"]

@@ -40,7 +40,9 @@ class QFedAvg(Algorithm):
     `normalise=False`, whoever answers.
 
     Args:
-        q: 0 is the plain average, larger is fairer. step: $\eta$, the local step itself. local_steps: $E_k$.
+        q: 0 is the plain average, larger is fairer.
+        step: $\eta$, the local step itself.
+        local_steps: $E_k$, local steps per round: a number, one per agent, `fp.steps.Epochs` or `fp.steps.Stragglers`.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 4.0], [[0.0], [1.0]])

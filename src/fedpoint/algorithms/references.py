@@ -109,11 +109,119 @@ DIEULEVEUT = Reference(
     2020,
     "article",
 )
+SAYED = Reference(
+    "sayed2014adaptation",
+    "Sayed, Ali H.",
+    "Adaptation, learning, and optimization over networks",
+    "Foundations and Trends in Machine Learning",
+    2014,
+    "article",
+)
+YUAN = Reference(
+    "yuan2019exact",
+    "Yuan, Kun and Ying, Bicheng and Zhao, Xiaochuan and Sayed, Ali H.",
+    "Exact diffusion for distributed optimization and learning, part I: algorithm development",
+    "IEEE Transactions on Signal Processing",
+    2019,
+    "article",
+)
+SHI = Reference(
+    "shi2015extra",
+    "Shi, Wei and Ling, Qing and Wu, Gang and Yin, Wotao",
+    "EXTRA: an exact first-order algorithm for decentralized consensus optimization",
+    "SIAM Journal on Optimization",
+    2015,
+    "article",
+)
+NEDIC = Reference(
+    "nedic2017achieving",
+    "Nedic, Angelia and Olshevsky, Alex and Shi, Wei",
+    "Achieving geometric convergence for distributed optimization over time-varying graphs",
+    "SIAM Journal on Optimization",
+    2017,
+    "article",
+)
+ACAR = Reference(
+    "acar2021federated",
+    "Acar, Durmus Alp Emre and Zhao, Yue and Matas, Ramon and Mattina, Matthew and Whatmough, Paul and "
+    "Saligrama, Venkatesh",
+    "Federated learning based on dynamic regularization",
+    "International Conference on Learning Representations",
+    2021,
+)
+JHUNJHUNWALA = Reference(
+    "jhunjhunwala2023fedexp",
+    "Jhunjhunwala, Divyansh and Wang, Shiqiang and Joshi, Gauri",
+    "FedExP: speeding up federated averaging via extrapolation",
+    "International Conference on Learning Representations",
+    2023,
+)
+MITRA = Reference(
+    "mitra2021linear",
+    "Mitra, Aritra and Jaafar, Rayana and Pappas, George J. and Hassani, Hamed",
+    "Linear convergence in federated learning: tackling client heterogeneity and sparse gradients",
+    "Advances in Neural Information Processing Systems",
+    2021,
+)
+MIME = Reference(
+    "karimireddy2021breaking",
+    "Karimireddy, Sai Praneeth and Jaggi, Martin and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank and "
+    "Stich, Sebastian and Suresh, Ananda Theertha",
+    "Breaking the centralized barrier for cross-device federated learning",
+    "Advances in Neural Information Processing Systems",
+    2021,
+)
+NEDIC_PUSH = Reference(
+    "nedic2015distributed",
+    "Nedic, Angelia and Olshevsky, Alex",
+    "Distributed optimization over time-varying directed graphs",
+    "IEEE Transactions on Automatic Control",
+    2015,
+    "article",
+)
 HSU = Reference(
     "hsu2019measuring",
     "Hsu, Tzu-Ming Harry and Qi, Hang and Brown, Matthew",
     "Measuring the effects of non-identical data distribution for federated visual classification",
     "arXiv preprint",
     2019,
+    "misc",
+)
+NOCEDAL = Reference(
+    "nocedal2006numerical",
+    "Nocedal, Jorge and Wright, Stephen J.",
+    "Numerical Optimization, chapters 3 and 7",
+    "Springer, 2nd edition",
+    2006,
+    "misc",
+)
+DITTO = Reference(
+    "li2021ditto",
+    "Li, Tian and Hu, Shengyuan and Beirami, Ahmad and Smith, Virginia",
+    "Ditto: fair and robust federated learning through personalization",
+    "International Conference on Machine Learning",
+    2021,
+)
+DINH = Reference(
+    "dinh2020personalized",
+    "T. Dinh, Canh and Tran, Nguyen H. and Nguyen, Tuan Dung",
+    "Personalized federated learning with Moreau envelopes",
+    "Advances in Neural Information Processing Systems",
+    2020,
+)
+DENG = Reference(
+    "deng2020adaptive",
+    "Deng, Yuyang and Kamani, Mohammad Mahdi and Mahdavi, Mehrdad",
+    "Adaptive personalized federated learning",
+    "arXiv 2003.13461",
+    2020,
+    "misc",
+)
+CHENG = Reference(
+    "cheng2021finetuning",
+    "Cheng, Gary and Chadha, Karan and Duchi, John",
+    "Fine-tuning is fine in federated learning",
+    "arXiv 2108.07313",
+    2021,
     "misc",
 )

@@ -73,7 +73,8 @@ class Scaffnew(Algorithm):
     $1 - \min(\gamma\mu, p^2)$ per local step in expectation.
 
     Args:
-        step: $\gamma$. probability: $p$ of communicating after a step; $1/\sqrt\kappa$ is the best order.
+        step: $\gamma$, the local step: one number for all agents.
+        probability: $p$ of communicating after a step; $1/\sqrt\kappa$ is the best order.
         local_steps: a fixed H instead of the random one ($p$ stays in the correction; 1/H if not given).
 
     >>> import fedpoint as fp
@@ -145,6 +146,9 @@ class Scaffnew(Algorithm):
     def settle(self, w: Model, memory: Corrected) -> Corrected:
         h = memory.h + (self.chance() / self.step) * (w - memory.x)
         return Corrected(h, w)
+
+    def begun_from(self, heard: tuple[Model, Number], memory: State) -> Model:
+        return heard[0]
 
     def local(self, heard: tuple[Model, Number], memory: Corrected, agent: Agent) -> tuple[Message, Corrected]:
         w, steps = heard

@@ -41,8 +41,10 @@ class Scaffold(Algorithm):
     at zero, otherwise the limit is wrong.
 
     Args:
-        step: $\eta_l$, the local step itself, one or one per agent. local_steps: $E_k$.
-        server_step: $\eta_g$. option: 1 (one more field evaluation) or 2.
+        step: $\eta_l$, the local step itself, one or one per agent.
+        local_steps: $E_k$, local steps per round: a number, one per agent, `fp.steps.Epochs` or `fp.steps.Stragglers`.
+        server_step: $\eta_g$, by which the mean change is multiplied; 1 by default.
+        option: 1 (one more field evaluation) or 2.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
@@ -62,6 +64,7 @@ class Scaffold(Algorithm):
         fails="many agents that are seldom asked: their control variates are old and noisy; every agent needs a memory",
     )
     exact_moments = True
+    merges = True
 
     step: Number = positive(per_agent=True)
     local_steps: LocalSteps = counts()

@@ -23,6 +23,10 @@ def FedLSA(step: Step, local_steps: LocalSteps = 1) -> FedAvg:
     It ends at $\theta^\star + (I - G)^{-1} \sum_c p_c (I - (I - \eta A_c)^H)(\theta_c^\star - \theta^\star)$,
     $G = \sum_c p_c (I - \eta A_c)^H$, on average.
 
+    Args:
+        step: $\eta$: a number, one per agent, or a schedule.
+        local_steps: H, 1 by default.
+
     >>> import fedpoint as fp
     >>> system = fp.problems.LinearSystem([[[1.0, 1.0], [-1.0, 1.0]], [[2.0, 0.0], [0.0, 1.0]]], [[1, 0], [0, 1]])
     >>> fp.forecast(fp.FedLSA(step=0.1, local_steps=10), system).closed["bias"].round(4)
@@ -40,6 +44,10 @@ def ScaffLSA(step: float, local_steps: int) -> Scaffnew:
 
     (The lecture prints minus in the last formula, which diverges.) $\xi_c = 0$ at first, $\sum_c p_c \xi_c = 0$
     always, and $\xi_c \to A_c \theta^\star - b_c$: `run.memories.h`, completed by `settle`.
+
+    Args:
+        step: $\eta$, one number for all agents.
+        local_steps: H.
 
     >>> import fedpoint as fp
     >>> system = fp.problems.LinearSystem([[[1.0, 1.0], [-1.0, 1.0]], [[2.0, 0.0], [0.0, 1.0]]], [[1, 0], [0, 1]])

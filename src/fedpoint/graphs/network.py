@@ -19,6 +19,7 @@ from fedpoint.core.kinds import Count, Positive, Probability, Seed, Whole, shown
 from fedpoint.core.memory_limits import check_memory
 from fedpoint.core.numbers import counted, there_are
 from fedpoint.graphs import generators as graphs
+from fedpoint.graphs import mixing
 from fedpoint.graphs.edges import (
     NAMED,
     Edges,
@@ -52,16 +53,22 @@ class Arcs(NamedTuple):
 
 @checked
 class Network:
-    """A graph of agents: `edges` (E, 2) pairs of node numbers, each once, `weights` (E,) above zero, `names` of nodes.
+    """A graph of agents, undirected, with weighted edges.
 
-    A networkx graph is taken as it is, `Network(G)`: see `from_networkx`. Without `names`, edges may be pairs of names,
-    and without `weights` each weighs 1.
+    Args:
+        edges: (E, 2) pairs of node numbers, or of names where `names` is left out, each edge once; or a networkx graph.
+        weights: (E,) A_ij, above zero; default: each edge weighs 1.
+        names: of the nodes; default: those that the edges name, else their numbers.
+
+    Attributes:
+        positions: (K, 2) where nodes lie in a picture; None: they have no place.
 
     >>> net = Network([(0, 1), (1, 2)], weights=[1.0, 2.0])
     >>> net.nodes, net.connected, net.degrees
     (3, True, array([1., 3., 2.]))
     """
 
+    one_way = False  # edges are heard in one direction only
     positions: np.ndarray | None = None  # (K, 2): where nodes lie in a picture, if they lie somewhere
 
     def __init__(self, edges: Edges, weights: ArrayLike | None = None, names: Names | None = None):
@@ -97,7 +104,7 @@ class Network:
         bad = ~(np.isfinite(self.weights) & (self.weights > 0))
         for (i, j), w in zip(self.edges[bad], self.weights[bad], strict=True):
             wrong.append(f"the weight between {self._name(i)} and {self._name(j)} is {w:g}: it must be above 0")
-        pair = np.sort(self.edges, axis=1)
+        pair = self._pairs(self.edges)
         unique, times = np.unique(pair, axis=0, return_counts=True)
         for i, j in unique[(times > 1) & (unique[:, 0] != unique[:, 1])]:
             wrong.append(f"the edge between {self._name(i)} and {self._name(j)} is there more than once")
@@ -106,6 +113,11 @@ class Network:
             raise FedpointError("network: " + "; ".join(wrong[:5]) + more)
         order = np.lexsort((pair[:, 1], pair[:, 0]))
         self.edges, self.weights = pair[order], self.weights[order]
+
+    @staticmethod
+    def _pairs(edges: np.ndarray) -> np.ndarray:
+        """Edges as they are told apart: here without a direction."""
+        return np.sort(edges, axis=1)
 
     def _name(self, i: int | np.integer) -> str:
         return self.names[int(i)]
@@ -125,6 +137,19 @@ class Network:
             )
         weights = np.broadcast_to(weights, len(ends))
         return cls(*once(ends, weights, [str(n) for n in names]), names)
+
+    @classmethod
+    def directed(
+        cls, edges: Edges, weights: ArrayLike | None = None, nodes: Whole | None = None, names: Names | None = None
+    ) -> Network:
+        """From pairs (i, j): j hears i, and i need not hear j. For `PushSum`, with `mixing()`."""
+        from fedpoint.graphs.directed import DirectedNetwork  # which is one of these
+
+        ends, names = numbered(edges, nodes, names)
+        weights = numbers("network: weights", 1.0 if weights is None else weights)
+        if weights.shape not in ((), (len(ends),)):
+            raise FedpointError(f"network: {counted(weights.size, 'weight')} for {counted(len(ends), 'edge')}")
+        return DirectedNetwork(ends, np.broadcast_to(weights, len(ends)), [str(n) for n in names])
 
     @classmethod
     def from_matrix(cls, A: ArrayLike | sparse.spmatrix, names: Names | None = None) -> Network:
@@ -412,22 +437,37 @@ class Network:
         raise FedpointError("network: its names do not match the problem's: " + "; ".join(wrong))
 
     def _renamed(self, names: list[str], place: np.ndarray) -> Network:
-        net = Network(place[self.edges], self.weights, names)
+        net = type(self)(place[self.edges], self.weights, names)
         if self.positions is not None:
             net.positions = np.empty_like(self.positions)
             net.positions[place] = self.positions
         return net
 
-    def metropolis(self) -> Network:
-        """The same edges with weights 1/(1 + max(n_i, n_j)), n_i the number of neighbours: for diffusion.
+    def mixing(self, kind: str = "metropolis", lazy: bool = False) -> Network:
+        """The same edges with weights by which nodes average: they sum to at most one at every node, which keeps what
+        is left for itself. For `Diffusion` and its kin, and for `FedAvg` on a network.
 
-        A node's own weight is then 1 - sum_j A_ij > 0; rows and columns sum to one.
+        Args:
+            kind: "metropolis": 1/(1 + max(n_i, n_j)), n_i the number of neighbours. "laplacian": one factor on the
+                weights as they are, the one that mixes fastest. "fastest": the weights with the largest spectral gap,
+                by semidefinite programming (cvxpy).
+            lazy: halve them, so that no eigenvalue of the mixing matrix is negative.
+
+        >>> round(Network.ring(4).mixing().spectral_gap, 6)     # eigenvalues 1, 1/3, 1/3, -1/3
+        0.666667
         """
-        counts = np.diff(self.arcs.first)
-        most = np.maximum(counts[self.edges[:, 0]], counts[self.edges[:, 1]])
-        net = Network(self.edges, 1.0 / (1.0 + most), self.names)
+        weights = mixing.weights(self, kind) * (0.5 if lazy else 1.0)
+        net = Network(self.edges, weights, self.names)
         net.positions = self.positions
         return net
+
+    @cached_property
+    def spectral_gap(self) -> float:
+        """1 - max(|lambda_2|, |lambda_K|) of W = I - Laplacian, the matrix by which nodes average; 0 or less: they do
+        not come to agree."""
+        if not self.connected:
+            return 0.0
+        return 1.0 - max(abs(1.0 - self.connectivity), abs(1.0 - mixing.extreme(self))) if self.nodes > 1 else 1.0
 
     def minimum(self, problem: Problem, coupling: float) -> Model:
         """The models of all nodes that minimise sum_i L_i(w_i) + coupling sum over edges of A_ij |w_i - w_j|^2."""

@@ -49,6 +49,16 @@ class Used(NamedTuple):
     evaluations: Number
 
 
+class Branches(NamedTuple):
+    """Which agents answer to which hub below the hub: traced."""
+
+    region: Array  # (K,)
+    share: Array  # (G,) P_g
+
+
+NO_BRANCHES: Branches = ()  # type: ignore[assignment] # there is one hub, or one of every node
+
+
 class Begun(NamedTuple):
     """Hubs, memories and mail before the first round."""
 
@@ -63,7 +73,10 @@ class Topology(ABC):
 
     late = 0  # versions of what a hub said that answers may come from; 0: a round's answers come in the round
     lookahead: ClassVar[int] = 0  # rounds beyond its own that a round must know who works in
-    by_node: ClassVar[bool] = False  # every agent has a hub and a model of its own
+    by_node: ClassVar[bool] = False  # every agent has a hub of its own
+    nested: ClassVar[bool] = False  # there are hubs below the hub, which meet at the end of a round
+    exchanges = 1  # how often agents are asked in a round, of nested hubs
+    personal = False  # every agent has a model of its own though there is one hub
 
     # Plain numbers.
 
@@ -80,12 +93,17 @@ class Topology(ABC):
     def constant_use(self, slots: int, agents: int, evaluations: int) -> Used | None:
         """What every round takes, where all places are filled."""
 
+    @property
+    def own_models(self) -> bool:
+        """Whether every agent has a model of its own."""
+        return self.by_node or self.personal
+
     def models(self, agents: int) -> int:
         """How many models there are."""
-        return agents if self.by_node else 1
+        return agents if self.own_models else 1
 
     def one(self, models: Model) -> Model:
-        """The first of them."""
+        """The first of those that hubs start from."""
         return jax.tree.map(lambda a: a[0], models) if self.by_node else models
 
     def at(self, agent: int, tree: Tree) -> Tree:
@@ -93,14 +111,15 @@ class Topology(ABC):
         return jax.tree.map(lambda a: a[agent], tree) if self.by_node else tree
 
     def spread(self, model: Model, agents: int) -> Model:
-        """One model as the models of all hubs."""
-        if not self.by_node:
+        """One model as all that there are."""
+        if not self.own_models:
             return model
         return jax.tree.map(lambda a: np.broadcast_to(a, (agents, *np.shape(a))).copy(), model)
 
     def aim(self, algorithm: Algorithm, aim: Model, agents: int) -> Model:
         """What the models are compared with."""
-        return aim if aim is None or algorithm.at_agents else self.spread(aim, agents)
+        own = algorithm.at_agents or algorithm.personal
+        return aim if aim is None or own else self.spread(aim, agents)
 
     # Traced.
 
@@ -111,6 +130,15 @@ class Topology(ABC):
     def by_agent(self, function: Function, agents: int) -> Function:
         """function(hub, own) for every agent, with the hub that it hears."""
         return jax.vmap(function, in_axes=(0 if self.by_node else None, 0), axis_size=agents)
+
+    def read(self, algorithm: Algorithm, hub: State, memory: State) -> Model:
+        """The model, or all of them."""
+        if self.by_node:
+            return jax.vmap(algorithm.read)(hub, memory)
+        if not self.personal:
+            return algorithm.read(hub, memory)
+        agents = jax.tree.leaves(memory)[0].shape[0]
+        return self.by_agent(algorithm.read, agents)(hub, memory)
 
     def settled(self, algorithm: Algorithm, hub: State, memory: State, agents: int) -> State:
         """Memories of all agents, completed by what they would hear next."""
@@ -127,6 +155,12 @@ class Topology(ABC):
     @abstractmethod
     def say(self, at: Round, hub: State, agents: Array | None) -> State:
         """What these agents hear (None: all): the same, or each its own."""
+
+    def round(
+        self, branches: Branches, hub: State, rest: Tree, number: Number, exchange: Function
+    ) -> tuple[State, Tree]:
+        """A round, `number`, of exchanges: exchange(its number among all, hub, rest) -> (hub, rest)."""
+        return exchange(number, hub, rest)
 
     @abstractmethod
     def speak(self, at: Round, state: RunState, tick: Tick, ahead: Precomputed) -> tuple[RunState, Inbox | None, Used]:
@@ -147,6 +181,12 @@ class Star(Topology):
 
     late: int = 0
     rebase: bool = False  # a late answer is merged as a model, not as a change
+    personal: bool = False
+
+    @property
+    def adds_up(self) -> bool:
+        """Messages may be added up as they come."""
+        return not self.rebase
 
     @property
     def depth(self) -> int:
@@ -186,6 +226,10 @@ class Star(Topology):
             Used(tick.asked if tick.asked is not None else 0, jnp.sum(tick.heard, dtype=jnp.int64), spent),
         )
 
+    def inbox(self, at: Round, messages: Message, tick: Tick) -> Inbox:
+        """What is heard of the messages of a tick."""
+        return at.fenced(at.inputs.gather.inbox, messages, tick.weight, tick.share)
+
     def words(self, at: Round, state: RunState, tick: Tick, said: State) -> Said:
         """What the agents of a tick have heard."""
         if not self.late:
@@ -199,7 +243,7 @@ class Star(Topology):
     ) -> tuple[Inbox, RunState, Number]:
         """The agents of a tick work: what is heard of them, the state after it, and their field evaluations."""
         heard = self.words(at, state, tick, said)
-        done = at.work(state, tick.agents, heard, ahead, summed=None if self.rebase else tick)
+        done = at.work(state, tick.agents, heard, ahead, summed=tick if self.adds_up else None)
         messages = done.messages
         if self.rebase:
             then, now = jax.vmap(at.algorithm.base)(heard.each), at.algorithm.base(said)
@@ -211,7 +255,7 @@ class Star(Topology):
         counts = tick.heard if tick.merge is None or not abandons else tick.heard & tick.merge
         kept = at.commit((state.memory, state.wire), tick.agents, counts, done.kept, sure=not abandons)
         if not isinstance(messages, Inbox):
-            messages = at.fenced(at.inputs.gather.inbox, messages, tick.weight, tick.share)
+            messages = self.inbox(at, messages, tick)
         state = state._replace(memory=kept[0], wire=kept[1], world=done.world)
         return messages, state, jnp.sum(tick.heard * done.spent, dtype=jnp.int64)
 

@@ -246,8 +246,8 @@ def find(name: str | None = None, quick: bool = False) -> Lab:
 
 @cache
 def labs() -> dict[str, Lab]:
-    """Every file of experiments with a table [lab], by its name."""
-    files = sorted(resources.files("fedpoint.lab").iterdir(), key=lambda f: f.name)
+    """Every file of experiments with a table [lab], by its name; the default first."""
+    files = sorted(resources.files("fedpoint.lab").iterdir(), key=lambda f: (f.name != f"{DEFAULT}.toml", f.name))
     found = {f.name.removesuffix(".toml"): tomllib.loads(f.read_text()) for f in files if f.name.endswith(".toml")}
     return {
         name: Lab(name, {key: item for key, item in data.items() if key != "lab"}, LabTable.model_validate(data["lab"]))

@@ -31,7 +31,15 @@ if TYPE_CHECKING:
 @checked_methods
 @dataclass(frozen=True)
 class Path:
-    """GTVMin's solutions over couplings, in the order they were given. Print it for a table."""
+    """GTVMin's solutions over couplings, in the order they were given. Print it for a table.
+
+    Attributes:
+        couplings: (n,) as they were given.
+        models: (n, K, ...) the models of all nodes.
+        losses: (n, K) L_i(w_i).
+        variation: (n,) sum over edges of A_ij |w_i - w_j|^2.
+        names: of the nodes.
+    """
 
     couplings: np.ndarray  # (n,)
     models: Model  # (n, K, ...)
@@ -63,6 +71,12 @@ class Path:
 def path(task: Problem, network: Network, couplings: Sequence[float] | np.ndarray, tolerance: Positive = 1e-13) -> Path:
     """GTVMin's solutions over couplings, each started from the one before it in size.
 
+    Args:
+        task: a problem whose fields are gradients; the nodes of the network are its agents.
+        network: of the agents.
+        couplings: (n,) each at least 0.
+        tolerance: of the models, relative.
+
     >>> import fedpoint as fp
     >>> two = fp.problems.Quadratic(2.0, [[0.0], [3.0]])
     >>> print(path(two, Network.from_edges([(0, 1)]), [0.0, 1.0]))
@@ -86,8 +100,14 @@ def path(task: Problem, network: Network, couplings: Sequence[float] | np.ndarra
 class Choice:
     """The coupling with the least held-out error, and the models refitted with it to all rows.
 
-    errors: (n,) the mean over nodes of their held-out error, the mean loss of a held-out row without penalties.
-    standard_errors: (n,) of that mean, over nodes. node_errors: (n, K), nan for nodes of which nothing was held out.
+    Attributes:
+        coupling: the best one.
+        models: (K, ...) fitted with it to all rows.
+        couplings: (n,) that were tried.
+        errors: (n,) the mean over nodes of their held-out error, the mean loss of a held-out row without penalties.
+        standard_errors: (n,) of that mean, over nodes.
+        node_errors: (n, K), nan for nodes of which nothing was held out.
+        how: how rows were held out, in words.
     """
 
     coupling: float
@@ -143,11 +163,15 @@ def choose(
     model on its own held-out rows.
 
     Args:
+        task: a problem of rows, whose fields are gradients; the nodes of the network are its agents.
+        network: of the agents.
         couplings: to try; default: 13 over six decades around the one where coupling and local curvature balance.
         held_out: a share of each node's rows, held out once; or a problem of the same agents with the rows to test on.
             Default: cross-validation over `folds`.
+        folds: of the cross-validation.
         seed: of the split. A node keeps at least one row; one with a single row is only fitted.
         tolerance: of the fits on the way; the last one, to all rows, is to rounding.
+
     """
     network, _ = check(task, network, 0.0)
     if not isinstance(task, RowsProblem):
@@ -175,7 +199,14 @@ def balanced(
     task: Problem, network: Network, count: Count = 13, decades: Annotated[float, Within(0.0, 100.0)] = 6.0
 ) -> np.ndarray:
     """Couplings around s/(2 d), s the nodes' typical curvature (the mean eigenvalue of a Hessian), d their degree:
-    there a node's own rows and its neighbours pull alike."""
+    there a node's own rows and its neighbours pull alike.
+
+    Args:
+        task: a problem whose fields are gradients; the nodes of the network are its agents.
+        network: of the agents.
+        count: how many couplings.
+        decades: how wide a range they cover, in powers of ten.
+    """
     network, _ = check(task, network, 0.0)
     if not len(network.edges):
         raise FedpointError("the network has no edge: there is nothing to couple")

@@ -27,6 +27,13 @@ def step_limit(task: Problem, network: Network, coupling: float, models: Model |
     Sharp for affine gradients. For other losses M has their largest curvatures where the problem knows them, so that
     every shorter step settles from everywhere; with `models`, those at these models.
 
+    Args:
+        task: a problem whose fields are gradients; the nodes of the network are its agents.
+        network: of the nodes.
+        coupling: alpha, at least 0.
+        models: models of the nodes at which curvatures are taken; None: the largest there are, where the problem knows
+            them.
+
     >>> import fedpoint as fp
     >>> two = fp.problems.Quadratic(2.0, [[0.0], [3.0]])
     >>> step_limit(two, Network.complete(2), coupling=1.0)       # M = [[4, -2], [-2, 4]]

@@ -31,6 +31,7 @@ def solve(
 
     Args:
         task: a problem whose fields are gradients; nodes of the network are its agents.
+        network: of the agents.
         coupling: at least 0.
         start: models to start from, one for all nodes or one per node. Needed where losses are not convex: what is
             found is then a stationary point.
@@ -56,7 +57,13 @@ def solve(
 
 @dataclass(frozen=True)
 class Objective:
-    """GTVMin's objective at some models: value = sum of the losses + coupling * variation."""
+    """GTVMin's objective at some models: value = sum of the losses + coupling * variation.
+
+    Attributes:
+        losses: (K,) L_i(w_i).
+        variation: sum over edges of A_ij |w_i - w_j|^2.
+        coupling: by which the variation is multiplied.
+    """
 
     losses: np.ndarray  # (K,): L_i(w_i)
     variation: float  # sum over edges of A_ij |w_i - w_j|^2
@@ -79,6 +86,12 @@ class Objective:
 @checked
 def objective(task: Problem, network: Network, coupling: float, models: Model) -> Objective:
     """sum_i L_i(w_i) + coupling sum_edges A_ij |w_i - w_j|^2 at models with a leading axis of nodes, in its parts.
+
+    Args:
+        task: a problem whose fields are gradients; the nodes of the network are its agents.
+        network: of the agents.
+        coupling: at least 0.
+        models: a model as the problem has it, with a leading axis of nodes: (K, d) where a model is (d,).
 
     >>> import fedpoint as fp
     >>> two = fp.problems.Quadratic(2.0, [[0.0], [3.0]])

@@ -67,11 +67,21 @@ class Recipe:
     tau: str = "mean"  # tau_eff; or "plain", "most", "sum", "one", "unscaled", "counted"
     normalised: bool = True
     counted: bool = True  # |a|_1 knows momentum, pull and decay
-    # q-FedAvg.
-    curvature: str = "whole"  # or "no slope", "summed"
+    # q-FedAvg and FedNewton.
+    curvature: str = "whole"  # or "no slope", "summed"; FedNewton's: "own", "summed", "diagonal", "equal"
     at_end: bool = False  # F_k after the local steps
-    # Server optimisers.
+    # Server optimisers, and Mime's momentum.
     kept: bool = True  # the server's state
+    # FedExP.
+    measure: str = "squares"  # of the changes; or "lengths"
+    halved: float = 2.0  # what the ratio is divided by
+    bounded: bool = True  # from below, by 1
+    # FedLin and Mime.
+    stale: bool = False  # everybody's gradient is that of the round before
+    everybody: float = 1.0  # factor on everybody's gradient
+    subtract: float = 1.0  # factor on the own gradient at the received model
+    moved: bool = False  # agents change the momentum in their local steps
+    undamped: bool = False  # gradients are not multiplied by 1 - momentum
 
     @classmethod
     def of(cls, settings: Settings) -> Recipe:
@@ -300,3 +310,15 @@ def optimised(r: Recipe, w: np.ndarray, agents: Participants) -> np.ndarray:
     if r.kept:
         agents.server["state"] = (m, s, t)
     return w - r.server_step * update
+
+
+def newton(r: Recipe, w: np.ndarray, agents: Participants) -> np.ndarray:
+    """w - (sum p_k H_k)^-1 sum p_k g_k: on quadratics no step has to be shortened."""
+    v = merging(r, agents)
+    fields = np.array([agent.field(w) for agent in agents])
+    hessians = np.array([agent.hessian(w) for agent in agents])
+    if r.curvature == "own":
+        return w - r.sign * (v @ np.linalg.solve(hessians, fields[..., None])[..., 0])
+    weights = {"summed": np.ones(len(agents)), "equal": np.full(len(agents), 1 / len(agents))}.get(r.curvature, v)
+    H = np.tensordot(weights, hessians, 1)
+    return w - r.sign * np.linalg.solve(np.diag(np.diag(H)) if r.curvature == "diagonal" else H, v @ fields)

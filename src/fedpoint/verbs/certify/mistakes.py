@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeAlias
 
-from fedpoint.verbs.certify import methods
+from fedpoint.verbs.certify import drift, methods
 from fedpoint.verbs.certify.methods import Recipe, Round, Setting, Settings
 
 Switches: TypeAlias = Settings | Callable[[Recipe], Settings]
@@ -303,6 +303,90 @@ SERVER = (
     ),
 )
 
+DYNAMIC = (
+    replace(
+        NOT_STORED,
+        reason="h_k, or the hub's h, is never stored (one of them or both stay zero), so that it has no effect",
+    ),
+    Mistake(
+        "control_sign_flipped",
+        "a sign of h_k or h is flipped: h_k -= a (y_k - w), h -= a sum p_k (y_k - w), w+ = mean - h/a",
+        ({"update": -1.0}, {"hub": -1.0}, {"minus": -1.0}),
+    ),
+    Mistake(
+        "control_divided_by_selected",
+        "the server divides its change of h by the number of agents selected instead of all: then h is no longer the "
+        "mean of the h_k whenever only some take part",
+        ({"control": "scaled"}, {"control": "selected"}),
+    ),
+    Mistake("weights_dropped", WEIGHTS_DROPPED, ({"merge": "plain", "control": "all"}, {"control": "all"})),
+    replace(NOT_ZERO, reason="the h_k do not start at zero: their mean is then never h, and the limit is wrong"),
+)
+
+LONGER = (
+    Mistake(
+        "half_missing",
+        "the server step lacks its factor of one half: sum |change_k|^2 is divided by 2 (|mean change|^2 + eps)",
+        ({"halved": 1.0},),
+    ),
+    Mistake(
+        "step_below_one",
+        "the server step falls below 1: it is the larger of 1 and the ratio",
+        ({"bounded": False},),
+    ),
+    Mistake("not_squared", "lengths of changes are not squared", ({"measure": "lengths"},)),
+)
+
+SURVEYED = (
+    Mistake(
+        "gradient_stale",
+        "everybody's gradient is that of the round before: it must be taken at the model that local steps start from",
+        ({"stale": True},),
+    ),
+    Mistake(
+        "own_gradient_kept",
+        "the own gradient at the received model is not subtracted, so that agents' own gradients count twice",
+        ({"subtract": 0.0},),
+    ),
+    Mistake(
+        "correction_missing",
+        "neither everybody's gradient nor the own one at the received model has an effect: these are FedAvg's steps",
+        ({"everybody": 0.0, "subtract": 0.0},),
+        claimed=True,
+    ),
+)
+
+MOMENTUM = (
+    SURVEYED[1],
+    SURVEYED[2],
+    Mistake(
+        "momentum_moved",
+        "agents update the momentum in their local steps: it is the hub's, and stays as it is for the round",
+        ({"moved": True},),
+    ),
+    Mistake("server_state_lost", "the momentum is not kept between rounds", ({"kept": False},)),
+    Mistake(
+        "gradient_not_damped",
+        "gradients are not multiplied by 1 - momentum: with m = (1 - beta) c + beta m they must be in local steps too",
+        ({"undamped": True},),
+    ),
+)
+
+NEWTON = (
+    Mistake(
+        "newton_steps_averaged",
+        "agents' own Newton steps are averaged: send Hessians and gradients, and solve once with their means",
+        ({"curvature": "own"},),
+    ),
+    Mistake(
+        "hessian_summed",
+        "Hessians are added up while gradients are averaged, so that the step is too short by the number of agents",
+        ({"curvature": "summed"},),
+    ),
+    Mistake("hessian_diagonal", "only the diagonal of the Hessian has an effect", ({"curvature": "diagonal"},)),
+    Mistake("weights_dropped", WEIGHTS_DROPPED, ({"curvature": "equal"},)),
+)
+
 PLAIN = (("pull", 0.0), ("exact", False), ("normalise", False))  # settings of other methods, which this one lacks
 ONE_STEP = (*PLAIN, ("local_steps", 1))
 
@@ -339,6 +423,19 @@ METHODS = {
             variants=({"corrected": True}, {"corrected": False}),
         ),
         Method("general_rule", methods.rule, COMMON, PLAIN[1:]),
+        Method(
+            "feddyn",
+            drift.feddyn,
+            (*DYNAMIC, *COMMON),
+            PLAIN[2:],
+            variants=({"exact": False}, {"exact": True}),
+            needs=("step", "pull"),
+            steady=True,
+        ),
+        Method("fedexp", drift.fedexp, (*LONGER, *COMMON), PLAIN),
+        Method("fedlin", drift.fedlin, (*SURVEYED, *COMMON), PLAIN, partial=False),
+        Method("mime", drift.mime, (*MOMENTUM, *COMMON), PLAIN, needs=("step", "momentum")),
+        Method("fednewton", methods.newton, (*NEWTON, *COMMON), ONE_STEP, needs=(), partial=False),
     )
 }
 

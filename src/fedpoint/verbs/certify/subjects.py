@@ -162,6 +162,10 @@ class Questioned(Agent):
         self.questions += 1
         return super().field(w, e)
 
+    def hessian(self, w: Model) -> Array:
+        self.questions += 1
+        return super().hessian(w)
+
     def loss(self, w: Model) -> Array:
         self.questions += 1
         return super().loss(w)

@@ -103,6 +103,11 @@ class Participant:
             self.used.append(SampleUse(np.asarray(sample, dtype=float).tobytes(), w.tobytes()))
         return exact + sample
 
+    def hessian(self, w: ArrayLike) -> np.ndarray:
+        """The exact Hessian at w."""
+        self.questions += 1
+        return self._world.H[self.index].copy()
+
     def loss(self, w: ArrayLike) -> float:
         """The exact loss at w."""
         self.questions += 1

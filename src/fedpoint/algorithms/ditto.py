@@ -1,0 +1,132 @@
+"""Ditto: beside FedAvg every agent learns a model of its own, which a proximal term holds near the common one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedpoint.algorithms import fedavg
+from fedpoint.algorithms.fedavg import FedAvg
+from fedpoint.algorithms.references import DITTO
+from fedpoint.closed import linear
+from fedpoint.core.agent import Agent, descend
+from fedpoint.core.algorithm import Card, nonnegative
+from fedpoint.core.types import Form, Message, Model, Number, State
+
+if TYPE_CHECKING:
+    from fedpoint.graphs.network import Network
+    from fedpoint.problems.base import Problem
+
+
+class Ditto(FedAvg):
+    r"""Ditto.
+
+    $$v_k \leftarrow v_k - \mu_k (\hat g_k(v_k; z) + \text{pull}\,(v_k - w)), \qquad w^+ \text{ as in FedAvg}$$
+
+    $E_k$ such steps a round, with samples of their own, at the w that the agent has heard. v_k is the agent's model and
+    stays with it; what is sent is FedAvg's. A pull of 0 is learning alone, a long one the common model.
+
+    Args:
+        step, local_steps, normalise, optimiser: of FedAvg; the step and the number of steps are those of v_k too, the
+            optimiser is not.
+        pull: $\lambda$ of the paper.
+
+    >>> import fedpoint as fp
+    >>> quad = fp.problems.Quadratic([1.0, 1.0], [[0.0], [2.0]])
+    >>> fp.run(fp.Ditto(step=0.5, pull=1.0), quad, rounds=60).models[0].round(4)  # half-way from their own to w* = 1
+    array([[0.5],
+           [1.5]])
+
+    References: Li et al. (2021).
+    """
+
+    card = Card(
+        name="ditto",
+        title="Ditto",
+        summary="beside FedAvg each agent learns a model of its own, held near the common one by a proximal term",
+        lecture="",
+        references=(DITTO,),
+        limit="for each agent the minimum of f_k + (pull/2)|v - w|^2 at the common w, which is FedAvg's",
+        fails="a pull that is not tuned: agents with few rows want a long one, agents that differ a short one",
+    )
+    exact_moments = True
+    personal = True
+    catalogued = False  # by its class only: certificates and the catalogue's tests look at one common model
+    goal = "each agent's minimum of its loss and the pull to w*"
+
+    pull: float = nonnegative(default=1.0)
+
+    def averages_descent(self) -> bool:
+        return False
+
+    def samples(self, steps: int) -> int:
+        return 2 * steps
+
+    def init(self, w: Model) -> tuple[State, State]:
+        return w, w
+
+    def read(self, w: Model, v: Model) -> Model:
+        return v
+
+    def begun_from(self, w: Model, v: Model) -> Model:
+        return w
+
+    def remembered(self, heard: Model, v: Model, arrived: Message) -> None:
+        return None  # an agent's own model does not show in its message
+
+    def local(self, w: Model, v: Model, agent: Agent) -> tuple[Message, Model]:
+        change, _ = super().local(w, v, agent)
+        steps, rate = agent.steps(self.local_steps), self._rate(agent)
+
+        def advance(v: Model, e: Number) -> Model:
+            return v - rate(e, steps) * (agent.field(v, steps + e) + self.pull * (v - w))
+
+        return change, descend(agent, v, steps, advance)
+
+    def aim(self, problem: Problem, network: Network | None) -> Model | None:
+        return held(problem, linear.solution(problem), self.pull)
+
+    def why_no_aim(self, problem: Problem, network: Network | None) -> str:
+        return "the agents' best models are known for linear problems only"
+
+    def forms(self) -> Mapping[str, Form]:
+        return {"fixed_point": fixed_point, "rate": rate}
+
+
+# What theory says, in closed form: on problems whose fields are affine, for constant steps.
+
+
+def held(problem: Problem, w: np.ndarray | None, pull: float) -> np.ndarray | None:
+    r"""(K, d): $(A_k + \text{pull}\,I)^{-1} (b_k + \text{pull}\,w)$, where each agent's pulled field vanishes."""
+    fields = problem.linear_fields()
+    if fields is None or w is None:
+        return None
+    A, b = fields
+    try:
+        return np.linalg.solve(A + pull * np.eye(A.shape[-1]), (b + pull * w)[..., None])[..., 0]
+    except np.linalg.LinAlgError:
+        return None
+
+
+def fixed_point(algorithm: Ditto, problem: Problem) -> np.ndarray | None:
+    r"""(K, d): `held` at FedAvg's fixed point, whatever the number of local steps."""
+    return held(problem, fedavg.fixed_point(algorithm, problem), algorithm.pull)
+
+
+def rate(algorithm: Ditto, problem: Problem) -> float | None:
+    r"""The larger of FedAvg's and of the spectral radii of $(I - s_k (A_k + \text{pull}\,I))^{E_k}$."""
+    common = fedavg.rate(algorithm, problem)
+    own = own_rate(algorithm, problem, 1.0, algorithm.pull)
+    return None if common is None or own is None else max(common, own)
+
+
+def own_rate(algorithm: FedAvg, problem: Problem, share: float, pull: float) -> float | None:
+    r"""The largest spectral radius of $(I - s_k (\text{share}\,A_k + \text{pull}\,I))^{E_k}$."""
+    setting, fields = linear.local(algorithm, problem), problem.linear_fields()
+    if setting is None or setting.counts is None or fields is None:
+        return None
+    s = (setting.step / setting.counts if algorithm.normalise else setting.step)[:, None, None]
+    step = np.eye(fields[0].shape[-1]) - s * (share * fields[0] + pull * np.eye(fields[0].shape[-1]))
+    return max(linear.spectral_radius(B) ** int(n) for B, n in zip(step, setting.counts, strict=True))
