@@ -1,13 +1,18 @@
 """Clips and noise: norms, laws, what an inbox holds, and what is refused."""
 
+import sys
+
 import jax
 import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.channel import Cast, Clip, Gaussian
-from fedpoint.channel.base import nobody
+from fedpoint.channel import AdaptiveClip, Cast, Clip, FixedPoint, Gaussian
+from fedpoint.channel.adaptive_clip import Scaled
+from fedpoint.channel.base import ChannelContext, Hub, nobody
+from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
+from fedpoint.core.random import NO_LUCK
 
 QUAD = fp.problems.Quadratic([1.0, 2.0, 0.5, 1.0], [[0.0, 1.0], [1.0, 0.0], [3.0, -2.0], [5.0, 4.0]])
 FEDAVG = fp.FedAvg(step=0.3, local_steps=2)
@@ -33,6 +38,48 @@ def test_no_message_is_longer_than_its_clip():
             assert norm(each[name]) == pytest.approx(min(norm(message[name]), 0.7), rel=1e-14)
             np.testing.assert_allclose(whole[name] * was, message[name] * norm(real), rtol=1e-12)
         assert Clip(0.7, each=True).longest(message) == pytest.approx(0.7 * np.sqrt(2))
+
+
+class PartByPart(Clip):
+    """A mutant: a message of several arrays may be longer than the norm."""
+
+    def expected(self, message):
+        return jax.tree.map(lambda a: a * min(1.0, self.norm / norm(a)) if a.ndim else a, message)
+
+
+def test_a_clip_of_every_part_is_seen(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "Clip", PartByPart)
+    with pytest.raises(AssertionError):
+        test_no_message_is_longer_than_its_clip()
+
+
+@double
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e200])  # of the last one the square is not finite
+def test_a_message_that_is_not_finite_counts_as_zero(bad):
+    """NaN times any factor is NaN: clipped as usual, one agent would be seen in every sum, through any noise."""
+    array = np.array([1.0, bad, 2.0])
+    message = {"w": jax.numpy.asarray(array), "c": jax.numpy.ones(2)}
+    whole, _ = Clip(0.7).encode(message, (), nobody())
+    each, _ = Clip(0.7, each=True).encode(message, (), nobody())
+    adapted, _ = AdaptiveClip(0.7).encode(Scaled(message, jax.numpy.zeros(())), (), nobody())
+    assert norm(whole) == norm(adapted.change) == norm(each["w"]) == 0.0
+    assert norm(each["c"]) == pytest.approx(0.7)
+    assert adapted.shorter == -0.1  # longer than the norm
+    with np.errstate(all="ignore"):  # the mutant: the formula as it stands
+        mutant = array * (0.7 / max(0.7, np.sqrt((array**2).sum())))
+    assert not np.isfinite(mutant).all() or bad == 1e200
+
+
+@double
+def test_noise_at_agents_does_not_tell_who_was_heard():
+    """With weights that differ, their sum over a round would name its agents, whose sampling is counted as privacy."""
+    context = ChannelContext(np.array([0.1, 0.4, 0.2, 0.3]), scale=2.0, least=2, clip=Clip(1.0))
+    noise, hub = Gaussian(1.0, at="agents").bind(context), Hub(NO_LUCK.row(), np.int32(0), np.float64(0.8))
+    for heard in (0.0, 0.3, 0.7):  # p of those who were heard
+        mean = jax.numpy.full(3, heard)
+        used = noise.release(Inbox(mean, mean / 2, jax.numpy.float64(heard), jax.numpy.float64(2 * heard)), hub)
+        assert (float(used.mass), float(used.weight)) == (pytest.approx(0.5), 1.0)
+        np.testing.assert_array_equal(used.total, mean / 2)
 
 
 def test_a_clip_that_is_never_reached_changes_nothing():
@@ -89,14 +136,33 @@ def test_noise_at_agents_is_credited_to_memories():
         fp.run(fp.Scaffold(step=0.2), QUAD, 1, channel=[Clip(1.0), Gaussian(0.5)])
 
 
+class Doubled(fp.Channel):
+    """A user's own, which does not say how long a message becomes."""
+
+    def encode(self, message, memory, agent):
+        return jax.tree.map(lambda a: 2 * a, message), memory
+
+
 REFUSED = {
     "no clip": ([Gaussian(1.0)], {}, "Gaussian needs a clip before it"),
     "alone": (Gaussian(1.0), {}, "Gaussian needs a clip before it"),
     "noise first": ([Clip(1.0), Gaussian(1.0), Clip(1.0)], {}, "Clip stands after Gaussian"),
     "twice": ([Clip(1.0), Gaussian(1.0), Gaussian(1.0)], {}, "stands twice"),
-    "a cast between": ([Clip(1.0), Cast("float16"), Gaussian(1.0)], {}, "Cast stands between Clip and Gaussian"),
+    "noise alone before": ([Gaussian(1.0), Clip(1.0)], {}, "Now it stands behind the noise"),
     "weights that vary": ([Clip(1.0), Gaussian(1.0)], {"participation": fp.ByWeight(2)}, "depends on who else"),
     "a network": ([Clip(1.0), Gaussian(1.0)], {"network": fp.Network.ring(4)}, 'use fp.channel.Gaussian(..., at="age'),
+    "no room behind the clip": (
+        [Clip(1.0), FixedPoint(32, range=0.9), Gaussian(1.0)],
+        {},
+        "FixedPoint carries numbers up to 0.9, and one behind Clip may be as large as 1",
+    ),
+    "the same in 16 bits": ([Clip(1e5), Gaussian(1.0), Cast("float16")], {}, "Cast carries numbers up to 65504"),
+    "rounded up and out": (
+        [Clip(1.003), Cast("bfloat16"), FixedPoint(32, range=1.003), Gaussian(1.0)],
+        {},
+        "FixedPoint carries numbers up to 1.003",
+    ),
+    "one's own": ([Clip(1.0), Doubled(), Gaussian(1.0)], {}, "nothing bounds how long it may make a message"),
     "a median": ([Clip(1.0), Gaussian(1.0)], {"gather": fp.gather.Median()}, "which Median is not"),
 }
 
@@ -105,7 +171,7 @@ REFUSED = {
 def test_what_is_refused(name):
     channel, options, message = REFUSED[name]
     if "network" in options:
-        options = {"network": options["network"].metropolis()}
+        options = {"network": options["network"].mixing()}
     with pytest.raises(fp.FedpointError) as error:
         fp.run(FEDAVG, QUAD, 1, channel=channel, **options)
     assert message in str(error.value)

@@ -1,6 +1,7 @@
 """Compressors: moments by enumeration and by drawing, what is held back, what is packed."""
 
 import itertools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -240,10 +241,20 @@ def test_overflow_is_refused_or_seen():
 
 REFUSED = {
     "a memory behind a code": (fp.FedAvg(step=0.1), [Quantise(4), TopK(0.5)], "TopK stands after Quantise"),
-    "between clip and noise": (
+    "what is owed behind the clip": (
         fp.FedAvg(step=0.1),
-        [Clip(1.0), RandK(0.5), fp.channel.Gaussian(1.0)],
-        "RandK stands between Clip and Gaussian",
+        [Clip(1.0), TopK(0.5), fp.channel.Gaussian(1.0)],
+        "TopK stands behind Clip, and nothing bounds",
+    ),
+    "the same behind the noise of a hub": (
+        fp.FedAvg(step=0.1),
+        [Clip(1.0), fp.channel.Gaussian(1.0), Sign()],
+        "Sign stands behind Clip, and nothing bounds",
+    ),
+    "a part of what is packed": (
+        fp.FedAvg(step=0.1),
+        [TopK(0.5), Clip(1.0), RandK(0.5), fp.channel.Gaussian(1.0)],
+        "RandK stands behind Clip, and nothing bounds",
     ),
     "decoded behind the clip": (
         fp.FedAvg(step=0.1),
@@ -279,3 +290,70 @@ def test_memories_do_grow_where_that_is_refused(monkeypatch):
     monkeypatch.setattr("fedpoint.experiment.experiment.check_channel", lambda *of: None)
     with pytest.raises(fp.Diverged):
         fp.run(SCAFFOLD, QUAD, rounds=3000, channel=Erase(0.6), record_every=3000)
+
+
+# Mutants: each is caught by a test above.
+
+
+class StandsForNobody(Erase):
+    """What arrives is not divided by the chance that it does."""
+
+    def encode(self, message, memory, agent):
+        code, memory = super().encode(message, memory, agent)
+        return jax.tree.map(lambda a: a * (1.0 - self.probability), code), memory
+
+
+class RoundsDown(Quantise):
+    def _levels(self, a, luck):
+        return super()._levels(a, 0 * luck)
+
+
+class LeavesTheDither(Quantise):
+    """The hub does not take it away again."""
+
+    def _value(self, level, longest, luck):
+        return super()._value(level, longest, None)
+
+
+class OwesNothing(Sign):
+    def _kept(self, whole):
+        return jnp.zeros_like(whole)
+
+
+class ForgetsTheSeed(RandK):
+    """Bytes of the numbers alone."""
+
+    def bits(self, message):
+        return super().bits(message) - 64
+
+
+class DecodesOtherwise(Cast):
+    """Sites would hear something else than the simulation."""
+
+    def transfer(self, message, memory, agent):
+        return message, memory
+
+
+MUTANTS = {
+    "erase": ("Erase", StandsForNobody, lambda: test_erased_messages_have_the_moments_of_a_coin()),
+    "quantise": ("Quantise", RoundsDown, lambda: test_rounding_at_random_has_its_mean_and_variance(False, 2)),
+    "dither": ("Quantise", LeavesTheDither, lambda: test_rounding_at_random_has_its_mean_and_variance(True, 2)),
+    "sign": (None, None, lambda: test_what_was_sent_and_what_is_owed_is_what_was_meant(OwesNothing())),
+    "rand k": ("rand k", ForgetsTheSeed(0.4), lambda: packs("rand k")),
+    "cast": ("cast", DecodesOtherwise("bfloat16"), lambda: packs("cast")),
+}
+
+
+def packs(name):
+    test_what_is_packed_arrives_as_in_simulation(name, np.float32)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_fail(name, monkeypatch):
+    what, mutant, test = MUTANTS[name]
+    if what in CHANNELS:
+        monkeypatch.setitem(CHANNELS, what, mutant)
+    elif what is not None:
+        monkeypatch.setattr(sys.modules[__name__], what, mutant)
+    with pytest.raises(AssertionError):
+        test()

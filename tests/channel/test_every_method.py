@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.channel import Cast, Clip, Erase, FixedPoint, Gaussian, Quantise, RandK, Sign, TopK
+from fedpoint.channel import AdaptiveClip, Cast, Clip, Erase, FixedPoint, Gaussian, Quantise, RandK, Sign, TopK
 
 sys.path.append(str(Path(__file__).parents[1] / "contract"))
 from instances import ALL, ENGINE, INSTANCES, STEP
 
 CHANNELS = {
+    "adaptive clip": AdaptiveClip(0.5),
     "cast": Cast("bfloat16"),
     "clip": Clip(0.5),
     "clip each": Clip(0.5, each=True),
@@ -27,8 +28,17 @@ CHANNELS = {
     "top k": TopK(0.34),
     "chain": [Clip(1.0), TopK(0.67), Quantise(8), Cast("float32")],
 }
-DIVIDE = ("QFedAvg", "FedNova", "GeneralRule")  # hubs that divide by what they are sent
-SCALES = ("clip", "clip each", "erase", "fixed point", "gaussian at the hub", "gaussian at agents", "chain")
+DIVIDE = ("QFedAvg", "FedNova", "GeneralRule", "FedExP")  # hubs that divide by what they are sent
+SCALES = (
+    "adaptive clip",
+    "clip",
+    "clip each",
+    "erase",
+    "fixed point",
+    "gaussian at the hub",
+    "gaussian at agents",
+    "chain",
+)
 KNOWN = {name for name in fp.channel.__all__ if name not in ("Chain", "Channel", "Hub")}
 
 

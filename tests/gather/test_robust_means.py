@@ -298,6 +298,42 @@ class HearsTheSilent(fp.gather.GeometricMedian):
         return super().middle(messages, jnp.ones_like(weights) / len(weights))
 
 
+MULTI, CENTRED, MIXING = fp.gather.MultiKrum, fp.gather.CentredClipping, fp.gather.NearestNeighbourMixing
+
+
+class KeepsOneMore(MULTI):
+    def middle(self, messages, weights):
+        return MULTI(self.liars, keep=self.keep + 1).middle(messages, weights)
+
+
+class ClipsOnce(CENTRED):
+    def middle(self, messages, weights):
+        return CENTRED(self.radius, iterations=1).middle(messages, weights)
+
+
+class MixesTooMany(MIXING):
+    def middle(self, messages, weights):
+        return MIXING(self.liars - 1, then=self.then).middle(messages, weights)
+
+
+OTHERS = {
+    "MultiKrum": (KeepsOneMore, lambda: test_krum_and_multi_krum_by_enumeration(0)),
+    "CentredClipping": (
+        ClipsOnce,
+        lambda: test_centred_clipping_is_its_formula_and_the_mean_for_a_large_radius(0.3),
+    ),
+    "NearestNeighbourMixing": (MixesTooMany, lambda: test_nearest_neighbour_mixing_by_enumeration()),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_mutants_of_several_messages_fail(name, monkeypatch):
+    mutant, test = OTHERS[name]
+    monkeypatch.setattr(fp.gather, name, mutant)
+    with pytest.raises(AssertionError):
+        test()
+
+
 def test_mutants_fail(monkeypatch):
     def fails(test, *arguments):
         with pytest.raises(AssertionError):
@@ -347,24 +383,3 @@ def test_too_few_messages_are_refused_beforehand():
 def test_senseless_numbers_are_refused(make, match):
     with pytest.raises(fp.FedpointError, match=match):
         make()
-
-
-# Against byzfl, where it is installed.
-
-
-def test_agrees_with_byzfl():
-    """Its Krum sums over the n - f - 1 nearest others, which is ours with one liar less."""
-    byzfl = pytest.importorskip("byzfl")
-    points = RNG.normal(size=(11, 5))
-    pairs = [
-        (fp.gather.Median(), byzfl.Median()),
-        (fp.gather.TrimmedMean(2), byzfl.TrMean(2)),
-        (fp.gather.Krum(2), byzfl.Krum(3)),
-        (fp.gather.CentredClipping(1.0, iterations=3), byzfl.CenteredClipping(L=3, tau=1)),
-    ]
-    for ours, theirs in pairs:
-        np.testing.assert_allclose(middle(ours, points), theirs(points), atol=1e-10)
-    exact = byzfl.GeometricMedian(nu=1e-9, T=2000)(points)
-    np.testing.assert_allclose(middle(fp.gather.GeometricMedian(), points), exact, atol=1e-4)
-    mixing = fp.gather.NearestNeighbourMixing(3, then=fp.gather.TrimmedMean(3))
-    np.testing.assert_allclose(middle(mixing, points), byzfl.TrMean(3)(byzfl.NNM(3)(points)), atol=1e-10)

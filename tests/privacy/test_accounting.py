@@ -4,10 +4,11 @@ import itertools
 import math
 
 import dp_accounting as dp
+import jax
 import numpy as np
 import pytest
 from dp_accounting import pld, rdp
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 import fedpoint as fp
 from fedpoint.core.errors import FedpointError
@@ -102,19 +103,50 @@ def test_hardly_any_noise_has_a_large_epsilon_at_once():
     assert 10 / 2 / 0.01**2 * 0.05 < found.epsilon <= dp.get_epsilon_gaussian(0.01 / math.sqrt(10), DELTA) * 1.0001
 
 
+def told_by_one_round(epsilon, z, q, agents, places):
+    """The exact delta of one round of which it is also seen who of the others is drawn: integral of
+    max(0, p - exp(epsilon) r), both ways, over how many of the others are drawn. With fewer of them than places the
+    agent takes part with q; with as many or more it may take part always (the worst case)."""
+    x = np.linspace(-12 * z, 12 * z + 1, 20001)
+    gap = x[1] - x[0]
+    without, there = norm.pdf(x, 0, z), norm.pdf(x, 1, z)
+    crowd = binom.sf(places - 1, agents - 1, q)
+
+    def beyond(p, r):
+        return float(np.maximum(p - math.exp(epsilon) * r, 0).sum() * gap)
+
+    def delta(part):
+        mixed = (1 - part) * without + part * there
+        return max(beyond(mixed, without), beyond(without, mixed))
+
+    return (1 - crowd) * delta(q) + crowd * max(delta(1.0), delta(0.0))
+
+
 def test_places_that_are_too_few_are_paid_for():
-    """With probability `lost` the law is another: at delta it costs epsilon at delta - lost (1 + exp(epsilon))."""
+    """A full round is as likely with an agent as without it, and costs its probability in delta, once."""
 
     def one(delta):
         return gaussian_epsilon(1.0, delta)
 
     assert with_lost_rounds(one, 0.0, DELTA) == one(DELTA)
-    found = with_lost_rounds(one, 1e-9, DELTA)
-    assert one(DELTA) < found < one(DELTA / 2)
-    assert one(DELTA - 1e-9 * (1 + math.exp(found))) <= found
-    assert with_lost_rounds(one, 1e-6, DELTA) == math.inf
+    assert with_lost_rounds(one, 1e-6, DELTA) == one(DELTA - 1e-6) > one(DELTA)
+    assert with_lost_rounds(one, DELTA, DELTA) == math.inf
     few = Account(2.0, Poisson(0.1, places=120), 1000)  # one round in 60 has more than 120 of 1000
     assert few.epsilon(100, DELTA) == (few.seen(100, DELTA), "analytic Gaussian")
+    tight = Account(1.0, Poisson(0.2, places=9), 12)
+    found, how = tight.epsilon(1, 1e-3)
+    assert how == "PLD" and found > Account(1.0, Poisson(0.2), 12).epsilon(1, 1e-3)[0]
+    assert told_by_one_round(found, 1.0, 0.2, 12, 9) <= 1e-3
+    assert told_by_one_round(0.98 * found, 1.0, 0.2, 12, 9) > 0.95e-3  # and it is not far from the truth
+
+
+def test_the_places_of_a_long_private_run_cost_nothing_that_is_seen():
+    """400 rounds that spend more than 20: what one round in 1e16 may leave out must not be multiplied by exp(20)."""
+    scheme = fp.Experiment(fp.FedAvg(0.1), quad(100), participation=Poisson(0.1)).bind().timing
+    found, how = Account(0.8, scheme, 100).epsilon(400, DELTA)
+    accountant = pld.PLDAccountant()
+    accountant.compose(dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(0.8)), 400))
+    assert how == "PLD" and found == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-6)
 
 
 def test_noises_of_a_round_add_up():
@@ -178,7 +210,48 @@ UNCOVERED = {
     "no noise": (lambda: fp.Experiment(fp.FedAvg(0.1), quad(5)), "carry no noise"),
     "Poisson, at agents": (lambda: experiment(Poisson(0.5), agents=5, at="agents"), "a round may be empty"),
     "a user's own": (lambda: experiment(FirstOnes(2), agents=5), "no account of privacy covers"),
+    "a clip that is none": (lambda: around(clip=LongerThanSaid(1.0)), "LongerThanSaid has no longest"),
+    "less noise": (lambda: around(noise=LessThanSaid(3.0)), "LessThanSaid has no noises"),
+    "liars": (lambda: around(attack=fp.attack.SignFlip([1])), "with SignFlip some agents neither clip"),
+    "liars and noise of agents": (
+        lambda: around(fp.channel.Gaussian(3.0, at="agents"), attack=fp.attack.InnerProduct([1])),
+        "with InnerProduct some agents neither clip nor add noise",
+    ),
 }
+
+
+def around(noise=None, clip=None, **options):
+    noise = fp.channel.Gaussian(3.0) if noise is None else noise
+    return fp.Experiment(fp.FedAvg(0.1), quad(5), channel=[clip or fp.channel.Clip(1.0), noise], **options)
+
+
+def test_what_says_for_itself_is_accounted():
+    assert fp.privacy.spent(around(clip=Twice(1.0)), 10).epsilon > 0
+    false_data = fp.attack.FalseRows([1], 3.0)  # honest messages: what they are made of does not matter
+    assert fp.privacy.spent(around(attack=false_data), 10).epsilon == fp.privacy.spent(around(), 10).epsilon
+
+
+class LongerThanSaid(fp.channel.Clip):
+    """A subclass that does not clip, of a channel that says how long its messages are."""
+
+    def encode(self, message, memory, agent):
+        return message, memory
+
+
+class LessThanSaid(fp.channel.Gaussian):
+    def bind(self, context):
+        return super().bind(context).replace(multiplier=0.1)
+
+
+class Twice(fp.channel.Clip):
+    """The same, and it says so."""
+
+    def encode(self, message, memory, agent):
+        code, memory = super().encode(message, memory, agent)
+        return jax.tree.map(lambda a: 2 * a, code), memory
+
+    def longest(self, message):
+        return 2 * super().longest(message)
 
 
 class FirstOnes(fp.Uniform):
@@ -216,35 +289,47 @@ def test_a_delta_above_one_over_the_agents_is_warned_of():
         spent(agents=50, delta=0.02)
 
 
-STAGES = {  # where another stage stands, and what is said
-    "lengthens what was clipped": (lambda c: [c.Clip(1.0), c.Gaussian(5.0), c.RandK(0.5)], "after the clip"),
-    "rounds to longer ones": (lambda c: [c.Clip(1.0), c.Gaussian(5.0), c.Quantise(4)], "after the clip"),
-    "keeps what was clipped": (lambda c: [c.Clip(1.0), c.Gaussian(5.0), c.TopK(0.5)], "after the clip"),
-    "tells which are largest": (
-        lambda c: [c.TopK(0.5, feedback=False), c.Clip(1.0), c.Gaussian(5.0, at="agents")],
-        "before noise that agents add",
-    ),
+BEHIND = {
+    "float32": lambda c: c.Cast("float32"),
+    "a part": lambda c: c.RandK(0.5),
+    "levels": lambda c: c.Quantise(4),
+    "whole numbers": lambda c: c.FixedPoint(32, range=1.0),
+    "lost": lambda c: c.Erase(0.2),
+    "the largest": lambda c: c.TopK(0.5, feedback=False),
 }
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_stages_that_undo_the_clip_or_bypass_the_noise_have_no_account(name):
-    make, said = STAGES[name]
-    zeros = fp.problems.Quadratic(1.0, np.zeros((6, 4)))
-    with pytest.raises(FedpointError, match=f"{said}|stands"):
-        fp.privacy.spent(fp.Experiment(fp.FedAvg(0.1), zeros, channel=make(fp.channel)), 3, DELTA)
-
-
-def test_stages_that_do_no_harm_change_nothing():
-    """Rounding to float32, and choosing the largest numbers before the clip with noise at the hub."""
+@pytest.mark.parametrize("name", BEHIND)
+def test_what_stands_behind_the_clip_changes_nothing_of_the_account(name):
+    """Noise at the hub is scaled by how long messages may become, so that its multiplier says all."""
     zeros, c = fp.problems.Quadratic(1.0, np.zeros((6, 4))), fp.channel
     expected = dp.get_epsilon_gaussian(5 / math.sqrt(3), DELTA)
-    for channel in (
-        [c.Clip(1.0), c.Gaussian(5.0), c.Cast("float32")],
-        [c.TopK(0.5, feedback=False), c.Clip(1.0), c.Gaussian(5.0)],
-    ):
+    stage = BEHIND[name](c)
+    for channel in ([c.Clip(1.0), stage, c.Gaussian(5.0)], [c.Clip(1.0), c.Gaussian(5.0), stage]):
         found = fp.privacy.spent(fp.Experiment(fp.FedAvg(0.1), zeros, channel=channel), 3, DELTA)
         assert found.epsilon == pytest.approx(expected, rel=1e-5)
+
+
+def test_messages_that_are_hidden_one_by_one():
+    """Quantised after noise at the agents: a function of messages that are private one by one, and their sum is no more
+    private than that, as far as is known."""
+    zeros, c = fp.problems.Quadratic(1.0, np.zeros((6, 4))), fp.channel
+    noise = c.Gaussian(5.0, at="agents")
+    plain, after, before = (
+        fp.privacy.spent(fp.Experiment(fp.FedAvg(0.1), zeros, participation=3, channel=channel), 3, DELTA)
+        for channel in ([c.Clip(1.0), noise], [c.Clip(1.0), noise, c.Quantise(4)], [c.RandK(0.5), c.Clip(1.0), noise])
+    )
+    for found in (after, before):
+        assert found.epsilon == found.epsilon_seen == plain.epsilon_single
+        assert found.epsilon_single == pytest.approx(dp.get_epsilon_gaussian(2.5 / math.sqrt(9), DELTA), rel=1e-5)
+        assert "one by one" in found.text() and "who takes part" not in found.text()
+    assert plain.epsilon < after.epsilon
+
+
+def test_which_numbers_are_sent_is_not_hidden_by_noise_at_the_agents():
+    zeros, c = fp.problems.Quadratic(1.0, np.zeros((6, 4))), fp.channel
+    with pytest.raises(FedpointError, match="TopK stands before Gaussian at the agents"):
+        fp.Experiment(fp.FedAvg(0.1), zeros, channel=[c.TopK(0.5), c.Clip(1.0), c.Gaussian(5.0, at="agents")])
 
 
 # How much noise a target needs.
@@ -351,6 +436,19 @@ def test_correlated_noise_takes_back_what_it_added():
     expected = np.stack([sum(c * fresh[t - j] for j, c in enumerate(coefficients) if t >= j) for t in range(6)])
     np.testing.assert_allclose(other, expected, atol=1e-12)
     assert abs(np.corrcoef(fresh.ravel(), other.ravel())[0, 1]) < 0.99
+
+
+class NeverTakesBack(fp.channel.Correlated):
+    """A mutant: accounted and forecast as correlated, and added afresh."""
+
+    def bind(self, context):
+        return fp.channel.Gaussian.bind(self, context)
+
+
+def test_noise_that_is_never_taken_back_is_seen(monkeypatch):
+    monkeypatch.setattr(fp.channel, "Correlated", NeverTakesBack)
+    with pytest.raises(AssertionError):
+        test_correlated_noise_takes_back_what_it_added()
 
 
 def test_the_floor_with_correlated_noise():

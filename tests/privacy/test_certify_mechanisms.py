@@ -90,6 +90,67 @@ def test_a_channel_of_the_library_passes_and_with_less_noise_does_not(at):
     assert fp.privacy.certify(bad, CLAIM, agents=N).mistake == "too little noise"
 
 
+AROUND = {
+    "whole numbers": [fp.channel.Clip(1.0), fp.channel.FixedPoint(20, range=1.0), fp.channel.Gaussian(2.0)],
+    "a part of them": [fp.channel.Clip(1.0), fp.channel.RandK(0.5), fp.channel.Gaussian(2.0)],
+    "halves": [fp.channel.Clip(1.0), fp.channel.Gaussian(2.0), fp.channel.Cast("bfloat16")],
+}
+
+
+@pytest.mark.parametrize("name", [n if n == "halves" else pytest.param(n, marks=pytest.mark.slow) for n in AROUND])
+def test_channels_around_the_noise_pass(name):
+    found = fp.privacy.certify(fp.channel.Chain(tuple(AROUND[name])), CLAIM, agents=N, calls=300)
+    assert found, found.text()
+
+
+class Released(fp.Channel):
+    """Noise at the hub, of which something else is made than it should be."""
+
+    inner: fp.Channel = fp.channel.Gaussian(Z)
+    lossless = False
+
+    def noises(self):
+        return self.inner.noises()
+
+    def bind(self, context):
+        return self.replace(inner=self.inner.bind(context))
+
+
+class BareTotal(Released):
+    """The sum over agents, which SCAFFOLD's control is made of, goes past the noise."""
+
+    def release(self, inbox, hub):
+        return self.inner.release(inbox, hub)._replace(total=inbox.total)
+
+
+class TellingMass(Released):
+    """The hub weighs by the length of what was heard."""
+
+    def release(self, inbox, hub):
+        return self.inner.release(inbox, hub)._replace(mass=abs(inbox.mean).sum())
+
+
+class ForgetsTheWeight(Released):
+    """Noise of the largest message, and not of the largest message times its weight: far too much is no mistake."""
+
+    def release(self, inbox, hub):
+        used = self.inner.release(inbox, hub)
+        return used._replace(
+            mean=N * (used.mean - inbox.mean) + inbox.mean, total=N * (used.mean - inbox.mean) + inbox.mean
+        )
+
+
+ROUNDS = {BareTotal: "one noise for several numbers", TellingMass: "a part carries no noise", ForgetsTheWeight: None}
+
+
+@pytest.mark.parametrize("kind", ROUNDS)
+def test_whole_rounds_are_examined(kind):
+    """All that a hub may use of an inbox, not its mean alone."""
+    found = fp.privacy.certify(fp.channel.Chain((fp.channel.Clip(1.0), kind())), CLAIM, agents=N)
+    assert found.mistake == ROUNDS[kind], found.text()
+    assert (found.epsilon == math.inf) == (ROUNDS[kind] is not None)
+
+
 # Broken ones.
 
 

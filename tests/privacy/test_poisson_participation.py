@@ -5,6 +5,8 @@ Frequencies over N = 40,000 drawn rounds, as z-scores; at most 64 at a time, so 
 """
 
 import itertools
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,9 @@ import fedpoint as fp
 from fedpoint.core.errors import FedpointError
 from fedpoint.timing.base import Context
 from fedpoint.timing.participation import OVERFLOW, enough_places
+
+sys.path.append(str(Path(__file__).parents[1] / "contract"))
+from instances import ALL, ENGINE, INSTANCES, STEP
 
 P = np.array([0.1, 0.3, 0.15, 0.05, 0.25, 0.15])
 K, N = len(P), 40_000
@@ -181,3 +186,28 @@ def test_methods_that_need_everyone_refuse_it():
     quad = fp.problems.Quadratic(1.0, [[0.0], [1.0]])
     with pytest.raises(FedpointError, match="cannot run with participation Poisson"):
         fp.Experiment(fp.Scaffnew(0.1, probability=0.5), quad, participation=fp.participation.Poisson(0.5))
+
+
+# Rounds in which nobody takes part.
+
+KEEP_MOVING = ("FedAdam", "Averaged")  # by what their hubs remember
+FEW = ("FedNova", "SCAFFOLD", "q-FedAvg")
+
+
+@pytest.mark.parametrize("name", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in ENGINE])
+def test_nothing_happens_in_an_empty_round(name):
+    """Of 4 agents with q = 0.1 two thirds of the rounds are empty; nobody divides by what was not heard."""
+    method, rounds, who = INSTANCES[name].make(STEP, np.asarray(ALL), 1.0), 40, fp.participation.Poisson(0.1)
+    problem = fp.problems.Quadratic(1.0, np.arange(12.0).reshape(4, 3), noise=0.2, weights=[4, 1, 3, 2.0])
+    if method.card.restriction:
+        with pytest.raises(fp.FedpointError, match="cannot run with participation Poisson"):
+            fp.Experiment(method, problem, participation=who)
+        return
+    run = fp.run(method, problem, rounds=rounds, participation=who)
+    assert np.isfinite(run.history).all()
+    moved = np.abs(np.diff(run.history, axis=1)).max(axis=(0, 2))
+    plain = fp.run(fp.FedAvg(step=0.1), problem, rounds=rounds, participation=who)
+    still = np.abs(np.diff(plain.history, axis=1)).max(axis=(0, 2)) == 0
+    assert 15 <= still.sum() <= 36  # 26, give or take 3.6 standard deviations
+    if name not in KEEP_MOVING:
+        assert (moved[still] == 0).all() and (moved[~still] > 0).all()

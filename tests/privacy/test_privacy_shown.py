@@ -36,7 +36,10 @@ def test_a_report_shows_it(folder):
 
     quad = fp.problems.Quadratic(1.0, np.arange(6.0)[:, None])
     page = write([fp.load(folder, quad)], folder.parent / "report.html")
-    assert LINE in page.read_text() and "Privacy of agents" in page.read_text()
+    text = page.read_text()
+    assert LINE in text and "Privacy of agents" in text and "Not counted: " in text
+    assert "Clip(norm = 1, each = False), Gaussian(multiplier = 30, at = hub)" in text  # how messages were sent
+    assert ">bytes<" in text and "squared distance to the solution" in text  # on the same page
 
 
 def test_a_run_without_noise_says_nothing_of_it(tmp_path):

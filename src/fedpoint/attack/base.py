@@ -19,7 +19,12 @@ from fedpoint.problems.base import Problem
 
 
 class Heard(NamedTuple):
-    """Who of the L that answer in a round lies, and who does not; who is not heard does neither."""
+    """Who of the L that answer in a round lies, and who does not; who is not heard does neither.
+
+    Attributes:
+        liars: (L,) whether it lies.
+        honest: (L,) whether it is heard and does not lie.
+    """
 
     liars: Array  # (L,) bool
     honest: Array  # (L,) bool
@@ -34,6 +39,9 @@ class Attack(Record):
 
     An attacker works honestly, memory included, and sends something else: it does not honour what a channel asks of an
     agent, such as a clip. Attackers know each other and all honest messages of the round.
+
+    Args:
+        agents: the attackers, by number from 0 on.
     """
 
     repeats_itself = False  # True: the same messages are answered by the same lies; a forecast can follow it
@@ -45,6 +53,11 @@ class Attack(Record):
         if not found:
             raise FedpointError(f"{type(self).__name__}: agents must name at least one agent, such as agents=[3, 7]")
         object.__setattr__(self, "agents", found)
+
+    @property
+    def honest(self) -> bool:
+        """Whether messages are sent as the method says, of data that may be false."""
+        return type(self).sent is Attack.sent
 
     def sent(self, messages: Message, heard: Heard, luck: Row) -> Message:
         """What the liars send in the place of their messages; all lead with the L that answer."""
@@ -75,5 +88,5 @@ class Attack(Record):
 
 def _number(name: str, agent: object) -> int:
     if isinstance(agent, bool | np.bool_) or not isinstance(agent, int | np.integer) or agent < 0:
-        raise FedpointError(f"{name}: agents must be numbers of agents, from 0; got {agent!r}")
+        raise FedpointError(f"{name}: agents must be numbers of agents, from 0; got {agent}")
     return int(agent)

@@ -20,6 +20,9 @@ class LabelFlip(Attack):
 class FalseRows(Attack):
     """Claims `factor` times the rows that the agent has: weights p are made of claims. Nothing else is false, so that
     no gather sees it; count rows where they are, or weigh agents alike (`fp.Uniform(..., plain=True)`).
+
+    Args:
+        factor: by which the number of rows is multiplied.
     """
 
     factor: float

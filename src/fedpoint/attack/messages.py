@@ -14,6 +14,9 @@ from fedpoint.core.types import Message
 class SignFlip(Attack):
     """-scale m in the place of m: the agent climbs where it should descend.
 
+    Args:
+        scale: by which the turned message is multiplied.
+
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [1.0], [2.0]])
     >>> fp.run(fp.FedAvg(step=0.1), quad, rounds=50, attack=fp.attack.SignFlip([2])).model.round(3)
@@ -32,7 +35,11 @@ class SignFlip(Attack):
 
 
 class Scaling(Attack):
-    """factor m in the place of m."""
+    """factor m is sent in the place of m.
+
+    Args:
+        factor: by which the message is multiplied.
+    """
 
     repeats_itself = True
 
@@ -44,7 +51,11 @@ class Scaling(Attack):
 
 class GarbageControls(Attack):
     """Normal numbers of standard deviation `scale` in all parts of a message beyond the first, such as SCAFFOLD's
-    control variates: whoever protects models alone does not see them."""
+    control variates: whoever protects models alone does not see them.
+
+    Args:
+        scale: the standard deviation, in the units of the message.
+    """
 
     scale: float = 1.0
 

@@ -15,7 +15,11 @@ from fedpoint.core.types import Message
 
 class InnerProduct(Attack):
     """-scale times the mean of the honest messages, from every liar (Xie et al., 2020): small and in the crowd, but of
-    the wrong sign."""
+    the wrong sign.
+
+    Args:
+        scale: by which the mean is multiplied.
+    """
 
     repeats_itself = True
 
@@ -32,8 +36,10 @@ class InnerProduct(Attack):
 class LittleIsEnough(Attack):
     """The honest mean minus z standard deviations in every coordinate, from every liar (Baruch et al., 2019).
 
-    z: default, the most that hides in the crowd: with n heard, f of them liars, and s = n // 2 + 1 - f honest ones that
-    must be farther out, the quantile (n - f - s) / (n - f) of a normal distribution.
+    Args:
+        z: standard deviations from the honest mean. None: the most that hides in the crowd: with n heard, f of them
+            liars, and s = n // 2 + 1 - f honest ones that must be farther out, the quantile (n - f - s) / (n - f) of a
+            normal distribution.
     """
 
     repeats_itself = True

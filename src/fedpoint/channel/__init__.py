@@ -1,5 +1,6 @@
 """What happens to a message on its way from an agent to a hub."""
 
+from fedpoint.channel.adaptive_clip import AdaptiveClip
 from fedpoint.channel.base import Channel, Hub
 from fedpoint.channel.cast import Cast
 from fedpoint.channel.chain import Chain
@@ -14,6 +15,7 @@ from fedpoint.channel.sign import Sign
 from fedpoint.channel.top_k import TopK
 
 __all__ = [
+    "AdaptiveClip",
     "Cast",
     "Chain",
     "Channel",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from fedpoint.core.agent import Agent
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import NO_LUCK, Key, Row, Stream
 from fedpoint.core.record import Record
@@ -25,7 +27,14 @@ def release_row(key: Key, round: Array) -> Row:
 
 
 class Hub(NamedTuple):
-    """What a channel may know where messages were gathered."""
+    """What a channel may know where messages were gathered.
+
+    Attributes:
+        luck: the hub's random numbers of this round.
+        round: the number of the round.
+        largest: the largest weight of a message in the inbox's mean.
+        key: the hub's random numbers of all rounds.
+    """
 
     luck: Row  # the hub's own randomness of this round
     round: Array
@@ -53,6 +62,8 @@ class ChannelContext(NamedTuple):
     least: int = 1  # so many messages are gathered in a round that merges, or more
     by_node: bool = False  # on a network: messages are differences to what neighbours know
     clip: Clips | None = None  # the clip that stands before, in a chain
+    between: tuple[Channel, ...] = ()  # what stands between that clip and this channel
+    after: tuple[Channel, ...] = ()  # what stands behind this channel
 
 
 class Channel(Record):
@@ -63,16 +74,20 @@ class Channel(Record):
     """
 
     lossless = True  # False: what arrives differs from what was sent by more than rounding
-    shortens = False  # True: no message gets longer on its way, whatever it holds, and nothing is kept for later
     embeds = False  # True: decode puts the numbers that were sent into their places, and changes none of them
     in_place = False  # True: what is sent is built as the message, and arrives as it is sent
     feeds_back = False  # True: what is held back is kept and sent later (`owed`)
     keeps_scales = True  # False: an array of one number may arrive changed
     reveals = False  # True: at which places numbers are sent depends on them
+    adapts = False  # True: what it does to a message depends on messages of earlier rounds, through the hub
 
     def bind(self, context: ChannelContext) -> Channel:
         """The same with what it needs of the experiment."""
         return self
+
+    def around(self, algorithm: Algorithm) -> Algorithm:
+        """The method with what the channel needs of its hub, which has nothing of the channel's to keep."""
+        return algorithm
 
     def stages(self) -> tuple[Channel, ...]:
         """The channels it is made of, in the order in which a message passes them."""
@@ -103,6 +118,19 @@ class Channel(Record):
         """E|arrived - sent|^2 <= omega |sent|^2; 0 where nothing is lost."""
         return 0.0
 
+    def longest_after(self, length: Number, message: Message) -> Number | None:
+        """How long what arrives of a message of these shapes may be, whatever it holds, if it is at most `length` long
+        itself; None: there is no bound. Noise behind a clip is scaled by it."""
+        return length if self.is_identity() else None
+
+    def largest_number(self) -> float:
+        """The largest number that this channel carries: a larger one arrives as NaN or infinity."""
+        return math.inf
+
+    def overflows(self) -> str:
+        """Which numbers this channel cannot carry, and what to do: they arrive as NaN. Empty: it carries all."""
+        return ""
+
     def gain(self) -> float:
         """How many times as long numbers become that stand for others, which are not sent."""
         return 1.0
@@ -131,7 +159,7 @@ class Channel(Record):
     def scatter_hub(self, like: Message, largest: Array) -> Array | None:
         """(2 d, 2 d): the covariance of what `release` adds to (mean, total) where the largest weight is this: affine
         in its square. None: not known."""
-        return jnp.zeros((2 * _size(like),) * 2) if type(self).release is Channel.release else None
+        return jnp.zeros((2 * numbers_of(like),) * 2) if type(self).release is Channel.release else None
 
     def noise_coefficients(self) -> np.ndarray:
         """Of the noise that `release` adds: n_t = c_0 x_t + c_1 x_{t-1} + ... with fresh x_t of covariance
@@ -148,7 +176,7 @@ class Channel(Record):
 
 
 class Clips(Channel):
-    """A channel that bounds the length of a message: what noise behind it is scaled by."""
+    """A channel that bounds the length of a message, whatever it holds: what noise behind it is scaled by."""
 
     def longest(self, message: Message) -> Number:
         """The norm that a message of these shapes has at most."""
@@ -165,6 +193,12 @@ def real(a: Array) -> bool:
     return jnp.issubdtype(a.dtype, jnp.floating)
 
 
+def clipped(a: Array, factor: Number, square: Number) -> Array:
+    """An array of a message of this squared length, made shorter. No factor makes a message short that is not finite:
+    it counts as zero, or a single agent could turn a sum into NaN, and be seen in it through any noise."""
+    return jnp.where(jnp.isfinite(square), a * jnp.asarray(factor, a.dtype), jnp.zeros((), a.dtype))
+
+
 def credited(channel: Channel, message: Message, arrived: Message, before: State, after: State) -> Message:
     """What an agent may count as heard: what arrives, and what is owed more than before."""
     old, new = channel.owed(before, message), channel.owed(after, message)
@@ -176,7 +210,8 @@ def credited(channel: Channel, message: Message, arrived: Message, before: State
 # For channels that tell their moments.
 
 
-def _size(like: Message) -> int:
+def numbers_of(like: Message) -> int:
+    """How many real numbers a message of these shapes holds."""
     return sum(_floats(a) for a in jax.tree.leaves(like))
 
 
@@ -221,6 +256,6 @@ def affine_part(channel: Channel, like: Message) -> Array:
         arrived = jax.tree.leaves(channel.expected(jax.tree.unflatten(tree, filled)))
         return jnp.concatenate([jnp.ravel(a) for a in arrived if _floats(a)])
 
-    zero = jnp.zeros(_size(like))
+    zero = jnp.zeros(numbers_of(like))
     slope, value = jax.jacfwd(arrives)(zero), arrives(zero)
     return jnp.eye(1 + len(zero)).at[1:, 1:].set(slope).at[1:, 0].set(value)

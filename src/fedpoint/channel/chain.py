@@ -13,12 +13,16 @@ from jax import Array
 
 from fedpoint.channel.base import Channel, ChannelContext, Clips, Hub, Noise, nobody, scattered
 from fedpoint.core.agent import Agent
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.types import Message, Number, State, Tree
 
 
 class Chain(Channel):
     """Channels that a message passes from left to right; `channel=[...]` makes one.
+
+    Args:
+        links: the channels, in the order in which a message passes them.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [2.0]])
@@ -38,20 +42,18 @@ class Chain(Channel):
         return all(link.lossless for link in self.links)
 
     @property
-    def shortens(self) -> bool:  # type: ignore[override]
-        return all(link.shortens for link in self.links)
-
-    @property
     def embeds(self) -> bool:  # type: ignore[override]
         return all(link.embeds for link in self.links)
 
     def bind(self, context: ChannelContext) -> Channel:
-        bound: list[Channel] = []
-        for link in self.links:
-            bound.append(link.bind(context))
-            clips = [stage for stage in bound[-1].stages() if isinstance(stage, Clips)]
-            context = context._replace(clip=clips[-1]) if clips else context
-        return Chain(tuple(bound))
+        stages = [stage if stage.noises() else stage.bind(context) for stage in self.stages()]
+        for i, stage in enumerate(stages):
+            if stage.noises():
+                stages[i] = stage.bind(_around(context, stages, i))
+        return Chain(tuple(stages))
+
+    def around(self, algorithm: Algorithm) -> Algorithm:
+        return reduce(lambda method, link: link.around(method), self.links, algorithm)
 
     def init(self, message: Message) -> State:
         return tuple(link.init(m) for link, m in zip(self.links, self._forms(message), strict=False))
@@ -95,6 +97,15 @@ class Chain(Channel):
             factor *= 1.0 + link.omega(form)
         return factor - 1.0
 
+    def longest_after(self, length: Number, message: Message) -> Number | None:
+        longest: Number | None = length
+        for link in self.links:
+            longest = None if longest is None else link.longest_after(longest, message)
+        return longest
+
+    def overflows(self) -> str:
+        return next((said for link in self.links if (said := link.overflows())), "")
+
     def gain(self) -> float:
         return math.prod(link.gain() for link in self.links)
 
@@ -129,6 +140,16 @@ class Chain(Channel):
     def _forms(self, message: Message) -> list[Message]:
         """The message of each link, and what is sent in the end: zeros of their shapes."""
         return [message, *forms_sent(self.links, message)]
+
+
+def _around(context: ChannelContext, stages: Sequence[Channel], i: int) -> ChannelContext:
+    """What stands around the i-th stage: the last clip before it, and all that a message passes behind that."""
+    after = tuple(stages[i + 1 :])
+    for j in reversed(range(i)):
+        clip = stages[j]
+        if isinstance(clip, Clips):
+            return context._replace(clip=clip, between=tuple(stages[j + 1 : i]), after=after)
+    return context._replace(after=after)
 
 
 def forms_sent(links: Sequence[Channel], message: Message) -> list[Tree]:

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpoint.channel.base import Clips, real
+from fedpoint.channel.base import Clips, clipped, real
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import check_value
 from fedpoint.core.types import Message, Number, State, Tree
 
 
 class Clip(Clips):
-    r"""A message longer than `norm` is made as short: $m \min(1, C/|m|)$.
+    r"""A message longer than `norm` is made as short: $m \min(1, C/|m|)$. One that is not finite counts as zero.
 
     Args:
         norm: $C$, of the whole message, control variates and all else that an agent sends included.
@@ -31,7 +31,6 @@ class Clip(Clips):
 
     lossless = False
     keeps_scales = False
-    shortens = True
     embeds = True
     in_place = True
 
@@ -52,10 +51,13 @@ class Clip(Clips):
 
     def _clipped(self, a: Array, square: Number) -> Array:
         limit = jnp.asarray(self.norm, a.dtype)
-        return a * (limit / jnp.maximum(jnp.sqrt(square), limit)).astype(a.dtype)
+        return clipped(a, limit / jnp.maximum(jnp.sqrt(square), limit), square)
 
     def omega(self, message: Message) -> float:
         return 1.0
+
+    def longest_after(self, length: Number, message: Message) -> Number:
+        return jnp.minimum(length, self.longest(message))
 
     def longest(self, message: Message) -> Number:
         arrays = sum(real(a) for a in jax.tree.leaves(message))

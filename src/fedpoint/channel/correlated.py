@@ -56,7 +56,7 @@ class Correlated(Gaussian):
     def series(self) -> tuple[float, ...]:
         """1, c_1, c_2, ..."""
         given = self.coefficients
-        return (1.0, -given) if isinstance(given, float) else tuple(given)
+        return (1.0, -given) if isinstance(given, int | float) else tuple(given)
 
     def noise_coefficients(self) -> np.ndarray:
         return np.asarray(self.series, float)
@@ -71,6 +71,7 @@ class Correlated(Gaussian):
             self.multiplier,
             self.at,
             clip=bound.clip,
+            behind=bound.behind,
             heaviest=bound.heaviest,
             scale=bound.scale,
             least=bound.least,

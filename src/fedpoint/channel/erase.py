@@ -19,6 +19,9 @@ class Erase(Channel):
 
     An agent knows whether its message arrived, and its memories count that. Bytes are those that were sent.
 
+    Args:
+        probability: that a message is lost: at least 0, below 1.
+
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
     >>> run = fp.run(fp.Scaffold(step=0.1), quad, rounds=600, channel=fp.channel.Erase(0.3))
@@ -40,6 +43,9 @@ class Erase(Channel):
 
     def gain(self) -> float:
         return 1.0 / (1.0 - self.probability)
+
+    def longest_after(self, length: Number, message: Message) -> Number:
+        return length * self.gain()
 
     def encode(self, message: Message, memory: State, agent: Agent) -> tuple[Tree, State]:
         arrives = 1.0 - self.probability

@@ -6,15 +6,16 @@ from dataclasses import field
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from fedpoint.channel.base import Channel, ChannelContext, real
+from fedpoint.channel.base import Channel, ChannelContext, numbers_of, real
 from fedpoint.channel.parts import built, each, row_of, seed_of, uniform
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import check_value
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
-from fedpoint.core.types import Message, State, Tree
+from fedpoint.core.types import Message, Number, State, Tree
 
 
 class FixedPoint(Channel):
@@ -101,6 +102,19 @@ class FixedPoint(Channel):
     def decode_sum(self, whole: Array) -> Array:
         """The sum of messages, from the sum of what was sent modulo 2^b."""
         return self.wrapped(whole) * (self.range / self._steps())
+
+    def longest_after(self, length: Number, message: Message) -> Number:
+        """Every number moves by a step at most."""
+        return length + np.sqrt(numbers_of(message)) * self.range / self._steps()
+
+    def largest_number(self) -> float:
+        return self.range
+
+    def overflows(self) -> str:
+        return (
+            f"FixedPoint carries numbers from {-self.range:g} to {self.range:g}, and a message held a larger one: take "
+            f"a larger range, or put fp.channel.Clip({self.range:g}) before it"
+        )
 
     def omega(self, message: Message) -> float:
         return 0.0

@@ -58,29 +58,60 @@ class Bounds(NamedTuple):
     at_low: Array
     at_high: Array
     step: Array
-    order: Array  # carried along: otherwise XLA computes it again for every comparison
+    order: Array  # (d,), carried along: otherwise XLA computes it again for every comparison
+
+
+BLOCK = 1023  # numbers whose counts fit into ten bits
 
 
 def select(order: Array, count: int, low: Array, high: Array) -> Array:
-    """Which `count` of these whole numbers, none below 0, are largest; of equal ones the first. No sort: numbers are
-    compared with a threshold between bounds that narrow. low, high: where the threshold probably is."""
+    """Which `count` of these whole numbers (d,), none below 0, are largest; of equal ones the first. No sort: numbers
+    are counted above three thresholds at a time, between bounds that narrow. low, high: where the last of them probably
+    is."""
 
     def narrow(of: Bounds) -> Bounds:
-        width = (of.high - of.low).astype(jnp.float32)
-        share = (of.at_low - count).astype(jnp.float32) / (of.at_low - of.at_high).astype(jnp.float32)
-        share = jnp.where(of.step % 3 == 2, 0.5, share)  # by halves now and then: it ends on any numbers
-        middle = of.low + jnp.clip(share * width, 0.0, 0.999 * width).astype(jnp.int32)
-        middle = jnp.where(of.step == 0, low, jnp.where(of.step == 1, high, middle))
-        middle = jnp.clip(middle, of.low + 1, of.high - 1)
-        n = jnp.sum(of.order >= middle, dtype=jnp.int32)
-        up = n >= count
-        bounds = jnp.where(up, middle, of.low), jnp.where(up, of.high, middle)
-        return Bounds(*bounds, jnp.where(up, n, of.at_low), jnp.where(up, of.at_high, n), of.step + 1, of.order)
+        fences = jnp.where(of.step == 0, jnp.stack([low, low + (high - low) // 2, high]), _fences(of, count))
+        fences = jnp.clip(fences, of.low + 1, of.high - 1)
+        n = _at_least(of.order, fences)
+        enough = n >= count
+        return Bounds(
+            jnp.maximum(of.low, jnp.where(enough, fences, of.low).max()),
+            jnp.minimum(of.high, jnp.where(enough, of.high, fences).min()),
+            jnp.minimum(of.at_low, jnp.where(enough, n, of.at_low).min()),
+            jnp.maximum(of.at_high, jnp.where(enough, of.at_high, n).max()),
+            of.step + 1,
+            of.order,
+        )
 
     most = jnp.int32(jnp.iinfo(jnp.int32).max)
     start = Bounds(jnp.int32(0), most, jnp.int32(order.shape[0]), jnp.int32(0), jnp.int32(0), order)
     found = lax.while_loop(lambda of: (of.at_low != count) & (of.high - of.low > 1), narrow, start)
-    return _first_of_equals(found, count)
+    # In a branch, or XLA computes the numbers once more for the mask, as the loop does not change them.
+    return lax.cond(found.step >= 0, lambda: _first_of_equals(found, count), lambda: jnp.zeros(order.shape, bool))
+
+
+def _fences(of: Bounds, count: int) -> Array:
+    """(3,): where the threshold is if numbers lie evenly between the bounds, and two standard errors to both sides; by
+    quarters now and then, so that it ends on any numbers."""
+    width = (of.high - of.low).astype(jnp.float32)
+    between = (of.at_low - of.at_high).astype(jnp.float32)
+    part = (of.at_low - count).astype(jnp.float32) / between
+    error = jnp.sqrt((part * (1 - part) + 0.25 / between) / between)
+    even = part + 2 * error * jnp.array([-1.0, 0.0, 1.0])
+    even = jnp.where(of.step % 4 == 3, jnp.array([0.25, 0.5, 0.75]), even)
+    return of.low + jnp.clip(even * width, 0.0, 0.999 * width).astype(jnp.int32)
+
+
+def _at_least(order: Array, fences: Array) -> Array:
+    """(3,): how many numbers of (d,) are at each fence or above: in one pass, ten bits of a sum each."""
+    whole = order.shape[0] - order.shape[0] % BLOCK
+    sums = jnp.append(_sums(order[:whole].reshape(-1, BLOCK), fences), _sums(order[whole:][None], fences))
+    return jnp.stack([jnp.sum((sums >> (10 * i)) & 1023, dtype=jnp.int32) for i in range(3)])
+
+
+def _sums(table: Array, fences: Array) -> Array:
+    above = [(table >= fences[i]).astype(jnp.int32) << (10 * i) for i in range(3)]
+    return jnp.sum(above[0] + above[1] + above[2], axis=1, dtype=jnp.int32)
 
 
 def _first_of_equals(found: Bounds, count: int) -> Array:

@@ -13,7 +13,7 @@ from fedpoint.channel.base import Channel
 from fedpoint.channel.parts import built, each, packed, row_of, seed_of, size_of, uniform, unpacked
 from fedpoint.core.agent import Agent
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.types import Message, State, Tree
+from fedpoint.core.types import Message, Number, State, Tree
 
 
 class Rounded(NamedTuple):
@@ -98,6 +98,11 @@ class Quantise(Channel):
         if luck is not None:
             level = level + jnp.asarray(0.5, level.dtype) - luck
         return level * (longest / self._most)
+
+    def longest_after(self, length: Number, message: Message) -> Number:
+        """Every number of an array moves by a step at most, with dither by half of one."""
+        most = max((size_of(a) for a in jax.tree.leaves(message)), default=1)
+        return length * (1.0 + np.sqrt(most) / self._most * (0.5 if self.dither else 1.0))
 
     def omega(self, message: Message) -> float:
         most = max((size_of(a) for a in jax.tree.leaves(message)), default=1)

@@ -44,6 +44,9 @@ class RandK(Channel):
     def gain(self) -> float:
         return 1.0 / self.fraction
 
+    def longest_after(self, length: Number, message: Message) -> Number:
+        return length * (1.0 + self.omega(message))
+
     def encode(self, message: Message, memory: State, agent: Agent) -> tuple[Tree, State]:
         seed = seed_of(agent)
         return (seed, each(lambda i, a: self._longer(a).ravel()[self._places(seed, i, a)], message)), memory

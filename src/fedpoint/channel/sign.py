@@ -11,7 +11,7 @@ from jax import Array
 from fedpoint.channel.base import Channel, ChannelContext, real
 from fedpoint.channel.parts import built, each, size_of
 from fedpoint.core.agent import Agent
-from fedpoint.core.types import Message, State, Tree
+from fedpoint.core.types import Message, Number, State, Tree
 from fedpoint.core.vector import zeros
 
 
@@ -74,6 +74,10 @@ class Sign(Channel):
             return ()
         rest = [a - _signed(a >= 0, _length(a)) if real(a) else jnp.zeros_like(a) for a in jax.tree.leaves(whole)]
         return built(rest, whole)
+
+    def longest_after(self, length: Number, message: Message) -> Number | None:
+        """The mean of |x| times the root of d is |x| at most; what is owed has no bound."""
+        return None if self.feedback else length
 
     def omega(self, message: Message) -> float:
         return 1.0 - 1.0 / max((size_of(a) for a in jax.tree.leaves(message)), default=1)

@@ -13,7 +13,7 @@ from fedpoint.channel.base import Channel, ChannelContext, real
 from fedpoint.channel.parts import built, each, select, size_of
 from fedpoint.channel.rand_k import check_fraction, count_of
 from fedpoint.core.agent import Agent
-from fedpoint.core.types import Message, State, Tree
+from fedpoint.core.types import Message, Number, State, Tree
 from fedpoint.core.vector import zeros
 
 SAMPLE = 512  # numbers whose order tells about where the threshold is
@@ -91,6 +91,9 @@ class TopK(Channel):
 
     def _mask(self, a: Array) -> Array:
         return largest(a.ravel(), count_of(self.fraction, a)).reshape(a.shape)
+
+    def longest_after(self, length: Number, message: Message) -> Number | None:
+        return None if self.feedback else length  # what is owed has no bound
 
     def omega(self, message: Message) -> float:
         return 1.0 - min((count_of(self.fraction, a) / size_of(a) for a in jax.tree.leaves(message)), default=1.0)

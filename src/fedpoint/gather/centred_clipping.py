@@ -19,6 +19,10 @@ class CentredClipping(Gather):
     Messages are changes, so that z = 0 is the model that all have heard; on a network it is the node's own. A liar
     with weight v moves the result by at most v radius in every iteration.
 
+    Args:
+        radius: how far from z a message may pull; in the units of the messages.
+        iterations: how often the clipped mean is taken again.
+
     >>> import fedpoint as fp
     >>> import numpy as np
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [1.0], [1e6]])

@@ -17,10 +17,13 @@ from fedpoint.gather.median import weighted_median
 class GeometricMedian(Gather):
     """argmin_z sum_k v_k |m_k - z| over whole messages, by Weiszfeld's steps: half of the weight may lie.
 
-    iterations: steps, from the median of each coordinate. They are taken on the L by L table of inner products, so
-    that they cost nothing beside it. smoothing: distances below this part of the median distance are rounded off, so
-    that a message in the middle does not stop the steps. The defaults end within 1e-4 of the spread of the messages
-    (tests/gather).
+    The defaults end within 1e-4 of the spread of the messages (tests/gather).
+
+    Args:
+        iterations: Weiszfeld's steps, from the median of each coordinate. They are taken on the L by L table of inner
+            products, so that they cost nothing beside it.
+        smoothing: distances below this part of the median distance are rounded off, so that a message in the middle
+            does not stop the steps.
 
     >>> import fedpoint as fp
     >>> import numpy as np

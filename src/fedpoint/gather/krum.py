@@ -18,6 +18,9 @@ class Krum(Gather):
     It takes one agent's message whatever the weights, so that its noise is that of one agent. It needs at least
     2 liars + 3 messages.
 
+    Args:
+        liars: how many of the messages in a round may be false.
+
     >>> import fedpoint as fp
     >>> import numpy as np
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [1.0], [1.5], [3.0], [1e6]])
@@ -47,7 +50,8 @@ class Krum(Gather):
 class MultiKrum(Krum):
     """The weighted mean of the `keep` messages with the best scores of Krum.
 
-    keep: at most n - liars - 2 of n heard, so that no liar is far.
+    Args:
+        keep: how many messages are averaged: at most n - liars - 2 of n heard, so that no liar is far.
     """
 
     keep: int

@@ -18,6 +18,10 @@ class NearestNeighbourMixing(Gather):
 
     It helps where honest agents differ: what is left to `then` lies closer together.
 
+    Args:
+        liars: how many of the messages in a round may be false.
+        then: the gather that combines the mixed messages.
+
     >>> import fedpoint as fp
     >>> fp.gather.NearestNeighbourMixing(liars=2, then=fp.gather.TrimmedMean(2))
     NearestNeighbourMixing(liars=2, then=TrimmedMean(count=2))

@@ -15,6 +15,9 @@ class TrimmedMean(Gather):
     `count` liars do not take it out of the range of the others (Yin et al., 2018). Where fewer than 2 count + 1 are
     heard in a round, as many are trimmed as leaves one or two.
 
+    Args:
+        count: how many are left out at each end.
+
     >>> import fedpoint as fp
     >>> import numpy as np
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [1.0], [3.0], [1e6]])

@@ -22,13 +22,15 @@ import numpy as np
 from fedpoint.channel.base import Channel, Clips
 from fedpoint.channel.correlated import inverse_series
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.record import owner_of, untouched
 from fedpoint.timing.base import Timing
 from fedpoint.timing.participation import Everyone, Participation, Poisson, Uniform
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-    from fedpoint.experiment.experiment import Experiment
+    from fedpoint.core.selection import selection
+from fedpoint.experiment.experiment import Experiment
 
 ADD_OR_REMOVE, REPLACE = "add or remove one agent", "replace one agent by another"
 ORDERS = (*range(2, 65), 128, 256, 512)  # whole ones: others may not converge
@@ -44,6 +46,8 @@ class Account:
     agents: int
     at: str = "hub"  # where noise is added
     coefficients: tuple[float, ...] = (1.0,)  # of noise that is correlated between rounds
+    adds_up: bool = True  # False: messages are hidden one by one, and no more than that is known of their sum
+    shared: tuple[str, ...] = ()  # parts of the model that are sent; (): all of it
 
     @property
     def adjacency(self) -> str:
@@ -52,7 +56,7 @@ class Account:
     @property
     def amplified(self) -> bool:
         """Whether it counts that nobody sees who takes part."""
-        return isinstance(self.scheme, Poisson | Uniform)
+        return self.adds_up and isinstance(self.scheme, Poisson | Uniform)
 
     @property
     def effective(self) -> float:
@@ -71,12 +75,15 @@ class Account:
         """The same or a little more, in a fraction of the time."""
         if not isinstance(self.scheme, Poisson):
             return self.epsilon(rounds, delta)[0]
-        q, lost = float(self.scheme.probability), rounds * self.scheme.overflow(self.agents)
+        q, lost = float(self.scheme.probability), rounds * self.scheme.crowded(self.agents)
         sampled = with_lost_rounds(lambda d: poisson_rdp(q, self.multiplier, rounds, d), lost, delta)
         return min(self.seen(rounds, delta), sampled)
 
     def seen(self, rounds: int, delta: float) -> float:
         """The same against whoever sees who takes part: for an agent that does in every round."""
+        alone = None if self.adds_up else self.single(rounds, delta)
+        if alone is not None:
+            return alone
         return gaussian_epsilon(self.effective / self.sensitivity(rounds), delta)
 
     def single(self, rounds: int, delta: float) -> float | None:
@@ -99,7 +106,7 @@ class Account:
     def _poisson(self, rounds: int, delta: float) -> tuple[float, str]:
         scheme = self.scheme
         assert isinstance(scheme, Poisson)
-        q, lost = float(scheme.probability), rounds * scheme.overflow(self.agents)
+        q, lost = float(scheme.probability), rounds * scheme.crowded(self.agents)
         rough = poisson_rdp(q, self.multiplier, rounds, delta / 2)
         if rough > LARGE:
             return with_lost_rounds(lambda d: poisson_rdp(q, self.multiplier, rounds, d), lost, delta), "RDP"
@@ -116,6 +123,11 @@ def account_of(experiment: Experiment) -> Account:
     reason = uncovered(experiment.channel, experiment.timing, experiment.problem.agents)
     if reason:
         raise FedpointError(reason)
+    if experiment.attack is not None and not experiment.attack.honest:
+        name = type(experiment.attack).__name__
+        raise FedpointError(
+            f"with {name} some agents neither clip nor add noise, and answer what the others sent: nothing is accounted"
+        )
     if not experiment.gather.conserves:
         name = type(experiment.gather).__name__
         raise FedpointError(f"privacy is accounted for weighted sums: what one agent can move in {name} is not known")
@@ -123,7 +135,9 @@ def account_of(experiment: Experiment) -> Account:
     assert isinstance(scheme, Participation)
     # Noisy sums of one and the same lineup are one Gaussian, whose multipliers add up as 1/z^2 do.
     multiplier = sum(float(n.multiplier) ** -2 for n in noises) ** -0.5
-    return Account(multiplier, scheme, experiment.problem.agents, noises[0].at, noises[0].coefficients)
+    agents, noise = experiment.problem.agents, noises[0]
+    shared = () if experiment.share is None else selection(experiment.share).words()
+    return Account(multiplier, scheme, agents, noise.at, noise.coefficients, adds_up(experiment.channel), shared)
 
 
 def uncovered(channel: Channel, timing: Timing, agents: int) -> str:
@@ -134,14 +148,15 @@ def uncovered(channel: Channel, timing: Timing, agents: int) -> str:
             "the messages carry no noise, so that there is no differential privacy to account for: "
             "channel=[fp.channel.Clip(1.0), fp.channel.Gaussian(multiplier=...)]"
         )
+    if broken := _broken_promise(channel):
+        return broken
     if timing.on_network:
         return (
             "on a network every node keeps a model of its own data, which carries no noise: privacy is accounted with "
             "a fusion center"
         )
-    reason = _uncovered_stages(channel)
-    if reason:
-        return reason
+    if not any(isinstance(stage, Clips) for stage in channel.stages()):
+        return "noise is accounted behind a clip, which bounds what one agent can change"
     names = ", ".join(timing.names())
     known = isinstance(timing, Everyone | Uniform | Poisson) and timing.knows_moments()
     if len({n.coefficients for n in noises}) > 1:
@@ -165,29 +180,26 @@ def uncovered(channel: Channel, timing: Timing, agents: int) -> str:
     return ""
 
 
-def _uncovered_stages(channel: Channel) -> str:
-    """Which stage of a channel undoes what clip and noise do; empty where none does."""
-    stages = channel.stages()
-    clips = [i for i, stage in enumerate(stages) if isinstance(stage, Clips)]
-    noisy = [i for i, stage in enumerate(stages) if stage.noises() and i not in clips]
-    if not clips or not noisy:
-        return "noise is accounted behind a clip, which bounds what one agent can change"
-    for i, stage in enumerate(stages):
-        name = type(stage).__name__
-        if i > clips[-1] and i not in noisy and not (stage.shortens or stage.lossless):
-            return f"{name} stands after the clip and may make a message longer than it allows: put it before the clip"
-        at_agents = any(noise.at == "agents" for j in noisy for noise in stages[j].noises())
-        if at_agents and i < noisy[0] and not (stage.in_place or stage.lossless):
+def _broken_promise(channel: Channel) -> str:
+    """Which class changes a channel whose promises are accounted, and does not make them anew; empty: none."""
+    for stage in channel.stages():
+        promise = "noises" if stage.noises() else "longest" if isinstance(stage, Clips) else "longest_after"
+        # A channel that says nothing of its length is refused where noise depends on it, when the experiment is made.
+        if owner_of(type(stage), promise) is not Channel and not untouched(type(stage), promise, Channel):
+            name = type(stage).__name__
             return (
-                f"{name} stands before noise that agents add: they add it to what is sent, and not to which numbers "
-                "are. Leave it out, or add the noise at the hub"
-            )
-        if at_agents and i > noisy[-1] and not stage.lossless:
-            return (
-                f"{name} stands after noise that agents add: what it makes of single messages need not add up to the "
-                "noise that is accounted. Leave it out, or add the noise at the hub"
+                f"{name} has no {promise}() of its own, beside what it changes: privacy is accounted by what that says"
             )
     return ""
+
+
+def adds_up(channel: Channel) -> bool:
+    """Whether the noise of single messages is that of their sum: not where agents add it and other channels change
+    messages before or after, which then are hidden one by one."""
+    stages = channel.stages()
+    noisy = [i for i, stage in enumerate(stages) if any(noise.at == "agents" for noise in stage.noises())]
+    before, after = (stages[: noisy[0]], stages[noisy[-1] + 1 :]) if noisy else ((), ())
+    return all(stage.in_place or stage.lossless for stage in before) and all(stage.lossless for stage in after)
 
 
 def _unbounded(timing: Timing) -> str:
@@ -253,13 +265,13 @@ def poisson_event(q: float, multiplier: float, rounds: int) -> DpEvent:
 
 
 def with_lost_rounds(epsilon_at: Callable[[float], float], lost: float, delta: float) -> float:
-    """Where with probability `lost` agents are left out that should take part: (epsilon, delta) then takes the law that
-    it is proved for at delta - lost (1 + exp(epsilon)). Infinite where that is not most of delta."""
-    if lost == 0:
-        return epsilon_at(delta)
-    bound = epsilon_at(delta / 2)
-    left = delta - lost * (1 + math.exp(min(bound, 700.0)))
-    return epsilon_at(left) if left >= delta / 2 else math.inf
+    """Where with probability `lost` some round may have left agents out that should have taken part.
+
+    Whether that happens is decided by the coins of the other agents alone, so that it is as likely with an agent as
+    without it: two mixtures with the same weights, which (epsilon, delta - lost) tells apart at most by delta where it
+    holds for the rest. Infinite where `lost` alone is delta.
+    """
+    return epsilon_at(delta - lost) if lost < delta else math.inf
 
 
 def sensitivity(coefficients: tuple[float, ...], rounds: int, apart: int) -> float:

@@ -27,11 +27,21 @@ class Probed(NamedTuple):
 class PrivacyCertificate:
     """What `fp.privacy.certify` found.
 
-    verdict: "passed": nothing was found that contradicts the claim, which is not a proof. "convicted": `mistake` names
-        what is wrong and `reason` says it with numbers.
-    epsilon: the mechanism spends at least so much at the claimed delta, with this confidence; infinite where what one
-        agent sends can be told for sure. law: that of its noise. noise: its standard deviation. radius: how far one
-        agent can move what is released, as measured; infinite where nothing limits it.
+    Attributes:
+        subject: the name of what was examined.
+        claim: (epsilon, delta) that it claims.
+        rounds: for which the claim stands together.
+        passed: nothing was found that contradicts the claim, which is not a proof.
+        mistake: what is wrong, by name; None when it passed.
+        reason: the same with numbers.
+        epsilon: the mechanism spends at least so much at the claimed delta; infinite where what one agent sends can be
+            told for sure.
+        confidence: with which that bound holds.
+        law: that of the noise: "normal", "laplace", "bounded", "other" or "none".
+        noise: its standard deviation.
+        radius: how far one agent can move what is released, as measured; infinite where nothing limits it.
+        findings: the questions that were put to the mechanism, with its answers.
+        calls: how often the mechanism was called.
     """
 
     subject: str

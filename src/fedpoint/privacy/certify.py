@@ -31,6 +31,7 @@ from fedpoint.privacy.probing import (
 from fedpoint.privacy.target import Privacy
 
 CONFIDENCE = 0.999
+BARE = 1e-6  # of the largest deviation, or of the whole shift: nothing but rounding
 MORE_NOISE = 1.5  # times the deviation: what a random choice of numbers to send does not explain
 
 
@@ -48,13 +49,20 @@ def certify(
 ) -> PrivacyCertificate:
     """Probe a mechanism by chosen updates: what does it give at least, and which mistake was made?
 
-    mechanism: a function update -> released update; with `agents`, of a list of so many updates; or a channel, of which
-    a whole round is examined. It draws its own noise. privacy: what it claims, for `rounds` rounds together, without
-    amplification by sampling. clip: the norm to which it claims to clip an update. like: an update of its shapes;
-    default a vector of 24 numbers. calls: for every question; more calls see finer mistakes.
-
     A mechanism that passes is not proved private: nothing was found that contradicts its claim. Mistakes in its code
     that only some inputs bring to light are not seen.
+
+    Args:
+        mechanism: a function update -> released update; with `agents`, of a list of so many updates; or a channel, of
+            which a whole round is examined. It draws its own noise.
+        privacy: what it claims for `rounds` rounds together, without amplification by sampling.
+        clip: the norm to which it claims to clip an update.
+        agents: how many updates the mechanism takes; None: one.
+        rounds: for which the claim stands.
+        like: an update of the shapes that the mechanism takes; default: a vector of 24 numbers.
+        calls: for every question; more calls see finer mistakes.
+        seed: of the updates that are chosen.
+        name: what to call the mechanism; default: its own name.
 
     >>> import fedpoint as fp
     >>> import numpy as np
@@ -73,6 +81,11 @@ def certify(
         if value is not None and value < least:
             raise FedpointError(f"{word} must be at least {least}, got {value}")
     if isinstance(mechanism, Channel):
+        if any(stage.adapts for stage in mechanism.stages()):
+            raise FedpointError(
+                "certify examines one round of a channel by itself; a clip that adapts is a part of the method: "
+                "examine fp.channel.Clip with the same noise"
+            )
         subject, agents = name or type(mechanism).__name__, 4 if agents is None else agents
         mechanism = of_channel(mechanism, seed)
     elif callable(mechanism):
@@ -196,13 +209,15 @@ class Examination:
         return ~self.noisy & (away > 1e-6 * max(1e-300, float(away.max())))
 
     @cached_property
-    def least_spread(self) -> float:
-        """The smallest over the largest deviation of noise, over all directions."""
+    def bare(self) -> bool:
+        """Whether an update is seen in some direction that carries no noise, although every number does."""
         x = residuals(self.zero)[:, self.noisy]
         if x.shape[1] < 2 or x.shape[1] > len(x) // 4:
-            return 1.0
-        spread = np.linalg.svd(x, compute_uv=False)
-        return float(spread[-1] / spread[0])
+            return False
+        _, spread, directions = np.linalg.svd(x, full_matrices=False)
+        away = (self.further.mean(0) - self.zero.mean(0))[self.noisy]
+        quiet = directions[spread < BARE * spread[0]] @ away
+        return bool(np.linalg.norm(quiet) > BARE * np.linalg.norm(away))
 
     @cached_property
     def moved_by_others(self) -> Shift | None:
@@ -246,7 +261,7 @@ class Examination:
             if self.moved_by_others is None
             else max((self.moved, self.moved_by_others), key=lambda s: s.value)
         )
-        exposed = self.fixed or self.unclipped or self.quiet.any() or self.repeated or self.least_spread < 1e-6
+        exposed = self.fixed or self.unclipped or self.quiet.any() or self.repeated or self.bare
         if exposed and shift.least() > 0:
             return math.inf
         numbers = len(self.zero) * int(self.noisy.sum())
@@ -278,7 +293,7 @@ class Examination:
                 "a part carries no noise",
                 f"{int(self.quiet.sum())} of {self.quiet.size} released numbers tell of the update without any noise",
             )
-        if not self.fixed and self.least_spread < 1e-6:
+        if not self.fixed and self.bare:
             yield "one noise for several numbers", "there are directions without any noise: numbers share their draws"
         if abs(self.correlation) > 6:
             yield (

@@ -28,7 +28,8 @@ SAME = 1e-9  # relative to what is compared: equal but for rounding
 
 
 def of_channel(channel: Channel, seed: int) -> Mechanism:
-    """A whole round of a channel with equal weights, a fresh one with every call."""
+    """A whole round of a channel with equal weights, a fresh one with every call: the mean that the hub may use, how
+    the sum over agents differs from it (with these weights not at all), and how mass and weight differ from 1."""
     rounds = iter(range(1 << 30))
 
     @jax.jit
@@ -43,7 +44,8 @@ def of_channel(channel: Channel, seed: int) -> Mechanism:
 
         inbox = gather(jax.vmap(sent)(jnp.arange(n), updates), jnp.full(n, 1 / n), jnp.full(n, 1 / n))
         hub = Hub(key.fold(round, 1 << 20).row(), round, jnp.asarray(1 / n))
-        return bound.release(inbox, hub).mean
+        used = bound.release(inbox, hub)
+        return jnp.concatenate([used.mean, used.total - used.mean, jnp.stack([used.mass - 1, used.weight - 1])])
 
     @double
     def mechanism(updates: Sequence[np.ndarray]) -> np.ndarray:
@@ -106,9 +108,10 @@ class Probe:
         half = len(zero) // 2
         away = moved[:half].mean(0) - zero[:half].mean(0)
         found = Shift.between(zero[half:], moved[half:], away / max(float(np.linalg.norm(away)), 1e-300))
-        if zero.shape[1] != self.size:
+        if zero.shape[1] < self.size:
             return found
-        return max(found, Shift.between(zero, moved, direction), key=Shift.least)
+        along = np.pad(direction, (0, zero.shape[1] - self.size))  # what else is released comes after the update
+        return max(found, Shift.between(zero, moved, along), key=Shift.least)
 
 
 @dataclass(frozen=True)

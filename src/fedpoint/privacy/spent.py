@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,19 +16,17 @@ from fedpoint.core.errors import FedpointError, notify
 from fedpoint.core.kinds import Whole
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Plain
+from fedpoint.experiment.experiment import Experiment
 from fedpoint.privacy.accounting import ADD_OR_REMOVE, Account, account_of, uncovered
 from fedpoint.privacy.target import Privacy
 from fedpoint.timing.participation import Everyone, Participation, Poisson, as_participation
-
-if TYPE_CHECKING:
-    from fedpoint.experiment.experiment import Experiment
 
 POINTS = 5  # rounds at which a curve is worked out
 LEAST_DELTA = 1e-5
 NOT_COUNTED = (
     "steps, clip, noise and numbers of rounds that were chosen by looking at the same data",
     "the weights p_k, the number of agents and the start, which are taken as public",
-    "errors, losses and metrics of the run, which are worked out from the data without noise",
+    "errors, losses, metrics and costs of the run, which are worked out from the data without noise",
     "other runs on the same data, further repeats among them",
     "the seed, from which everybody who knows it works out the noise: keep it secret, and the run's folder with it",
     "rounding: normal numbers are made of 64 bits",
@@ -41,10 +38,16 @@ NOT_COUNTED = (
 class Spent:
     """What `run.privacy` and `fp.privacy.spent` tell.
 
-    rounds, delta: what it is said for. epsilon: against whoever sees all models, and not who takes part.
-    epsilon_seen: against whoever sees who takes part as well. epsilon_single: against a hub that sees every message by
-    itself; infinite where noise is added by the hub, which then sees messages without it.
-    by_round: epsilon at a few rounds on the way, (n, 2). accountant: how epsilon was found.
+    Attributes:
+        account: how privacy adds up over rounds.
+        rounds: for which it is said.
+        delta: for which it is said.
+        epsilon: against whoever sees all models, and not who takes part.
+        epsilon_seen: against whoever sees who takes part as well.
+        epsilon_single: against a hub that sees every message by itself; infinite where noise is added by the hub, which
+            then sees messages without it.
+        by_round: (n, 2) epsilon at a few rounds on the way.
+        accountant: how epsilon was found.
     """
 
     account: Account
@@ -101,7 +104,7 @@ class Spent:
         found = [
             ("epsilon", f"{self.brief.removeprefix('epsilon ')} after {counted(self.rounds, 'round')}"),
             ("of whom", f"whole agents, not rows of their data: {adjacency}"),
-            ("against whom", "whoever sees the model of every round" + self._hidden()),
+            ("against whom", f"whoever sees {self._model()} of every round" + self._hidden()),
         ]
         if account.amplified:
             found.append(("if it is seen who takes part", f"epsilon {_number(self.epsilon_seen)}"))
@@ -113,13 +116,22 @@ class Spent:
         found.append(("on the way", ", ".join(f"{_number(e)} after {t:.0f}" for t, e in self.by_round)))
         return [*found, ("not counted", "; ".join(self.not_counted))]
 
+    def _model(self) -> str:
+        shared = ", ".join(self.account.shared)
+        return (
+            f"the shared parts of the model ({shared}), and not those that stay at their agents,"
+            if shared
+            else "the model"
+        )
+
     def _hidden(self) -> str:
         return ", and not who takes part" if self.account.amplified else ""
 
     def _noise(self) -> str:
         correlated = f", correlated by {list(self.account.coefficients)}" if len(self.account.coefficients) > 1 else ""
         where = "at the hub" if self.account.at == "hub" else "at the agents, in shares"
-        return f"multiplier {self.account.multiplier:.4g} {where}{correlated}; accountant: {self.accountant}"
+        alone = "" if self.account.adds_up else "; other channels change messages, which are hidden one by one"
+        return f"multiplier {self.account.multiplier:.4g} {where}{correlated}{alone}; accountant: {self.accountant}"
 
     def text(self) -> str:
         """In plain words."""
@@ -178,10 +190,13 @@ def check_delta(delta: float, agents: int) -> float:
 
 @checked
 def spent(experiment: Experiment, rounds: Whole, delta: float | None = None) -> Spent:
-    """What so many rounds of an experiment tell of one agent.
+    """What so many rounds of an experiment tell of one agent. An experiment whose participation has no account is
+    refused with the reason.
 
-    delta: 1e-5 where none is given, or a tenth of 1/K where that is less. An experiment whose participation has no
-    account is refused with the reason.
+    Args:
+        experiment: with a channel that clips and adds noise.
+        rounds: how many.
+        delta: default: 1e-5, or a tenth of 1/K where that is less.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic(1.0, [[0.0]] * 50)
@@ -207,9 +222,13 @@ def multiplier(
 ) -> float:
     """The least noise multiplier, to a thousandth, with which so many rounds stay within a target.
 
-    participation: a scheme; a number below 1 is q of `fp.participation.Poisson(q)`, a whole number L that of
-    `fp.Uniform(L)`, which needs the number of agents; None is everyone. largest: a target that would need more noise is
-    refused with the nearest that can be reached.
+    Args:
+        privacy: the target.
+        participation: a scheme; a number below 1 is q of `fp.participation.Poisson(q)`, a whole number L that of
+            `fp.Uniform(L)`, which needs the number of agents; None is everyone.
+        rounds: how many share the target.
+        agents: K.
+        largest: a target that would need more noise is refused with the nearest that can be reached.
 
     >>> import fedpoint as fp
     >>> 19.9 < fp.privacy.multiplier(fp.Privacy(epsilon=2.0, delta=1e-5), None, rounds=100) < 20.0

@@ -10,6 +10,10 @@ class Privacy(Record):
     """A target of differential privacy: what is seen is at most exp(epsilon) times as likely with an agent as without
     it, but for a probability delta.
 
+    Args:
+        epsilon: above 0: the smaller, the more private.
+        delta: between 0 and 1; well below 1/K.
+
     >>> import fedpoint as fp
     >>> fp.Privacy(epsilon=2.0, delta=1e-5)
     Privacy(epsilon=2.0, delta=1e-05)
