@@ -77,6 +77,6 @@ def worlds():
         "prox": (fp.FedRelax(coupling=0.3), rows(), {"network": graph()}),
         "loosely": (gd, rows(), {"network": graph(), "schedule": loosely}),
         "turns": (sgd, rows(2), {"network": graph(), "schedule": fp.RandomActivation(6)}),
-        "diffusion": (avg, rows(2), {"network": graph().metropolis()}),
+        "diffusion": (avg, rows(2), {"network": graph().mixing()}),
         "own pace": (gd, rows(), {"network": graph(), "schedule": fp.OwnPace(clock, loss=0.1), "repeats": 2}),
     }

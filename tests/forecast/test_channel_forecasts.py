@@ -155,6 +155,29 @@ def test_a_clip_that_is_never_reached_changes_nothing():
     assert f.curve(5) == pytest.approx(plain.curve(5), rel=1e-4)
 
 
+WIDE, PRIVATE = C.Clip(50.0), C.Gaussian(0.01)  # a clip that is never reached: what follows it is linear
+LINEAR = {
+    "gaussian, Poisson": (FEDAVG, [WIDE, PRIVATE], {"participation": P.Poisson(0.5)}),
+    "gaussian, fedprox": (fp.FedProx(0.1, 3, pull=0.5), [WIDE, PRIVATE], {"participation": 2}),
+    "gaussian, momentum": (fp.FedAvgM(0.1, 2, momentum=0.5), [WIDE, PRIVATE], {"participation": 2}),
+    "gaussian at agents": (SCAFFOLD, [WIDE, C.Gaussian(0.01, at="agents")], {"participation": 2}),
+    "correlated": (FEDAVG, [WIDE, C.Correlated(0.02, coefficients=0.6)], {}),
+    "banded, gradients": (fp.GradientExchange(0.1), [WIDE, C.Correlated(0.02, coefficients=(1.0, -0.5, -0.2))], {}),
+    "whole numbers": (FEDAVG, [C.Clip(4.0), C.FixedPoint(8, range=4.0)], {"participation": 2}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LINEAR)
+def test_curves_over_noise_behind_a_clip_that_is_not_reached(name):
+    """As exact as those of channels that tell their moments: 4 standard errors, and nothing beside them."""
+    method, channel, options = LINEAR[name]
+    f = fp.forecast(method, QUAD, channel=channel, **options)
+    assert np.abs(distances(f, method, channel=channel, **options)).max() < 4
+    plain = fp.forecast(method, QUAD, **options)
+    assert np.abs(distances(plain, method, channel=channel, **options)).max() > 4  # without the noise it fails
+
+
 CLOSED = {"clip": (FEDAVG, C.Clip(0.2), {"participation": 2})}
 MORE_CLOSED = {
     "clip and noise, Poisson": (FEDAVG, [C.Clip(0.3), C.Gaussian(0.5)], {"participation": P.Poisson(0.5)}),

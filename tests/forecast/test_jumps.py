@@ -273,10 +273,10 @@ RING = fp.Network.ring(5)
 FIVE = np.linspace(1.0, 2.0, 5), np.arange(10.0).reshape(5, 2)
 RUNS = {
     "fedsgd, late and lost": (fp.FedSGD(0.1, 0.5), RING, fp.PartiallyAsynchronous(2, delay=1, loss=0.3), 0.5),
-    "fedavg, random": (fp.FedAvg(0.1, 2), RING.metropolis(), fp.RandomActivation(2), 0.5),
+    "fedavg, random": (fp.FedAvg(0.1, 2), RING.mixing(), fp.RandomActivation(2), 0.5),
     "fedgd, random": (fp.FedGD(0.15, 0.5), RING, fp.RandomActivation(1), 0.0),
     "fedrelax, late and lost": (fp.FedRelax(0.5), RING, fp.PartiallyAsynchronous(2, loss=0.3), 0.0),
-    "fedavg, late": (fp.FedAvg(0.1, 2), RING.metropolis(), fp.PartiallyAsynchronous(2, 0.3), 0.5),
+    "fedavg, late": (fp.FedAvg(0.1, 2), RING.mixing(), fp.PartiallyAsynchronous(2, 0.3), 0.5),
     "fedsgd, sampled places": (fp.FedSGD(0.1, 0.5), RING, fp.PartiallyAsynchronous(3, 0.4, loss=0.2), 0.5),
 }
 QUICK = ("fedavg, random",)

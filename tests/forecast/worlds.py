@@ -83,5 +83,10 @@ UNBIASED = {
     "scaffold, E = 1": fp.Scaffold(ETA, server_step=0.8),
     "scaffnew": fp.Scaffnew(0.05, probability=0.5),
     "scaffnew, H = 3": fp.Scaffnew(0.1, local_steps=3),
+    "feddyn": fp.FedDyn(0.05, RAGGED, pull=0.5),
+    "feddyn, exact": fp.FedDyn(pull=0.5, exact=True),
+    "fedlin": fp.FedLin(ETA, RAGGED),
+    "mime": fp.Mime(ETA, RAGGED, momentum=0.5),
+    "fednewton": fp.FedNewton(),
 }
 CATALOGUE = {**BIASED, **UNBIASED}

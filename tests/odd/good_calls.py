@@ -22,6 +22,7 @@ from odd_objects import (
     comparison,
     constants,
     couplings,
+    cox,
     dataset,
     descent,
     expansion,
@@ -29,6 +30,7 @@ from odd_objects import (
     file,
     fitted,
     forecast,
+    glm,
     labels,
     logistic,
     loss,
@@ -42,6 +44,7 @@ from odd_objects import (
     predictor,
     price,
     private_experiment,
+    proof,
     quad,
     ring,
     row_loss,
@@ -83,11 +86,16 @@ STUDY = {
 def methods() -> Table:
     """Constructors of algorithms, of what they are made of, and of who works when."""
     step = {"step": 0.1}
-    with_step = "FedAdagrad FedAdam FedAvg FedAvgM FedGD FedLSA FedNova FedOpt FedProx FedSGD FedYogi GeneralRule"
+    with_step = "APFL Diffusion Ditto ExactDiffusion Extra FedDyn FedExP FedLin GradientTracking Mime "
+    with_step += (
+        "FedAdagrad FedAdam FedAvg FedAvgM FedGD FedLSA FedNova FedOpt FedProx FedSGD FedYogi FineTuned GeneralRule "
+        "PFedMe PushSum"
+    )
     found = {f"fp.{name}": _maker(name, step) for name in f"{with_step} GradientExchange ParameterExchange".split()}
     others: dict[str, dict[str, Any]] = {
         "Averaged": {"inner": method()},
         "Extrapolated": {"inner": method()},
+        "FedNewton": {},
         "FedRelax": {},
         "QFedAvg": {"q": 1.0, "step": 0.1},
         "ScaffLSA": {"step": 0.1, "local_steps": 2},
@@ -112,6 +120,7 @@ def methods() -> Table:
         "Replay": {"events": ((0, "0", None, 0), (1, "1", None, 0))},
         "Channel": {},
         "Prices": {"per_float": 1.0},
+        "Regions": {"of": 1},
         "Privacy": {"epsilon": 1.0, "delta": 1e-5},
         "Processes": {"count": 1},
         "participation.Poisson": {"probability": 0.5},
@@ -124,6 +133,7 @@ def methods() -> Table:
         "steps.Scaled": {"schedule": fp.steps.InverseTime(1.0, 2.0), "factor": 0.5},
         "steps.Scheduled": {"function": lambda t: 0.1},
         "steps.Stragglers": {"steps": 2, "fraction": 0.5},
+        "channel.AdaptiveClip": {"norm": 1.0},
         "channel.Cast": {"dtype": "float32"},
         "channel.Chain": {"links": (fp.channel.Clip(1.0),)},
         "channel.Correlated": {"multiplier": 1.0, "coefficients": 0.5},
@@ -164,8 +174,20 @@ def methods() -> Table:
         "Replay.read": lambda: (fp.Replay.read, {"path": turns_file()}),
         "Reference.bibtex": lambda: (fp.FedAvg.card.references[0].bibtex, {}),
         "Reference.text": lambda: (fp.FedAvg.card.references[0].text, {}),
+        "fp.only": lambda: (_of_body(fp.only), {"own_steps": 1}),
+        "fp.all_but": lambda: (_of_body(fp.all_but), {"own_steps": 1}),
         "fp.read_trace": lambda: (fp.read_trace, {"path": trace_file()}),
     }
+
+
+def _of_body(function: Callable[..., Any]) -> Callable[..., Any]:
+    """With a name where none is given."""
+
+    def of_body(*values: Any, **named: Any) -> Any:
+        return function(*(values or ["body"]), **named)
+
+    of_body.__wrapped__ = function  # type: ignore[attr-defined] # its signature
+    return of_body
 
 
 def _maker(name: str, arguments: dict[str, Any]) -> Callable[[], Good]:
@@ -200,6 +222,30 @@ def problems() -> Table:
             fp.problems.AnyModel,
             {"X": X, "y": y, "groups": groups, "models": Constantly(), "shared": X[:3]},
         ),
+        "fp.problems.Cox": lambda: (fp.problems.Cox, {"X": X, "time": 1.0 + np.arange(len(X)), "event": labels() > 0}),
+        **{
+            f"Cox.{name}": lambda name=name: (getattr(cox(), name), {})
+            for name in ("local_rows", "start", "solution", "why_no_solution")
+        },
+        "fp.problems.GLM": lambda: (
+            fp.problems.GLM,
+            {"X": X, "y": labels() > 0, "groups": groups, "family": "binomial"},
+        ),
+        **{
+            f"GLM.{name}": lambda name=name: (getattr(glm(), name), {"w": w})
+            for name in ("means", "row_gradients", "row_deviances", "variances", "hessians", "informations")
+        },
+        "GLM.row_metrics": lambda: (glm().row_metrics, {"w": w, "X": X, "y": labels() > 0}),
+        "GLM.noise": lambda: (glm().noise, {"w": w}),
+        "GLM.objective": lambda: (glm().objective, {"models": np.zeros((2, 2))}),
+        "GLM.restricted": lambda: (glm().restricted, {"chosen": [np.arange(3)] * 3}),
+        **{
+            f"GLM.{name}": lambda name=name: (getattr(glm(), name), {})
+            for name in (
+                *("constant", "constants", "linear_fields", "local_solutions", "row_weights"),
+                *("solution", "start", "why_no_solution"),
+            )
+        },
         "fp.problems.MDP": lambda: (fp.problems.MDP, {"P": np.full((3, 2, 3), 1 / 3), "R": np.ones((3, 2, 3))}),
         "fp.problems.TD": lambda: (fp.problems.TD, {"mdps": [mdp(), mdp()], "features": np.eye(3)[:, :2]}),
         "fp.problems.Noise": lambda: (fp.problems.Noise, {}),
@@ -268,11 +314,27 @@ def verbs() -> Table:
             fp.plan,
             {"problem": quad(), "target": 1e-2, "methods": ["fedavg"], "local_steps": [1], "participation": [None]},
         ),
+        "fp.prove": lambda: (
+            fp.prove,
+            {"algorithm": fp.FedAvg(step=0.5), "smooth": 1.0, "strong": 0.1, "claims": ["contraction"]},
+        ),
         "fp.price": lambda: (
             fp.price,
             {"algorithm": fp.FedAvg(step=0.5), "problem": quad(), "channels": [None], "rounds": 2, "runs": 0},
         ),
+        "fp.correlated": lambda: (
+            fp.correlated,
+            {
+                "algorithm": fp.FedAvg(step=0.5),
+                "problem": quad(),
+                "privacy": fp.Privacy(2.0, 1e-5),
+                "rounds": 3,
+                "terms": 1,
+            },
+        ),
         "fp.check": lambda: (fp.check, {"run": run()}),
+        "fp.statistics.Floor": lambda: (fp.statistics.Floor, {}),
+        "fp.statistics.Floor.plain": lambda: (fp.statistics.Floor().plain, {}),
         "fp.privacy.spent": lambda: (fp.privacy.spent, {"experiment": private_experiment(), "rounds": 3}),
         "fp.privacy.multiplier": lambda: (
             fp.privacy.multiplier,
@@ -363,6 +425,8 @@ def results() -> Table:
         "Sweep": (sweep, {"measured": {"name": "error"}}),
         "Plan": (plan, {"run": {"top": 1, "repeats": 2}}),
         "Price": (price, {"plot": {"against": "bytes"}, "rows": {}, "table": {}, "to_dict": {}}),
+        "Proof": (proof, {"text": {}, "to_dict": {}}),
+        "Claim": (lambda: proof()["contraction"], {"said": {}, "to_dict": {}}),
         "Offer": (lambda: price().offers[0], {"to_dict": {}}),
         "Baselines": (
             baselines,
@@ -393,6 +457,7 @@ def networks() -> Table:
     """Networks: how they are made, and what they are asked."""
     made: dict[str, dict[str, Any]] = {
         "from_edges": {"edges": [(0, 1), (1, 2)]},
+        "directed": {"edges": [(0, 1), (1, 2)]},
         "from_matrix": {"A": np.ones((3, 3)) - np.eye(3)},
         "from_networkx": {"graph": _triangle()},
         "star": {"nodes": 3},
@@ -476,16 +541,17 @@ def estimators() -> Table:
             ),
         }
         used = ("transform", "inverse_transform") if name.startswith("FederatedS") else ("transform",)
-        used = ("predict",) if name.endswith(("sor", "fier")) else used
+        used = ("predict",) if name.endswith(("sor", "fier", "GLM")) else used
         used = (*used, "predict_proba", "decision_function") if name.endswith("fier") else used
         used = (*used, "predict_log_proba") if name == "FederatedClassifier" else used
-        if name.startswith("Network"):
+        if name.startswith("Network") or name.endswith("GLM"):
             found[f"{name}.score"] = lambda name=name, y=target: (fitted(name).score, {"X": X, "y": y})
         for attribute in used:
             found[f"{name}.{attribute}"] = lambda name=name, attribute=attribute: (
                 getattr(fitted(name), attribute),
                 {"X": X},
             )
+    found["FederatedGLM.summary"] = lambda: (fitted("FederatedGLM").summary, {})
     one = "FederatedClassifier"
     scored = {"X": X, "y": labels(), "groups": groups}
     for attribute, given in {"agent_scores": scored, "export": {"path": "estimator.npz"}, "predictor": {}}.items():
@@ -502,6 +568,40 @@ def _fit(name: str, y: np.ndarray) -> Callable[..., Any]:
 
     fit.__wrapped__ = kind  # type: ignore[attr-defined] # its signature
     return fit
+
+
+def statistics() -> Table:
+    """Statistics over sites."""
+    X, _, groups = rows()
+    data = {"x": X[:, 0], "days": 1.0 + np.arange(len(X))[::-1] % 5, "died": np.arange(len(X)) % 3 > 0, "site": groups}
+    data["arm"] = np.arange(len(X)) % 2
+    survival = {"data": data, "time": "days", "event": "died", "groups": "site"}
+    return {
+        "fp.cox": lambda: (fp.cox, {"formula": "x", "data": data, "time": "days", "event": "died", "groups": "site"}),
+        "fp.glm": lambda: (fp.glm, {"formula": "days ~ x", "data": data, "groups": "site", "family": "poisson"}),
+        "fp.statistics.Floor": lambda: (fp.statistics.Floor, {}),
+        "fp.statistics.kaplan_meier": lambda: (fp.statistics.kaplan_meier, {**survival, "floor": None}),
+        "fp.statistics.logrank": lambda: (fp.statistics.logrank, {**survival, "by": "arm", "floor": None}),
+        "fp.statistics.table_one": lambda: (fp.statistics.table_one, {"data": data, "groups": "site", "floor": None}),
+        "fp.statistics.private_glm": lambda: (
+            fp.statistics.private_glm,
+            {
+                "formula": "died ~ x",
+                "data": data | {"died": 1.0 * data["died"]},
+                "groups": "site",
+                "channel": [fp.channel.Clip(100.0), fp.channel.Gaussian(1e-4)],
+                "rounds": 1,
+            },
+        ),
+        "fp.statistics.value_of_joining": lambda: (
+            fp.statistics.value_of_joining,
+            {"formula": "days ~ x", "data": data, "groups": "site"},
+        ),
+        "fp.statistics.meta_analysis": lambda: (
+            fp.statistics.meta_analysis,
+            {"estimates": [0.1, 0.3, 0.2], "std_errors": [0.1, 0.2, 0.1]},
+        ),
+    }
 
 
 def bare() -> Table:
@@ -522,7 +622,7 @@ def bare() -> Table:
     return found
 
 
-AREAS = (methods, problems, verbs, results, networks, theories, estimators, bare)
+AREAS = (methods, problems, verbs, results, networks, theories, estimators, statistics, bare)
 
 
 def everything() -> Table:

@@ -19,7 +19,11 @@ PACKAGE = "needs data or a package that may not be there"
 
 LEFT_OUT: dict[str, tuple[str, ...]] = {
     HANDED: (
-        *(f"Agent.{name}" for name in ("field", "key", "loop", "loss", "normal", "prox", "steps", "uniform")),
+        *(
+            f"Agent.{name}"
+            for name in ("field", "hessian", "key", "loop", "loss", "normal", "prox", "steps", "uniform")
+        ),
+        "Agent.losses_along",
         "Agent.side_by_side",
         *("Agent", "Inbox", "Key", "Key.of", "Tick", "Tick.of", "Hub", "Mine", "descend", "Heard"),
     ),
@@ -53,6 +57,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
             "Baselines",
             "Certificate",
             "Choice",
+            "Claim",
             "Comparison",
             "Estimates",
             "Finding",
@@ -60,6 +65,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
             "Offer",
             "Plan",
             "Price",
+            "Proof",
             "Run",
             "PrivacyCertificate",
             "Spent",
@@ -82,15 +88,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         *("RowsProblem.split_rows", "RowsProblem.row_numbers", "RowsProblem.check_chosen", "TD.prepare"),
         *("Problem.flipped", "LeastSquares.flipped", "Logistic.flipped", "RowsProblem.relabelled"),
         *("LeastSquares.own_for", "Loss.learnt", "Loss.whole", "Network.variations", "AnyModel.fit", "AnyModel.say"),
-        *(
-            "AnyModel.labels",
-            "AnyModel.local_loss",
-            "AnyModel.measure",
-            "at",
-            "chances_of_steps",
-            "most_steps",
-            "scaled",
-        ),
+        *("AnyModel.labels", "AnyModel.local_loss", "AnyModel.measure", "PerAgent"),
         "Tracker.follower",
     ),
     PACKAGE: (

@@ -71,6 +71,18 @@ def loss():
     return fp.problems.Loss(row_loss, np.zeros(2), (X, y), groups, convex=True)
 
 
+@cache
+def cox():
+    X, _, _ = rows()
+    return fp.problems.Cox(X, 1.0 + np.arange(len(X)), labels() > 0)
+
+
+@cache
+def glm():
+    X, _, groups = rows()
+    return fp.problems.GLM(X, labels() > 0, groups, family="poisson")
+
+
 class Halves(fp.problems.Oracle):
     """f(w) = |w|^2 / 2."""
 
@@ -198,6 +210,11 @@ def plan():
 
 
 @cache
+def proof():
+    return fp.prove(fp.FedAvg(step=0.5), smooth=1.0, strong=0.1, claims=["contraction"])
+
+
+@cache
 def price():
     return fp.price(fp.FedAvg(step=0.5), quad(), channels=[None], rounds=2, runs=0)
 
@@ -307,6 +324,7 @@ FITTED: dict[str, dict[str, Any]] = {
     "FederatedRegressor": {"rounds": 2, "step": 0.1, "tol": None},
     "NetworkClassifier": {"coupling": 1.0, "neighbours": 1},
     "NetworkRegressor": {"coupling": 1.0, "neighbours": 1},
+    "FederatedGLM": {"family": "gaussian"},
     "FederatedScaler": {},
     "FederatedEncoder": {},
 }

@@ -307,7 +307,7 @@ def test_an_own_channel_runs_with_every_method(name):
 
 @pytest.mark.parametrize("method", [fp.FedGD(step=0.1, coupling=1.0), fp.FedAvg(step=0.1, local_steps=2)])
 def test_an_own_channel_runs_on_networks(method):
-    network = fp.Network.ring(20).metropolis()
+    network = fp.Network.ring(20).mixing()
     plain, half = (
         fp.run(method, bowls(), rounds=60, network=network, seed=2, channel=channel) for channel in (None, Half())
     )

@@ -10,7 +10,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.results.plan import Measured
-from fedpoint.theory.planning import Trial, best_step, passage
+from fedpoint.theory.planning import EARLY, Trial, best_step, passage
 
 CHEAP = {"methods": ["gradient_exchange", "fedavg"], "local_steps": [1, 4], "participation": [None, 2]}
 
@@ -316,7 +316,7 @@ def test_bytes_are_those_of_the_channel():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"network": fp.Network.ring(6).metropolis()}, "a plan is for a fusion center"),
+        ({"network": fp.Network.ring(6).mixing()}, "a plan is for a fusion center"),
         ({"schedule": fp.Waiting(fp.Clock(1.0), count=2)}, "Waiting is worked out on a clock"),
     ],
 )
@@ -359,6 +359,24 @@ def test_the_search_over_steps_on_a_known_trade():
         best, trials = best_step(rounds, guess, 0.01)
         assert best.rounds <= 1.1 * fine
         assert len(trials) <= 12
+
+
+def test_the_search_sees_another_dip_where_nothing_is_random():
+    """An error falls by a factor a round that is low around two steps: 1.5, for three rounds, and 5, for four."""
+    target, calls = 1e-6, []
+
+    def fall(step):
+        calls.append(step)
+        factor = min(0.03 + math.log(step / 5) ** 2, 0.0095 + 3 * math.log(step / 1.5) ** 2, 0.9)
+        early = factor ** np.arange(1, EARLY + 1)
+        rounds = math.ceil(math.log(target) / math.log(factor))
+        return Trial(step, rounds, "", 0.0, factor**rounds, factor ** (rounds - 1), target=target, early=early)
+
+    assert best_step(fall, 4.8, target)[0].rounds == 4
+    seen = len(calls)
+    best, trials = best_step(fall, 4.8, target, dips=True)
+    assert best.rounds == 3 and math.isclose(best.step, 1.5, rel_tol=0.015)
+    assert len(calls) - seen == len(trials) <= 12 + 16
 
 
 def test_the_search_gives_up_where_floors_lead_above_the_target():

@@ -57,7 +57,8 @@ class Layout:
     @property
     def whole(self) -> bool:
         """A chunk's rounds are one kernel, not only the agents of a round."""
-        return self.tuning.kernel and self.tuning.light and not self.topology.depth and not self.metrics
+        plain = not (self.topology.depth or self.topology.nested or self.metrics)
+        return self.tuning.kernel and self.tuning.light and plain
 
     def explain(self) -> str:
         agents = "one after the other (no padding)" if self.mapped else "batched"
@@ -102,7 +103,7 @@ def choose(bound: Bound, lanes: int) -> Layout:
         if samples is not None:
             per_agent += bytes_of(_drawn_ahead.eval_shape(oracle, samples, own, problem.common, stream, plan))
     lanes_ahead = 1 if mapped else lanes
-    per_round = max(1, per_agent * slots * lanes_ahead)
+    per_round = max(1, per_agent * slots * lanes_ahead * topology.exchanges)
     if per_round > ROUND_BYTES:
         samples = None
     capacity = int(np.clip(SEGMENT_BYTES // max(1, bytes_ * lanes * held), 1, SEGMENT_RECORDS))

@@ -40,11 +40,10 @@ def _segment(
     key, schedule, hub = (Key(*s) for s in seeds)
     timing, topology = inputs.timing, layout.topology
     chunk, once = layout.chunk, jnp.minimum(rounds, 1)
-    read = topology.per_hub(inputs.algorithm.read)
 
     def record(state: RunState, round: Array) -> Records:
         """What is kept of the state after a round."""
-        model = read(state.hub, state.memory)
+        model = topology.read(inputs.algorithm, state.hub, state.memory)
         metrics = measure(layout.metrics, model, state.hub, state.memory, round) if layout.metrics else ()
         return Records(model, state.used, metrics)
 
@@ -57,10 +56,11 @@ def _segment(
 
     def run_chunk(c: Array, carry: Carry) -> Carry:
         base = first + c * chunk
-        in_chunk = base + jnp.arange(chunk)
+        begun = base * topology.exchanges
+        in_chunk = begun + jnp.arange(chunk * topology.exchanges)
         if timing.drawn:
-            turns = draw(base + jnp.arange(chunk + topology.lookahead))
-            ticks = jax.tree.map(lambda a: a[:chunk], turns)
+            turns = draw(begun + jnp.arange(len(in_chunk) + topology.lookahead))
+            ticks = jax.tree.map(lambda a: a[: len(in_chunk)], turns)
         else:
             turns = ticks = timing.at(schedule, inputs.p, base)
         ahead = precompute(layout, inputs, ticks, key, in_chunk, once)
@@ -71,13 +71,17 @@ def _segment(
             return lax.div(base + i, every) - lax.div(first, every)
 
         def loop(count: Array, state: RunState, records: Records, place: Callable[[Array], Array]) -> Carry:
+            def exchange(i: Array, hubs: State, state: RunState) -> tuple[State, RunState]:
+                state, now = state._replace(hub=hubs), like_rows(take(dense, i), ahead)
+                tick, after = (take(turns, i + n) if timing.drawn else turns for n in (0, topology.lookahead))
+                state = one_round(layout, inputs, state, (tick, after), now, (key, schedule, hub), begun + i)
+                return state.hub, state._replace(hub=())
+
             def body(i: Array, carry: Carry) -> Carry:
                 state, records = carry
-                round = base + i
-                now = like_rows(take(dense, i), ahead)
-                tick, after = (take(turns, i + n) if timing.drawn else turns for n in (0, topology.lookahead))
-                state = one_round(layout, inputs, state, (tick, after), now, (key, schedule, hub), round)
-                return state, write(records, record(state, round + 1), place(i))
+                hubs, state = topology.round(inputs.branches, state.hub, state._replace(hub=()), i, exchange)
+                state = state._replace(hub=hubs)
+                return state, write(records, record(state, base + i + 1), place(i))
 
             return lax.fori_loop(0, count, body, (state, records))
 
@@ -140,14 +144,27 @@ def go_on(
 
 def message_of(model: Model, layout: Layout, inputs: Inputs) -> Traffic:
     """From shapes alone: nothing is computed. `model` is one, inputs those of one lane."""
-    heard, message, told = _messages.eval_shape(layout, model, inputs)
-    down, up = (sum(int(np.prod(a.shape)) for a in jax.tree.leaves(tree)) for tree in (heard, message))
+    exchanges = [_messages.eval_shape(layout, model, one) for one in exchanges_of(inputs)]
+    down, up = (
+        sum(int(np.prod(a.shape)) for exchange in exchanges for a in jax.tree.leaves(exchange[i])) / len(exchanges)
+        for i in (0, 1)
+    )
     width = max(a.dtype.itemsize for a in jax.tree.leaves(model))
-    used, each = None, told.evaluations
-    if inputs.timing.all_heard and each is not None:
-        used = layout.topology.constant_use(layout.slots, layout.agents, each)
+    (_, message, told), counts = exchanges[-1], [told.evaluations for *_, told in exchanges]
+    used = None
+    if inputs.timing.all_heard and None not in counts:
+        each = layout.topology.constant_use(layout.slots, layout.agents, sum(counts))
+        used = None if each is None else each._replace(down=len(counts) * each.down, up=len(counts) * each.up)
     up_bytes = float(up * width) if inputs.channel.is_identity() else inputs.channel.bits(message) / 8
-    return Traffic(down, up, width, up_bytes, used, told.samples)
+    hub = jax.eval_shape(lambda w: inputs.algorithm.init(w)[0], model)
+    held = sum(int(np.prod(a.shape)) for a in jax.tree.leaves(hub) if jnp.issubdtype(a.dtype, jnp.floating))
+    return Traffic(down, up, width, up_bytes, used, told.samples, held)
+
+
+def exchanges_of(inputs: Inputs) -> list[Inputs]:
+    """The inputs of each exchange of a round."""
+    asked = inputs.algorithm.survey()
+    return [inputs] if asked is None else [inputs._replace(algorithm=asked), inputs]
 
 
 @jax.tree_util.register_static

@@ -41,9 +41,18 @@ def one_round(
     round: Array,
 ) -> RunState:
     """The operator that everything else is about. ticks: of this round, and of the one after it."""
-    at, (tick, after) = Round(layout, inputs, keys, round), ticks
-    state, sent, used = layout.topology.speak(at, state, tick, ahead)
-    state = layout.topology.listen(at, state, sent, tick, after)
+    asked = inputs.algorithm.survey()
+    if asked is not None:  # the same agents are asked twice
+        first = Round(layout, inputs._replace(algorithm=asked), keys, round)
+        state = _exchange(first, state, ticks, ahead)
+    return _exchange(Round(layout, inputs, keys, round), state, ticks, ahead)
+
+
+def _exchange(at: Round, state: RunState, ticks: tuple[Tick, Tick], ahead: Precomputed) -> RunState:
+    """Agents hear, work and answer; hubs combine."""
+    (tick, after), topology = ticks, at.layout.topology
+    state, sent, used = topology.speak(at, state, tick, ahead)
+    state = topology.listen(at, state, sent, tick, after)
     if isinstance(state.used, tuple):
         return state
     return state._replace(used=state.used + jnp.stack([jnp.asarray(n, jnp.int64) for n in used]))

@@ -77,6 +77,7 @@ class Session(Engine):
             cast(bound.gather, dtype),
             bound.wires,
             attack=cast(bound.attack, dtype),
+            branches=bound.branches,
         )
         one = traced if swept is None else jax.tree.map(lambda a: a[0], traced)
         single = inputs._replace(algorithm=one)
@@ -113,7 +114,7 @@ class Session(Engine):
 
     @property
     def weights(self) -> np.ndarray | None:
-        return self.problem.weights if self.topology.by_node else None
+        return self.problem.weights if self.topology.own_models else None
 
     @property
     def message(self) -> Traffic:
@@ -208,7 +209,7 @@ class Session(Engine):
 
     @double
     def model(self) -> Model:
-        read = jax.vmap(self.topology.per_hub(self.algorithm.read))(self.state.hub, self.state.memory)
+        read = jax.vmap(partial(self.topology.read, self.algorithm))(self.state.hub, self.state.memory)
         return jax.tree.map(np.asarray, unwrap(read))
 
     def now(self) -> Records:
@@ -224,10 +225,11 @@ class Session(Engine):
         """The metrics of the current state, (repeats, ...)."""
         if not self.layout.metrics:
             return {}
-        state, read = self.whole(), self.topology.per_hub(self.algorithm.read)
+        state = self.whole()
 
         def one(hub: State, memory: State) -> dict[str, jax.Array]:
-            return measure(self.layout.metrics, read(hub, memory), hub, memory, self.round)
+            model = self.topology.read(self.algorithm, hub, memory)
+            return measure(self.layout.metrics, model, hub, memory, self.round)
 
         return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(state.hub, state.memory))
 
@@ -238,7 +240,9 @@ class Session(Engine):
     @property
     def knows_solution(self) -> bool:
         """It was asked for before, or a formula gives it."""
-        return "solution" in vars(self) or (self.problem.solved and not self.algorithm.at_agents)
+        return "solution" in vars(self) or (
+            self.problem.solved and not (self.algorithm.at_agents or self.algorithm.personal)
+        )
 
     def memories(self) -> State:
         return jax.tree.map(np.asarray, unwrap_all(self.settled()))
@@ -275,10 +279,10 @@ class Session(Engine):
         return self.algorithm.why_no_aim(self.problem, self.network)
 
     def losses(self, records: Records) -> np.ndarray:
-        return objective(self.problem, self.topology.by_node, records.model)
+        return objective(self.problem, self.topology.own_models, records.model)
 
     def agent_losses(self, models: Model, metrics: Mapping[str, np.ndarray]) -> np.ndarray:
-        if self.topology.by_node:
+        if self.topology.own_models:
             return self.problem.own_losses(models)
         each = [jax.tree.map(lambda a, r=r: a[r], models) for r in range(self.repeats)]
         return np.stack([self.problem.losses(model) for model in each])
@@ -289,7 +293,7 @@ class Session(Engine):
     def measure(self, data: Data) -> Measure:
         if callable(data):
             return lambda model: data(self.problem.whole(model))
-        return HeldOut(self.problem, data, own=self.topology.by_node)
+        return HeldOut(self.problem, data, own=self.topology.own_models)
 
     @cached_property
     def _largest_start(self) -> float:
@@ -304,11 +308,16 @@ class Session(Engine):
             if bad.any() and np.isfinite(leaf).all() and self.solution is not None:  # it may be that far away
                 bad = ~(np.abs(leaf) <= TOO_FAR * (1 + _largest(self.solution))).all(axis=tuple(range(2, leaf.ndim)))
             if bad.any():
-                raise Diverged(self._divergence(int(at[bad.any(0).argmax()])), int(at[bad.any(0).argmax()]))
+                where = bad.any(0).argmax()
+                raise Diverged(self._divergence(int(at[where]), bool(np.isnan(leaf[:, where]).any())), int(at[where]))
         if not len(at) and not all(np.isfinite(a).all() for a in jax.tree.leaves(self.model())):
-            raise Diverged(self._divergence(self.round), self.round)
+            raise Diverged(self._divergence(self.round, True), self.round)
 
-    def _divergence(self, round: int) -> str:
+    def _divergence(self, round: int, lost: bool) -> str:
+        """In words; lost: numbers have become NaN, which a channel makes of those that it cannot carry."""
+        overflow = self.bound.channel.overflows() if lost else ""
+        if overflow:
+            return f"{self.algorithm.card.title} stopped by round {round}: {overflow}"
         text = f"{self.algorithm.card.title} diverged: the model left the finite numbers by round {round}"
         step = self.experiment.algorithm.step
         if isinstance(step, float):

@@ -19,7 +19,7 @@ from fedpoint.core.types import Data, Message, Model, State, Tree
 from fedpoint.core.vector import take
 from fedpoint.engine.layout import Layout
 from fedpoint.gather import Gather
-from fedpoint.graphs.topology import Used
+from fedpoint.graphs.topology import NO_BRANCHES, Branches, Used
 from fedpoint.graphs.wiring import NOT_WIRED, Wires
 from fedpoint.problems.base import Mine
 from fedpoint.timing.base import Timing
@@ -50,6 +50,7 @@ class Inputs(NamedTuple):
     wires: Wires = NOT_WIRED
     part: Part | None = None
     attack: Attack | None = None
+    branches: Branches = NO_BRANCHES
 
 
 def names_of(inputs: Inputs, places: Array) -> Array:
@@ -65,7 +66,8 @@ def seeds_of(seed: int, repeats: int) -> Seeds:
 
 class Traffic(NamedTuple):
     """What a round moves: numbers in one message down and up, bytes of a number down and of a message up, and (models
-    sent, answers, field evaluations) of a round where they are always the same, else None."""
+    sent, answers, field evaluations) of a round where they are always the same, else None. hub: numbers that a hub
+    holds, which hubs of regions tell each other."""
 
     down: float
     up: float
@@ -73,6 +75,7 @@ class Traffic(NamedTuple):
     up_bytes: float
     used: Used | None = None
     samples: int | None = None  # of one agent in a round, where tracing tells
+    hub: float = 0
 
 
 class RunState(NamedTuple):

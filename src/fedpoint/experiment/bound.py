@@ -6,16 +6,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 
+from fedpoint.algorithms.personal import sharing
 from fedpoint.attack import Attack
 from fedpoint.channel import Channel
 from fedpoint.channel.base import ChannelContext
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.core.own_code import calling, whole
 from fedpoint.core.types import Model
+from fedpoint.core.vector import wrap
 from fedpoint.gather import Gather
-from fedpoint.graphs.topology import Graph, Star, Topology
+from fedpoint.graphs.regions import HubOfHubs
+from fedpoint.graphs.topology import NO_BRANCHES, Branches, Graph, Star, Topology
 from fedpoint.graphs.wiring import NOT_WIRED, Wires, wire
 from fedpoint.problems.base import Oracle, Problem
 from fedpoint.timing.base import Context, Timing
@@ -36,23 +40,32 @@ class Bound:
     topology: Topology
     wires: Wires  # of a network: traced
     start: Model  # checked; on a network it leads with the nodes
+    branches: Branches = NO_BRANCHES  # of regions: traced
     rounds: int = 1
 
     @classmethod
     def of(cls, experiment: Experiment) -> Bound:
-        algorithm = bind_algorithm(experiment.algorithm, experiment.problem)
-        bound = cls(experiment, algorithm, experiment.timing, Star(), NOT_WIRED, experiment.start_model)
+        start, on_network = experiment.start_model, experiment.network is not None
+        one = jax.tree.map(lambda a: a[0], start) if on_network else start
+        method = sharing(experiment.algorithm, experiment.share, wrap(one))
+        algorithm = bind_algorithm(experiment.channel.around(method), experiment.problem)
+        bound = cls(experiment, algorithm, experiment.timing, Star(personal=algorithm.personal), NOT_WIRED, start)
         return bound.for_rounds(1)
 
     def for_rounds(self, rounds: int) -> Bound:
         """Good for so many rounds."""
         e = self.experiment
-        context = Context(e.problem, self.algorithm, e.network, self.exact, e.seed, e.repeats, rounds)
+        exchanges = 1 if e.regions is None else e.regions.rounds
+        context = Context(e.problem, self.algorithm, e.network, self.exact, e.seed, e.repeats, rounds * exchanges)
         with calling(f"{type(e.timing).__name__}.bind"):
             timing = e.timing.bind(context)
         depth = whole(f"{type(timing).__name__}.depth", "how many messages of a sender are kept", timing.depth, rounds)
+        if e.regions is not None:
+            branches = e.regions.branches(e.problem.weights)
+            nested = HubOfHubs(regions=len(branches.share), exchanges=exchanges)
+            return replace(self, timing=timing, topology=nested, branches=branches, rounds=rounds)
         if e.network is None:
-            topology: Topology = Star(depth if timing.late else 0, timing.rebase)
+            topology: Topology = Star(depth if timing.late else 0, timing.rebase, self.algorithm.personal)
             return replace(self, timing=timing, topology=topology, rounds=rounds)
         if self.topology.by_node:  # wired already: only the room for messages may have to grow
             return replace(self, timing=timing, topology=self.topology.deepened(power_of_two(depth)), rounds=rounds)

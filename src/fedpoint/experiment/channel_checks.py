@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 
-from fedpoint.channel import Channel, Gaussian
+from fedpoint.channel import Channel
 from fedpoint.channel.base import Clips
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
@@ -18,15 +19,22 @@ EXAMPLE = "channel=[fp.channel.Clip(1.0), fp.channel.Gaussian(multiplier=...)]"
 def check_channel(channel: Channel, gather: Gather, algorithm: Algorithm, timing: Timing, problem: Problem) -> None:
     """Refuse an order of channels that does not do what it seems to, and private channels that would not be."""
     stages = channel.stages()
+    _check_adaptive(stages, timing)
     _check_memories(stages)
     _check_order(stages)
-    noises = [stage for stage in stages if isinstance(stage, Gaussian)]
+    noises = channel.noises()
     if channel.gain() >= 2 and algorithm.conserves_a_sum() and not timing.on_network:
         long = ", ".join(type(stage).__name__ for stage in stages if stage.gain() > 1)
         raise FedpointError(
             f"{algorithm.card.title} remembers what arrived, and {long} makes that {channel.gain():.3g} times as long: "
             "with 2 or more its memories grow without bound. Let more than half arrive, or take TopK, which keeps what "
             "it holds back, or FedAvg"
+        )
+    if not channel.lossless and timing.on_network and algorithm.conserves_a_sum():
+        lossy = next(type(stage).__name__ for stage in stages if not stage.lossless)
+        raise FedpointError(
+            f"{algorithm.card.title} corrects its models by sums over all nodes, which no longer cancel where {lossy} "
+            "changes what neighbours hear: the models would walk away. Leave the channel out, or use Diffusion"
         )
     if algorithm.divides():
         _check_scales(stages, algorithm)
@@ -40,6 +48,23 @@ def check_channel(channel: Channel, gather: Gather, algorithm: Algorithm, timing
         )
     if any(noise.at == "hub" for noise in noises):
         _check_hub_noise(algorithm, timing, gather)
+
+
+def _check_adaptive(stages: tuple[Channel, ...], timing: Timing) -> None:
+    """A norm that is kept at the hub belongs to whole messages, and to the round in which they were sent."""
+    for i, stage in enumerate(stages):
+        name = type(stage).__name__
+        if not stage.adapts:
+            continue
+        if i > 0:
+            raise FedpointError(f"{name} measures messages as they are: put it first in the channel")
+        if timing.on_network:
+            raise FedpointError(f"{name} needs a hub that keeps the norm, which a network has not: use fp.channel.Clip")
+        if timing.late:
+            raise FedpointError(
+                f"{name} needs answers in the round in which the norm was told; with {', '.join(timing.names())} they "
+                "come later: use fp.channel.Clip"
+            )
 
 
 def _check_scales(stages: tuple[Channel, ...], algorithm: Algorithm) -> None:
@@ -65,49 +90,82 @@ def _check_memories(stages: tuple[Channel, ...]) -> None:
 
 
 def _check_order(stages: tuple[Channel, ...]) -> None:
-    """Noise needs a clip before it, and between the two nothing that makes messages longer."""
-    clip: Channel | None = None
-    noise: Channel | None = None
-    between: list[Channel] = []
-    for i, stage in enumerate(stages):
-        name = type(stage).__name__
-        if isinstance(stage, Gaussian):
-            if noise is not None:
-                raise FedpointError(f"{name} stands twice in the channel: one noise with one multiplier is accounted")
-            if clip is None:
-                raise FedpointError(f"{name} needs a clip before it, which bounds what one agent can change: {EXAMPLE}")
-            _check_between(clip, between, stage, stages[:i])
-            noise = stage
-        elif isinstance(stage, Clips):
-            if noise is not None:
-                raise FedpointError(
-                    f"{name} stands after {type(noise).__name__}: the noise would be clipped too, and is scaled by no "
-                    f"norm; clip first: {EXAMPLE}"
-                )
-            clip, between = stage, []
-        else:
-            between.append(stage)
+    """One noise, with a clip before it: what stands around them may neither undo the clip nor bypass the noise."""
+    noisy = [i for i, stage in enumerate(stages) if _adds_noise(stage)]
+    clips = [i for i, stage in enumerate(stages) if isinstance(stage, Clips)]
+    if not noisy:
+        return
+    noise = noisy[0]
+    name = type(stages[noise]).__name__
+    if len(noisy) > 1:
+        raise FedpointError(f"{name} stands twice in the channel: one noise with one multiplier is accounted")
+    if not clips or clips[0] > noise:
+        behind = " Now it stands behind the noise, which would be clipped too." if clips else ""
+        raise FedpointError(
+            f"{name} needs a clip before it, which bounds what one agent can change: {EXAMPLE}.{behind}"
+        )
+    if clips[-1] > noise:
+        raise FedpointError(
+            f"{type(stages[clips[-1]]).__name__} stands after {name}: the noise would be clipped too, and is scaled by "
+            f"no norm; clip first: {EXAMPLE}"
+        )
+    at_agents = stages[noise].noises()[0].at == "agents"
+    if at_agents:
+        _check_covered(stages[:noise], name)
+    _check_decoded(stages[: clips[-1]], stages[clips[-1]])
+    met = stages[clips[-1] + 1 : noise] if at_agents else stages[clips[-1] + 1 :]
+    _check_bounded(stages[: clips[-1]], stages[clips[-1]], [stage for stage in met if not _adds_noise(stage)])
 
 
-def _check_between(clip: Channel, between: list[Channel], noise: Gaussian, before: tuple[Channel, ...]) -> None:
-    for stage in before if noise.at == "agents" else ():
+def _adds_noise(stage: Channel) -> bool:
+    return bool(stage.noises()) and not isinstance(stage, Clips)
+
+
+def _check_covered(before: tuple[Channel, ...], noise: str) -> None:
+    """Agents add noise to what they send, and not to which numbers they send."""
+    for stage in before:
         if stage.reveals or not stage.embeds:
             raise FedpointError(
-                f"{type(stage).__name__} stands before {type(noise).__name__} at the agents, which would cover only a "
-                f"part of what is sent: put it after {type(noise).__name__}"
+                f"{type(stage).__name__} stands before {noise} at the agents, which would cover only a part of what is "
+                f"sent: put it after {noise}"
             )
-    for stage in between:
-        if not stage.shortens:
-            raise FedpointError(
-                f"{type(stage).__name__} stands between {type(clip).__name__} and {type(noise).__name__} and can make "
-                f"a message longer than the clip allows: put it before {type(clip).__name__}"
-            )
-    for stage in before[: before.index(clip)]:
+
+
+def _check_decoded(before: tuple[Channel, ...], clip: Channel) -> None:
+    """What arrives is decoded from what was clipped: that may not make it longer."""
+    for stage in before:
         if not stage.embeds:
+            name = type(clip).__name__
             raise FedpointError(
-                f"{type(stage).__name__} stands before {type(clip).__name__}, but what arrives is decoded after it and "
-                f"may be longer than the clip allows: put it after {type(noise).__name__}"
+                f"{type(stage).__name__} stands before {name}, but what arrives is decoded after it and may be longer "
+                f"than the clip allows: put it after {name}"
             )
+
+
+def _check_bounded(before: tuple[Channel, ...], clip: Channel, behind: list[Channel]) -> None:
+    """Noise is scaled by how long a message may become behind the clip: that needs a bound."""
+    packed = not all(stage.in_place or stage.lossless for stage in before)
+    one, first = jnp.zeros(1), type(clip).__name__
+    assert isinstance(clip, Clips)
+    number = float(clip.longest(one))  # the largest that there may be in a message
+    for stage in behind:
+        name = type(stage).__name__
+        if number > stage.largest_number() * (1 + 1e-6):
+            raise FedpointError(
+                f"{name} carries numbers up to {stage.largest_number():g}, and one behind {first} may be as large as "
+                f"{number:.4g}: that it is lost would tell of its agent through any noise; make room for it"
+            )
+        after = stage.longest_after(number, one)
+        long = after is None
+        number = max(number if after is None else float(after), number * stage.gain())
+        if long or (packed and stage.gain() > 1 and not stage.in_place):
+            way = f"put it before {first}" if stage.embeds else "leave it out"
+            other = f", or use {name}(..., feedback=False)" if stage.feeds_back else ""
+            raise FedpointError(
+                f"{name} stands behind {first}, and nothing bounds how long it may make a message: noise then hides "
+                f"nobody; {way}{other}"
+            )
+        packed = packed or not (stage.in_place or stage.lossless)
 
 
 def _check_hub_noise(algorithm: Algorithm, timing: Timing, gather: Gather) -> None:

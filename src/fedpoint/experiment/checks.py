@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from fedpoint.attack import Attack
+from fedpoint.channel import Channel
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Model
@@ -19,7 +20,9 @@ from fedpoint.timing.participation import Participation, as_participation
 from fedpoint.timing.schedule import Schedule, Synchronous
 
 if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do without
+    from fedpoint.experiment.experiment import Experiment
     from fedpoint.graphs.network import Network
+    from fedpoint.graphs.regions import Regions
 
 
 def check_seed(seed: object) -> int:
@@ -64,17 +67,28 @@ def check_place(algorithm: Algorithm, network: Network | None) -> None:
         if algorithm.at_agents:
             raise FedpointError(f"{title} runs on a network: give network=, for instance fp.Network.ring(10)")
         return
-    if algorithm.at_agents:
-        return
-    if not algorithm.sends_changes():
+    if network.one_way and not algorithm.directed:
         raise FedpointError(
-            f"{title} needs a fusion center: on a network run FedGD, FedSGD, FedRelax, FedAvg or FedProx"
+            f"{title} needs a network whose edges go both ways, and this one is directed: use PushSum, or "
+            "fp.Network(edges) if neighbours hear each other"
+        )
+    if algorithm.at_agents and not algorithm.mixes:
+        return
+    if not (algorithm.mixes or algorithm.sends_changes()):
+        raise FedpointError(
+            f"{title} needs a fusion center: on a network run Diffusion, ExactDiffusion, GradientTracking, FedGD, "
+            "FedSGD, FedRelax, FedAvg or FedProx"
+        )
+    if algorithm.mixes and not network.connected:
+        raise FedpointError(
+            f"{title} looks for one model over the whole network, and {network.caution()}. Join them by an edge, or "
+            "run each by itself"
         )
     if network.degrees.max(initial=0.0) > 1 + 1e-12:
         node = network.names[int(network.degrees.argmax())]
         raise FedpointError(
             f"{title} on a network averages with the weights of the edges, which must sum to at most 1 at every "
-            f"node; at {node} they sum to {network.degrees.max():.3g}: use network.metropolis()"
+            f"node; at {node} they sum to {network.degrees.max():.3g}: use network.mixing()"
         )
 
 
@@ -83,6 +97,42 @@ def check_valid(algorithm: Algorithm, timing: Timing) -> None:
     reason = algorithm.invalid_under(timing)
     if reason:
         raise FedpointError(reason)
+
+
+def check_survey(algorithm: Algorithm, channel: Channel, timing: Timing) -> None:
+    """Refuse what knows of one exchange a round only, around a method that has two."""
+    if algorithm.survey() is None:
+        return
+    said = f"{algorithm.innermost().card.title} asks agents twice in a round"
+    if timing.late:
+        raise FedpointError(f"{said}, and with {', '.join(timing.names())} answers come later: use Scaffold")
+    if not channel.lossless or channel.noises():
+        raise FedpointError(f"{said}, and a lossy channel is for one message of each: use Scaffold")
+
+
+def check_regions(regions: Regions, e: Experiment) -> None:
+    """Refuse regions that do not fit the agents, and what knows of one hub only."""
+    if e.network is not None:
+        raise FedpointError("regions= are hubs below a fusion center, and a network has none: give one of the two")
+    if e.share is not None or e.algorithm.personal:
+        raise FedpointError("regions=: agents with models of their own have one hub: leave out regions= or share=")
+    regions.labels(e.problem.agents)
+    if not e.algorithm.merges:
+        raise FedpointError(
+            f"{e.algorithm.card.title} cannot run with regions=: the hubs of regions are averaged, which fits methods "
+            "whose hub only adds what it hears. Use FedAvg, FedProx, GradientExchange, Scaffold or FedDyn"
+        )
+    if e.timing.on_clock or e.timing.late:
+        raise FedpointError(f"regions= go by rounds, and {e.timing.names()[0]} by a clock: use participation=")
+    if not e.gather.conserves or e.attack is not None:
+        named = type(e.attack or e.gather).__name__
+        raise FedpointError(f"regions=: {named} knows of one hub, and regions have one each: leave one of the two out")
+    adapting = [type(stage).__name__ for stage in e.channel.stages() if stage.adapts]
+    if e.channel.noises() or adapting:
+        raise FedpointError(
+            "regions=: how well noise hides an agent is known for one hub, and regions have one each: leave out "
+            "regions= or the channel"
+        )
 
 
 def check_attack(attack: Attack | None, problem: Problem) -> None:

@@ -4,8 +4,10 @@
     problem = {kind = "table", file = "loans.csv", ...}                         or as a file says it
     algorithm = {name = "fedavg", step = 0.1, ...}
     participation, schedule, channel, gather, attack = {class = "Uniform", count = 10}
+    regions = {class = "Regions", of = 3, rounds = 4}
     network = {class = "Network", names = [...], edges = [...], weights = [...]}
-    share = ["body"], start = {values = [...]}, metrics = {drift = {python = "my_metrics.drift"}}
+    share = ["body"], or {class = "Only", ...}
+    start = {values = [...]}, metrics = {drift = {python = "my_metrics.drift"}}
     exact, seed, repeats, record_every
 
 Large data are told by their shapes and SHA-256. `not_rebuildable` lists what is only named, and why.
@@ -16,13 +18,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import jax
 import numpy as np
 
-from fedpoint.algorithms.personal import Personal
 from fedpoint.channel import Channel
 from fedpoint.core.describe import (
     Allow,
@@ -40,6 +41,7 @@ from fedpoint.core.describe import (
 )
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.made import INLINE
+from fedpoint.core.selection import Only, selection
 from fedpoint.core.types import Plain, Tree
 from fedpoint.gather import WeightedSums
 from fedpoint.problems.any_model import AnyModel
@@ -68,19 +70,19 @@ def describe_experiment(e: Experiment, data: bool = True, facts: Table | None = 
 
     data: False tells the problem by its facts alone. facts: those of the problem, where they are known already.
     """
-    method = e.algorithm.inner if e.share is not None and isinstance(e.algorithm, Personal) else e.algorithm
     found: dict[str, Plain] = {
         "seed": e.seed,
         "repeats": e.repeats,
         "record_every": e.record_every,
         "exact": e.exact,
-        "algorithm": describe_record(method),
+        "algorithm": describe_record(e.algorithm),
         timing_key(e.timing): describe_record(e.timing),
         "network": describe_network(e.network) if e.network else None,
+        "regions": None if e.regions is None else describe_record(e.regions),
         "channel": None if type(e.channel) is Channel else describe_record(e.channel),
         "gather": None if type(e.gather) is WeightedSums else describe_record(e.gather),
         "attack": None if e.attack is None else describe_record(e.attack),
-        "share": None if e.share is None else list([e.share] if isinstance(e.share, str) else e.share),
+        "share": None if e.share is None else describe_share(selection(e.share)),
         "start": None if e.start is None else describe(jax.tree.map(np.asarray, e.start)),
         "metrics": {name: describe(function) for name, function in e.metrics.items()} or None,
         "problem": describe_problem(e.problem, data, facts),
@@ -133,9 +135,16 @@ def describe_problem(problem: Problem | AnyModel, data: bool = True, facts: Tabl
     return dict(facts_of(problem) if facts is None else facts)
 
 
+def describe_share(share: Only) -> Plain:
+    """Names as a list, else a table."""
+    return list(share.names) if share.plain else describe_record(share)
+
+
 def describe_network(network: Network) -> dict[str, Plain]:
     """A network: all of a small one, of a large one its fingerprint."""
     size: dict[str, Plain] = {"class": "Network", "nodes": network.nodes}
+    if network.one_way:
+        size["directed"] = True
     if network.nodes + 3 * len(network.edges) > INLINE:
         arrays = {"edges": network.edges, "weights": network.weights, "names": np.array(network.names, dtype="S")}
         return {**size, "edge_count": len(network.edges), "sha256": fingerprint(arrays)}
@@ -173,9 +182,21 @@ def rebuild_part(key: str, text: Plain, allow: Allow = ()) -> Tree:
         return rebuild_problem(text, allow)
     if key == "network":
         return rebuild_network(text)
+    if key == "share":
+        return rebuild_share(text, allow)
     if key == "metrics" and isinstance(text, Mapping):
         return {name: rebuild(function, allow) for name, function in text.items()}
     return rebuild(text, allow)
+
+
+def rebuild_share(text: Plain, allow: Allow = ()) -> Only | str | Sequence[str]:
+    """Names, or a table of a selection, in which `class` may be left out."""
+    if isinstance(text, Mapping) and "class" not in text:
+        names = text.get("names", [])
+        text = {"class": "Only", **text, "names": {"tuple": [names] if isinstance(names, str) else names}}
+    found = rebuild(text, allow)
+    selection(found)  # refuses anything else
+    return found
 
 
 def rebuild_problem(table: Plain, allow: Allow = ()) -> Problem:
@@ -204,10 +225,12 @@ def check_total(problem: Problem, total: Plain) -> None:
 
 
 def rebuild_network(table: Plain) -> Network:
-    from fedpoint.graphs.network import Network  # with scipy: only where there is one
+    from fedpoint.graphs.directed import DirectedNetwork  # with scipy: only where there is one
+    from fedpoint.graphs.network import Network
 
     if not isinstance(table, Mapping) or "nodes" not in table:
         raise FedpointError(f"network must be a table as Experiment.describe() writes it, got {table!r}")
     if "edges" not in table:
         raise Unreadable(f"a network of {table['nodes']} nodes is not stored")
-    return construct(Network, {key: table.get(key) for key in ("edges", "weights", "names")})
+    kind = DirectedNetwork if table.get("directed") else Network
+    return construct(kind, {key: table.get(key) for key in ("edges", "weights", "names")})

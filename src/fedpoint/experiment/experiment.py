@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NotRequired, Self, TypedDict, Unpack
 import jax
 import numpy as np
 
-from fedpoint.algorithms.personal import Personal
 from fedpoint.attack import Attack
 from fedpoint.channel import Channel
 from fedpoint.channel.chain import as_channel
@@ -20,6 +19,7 @@ from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.arguments import check_kind, checked_methods, option_kinds
 from fedpoint.core.errors import FedpointError, check_count
 from fedpoint.core.kinds import Count, Whole, shown
+from fedpoint.core.selection import Only
 from fedpoint.core.types import Model, Plain, Tree
 from fedpoint.experiment.bound import Bound
 from fedpoint.experiment.channel_checks import check_channel
@@ -28,14 +28,17 @@ from fedpoint.experiment.checks import (
     check_heard,
     check_network,
     check_place,
+    check_regions,
     check_seed,
     check_start,
+    check_survey,
     check_timing,
     check_valid,
 )
 from fedpoint.experiment.metric import Metric
 from fedpoint.experiment.rehearsal import rehearse
 from fedpoint.gather import Gather, WeightedSums
+from fedpoint.graphs.regions import Regions
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
 from fedpoint.problems.checks import check_problem
@@ -55,10 +58,11 @@ class Options(TypedDict):
     participation: NotRequired[Participation | int | str | None]
     network: NotRequired[Network | None]
     schedule: NotRequired[Schedule | Participation | None]
+    regions: NotRequired[Regions | None]
     channel: NotRequired[Channel | Sequence[Channel] | None]
     gather: NotRequired[Gather | None]
     attack: NotRequired[Attack | None]
-    share: NotRequired[str | Sequence[str] | None]
+    share: NotRequired[Only | str | Sequence[str] | None]
     start: NotRequired[Model | None]
     exact: NotRequired[bool]
     seed: NotRequired[int]
@@ -91,15 +95,22 @@ class Experiment:
         network: an `fp.Network`: then every agent is a node with a model of its own, and there is no fusion center.
         schedule: when nodes of a network work and how old is what they hear (`fp.PartiallyAsynchronous`, ...), or, with
             a fusion center, answers on a clock (`fp.Arrivals`, `fp.Waiting`).
+        regions: `fp.Regions(3, rounds=4)`: hubs of hubs. Agents answer to the hub of their region, and these hubs are
+            averaged after so many regional rounds.
         channel: what happens to a message on its way (`fp.channel`); a list: one behind the other.
         gather: how a hub makes one inbox of many messages (`fp.gather.Median`, ...); default: weighted sums.
         attack: which agents lie, and how (`fp.attack.SignFlip([3, 7])`, ...), for simulation; default: nobody.
-        share: which parts of a model are shared, for instance `["body"]`; the others stay at their agent. Default: all.
+        share: which parts of a model are shared, for instance "body" or `fp.only("body.*", own_steps=5)`; the others
+            stay at their agent, so that every agent has a model of its own. Default: all.
         start: the model to start from (default: the problem's own start).
         exact: exact fields: no sampling noise. Participation stays random.
         seed, repeats: repeats are independent runs, batched.
         record_every: rounds between records; default 1, or more where all models would not fit into memory.
         metrics: functions of the state, by name, recorded beside the model.
+
+    Attributes:
+        timing: who works when: `participation` or `schedule`, checked.
+        start_model: the model at round 0, checked.
 
     >>> import fedpoint as fp
     >>> e = fp.Experiment(fp.FedAvg(step=0.1), fp.problems.Quadratic(1.0, [[0.0], [2.0]]), repeats=2)
@@ -112,10 +123,11 @@ class Experiment:
     participation: Participation | int | str | None = None
     network: Network | None = None
     schedule: Schedule | Participation | None = None
+    regions: Regions | None = None
     channel: Channel = field(default=None)  # type: ignore[assignment]
     gather: Gather = field(default=None)  # type: ignore[assignment]
     attack: Attack | None = None
-    share: str | Sequence[str] | None = None
+    share: Only | str | Sequence[str] | None = None
     start: Model | None = None
     exact: bool = False
     seed: int = 0
@@ -130,7 +142,6 @@ class Experiment:
         check_count("repeats", self.repeats, 1)
         if self.record_every is not None:
             check_count("record_every", self.record_every, 1)
-        self._set(algorithm=sharing(self.algorithm, self.share))
         self._set(seed=check_seed(self.seed), network=check_network(self.network, self.problem.names))
         self._set(channel=as_channel(self.channel))
         self._set(gather=WeightedSums() if self.gather is None else self.gather)
@@ -140,8 +151,11 @@ class Experiment:
             return
         check_place(self.algorithm, self.network)
         check_valid(self.algorithm, self.timing)
+        check_survey(self.algorithm, self.channel, self.timing)
         self._check_gather()
         check_attack(self.attack, self.problem)
+        if self.regions is not None:
+            check_regions(self.regions, self)
         check_channel(self.channel, self.gather, self.algorithm, self.timing, self.problem)
         nodes = self.problem.agents if self.timing.on_network else None
         self._set(start_model=jax.tree.map(np.asarray, check_start(self.problem, self.start, nodes)))
@@ -183,6 +197,9 @@ class Experiment:
             "start": self.start,
             "exact": self.exact or None,
             "attack": self.attack,
+            "channel": None if self.channel.is_identity() else self.channel,
+            "gather": None if self.gather.conserves else self.gather,
+            "regions": self.regions,
         }
         for name, value in others.items():
             if value is not None:
@@ -194,7 +211,9 @@ class Experiment:
         """Rounds between records: as asked for, or so many that all of them fit into memory."""
         if self.record_every is not None:
             return int(self.record_every)
-        size = sum(a.nbytes for a in jax.tree.leaves(self.start_model)) * (lanes or self.repeats) * (rounds + 1)
+        copies = self.problem.agents if self.bind().topology.personal else 1
+        one = sum(a.nbytes for a in jax.tree.leaves(self.start_model)) * copies
+        size = one * (lanes or self.repeats) * (rounds + 1)
         return max(1, math.ceil(size / HISTORY_BYTES))
 
     def bind(self) -> Bound:
@@ -241,13 +260,3 @@ class Experiment:
         from fedpoint.experiment.describe import rebuild_experiment
 
         return rebuild_experiment(cls, description, allow, given)
-
-
-def sharing(algorithm: Algorithm, share: str | Sequence[str] | None) -> Algorithm:
-    """The method that shares only these parts of a model; None: all."""
-    if share is None:
-        return algorithm
-    names = [share] if isinstance(share, str) else share
-    if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
-        raise FedpointError(f"share must be the names of the parts of a model that are shared, got {share!r}")
-    return algorithm if isinstance(algorithm, Personal) else Personal(algorithm, shared=tuple(names))

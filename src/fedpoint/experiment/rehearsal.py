@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jax import Array
 
 from fedpoint.attack import Attack, Heard
 from fedpoint.channel.base import Channel, Hub
-from fedpoint.core.agent import Agent
+from fedpoint.core.agent import Advance, Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
@@ -87,7 +87,9 @@ def _round(
 ) -> None:
     mine = Mine(take(own, 0), common)
     for method in nested(cast.algorithm, Algorithm):
-        agent = Agent(oracle, mine, at, None, None, True, p[0])
+        agent = Rehearsing(oracle, mine, at, None, None, True, p[0])
+        if (asked := method.survey()) is not None:
+            _method(one_agent(asked, 0), model, Rehearsing(oracle, mine, at, None, None, True, p[0]), at.row())
         said = _method(one_agent(method, 0), model, agent, at.row())
     if not cast.timing.per_repeat:
         for timing in nested(cast.timing, Timing):
@@ -99,6 +101,41 @@ def _round(
         _attack(cast.attack, said.message, at.row())
     memory = jax.tree.map(lambda a: jnp.broadcast_to(a, (len(p), *jnp.shape(a))), said.memory)
     measure(metrics, cast.algorithm.read(said.hub, said.memory), said.hub, memory, at.round)
+
+
+class Rehearsing(Agent):
+    """An agent that notes which samples it is asked for, where these are plain numbers."""
+
+    asked: tuple[int, ...] = ()
+
+    def field(self, w: Model, e: Number = 0) -> Model:
+        if isinstance(e, int):
+            self.asked = (*self.asked, e)
+        return super().field(w, e)
+
+    def loop(self, start: Tree, steps: Number, advance: Advance) -> Tree:
+        if isinstance(steps, int) and steps > 2:  # the last one, beside the loop in which it is no plain number
+            advance(start, steps - 1)
+        return super().loop(start, steps, advance)
+
+    def _join(self, forks: Sequence[Self]) -> None:
+        self.asked = sum((fork.asked for fork in forks), self.asked)
+        super()._join(forks)
+
+
+def _check_samples(method: Algorithm, agent: Rehearsing) -> None:
+    """Refuse samples beyond those that are drawn: as many as it takes, or as the method says."""
+    steps, last = method.local_steps, max(agent.asked, default=0)
+    if not (method.counts_samples() and isinstance(steps, int) and isinstance(agent.sampled, int)):
+        return
+    drawn = max(method.samples(steps), agent.sampled)
+    if last >= drawn:
+        name = type(method).__name__
+        raise FedpointError(
+            f"{name}.local asks for sample {last} (agent.field(w, {last})), but a round of {counted(steps, 'step')} "
+            f"draws {counted(drawn, 'sample')}, numbered from 0. Number them without gaps, and say how many there are: "
+            f"def samples(self, steps): return {-(-(last + 1) // steps)} * steps"
+        )
 
 
 class Rehearsed(NamedTuple):
@@ -120,7 +157,7 @@ def caller(owner: Record) -> Callable[..., Tree]:
     return call
 
 
-def _method(method: Algorithm, model: Model, agent: Agent, luck: Row) -> Rehearsed:
+def _method(method: Algorithm, model: Model, agent: Rehearsing, luck: Row) -> Rehearsed:
     """init, say, local, combine, settle and read of a method, each checked."""
     name, call = type(method).__name__, caller(method)
     parts = "the hub's state", "an agent's memory"
@@ -134,6 +171,7 @@ def _method(method: Algorithm, model: Model, agent: Agent, luck: Row) -> Rehears
     answer = call(method.local, call(method.say, hub, luck), memory, agent)
     message, kept = several(f"{name}.local", answer, ("a message", "the agent's memory"))
     check_arrays(f"{name}.local", "a message", message)
+    _check_samples(method, agent)
     if not jax.tree.leaves(message):
         raise FedpointError(f"{name}.local must return a message that holds an array; got {layout(message)}")
     check_like(f"{name}.local", "the agent's memory as init made it", kept, memory)

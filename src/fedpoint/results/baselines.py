@@ -63,9 +63,16 @@ class Difference:
 class Baselines:
     """Held-out errors of several ways to fit agents' models. Print it for a table.
 
-    errors: by method, (splits, agents): the mean squared error, or the mean log loss, of each agent's held-out rows;
-    nan for agents of which nothing was held out. accuracies: likewise, for classes. chosen: by method, the ridge (and
-    coupling) of every split. weights: (agents,) what an agent counts in a mean.
+    Attributes:
+        errors: by method, (splits, agents): the mean squared error, or the mean log loss, of each agent's held-out
+            rows; nan for agents of which nothing was held out.
+        accuracies: likewise, the share of rows whose class is right; empty for numbers.
+        chosen: by method, the ridge (and coupling) of every split.
+        weights: (agents,) what an agent counts in a mean.
+        names: of the agents.
+        kind: "regression" or "classification".
+        weighed: by "agents" or by their "rows".
+        how: how rows were held out, in words.
     """
 
     errors: dict[str, np.ndarray]

@@ -21,7 +21,15 @@ MARKS = {True: "ok", False: "NO", None: "--"}
 
 @dataclass(frozen=True)
 class Finding:
-    """One test: what was measured, what was expected, and what that means. ok is None where nothing decides it."""
+    """One test: what was measured, what was expected, and what that means.
+
+    Attributes:
+        test: the name of the test.
+        ok: whether it passed; None where nothing decides it.
+        measured: the number that was measured; None where there is none.
+        expected: what was expected, in words.
+        reason: what follows from it, in words.
+    """
 
     test: str
     ok: bool | None
@@ -49,14 +57,20 @@ class Unexercised:
 class Certificate:
     """What `fp.certify` found.
 
-    subject: its name. claim: the method that it claims to be, or None; of one around another, its title.
-    behaves_like: the name in the catalogue of the method whose rounds it makes; else of the point where it ends
-        ("optimum", "optimum_of_equal_weights", "fedavg_point", "start", ...), "diverges" or "unknown". title: in words.
-    verdict: "passed": it is what it claims to be; without a claim, it makes the rounds of a known method, or ends where
-        one does. "convicted": it is not what it claims to be, or has a known mistake. "unknown": neither.
-    mistake: the name of a known mistake, or None. reason: why it did not pass, with numbers; empty when it did.
-    unexercised: parts of its code that the tests never put to use.
-    settings: those with which it was compared.
+    Attributes:
+        subject: the name of what was examined.
+        claim: the method that it claims to be, or None; of one around another, its title.
+        behaves_like: the name in the catalogue of the method whose rounds it makes; else of the point where it ends
+            ("optimum", "optimum_of_equal_weights", "fedavg_point", "start", ...), "diverges" or "unknown".
+        title: the same in words.
+        verdict: "passed": it is what it claims to be; without a claim, it makes the rounds of a known method, or ends
+            where one does. "convicted": it is not what it claims to be, or has a known mistake. "unknown": neither.
+        mistake: the name of a known mistake, or None.
+        reason: why it did not pass, with numbers; empty when it did.
+        findings: the single tests.
+        seed: of the problems on which it was examined.
+        settings: those with which it was compared.
+        unexercised: parts of its code that the tests never put to use.
     """
 
     subject: str

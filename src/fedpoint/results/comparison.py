@@ -40,6 +40,10 @@ class Comparison:
     """Several runs on one problem, with the same seed: a mapping from their labels. Printed, it is a table.
 
     comparison["FedAvg"] and comparison[0] are runs; iterating gives the labels, as of a dictionary.
+
+    Args:
+        runs: one for each label.
+        labels: what to call them.
     """
 
     def __init__(self, runs: Sequence[Run], labels: Sequence[str]):

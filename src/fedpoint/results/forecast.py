@@ -67,16 +67,27 @@ class Rounds(float):
 class Forecast:
     """What theory says of a run before it runs. Everything is computed when first asked for.
 
-    fixed_point: of the expected round, reached from the start; on a network the models of all nodes.
-    limit: where the mean of runs settles: the fixed point, moved by noise where fields or the hub's merge are curved.
-    bias: the limit's distance to w*, or the root of the nodes' mean squared distance to what the run is after.
-    drift, noise_bias: what it is made of: the fixed point's distance to w* (different agents, local steps), and the
-    limit's to the fixed point.
-    rate, rate_ms: factor per round of the mean's and of the second moment's deviation, asymptotically.
-    floor: E|w - w*|^2 once settled = bias^2 + variance, a mean over nodes. inf when it diverges; None where it is not
-    computed (`notes`).
-    contraction, step_limit, bound(ticks): of networks, what is certain under a schedule; None with a fusion center.
-    notes: what is exact, what is approximate, what is left out, and why.
+    Args:
+        setting: the experiment, prepared for theory.
+        floor: how the floor is found, as in `fp.forecast`.
+        around: the model around which a local forecast is made; None: it is not local.
+        measure: what floor, variance and curve are in: "error" or "loss".
+
+    Attributes:
+        fixed_point: of the expected round, reached from the start; on a network the models of all nodes.
+        limit: where the mean of runs settles: the fixed point, moved by noise where fields or the hub's merge are
+            curved.
+        bias: the limit's distance to w*, or the root of the nodes' mean squared distance to what the run is after.
+        drift: the part of the bias that comes from different agents and local steps: the fixed point's distance to w*.
+        noise_bias: the part that comes from noise: the limit's distance to the fixed point.
+        rate: factor per round of the mean's deviation, asymptotically.
+        rate_ms: the same of the second moment.
+        floor: E|w - w*|^2 once settled = bias^2 + variance, a mean over nodes. inf when it diverges; None where it is
+            not computed (`notes`).
+        contraction: on a network, what is certain under a schedule; None with a fusion center.
+        step_limit: on a network, the step below which it settles; None with a fusion center.
+        burn_in: rounds after which models are averaged; None: the last one is read.
+        notes: what is exact, what is approximate, what is left out, and why.
     """
 
     burn_in: int | None = None  # rounds after which models are averaged; None: the last one is read
@@ -103,8 +114,13 @@ class Forecast:
 
     @property
     def by_node(self) -> bool:
-        """Every node has a model of its own."""
+        """Every agent is the node of a network, with a model of its own."""
         return self.setting.topology.by_node
+
+    @property
+    def own_models(self) -> bool:
+        """Every agent has a model of its own, on a network or beside a fusion center."""
+        return self.setting.topology.own_models
 
     # Where it ends
 
@@ -136,7 +152,7 @@ class Forecast:
             if self._settled.x is not None:
                 return self._settled.x
             return NoLimit("its steps do not shrink towards a limit", self._settled.grows)
-        if self.algorithm.at_agents and self.optimum is not None:  # where such methods end, unless they are broken
+        if self.algorithm.coupled and self.optimum is not None:  # where such methods end, unless they are broken
             x = s.at(s.bound.solution)
             if np.abs(s.step(x) - x).max() <= 1e-9 * (1 + np.abs(x).max()):
                 return x
@@ -209,7 +225,8 @@ class Forecast:
     @cached_property
     def reading(self) -> np.ndarray:
         """R with |R x|^2 what is measured of a deviation x of the state."""
-        return Gauge(np.zeros(0), self._root, self.setting.models).of_state(self.setting.reading)
+        at = self.origin if self.state is None else self.state
+        return Gauge(np.zeros(0), self._root, self.setting.models).of_state(self.setting.reading_at(at))
 
     @property
     def bias(self) -> float | None:
@@ -627,7 +644,7 @@ class Forecast:
         a, network = self.algorithm, self.network
         if network is None:
             return None
-        if a.own_kind() or a.innermost() is not a or not a.at_agents or a.local_steps != 1:
+        if a.own_kind() or a.innermost() is not a or not a.coupled or a.local_steps != 1:
             return Contraction(None, None, "", "known for FedGD, FedRelax and FedSGD with one step a tick")
         if self.setting.scheduled:
             return Contraction(None, None, "", "later rounds move less")
@@ -644,7 +661,7 @@ class Forecast:
     def step_limit(self) -> float | None:
         """The largest step of FedGD and FedSGD, 2 over the largest curvature of the whole objective; else None."""
         a = self.algorithm
-        if self.network is None or not a.at_agents or a.proximal or a.own_kind() or self.setting.bound.merged_by:
+        if self.network is None or not a.coupled or a.proximal or a.own_kind() or self.setting.bound.merged_by:
             return None
         if not (self.problem.linear and self.problem.has_loss):
             return None
@@ -667,7 +684,8 @@ class Forecast:
     def closed(self) -> dict[str, float | np.ndarray]:
         """Closed forms that apply here, by name: fixed_point, rate, floor, ...; of a fusion center."""
         e = self.setting.bound.experiment
-        if self.by_node or not self.in_step or self.setting.bound.merged_by:
+        mixed = self.by_node or self.setting.topology.nested or e.share is not None
+        if mixed or not self.in_step or self.setting.bound.merged_by:
             return {}
         return closed_forms(e.algorithm, self.problem, self.timing, self.setting.exact)
 
@@ -678,7 +696,7 @@ class Forecast:
 
     def bounds_after(self, rounds: int) -> Sequence[Bound]:
         s = self.setting
-        if self.by_node or not self.in_step:
+        if self.own_models or s.topology.nested or not self.in_step:
             return []
         channel = s.bound.channel
         changed = s.bound.merged_by or ("" if channel.is_identity() else type(channel).__name__)
@@ -687,7 +705,7 @@ class Forecast:
     @cached_property
     def assumptions(self) -> list[Condition]:
         """Convexity, smoothness, length of the step, and which agent is in the way; with a fusion center."""
-        return [] if self.by_node else assumptions(self.setting, self.rate, self.rate_ms)
+        return [] if self.own_models else assumptions(self.setting, self.rate, self.rate_ms)
 
     # To be read
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fedpoint.results.forecast import Forecast
 
 
+NO_SLOPE, LONG, ROUNDING = 1e-8, 100, 1e-8
+
+
 def notes(f: Forecast) -> list[str]:
     s, said = f.setting, []
     settles = f.state is not None
@@ -57,8 +60,7 @@ def notes(f: Forecast) -> list[str]:
         said.append("noise that the hub added before is part of the state, as some of it is taken back")
     if f.noise_by == "messages" and not s.told_channel:
         said.append(
-            f"messages are taken as normal: what {_channels(f)} makes of their mean and covariance is followed with "
-            "them"
+            f"messages are taken as normal: what {_lossy(f)} makes of their mean and covariance is followed with them"
         )
         if f.noise_bias:
             said.append(
@@ -107,6 +109,13 @@ def _of_gather(f: Forecast) -> list[str]:
 def _channels(f: Forecast) -> str:
     """The channels that a message passes."""
     return ", ".join(type(stage).__name__ for stage in f.setting.bound.experiment.channel.stages())
+
+
+def _lossy(f: Forecast) -> str:
+    """Those of them that change what arrives."""
+    return ", ".join(
+        type(stage).__name__ for stage in f.setting.bound.experiment.channel.stages() if not stage.lossless
+    )
 
 
 def _curved(f: Forecast) -> str:
@@ -163,15 +172,17 @@ def _title(f: Forecast) -> str:
     if f.network is not None:
         return f"{what} over {counted(f.network.nodes, 'node')} and {counted(len(f.network.edges), 'edge')}"
     size = counted(len(f.setting.flatten(f.setting.start)), "parameter")
-    return f"{what}: {counted(f.problem.agents, 'agent')}, {size}, {short(f.timing)}"
+    regions = f.setting.bound.experiment.regions
+    below = "" if regions is None else f", {regions.text(f.problem.agents)}"
+    return f"{what}: {counted(f.problem.agents, 'agent')}, {size}, {short(f.timing)}{below}"
 
 
 def _numbers(f: Forecast) -> list[str]:
-    goal = "GTVMin's solution" if f.algorithm.at_agents else "w*"
+    goal = f.algorithm.goal
     if f.bias is None:
         lines = [f"  ends at     {'its limit' if f.noise_bias else 'its fixed point'}"]
     else:
-        itself = goal if f.by_node else "w* itself"
+        itself = goal if f.own_models else "w* itself"
         error = f" +- {f.limit_error:.1g}" if f.limit_error else ""
         lines = [f"  ends at     {itself if f.bias == 0 else f'{f.bias:.4g}{error} from {goal}'}"]
         if f.noise_bias:
@@ -183,7 +194,7 @@ def _numbers(f: Forecast) -> list[str]:
         return [*lines, *_of_mean(f)]
     hidden = f.rate_ms is None or (f.by_node and f.jumps is None)
     square = "" if hidden else f" (mean square {f.rate_ms:.6g})"
-    lines.append(f"  rate        {f.rate:.6g} per round{square}")
+    lines.append(_squared(f) or f"  rate        {f.rate:.6g} per round{square}")
     if f.contraction is not None:
         kappa = f.contraction.kappa
         said = f"none: {f.contraction.reason}" if kappa is None else f"{kappa:.6g} in the block-maximum norm"
@@ -192,6 +203,15 @@ def _numbers(f: Forecast) -> list[str]:
         error = "" if f.standard_error is None else f" +- {f.standard_error:.1g}"
         lines.append(f"  floor       {f.floor:.4g} = bias^2 {f.bias2:.4g} + variance {f.variance:.4g}{error}")
     return lines + _without_channel(f)
+
+
+def _squared(f: Forecast) -> str:
+    """Where the round has no slope at its fixed point: errors are squared, and a rate would say nothing."""
+    if not f.noiseless or f.problem.linear or f.rate is None or f.rate > NO_SLOPE:
+        return ""
+    path = f.curve(LONG)
+    there = np.flatnonzero(path - path[-1] <= ROUNDING**2 * path[0])
+    return f"  rate        quadratic: errors are squared; there to {ROUNDING:.0e} in about {counted(there[0], 'round')}"
 
 
 def _without_channel(f: Forecast) -> list[str]:

@@ -46,9 +46,23 @@ MOST = 400  # repeats of a run that verifies a share of runs
 class Choice:
     """One way to reach the target: what to run, what it costs, and what to expect.
 
-    error: the expected error (or loss above its minimum) after `rounds` rounds; of a plan with a confidence, what a
-    single run stays below with it. cost: what was minimised.
-    promise: "exact" where the forecast is; else "verified" where runs have met the target, or "not verified".
+    Attributes:
+        algorithm: the method with its step and local steps.
+        participation: who takes part in a round.
+        rounds: how many reach the target.
+        error: the expected error (or loss above its minimum) after `rounds` rounds; of a plan with a confidence, what a
+            single run stays below with it.
+        cost: what was minimised: numbers, bytes, evaluations or seconds.
+        use: what one round uses, in expectation.
+        seconds: that the run takes by the given prices; None without prices.
+        forecast: of the run.
+        curve: (rounds, errors) that the forecast expects.
+        title: the method's title.
+        local_steps: local steps per round.
+        promise: "exact" where the forecast is; else "verified" where runs have met the target, or "not verified".
+        settles: a function that computes the floor; None: the forecast's own.
+        channel: over which messages are sent; None: the experiment's.
+        runs: how many runs `error` is the mean of, where forecasts take longer than runs; 0: it is forecast.
     """
 
     algorithm: Algorithm
@@ -65,10 +79,13 @@ class Choice:
     promise: Promise = "not verified"
     settles: Callable[[], float | None] | None = field(default=None, repr=False, compare=False)
     channel: Channel | None = None  # over which it sends; None: the experiment's
+    runs: int = 0  # whose mean `error` is, where forecasts take longer than runs; 0: it is forecast
 
     @property
-    def step(self) -> float:
-        """The length of one local step, whatever `step` means in the method's own constructor."""
+    def step(self) -> float | None:
+        """The length of one local step, whatever `step` means in the method's own constructor; None: it has none."""
+        if self.algorithm.step is None:
+            return None
         assert isinstance(self.algorithm.step, float)  # it was chosen
         return self.algorithm.step / float(np.max(self.algorithm.work_of_a_step()))
 
@@ -98,16 +115,19 @@ class Choice:
 
     @property
     def floor(self) -> float | None:
-        """Where it would settle if it went on."""
+        """Where it would settle if it went on; None where `error` comes from runs (`forecast.floor` computes it)."""
+        if self.runs:
+            return None
         return self.forecast.floor if self.settles is None else self.settles()
 
     @property
     def bias(self) -> float | None:
-        return self.forecast.bias
+        return None if self.runs else self.forecast.bias
 
     @property
     def label(self) -> str:
-        return f"{self.title}, step {self.step:.3g}, E = {self.local_steps}, {short(self.participation)}"
+        step = "" if self.step is None else f"step {self.step:.3g}, "
+        return f"{self.title}, {step}E = {self.local_steps}, {short(self.participation)}"
 
     def to_dict(self) -> dict[str, Plain]:
         return {
@@ -286,6 +306,11 @@ class Plan:
 
     What is promised is the **mean** over runs: E error <= target after the planned rounds. One run fluctuates about it,
     and how much is not promised; with a `confidence`, it is: error <= target in at least that share of runs.
+
+    Args:
+        experiment: all that was not to be chosen.
+        goal: the target, what is minimised, and within which limits.
+        measure: runs a choice, to verify it.
     """
 
     def __init__(self, experiment: Experiment, goal: Goal, measure: Measure):
@@ -323,10 +348,16 @@ class Plan:
         if self.unseen:
             said.append(f"stopped after {self.seconds:g} s: more time may find a cheaper choice")
         if self.choices:
-            rough = [c.forecast for c in self.choices if not c.forecast.exact]
+            rough = [c.forecast for c in self.choices if not (c.runs or c.forecast.exact)]
             extra = [note for f in rough for note in f.notes if not note.startswith("exact")]
             if extra or self.confidence is not None:
                 said.append(f"forecasts are approximate: {MARGIN:.0%} of the target is aimed at")
+            runs = next((c.runs for c in self.choices if c.runs), 0)
+            if runs:
+                said.append(
+                    "forecasts of so large a model take longer than runs: errors expected are means of "
+                    f"{runs} runs, and {MARGIN:.0%} of the target is aimed at"
+                )
             if self.choices[0].promise == "verified":
                 said.append("a run of the first choice met the target; the others were not run")
             elif self.choices[0].promise == "not verified":
@@ -361,7 +392,7 @@ class Plan:
             best = self.best
             repeats = int(min(most, WORK / max(best.evaluations, 1.0)))
             if repeats < fewest or late():
-                accuracy = best.forecast.accuracy
+                accuracy = None if best.runs else best.forecast.accuracy
                 if accuracy is None or accuracy.good:
                     return
                 why = "no time was left" if late() else "it would take too long"

@@ -122,7 +122,7 @@ def _row(plan: Plan, c: Choice) -> list[str]:
     extra = [amount(c.seconds)] if plan.minimise == "time" else []
     return [
         c.title,
-        f"{c.step:.3g}",
+        "-" if c.step is None else f"{c.step:.3g}",
         f"{c.local_steps}",
         _who(c.participation),
         *(_noise(c) if plan.privacy is not None else []),

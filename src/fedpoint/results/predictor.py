@@ -230,8 +230,22 @@ class Predictor:
         """(n,): the prediction that scores stand for."""
         classes = self.classes
         if classes is None:
-            return scores
+            return self._mean(scores)
         return classes[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+
+    def _mean(self, scores: np.ndarray) -> np.ndarray:
+        """Scores as they are, or of a generalised linear model the means that they stand for."""
+        link = self.about.get("link")
+        if link is None:
+            return scores
+        import jax.numpy as jnp
+
+        from fedpoint.core.precision import double
+        from fedpoint.problems.families import LINKS
+
+        if link not in LINKS:
+            raise FedpointError(f"{self.name} has the link {link!r}, which is not known here")
+        return np.asarray(double(lambda: LINKS[link].mean(jnp.asarray(scores)))())
 
     def __repr__(self) -> str:
         about, classes = self.about, self.classes
@@ -258,7 +272,9 @@ class Exportable(Protocol):
 def export(model: Exportable, path: str | Path) -> None:
     """Write a model as npz with a manifest, for `fedpoint predict`, `fp.load` and other programs. Nothing is pickled.
 
-    model: a run (its first repeat: `run.export` writes others), a fitted estimator, or the result of a study.
+    Args:
+        model: a run (its first repeat: `run.export` writes others), a fitted estimator, or the result of a study.
+        path: of the file; it ends in .npz.
     """
     if not isinstance(model, Exportable) or isinstance(model, type):
         raise FedpointError(

@@ -25,9 +25,15 @@ if TYPE_CHECKING:
 class Offer:
     """One way to send messages, and what it costs.
 
-    bytes: sent to the hub in the whole run, in expectation. epsilon: spent by then; None where nothing is private.
-    forecast: the expected error after the rounds; None where there is no forecast, and `why`.
-    error: the mean over runs with its standard error; None where none were made.
+    Attributes:
+        label: what to call the channel.
+        channel: the way in which messages are sent.
+        bytes: sent to the hub in the whole run, in expectation.
+        epsilon: spent by then; None where nothing is private.
+        forecast: the expected error after the rounds; None where there is no forecast.
+        why: why there is none.
+        error: the mean over runs; None where none were made.
+        standard_error: of that mean.
     """
 
     label: str
@@ -56,7 +62,12 @@ class Offer:
 class Price:
     """Ways to send the messages of one experiment, with the error that each leaves. Printed, it is a table.
 
-    rounds: of every run. runs: of each channel. delta: of the epsilons.
+    Attributes:
+        experiment: whose messages are sent.
+        rounds: of every run.
+        runs: of each channel.
+        delta: of the epsilons.
+        offers: the channels with their costs and errors (`fp.Offer`).
     """
 
     def __init__(self, experiment: Experiment, rounds: int, runs: int, delta: float, offers: Sequence[Offer]):

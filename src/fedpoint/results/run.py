@@ -22,7 +22,9 @@ from fedpoint.core.numbers import counted
 from fedpoint.core.types import Data, Model, State, Tree
 from fedpoint.engine.base import Engine, Stop, measured
 from fedpoint.engine.session import flatten, objective
+from fedpoint.graphs.regions import Regions
 from fedpoint.metrics import Cost, Fairness, fairness
+from fedpoint.metrics.cost import Level, levels_of
 from fedpoint.metrics.held_out import HeldOut, agent_places
 from fedpoint.problems.base import Problem
 from fedpoint.results.follow import Callbacks
@@ -53,6 +55,7 @@ class RunInfo:
     weights: np.ndarray | None  # p_k, where agents are the nodes of a network
     engine: str  # what the engine chose
     speed: float  # rounds a second, as `Pace` defines them
+    hub: float = 0  # numbers that a hub holds
     fitted: Sequence[list[Tree]] = ()  # the final models of each repeat's nodes, where these are no arrays
 
     @classmethod
@@ -67,19 +70,34 @@ class RunInfo:
             session.weights,
             session.explain(),
             session.speed,
+            message.hub,
             session.fitted(),
         )
 
 
 @checked_methods
 class Run:
-    """The result of a run. Everything leads with the repeat axis.
+    """The result of a run, which `fp.run` and `fp.load` make. Every array leads with the repeats.
 
-    rounds: (n,) the recorded rounds, from 0 on. history: the global models at them, (repeats, n, ...); of models that
-    are no arrays what they predict on the shared points. used: (repeats, n, 3), models sent, answers and field
-    evaluations. error: (repeats, n) squared distance to the solution, where `has_error`. loss: (repeats, n) the
-    objective sum_k p_k f_k, where `has_loss`. Both are computed when first asked for. metrics: by name,
-    (repeats, n, ...). evaluation: held-out metrics by name, (repeats, m), at `evaluated_rounds`.
+    Args:
+        records: what was recorded, round by round.
+        info: what is known of the run without its problem: seed, repeats, agents, sizes of messages.
+        session: the engine's side of the run, from which it goes on; None: made when it is asked for.
+        folder: the run folder; None: the run is in memory only.
+        measures: what is evaluated while the run goes on.
+
+    Attributes:
+        rounds: (n,) the recorded rounds, from 0 on.
+        history: (repeats, n, ...) the global models at these rounds; of models that are no arrays, what they predict on
+            the shared points.
+        used: (repeats, n, 3) models sent, answers and field evaluations so far.
+        error: (repeats, n) squared distance to the solution, where `has_error`; computed when first asked for.
+        loss: (repeats, n) the objective sum_k p_k f_k, where `has_loss`; computed when first asked for.
+        metrics: by name, (repeats, n, ...).
+        evaluation: held-out metrics by name, (repeats, m), at `evaluated_rounds`.
+        evaluated_rounds: (m,) the rounds at which held-out data were evaluated.
+        held_out: the agents' own held-out metrics of the final model by name, (repeats, K); nan where an agent has no
+            such row.
     """
 
     def __init__(
@@ -112,7 +130,7 @@ class Run:
 
     @property
     def algorithm(self) -> Algorithm:
-        return self.session.algorithm
+        return self.session.experiment.algorithm
 
     @property
     def problem(self) -> Problem:
@@ -273,6 +291,17 @@ class Run:
     def cost(self) -> Cost:
         """Messages, numbers, bytes and field evaluations; a mean over repeats."""
         return Cost.of(int(self.rounds[-1]), self.used[:, -1].mean(0), self.info.message)
+
+    @property
+    def regions(self) -> Regions | None:
+        """The regions of agents, where these have hubs of their own."""
+        return self.session.experiment.regions
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """Messages and bytes between levels: agents and the hubs they answer to, and hubs of regions and the hub."""
+        count = 0 if self.regions is None else self.regions.count(self.info.agents)
+        return levels_of(self.cost, count, self.info.hub * self.info.message[2])
 
     @property
     def is_private(self) -> bool:

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 class Sweep:
     """The result of a sweep: every array leads with the points, then the repeats. Printed, it is a table.
 
-    points: the swept values, a dictionary each. A point that diverged has inf or nan from there on.
+    Attributes:
+        points: the swept values, a dictionary each. A point that diverged has inf or nan from there on.
+        algorithms: the method at each point.
+        run: all points as repeats of one run.
+        repeats: how many runs each point has.
     """
 
     points: list[dict[str, float]]

@@ -61,7 +61,14 @@ class Check:
 @dataclass(frozen=True)
 class Verdict:
     """What became of a run: as forecast, contradicted, or undecided: nothing of the forecast could be compared, or the
-    run is not finished."""
+    run is not finished.
+
+    Attributes:
+        outcome: "as forecast", "contradicted" or "undecided".
+        words: the same in a sentence.
+        checks: the single comparisons, with measured and expected numbers.
+        forecast: what the run was compared with.
+    """
 
     outcome: Outcome
     words: str

@@ -53,6 +53,7 @@ class _Message(_Stated):
     up: Number
     width: Number
     up_bytes: Number | None = None
+    hub: Number | None = None
 
 
 class _Leaf(_Stated):
@@ -111,6 +112,7 @@ class _Use(_Stated):
     features: Natural | None
     columns: list[_Feature] = []
     layers: Natural = 0
+    link: StrictStr | None = None
     agents: list[StrictStr] = []
 
 

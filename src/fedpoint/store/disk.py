@@ -100,17 +100,17 @@ def temporary(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def atomic(path: Path, links: bool = True) -> Iterator[BinaryIO]:
+def atomic(path: Path, links: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file that takes its name once it is complete and on disk; what had the name before is never written to.
 
-    links: its folder may be one.
+    links: its folder may be one. mode: who may read and write it, from its first byte on.
     """
     temp, name = temporary(path).name, path.name
     with os_errors(f"write {path} (what was there before is untouched)"), held(path.parent, links) as fd:
         with contextlib.suppress(FileNotFoundError):
             check_regular(path, os.stat(name, dir_fd=fd))
         try:
-            with open(temp, "xb", opener=partial(_open_in, fd)) as file:
+            with open(temp, "xb", opener=partial(_open_in, fd, mode=mode)) as file:
                 yield file
                 sync(file)
             os.replace(temp, name, src_dir_fd=fd, dst_dir_fd=fd)
@@ -121,9 +121,9 @@ def atomic(path: Path, links: bool = True) -> Iterator[BinaryIO]:
             raise
 
 
-def _open_in(fd: int, name: str, flags: int) -> int:
+def _open_in(fd: int, name: str, flags: int, mode: int = 0o666) -> int:
     """A file of a folder, not through a link."""
-    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=fd)
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=fd)
 
 
 def _open_own(fd: int, path: Path, flags: int) -> int:
@@ -148,6 +148,12 @@ def check_own(path: Path, status: os.stat_result) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     with atomic(path) as file:
+        file.write(data)
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """A file that nobody but its owner can ever read."""
+    with atomic(path, mode=0o600) as file:
         file.write(data)
 
 

@@ -39,7 +39,7 @@ def create(place: Place, session: Engine, records: RoundRecords, rounds: int, me
     meta = {
         "versions": versions(),
         "engine": session.explain(),
-        "message": {name: session.message._asdict()[name] for name in ("down", "up", "width", "up_bytes")},
+        "message": {name: session.message._asdict()[name] for name in ("down", "up", "width", "up_bytes", "hub")},
         "model": layout_of(first),
         "use": use_of(session.problem, one),
         "has_loss": session.problem.has_loss,

@@ -100,7 +100,7 @@ def suits(setting: Setting) -> bool:
     s, drawn = setting, setting.numbers.drawn
     known = s.exact or (s.oracle.known_noise and s.oracle.independent)
     lucky = drawn.hub or drawn.agent or s.lossy or s.lucky
-    plain = not (s.own_kind or s.adaptive or s.scheduled or s.topology.by_node)
+    plain = not (s.own_kind or s.surveys or s.adaptive or s.scheduled or s.topology.by_node or s.topology.nested)
     small = s.size <= LARGEST_STATE and (bool(s.m0.size) or s.u0.size <= LARGEST_HUB)
     return bool(s.problem.linear and known and plain and small and not lucky)
 

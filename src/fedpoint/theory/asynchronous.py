@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 class Contraction:
     """A method's contraction factor in the block-maximum norm max_i |w_i|, about its fixed point.
 
-    kappa: below 1, or None with the reason. nodes: (K,) each node's own factor, of which kappa is the largest.
+    Attributes:
+        kappa: the factor, below 1; None where there is none, with the reason.
+        nodes: (K,) each node's own factor, of which kappa is the largest.
+        formula: from which it was computed.
+        reason: why there is none.
     """
 
     kappa: float | None
@@ -43,8 +47,12 @@ class Contraction:
 class Bounds:
     """Bounds of V_k/V_0, V_k = max_i |w_i(k) - w_i*| before tick k's updates.
 
-    safe: kappa^(1 + floor((k - B)/(2B))) for k >= B, 1 before: never violated, and attained.
-    printed: lecture 003's kappa^(k/(2B + 1)), which fails for small k where B >= 2.
+    Attributes:
+        kappa: the contraction factor.
+        B: the bound of asynchrony, in ticks.
+        ticks: (n,) at which the bounds are told.
+        safe: (n,) kappa^(1 + floor((k - B)/(2B))) for k >= B, 1 before: never violated, and attained.
+        printed: (n,) lecture 003's kappa^(k/(2B + 1)), which fails for small k where B >= 2.
     """
 
     kappa: float
@@ -119,6 +127,7 @@ def asynchronous(kappa: float | Contraction, B: Count, ticks: Whole | Sequence[i
 
     Args:
         kappa: a factor in [0, 1), or what `contraction` found.
+        B: the bound, in ticks, at least 1.
         ticks: how many (0 to that number), or which.
 
     >>> b = asynchronous(0.5, B=2, ticks=6)

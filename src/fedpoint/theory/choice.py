@@ -26,6 +26,8 @@ LARGEST_MODEL = 200  # of one model
 LARGEST_MODELS = 600  # of the models of all nodes together
 LARGEST_NOISE = 1 << 21  # numbers of the covariances of all agents' fields, beyond which columns take much less time
 
+ASKED_TWICE = "agents are asked twice in a round: how its noise adds up is known from drawn rounds only"
+NESTED = "agents meet at the hubs of regions: how noise adds up is known from drawn rounds only"
 UNTOLD = "what the channel does is known from drawn rounds only"
 
 # Words for theories; any other text is a reason why there is none.
@@ -83,7 +85,7 @@ def kind_of(setting: Setting, wanted: str) -> str:
         return "messages"
     if wanted == "sampled" or (wanted == "auto" and (doubt or (s.lossy and _large(s)))):
         return "sampled"
-    if (s.lossy and doubt) or _apart(s):
+    if (s.lossy and doubt) or _apart(s) or s.surveys or s.topology.nested:
         return doubt
     if _large(s):
         return (
@@ -97,7 +99,8 @@ def kind_of(setting: Setting, wanted: str) -> str:
 def _by_columns(setting: Setting) -> bool:
     """Covariances are too large, or those of all agents' fields take too long; and columns of noise can be drawn."""
     s, many = setting, setting.agents * _model(setting) ** 2 > LARGEST_NOISE
-    return (_large(s) or many) and not (s.topology.by_node or s.lossy or (s.oracle.moves and not s.exact))
+    plain = not (s.surveys or s.topology.by_node or s.topology.nested or s.lossy)
+    return (_large(s) or many) and plain and not (s.oracle.moves and not s.exact)
 
 
 def _model(setting: Setting) -> int:
@@ -117,6 +120,10 @@ def _large(setting: Setting) -> bool:
 def doubt_of(setting: Setting) -> str:
     """Why second moments do not follow from the update; empty where they do."""
     s = setting
+    if s.surveys:
+        return ASKED_TWICE
+    if s.topology.nested:
+        return NESTED
     if not s.exact and not s.oracle.known_noise:
         return "the problem does not tell the covariance of its samples"
     if _apart(s):
@@ -194,7 +201,7 @@ def _drawn(a: Asked) -> Outlook | str:
     late = too_long(s, a.rate)
     if late:
         return late
-    found = sampled_floor(s, a.x, a.gauge.of_state(s.reading), gap, a.rate, seed=a.seed)
+    found = sampled_floor(s, a.x, a.gauge.of_state(s.reading_at(a.x)), gap, a.rate, seed=a.seed)
     if isinstance(found, str):
         return found
     made = Drawn(s, a.x, a.origin, a.gauge, found)

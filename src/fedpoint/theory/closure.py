@@ -135,7 +135,7 @@ class Closure(Outlook):
         self.setting, self.x, self.origin, self.gauge = setting, x, origin, gauge
         self.space = setting.space._replace(alike=False)
         spread = None if setting.topology.by_node else spread_of(setting)
-        self.R = gauge.of_state(setting.reading)
+        self.R = gauge.of_state(setting.reading_at(x))
         self.frame = Frame(setting.numbers, spread, bending(setting))
 
     # Once settled
@@ -271,10 +271,9 @@ class Closure(Outlook):
 
     def path(self, rounds: int) -> Path:
         legs = self._walk(rounds)
-        away = [self.R @ (x - self.origin) for leg in legs for x in leg.means]
+        models = self.setting.reads(np.stack([self.origin, *(x for leg in legs for x in leg.means)]))
         spread = [0.0, *(v for leg in legs for v in leg.variances)]
-        gap = self.gauge(self.setting.read(self.origin) - self.gauge.target)
-        mean = [gap, *(gap + a for a in away)]
+        mean = [self.gauge(w - self.gauge.target) for w in models]
         if len(mean) <= rounds:
             end = self._end()
             more = self._tail(legs[-1].after, rounds + 1 - len(mean))

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from fedpoint.core.threads import one_thread
 from fedpoint.theory.bundles import MANY, Bundle, Floor, Kernel, mean_of
 from fedpoint.theory.column_law import ColumnLaw
 from fedpoint.theory.moved_mean import MovedMean
@@ -62,6 +63,7 @@ class Columns(Outlook):
         return self.mean_rate
 
     @cached_property
+    @one_thread
     def bundles(self) -> list[Bundle]:
         """As many as it takes for a small standard error."""
         found: list[Bundle] = []
@@ -88,6 +90,7 @@ class Columns(Outlook):
         return MovedMean(s, self.x, self.gauge, self.bundles, self.seed)
 
     @cached_property
+    @one_thread
     def limit(self) -> np.ndarray:
         return self.setting.read(self.x if self.moved is None else self.x + self.moved.shift)
 
@@ -100,12 +103,14 @@ class Columns(Outlook):
         return self.floor.variance
 
     @property
+    @one_thread
     def error(self) -> float:
         if self.moved is None:
             return self.floor.error
         return math.hypot(self.floor.error, self.moved.error_from(self._gap))
 
     @cached_property
+    @one_thread
     def accuracy(self) -> Accuracy | None:
         return None if self.moved is None else self.moved.accuracy(self._gap, self.variance)
 
@@ -124,12 +129,14 @@ class Columns(Outlook):
         slow = self.mean_rate**2
         return slow + (1 - slow) * self.ratio
 
+    @one_thread
     def path(self, rounds: int) -> Path:
         variance, target = self._variance(rounds), self.gauge.target
         if self.moved is None:
             return Path(self._mean(rounds, target), variance)
         return Path(self._mean(rounds, target, self.moved.growth(variance / self.variance)), variance)
 
+    @one_thread
     def law(self, round: int | None) -> Law | None:
         if not math.isfinite(self.variance):
             return None

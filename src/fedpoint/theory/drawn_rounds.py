@@ -106,18 +106,22 @@ def drawn_round(drawn: DrawnRounds, round: Array) -> Callable[[Array, State], tu
     """One drawn round as a map of the state and of what the channel keeps."""
     space, numbers, keys = drawn
     layout, inputs, agents = space.layout, numbers.inputs, numbers.p.shape[0]
-    tick = tick_of(drawn, round)
     # A world that goes on is found somewhere: rounds are drawn as if far apart.
     found = keys[0].fold(round, FOUND)
     found = jax.tree.map(lambda a: jnp.asarray(a)[None], (tuple(found),))
     worlds = jax.tree.map(lambda a: a[0], start_worlds(layout, inputs, found))
 
+    def exchange(number: Array, hub: State, state: RunState) -> tuple[State, RunState]:
+        tick, begun = tick_of(drawn, number), state._replace(hub=hub)
+        after = one_round(layout, inputs, begun, (tick, tick), NOTHING_PRECOMPUTED, keys, number)
+        return after.hub, after._replace(hub=())
+
     def move(x: Array, wire: State) -> tuple[Array, State]:
         # The draws are the round's; the algorithm's clock stands still.
         hub, m = start_at(numbers, x.astype(numbers.p.dtype), 0)
-        begun = RunState(hub, memories(space, numbers, hub, m), numbers.mail, (), worlds, wire)
-        state = one_round(layout, inputs, begun, (tick, tick), NOTHING_PRECOMPUTED, keys, round)
-        settled = rows(space, inputs.algorithm, state.hub, state.memory, agents)
-        return jnp.concatenate([flat(state.hub), settled.ravel()]), state.wire
+        begun = RunState((), memories(space, numbers, hub, m), numbers.mail, (), worlds, wire)
+        hub, state = layout.topology.round(inputs.branches, hub, begun, round, exchange)
+        settled = rows(space, inputs.algorithm, hub, state.memory, agents)
+        return jnp.concatenate([flat(hub), settled.ravel()]), state.wire
 
     return move

@@ -262,10 +262,16 @@ def over_cases(numbers: Numbers, function: Callable[[Cases], Tree]) -> Tree:
 
 def expected(space: Space, numbers: Numbers, hub: State, m: Array, round: Number) -> tuple[State, Array]:
     """One expected round: the hub and every agent's floats."""
-    u, new = over_outcomes(numbers, lambda one: over_cases(one, lambda case: _merged(space, one, case, hub, m, round)))
-    keep = 1 - numbers.merge
-    hub = count_on(hub)
-    return fill(hub, keep * flat(hub) + numbers.merge * u), keep * m + numbers.merge * new
+
+    def exchange(number: Number, hub: State, m: Array) -> tuple[State, Array]:
+        def merged(one: Numbers, case: Cases) -> tuple[Array, Array]:
+            return _merged(space, one, case, hub, m, number)
+
+        u, new = over_outcomes(numbers, lambda one: over_cases(one, lambda case: merged(one, case)))
+        keep, after = 1 - numbers.merge, count_on(hub)
+        return fill(after, keep * flat(after) + numbers.merge * u), keep * m + numbers.merge * new
+
+    return space.topology.round(numbers.inputs.branches, hub, m, round, exchange)
 
 
 def count_on(hub: State) -> State:
@@ -312,7 +318,7 @@ def start_at(numbers: Numbers, x: Array, round: Number) -> tuple[State, Array]:
 
 def read_models(space: Space, algorithm: Algorithm, hub: State, memory: State) -> Array:
     """The model, or those of all nodes one after the other, flattened."""
-    return flat(space.topology.per_hub(algorithm.read)(hub, memory))
+    return flat(space.topology.read(algorithm, hub, memory))
 
 
 class Watched(Calm):

@@ -361,6 +361,7 @@ class Messages(Outlook):
             return None
         return rate_of(self.settled.steady.setting.matrix(self.settled.steady.x[: len(self.x)]))
 
+    @cached_property
     def _gap(self) -> np.ndarray:
         return self.gauge(self.limit - self.gauge.target)
 
@@ -369,7 +370,7 @@ class Messages(Outlook):
         """Beside drawn rounds from where it settles; None where these would take too long."""
         if self.settled is None:
             return None
-        s, end, gap = self.setting, self.settled, self._gap()
+        s, end, gap = self.setting, self.settled, self._gap
         rate = math.sqrt(min(end.steady.rate, 1.0))
         if too_long(s, rate):
             return None
@@ -400,17 +401,21 @@ class Messages(Outlook):
     def _arrived(self) -> bool:
         if not self._seen or self.settled is None:
             return False
-        gap, floor = self._gap(), self.variance + float(self._gap() @ self._gap())
+        floor = self.variance + float(self._gap @ self._gap)
         mean, spread = self._seen[-1]
         away = self._measured(mean)
         return bool(
             abs(away @ away + np.trace(spread) - floor) <= ARRIVED * floor
-            and np.linalg.norm(away - gap) ** 2 <= ARRIVED * floor
+            and np.linalg.norm(away - self._gap) ** 2 <= ARRIVED * floor
         )
 
     def _measured(self, mean: np.ndarray) -> np.ndarray:
         """From what is measured from to a mean R x of the state."""
-        return self.gauge(self.setting.read(self.origin) - self.gauge.target) + mean - self.R @ self.origin
+        return self._begun + mean
+
+    @cached_property
+    def _begun(self) -> np.ndarray:
+        return self.gauge(self.setting.read(self.origin) - self.gauge.target) - self.R @ self.origin
 
     def _at(self, round: int) -> tuple[np.ndarray, np.ndarray]:
         """The mean's part of the error, and the covariance of what is measured."""
@@ -420,17 +425,24 @@ class Messages(Outlook):
         if round <= len(self._seen):
             mean, spread = self._seen[round - 1]
             return self._measured(mean), spread
+        return self._end
+
+    @cached_property
+    def _end(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same once settled."""
         if self.settled is None:
             return np.full(len(self.R), np.inf), np.full((len(self.R),) * 2, np.inf)
-        return self._gap(), self.R @ self.settled.sigma @ self.R.T
+        return self._gap, self.R @ self.settled.sigma @ self.R.T
 
     def path(self, rounds: int) -> Path:
-        each = [self._at(t) for t in range(rounds + 1)]
+        self._walk(rounds)
+        each = [self._at(t) for t in range(min(rounds, len(self._seen)) + 1)]
+        each += [self._end] * (rounds + 1 - len(each))
         return Path(np.array([float(a @ a) for a, _ in each]), np.array([float(np.trace(C)) for _, C in each]))
 
     def law(self, round: int | None) -> Law | None:
         if round is None:
-            return None if self.settled is None else Law.of(self._gap(), self.R @ self.settled.sigma @ self.R.T)
+            return None if self.settled is None else Law.of(self._gap, self.R @ self.settled.sigma @ self.R.T)
         return Law.of(*self._at(round))
 
 

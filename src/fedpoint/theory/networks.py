@@ -57,7 +57,11 @@ def spectral_rate(
 
     Args:
         algorithm: "FedGD" or "FedRelax", or an algorithm, which then knows its coupling and step.
+        task: a problem whose fields are gradients; the nodes of the network are its agents.
+        network: of the nodes.
+        coupling: alpha, at least 0; None: the algorithm's own.
         step: of FedGD: a number, or one per node.
+        models: models of the nodes at which curved fields are linearised; default: GTVMin's solution.
 
     >>> import fedpoint as fp
     >>> two = fp.problems.Quadratic(2.0, [[0.0], [3.0]])
@@ -111,6 +115,13 @@ def contraction(
     the latter for eta <= 1/max_i(l_i + 2 alpha d_i) in particular; beyond it l_i decides,
     eta_i (l_i + 4 alpha d_i) - 1. For affine gradients these are the iteration's norm itself.
 
+    Args:
+        algorithm: "FedGD" or "FedRelax", or an algorithm, which then knows its coupling and step.
+        task: a problem whose fields are gradients; the nodes of the network are its agents.
+        network: of the nodes.
+        coupling: alpha, at least 0; None: the algorithm's own.
+        step: of FedGD: a number, or one per node; None: the algorithm's own.
+
     >>> import fedpoint as fp
     >>> two = fp.problems.Quadratic([2.0, 4.0], [[0.0], [3.0]])
     >>> contraction("FedRelax", two, Network.complete(2), coupling=1.0).kappa
@@ -161,7 +172,16 @@ def iteration_matrix(
     step: ArrayLike | None = None,
     models: Model | None = None,
 ) -> np.ndarray:
-    """(K d, K d), dense: what one synchronous tick does to the error; for small networks."""
+    """(K d, K d), dense: what one synchronous tick does to the error; for small networks.
+
+    Args:
+        algorithm: "FedGD" or "FedRelax", or an algorithm, which then knows its coupling and step.
+        task: a problem whose fields are gradients; the nodes of the network are its agents.
+        network: of the nodes.
+        coupling: alpha, at least 0; None: the algorithm's own.
+        step: of FedGD: a number, or one per node; None: the algorithm's own.
+        models: models of the nodes at which curved fields are linearised; default: GTVMin's solution.
+    """
     name, coupling, steps = _method(algorithm, coupling, step, task)
     network, coupling = check(task, network, coupling)
     if not task.linear and models is None:
@@ -181,6 +201,10 @@ def block_norm(T: ArrayLike, nodes: Count) -> float:
     """max_i sum_j |T_ij|, T_ij the (d, d) blocks in their spectral norm: a bound of T in the block-maximum norm.
 
     It is that norm itself where the blocks T_ij of a row all stretch one vector most, as in FedGD and FedRelax.
+
+    Args:
+        T: (K d, K d), in blocks of nodes.
+        nodes: K.
 
     >>> block_norm([[0.0, 0.5], [0.25, 0.5]], nodes=2)
     0.75
@@ -206,7 +230,7 @@ def _method(
         name, title = METHODS.get(algorithm.lower()), algorithm
     else:
         title, alone = algorithm.card.title, algorithm.innermost() is algorithm
-        known = algorithm.at_agents and alone and not algorithm.own_kind()
+        known = algorithm.coupled and alone and not algorithm.own_kind()
         name = None if not known else "FedRelax" if algorithm.proximal else "FedGD"
         coupling = coupling_of(algorithm) if known and coupling is None else coupling
         step = constant_step(algorithm) if step is None else step

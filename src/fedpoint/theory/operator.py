@@ -79,8 +79,9 @@ class Setting:
         fresh = bound.in_step()
         self.timing = fresh.timing if bound.timing.on_clock else bound.timing
         self.topology, self.oracle = fresh.topology, fresh.oracle
-        self.start = jax.tree.map(lambda a: np.asarray(a, float), bound.start)
-        models = wrap(jax.tree.map(jnp.asarray, self.start))
+        begin = jax.tree.map(lambda a: np.asarray(a, float), bound.start)
+        self.start = begin if self.topology.by_node else self.topology.spread(begin, self.agents)  # as models are read
+        models = wrap(jax.tree.map(jnp.asarray, begin))
         model = self.topology.one(models)
         draws = draws_of(self.algorithm, symmetric=self.problem.has_loss)
         one = cast(self.algorithm if self.own_kind else trace_steps(self.algorithm), float)
@@ -106,6 +107,7 @@ class Setting:
             cast(bound.gather, float),
             fresh.wires,
             attack=cast(bound.attack, float),
+            branches=bound.branches,
         )
         self.numbers: Numbers = jax.device_put(
             Numbers(
@@ -131,6 +133,8 @@ class Setting:
     def _check(self) -> None:
         """What has no expected round."""
         title, timing, bound = self.algorithm.card.title, self.timing, self.bound
+        if reason := self.algorithm.why_no_forecast():
+            raise FedpointError(reason)
         if bound.attack is not None and not bound.attack.repeats_itself:
             raise FedpointError(
                 f"attack={type(bound.attack).__name__}: what it does to a round is not known beforehand; run it with "
@@ -142,6 +146,8 @@ class Setting:
                 f"{bound.merged_by} does not merge linearly: on a network a forecast needs all nodes to work in every "
                 "round, and to hear what is fresh"
             )
+        if self.topology.nested and self.algorithm.scheduled():
+            raise FedpointError("regions= with steps that change: a forecast needs a constant step")
         if bound.loses_a_sum and not (self.exact and timing.everyone):
             raise FedpointError(f"{bound.loses_a_sum}: there is no limit to forecast")
         if self.settles and not timing.everyone:
@@ -161,7 +167,7 @@ class Setting:
         held, batch = self.problem.local_rows(), self.problem.batch
         stored = 1 if held is None else int(np.max(held))
         met = stored if exact or batch is None else min(int(np.max(batch)), stored)
-        return met * sum(np.size(a) for a in jax.tree.leaves(self.topology.one(self.start)))
+        return met * sum(np.size(a) for a in jax.tree.leaves(self.topology.one(self.bound.start)))
 
     @cached_property
     def dear(self) -> bool:
@@ -316,6 +322,11 @@ class Setting:
         """The hub multiplies what depends on the luck of agents: on how many steps they took."""
         return self.numbers.drawn.agent and not self.combines_linearly
 
+    @cached_property
+    def surveys(self) -> bool:
+        """Agents are asked twice in a round: what they first say enters what they then do."""
+        return self.algorithm.survey() is not None
+
     @property
     def merges_linearly(self) -> bool:
         """What the hub makes of the mean of what it may hear is the mean of what it makes of each."""
@@ -333,7 +344,7 @@ class Setting:
 
     def _find_lineups(self) -> Lineups | None:
         """Whom a round may hear, where the hub makes something else of the mean of it than of each."""
-        linear = self.combines_linearly and not self.bound.merged_by
+        linear = self.combines_linearly and not self.bound.merged_by and not self.surveys
         if self.topology.by_node or self.timing.everyone or self.adaptive or linear:
             return None
         found = self.timing.lineups(self.problem.weights)
@@ -440,6 +451,18 @@ class Setting:
     def reading(self) -> np.ndarray:
         """(d, n): the models are this times the state's floats."""
         return np.asarray(_reading(self.space, self.numbers, self.origin))
+
+    @double
+    def reading_at(self, x: np.ndarray) -> np.ndarray:
+        """(d, n): the derivative of the models by the state, at a state; another one elsewhere only where a model is a
+        ratio, as in push-sum."""
+        return self.reading if self._selection is not None else np.asarray(_reading(self.space, self.numbers, x))
+
+    @double
+    def reads(self, states: np.ndarray) -> np.ndarray:
+        """(m, d): the models in states (m, n)."""
+        at = self._selection
+        return np.asarray(_reads(self.space, self.numbers, states)) if at is None else states[:, at]
 
     @cached_property
     def _selection(self) -> np.ndarray | None:
@@ -565,6 +588,11 @@ _read = quickly(models_at, static_argnums=0)
 @partial(quickly, static_argnums=0)
 def _reading(space: Space, numbers: Numbers, x: Array) -> Array:
     return jax.jacrev(lambda x: models_at(space, numbers, x))(x)
+
+
+@partial(quickly, static_argnums=0)
+def _reads(space: Space, numbers: Numbers, states: Array) -> Array:
+    return jax.vmap(lambda x: models_at(space, numbers, x))(states)
 
 
 @partial(quickly, static_argnums=0)

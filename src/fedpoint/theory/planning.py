@@ -41,6 +41,7 @@ NARROW, WIDE = 1.01, 1.25  # ratios of steps, below which the search for the bes
 LOOKS = 12  # steps that are tried until one reaches the target at all
 EARLY = 8  # rounds at which curves of different steps are compared
 FEW = 20  # rounds, of which one is worth a closer look
+DIPS = np.geomspace(1 / 3, 3, 16)  # times the best step, where curves without noise may have another dip
 LARGE = 60  # numbers of a state, above which they are
 SMALL = 200  # numbers of a covariance's rows, up to which a round of it takes little
 CHUNK = 16  # rounds of such a walk between two looks
@@ -541,9 +542,10 @@ def best_step(
     target: float,
     most: int = 12,
     late: Callable[[], bool] = lambda: False,
+    dips: bool = False,
 ) -> tuple[Trial, list[Trial]]:
     """The step whose curve passes the target first, and all trials on the way. `guess` is where to look first; once it
-    is late, no further step is tried.
+    is late, no further step is tried. dips: nothing is random, so that curves may have several dips over steps.
 
     First some step that reaches it: shorter when it diverges or settles too high (its level is about proportional to
     the step), longer when it is slow. Then up or down while that helps. Then beside the step that is lowest one round
@@ -594,6 +596,11 @@ def best_step(
             low = other.step
             break
         best, high = other, best.step
+    if dips and 1 < best.rounds <= EARLY:  # where a round is a large part of the cost
+        most += len(DIPS)
+        for factor in DIPS:
+            if not late():
+                look(best.step * float(factor))
     while more(most):
         best = min((t for t in trials if not t.why), key=lambda t: t.passed)
         sooner = math.ceil(min(best.rounds - 1, best.passed * (1 - WORTH)))

@@ -24,10 +24,14 @@ class Use:
 @checked
 @dataclass(frozen=True)
 class Prices:
-    """What things cost, in seconds: a number sent, a message (its latency), an evaluation of a local field.
+    """What sending and computing cost, in seconds.
 
-    parallel: agents work and send at the same time, so that a round takes as long as one agent takes; False: one after
-    the other, as in a simulation, or when the hub's link is what limits.
+    Args:
+        per_float: seconds for a number sent.
+        per_message: seconds for a message, whatever its length: the latency.
+        per_gradient: seconds for an evaluation of a local field.
+        parallel: agents work and send at the same time, so that a round takes as long as one agent takes; False: one
+            after the other, as in a simulation, or when the hub's link is what limits.
     """
 
     per_float: NonNegative = 0.0

@@ -122,9 +122,14 @@ class Expanded(Wrapped):
 class Expansion:
     """A run's error w_t - w*, in three parts that add up to it, at its recorded rounds: (repeats, n, d) each.
 
-    transient: what is left of the start. heterogeneity: what agents with solutions of their own add, the bias in the
-    limit. noise: what samples add, zero on average. gamma: (repeats, n, d, d), the product of the matrices of all
-    rounds so far, with transient_t = gamma_t (w_0 - w*); None unless asked for.
+    Attributes:
+        rounds: (n,) the recorded rounds.
+        transient: what is left of the start.
+        heterogeneity: what agents with solutions of their own add, the bias in the limit.
+        noise: what samples add, zero on average.
+        error: w_t - w* of the run itself.
+        gamma: (repeats, n, d, d), the product of the matrices of all rounds so far, with transient_t = gamma_t (w_0 -
+            w*); None unless asked for.
     """
 
     rounds: np.ndarray
@@ -205,6 +210,7 @@ def expansion(run: Run, products: bool = False) -> Expansion:
     participation, steps and numbers of local steps. The run is made again, at about six times its cost.
 
     Args:
+        run: a run of one of these methods.
         products: also keep the products of matrices, `gamma`.
 
     >>> import fedpoint as fp

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from fedpoint.core.threads import one_thread
 from fedpoint.theory.krylov import Krylov, norm, solve
 from fedpoint.theory.operator import ROUGH, Setting
 
@@ -236,6 +237,7 @@ def _reached(span: Krylov, rounds: float) -> tuple[np.ndarray, np.ndarray]:
 _TRAILS: WeakKeyDictionary[Setting, tuple[np.ndarray, Trail | None]] = WeakKeyDictionary()
 
 
+@one_thread
 def trail_of(setting: Setting, origin: np.ndarray) -> Trail:
     """The trail from a state; the last one of a setting is kept. Raises Lost."""
     known = _TRAILS.get(setting)

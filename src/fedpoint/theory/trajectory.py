@@ -595,7 +595,7 @@ def _unaffine(setting: Setting) -> str:
     s = setting
     if not (s.problem.linear and s.straight) or s.scheduled or s.adaptive:
         return "rounds are not affine"
-    if s.topology.by_node or s.lossy or s.bound.merged_by:
+    if s.topology.by_node or s.topology.nested or s.lossy or s.bound.merged_by:
         return "there is no fusion center that adds up what is sent"
     if any(s.numbers.drawn) or s.lucky:
         return "the method draws numbers of its own"

@@ -1,1 +1,1 @@
-"""What a user says: run, compare, sweep; later forecast, check, plan, federate."""
+"""What a user says: run, compare, sweep; forecast, check, plan, certify."""

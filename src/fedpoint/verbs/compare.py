@@ -47,10 +47,13 @@ def compare(
 ) -> Comparison:
     """Run each algorithm on the problem, with the same seed and the same options of `fp.run`.
 
-    algorithms: or names in the catalogue, each with those of the hyper-parameters among the options that it has; or
-        experiments on one problem, without `problem` then. A dictionary gives them labels.
-    labels: one for each; default: what differs between them, such as "FedAvg, local_steps=10".
-    With `folder=` each run gets a folder in it, named by its label.
+    Args:
+        algorithms: methods, or their names in the catalogue, each with those of the hyper-parameters among the options
+            that it has; or experiments on one problem, then without `problem`. A dictionary gives them labels.
+        problem: from `fp.problems`, or your own.
+        labels: one for each; default: what differs between them, such as "FedAvg, local_steps=10".
+        folder: a folder in which each run gets a run folder, named by its label; None: nothing is written.
+        options: the other arguments of `fp.run`.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])

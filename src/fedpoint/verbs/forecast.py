@@ -84,6 +84,12 @@ def _check(experiment: Experiment, around: Model | None, floor: str, measure: st
     problem = experiment.problem
     if not isinstance(problem, Problem):
         raise FedpointError("models that only fit and predict have no round to differentiate: there is no forecast")
+    adapting = [type(stage).__name__ for stage in experiment.channel.stages() if stage.adapts]
+    if adapting:
+        raise FedpointError(
+            f"{adapting[0]} has no forecast: its norm follows counts of messages, which jump, so that the expected "
+            "round has no fixed point. Forecast with fp.channel.Clip(norm), at the norm where a run's clip settles"
+        )
     if floor not in FLOORS:
         raise FedpointError(f'floor must be "auto", "exact" or "sampled", got {floor!r}')
     if measure not in MEASURES:

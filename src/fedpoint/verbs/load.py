@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias, Unpack
 import jax
 import numpy as np
 
+from fedpoint.algorithms.personal import sharing
+from fedpoint.channel.chain import as_channel
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.arguments import checked, checked_methods
 from fedpoint.core.describe import Table, Unreadable
@@ -28,7 +30,8 @@ from fedpoint.engine.pace import Pace
 from fedpoint.engine.session import Session, cast, flatten, unflatten
 from fedpoint.engine.state import RunState
 from fedpoint.experiment.describe import rebuild_part
-from fedpoint.experiment.experiment import Experiment, Others, sharing
+from fedpoint.experiment.experiment import Experiment, Others
+from fedpoint.graphs.regions import Regions
 from fedpoint.problems.base import Problem
 from fedpoint.results.drive import Recorder, drive
 from fedpoint.results.follow import Callbacks
@@ -163,6 +166,10 @@ class LoadedRun(Run):
         """How long its rounds took."""
         return Pace.of(self._point.state["pace"])
 
+    @property
+    def regions(self) -> Regions | None:
+        return self._part("regions")
+
     def _info(self) -> RunInfo:
         config, meta = self.config, self.stored.meta
         sizes = meta["message"]
@@ -172,9 +179,10 @@ class LoadedRun(Run):
             config["record_every"],
             config["problem"]["agents"],
             (sizes["down"], sizes["up"], sizes["width"], sizes.get("up_bytes") or sizes["up"] * sizes["width"]),
-            np.array(meta["weights"]) if "network" in config else None,
+            np.array(meta["weights"]) if "weights" in meta else None,
             meta["engine"],
             self.pace.speed,
+            sizes.get("hub") or 0,
         )
 
     def shaped_as(self, start: Model) -> None:
@@ -259,10 +267,12 @@ class LoadedRun(Run):
     @double
     def _stored_memories(self) -> State:
         """From the disk alone: the method tells in which form."""
-        by_node, repeats, agents = self.info.weights is not None, self.repeats, self.info.agents
-        node = jax.tree.map(lambda a: a[(0, 0) if by_node else 0], self.last)
+        by_node, repeats, agents = "network" in self.config, self.repeats, self.info.agents
+        own = self.info.weights is not None
+        node = jax.tree.map(lambda a: a[(0, 0) if own else 0], self.last)
         stored = {name.removeprefix("state"): a for name, a in self._point.state.items()}
-        method = cast(sharing(self.algorithm, self._part("share")), np.result_type(*jax.tree.leaves(node)))
+        whole = as_channel(self._part("channel")).around(sharing(self.algorithm, self._part("share"), wrap(node)))
+        method = cast(whole, np.result_type(*jax.tree.leaves(node)))
         with calling(type(method).__name__):
             hub, memory = method.init(wrap(node))
             like = RunState(_stacked(hub, repeats, *[agents] * by_node), _stacked(memory, repeats, agents), (), ())
@@ -338,7 +348,9 @@ class LoadedRun(Run):
 
     def _start(self) -> Model:
         """The model that the run was begun with."""
-        leaves = [self._point.records[entry["name"]][0, 0] for entry in self.stored.meta["model"]]
+        own = self.info.weights is not None and "network" not in self.config  # all agents begin with the hub's
+        at = (0, 0, 0) if own else (0, 0)
+        leaves = [self._point.records[entry["name"]][at] for entry in self.stored.meta["model"]]
         return jax.tree.unflatten(jax.tree.structure(self.problem.start()), leaves)
 
     def experiment(self, start: Model | None) -> Experiment:
@@ -348,7 +360,7 @@ class LoadedRun(Run):
         if self._from_file:
             return self._file.replace(**self.origin.given, start=start, record_every=config["record_every"])
         parts: dict[str, Tree] = {
-            name: self._part(name) for name in ("network", "channel", "gather", "attack", "share")
+            name: self._part(name) for name in ("network", "regions", "channel", "gather", "attack", "share")
         }
         parts |= {name: config[name] for name in ("exact", "seed", "repeats", "record_every")}
         parts[next((name for name in TIMING if name in config), TIMING[0])] = self.participation

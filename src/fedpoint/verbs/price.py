@@ -38,6 +38,8 @@ def price(
     to the hub, and the epsilon that is spent.
 
     Args:
+        algorithm: a method, for instance `fp.FedAvg(step=0.1)`, or an `fp.Experiment`, then without a problem.
+        problem: from `fp.problems`, or your own.
         channels: channels, lists of them, or None for messages as they are.
         rounds: of every run.
         runs: of each channel, for the mean; 0: forecasts alone.

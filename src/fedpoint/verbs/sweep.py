@@ -39,6 +39,14 @@ def sweep(
     swept; a sweep over `local_steps` costs the largest of them at every point. A method may be given by its name, with
     the hyper-parameters that are not swept.
 
+    Args:
+        algorithm: a method with the values of what is not swept, its name in the catalogue, or an `fp.Experiment`, then
+            without a problem.
+        problem: from `fp.problems`, or your own.
+        over: the values to combine, by hyper-parameter: `{"step": [0.1, 0.5], "local_steps": [1, 10]}`.
+        rounds: of every run.
+        options: the other arguments of `fp.Experiment`, and hyper-parameters of a method that is given by its name.
+
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
     >>> fp.sweep(fp.FedAvg(step=0.1), quad, over={"step": [0.1, 0.5, 1.0]}, rounds=10).best()
@@ -64,14 +72,14 @@ def sweep(
     largest = largest.replace(repeats=repeats)
     check_memory(count, f"{count:,} runs at once", "take fewer values or repeats")
     check_records(largest, rounds, count)
-    bound = [_traced(bind_algorithm(a, experiment.problem), over) for a in algorithms]
+    bound = [traced(bind_algorithm(experiment.channel.around(a), experiment.problem), over) for a in algorithms]
     lanes = jax.tree.map(lambda *a: np.repeat(np.stack(a), repeats, axis=0), *bound)
     session = Session(largest.bind(), largest.every(rounds, count), swept=lanes)
     return Sweep(points, algorithms, drive(begin(session), rounds), repeats)
 
 
 def _check(method: Algorithm, over: Mapping[str, Sequence[float]]) -> None:
-    known = list(_names(method))
+    known = list(names_of(method))
     for name in over:
         if name not in known:
             raise FedpointError(f"{type(method).__name__} has no field {name!r}: {nearest(name, known)}")
@@ -86,10 +94,10 @@ def _check_values(over: Mapping[str, Sequence[float]]) -> None:
 # A wrapper is swept over its own fields and those of the method inside, at any depth.
 
 
-def _names(method: Algorithm) -> Iterator[str]:
+def names_of(method: Algorithm) -> Iterator[str]:
     yield from values_of(method)
     if isinstance(method, Wrapped):
-        yield from _names(method.inner)
+        yield from names_of(method.inner)
 
 
 def _split(method: Algorithm, names: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -107,10 +115,10 @@ def _replaced(method: Algorithm, point: Mapping[str, float]) -> Algorithm:
     return method.replace(**values)
 
 
-def _traced(method: Algorithm, names: Iterable[str]) -> Algorithm:
+def traced(method: Algorithm, names: Iterable[str]) -> Algorithm:
     """With these fields traced, whole numbers too."""
     own, inner = _split(method, names)
     values = {name: values_of(method)[name] for name in own}
     if inner and isinstance(method, Wrapped):
-        values["inner"] = _traced(method.inner, inner)
+        values["inner"] = traced(method.inner, inner)
     return with_leaves(method, values)

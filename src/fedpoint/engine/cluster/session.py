@@ -252,7 +252,7 @@ class ClusterSession(Session):
         jax.block_until_ready(self.state)
         self.round = last
         used = records.used if isinstance(records.used, tuple) else self._all_used(self.group.all(records.used))
-        if self.topology.by_node:
+        if self.topology.own_models:
             model = self._joined(self.group.all(records.model), axis=2)
         else:
             model = jax.tree.map(np.asarray, self.group.mine(records.model))
@@ -317,8 +317,8 @@ class ClusterSession(Session):
 
     @double
     def model(self) -> Model:
-        state = self.whole() if self.topology.by_node else self.group.mine(self.state)
-        read = jax.vmap(self.topology.per_hub(self.algorithm.read))(state.hub, state.memory)
+        state = self.whole() if self.topology.own_models else self.group.mine(self.state)
+        read = jax.vmap(partial(self.topology.read, self.algorithm))(state.hub, state.memory)
         return jax.tree.map(np.asarray, unwrap(read))
 
     def traced(self) -> Algorithm:
@@ -365,7 +365,7 @@ def in_blocks(topology: Topology, blocks: Blocks) -> Topology:
     if isinstance(topology, Graph):
         return GraphInBlocks(topology.wiring, blocks=blocks)
     assert isinstance(topology, Star)
-    return StarInBlocks(topology.late, topology.rebase, blocks=blocks)
+    return StarInBlocks(topology.late, topology.rebase, topology.personal, blocks=blocks)
 
 
 @partial(jax.jit, static_argnames=("layout", "counted"))

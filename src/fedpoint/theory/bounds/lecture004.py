@@ -338,6 +338,12 @@ def local_sgd_bounds(
     $\sigma_k^2$ and $G^2$ for it are computed from the rows; whether a run stays there is for its error to show.
 
     Args:
+        algorithm: `fp.FedAvg` with a step schedule or a fixed step.
+        problem: with losses.
+        participation: who takes part; a number L is `fp.Uniform(L)`, None is everyone.
+        start: the model at round 0; default: the problem's start.
+        exact: exact fields: no sampling noise.
+        rounds: after which the bounds are told.
         radius: of the ball about w*; for affine fields (least squares, streams, quadratics, full or in batches).
         sigma2, G2: the constants by hand instead: $E|\text{noise}|^2$, one or one per agent, and $E|g(x; z)|^2$.
 

@@ -144,6 +144,7 @@ def baselines(
         groups: (n,) whose row it is.
         network: of the agents. None: each is joined to its `neighbours` nearest by gradients at the pooled model, from
             training rows alone.
+        options: the arguments below, by name.
         seeds: splits, by number or as a list; each holds out rows of every agent anew.
         held_out: the share of each agent's rows to test on; an agent with one row keeps it for training.
         time: (n,) when each row was. Then each agent's last rows are tested on, the share `held_out` of them, and of
@@ -160,6 +161,8 @@ def baselines(
             from.
         couplings: to choose from.
         local_steps, step: of FedAvg; the local step's default is 1/L, L the largest smoothness of an agent.
+        neighbours: how many agents each one is joined to, where no network is given.
+        folds: of the validation, where no rows are named for it.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)

@@ -49,7 +49,7 @@ class Comparisons:
             around = jax.tree.map(lambda a: a[:, -1].mean(0), run.history)
         self.f = prepare(experiment, around)
         self.title = self.method.card.title
-        self.goal = "GTVMin's solution" if self.method.at_agents else "w*"
+        self.goal = self.method.goal
 
     @cached_property
     def affine(self) -> bool:
@@ -351,7 +351,7 @@ class Comparisons:
             return f"rounds cannot be compared one by one: {f.reason or f.noise_by}"
         if s.moments.sampled:
             return "the schedule's moments are estimates: rounds cannot be compared one by one"
-        watched = Watched([int(t) for t in self.rounds[1:]], f.origin - f.state, s.reading)
+        watched = Watched([int(t) for t in self.rounds[1:]], f.origin - f.state, s.reading_at(f.state))
         heavy = settled_variance(f.rate or 0.0, f.rate_ms or 0.0, self.directions)
         if not watched.whole and heavy * self.directions > 2 * HEAVY:
             return "the forecast variance is made of rare large errors: single rounds say little of it"
@@ -395,12 +395,12 @@ class Comparisons:
 
     @double
     def _invariants(self) -> list[Check]:
-        algorithm, session = self.run.algorithm, self.run.session
+        session = self.run.session
         if not isinstance(session, Session) or session.bound.merged_by:  # nobody has all memories; no sums are heard
             return []
         found = []
         hubs, memories = session.state.hub, session.settled()
-        for name, left in algorithm.invariants(hubs, memories, self.problem.weights).items():
+        for name, left in session.algorithm.invariants(hubs, memories, self.problem.weights).items():
             size = max((float(np.abs(a).max(initial=0.0)) for a in jax.tree.leaves((hubs, memories))), default=0.0)
             gap = max(float(np.abs(np.asarray(a)).max(initial=0.0)) for a in jax.tree.leaves(left))
             ok = gap <= INVARIANT * (1 + size)

@@ -16,6 +16,7 @@ from fedpoint.channel import Cast, Channel, Quantise, RandK
 from fedpoint.channel.chain import as_channel
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError, check_count, nearest
+from fedpoint.core.selection import Only
 from fedpoint.core.types import Model
 from fedpoint.experiment import Experiment
 from fedpoint.gather import Gather
@@ -63,7 +64,7 @@ class FixedOptions(TypedDict, total=False):
     seed: int
     channel: Channel
     gather: Gather
-    share: str | Sequence[str] | None
+    share: Only | str | Sequence[str] | None
 
 
 class PlanOptions(GoalOptions, FixedOptions, total=False):
@@ -100,6 +101,7 @@ def plan(
         participation: numbers of participants or schemes to choose from; default: all, a third, a tenth, one.
         verify: run the first `top` choices `repeats` times, and show their mean beside the forecast.
         progress: called with a `PlanProgress` after every setting.
+        options: the arguments below, by name.
         budget: at most so much of what is minimised; where nothing is within it, the plan says what it buys.
         rounds: at most so many; what takes more is left out.
         minimise: "communication" (numbers sent, both ways), "bytes" (as they are sent, compression among the choices),
@@ -113,6 +115,8 @@ def plan(
         privacy: `fp.Privacy(epsilon, delta)` that a run may spend: clip, noise at the hub, participants and rounds are
             chosen together, among FedAvg and gradient exchange unless methods are named.
         start, exact, seed, channel, gather, share: as in `fp.Experiment`.
+        top: how many of the first choices `verify` runs.
+        repeats: runs of each of them.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [1.0]], noise=0.01)

@@ -54,7 +54,7 @@ class Assumed(Clips):
     """Messages that are taken to be no longer than this, without cutting any: what forecasts of a clip that does not
     bind need."""
 
-    lossless = shortens = embeds = True
+    lossless = embeds = True
 
     norm: float
 

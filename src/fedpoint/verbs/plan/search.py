@@ -29,6 +29,7 @@ from fedpoint.theory.planning import LARGE, LONGEST, Known, Trial, attempt, atte
 from fedpoint.theory.planning_cost import Use
 from fedpoint.timing.participation import Answering, Participation
 from fedpoint.verbs.forecast import Forecast, prepare
+from fedpoint.verbs.plan.by_runs import Runs, counts_steps
 
 LOOKS = 24  # steps that are tried at most
 KEPT = 16  # steps whose work is kept, for others who take part
@@ -46,8 +47,11 @@ class Method:
     per_round: bool = False  # its step is that of a whole round, divided by the local steps
     channel: Channel | None = None  # over which it sends; None: the experiment's
     plain: str = ""  # the title of the same over the experiment's channel
+    stepless: bool = False  # it has no step to choose
 
     def __call__(self, step: float, local_steps: int) -> Algorithm:
+        if self.stepless:
+            return self.make()
         step = step * local_steps if self.per_round else step
         return self.make(step=step, local_steps=local_steps) if self.local else self.make(step=step)
 
@@ -76,13 +80,13 @@ def method_of(given: Given) -> Method:
             f"pull=2.0), whose step and local steps are chosen; got {given!r}"
         )
     taken = taken or set(inspect.signature(make).parameters)
-    if "step" not in taken:
-        raise FedpointError(f"{title} has no step to choose: a plan needs methods with one")
     local = "local_steps" in taken
     named = [p for p in inspect.signature(make).parameters.values() if p.kind is not p.VAR_KEYWORD]
     others = [p.name for p in named if p.default is p.empty and p.name not in ("step", "local_steps")]
     if others:
         raise FedpointError(f"{title} also needs {', '.join(others)}: give an object that has them")
+    if "step" not in taken:
+        return Method(title, make, False, stepless=True)
     probe = make(step=1e-3, local_steps=2) if local else make(step=1e-3)
     return Method(title, make, local, per_round=bool(np.max(probe.work_of_a_step()) > 1))
 
@@ -133,8 +137,10 @@ class Search:
         self.affine: dict[tuple[str, int], Known | None] = {}  # by method and scheme
         self.bases: dict[str, Setting | None] = {}  # of methods whose rounds are affine: one setting
         self.works: dict[tuple[str, int, float], Work] = {}
+        self.most_steps = most
         self.most = most if experiment.problem.linear else 8  # local steps of one program
         self.curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        self.steps: dict[tuple[int, int], float] = {}  # the last good one by local steps and scheme, of any method
         self.until = math.inf  # the time at which no more is begun
         self.seen = 0  # settings that were looked at: one at least, whatever the time
         self.unseen: list[Unseen] = []
@@ -285,12 +291,32 @@ class Search:
                 self.curves.setdefault(method.title, []).append((cost * trial.times, trial.values))
             return trial
 
-        looks = LOOKS
+        looks, still = LOOKS, known is not None and known.still
         if known is None:
-            setting = self.forecast(method, guess, E, scheme).setting
-            self.dear[method.title], looks = setting.size > LARGE, self.looks(setting)
-        trial, trials = best_step(evaluate, guess, self.target, looks, self.late)
+            f = self.forecast(method, guess, E, scheme)
+            self.dear[method.title], looks, still = f.setting.size > LARGE, self.looks(f.setting), f.noiseless
+            if f.noise_if_settled == "columns" and not f.noiseless and self.goal.confidence is None:
+                return self._by_runs(method, E, scheme, guess, limit, use)
+        dips = still and not (method.stepless or self.dear.get(method.title))
+        trial, trials = best_step(evaluate, guess, self.target, 1 if method.stepless else looks, self.late, dips)
         return None if trial.why else self.choice(method, E, scheme, trial, use), trials
+
+    def _by_runs(
+        self, method: Method, E: int, scheme: Participation, guess: float, limit: int, use: Use
+    ) -> tuple[Choice | None, list[Trial]]:
+        """The same where models are so large that runs take less time than forecasts."""
+        most = self.most_steps if counts_steps(method(guess, E)) else E
+        asked = self.asked(method, guess, most).replace(participation=scheme)
+        runs = Runs(asked, lambda step: method(step, E), self.goal.measure, self.aim(False))
+        self.dear[method.title] = False
+        close = self.steps.get((E, id(scheme)), guess)  # a good step, unless nothing is known yet
+        late = self.late if self.seen > 1 else lambda: False  # one setting is looked at whatever the time
+        trial, trials, repeats = runs.best_step(close, close != self.guess, limit, late)
+        if trial.why:
+            return None, trials
+        self.steps[E, id(scheme)] = trial.step
+        self.curves.setdefault(method.title, []).append((self.goal.cost(use) * trial.times, trial.values))
+        return dataclasses.replace(self.choice(method, E, scheme, trial, use), runs=repeats), trials
 
     def looks(self, setting: Setting) -> int:
         """How many steps are tried at most: the fewer, the longer a look takes."""
@@ -386,7 +412,7 @@ class Search:
     def _first_step(self, method: Method, E: int, found: Found) -> float:
         """Where to look first: the best step so far, shorter with more local steps."""
         best = found.best
-        if best is None:
+        if best is None or best.step is None:
             return self.guess
         return best.step * min(1.0, best.local_steps / E)
 

@@ -41,6 +41,8 @@ def run_on(
     if not experiment.gather.conserves or experiment.attack is not None:
         named = type(experiment.attack or experiment.gather).__name__
         raise FedpointError(f"{named} needs all messages of a round in one place: run it without processes=")
+    if experiment.regions is not None:
+        raise FedpointError("regions= run in one process: run it without processes=")
     bound = experiment.bind()
     bound.oracle  # noqa: B018 - what a user got wrong is said here, before processes are started
     own_folder = folder is None
