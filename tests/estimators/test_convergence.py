@@ -38,7 +38,7 @@ def test_the_distance_told_on_breast_cancer_is_the_true_one(cancer, agents):
     """Within a factor of 2, for coefficients and probabilities; in the words of the warning and as `distance_`."""
     X, y, pooled = cancer
     with pytest.warns(ConvergenceWarning) as caught:
-        model = FederatedClassifier().fit(X, y, groups=np.arange(len(y)) % agents)
+        model = FederatedClassifier("scaffold").fit(X, y, groups=np.arange(len(y)) % agents)
     coefficients, with_intercept = away(model, pooled)
     probabilities = np.abs(model.predict_proba(X) - pooled.predict_proba(X)).max()
     assert coefficients > 0.5 and with_intercept > 0.15 and probabilities > 0.3  # far away indeed
@@ -55,7 +55,7 @@ def test_the_distance_told_on_breast_cancer_is_the_true_one(cancer, agents):
 def test_a_warning_is_of_the_line_that_called_fit(rng):
     X = rng.normal(size=(60, 3)) * [1, 100, 1]
     with pytest.warns() as caught:
-        FederatedRegressor(rounds=1, local_steps=1).fit(X, X @ [1.0, 0.1, 2.0] + rng.normal(size=60))
+        FederatedRegressor("scaffold", rounds=1, local_steps=1).fit(X, X @ [1.0, 0.1, 2.0] + rng.normal(size=60))
     assert {warning.category.__name__ for warning in caught} == {"OneAgentWarning", "ConvergenceWarning"}
     assert {warning.filename for warning in caught} == {__file__}
 
@@ -73,7 +73,7 @@ def test_agents_not_heard_by_their_weights(rng):
 def test_the_advice_helps(cancer):
     """More local steps on standardised columns reach scikit-learn's solution for these, and nothing is warned of."""
     X, y, _ = cancer
-    model = FederatedClassifier(scale=True, local_steps=100).fit(X, y, groups=np.arange(len(y)) % 3)
+    model = FederatedClassifier("scaffold", scale=True, local_steps=100).fit(X, y, groups=np.arange(len(y)) % 3)
     pooled = make_pipeline(StandardScaler(), LogisticRegression(solver="newton-cholesky", tol=1e-12)).fit(X, y)
     assert max(away(model, pooled[-1])) < TOLERANCE and not model.distance_.shows
 
@@ -92,7 +92,7 @@ def test_it_warns_exactly_where_the_solution_is_not_reached(kind, rng):
     for rounds in (1, 3, 10, 20, 30, 50, 80, 120):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            model = make(rounds=rounds, tol=None).fit(X, y, groups=who)
+            model = make("scaffold", rounds=rounds, tol=None).fit(X, y, groups=who)
         true = max(away(model, pooled))
         if true > 2 * TOLERANCE or true < TOLERANCE / 10:  # between, predictions may decide
             warned = any(w.category is ConvergenceWarning for w in caught)
@@ -105,7 +105,7 @@ def test_rounds_that_hardly_move_are_not_the_solution(cancer):
     """tol is about a round's change. A slow fit passes it far from the end: `converged_`, and yet a warning."""
     X, y, pooled = cancer
     with pytest.warns(ConvergenceWarning, match="has not reached"):
-        model = FederatedClassifier(tol=1e-2).fit(X, y, groups=np.arange(len(y)) % 3)
+        model = FederatedClassifier("scaffold", tol=1e-2).fit(X, y, groups=np.arange(len(y)) % 3)
     assert model.converged_ and model.n_iter_ < 200 and away(model, pooled)[1] > 0.1
 
 
@@ -116,7 +116,7 @@ def test_a_column_in_small_units_does_not_hide_the_others(rng):
     X[:, 2] *= 1e-6
     y = X @ [1.0, -1.0, 1e6]
     with pytest.warns(ConvergenceWarning):
-        model = FederatedRegressor(rounds=20, alpha=0.0).fit(X, y, groups=who)
+        model = FederatedRegressor("scaffold", rounds=20, alpha=0.0).fit(X, y, groups=who)
     assert away(model, Ridge(alpha=0.0, solver="svd").fit(X, y))[0] < TOLERANCE < model.distance_.predictions
 
 
@@ -161,14 +161,14 @@ def test_random_rounds(rng):
     X, who = rng.normal(size=(60, 2)), np.arange(60) % 3
     y = X @ [1.0, 2.0] + rng.normal(size=60)
     with pytest.warns(ConvergenceWarning, match=r"Rounds are random.*a shorter step= or a larger batch= helps"):
-        FederatedRegressor(batch=4, random_state=0).fit(X, y, groups=who)
+        FederatedRegressor("scaffold", batch=4, random_state=0).fit(X, y, groups=who)
 
 
 def test_large_models_are_told_at_least_how_far(cancer, monkeypatch):
     """By conjugate gradients, cut short: never more than the whole step, and the same where they get to its end."""
     X, y, _ = cancer
     with pytest.warns(ConvergenceWarning, match="off by about"):
-        whole = FederatedClassifier().fit(X, y, groups=np.arange(len(y)) % 3)
+        whole = FederatedClassifier("scaffold").fit(X, y, groups=np.arange(len(y)) % 3)
     step = whole.problem_.newton_step(whole.model_)
     monkeypatch.setattr(penalised, "DENSE", 0)
     sizes = []
@@ -180,7 +180,7 @@ def test_large_models_are_told_at_least_how_far(cancer, monkeypatch):
     assert step.whole and np.allclose(cut.change, step.change, atol=0.02 * np.abs(step.change).max())
     monkeypatch.setattr(fitting, "FEW_PRODUCTS", 4)
     with pytest.warns(ConvergenceWarning, match="off by at least"):
-        assert FederatedClassifier(rounds=5).fit(X, y, groups=np.arange(len(y)) % 3).distance_.at_least
+        assert FederatedClassifier("scaffold", rounds=5).fit(X, y, groups=np.arange(len(y)) % 3).distance_.at_least
 
 
 def test_a_few_rounds_on_many_columns_are_not_followed_by_a_hessian(rng, monkeypatch):
@@ -193,7 +193,7 @@ def test_a_few_rounds_on_many_columns_are_not_followed_by_a_hessian(rng, monkeyp
         made.clear()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            FederatedClassifier(rounds=rounds, tol=None).fit(X, y, groups=np.arange(60) % 3)
+            FederatedClassifier("scaffold", rounds=rounds, tol=None).fit(X, y, groups=np.arange(60) % 3)
         assert made == expected
 
 
@@ -211,7 +211,7 @@ def test_a_minimum_that_is_not_unique_is_the_nearest(rng):
     """Two equal columns without a penalty: whatever they share of the slope, nothing is left to be done."""
     x, who = rng.normal(size=40), np.arange(40) % 2
     X, y = np.column_stack([x, x]), 3 * x + rng.normal(size=40)
-    model = FederatedRegressor(alpha=0.0).fit(X, y, groups=who)
+    model = FederatedRegressor("scaffold", alpha=0.0).fit(X, y, groups=who)
     assert model.coef_.sum() == pytest.approx(np.polyfit(x, y, 1)[0]) and not model.distance_.shows
 
 
@@ -221,9 +221,9 @@ def test_no_penalty_and_a_minimum_all_the_same(rng):
     y = (X[:, 0] + rng.logistic(size=60) > 0).astype(int)
     pooled = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12).fit(X, y)
     with pytest.warns(ConvergenceWarning, match="has not reached the pooled solution in 2 rounds"):
-        model = FederatedClassifier(C=np.inf, rounds=2).fit(X, y, groups=who)
+        model = FederatedClassifier("scaffold", C=np.inf, rounds=2).fit(X, y, groups=who)
     assert model.distance_.coefficients == pytest.approx(away(model, pooled)[0], rel=0.5)
-    assert max(away(FederatedClassifier(C=np.inf).fit(X, y, groups=who), pooled)) < TOLERANCE
+    assert max(away(FederatedClassifier("scaffold", C=np.inf).fit(X, y, groups=who), pooled)) < TOLERANCE
 
 
 def test_neural_networks_warn_while_they_move(rng):

@@ -15,6 +15,7 @@ import fedpoint as fp
 from fedpoint.estimators import (
     FederatedClassifier,
     FederatedEncoder,
+    FederatedGLM,
     FederatedRegressor,
     FederatedScaler,
     MeanModelWarning,
@@ -26,7 +27,7 @@ from fedpoint.estimators import (
 # All checks of all estimators, none left out: small fits do not compile. The one that scikit-learn skips by itself
 # waits for SCIPY_ARRAY_API=1 in the environment, and passes with it.
 ALL = [FederatedRegressor(), FederatedClassifier(), NetworkRegressor(), NetworkClassifier()]
-ALL += [FederatedScaler(), FederatedEncoder()]
+ALL += [FederatedScaler(), FederatedEncoder(), FederatedGLM()]
 
 
 # The checks fit without groups, and some on data that default rounds do not settle.
@@ -38,6 +39,13 @@ EXPECTED = pytest.mark.filterwarnings(
 @EXPECTED
 @parametrize_with_checks(ALL)
 def test_scikit_learns_checks(estimator, check):
+    check(estimator)
+
+
+@EXPECTED
+@pytest.mark.slow
+@parametrize_with_checks([FederatedGLM("poisson")])
+def test_scikit_learns_checks_of_counts(estimator, check):
     check(estimator)
 
 

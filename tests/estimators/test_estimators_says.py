@@ -157,7 +157,7 @@ def test_attributes_come_with_a_fit(rows):
     ("options", "words"),
     [
         ({"algorithm": "scafold"}, "did you mean 'scaffold'"),
-        ({"algorithm": 3}, "algorithm must be an Algorithm or a string; got 3"),
+        ({"algorithm": 3}, "algorithm must be an Algorithm, a string or None; got 3"),
         ({"algorithm": "fedgd"}, "runs on a network: take NetworkRegressor"),
         ({"algorithm": fp.FedGD(step=0.1, coupling=1.0)}, "runs on a network"),
         ({"algorithm": "qfedavg"}, "q-FedAvg also needs q"),
@@ -220,7 +220,7 @@ def test_categories_by_name(rows):
 
 def test_separable_classes_without_a_penalty_are_fitted_as_far_as_rounds_go():
     X, y = np.array([[0.0], [1.0], [2.0], [3.0]]), [0, 0, 1, 1]
-    with pytest.warns(ConvergenceWarning, match="SCAFFOLD has no solution to converge to.*Take a smaller C"):
+    with pytest.warns(ConvergenceWarning, match="FedNewton has no solution to converge to.*Take a smaller C"):
         model = FederatedClassifier(C=np.inf, rounds=50).fit(X, y, groups=[0, 1, 0, 1])
     assert model.score(X, y) == 1.0 and model.history_.error is None  # there is no minimum to be away from
     assert model.distance_ is None

@@ -263,5 +263,5 @@ def test_settled_looks_at_the_change_relative_to_the_size():
 @AWAY
 def test_with_few_participants_steps_are_half_as_long(rows):
     X, y, _, who = rows
-    whole = FederatedRegressor(rounds=1).fit(X, y, groups=who).algorithm_.step
+    whole = FederatedRegressor("scaffold", rounds=1).fit(X, y, groups=who).algorithm_.step
     assert FederatedRegressor(rounds=1, participation=2).fit(X, y, groups=who).algorithm_.step == whole / 2

@@ -141,7 +141,7 @@ def test_arrays_have_no_names(tmp_path):
     np.testing.assert_allclose(predictor.predict(X), model.predict(X), rtol=1e-13)
     pandas.DataFrame(X).to_csv(tmp_path / "new.csv", index=False, float_format="%.17g")
     np.testing.assert_allclose(predictor.predict(tmp_path / "new.csv"), model.predict(X), rtol=1e-13)
-    told = f"<Model of FederatedRegressor: a number by 3 features; scaffold, {model.n_iter_} rounds>"
+    told = f"<Model of FederatedRegressor: a number by 3 features; fednewton, {model.n_iter_} rounds>"
     assert repr(predictor) == told
 
 

@@ -60,7 +60,7 @@ def test_what_would_take_longer_is_left_out(rows):
     """Large models in few rounds: and it is not begun."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 120)), rng.integers(0, 2, 300)
-    model = FederatedClassifier(rounds=2).fit(X, y, groups=np.arange(300) % 5)
+    model = FederatedClassifier("scaffold", rounds=2).fit(X, y, groups=np.arange(300) % 5)
     told = model.forecast_
     assert set(told.left_out) == {"limit", "rate"} and told.bias == told.floor == 0.0  # SCAFFOLD has no bias anywhere
     assert "rate        not known" in str(told) and "fp.forecast(model.algorithm_" in str(told)

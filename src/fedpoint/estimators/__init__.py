@@ -6,6 +6,7 @@ from fedpoint.estimators.choose import PlanNotice
 from fedpoint.estimators.convergence import Distance
 from fedpoint.estimators.federated import FederatedClassifier, FederatedRegressor
 from fedpoint.estimators.forecast import FitForecast
+from fedpoint.estimators.glm import FederatedGLM
 from fedpoint.estimators.history import History
 from fedpoint.estimators.networks import MeanModelWarning, NetworkClassifier, NetworkRegressor
 
@@ -13,6 +14,7 @@ __all__ = [
     "Distance",
     "FederatedClassifier",
     "FederatedEncoder",
+    "FederatedGLM",
     "FederatedRegressor",
     "FederatedScaler",
     "FitForecast",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from fedpoint.algorithms import FedNova, FedProx
+from fedpoint.algorithms import FedNewton, FedNova, FedProx
 from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.core.errors import FedpointError, notify
 from fedpoint.core.steps import LocalSteps, most_steps
@@ -18,6 +18,7 @@ from fedpoint.timing.participation import Everyone, Participation, as_participat
 from fedpoint.verbs.plan import plan
 from fedpoint.verbs.plan.search import Method, method_of
 
+FEW = 300  # numbers of a model up to which agents send their Hessians
 PLANNED_STEPS = (4, 16)  # beside gradient exchange, which takes one
 # Numbers of all memories, up to which forecasts of a noisy SCAFFOLD are quick: with affine fields, and with others.
 LARGE = {True: 1000, False: 100}
@@ -34,7 +35,7 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    algorithm: Algorithm | str,
+    algorithm: Algorithm | str | None,
     task: RowsProblem,
     step: float | str,
     local_steps: LocalSteps,
@@ -43,6 +44,10 @@ def choose(
     participation: Participation | int | None,
 ) -> Chosen:
     """The algorithm object and the number of rounds."""
+    if algorithm is None:
+        if newton_suits(task, step, participation):
+            return Chosen(FedNewton(), rounds, None)
+        algorithm = "scaffold"
     if isinstance(algorithm, str) and algorithm == "auto":
         return planned(task, step, local_steps, rounds, target, participation)
     if isinstance(algorithm, Algorithm):
@@ -50,6 +55,16 @@ def choose(
             raise FedpointError(f"{algorithm.card.title} runs on a network: take NetworkRegressor or -Classifier")
         return Chosen(algorithm, rounds, None)
     return Chosen(by_name(algorithm, task, step, local_steps, participation), rounds, None)
+
+
+def newton_suits(task: RowsProblem, step: float | str, participation: Participation | int | None) -> bool:
+    """Few parameters, full gradients, everyone in every round, and nobody asks for a step."""
+    everyone = as_participation(participation).everyone
+    return isinstance(task, Penalised) and task.batch is None and everyone and step == "auto" and _few(task)
+
+
+def _few(task: RowsProblem) -> bool:
+    return sum(np.size(a) for a in jax.tree.leaves(task.start())) <= FEW
 
 
 def by_name(

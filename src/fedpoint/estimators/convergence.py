@@ -19,10 +19,13 @@ TOLERANCE = 1e-3  # relative distance of coefficients, and of predictions, above
 
 
 class Distance(NamedTuple):
-    """From the solution, about: coefficients, |coef - coef*| / |coef*|; with_intercept, the same of (coef, intercept).
+    """How far a fit is from the solution, about.
 
-    predictions: the largest change of a fitted row's probability, or of its prediction over the spread of y.
-    at_least: whether the numbers are bounds from below, as they are for large models.
+    Attributes:
+        coefficients: |coef - coef*| / |coef*|.
+        with_intercept: the same of (coef, intercept).
+        predictions: the largest change of a fitted row's probability, or of its prediction over the spread of y.
+        at_least: whether the numbers are bounds from below, as they are for large models.
     """
 
     coefficients: float

@@ -41,15 +41,19 @@ class FederatedRegressor(RegressorMixin, Federated):
     $f_k = \frac{1}{2 n_k}|y_k - X_k w - b|^2 + \frac{\alpha}{2n}|w|^2$ with $p_k = n_k/n$.
 
     Args:
-        algorithm: a name of the catalogue ("scaffold", "fedavg", ...), an object such as `fp.FedAvg(...)`, or "auto":
-            what `fp.plan` finds cheapest for `target`; where it refuses, SCAFFOLD and a `PlanNotice`.
-        local_steps: between rounds. rounds: at most so many.
+        algorithm: None is FedNewton, which reaches the pooled solution to rounding in about ten rounds, where agents
+            can send Hessians: at most 300 parameters, full gradients, everyone in every round, no step given; SCAFFOLD
+            elsewhere. Or a name of the catalogue ("scaffold", "fedavg", ...), an object such as `fp.FedAvg(...)`, or
+            "auto": what `fp.plan` finds cheapest for `target`; where it refuses, SCAFFOLD and a `PlanNotice`.
+        local_steps: between rounds, of methods that have them.
+        rounds: at most so many.
         alpha: Ridge's, on the coefficients; the intercept is free.
         step: "auto" is 1/L, L the largest smoothness of an agent's loss, so that no local step overshoots (with one
             local step, of all agents' together; with a batch, twice what a batch is expected to have; neural networks:
             the largest curvature at the start), half of that where not everyone takes part; halved again where a run
             diverges. A number has the algorithm's own meaning.
-        fit_intercept: free intercept. hidden: widths of layers, such as (64,): then the model is a neural network.
+        fit_intercept: free intercept.
+        hidden: widths of layers, such as (64,): then the model is a neural network.
         scale: standardise columns as `StandardScaler` would, from sums that agents send. Coefficients and penalty then
             belong to the scaled columns.
         precondition: run the rounds in coordinates of equal curvature, the penalty carried along: the minimum is the
@@ -74,7 +78,7 @@ class FederatedRegressor(RegressorMixin, Federated):
 
     def __init__(
         self,
-        algorithm: Algorithm | str = "scaffold",
+        algorithm: Algorithm | str | None = None,
         local_steps: LocalSteps = 10,
         rounds: int = 200,
         *,
@@ -164,10 +168,10 @@ class FederatedClassifier(TableClassifier, Federated):
     only, and a class may be at one agent only.
 
     Args:
+        algorithm, local_steps, rounds, step, fit_intercept, hidden, scale, precondition: as in `FederatedRegressor`.
         C: LogisticRegression's inverse penalty; `np.inf` is none. The intercept is free.
         class_weight: what rows of a class count, a dictionary; "balanced": n / (classes n_c), over all agents' rows.
-        algorithm, local_steps, rounds, step, fit_intercept, hidden, scale, precondition, participation, batch, tol,
-            target, categorical, random_state: as in `FederatedRegressor`.
+        participation, batch, tol, target, categorical, random_state: as in `FederatedRegressor`.
 
     Attributes: classes_, coef_, intercept_ (shaped as scikit-learn's) and those of `FederatedRegressor`; losses of
     agents are mean log losses.
@@ -180,7 +184,7 @@ class FederatedClassifier(TableClassifier, Federated):
 
     def __init__(
         self,
-        algorithm: Algorithm | str = "scaffold",
+        algorithm: Algorithm | str | None = None,
         local_steps: LocalSteps = 10,
         rounds: int = 200,
         *,

@@ -74,7 +74,7 @@ class Settled:
 class Federated(TableEstimator):
     """What both estimators do: run the rounds, tell what happened."""
 
-    algorithm: Algorithm | str
+    algorithm: Algorithm | str | None
     local_steps: LocalSteps
     rounds: int
     step: float | str
@@ -98,7 +98,7 @@ class Federated(TableEstimator):
         chosen = choose(self.algorithm, task, self.step, self.local_steps, self.rounds, self.target, self.participation)
         self.plan_ = chosen.plan
         algorithm, halved = chosen.algorithm, 0
-        own = isinstance(self.algorithm, str) and isinstance(self.step, str)  # the step is ours to shorten
+        own = not isinstance(self.algorithm, Algorithm) and isinstance(self.step, str)  # the step is ours to shorten
         while True:
             settled = Settled(self.tol)
             try:

@@ -40,11 +40,15 @@ RANDOM = "rounds are random, and their noise takes longer than the fit"
 class FitForecast:
     """Where the rounds of a fit lead. Print it for a summary.
 
-    limit: the model where they end without noise, in the coordinates in which rounds are run. bias: its distance to the
-    pooled solution. rate: the factor per round of what is left, asymptotically. floor: the squared distance to the
-    solution once settled, bias^2 where nothing is random. What is None is in `left_out`, with the reason; `fp.forecast`
-    computes it in its own time.
-    work, fit_work: about how many seconds this took, and the fit, both counted from their multiplications.
+    Attributes:
+        title: the method's title.
+        limit: the model where the rounds end without noise, in the coordinates in which they are run.
+        bias: its distance to the pooled solution.
+        rate: the factor per round of what is left, asymptotically.
+        floor: the squared distance to the solution once settled, bias^2 where nothing is random.
+        left_out: what is None, by name, with the reason; `fp.forecast` computes it in its own time.
+        work: about how many seconds the forecast took, counted from its multiplications.
+        fit_work: the same of the fit.
     """
 
     title: str

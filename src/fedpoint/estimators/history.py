@@ -14,10 +14,15 @@ from fedpoint.problems.base import Problem
 
 
 class History:
-    """rounds: (n,) from 0 on. models: the global models at them, as the problem has them, (n, ...).
+    """The models of a fit, round by round.
 
-    loss: (n,) the objective, penalty included. error: (n,) the squared distance to the pooled solution, in the
-    coordinates in which rounds are run; None where that is not known. Both are computed when first asked for.
+    Attributes:
+        problem: of the fit.
+        rounds: (n,) the recorded rounds, from 0 on.
+        models: (n, ...) the global models at these rounds, as the problem has them.
+        loss: (n,) the objective, penalty included; computed when first asked for.
+        error: (n,) the squared distance to the pooled solution, in the coordinates in which rounds are run; None where
+            that is not known.
     """
 
     def __init__(self, problem: Problem, rounds: np.ndarray, models: Model):

@@ -153,9 +153,12 @@ class NetworkRegressor(RegressorMixin, Networked):
         coupling: a number, or "auto": the one with the least held-out error, by cross-validation over `folds` within
             agents (`fp.gtv.choose`).
         alpha: Ridge's, shared out by rows.
+        neighbours: how many agents each one is joined to, where `network` is None.
         scale: standardise columns, from sums that agents send: one coupling holds all parameters together, so they
             should be of one size. Coefficients then belong to the scaled columns.
-        fit_intercept, categorical: as in `FederatedRegressor`. random_state: of the folds.
+        fit_intercept, categorical: as in `FederatedRegressor`.
+        folds: of the cross-validation, where `coupling` is "auto".
+        random_state: of the folds.
 
     Attributes: coef_ (K, d), intercept_ (K,), agents_, network_, coupling_, choice_ (`fp.gtv.Choice`, or None),
     models_, mean_model_, agent_losses_, fairness_.
@@ -232,7 +235,8 @@ class NetworkClassifier(TableClassifier, Networked):
     every class that its models are to tell apart.
 
     Args:
-        C: LogisticRegression's inverse penalty, shared out by rows. class_weight: as in `FederatedClassifier`.
+        C: LogisticRegression's inverse penalty, shared out by rows.
+        class_weight: as in `FederatedClassifier`.
         network, coupling, neighbours, fit_intercept, scale, folds, categorical, random_state: as in `NetworkRegressor`.
 
     Attributes: classes_, coef_ (K, d), or (K, C, d) for more than two classes, intercept_, and those of

@@ -7,11 +7,13 @@ that in NumPy. An algorithm is arithmetic on models, so its own `local` and `com
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import jax
 import numpy as np
+from jax import Array
 
-from fedpoint.algorithms import FedAvg, FedProx, GradientExchange, Scaffnew, Scaffold
+from fedpoint.algorithms import FedAvg, FedNewton, FedProx, GradientExchange, Scaffnew, Scaffold
 from fedpoint.core.agent import Advance, Agent
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged
@@ -25,17 +27,26 @@ from fedpoint.timing.participation import Participation
 
 CALCULATING = (FedAvg, FedProx, GradientExchange, Scaffnew, Scaffold)  # all they do is arithmetic on models
 PATIENCE = 1.0  # seconds up to which NumPy is preferred: about what compiling takes
+NEWTON, HESSIANS = 15, 10**7  # rounds that Newton's method may take, numbers of all agents' Hessians
 CALL, MULTIPLICATION = 3e-5, 1.5e-9  # seconds of one local step beside its multiplications, and of one of these
 
 
 class AllAgents(Agent):
     """All agents in one: models have a leading axis, (K, ...)."""
 
-    def __init__(self, fields: Callable[[np.ndarray], np.ndarray], round: int):
-        self._fields, self.round, self.evaluations = fields, round, 0
+    def __init__(self, fields: Callable[[np.ndarray], np.ndarray], round: int, task: Penalised | None = None):
+        self._fields, self.round, self.evaluations, self._task = fields, round, 0, task
 
     def field(self, w: Model, e: Number = 0) -> Model:
         return self._fields(w)
+
+    def hessian(self, w: Model) -> Array:
+        assert self._task is not None
+        return cast(Array, self._task.hessians_at(w))
+
+    def losses_along(self, w: Model, move: Model, fractions: Array) -> Array:
+        assert self._task is not None
+        return cast(Array, np.stack([self._task.losses_at(w + s * move) for s in np.asarray(fractions)], axis=-1))
 
     def steps(self, local_steps: LocalSteps) -> Number:
         assert isinstance(local_steps, int)  # or it would not suit
@@ -65,17 +76,28 @@ def work_of(algorithm: Algorithm, task: Penalised, rounds: int) -> float:
 
 def suits(algorithm: Algorithm, task: Penalised, rounds: int, participation: Participation | int | None) -> bool:
     """Whether a run is small enough: full fields, everyone, equal local steps, a method that only calculates."""
-    if task.batch is not None or participation is not None or not calculates(algorithm):
+    if task.batch is not None or participation is not None:
+        return False
+    if type(algorithm) is FedNewton:  # a subclass may do what NumPy cannot
+        hessians = task.agents * task.start().size ** 2
+        return hessians <= HESSIANS and NEWTON * MULTIPLICATION * task.hessian_work <= PATIENCE
+    if not calculates(algorithm):
         return False
     return work_of(algorithm, task, rounds) <= PATIENCE
 
 
 def one_round(
-    algorithm: Algorithm, hub: State, memory: State, fields: Callable[[np.ndarray], np.ndarray], p: np.ndarray, at: int
+    algorithm: Algorithm,
+    hub: State,
+    memory: State,
+    fields: Callable[[np.ndarray], np.ndarray],
+    p: np.ndarray,
+    at: int,
+    task: Penalised | None = None,
 ) -> tuple[State, State]:
     """Hub and memories after the round number `at`; fields: of all agents, each at its own model."""
     heard = jax.tree.map(lambda a: _spread(a, len(p)), algorithm.say(hub, None))  # type: ignore[arg-type]
-    message, memory = algorithm.local(heard, memory, AllAgents(fields, at))
+    message, memory = algorithm.local(heard, memory, AllAgents(fields, at, task))
     mean = jax.tree.map(lambda m: np.tensordot(p, m, axes=1), message)
     return algorithm.combine(hub, Inbox(mean, mean, np.float64(1.0), np.float64(1.0))), memory  # type: ignore[arg-type]
 
@@ -105,7 +127,7 @@ def walk(
     limit = TOO_FAR * (1 + np.abs(models[0]).max(initial=0))
     with np.errstate(all="ignore"):
         for round in range(rounds):
-            hub, memory = one_round(algorithm, hub, memory, task.fields_at, p, round)
+            hub, memory = one_round(algorithm, hub, memory, task.fields_at, p, round, task)
             w = algorithm.read(hub, memory)
             if not (np.abs(w) <= limit).all():
                 raise Diverged(f"{type(algorithm).card.title} diverged by round {round + 1}", round + 1)

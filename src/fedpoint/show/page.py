@@ -74,36 +74,35 @@ def _default_place(runs: Sequence[Source]) -> Path:
 
 def page(facts: Sequence[Facts], title: str) -> str:
     """The whole page as text."""
-    style, script = _style(), _script()
+    several = facts[0].several
+    main = [_comparison(facts) if several else None, *(run_section(f) for f in facts), _citation(facts)]
+    return document("report", title, _lead(facts), main, _contents(facts) if several else None)
+
+
+def document(kind: str, title: str, lead: str, main: Sequence[Html | None], contents: Html | None = None) -> str:
+    """A page of its own that needs nothing else. kind: "report", say."""
     head = [
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=policy()),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("meta", name="generator", content=f"fedpoint {__version__}"),
-        tag("title", f"{title}: fedpoint report"),
-        tag("style", Html(style)),
+        tag("title", f"{title}: fedpoint {kind}"),
+        tag("style", Html(_style())),
     ]
-    several = facts[0].several
     body = [
-        tag("a", "Skip to the report", href="#report", class_="skip"),
+        tag("a", f"Skip to the {kind}", href=f"#{kind}", class_="skip"),
         tag(
             "header",
-            tag("p", "fedpoint report", class_="brand"),
+            tag("p", f"fedpoint {kind}", class_="brand"),
             tag("button", "Dark or light", type="button", id="theme", hidden=True),
             tag("h1", title),
-            tag("p", _lead(facts), class_="lead"),
-            _contents(facts) if several else None,
+            tag("p", lead, class_="lead"),
+            contents,
         ),
-        tag(
-            "main",
-            _comparison(facts) if several else None,
-            *(run_section(f) for f in facts),
-            _citation(facts),
-            id="report",
-        ),
+        tag("main", *main, id=kind),
         tag("footer", f"Made by fedpoint {__version__}. This file needs no network."),
-        tag("script", Html(script)),
+        tag("script", Html(_script())),
     ]
     return "<!doctype html>\n" + tag("html", tag("head", *head), tag("body", *body), lang="en") + "\n"
 

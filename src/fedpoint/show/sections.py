@@ -9,6 +9,7 @@ import numpy as np
 from fedpoint.core.files import read_file
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Plain
+from fedpoint.privacy.spent import NOT_COUNTED
 from fedpoint.results.labels import short
 from fedpoint.show import svg
 from fedpoint.show.charts import chart, curve, error_chart, held_out, loggable, repeats
@@ -192,7 +193,10 @@ def _cost(facts: Facts) -> Html:
 
 def _privacy(facts: Facts) -> Html | None:
     line = facts.run.privacy_line
-    return tag("section", tag("h3", "Privacy of agents"), tag("p", line)) if line else None
+    if not line:
+        return None
+    rest = None if line.startswith("not") else tag("p", f"Not counted: {'; '.join(NOT_COUNTED)}.", class_="note")
+    return tag("section", tag("h3", "Privacy of agents"), tag("p", line), rest)
 
 
 def _theory(facts: Facts) -> Html | None:
@@ -221,9 +225,12 @@ def _configuration(facts: Facts) -> Html:
             if version not in versions.setdefault(name, []):
                 versions[name].append(version)  # a run may be gone on with by another version
     who = "schedule" if "schedule" in config else "participation"
+    given = [name for name in ("channel", "gather", "attack", "share") if config.get(name)]
+    sent: list[list[Cell]] = [[name, _table_of(config[name])] for name in given]
     rows: list[list[Cell]] = [
         ["algorithm", _table_of(config["algorithm"])],
         [who, _table_of(config[who])],
+        *sent,
         ["problem", f"{problem['class']}, {counted(problem['agents'], 'agent')}"],
         ["rounds", f"{int(run.rounds[-1]):,}"],
         ["repeats", str(run.repeats)],
@@ -255,6 +262,10 @@ def _table_of(values: Plain) -> str:
     """A description in plain types as words: the name, then its fields."""
     if not isinstance(values, dict):
         return short(values) if not isinstance(values, list) else f"[{', '.join(map(_table_of, values[:6]))}]"
+    for several in ("links", "tuple"):
+        if several in values:
+            inside = values[several]
+            return ", ".join(map(_table_of, inside)) if isinstance(inside, list) else _table_of(inside)
     name = values.get("name") or values.get("class") or ""
     rest = [f"{k} = {_table_of(v)}" for k, v in values.items() if k not in ("name", "class") and v is not None]
     inside = ", ".join(rest)

@@ -9,6 +9,6 @@ def algorithms_markdown() -> str:
 
     rows = [
         f"| `{card.name}` | {card.title} | {card.summary} | {card.limit} | {card.lecture} |"
-        for card in CATALOGUE.values()
+        for _, card in sorted(CATALOGUE.items())
     ]
     return "\n".join(["| name | method | what it does | where it ends | lecture |", "|---|---|---|---|---|", *rows])
