@@ -58,7 +58,8 @@ class Victim:
         named = {f"x{i}": X[:, i] for i in range(X.shape[1])} | {"y": y}
         columns = {name: Column(values) for name, values in named.items()}
         recipe = preparation.written([Feature(f"x{i}") for i in range(X.shape[1])])
-        self.holding = Holding(study, OwnSetup(index=0, share=0.5, recipe=recipe, classes=[0, 1]), columns)
+        setup = OwnSetup(index=0, share=0.5, heaviest=0.5, recipe=recipe, classes=[0, 1])
+        self.holding = Holding(study, setup, columns)
 
     def says(self, model: np.ndarray, round: int) -> np.ndarray:
         """The change of the model that it sends."""

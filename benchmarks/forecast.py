@@ -26,6 +26,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from measured_at import measured_at
 from sklearn import datasets
 from sklearn.exceptions import ConvergenceWarning
 
@@ -140,12 +141,22 @@ def softmax() -> Sized:
     return Sized(problem, lambda s: fp.FedAvg(step=s, local_steps=10), 0.2, 10)
 
 
-def features(dim: int = 10_000, agents: int = 200, rows: int = 10) -> Sized:
+def features(dim: int = 10_000, agents: int = 200, rows: int = 10, batch: int = 5) -> fp.problems.Problem:
     rng = np.random.default_rng(0)
     X = 3 * rng.normal(size=(agents * rows, dim)) / np.sqrt(dim)
     y = X @ rng.normal(size=dim) + rng.normal(size=agents * rows) > 0
-    problem = fp.problems.Logistic(X, y.astype(int), groups=np.repeat(np.arange(agents), rows), ridge=0.05, batch=5)
-    return Sized(problem, lambda s: fp.FedAvg(step=s, local_steps=5), 0.1, 20)
+    groups = np.repeat(np.arange(agents), rows)
+    return fp.problems.Logistic(X, y.astype(int), groups=groups, ridge=0.05, batch=batch)
+
+
+def many_features() -> Sized:
+    return Sized(features(), lambda s: fp.FedAvg(step=s, local_steps=5), 0.1, 20)
+
+
+def million() -> Sized:
+    """Few rows: of 1,000,000 features each takes 8 MB. It needs about 6 GB."""
+    problem = features(1_000_000, agents=20, rows=2, batch=1)
+    return Sized(problem, lambda s: fp.FedAvg(step=s, local_steps=2), 0.25, 4)
 
 
 def network(hidden: int = 660, agents: int = 20) -> Sized:
@@ -173,8 +184,9 @@ SIZES = {
     "lab, d = 10": lambda: lab(10),
     "lab, d = 200": lambda: lab(200),
     "softmax on digits, 640": softmax,
-    "logistic, 10,000 features, 200 agents": features,
+    "logistic, 10,000 features, 200 agents": many_features,
     "MLP, 49,510": network,
+    "logistic, 1,000,000 features, 20 agents": million,
 }
 LONGEST = 2000  # rounds until runs have settled
 
@@ -219,16 +231,17 @@ def size(name: str) -> str:
     off = floors.mean() - f.floor
     return (
         f"| {name} | {first:.1f} | {seconds:.2f} | {rounds} | {spent:.2f} | {seconds / spent:.2f} | {f.floor:.4g} ± "
-        f"{own:.1g} | {floors.mean():.4g} ± {error:.1g} | {off / f.floor:+.1%}, {abs(off) / np.hypot(own, error):.1f} |"
+        f"{own:.1g} | {floors.mean():.4g} ± {error:.1g} | {off / f.floor:+.1%}, {abs(off) / np.hypot(own, error):.1f} "
+        f"| {measured_at()} |"
     )
 
 
 def sizes(row: str | None, before: str) -> str:
     head = (
         "| model | first forecast, s | another, s | rounds to settle | 8 runs of these, s | ratio | floor | floor they "
-        "find | off, in standard errors |"
+        "find | off, in standard errors | commit, load |"
     )
-    lines = [head, "|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    lines = [head, "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|"]
     known = {line.split("|")[1].strip(): line for line in before.split("\n") if line.startswith("|")}
     for name in SIZES:
         line = size(name) if row in (None, name) else known.get(name)

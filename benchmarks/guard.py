@@ -132,7 +132,7 @@ def trees() -> Any:
 
 
 RING = fp.Network.ring(K)
-GOSSIP = RING.metropolis()  # weights with which nodes can average
+GOSSIP = RING.mixing()  # weights with which nodes can average
 CLOCK = fp.Clock([1.0, 2.0, 0.5, 4.0, 1.5])
 TRACE = np.array([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1], [1, 0, 0, 0, 1]], bool)
 

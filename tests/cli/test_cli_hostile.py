@@ -270,9 +270,7 @@ def test_files_that_a_file_names(cli, toml, kind, what):
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-@pytest.mark.parametrize(
-    "command", ["run", "forecast", "plan", "cite", "predict", "predict rows", "federate provision"]
-)
+@pytest.mark.parametrize("command", ["run", "forecast", "plan", "cite", "predict", "predict rows", "federate request"])
 def test_files_that_a_user_names(cli, r, kind, command):
     given = Path("given.toml" if "predict" not in command else "given.npz")
     ENDLESS[kind](given)
@@ -280,7 +278,7 @@ def test_files_that_a_user_names(cli, r, kind, command):
     arguments = {
         "predict": ("predict", given, "rows.csv"),
         "predict rows": ("predict", r, given),
-        "federate provision": ("federate", "provision", given),
+        "federate request": ("federate", "request", given, "north"),
     }.get(command, (command, given))
     said = cli(*arguments, status=2).stderr
     assert given.name in said and "Traceback" not in said

@@ -16,10 +16,10 @@ import pytest
 from studies import SITES
 
 from fedpoint.federation.flare.demo import free_port
-from fedpoint.federation.flare.kits import Kit, furnish_kit, provision
 from fedpoint.federation.flare.lead import Lead
 from fedpoint.federation.flare.parties import consent
 from fedpoint.federation.flare.processes import end, start
+from fedpoint.federation.flare.trial import begin, signed_for
 from fedpoint.federation.study import parse
 
 QUIET = [  # the engine's own sockets, in sessions whose server was killed
@@ -35,24 +35,18 @@ class Live:
     def __init__(self, root: Path, content: dict, data: dict | None = None):
         self.root = root
         self.study = parse({**content, "server": f"localhost:{free_port()}"})
-        self.kits = {name: Kit(path) for name, path in provision(self.study, root / "kits").items()}
+        self.project, self.kits, self.signed, self.parts = begin(self.study, root / "kits")
         self.processes = {}
         self.kills = Counter()  # what was killed
         for site in self.study.sites:
-            consent(self.kits[site], (data or {}).get(site))
+            consent(self.kits[site], self.parts[site], (data or {}).get(site))
 
     def turn_to(self, content: dict):
-        """Another study of the same parties, while they run: each has its file, and every site consents to it."""
-        for site in SITES:  # records are of one study
-            records = self.kits[site].folder / "records"
-            if records.exists():
-                records.rename(records.with_name(f"records-{time.time_ns()}"))
+        """Another study of the same parties, while they run: every site has fetched it, and consents to it."""
         self.study = parse({**content, "server": self.study.server})
-        for name, kit in self.kits.items():
-            furnish_kit(kit.folder, name, self.study)
-            self.kits[name] = Kit(kit.folder)
+        _, _, self.signed, self.parts = signed_for(self.project, self.kits, self.study)
         for site in SITES:
-            consent(self.kits[site], None)
+            consent(self.kits[site], self.parts[site], None)
 
     def start(self, *names):
         for name in names or ("server", *self.study.sites):
@@ -81,7 +75,7 @@ class Live:
     def kill_worker(self, site, at_work=False):
         """kill -9 of the process that does the site's work, if it is there; `at_work`: with an order before it."""
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
-            worker = int((self.kits[site].folder / "worker.pid").read_text())
+            worker = int((self.parts[site].folder / "worker.pid").read_text())
             if at_work:
                 os.kill(worker, signal.SIGSTOP)
                 time.sleep(1.0)  # a round takes a tenth of it: the next order waits
@@ -89,14 +83,14 @@ class Live:
             self.kills["worker"] += 1
 
     def lead(self, wait=120.0):
-        return Lead(self.kits["admin"], wait=wait)
+        return Lead(self.kits["admin"], self.signed, wait=wait)
 
     def job(self, change):
         """A job folder as ours, changed by a function of its path."""
         from fedpoint.federation.flare.lead import job_folder
 
         where = self.root / f"job-{time.time_ns()}"
-        made = job_folder(self.study, "", where)
+        made = job_folder(self.signed.title, self.study.sites, "", where)
         change(made)
         return made
 
@@ -149,13 +143,13 @@ class Running(threading.Thread):
 def memories(live, root):
     """The folders of hub and sites as `invariant` wants them."""
     for site in SITES:
-        files = sorted((live.kits[site].folder / "records").glob("memory-*.npz"), key=lambda p: p.stat().st_mtime)
+        files = sorted(live.parts[site].records.glob("memory-*.npz"), key=lambda p: p.stat().st_mtime)
         (root / site).mkdir(parents=True)
         shutil.copy(files[-1], root / site)
     return root
 
 
 def audit(live, site):
-    path = live.kits[site].folder / "records" / "audit.jsonl"
+    path = live.parts[site].records / "audit.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line) for line in lines]

@@ -45,7 +45,7 @@ class Server:
                 feature.categories.append("zz")  # the other site has one more
         self.recipe = preparation.written(recipe)
         scaled = [{**one, "mean": 1.0, "scale": 2.0} if one["categories"] is None else one for one in self.recipe]
-        self.setup = {"index": 0, "share": 0.5, "recipe": scaled, "classes": self.classes}
+        self.setup = {"index": 0, "share": 0.5, "heaviest": 0.5, "recipe": scaled, "classes": self.classes}
         self.width = preparation.start_of(table, preparation.features(scaled), self.classes).shape[0]
 
     def order(self, kind, arrays=None, **header):

@@ -219,7 +219,7 @@ def test_without_bounds_any_share_is_believed(files, monkeypatch):
     """Those of rows, of measures and of what is strange can fail too."""
     monkeypatch.setattr(Study, "too_many_or_few", lambda self, site, rows: "")
     monkeypatch.setattr(statements, "strange", lambda *arguments: [])
-    monkeypatch.setattr(statements, "measures", lambda packet: packet.header["measures"])
+    monkeypatch.setattr(statements, "measures", lambda packet, asked: packet.header["measures"])
     lies = [Fault(SITE, number, attacks.words(twice_as_many)) for number in (0, 1)]
     made = prepared(files, [*lies, Fault(SITE, 4, MEASURES["an accuracy of 2"].change)], rows={SITE: [10, 50]})
     assert made.weights[1] == pytest.approx(1 / 3)

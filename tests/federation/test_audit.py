@@ -102,7 +102,7 @@ def test_what_was_asked_is_noted(tmp_path):
     site = Site(study, "a", tmp_path)
     model = {".w": np.arange(2.0), ".c": np.zeros(2)}
     recipe = [{"column": "age", "mean": 71.25}, {"column": "sex"}]
-    setup = {"index": 0, "share": 0.25, "recipe": [], "classes": None}
+    setup = {"index": 0, "share": 0.25, "heaviest": 0.25, "recipe": [], "classes": None}
     site.answer(wire.encode(order(study, kind="work", setup=setup), model))
     site.answer(wire.encode(order(study, kind="work", setup=setup, round=7), model))
     site.answer(wire.encode(order(study, kind="moments", recipe=recipe)))
@@ -215,7 +215,7 @@ def kit_of(made, site, folder):
     for name in (LOG, HEAD):
         (folder / "records" / name).write_bytes((root / "made" / site / name).read_bytes())
     about = {"party": site, "study": "trial", "fingerprint": found.study.fingerprint, **OWN.plain()}
-    (folder / "kit.json").write_text(json.dumps(about))
+    (folder / "part.json").write_text(json.dumps(about))
     return folder
 
 
@@ -230,7 +230,7 @@ def test_the_page_says_what_left_in_words(made, kit):
     status, page = audit(kit)
     assert status == 0
     size = {line["asked"]["kind"]: line["left"]["bytes"] for line in lines_of(kit / "records")}
-    assert "The record is complete: 7 lines" in page  # columns, moments, ready, three rounds, measure
+    assert "The record is complete: 8 lines" in page  # columns, moments, ready, three rounds, measure, end
     assert "The study was run once." in page
     assert (
         f"1 description of the columns, {size['columns']} bytes: the number of rows (40); the 2 categories of sex"
@@ -263,7 +263,7 @@ def test_the_page_says_what_was_refused(made, tmp_path):
 def test_the_same_as_json(kit):
     status, text = audit(kit, "--json")
     found = json.loads(text)
-    assert (status, found["verified"], found["lines"], found["runs"]) == (0, True, 7, 1)
+    assert (status, found["verified"], found["lines"], found["runs"]) == (0, True, 8, 1)
     assert {one["kind"]: one["times"] for one in found["left"]}["work"] == ROUNDS
 
 
@@ -278,9 +278,9 @@ def test_a_changed_record_is_broken(kit):
     log.write_bytes(b"".join(lines[:-2]))
     status, page = audit(kit)
     assert status == 1
-    assert "BROKEN: the last 2 lines of 7 were removed" in page
+    assert "BROKEN: the last 2 lines of 8 were removed" in page
     found = json.loads(audit(kit, "--json")[1])
-    assert (found["verified"], found["line"]) == (False, 6)
+    assert (found["verified"], found["line"]) == (False, 7)
 
 
 def test_the_leader_holds_a_witness(made, kit):
@@ -288,10 +288,10 @@ def test_the_leader_holds_a_witness(made, kit):
     hub = root / "made" / "hub"
     status, page = audit(kit, "--against", hub)
     assert status == 0
-    assert f"holds {ROUNDS + 1} seals of this very record, the last of line 7." in page  # each round's, and the last
+    assert f"holds {ROUNDS + 1} seals of this very record, the last of line 8." in page  # each round's, and the last
     chain = Chain(kit / "records", origin(found.study.fingerprint, "north"))
     chain.append({"asked": {"kind": "ready"}, "left": {"says": {}, "bytes": 1}})
-    assert "the last of line 7; 1 line came after it." in audit(kit, "--against", hub)[1]
+    assert "the last of line 8; 1 line came after it." in audit(kit, "--against", hub)[1]
 
 
 def test_a_record_that_was_written_anew_is_found_with_the_leader_s_only(made, kit):
@@ -359,17 +359,17 @@ def test_a_crash_is_told_and_is_no_break(made, kit):
     "text", ["", "[]", "{}", "7", '{"party": "a"}', '{"party": 7, "study": [], "fingerprint": {}}']
 )
 def test_what_is_not_a_kit(text, kit):
-    (kit / "kit.json").write_text(text)
+    (kit / "part.json").write_text(text)
     status, page = audit(kit)
-    assert (status, "is not a kit" in page) == (2, True)
+    assert (status, "is not the folder of a study" in page or "is not what was written" in page) == (2, True)
 
 
 def test_kits_without_a_record(kit, tmp_path):
     assert audit(tmp_path / "nowhere")[0] == 2
-    assert audit(kit / "kit.json")[0] == 2
-    (kit / "kit.json").write_text(json.dumps({"party": "server", "study": "s", "fingerprint": "f"}))
+    assert audit(kit / "part.json")[0] == 2
+    (kit / "part.json").unlink()
     status, page = audit(kit)
-    assert (status, "keeps no record" in page) == (2, True)
+    assert (status, "does not know a study" in page) == (2, True)
 
 
 def odd(path, kind):
@@ -385,7 +385,7 @@ def odd(path, kind):
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "noise", "empty", "nest"])
-@pytest.mark.parametrize("name", [f"records/{LOG}", f"records/{HEAD}", "kit.json"])
+@pytest.mark.parametrize("name", [f"records/{LOG}", f"records/{HEAD}", "part.json"])
 def test_odd_files_are_one_message(name, kind, kit):
     odd(kit / name, kind)
     status, page = audit(kit)
@@ -437,7 +437,7 @@ def test_any_line_whose_chain_holds_is_read(entries):
     with tempfile.TemporaryDirectory() as folder:
         kit = Path(folder)
         (kit / "records").mkdir()
-        (kit / "kit.json").write_text(json.dumps({"party": "north", "study": "s", "fingerprint": "f"}))
+        (kit / "part.json").write_text(json.dumps({"party": "north", "study": "s", "fingerprint": "f"}))
         before = origin("f", "north")
         lines = []
         for entry in entries:
@@ -457,7 +457,7 @@ def test_a_line_nested_as_deep_as_json_is_read(kit):
     deep = b"[" * 900 + b"]" * 900
     for name in (LOG, HEAD):
         (kit / "records" / name).unlink()
-    first = origin(json.loads((kit / "kit.json").read_text())["fingerprint"], "north")
+    first = origin(json.loads((kit / "part.json").read_text())["fingerprint"], "north")
     line = b'{"asked":{"kind":%s,"round":%s},"before":"%s","detail":%s}' % (deep, deep, first.sha256.encode(), deep)
     (kit / "records" / LOG).write_bytes(line + b"\n")
     head = Head(1, hashlib.sha256(line).hexdigest())

@@ -121,7 +121,11 @@ LOSSY = {
 def test_a_lossy_channel_of_one_s_own(name, monkeypatch, tmp_path):
     channel, study = LOSSY[name]
     plain = Study.experiment
-    monkeypatch.setattr(Study, "experiment", lambda self, problem: plain(self, problem).replace(channel=channel))
+
+    def with_channel(self, *given, **named):
+        return plain(self, *given, **named).replace(channel=channel)
+
+    monkeypatch.setattr(Study, "experiment", with_channel)
     lost = [] if "network" in study else [Fault("a", 4, "unheard")]
     made = fp.federate(study, folder=tmp_path, seconds=SPEEDS, faults=lost)
     assert gap(made) <= TOLERANCE

@@ -404,7 +404,7 @@ def test_random_orders_are_answered_exactly_when_the_rules_allow_it(seed, tmp_pa
     study = parse(content(CONTROL, BOWLS, rounds=4, measurements=2, runs=2))
     rng, site, history = np.random.default_rng(seed), Site(study, "b", tmp_path), []
     models = {"work": {".w": np.zeros(2), ".c": np.zeros(2)}, "measure": {"model": np.zeros(2)}}
-    setup = {"index": 1, "share": 0.3, "recipe": [], "classes": None}
+    setup = {"index": 1, "share": 0.3, "heaviest": 0.3, "recipe": [], "classes": None}
     answers = 0
     for step in range(400):
         if history and rng.random() < 0.2:

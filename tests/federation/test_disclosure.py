@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from malicious import METHOD, TABLE, Server, answered, failure, refusals, write_table
+from parts import trial_of
 from studies import BOWLS, content
 
 import fedpoint as fp
 from fedpoint.cli import main
+from fedpoint.data.floor import DEFAULT, Floor
 from fedpoint.federation.announcement import announce, lines
-from fedpoint.federation.flare.kits import furnish_kit
 from fedpoint.federation.site import disclosure
-from fedpoint.federation.site.disclosure import DEFAULT, Floor, below, rows_behind_a_message
+from fedpoint.federation.site.disclosure import below, rows_behind_a_message
 from fedpoint.federation.site.site import Site
 from fedpoint.federation.study import parse
 
@@ -186,24 +187,31 @@ def test_the_screen_without_measurements():
 
 
 @pytest.fixture
-def kit(tmp_path):
-    folder = tmp_path / "kit"
-    folder.mkdir()
-    furnish_kit(folder, "north", study())
-    return folder
+def trial(tmp_path, monkeypatch):
+    return trial_of(study(), tmp_path / "project", monkeypatch)
 
 
-def run(kit, *options):
-    return CliRunner().invoke(main, ["federate", "site", str(kit), *map(str, options)])
+@pytest.fixture
+def kit(trial):
+    return trial.kits["north"].folder
 
 
-def test_the_command_refuses_before_consent_and_says_so_in_words(kit, tmp_path):
+@pytest.fixture
+def part(trial):
+    return trial.parts["north"].folder
+
+
+def run(kit, *options, command="approve"):
+    return CliRunner().invoke(main, ["federate", command, str(kit), *map(str, options)])
+
+
+def test_the_command_refuses_before_consent_and_says_so_in_words(kit, part, tmp_path):
     path = table(tmp_path / "t.csv", **even(6))
     out = run(kit, "--data", path, "--yes")
     assert out.exit_code == 2
     assert "Refused: the mean of 6 rows would leave: the floor is 20" in out.output
-    assert "nothing was started and nothing has left" in out.output
-    assert not (kit / "consent.json").exists()
+    assert "nothing was approved and nothing has left" in out.output
+    assert not (part / "consent.json").exists()
     out = run(kit, "--data", path, "--dry-run", "--json")
     assert out.exit_code == 2
     assert json.loads(out.stdout)["refused"] == [
@@ -216,17 +224,19 @@ def test_the_command_refuses_before_consent_and_says_so_in_words(kit, tmp_path):
     assert run(kit, "--data", path, "--dry-run", "--floor-rows", 1).exit_code == 2
 
 
-def test_a_stopped_site_starts_only_when_the_stop_is_lifted(kit, tmp_path, monkeypatch):
+def test_a_stopped_site_starts_only_when_the_stop_is_lifted(kit, part, tmp_path, monkeypatch):
     path = write_table(tmp_path / "t.csv")
-    (kit / "records").mkdir()
-    (kit / "records" / "stopped.json").write_text('{"time": "now", "text": "round 999 was asked for"}')
-    out = run(kit, "--data", path, "--yes")
-    assert out.exit_code == 2
-    assert "north has stopped itself (round 999 was asked for)" in out.output
-    assert "--lift-stop" in out.output
+    assert run(kit, "--data", path, "--yes", "--floor-rows", 30).exit_code == 0
+    assert json.loads((part / "consent.json").read_text())["floor"] == {"rows": 30, "per_category": 5, "per_class": 5}
+    (part / "records").mkdir(exist_ok=True)
+    (part / "records" / "stopped.json").write_text('{"time": "now", "text": "round 999 was asked for"}')
     started = []
     monkeypatch.setattr("fedpoint.federation.flare.waiting.hand_over", lambda *_: started.append(1))
-    assert run(kit, "--data", path, "--yes", "--lift-stop", "--floor-rows", 30).exit_code == 0
+    out = run(kit, command="site")
+    assert out.exit_code == 2
+    assert "north has stopped itself in trial.1 (round 999 was asked for)" in out.output
+    assert "--lift-stop" in out.output
+    assert not started
+    assert run(kit, "--lift-stop", command="site").exit_code == 0
     assert started
-    assert not (kit / "records" / "stopped.json").exists()
-    assert json.loads((kit / "consent.json").read_text())["floor"] == {"rows": 30, "per_category": 5, "per_class": 5}
+    assert not (part / "records" / "stopped.json").exists()

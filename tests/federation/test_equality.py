@@ -2,7 +2,23 @@
 
 import numpy as np
 import pytest
-from studies import AVERAGE, BOWLS, CONTROL, FULL, METHODS, ROWS, SITES, SYSTEM, content, every_method, gap, simulated
+from studies import (
+    AVERAGE,
+    BOWLS,
+    CONTROL,
+    FULL,
+    IN_STEP,
+    METHODS,
+    ROWS,
+    SITES,
+    SYSTEM,
+    TWICE,
+    content,
+    every_method,
+    gap,
+    invariant,
+    simulated,
+)
 
 import fedpoint as fp
 from fedpoint.algorithms.catalogue import makers
@@ -68,10 +84,16 @@ def test_equals_simulation_too(name, tmp_path):
 def test_every_method_of_the_catalogue_is_here():
     """In step, and late too unless it needs everybody: such a study is refused, with the reason."""
     assert set(METHODS) == set(makers())
-    without = [name for name in METHODS if f"{name}, late" not in every_method()]
-    assert without == ["scafflsa", "scaffnew"]
+    for name in TWICE:
+        with pytest.raises(fp.FedpointError, match="asks twice in a round, and sites answer once"):
+            parse(content({"name": name, **METHODS[name][0]}))
+    without = [name for name in METHODS if f"{name}, late" not in every_method() and name not in TWICE]
+    assert sorted(without) == sorted([*IN_STEP, "fednewton", "scafflsa", "scaffnew"])
+    own = dict.fromkeys(IN_STEP, "its corrections cancel over the nodes") | {"fednewton": "leads to their own minimum"}
+    own["push_sum"] = "what nodes hand on adds up to what they had only"
     for name in without:
-        with pytest.raises(fp.FedpointError, match="needs everybody: its corrections stay balanced"):
+        reason = own.get(name, "its corrections stay balanced")
+        with pytest.raises(fp.FedpointError, match=f"needs everybody: .*{reason}"):
             parse({**every_method()[name], "asynchronous": {}})
 
 
@@ -172,17 +194,3 @@ def test_a_node_that_is_not_heard_hears_its_neighbours_when_it_works_again(tmp_p
     assert [e["round"] for e in made.events if e["answered"] != SITES] == [2]
     far = np.abs(made.history - simulated(made)).max(axis=(1, 2))
     assert np.flatnonzero(far > TOLERANCE).tolist() == [2]
-
-
-def invariant(made, root):
-    """c - sum p_k c_k, from the hub's folder and the sites' own."""
-    from fedpoint.store.disk import read_npz
-
-    hub, _ = read_npz(root / "hub" / "hub.npz", "hub")
-    total = 0.0
-    for site, p in zip(SITES, made.weights, strict=True):
-        (file,) = (root / site).glob("memory-*.npz")
-        arrays, about = read_npz(file, "memory")
-        assert about["pending"] is None
-        total = total + p * arrays["kept[0]"]
-    return np.abs(hub[".c"] - total).max()

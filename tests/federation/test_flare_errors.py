@@ -18,10 +18,10 @@ def test_a_hub_waits_for_a_folder_that_another_process_writes(tmp_path, monkeypa
     from fedpoint.federation.flare import controller
 
     monkeypatch.setattr(controller, "HELD", 0.6)
-    hub = controller.HubController(STUDY.content)
+    hub = controller.HubController("trial.1")
     with take_lock(tmp_path), pytest.raises(NoAnswerYet, match="is writing"):
-        hub._ledger(tmp_path)
-    hub._ledger(tmp_path).close()
+        hub._ledger(tmp_path, STUDY)
+    hub._ledger(tmp_path, STUDY).close()
 
 
 def test_and_for_nothing_else(tmp_path, monkeypatch):
@@ -34,7 +34,7 @@ def test_and_for_nothing_else(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(controller, "Ledger", refuses)
     with pytest.raises(FedpointError, match="is writing") as said:
-        controller.HubController(STUDY.content)._ledger(tmp_path)
+        controller.HubController("trial.1")._ledger(tmp_path, STUDY)
     assert not isinstance(said.value, Busy | NoAnswerYet)
     assert len(asked) == 1
 
@@ -74,11 +74,12 @@ class Session:
 def test_a_session_is_renewed_where_it_is_lost_and_only_there(number):
     from fedpoint.federation.flare.lead import Lead
 
-    class Kit:
-        study = STUDY
+    class Signed:
+        def study(self):
+            return STUDY
 
     error, lost = errors()[number]
-    lead, session = Lead(Kit()), Session(error)
+    lead, session = Lead(None, Signed()), Session(error)
     lead._session = session
     assert lead.ask("list_jobs") is None
     assert session.closed is lost

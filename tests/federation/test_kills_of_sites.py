@@ -9,8 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from studies import BOWLS, CONTROL, content
-from test_equality import invariant
+from studies import BOWLS, CONTROL, content, invariant
 
 import fedpoint as fp
 from fedpoint.federation.result import StudyResult

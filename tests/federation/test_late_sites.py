@@ -5,8 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from studies import AVERAGE, BOWLS, CONTROL, FULL, SITES, content, gap
-from test_equality import invariant
+from studies import AVERAGE, BOWLS, CONTROL, FULL, SITES, content, gap, invariant
 from test_study import FEW, table, write
 
 import fedpoint as fp
@@ -126,7 +125,7 @@ def test_a_late_site_takes_part_from_the_next_round(files, tmp_path):
     assert there == [False] * first + [True] * (8 - first)
     assert 1 <= first <= 4
     assert [event["refused"] for event in made.events] == [{"c": "absent"}] * first + [{}] * (8 - first)
-    assert kinds(root, "c") == ["columns", "moments", "ready", *["work"] * (8 - first), "measure"]
+    assert kinds(root, "c") == ["columns", "moments", "ready", *["work"] * (8 - first), "measure", "end"]
     assert made.weights == pytest.approx(np.array([20, 30, 25]) / 75)
     assert (made.setup["absent"], made.setup["rows"]) == ([], [20, 30, 70])
     assert made.setup["notes"][-1] in [  # it may come while a round goes on
@@ -268,7 +267,7 @@ def test_what_was_said_before_the_first_round_is_not_asked_twice(files, tmp_path
         )
     assert not (root / "hub" / "hub.npz").exists()
     made = fp.federate(wanted, files, floor=FEW, folder=root)
-    assert kinds(root, "a") == ["columns", "moments", "ready", *["work"] * 3, "measure"]
+    assert kinds(root, "a") == ["columns", "moments", "ready", *["work"] * 3, "measure", "end"]
     assert len({order["run"] for order in orders(root, "a")}) == 1
     assert made.events[-1]["answered"] == SITES
     assert gap(made, made.problem(files)) <= TOLERANCE

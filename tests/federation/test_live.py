@@ -11,8 +11,7 @@ import time
 import numpy as np
 import pytest
 from live import QUIET, Live, Running, audit, memories
-from studies import BOWLS, CONTROL, SITES, content, gap
-from test_equality import invariant
+from studies import BOWLS, CONTROL, SITES, content, gap, invariant
 
 pytest.importorskip("nvflare")
 pytestmark = [pytest.mark.slow, *QUIET]
@@ -57,18 +56,19 @@ def test_the_command_line(live, whole, tmp_path):
             timeout=240,
         )
 
-    dry = fedpoint("site", live.kits["a"].folder, "--dry-run", "--json")
-    assert [one["kind"] for one in json.loads(dry.stdout)["leaves"]] == ["columns", "ready", "work", "measure"]
-    refused = fedpoint("site", live.kits["a"].folder)  # nobody there to consent
+    dry = fedpoint("approve", live.kits["a"].folder, "trial", "--dry-run", "--json")
+    assert [one["kind"] for one in json.loads(dry.stdout)["leaves"]] == ["columns", "ready", "work", "measure", "end"]
+    refused = fedpoint("approve", live.kits["a"].folder, "trial")  # nobody there to consent
     assert refused.returncode != 0
     wrong = fedpoint("server", live.kits["a"].folder)
     assert (wrong.returncode, "is the kit of a" in wrong.stderr) == (2, True)
     taken = fedpoint("server", live.kits["server"].folder)
     assert (taken.returncode, "cannot be used" in taken.stderr) == (2, True)
-    here = json.loads(fedpoint("status", live.kits["admin"].folder, "--json").stdout)
+    project = ("--project", live.project.folder)
+    here = json.loads(fedpoint("status", "trial", *project, "--json").stdout)
     assert (here["sites"], here["missing"], here["jobs"]) == (SITES, [], [])
-    assert "nothing runs" in fedpoint("stop", live.kits["admin"].folder).stdout
-    again = fedpoint("provision", live.kits["a"].folder / "study.toml", "--folder", live.root / "kits")
+    assert "nothing runs" in fedpoint("stop", "trial", *project).stdout
+    again = fedpoint("init", "trial", "--server", "localhost:1", "--folder", live.project.folder)
     assert (again.returncode, "is not empty" in again.stderr) == (2, True)
 
 
@@ -191,7 +191,7 @@ def test_the_demo_shows_the_same_numbers_and_cleans_up(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_demo_cleans_up_when_it_is_interrupted(number, tmp_path):
     process, end = demo(tmp_path), time.monotonic() + 240
-    while not list(tmp_path.glob("*/kits/west/worker.pid")):  # in the middle of a job
+    while not list(tmp_path.glob("*/project/west/studies/*/worker.pid")):  # in the middle of a job
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < end
         time.sleep(0.2)

@@ -5,8 +5,7 @@ import time
 
 import pytest
 from live import QUIET, Live, Running, audit, memories
-from studies import BOWLS, CONTROL, SITES, content, gap
-from test_equality import invariant
+from studies import BOWLS, CONTROL, SITES, content, gap, invariant
 
 pytest.importorskip("nvflare")
 pytestmark = [pytest.mark.slow, *QUIET]

@@ -69,7 +69,7 @@ def test_every_order_that_the_study_forbids_is_refused_over_the_real_transport(a
     assert {name: found[name] for name in tried} == {name: attack[2] for name, attack in tried.items()}
     assert {found[name] for name in found if name.startswith("honest")} == {"answered"}
     assert found["three in a row"] == ["terms"] * 3
-    records = live.kits["north"].folder / "records"
+    records = live.parts["north"].records
     refused = [json.loads(line)["text"] for line in (records / "refusals.jsonl").read_text().splitlines()]
     assert len(refused) == len(tried) + 3
     lines = audit(live, "north")

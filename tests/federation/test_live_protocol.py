@@ -47,6 +47,6 @@ def test_a_site_of_another_protocol_does_not_and_both_sides_say_why(live, tmp_pa
     said = rf"b cannot take part .* at b, install fedpoint {OWN.fedpoint}"
     with pytest.raises(FedpointError, match=said), made.lead() as lead:
         lead.run(tmp_path / "hub", lambda event: None, wait=240.0)
-    log = (made.kits["b"].folder / "site.log").read_text()
+    log = (made.parts["b"].folder / "site.log").read_text()
     assert f"this site runs fedpoint 0.0.9 (protocol {OWN.protocol - 1})" in log
     assert f"at this site, install fedpoint {OWN.fedpoint}" in log

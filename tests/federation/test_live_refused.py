@@ -14,7 +14,6 @@ from live import QUIET, Live, Running, audit
 from studies import BOWLS, CONTROL, SITES, content
 
 from fedpoint.federation.flare import kits, rules
-from fedpoint.federation.study import Study
 
 pytest.importorskip("nvflare")
 pytestmark = [pytest.mark.slow, *QUIET]
@@ -134,7 +133,7 @@ def test_kits_of_another_study(live, other):
     for party in ("a", "admin"):  # sent to our server
         for path in (other.kits[party].folder / "startup").glob("*.json"):
             path.write_text(path.read_text().replace(str(port_of(other)), str(port_of(live))))
-    other.kits["admin"].study = Study({**other.study.content, "server": live.study.server})
+    other.kits["admin"].server = live.study.server
     with pytest.raises(NoAnswerYet, match="cannot connect to server"), other.lead(wait=15.0) as lead:
         lead.sites()
     with live.lead(wait=15.0) as lead:
@@ -151,8 +150,9 @@ def test_kits_of_another_study(live, other):
 def test_another_protocol_and_a_changed_study(live, tmp_path):
     kit = tmp_path / "kit"
     shutil.copytree(live.kits["a"].folder, kit)
-    command = [sys.executable, "-m", "fedpoint", "federate", "site", str(kit), "--dry-run"]
-    about, text = json.loads((kit / "kit.json").read_text()), (kit / "study.toml").read_text()
+    command = [sys.executable, "-m", "fedpoint", "federate", "approve", str(kit), live.study.name, "--dry-run"]
+    file = kit / "studies" / live.signed.title / "study.toml"
+    about, text = json.loads((kit / "kit.json").read_text()), file.read_text()
 
     def said():
         done = subprocess.run(command, capture_output=True, text=True, timeout=240)
@@ -166,9 +166,9 @@ def test_another_protocol_and_a_changed_study(live, tmp_path):
     code, error = said()
     assert (code, "at a, install fedpoint 9.9.9" in error) == (2, True)
     (kit / "kit.json").write_text(json.dumps(about))
-    (kit / "study.toml").write_text(text.replace("rounds = 3", "rounds = 4"))
+    file.write_text(text.replace("rounds = 3", "rounds = 4"))
     code, error = said()
-    assert (code, "the study was changed since the kit was made" in error) == (2, True)
+    assert (code, "the study was changed since it was signed" in error) == (2, True)
 
 
 def test_a_site_s_kit_is_no_administrator_s(live, tmp_path):

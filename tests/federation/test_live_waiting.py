@@ -41,7 +41,7 @@ def live(tmp_path):
     try:
         commands["server"] = subprocess.Popen(fedpoint("server", made.kits["server"].folder), stderr=subprocess.PIPE)
         for site in SITES:
-            command = fedpoint("site", made.kits[site].folder, "--yes")
+            command = fedpoint("site", made.kits[site].folder)
             commands[site] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         yield made, commands
     finally:

@@ -15,7 +15,6 @@ from fedpoint.federation.protocol import OWN, Mismatch, Release, check
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.site.site import Site
 from fedpoint.federation.study import parse
-from fedpoint.store.disk import to_toml
 
 STUDY = content(CONTROL, BOWLS, rounds=4)
 BEHIND = Release(OWN.protocol, "0.0.9")
@@ -81,10 +80,8 @@ def test_a_version_that_is_none_is_not_shown(version):
 def kit(folder, **said):
     from fedpoint.federation.flare.kits import Kit
 
-    study = parse(STUDY)
     folder.mkdir(exist_ok=True)
-    (folder / "study.toml").write_bytes(to_toml(study.content))
-    about = {"party": "a", "study": study.name, "fingerprint": study.fingerprint, **OWN.plain(), **said}
+    about = {"party": "a", "project": "trial", "server": "localhost:8102", **OWN.plain(), **said}
     (folder / "kit.json").write_text(json.dumps(about))
     return Kit(folder, "site")
 
@@ -93,7 +90,9 @@ def test_kits_of_another_release_and_of_another_protocol(tmp_path):
     assert kit(tmp_path, **BEHIND.plain()).party == "a"
     with pytest.raises(FedpointError, match=r"at a, install fedpoint 9\.9\.9$"):
         kit(tmp_path, **NEWER.plain())
-    with pytest.raises(FedpointError, match=rf"at the leader, install fedpoint {OWN.fedpoint}, and make new kits$"):
+    with pytest.raises(
+        FedpointError, match=rf"at the leader, install fedpoint {OWN.fedpoint}, and begin a new project$"
+    ):
         kit(tmp_path, **OLDER.plain())
 
 
@@ -109,5 +108,5 @@ def test_what_is_not_a_kit(text, tmp_path):
 def test_jobs_name_the_protocol_of_whoever_leads(tmp_path):
     from fedpoint.federation.flare.lead import job_folder
 
-    made = job_folder(parse(STUDY), "", tmp_path) / "app" / "config" / "config_fed_server.json"
+    made = job_folder("trial.1", ["a"], "", tmp_path) / "app" / "config" / "config_fed_server.json"
     assert Release.named_in(json.loads(made.read_text())["workflows"][0]["args"]) == protocol.OWN

@@ -133,7 +133,7 @@ def test_orders_of_others_are_refused(tmp_path):
 def test_audit_says_what_left(tmp_path):
     made = fp.federate(STUDY, folder=tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "b" / "audit.jsonl").read_text().splitlines()]
-    assert [line["asked"]["kind"] for line in lines] == ["columns", "ready", *["work"] * made.round, "measure"]
+    assert [line["asked"]["kind"] for line in lines] == ["columns", "ready", *["work"] * made.round, "measure", "end"]
     work = [line["left"] for line in lines if line["asked"]["kind"] == "work"]
     assert all(left["arrays"] == {".w": [2], ".c": [2]} for left in work)
     assert sum(left["bytes"] for left in work) * 3 == pytest.approx(sum(event["up"] for event in made.events), rel=0.02)

@@ -12,13 +12,17 @@ import time
 
 import psutil
 import pytest
+from parts import key, part_of, trial_of
 from studies import BOWLS, CONTROL, content
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.federation.flare.kits import Kit
 from fedpoint.federation.flare.waiting import Refusals
+from fedpoint.federation.identity import certificates
+from fedpoint.federation.identity.certificates import Authority
 from fedpoint.federation.protocol import OWN
 from fedpoint.federation.study import parse
-from fedpoint.store.disk import to_toml
+from fedpoint.store.disk import write_bytes
 
 MOST = 80e6  # bytes
 ENGINE = """
@@ -42,10 +46,11 @@ def kit(tmp_path):
         (tmp_path / "engine" / folder / "__init__.py").touch()
     study, folder = parse(content(CONTROL, BOWLS)), tmp_path / "kit"
     (folder / "local").mkdir(parents=True)
-    (folder / "records").mkdir()
-    (folder / "study.toml").write_bytes(to_toml(study.content))
-    about = {"party": "a", "study": study.name, "fingerprint": study.fingerprint, **OWN.plain()}
+    about = {"party": "a", "project": "trial", "server": f"localhost:{free_port()}", **OWN.plain()}
     (folder / "kit.json").write_text(json.dumps(about))
+    part = part_of(folder / "studies" / "trial.1", "a", study)
+    part.records.mkdir()
+    (part.folder / "consent.json").write_text("{}")
     return folder
 
 
@@ -104,26 +109,24 @@ def waiting(kit):
 
 @pytest.mark.parametrize("party", ["site", "server"])
 def test_the_command_holds_no_jax_once_it_waits(party, kit):
-    """Which it needs for the consent screen: the process is the same, what it holds is not."""
-    arguments = ["site", str(kit), "--yes"]
-    if party == "server":
-        arguments = ["server", str(kit)]
-        about = json.loads((kit / "kit.json").read_text())
-        (kit / "kit.json").write_text(json.dumps({**about, "party": "server"}))
-        study = parse(content(CONTROL, BOWLS, server=f"localhost:{free_port()}"))
-        (kit / "study.toml").write_bytes(to_toml(study.content))
-        (kit / "kit.json").write_text(json.dumps({**about, "party": "server", "fingerprint": study.fingerprint}))
-    command = Command(kit, "fedpoint", "federate", *arguments)
+    """Which the command line has loaded: the process is the same, what it holds is not."""
+    about = json.loads((kit / "kit.json").read_text())
+    name = "a" if party == "site" else "server"
+    (kit / "kit.json").write_text(json.dumps({**about, "party": name}))
+    authority = Authority.new("trial")
+    (kit / "startup").mkdir()
+    write_bytes(kit / "startup" / "rootCA.pem", certificates.pem(authority.certificate))
+    made = authority.certify(key(0).public_key(), name, party)
+    write_bytes(Kit(kit).certificate_file, certificates.pem(made))
+    command = Command(kit, "fedpoint", "federate", party, str(kit))
     try:
         command.until(lambda: len(command.jobs()) == 1, 120)
         held = psutil.Process(command.process.pid).memory_info().rss
         assert held <= MOST, f"{held / 1e6:.0f} MB"
-        assert ("Leaves this site" in command.said) == (party == "site")
     finally:
         command.process.send_signal(signal.SIGINT)
         status = command.ended()
     assert (status, "interrupted" in command.said) == (130, True)
-    assert (kit / "consent.json").exists() == (party == "site")
 
 
 def free_port():
@@ -203,13 +206,13 @@ def test_an_engine_that_ends_at_once_is_not_started_for_ever(kit, monkeypatch):
 
 
 def note(kit, name, text, mode="a"):
-    with (kit / "records" / name).open(mode) as file:
+    with (kit / "studies" / "trial.1" / "records" / name).open(mode) as file:
         file.write(json.dumps({"time": "2026-01-01T00:00:00+00:00", "text": text}) + "\n")
 
 
 def test_refused_orders_are_told_at_the_terminal(waiting):
     note(waiting.kit, "refusals.jsonl", "round 999 is beyond the 50 rounds of the study")
-    waiting.until(lambda: "refused: round 999 is beyond the 50 rounds of the study" in waiting.said)
+    waiting.until(lambda: "trial.1 refused: round 999 is beyond the 50 rounds of the study" in waiting.said)
     note(waiting.kit, "refusals.jsonl", "clear \x1b[2J\nthe screen")
     waiting.until(lambda: "refused: clear ?[2J?the screen" in waiting.said)
     assert waiting.said.count("refused:") == 2
@@ -219,7 +222,7 @@ def test_a_site_that_stopped_itself_ends_the_command(waiting):
     note(waiting.kit, "refusals.jsonl", "three in a row")
     note(waiting.kit, "stopped.json", "3 orders in a row were refused", "w")
     assert waiting.ended() == 1
-    assert "a has stopped itself: 3 orders in a row were refused" in waiting.said
+    assert "a has stopped itself in trial.1: 3 orders in a row were refused" in waiting.said
     assert "refused: three in a row" in waiting.said
     assert "nothing runs here any more" in waiting.said
 
@@ -250,19 +253,20 @@ def test_what_is_followed_is_told_once_and_whole(tmp_path):
     assert refusals.fresh() == []
 
 
-def test_a_site_whose_record_was_changed_is_not_started(kit):
-    from fedpoint.federation.flare.kits import Kit
+def test_a_site_whose_record_was_changed_approves_nothing(tmp_path, monkeypatch):
     from fedpoint.federation.flare.parties import consent
     from fedpoint.federation.site.chain import LOG, Chain, origin
 
-    own = Kit(kit)
-    made = Chain(kit / "records", origin(own.study.fingerprint, "a"))
+    trial = trial_of(parse(content(CONTROL, BOWLS)), tmp_path / "project", monkeypatch)
+    own, part = trial.kits["a"], trial.parts["a"]
+    part.records.mkdir()
+    made = Chain(part.records, origin(part.fingerprint, "a"))
     for number in range(3):
         made.append({"asked": {"round": number}})
-    consent(own, None)
-    (kit / "consent.json").unlink()
-    log = kit / "records" / LOG
+    consent(own, part, None)
+    (part.folder / "consent.json").unlink()
+    log = part.records / LOG
     log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[1:]))
     with pytest.raises(FedpointError, match="was changed after it was written"):
-        consent(own, None)
-    assert not (kit / "consent.json").exists()
+        consent(own, part, None)
+    assert not (part.folder / "consent.json").exists()

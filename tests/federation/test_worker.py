@@ -22,7 +22,7 @@ def test_killed_between_two_rounds_and_in_one(tmp_path):
     kit.mkdir()
     (kit / "study.toml").write_bytes(to_toml(study.content))
     (kit / "consent.json").write_text(json.dumps({"site": "a", "study": study.fingerprint, "data": None, "floor": {}}))
-    setup = {"index": 0, "share": 0.25, "recipe": [], "classes": None}
+    setup = {"index": 0, "share": 0.25, "heaviest": 0.25, "recipe": [], "classes": None}
 
     def order(round, merged):
         head = {**OWN.plain(), "study": study.fingerprint, "run": "ab", "kind": "work", "setup": setup}

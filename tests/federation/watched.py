@@ -62,7 +62,7 @@ def drawing(seed, kind=Holding):
 def federated(monkeypatch, content, kinds, **more):
     """A watched study in which some sites are of another kind (by their number)."""
 
-    def made(study, setup, columns):
+    def made(study, setup, columns, held):
         return kinds.get(setup["index"], Holding)(study, setup, columns)
 
     with monkeypatch.context() as patch:
@@ -77,7 +77,10 @@ def rehearsed(content, kinds, each=lambda watch: None):
     problem = study.generated()
     outline = study.outline(problem.start(), problem.weights.tolist(), problem.local_rows())
     center = Center(study.experiment(outline).bind())
-    own = [OwnSetup(index=k, share=float(p), recipe=[], classes=None) for k, p in enumerate(problem.weights)]
+    own = [
+        OwnSetup(index=k, share=float(p), heaviest=float(max(problem.weights)), recipe=[], classes=None)
+        for k, p in enumerate(problem.weights)
+    ]
     watch, sites = Watch(study, center, own, {}), [kinds.get(k, Holding)(study, one, None) for k, one in enumerate(own)]
     kept, alarms = [held.start for held in sites], {}
     for round in range(study.rounds):

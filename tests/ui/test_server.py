@@ -22,7 +22,7 @@ from fedpoint.config.load import load
 from fedpoint.show.page import write as write_report
 from fedpoint.store.folder import RunFolder
 from fedpoint.ui import outlook
-from fedpoint.ui import server as server_module
+from fedpoint.ui import serving as serving_module
 from fedpoint.ui.computations import WAITING, Busy, Computations, Superseded
 from fedpoint.ui.playground import Control, Playground
 from fedpoint.ui.runs import Runs
@@ -60,7 +60,7 @@ def test_the_page_and_its_policy(page):
 
 
 def test_no_outside_resource_and_no_inline_script():
-    for name, content in server_module.static_files().items():
+    for name, content in serving_module.static_files().items():
         text = content.decode()
         addresses = set(re.findall(r"https?://[^\s\"'`)]+", text)) - {"http://www.w3.org/2000/svg"}
         assert not addresses, name
@@ -163,7 +163,7 @@ def test_malformed_requests(page, sent):
 
 
 def test_half_a_request_is_not_waited_for(page, monkeypatch):
-    monkeypatch.setattr(server_module, "HEAD", 0.2)
+    monkeypatch.setattr(serving_module, "HEAD", 0.2)
     with socket.create_connection(("127.0.0.1", page.port), timeout=10) as door:
         door.sendall(b"GET / HTTP/1.1\r\nHost:")
         assert door.recv(100) == b""

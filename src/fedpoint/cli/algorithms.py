@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from typing import TYPE_CHECKING
 
 import click
@@ -24,7 +25,7 @@ def algorithms(name: str | None, as_json: bool, markdown: bool) -> None:
     from fedpoint.algorithms.catalogue import card_of
     from fedpoint.core.algorithm import CATALOGUE
 
-    cards = [card_of(name)] if name else list(CATALOGUE.values())
+    cards = [card_of(name)] if name else [card for _, card in sorted(CATALOGUE.items())]
     if markdown:
         from fedpoint.show.tables import algorithms_markdown
 
@@ -78,6 +79,7 @@ def _table(cards: list[Card]) -> None:
 
 def _one(card: Card) -> None:
     from fedpoint.algorithms.catalogue import find_maker
+    from fedpoint.core.docstrings import parsed
 
     click.echo(f"{card.title}: {card.summary}\n")
     click.echo(f"Where it ends: {card.limit}")
@@ -93,8 +95,10 @@ def _one(card: Card) -> None:
     for key, default in _parameters(card).items():
         shown = f"= {json.dumps(default)}" if default not in ("required", None) else f"({default or 'optional'})"
         click.echo(f"  {key} {shown}")
-    doc = (find_maker(card.name)[1].__doc__ or "").split("Args:", 1)
-    if len(doc) == 2:
-        click.echo("\nParameters:" + doc[1].split(">>>", 1)[0].rstrip())
+    meanings = parsed(find_maker(card.name)[1].__doc__).arguments
+    if meanings:
+        click.echo("\nParameters:")
+    for name, meaning in meanings.items():
+        click.echo(textwrap.fill(f"{name}: {meaning}", 100, initial_indent="  ", subsequent_indent="      "))
     for reference in card.references:
         click.echo(f"\n{reference.text()}")

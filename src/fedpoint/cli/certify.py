@@ -47,7 +47,7 @@ def certify(
     """
     from fedpoint.verbs.certify import certify as examine
 
-    given = dict(map(_setting, settings))
+    given = dict(map(setting, settings))
     # What the file prints must not come between the braces of a JSON document.
     printing = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with printing, opened(subject) as found:
@@ -150,7 +150,7 @@ def make(cls: type[Algorithm], given: Settings) -> tuple[Algorithm, Settings]:
         return cls(**fields), {name: value for name, value in given.items() if name not in wanted}
 
 
-def _setting(text: str) -> tuple[str, Setting]:
+def setting(text: str) -> tuple[str, Setting]:
     """NAME=VALUE, the value as in TOML; what is none, as text."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():

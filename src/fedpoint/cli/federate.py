@@ -1,41 +1,26 @@
-"""`fedpoint federate`: a study over real sites: kits, server, sites, run, status, stop, and a demo of it all."""
+"""`fedpoint federate`: studies over real sites: the server, run, status, stop, and a demo of it all."""
 
 from __future__ import annotations
 
 import copy
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from fedpoint.cli import options, with_jax
 from fedpoint.cli.federate_audit import audit
-
-if TYPE_CHECKING:  # it loads FLARE
-    from fedpoint.federation.flare.kits import Kit
+from fedpoint.cli.federate_dossier import dossier
+from fedpoint.cli.federate_page import page
+from fedpoint.cli.federate_project import PROJECT, add, chosen, init, renew, revoke, warn
+from fedpoint.cli.federate_project import study as study_command
+from fedpoint.cli.federate_service import service
+from fedpoint.cli.federate_site import approve, join, request, site
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
-STUDY = click.argument("study", type=click.Path(path_type=Path))
-WITHOUT_JAX = ("audit",)
-
-
-def leader(study: Path) -> Kit:
-    """The administrator's kit: of a study file, beside which `provision` has put it, or given itself."""
-    from fedpoint.core.errors import FedpointError
-    from fedpoint.federation.flare.kits import Kit
-    from fedpoint.federation.study import read
-
-    if study.is_dir():
-        return Kit(study, "admin")
-    wanted = read(study)
-    kit = Kit(study.parent / f"kits-{wanted.name}" / "admin", "admin")
-    if kit.study.fingerprint != wanted.fingerprint:
-        raise FedpointError(
-            f"{study} was changed after its kits were made, which sites have consented to: make new kits"
-        )
-    return kit
+STUDY = click.argument("study")
+WITHOUT_JAX = ("audit", "join", "request")
 
 
 class Federate(click.Group):
@@ -53,34 +38,18 @@ def federate() -> None:
     """Run a study over real sites that keep their data (extra `federation`).
 
     \b
-    fedpoint federate demo                          try it: a server and three sites on this machine
-    fedpoint federate provision study.toml          the leader makes a kit for every party
-    fedpoint federate server KIT                    on the server's machine
-    fedpoint federate site KIT --data local.csv     on each site's machine
-    fedpoint federate run study.toml                the leader; then status, stop
-    fedpoint federate audit KIT                     what was asked of a site, and what left it
+    fedpoint federate demo                               try it: a server and three sites on this machine
+    fedpoint federate init NAME --server HOST:PORT       the leader, once: an authority, and the server's kit
+    fedpoint federate server KIT                         on the server's machine
+    fedpoint federate request invitation.json SITE       each site, once: its own key, and a request
+    fedpoint federate add SITE.csr                       the leader signs the request
+    fedpoint federate join SITE SITE.crt                 the site has its certificate, and
+    fedpoint federate site SITE                          connects
+    fedpoint federate study study.toml                   the leader signs a study; sites fetch it, and
+    fedpoint federate approve SITE --data local.csv      decide
+    fedpoint federate run study.toml                     the leader; then status, stop
+    fedpoint federate audit SITE                         what was asked of a site, and what left it
     """
-
-
-@federate.command()
-@click.argument("study", type=FILE)
-@click.option("--folder", type=FOLDER, help="Folder for the kits; default kits-NAME beside the study.")
-@options.as_json
-def provision(study: Path, folder: Path | None, as_json: bool) -> None:
-    """Make every party's kit for STUDY.toml: certificates, the study, and rules that lock it down.
-
-    Hand each kit over securely: whoever has a kit is that party. The authority that signed them is not kept.
-    """
-    from fedpoint.federation.flare.kits import provision as make
-    from fedpoint.federation.study import read
-
-    wanted = read(study)
-    kits = make(wanted, folder or study.parent / f"kits-{wanted.name}")
-    if as_json:
-        click.echo(json.dumps({"study": wanted.name, "kits": {name: str(path) for name, path in kits.items()}}))
-        return
-    for name, path in kits.items():
-        click.echo(f"{name:>12}  {path}")
 
 
 @federate.command()
@@ -92,75 +61,18 @@ def server(kit: Path) -> None:
     from fedpoint.federation.flare.waiting import hand_over
 
     own = Kit(kit, "server")
+    warning = own.check_certificate()
+    if warning:
+        click.echo(f"Warning: {warning}", err=True)
     check_port(own)
-    click.echo(f"server of {own.study.name}: {own.study.server}, mutual TLS; Ctrl-C ends it", err=True)
-    hand_over(own)
-
-
-@federate.command()
-@click.argument("kit", type=FOLDER, default=".")
-@click.option("--data", type=FILE, help="This site's own CSV or Parquet file; it never leaves this machine.")
-@click.option("--floor-rows", default=20, show_default=True, help="Fewest rows behind anything that leaves.")
-@click.option("--floor-per-category", default=5, show_default=True, help="Fewest rows of each category here.")
-@click.option("--floor-per-class", default=5, show_default=True, help="Fewest rows of each class here.")
-@click.option("--lift-stop", is_flag=True, help="Take part again after this site stopped itself.")
-@click.option("--dry-run", is_flag=True, help="Print what would run and what would leave, then exit.")
-@click.option("--yes", is_flag=True, help="Consent without a prompt.")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
-def site(
-    kit: Path,
-    data: Path | None,
-    floor_rows: int,
-    floor_per_category: int,
-    floor_per_class: int,
-    lift_stop: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    """Take part in a study with KIT (default: this folder).
-
-    Prints what will run on the data and what will leave, asks for consent, and stays connected. Every message that
-    leaves is logged in KIT/records/audit.jsonl. Ctrl-C stops it; start it again to rejoin.
-
-    Orders that the study does not allow are refused and listed in KIT/records/refusals.jsonl. Three in a row stop the
-    site: it takes part again when it is started with --lift-stop.
-    """
-    from fedpoint.core.errors import FedpointError
-    from fedpoint.federation.announcement import announce, lines
-    from fedpoint.federation.flare.kits import Kit
-    from fedpoint.federation.flare.parties import consent
-    from fedpoint.federation.flare.waiting import hand_over
-    from fedpoint.federation.site import stop
-    from fedpoint.federation.site.disclosure import Floor
-
-    own, floor = Kit(kit, "site"), Floor(floor_rows, floor_per_category, floor_per_class)
-    if own.study.table is not None and data is None:
-        raise FedpointError(f"{own.party} needs its data: pass --data FILE")
-    found = announce(own.study, data, floor, own.party)
-    click.echo(json.dumps(found) if as_json and dry_run else "\n".join(lines(found)))
-    if found["refused"]:
-        raise FedpointError("these data cannot take part: nothing was started and nothing has left this machine")
-    if dry_run:
-        return
-    why = stop.why_stopped(own.folder / "records")
-    if why is not None and not lift_stop:
-        raise FedpointError(
-            f"{own.party} has stopped itself ({why}): read {own.folder}/records/refusals.jsonl, talk to whoever leads "
-            f"the study, and pass {stop.LIFT} to take part again"
-        )
-    if not yes and not click.confirm("Take part with these data?", default=False):
-        raise FedpointError("no consent: nothing was started and nothing has left this machine")
-    if lift_stop:
-        stop.lift_stop(own.folder / "records")
-    consent(own, data, floor)
-    click.echo(f"{own.party} takes part; audit: {own.folder}/records/audit.jsonl; Ctrl-C ends it", err=True)
+    click.echo(f"server of {own.project}: {own.server}, mutual TLS; Ctrl-C ends it", err=True)
     hand_over(own)
 
 
 @federate.command()
 @STUDY
-@click.option("--folder", type=FOLDER, help="Folder for the result; default runs/NAME-federated.")
+@PROJECT
+@click.option("--folder", type=FOLDER, help="Folder for the result; default runs/NAME.N, of each version.")
 @click.option("--export", type=FILE, help="Also write the model, for `fedpoint predict`.")
 @click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for sites.")
 @click.option("--fresh", is_flag=True, help="Start over instead of continuing.")
@@ -168,7 +80,8 @@ def site(
 @options.as_json
 @options.quiet
 def run(
-    study: Path,
+    study: str,
+    project: Path | None,
     folder: Path | None,
     export: Path | None,
     wait: float,
@@ -177,7 +90,9 @@ def run(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run STUDY.toml (or the study of the administrator's kit), continuing where it stopped.
+    """Run STUDY, a signed study's name or file, continuing where it stopped.
+
+    Waits until enough sites have approved it and are connected.
 
     --watch needs to know which rows to expect: those of a generated problem, or files that you put into the folder
     `expected` of the server's kit (expected/SITE.csv).
@@ -187,9 +102,11 @@ def run(
     from fedpoint.cli.federate_show import Show, show_result
     from fedpoint.federation.flare.lead import Lead
 
-    own = leader(study)
-    folder = folder or Path("runs") / f"{own.study.name}-federated"
-    with Lead(own) as lead, Show(own.study, quiet) as show:
+    own, signed = chosen(project, study)
+    warn(own)
+    folder = folder or Path("runs") / signed.title
+    with Lead(own.admin, signed) as lead, Show(lead.study, quiet) as show:
+        lead.publish(own.documents())
         made = lead.run(folder, show, fresh, wait, watch)
     if export is not None:
         made.export(export)
@@ -198,32 +115,37 @@ def run(
 
 @federate.command()
 @STUDY
+@PROJECT
 @options.as_json
-def status(study: Path, as_json: bool) -> None:
-    """Show how far STUDY.toml (or the study of the administrator's kit) is, and which sites are connected.
+def status(study: str, project: Path | None, as_json: bool) -> None:
+    """Show how far STUDY (a signed study's name or file) is, who has approved it, and which sites are connected.
 
     Every site is asked whether it is there: one whose process was killed is known at once.
     """
     from fedpoint.cli.federate_show import status_lines
     from fedpoint.federation.flare.lead import Lead
 
-    own = leader(study)
-    with Lead(own) as lead:
+    own, signed = chosen(project, study)
+    with Lead(own.admin, signed) as lead:
+        lead.publish(own.documents())
         found = lead.status()
-    missing = [name for name in own.study.sites if name not in found["sites"]]
+    missing = [name for name in lead.study.sites if name not in found["sites"]]
     if as_json:
-        click.echo(json.dumps({**found, "missing": missing}))
+        click.echo(json.dumps({**found, "version": signed.number, "missing": missing, "warnings": own.warnings()}))
         return
-    click.echo("\n".join(status_lines(own.study, found)))
+    warn(own)
+    click.echo("\n".join(status_lines(lead.study, found)))
 
 
 @federate.command()
 @STUDY
-def stop(study: Path) -> None:
-    """Stop STUDY.toml (or the study of the administrator's kit) after the current round. `run` continues from there."""
+@PROJECT
+def stop(study: str, project: Path | None) -> None:
+    """Stop STUDY (a signed study's name or file) after the current round. `run` continues from there."""
     from fedpoint.federation.flare.lead import Lead
 
-    with Lead(leader(study)) as lead:
+    own, signed = chosen(project, study)
+    with Lead(own.admin, signed) as lead:
         stopped = lead.stop()
     click.echo("stopping" if stopped else "nothing runs")
 
@@ -248,4 +170,5 @@ def demo(rounds: int, port: int, keep: Path | None, as_json: bool, quiet: bool) 
     click.echo(json.dumps(found) if as_json else "\n".join(lines))
 
 
-federate.add_command(audit)
+for command in (init, request, add, join, site, study_command, approve, renew, revoke, audit, dossier, page, service):
+    federate.add_command(command)

@@ -15,17 +15,19 @@ FOLDER = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("kit", type=FOLDER, default=".")
+@click.option("--study", help="Its name, or name and number; needed where the kit has several.")
 @click.option("--against", type=FOLDER, help="The leader's result folder: does it hold a seal of this very record?")
 @options.as_json
 @click.pass_context
-def audit(context: click.Context, kit: Path, against: Path | None, as_json: bool) -> None:
+def audit(context: click.Context, kit: Path, study: str | None, against: Path | None, as_json: bool) -> None:
     """Verify and summarise what was asked of a site, and what left it.
 
-    KIT is the site's kit (default: this folder). Every line of KIT/records/audit.jsonl holds the hash of the one
-    before, so that a later change shows. Exit status: 0 verified, 1 broken, 2 not a kit, or no record.
+    KIT is the site's kit (default: this folder), or the folder of one study in it. Every line of the study's
+    records/audit.jsonl holds the hash of the one before, so that a later change shows. Exit status: 0 verified,
+    1 broken, 2 not a kit, or no record.
     """
     from fedpoint.federation.site.audit_report import lines, report
 
-    found = report(kit, against)
+    found = report(kit, against, study)
     click.echo(json.dumps(found) if as_json else "\n".join(lines(found)))
     context.exit(Status.FINE if found["verified"] else Status.CONTRADICTED)

@@ -68,10 +68,14 @@ class Show:
 def status_lines(study: Study, found: Status) -> list[str]:
     """Where a study is, for people."""
     here, unheard = found["sites"], found["unheard"]
-    lines = [f"{study.name} at {study.server}: {len(here)} of {counted(len(study.sites), 'site')} connected"]
+    lines = [
+        f"{study.name} at {study.server}: {len(here)} of {counted(len(study.sites), 'site')} approved and connected"
+    ]
     for site in study.sites:
         if site in unheard:
             lines.append(f"{site}: not heard of for {unheard[site]:.0f} s")
+        elif site not in found.get("approved", study.sites):
+            lines.append(f"{site}: has not approved it yet")
         elif site not in here:
             lines.append(f"{site}: not connected")
     if not found["jobs"]:
@@ -148,7 +152,7 @@ def summary(made: StudyResult) -> Summary:
 def show_result(made: StudyResult, as_json: bool) -> None:
     found = summary(made)
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps({**found, "fit": made.fit.to_dict()} if made.is_regression else found))
         return
     click.echo(f"{found['study']}: {counted(found['rounds'], 'round')}, {found['merged']} merged, in {found['folder']}")
     if found["loss"] is not None:
@@ -165,3 +169,5 @@ def show_result(made: StudyResult, as_json: bool) -> None:
     for alarm in found["alarms"]:
         click.echo(f"  ALARM: {alarm['text']}")
     click.echo(f"{found['bytes']['down']:,} bytes to sites, {found['bytes']['up']:,} back")
+    if made.is_regression:
+        click.echo(f"\n{made.fit.summary()}")

@@ -48,7 +48,8 @@ def lab(
     lecture000 (default; observation-1 to observation-4, linear-gain): what heterogeneity, partial participation and
     local steps do to the accuracy. scafflsa: FedLSA's bias and SCAFFLSA without it, on random MDPs. td: the same on
     frozen lakes (extra `rl`). gtvmin: models over a network of clusters, over couplings. states: the same on output of
-    US states (extra `data`). async: waiting for slow agents or not, and the worst that asynchrony does.
+    US states (extra `data`). diffusion: one model over a network of 20 agents, over steps and networks. async: waiting
+    for slow agents or not, and the worst that asynchrony does.
     """
     from fedpoint.lab import find, perform, studies
     from fedpoint.lab.picture import picture

@@ -34,10 +34,13 @@ def ui(runs: Path, port: int, host: str) -> None:
     from fedpoint.core.errors import FedpointError
 
     try:
+        import latex2mathml  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
-        raise FedpointError("fedpoint ui needs starlette and uvicorn: pip install 'fedpoint[ui]'") from None
+        raise FedpointError(
+            "fedpoint ui needs latex2mathml, starlette and uvicorn: pip install 'fedpoint[ui]'"
+        ) from None
     from fedpoint.ui.server import serve
 
     if not serve(runs, host, port, tell=lambda text: click.echo(text, err=True)):

@@ -29,7 +29,15 @@ from fedpoint.problems.base import Problem
 
 
 class Partition(Table):
-    """Whose row it is, in an experiment: `fp.data.partition`."""
+    """Whose row it is, in an experiment: `fp.data.partition`.
+
+    Args:
+        kind: "natural": by the column `agent` of the file; else as in `fp.data.partition`.
+        agents: how many.
+        alpha: of the Dirichlet kinds.
+        classes: per agent, of shards.
+        seed: of the draw.
+    """
 
     kind: Literal["natural", "iid", "dirichlet", "shards", "quantity"]
     agents: Agents | None = None
@@ -50,7 +58,26 @@ class Partition(Table):
 
 
 class TableFile(Kind):
-    """Rows of CSV or Parquet files: least squares for a number, logistic or softmax regression for classes."""
+    """Rows of CSV or Parquet files: least squares for a number, logistic or softmax regression for classes.
+
+    Args:
+        file: the path, from the TOML file's folder on.
+        files: one per agent: paths, or a pattern such as "sites/*.csv".
+        target: the column to predict.
+        agent: the column that says whose row it is.
+        partition: in the place of `agent`, for experiments.
+        model: "linear" for a number, "logistic" or "softmax" for classes; left out: what fits the target.
+        features: the columns to use; left out: all but those in `leave_out`.
+        leave_out: columns that are not used.
+        categorical: columns of numbers or dates that are names in fact.
+        missing: "refuse" cells without a value, "drop" their rows, or fill in the "mean" of all agents.
+        scale: columns of numbers to mean 0 and variance 1.
+        separator: of the cells.
+        held_out: the share of each agent's rows that nobody trains on.
+        ridge: rho of rho/2 |w|^2.
+        intercept: append a column of ones.
+        sha256: of the files when the run was begun; runs write it.
+    """
 
     kind: Literal["table"]
     file: str | None = None

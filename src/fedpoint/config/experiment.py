@@ -1,7 +1,7 @@
 """What is to be run? The experiments of a TOML file with their rounds, or all its mistakes at once.
 
     rounds = 100                       # also seed, repeats, exact, record_every, stop
-    participation = [10, 20]           # or schedule, network; also channel, gather, attack, share, start
+    participation = [10, 20]           # or schedule, network; also regions, channel, gather, attack, share, start
 
     [problem]
     kind = "linear_stream"
@@ -46,6 +46,7 @@ from fedpoint.config.records import Family, only, snake
 from fedpoint.config.text import absolute, read_text
 from fedpoint.core.arguments import checked
 from fedpoint.core.describe import Allow
+from fedpoint.core.docstrings import meanings
 from fedpoint.core.errors import MOST_ROUNDS, FedpointError, notify
 from fedpoint.core.kinds import Whole
 from fedpoint.core.numbers import counted
@@ -55,6 +56,7 @@ from fedpoint.experiment.describe import rebuild_part
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.gather import Gather
 from fedpoint.graphs.network import Network
+from fedpoint.graphs.regions import Regions
 from fedpoint.problems.base import Problem
 from fedpoint.results.labels import labels_of, short
 from fedpoint.store import disk
@@ -79,6 +81,19 @@ BESIDE = ("plan", "lab", "sums", "start_sha256", "not_rebuildable", "name")  # w
 AsItIs = SkipValidation[JsonValue]  # read elsewhere
 
 
+class RegionsTable(Table):
+    """Hubs of hubs: the regions of agents, and the rounds that these go through by themselves."""
+
+    explained_by = (Regions,)
+    of: AsItIs = Field(description="a number of regions, or the region of each agent")
+    rounds: int = 1
+
+
+def _read_regions(text: Plain, where: Where, base: Path | None) -> tuple[Regions | None, list[FileMistake]]:
+    made, wrong = validated(RegionsTable, text, where)
+    return None if made is None else Regions(made.of, made.rounds), wrong  # type: ignore[arg-type]
+
+
 def _read_channels(text: Plain, where: Where, base: Path | None) -> tuple[Channel | None, list[FileMistake]]:
     """One channel, or a list of them: one behind the other."""
     if not isinstance(text, list):
@@ -89,17 +104,47 @@ def _read_channels(text: Plain, where: Where, base: Path | None) -> tuple[Channe
 
 
 class Content(Table):
-    """The keys of an experiment. Problem, algorithm, timing, network, channel and gather have tables of their own."""
+    """The keys of an experiment. Problem, algorithm, timing, network, channel and gather have tables of their own.
+
+    Args:
+        problem: what agents hold: a table with a `kind`.
+        algorithm: the method: a table with its `name`; several tables are compared.
+        participation: who takes part in a round: a number, "everyone", or a table with a `scheme`; a list is compared.
+        schedule: who works when, on networks and clocks: a table with a `kind`; a list is compared.
+        network: which agents are joined: a table with a `kind`, `edges` or a `file`.
+        regions: hubs of hubs: the regions of agents, as a table.
+        channel: what happens to a message on its way: a table with a `kind`; a list: one after the other.
+        gather: how a hub makes one inbox of many messages; left out: weighted sums.
+        attack: which agents lie, and how, for simulation.
+        share: which parts of a model are shared; left out: all.
+        start: the model at round 0; left out: the problem's own.
+        metrics: what is recorded beside the model, by name.
+        rounds: how many to run.
+        seed: of all random numbers.
+        repeats: independent runs, batched.
+        exact: exact fields: no sampling noise.
+        record_every: rounds between records; left out: 1, or more where all models would not fit into memory.
+        stop: end the run when the mean squared error (without a known solution: the squared change of the model between
+            records) falls below this.
+        plan: what `fedpoint plan` reads of the same file.
+        lab: what `fedpoint lab` reads of the same file.
+        sums: sums over the problem's arrays, by which a run's folder is checked; runs write it.
+        start_sha256: of the start, where it is too long for the file; runs write it.
+        not_rebuildable: what the file could not hold; runs write it.
+        name: of this experiment, in a comparison.
+        experiment: several experiments in one file, each a table of the keys in which it differs from the rest.
+    """
 
     problem: AsItIs = Field(description=f"it has a kind: {', '.join(KINDS)}")
     algorithm: AsItIs
     participation: AsItIs = None
     schedule: AsItIs = None
     network: AsItIs = None
+    regions: AsItIs = None
     channel: AsItIs = None
     gather: AsItIs = None
     attack: AsItIs = None
-    share: str | list[str] | None = None
+    share: AsItIs = None
     start: AsItIs = None
     metrics: AsItIs = None
     rounds: Annotated[int, Field(ge=0, le=MOST_ROUNDS)] = 100
@@ -183,9 +228,12 @@ class File(Sequence[Entry]):
 def read(path: str | Path, *, allow: Allow = (), problem: Problem | None = None, **overrides: int | None) -> File:
     """The experiments of a TOML file with their rounds: a sequence of entries with `name`, `experiment` and `rounds`.
 
-    allow: modules of your own whose classes and functions the file may name; they are imported, which runs their code.
-    problem: in the place of the file's, which may then say nothing of it, or not hold its data.
-    overrides: rounds or seed, which replace what the file says, unless they are None.
+    Args:
+        path: the TOML file.
+        allow: modules of your own whose classes and functions the file may name; they are imported, which runs their
+            code.
+        problem: in the place of the file's, which may then say nothing of it, or not hold its data.
+        overrides: `rounds` or `seed`, which replace what the file says, unless they are None.
 
     >>> import fedpoint as fp
     >>> [(e.name, e.rounds) for e in fp.read("examples/drift.toml")]
@@ -306,7 +354,7 @@ class _Reader:
             if built is not None and not any(m.path[:1] == ("network",) for m in self.mistakes):
                 self._together(tables, key, choices, {**parts, "problem": built.problem, "network": network})
             return []
-        numbers = checked.model_dump(include={"exact", "seed", "repeats", "record_every", "share"})
+        numbers = checked.model_dump(include={"exact", "seed", "repeats", "record_every"})
         parts |= {**numbers, "problem": built.problem, "network": network}
         experiments = self._together(tables, key, choices, parts)
         if self.mistakes:
@@ -361,11 +409,16 @@ class _Reader:
         return made
 
     def _parts(self) -> dict[str, Tree]:
-        """Channel, gather, attack, start and metrics, where they are given."""
-        readers: dict[str, Reader] = {"channel": _read_channels, "gather": GATHERS.read, "attack": ATTACKS.read}
+        """Regions, channel, gather, attack, start, metrics and what is shared, where they are given."""
+        readers: dict[str, Reader] = {
+            "regions": _read_regions,
+            "channel": _read_channels,
+            "gather": GATHERS.read,
+            "attack": ATTACKS.read,
+        }
         given = {key: self.content[key] for key in readers if self.content.get(key) is not None}
         found = {key: self._one(key, text, readers[key]) for key, text in given.items()}
-        for key in ("start", "metrics"):
+        for key in ("start", "metrics", "share"):
             if self.content.get(key) is not None:
                 try:
                     found[key] = rebuild_part(key, self.content[key], self.origin.allow)
@@ -463,9 +516,14 @@ def _fits(key: str, timing: Timing | None, problem: Problem, network: Network | 
 
 @checked
 def write(path: str | Path, *experiments: Experiment | Entry, rounds: Whole = 100) -> None:
-    """Write experiments into a TOML file that `read` reads. rounds: of those that are not entries of a file.
+    """Write experiments into a TOML file that `read` reads.
 
     What several have in common is written once. What cannot be written is listed there, and warned of.
+
+    Args:
+        path: the TOML file.
+        experiments: one or more, or entries of a file that was read.
+        rounds: of those that are not entries of a file.
     """
     if not experiments:
         raise FedpointError("give at least one experiment to write")
@@ -500,15 +558,17 @@ def schema() -> Raw:
         "channel": [CHANNELS.table(cls) for cls in CHANNELS.classes.values()],
         "gather": [GATHERS.table(cls) for cls in GATHERS.classes.values()],
         "attack": [ATTACKS.table(cls) for cls in ATTACKS.classes.values()],
+        "regions": [RegionsTable],
     }
     every = [(table, "validation") for some in tables.values() for table in some]
     references, definitions = models_json_schema(every, ref_template="#/$defs/{model}")  # type: ignore[arg-type]
-    whole = {**Content.model_json_schema(), **definitions}
+    whole, said = {**Content.model_json_schema(), **definitions}, meanings(Content)
     for key, some in tables.items():
         one = [references[table, "validation"] for table in some]
-        words = [] if key in ("problem", "algorithm") else [{"type": "string"}]
+        words = [] if key in ("problem", "algorithm", "regions") else [{"type": "string"}]
         words += [{"type": "integer"}] if key == "participation" else []
         several = [{"type": "array"}] if key in ("algorithm", "participation", "schedule", "channel") else []
-        whole["properties"][key] = {"anyOf": [*one, *words, *several]}
-    whole["properties"]["experiment"] = {"type": "array", "items": {"type": "object"}}
+        whole["properties"][key] = {"description": said.get(key, ""), "anyOf": [*one, *words, *several]}
+    differing = {"type": "array", "items": {"type": "object"}}
+    whole["properties"]["experiment"] = {"description": said["experiment"], **differing}
     return whole

@@ -5,8 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, SkipValidation
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, PositiveInt, SkipValidation
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
+from fedpoint.core.docstrings import meanings, parsed
 from fedpoint.core.types import Data, Plain
 from fedpoint.problems.base import Problem
 
@@ -33,10 +36,33 @@ class Table(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     owner: ClassVar[str] = ""  # the class that misses a key, where its name says more than the table's
+    explained_by: ClassVar[tuple[object, ...]] = ()  # whose docstrings say what keys mean, beside the table's own
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """What docstrings say of the keys, for editors and for the documentation."""
+        found = handler(core)
+        whole = handler.resolve_ref_schema(found)
+        said = {key: meaning for thing in (*cls.explained_by, cls) for key, meaning in meanings(thing).items()}
+        whole["description"] = parsed(cls.__doc__).summary
+        for name, key in whole.get("properties", {}).items():
+            if said.get(name):
+                key["description"] = said[name]
+        return found
 
 
 class Kind(Table, ABC):
-    """A problem."""
+    """A problem.
+
+    Args:
+        kind: which problem this is.
+        total: the sum of |x| over the problem's numbers, by which a description is checked; runs write it.
+        agents: how many.
+        seed: of the draw.
+        batch: rows per local step; left out: all rows, the full gradient.
+        sampling: how a batch is drawn: "iid", "shuffle" (every row once per pass) or "importance".
+        weights: p_k, one for each agent; they are divided by their sum.
+    """
 
     total: float | None = None  # the sum of |x| over its numbers, by which a description checks them
 

@@ -31,6 +31,13 @@ def load(
     to go on (`extend`). Give algorithm, participation, schedule, network, metrics, channel or gather too where the
     folder can only name them: an optax object, a large graph, your own class or function, unless its module is in
     `allow`.
+
+    Args:
+        path: the run folder, or the file of a model.
+        problem: the one with which the run was begun; None: built from the folder's file.
+        allow: modules of your own whose classes and functions the folder may name; they are imported, which runs their
+            code.
+        given: arguments of `fp.Experiment` that the folder can only name.
     """
     if Path(path).is_file():
         if problem is not None or allow or given:

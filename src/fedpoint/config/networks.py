@@ -8,7 +8,9 @@
     network = {kind = "knn", k = 5, of = "gradients"}             also "statistics", "models"
     network = {kind = "knn", k = 3, points = [[0.0, 1.0], [2.0, 3.0]], weight = "gaussian"}
     network = {edges = [["a", "b"], ["b", "c"]], weights = [1.0, 2.0]}
+    network = {edges = [[0, 1], [1, 2], [2, 0]], directed = true, mixing = "metropolis"}     1 hears 0, and so on
     network = {file = "edges.csv"}                                columns a, b and, if wanted, weight
+    network = {kind = "ring", mixing = "metropolis"}              weights to average with: also "laplacian", "fastest"
 
 Nodes are called as agents are: by name where rows have groups, else by number, from 0.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import csv
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, Self
 
@@ -53,7 +55,24 @@ class Agents(Protocol):
 
 
 class NetworkTable(Table, ABC):
-    """A network."""
+    """A network, whose nodes are the agents of the problem.
+
+    Args:
+        kind: how the network is made.
+        mixing: average with these weights instead of the network's own.
+        lazy: halve the weights of the mixing: each node keeps half of its own value.
+        weight: A_ij of every edge.
+        seed: of the draw.
+    """
+
+    mixing: Literal["metropolis", "laplacian", "fastest"] | None = None
+    lazy: bool = False
+
+    @model_validator(mode="after")
+    def _lazy_mixing(self) -> Self:
+        if self.lazy and self.mixing is None:
+            raise ValueError('lazy halves the weights of a mixing: give mixing = "metropolis" too')
+        return self
 
     @abstractmethod
     def build(self, problem: Agents) -> Network:
@@ -75,6 +94,13 @@ class Even(NetworkTable):
 
 
 class Grid(NetworkTable):
+    """A grid of rows and columns, each node joined to the next ones.
+
+    Args:
+        rows: rows x columns are the number of agents.
+        columns: see `rows`.
+    """
+
     kind: Literal["grid"]
     rows: Count
     columns: Count
@@ -89,6 +115,12 @@ class Grid(NetworkTable):
 
 
 class Random(NetworkTable):
+    """A random graph of a mean degree.
+
+    Args:
+        degree: the mean number of neighbours.
+    """
+
     kind: Literal["random"]
     degree: Degree
     weight: Positive = 1.0
@@ -99,6 +131,16 @@ class Random(NetworkTable):
 
 
 class Clusters(NetworkTable):
+    """Dense clusters, sparsely joined.
+
+    Args:
+        labels: the cluster of each agent.
+        count: of clusters: agents in their order, cut into so many.
+        inside: the probability of an edge between two agents of a cluster.
+        between: the probability of an edge between two agents of different clusters.
+        degree: the mean number of neighbours in a cluster, in the place of `inside`.
+    """
+
     kind: Literal["clusters"]
     labels: Annotated[list[int | str], Field(min_length=1)] | None = None
     count: Count | None = None  # of clusters: agents in their order, cut into so many
@@ -130,6 +172,15 @@ class Clusters(NetworkTable):
 
 
 class Knn(NetworkTable):
+    """Each node joined to those that are most like it.
+
+    Args:
+        k: how many neighbours each agent is joined to.
+        of: what must be alike: gradients, statistics or models of the agents' data.
+        points: one for each agent, in the place of `of`: near points are joined.
+        weight: "equal": every edge weighs 1; "gaussian": near ones weigh more.
+    """
+
     kind: Literal["knn"]
     k: Count
     of: Literal["gradients", "statistics", "models"] | None = None
@@ -158,21 +209,40 @@ class Knn(NetworkTable):
 
 
 class Edges(NetworkTable):
+    """The edges themselves.
+
+    Args:
+        edges: pairs of agents, by name or number.
+        weights: A_ij, one for each edge; left out: 1.
+        directed: an edge leads from the first agent to the second only.
+    """
+
     edges: list[Annotated[list[int | str], Field(min_length=2, max_length=2)]]
     weights: list[float] | None = None
+    directed: bool = False
 
     def own_mistakes(self, where: Where) -> list[FileMistake]:
         try:
-            Network.from_edges(self.edges, self.weights)
+            self._make(self.edges, self.weights)
         except FedpointError as error:
             return [FileMistake(where, _bare(error))]
         return []
 
     def build(self, problem: Agents) -> Network:
-        return Network.from_edges(self.edges, self.weights, names=problem.names)
+        return self._make(self.edges, self.weights, names=problem.names)
+
+    @property
+    def _make(self) -> Callable[..., Network]:
+        return Network.directed if self.directed else Network.from_edges
 
 
 class NetworkFile(NetworkTable):
+    """Edges from a CSV file.
+
+    Args:
+        file: the path, from the TOML file's folder on; each line has two agents and, if you like, a weight.
+    """
+
     file: Annotated[str, Field(min_length=1)]
     _wrong: list[str] = []
     _found: EdgeList = ([], [])
@@ -214,7 +284,8 @@ def read(text: Plain, where: Where, base: Path | None, problem: Agents) -> tuple
     if table is None or wrong:
         return None, wrong
     try:
-        return table.build(problem).aligned(problem.names), []
+        made = table.build(problem).aligned(problem.names)
+        return made if table.mixing is None else made.mixing(table.mixing, lazy=table.lazy), []
     except FedpointError as error:
         return None, [FileMistake(where, _bare(error))]
 

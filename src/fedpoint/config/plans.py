@@ -57,6 +57,9 @@ class Overrides(TypedDict, total=False):
 
 
 class PriceTable(Table):
+    """What sending and computing cost, in seconds."""
+
+    explained_by = (Prices,)
     per_float: Cost = 0.0
     per_message: Cost = 0.0
     per_gradient: Cost = 0.0
@@ -64,12 +67,30 @@ class PriceTable(Table):
 
 
 class PrivacyTable(Table):
+    """The privacy that a run may spend."""
+
+    explained_by = (Privacy,)
     epsilon: Positive
     delta: Annotated[float, Field(gt=0, lt=1)]
 
 
 class PlanTable(Table):
-    """The keys of [plan]."""
+    """The keys of [plan].
+
+    Args:
+        target: the error (or loss above its minimum) to reach.
+        measure: "error": E|w - w*|^2; "loss": the loss above its minimum.
+        minimise: "communication" (numbers sent), "bytes", "computation" (evaluations of local fields) or "time".
+        prices: what things cost in seconds, for "time".
+        budget: at most so much of what is minimised.
+        rounds: at most so many.
+        confidence: promise that so large a share of single runs reaches the target, instead of the mean.
+        seconds: for the search.
+        privacy: what a run may spend.
+        methods: names or tables of methods; left out: those whose floor is known.
+        local_steps: numbers to choose from.
+        participation: numbers of participants, or schemes, to choose from.
+    """
 
     target: Positive = Field(description="write target = ... into [plan], or give --target")
     measure: Literal["error", "loss"] = "error"
@@ -86,7 +107,14 @@ class PlanTable(Table):
 
 
 class PlanContent(Table):
-    """The keys of a file that a plan reads."""
+    """The keys of a file that a plan reads.
+
+    Args:
+        problem: as in the file of an experiment.
+        plan: what to reach, and at which costs.
+        seed: of runs that verify a choice.
+        exact: exact fields: no sampling noise.
+    """
 
     problem: SkipValidation[JsonValue]
     plan: PlanTable

@@ -32,7 +32,14 @@ Numbers = SkipValidation[JsonValue]  # one for all, or arrays: looked at when th
 
 
 class LinearStream(Kind):
-    """Lecture 000, lab 1: fresh samples at every step."""
+    """Lecture 000, lab 1: fresh samples at every step.
+
+    Args:
+        dim: numbers of a regressor, which is the length of the model.
+        spread: variance of the agents' own models around their mean.
+        noise: variance of the noise on targets.
+        variance: of the regressors.
+    """
 
     kind: Literal["linear_stream"]
     agents: Agents = 100
@@ -51,7 +58,13 @@ class LinearStream(Kind):
 
 
 class Stored(Kind):
-    """What problems of generated, stored rows have in common."""
+    """What problems of generated, stored rows have in common.
+
+    Args:
+        rows: of each agent: a number, or [least, most] to draw it.
+        dim: columns, which is the length of the model.
+        heterogeneity: variance of the agents' own models.
+    """
 
     agents: Agents = 20
     rows: Rows = 50
@@ -68,7 +81,13 @@ class Stored(Kind):
 
 
 class LeastSquares(Stored):
-    """Rows ~ N(0, I), targets by the agent's own model ~ N(1, heterogeneity I) and noise of variance `noise`."""
+    """Rows ~ N(0, I), targets by the agent's own model ~ N(1, heterogeneity I) and noise of variance `noise`.
+
+    Args:
+        noise: variance of the noise on targets.
+        mean: the mean over an agent's rows rather than their sum.
+        half: 1/2 |A x - b|^2; false: |A x - b|^2, as lecture 003 has it.
+    """
 
     kind: Literal["least_squares"]
     noise: Variance = 0.01
@@ -82,7 +101,13 @@ class LeastSquares(Stored):
 
 
 class Logistic(Stored):
-    """Rows ~ N(0, I), classes drawn by the agent's own model; softmax with more than two classes."""
+    """Rows ~ N(0, I), classes drawn by the agent's own model; softmax with more than two classes.
+
+    Args:
+        classes: how many; more than two are softmax.
+        ridge: rho of rho/2 |w|^2.
+        intercept: append a column of ones.
+    """
 
     kind: Literal["logistic"]
     classes: Annotated[int, Field(ge=2)] = 2
@@ -100,7 +125,14 @@ class Logistic(Stored):
 
 
 class Digits(Kind):
-    """Softmax regression on scikit-learn's digits, classes spread over agents by a Dirichlet distribution."""
+    """Softmax regression on scikit-learn's digits, classes spread over agents by a Dirichlet distribution.
+
+    Args:
+        dirichlet: alpha of the classes' shares; a small one gives an agent few classes.
+        ridge: rho of rho/2 |w|^2.
+        intercept: append a column of ones.
+        test: the share of rows that nobody trains on.
+    """
 
     kind: Literal["digits"]
     agents: Annotated[int, Field(ge=1, le=1000)] = 20
@@ -120,7 +152,13 @@ class Digits(Kind):
 
 
 class LendingClub(Kind):
-    """Logistic regression: which loans turn bad? `fp.data.lending_club`, an agent for each state, columns scaled."""
+    """Logistic regression: which loans turn bad? `fp.data.lending_club`, an agent for each state, columns scaled.
+
+    Args:
+        columns: by name; left out: all 23.
+        ridge: rho of rho/2 |w|^2.
+        intercept: append a column of ones.
+    """
 
     kind: Literal["lending_club"]
     columns: list[str] | None = None  # by name; without it all 23
@@ -141,7 +179,13 @@ class LendingClub(Kind):
 
 
 class GivenOrDrawn(Kind):
-    """What problems have in common whose arrays stand in the file, or are drawn."""
+    """What problems have in common whose arrays stand in the file, or are drawn.
+
+    Args:
+        dim: the length of the model.
+        spread: variance of what differs between agents.
+        noise: variance of the noise of a field.
+    """
 
     given: ClassVar[tuple[str, str]]  # the keys of the arrays
     drawing: ClassVar[set[str]]  # the keys by which they are drawn
@@ -175,7 +219,13 @@ class GivenOrDrawn(Kind):
 
 
 class Quadratic(GivenOrDrawn):
-    """f_k(x) = 1/2 (x - c_k)' H_k (x - c_k): H and centers as given, or drawn."""
+    """f_k(x) = 1/2 (x - c_k)' H_k (x - c_k): H and centers as given, or drawn.
+
+    Args:
+        H: curvatures: a number, one per agent, or matrices; left out: drawn.
+        centers: (K, d) minima of the agents; left out: drawn.
+        curvature: [least, largest] eigenvalue of drawn matrices.
+    """
 
     given = ("H", "centers")
     drawing: ClassVar[set[str]] = {"agents", "dim", "curvature", "spread", "seed"}
@@ -203,7 +253,17 @@ def _array(name: str, given: Plain) -> np.ndarray:
 
 
 class LinearSystem(GivenOrDrawn):
-    """Fields A_k w - b_k that are no gradients: A and b as given, or drawn; noise by the variances of their entries."""
+    """Fields A_k w - b_k that are no gradients: A and b as given, or drawn; noise by the variances of their entries.
+
+    Args:
+        A: (K, d, d) matrices; left out: drawn.
+        b: (K, d) right sides; left out: drawn.
+        curvature: [least, largest] eigenvalue of the symmetric parts of drawn matrices.
+        rotation: size of their antisymmetric parts.
+        heterogeneity: from 0 (all agents alike) to 1 (nothing in common).
+        noise: variance of the entries of a sampled b.
+        noise_A: variance of the entries of a sampled A.
+    """
 
     given = ("A", "b")
     drawing: ClassVar[set[str]] = {"agents", "dim", "curvature", "rotation", "heterogeneity", "spread", "seed"}
@@ -226,7 +286,12 @@ class LinearSystem(GivenOrDrawn):
 
 
 class Worlds(Kind):
-    """What problems of temporal differences have in common."""
+    """What problems of temporal differences have in common.
+
+    Args:
+        gamma: the discount, below 1, or 1 where episodes end.
+        sampling: "iid": every step draws afresh from the stationary distribution; "trajectory": each agent follows one.
+    """
 
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.95
     sampling: Literal["iid", "trajectory"] = "iid"
@@ -243,6 +308,7 @@ class Garnet(Worlds):
     """Temporal differences on random MDPs that are alike up to `heterogeneity`."""
 
     make = staticmethod(problems.garnet)
+    explained_by = (problems.garnet,)
     kind: Literal["garnet"]
     states: Count = 30
     actions: Count = 2
@@ -259,6 +325,7 @@ class FrozenLake(Worlds):
     """Temporal differences on Gymnasium's FrozenLake (extra rl): lakes and success rates differ between agents."""
 
     make = staticmethod(problems.frozen_lake)
+    explained_by = (problems.frozen_lake,)
     kind: Literal["frozen_lake"]
     agents: Annotated[int, Field(ge=1, le=100_000)] = 10
     size: Annotated[int, Field(ge=2)] = 4

@@ -18,6 +18,7 @@ from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import FileMistake, must, validated
 from fedpoint.core.algorithm import check_value
 from fedpoint.core.describe import rebuild
+from fedpoint.core.docstrings import parsed
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.record import Record
 from fedpoint.core.types import Plain, Tree
@@ -108,10 +109,12 @@ def table_of(
     lists: bool = True,
     only: frozenset[str] | None = None,
     name: str | None = None,
+    beside: tuple[object, ...] = (),
 ) -> type[RecordTable]:
     """The model of a record's table: its fields, and `more` keys, or types of their own for some fields.
 
     lists: whether a list is an array. only: the fields that may be said. name: what people call it, if not its class.
+    beside: whose docstrings explain further keys.
     """
     name = name or record.__name__
     keys: dict[str, tuple[Key, object]] = {head: (str | None, None)}
@@ -123,7 +126,7 @@ def table_of(
         keys[declared.name] = (kind, None if free else ...)
     keys |= {name: (kind, None) for name, kind in (more or {}).items() if name not in keys}
     made = create_model(f"{name}Table", __base__=RecordTable, **keys)  # type: ignore[call-overload]
-    made.owner, made.__doc__ = name, (record.__doc__ or "").split("\n")[0]
+    made.owner, made.__doc__, made.explained_by = name, parsed(record.__doc__).summary, (*beside, record)
     return made
 
 

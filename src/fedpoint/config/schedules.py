@@ -52,7 +52,12 @@ def _events(text: str, info: ValidationInfo) -> Replay:
 
 
 class ReplayTable(RecordTable):
-    """A measured run again."""
+    """A measured run again.
+
+    Args:
+        kind: "replay".
+        file: the path of the events, as `fp.Replay.read` takes it.
+    """
 
     owner = "Replay"
     kind: str

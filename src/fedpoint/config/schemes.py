@@ -47,7 +47,7 @@ def _around(cls: type[Participation]) -> dict[str, Key]:
 
 
 TABLES: dict[type[Participation], type[RecordTable]] = {
-    cls: table_of(cls, "scheme", _around(cls)) for cls in INNER.values()
+    cls: table_of(cls, "scheme", _around(cls), beside=(Answering,)) for cls in INNER.values()
 }
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
+from fedpoint.data.floor import DEFAULT, Floor
 from fedpoint.federation.hub.alarm import Expected
 from fedpoint.federation.hub.hub import StudyHub
 from fedpoint.federation.hub.ledger import Ledger
 from fedpoint.federation.inprocess import Fault, InProcess, Seconds
 from fedpoint.federation.result import StudyResult
-from fedpoint.federation.site.disclosure import DEFAULT, Floor
+from fedpoint.federation.secure.identity import Identity, rehearsed
 from fedpoint.federation.site.site import Site
 from fedpoint.federation.study import Study, parse, read
 from fedpoint.federation.transport import Tell
@@ -45,7 +46,7 @@ def federate(
             the result.
         seconds: how long sites take on the virtual clock: a number, one by site, or a function of (site, order).
         faults: what goes wrong (`fedpoint.federation.inprocess.Fault`).
-        floor: of how few rows sites may speak (`fedpoint.federation.site.disclosure.Floor`); tables only.
+        floor: of how few rows sites may speak (`fedpoint.data.floor.Floor`); tables only.
         tell: called after every round.
         expected: the rows that sites should have, for an alarm about a site that does not answer as these say: True
             for a generated problem, or a file for each site.
@@ -67,10 +68,14 @@ def federate(
             f"{', '.join(unknown)}: not a site of {study.name}, whose sites are {', '.join(study.sites)}"
         )
     root = Path(tempfile.mkdtemp(prefix="fedpoint-") if folder is None else folder)
-    sites = {name: Site(study, name, root / name, data.get(name), floor).answer for name in study.sites}
+    known: dict[str, Identity] = rehearsed(study.sites) if study.terms.secure else {}
+    sites = {
+        name: Site(study, name, root / name, data.get(name), floor, known.get(name)).answer for name in study.sites
+    }
+    trust = known[study.sites[0]].trust if known else None
     engine, ledger = InProcess(sites, seconds, faults), Ledger(root / "hub", study)
     try:
-        StudyHub(study, engine, ledger, tell, expected=expected).run()
+        StudyHub(study, engine, ledger, tell, expected=expected, trust=trust).run()
     finally:
         engine.close()
         ledger.close()

@@ -13,12 +13,13 @@ import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
+from fedpoint.core.types import Model
 from fedpoint.data.column import Column
 from fedpoint.data.dates import as_days, open_order, possible_forms, taken
 from fedpoint.data.moments import ColumnMoments, merge
 from fedpoint.data.recipe import Feature, encode
-from fedpoint.data.tables import CATEGORIES, CLASSES, Table
-from fedpoint.federation.study import SiteTable
+from fedpoint.data.tables import CATEGORIES, CLASSES
+from fedpoint.federation.site_table import SiteTable, labels_of
 from fedpoint.federation.wire import Classes, ColumnSaid, Header, Packet, Recipe, Written
 from fedpoint.problems.base import Problem
 
@@ -95,20 +96,11 @@ def _said(column: Column, forms: list[str], fills: bool) -> tuple[ColumnSaid, di
 
 def _classes(table: SiteTable, columns: Mapping[str, Column]) -> Classes:
     target = columns[table.target]
-    if table.model == "linear":
+    if not table.of_classes:
         if target.words is not None:
             raise FedpointError(f"{table.target!r} holds words: a linear model needs numbers")
         return None
     return np.unique(labels_of(target)).tolist()
-
-
-def labels_of(target: Column) -> np.ndarray:
-    """The classes of rows: words, or whole numbers."""
-    if target.words is not None:
-        return np.array(target.words)[target.values]
-    if not (target.values == np.round(target.values)).all() or np.abs(target.values).max() >= 2**53:
-        raise FedpointError('the target holds fractions, which cannot be classes: choose model = "linear"')
-    return target.values.astype(np.int64)
 
 
 def moments_of(columns: Mapping[str, Column], recipe: Sequence[Feature]) -> tuple[int, dict[str, np.ndarray]]:
@@ -118,20 +110,15 @@ def moments_of(columns: Mapping[str, Column], recipe: Sequence[Feature]) -> tupl
 
 
 def problem_of(
-    table: SiteTable, sites: Sequence[Mapping[str, Column]], recipe: Sequence[Feature], classes: Classes
+    table: SiteTable,
+    sites: Sequence[Mapping[str, Column]],
+    recipe: Sequence[Feature],
+    classes: Classes,
+    held_out: bool = False,
 ) -> Problem:
-    """The problem of the columns of some sites, each an agent; of one, at a site."""
-    encoded = [encode(recipe, columns) for columns in sites]
-    unknown = sum(cells for _, cells in encoded)
-    if unknown:
-        raise FedpointError(f"{counted(unknown, 'cell')} of categories that no site had when the study was prepared")
-    targets = [columns[table.target] for columns in sites]
-    y = [target.values if table.model == "linear" else labels_of(target) for target in targets]
-    names = [name for feature in recipe for name in feature.names]
-    known = None if classes is None else np.array(classes)
-    agents = np.repeat(np.arange(len(y)), [len(values) for values in y])
-    made = Table(np.concatenate([X for X, _ in encoded]), np.concatenate(y), agents, names, table.target, known)
-    return made.problem(table.model, table.ridge, table.batch, table.sampling, None, table.intercept)
+    """The problem of the columns of some sites, each an agent; of one, at a site. held_out: categories may be new,
+    as in predictions."""
+    return table.problem(sites, recipe, classes, held_out)
 
 
 # At the hub.
@@ -198,7 +185,7 @@ def _of_words(name: str, there: Sequence[tuple[Packet, ColumnSaid]], fills: bool
 
 
 def _all_classes(table: SiteTable, answers: Sequence[Packet]) -> Classes:
-    if table.model == "linear":
+    if not table.of_classes:
         return None
     found = {value for packet in answers for value in packet.header["classes"] or ()}
     if len({type(value) for value in found}) > 1:
@@ -245,7 +232,6 @@ def misfit(recipe: Sequence[Feature], classes: Classes, said: Header) -> str:
     return f"no site had the class {strange[0]!r} when the study was prepared" if strange else ""
 
 
-def start_of(table: SiteTable, recipe: Sequence[Feature], classes: Classes) -> np.ndarray:
+def start_of(table: SiteTable, recipe: Sequence[Feature], classes: Classes) -> Model:
     """The model before the first round."""
-    width = sum(len(feature.names) for feature in recipe) + table.intercept
-    return np.zeros((len(classes), width) if classes is not None and len(classes) > 2 else width)
+    return table.start(recipe, classes)

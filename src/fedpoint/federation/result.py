@@ -7,19 +7,21 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import jax
 import numpy as np
 
 from fedpoint.core.arguments import checked_methods
-from fedpoint.core.describe import describe_record
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Model, Tree
 from fedpoint.experiment import Experiment
+from fedpoint.federation.exported import about_model
+from fedpoint.federation.held_out import divide, luck_in
 from fedpoint.federation.hub.ledger import StudyProgress
 from fedpoint.federation.preparation import features, problem_of
+from fedpoint.federation.regression import SiteRegression
 from fedpoint.federation.shapes import tree_of
 from fedpoint.federation.study import Study, read
 from fedpoint.federation.transport import Alarm, Event
@@ -27,11 +29,15 @@ from fedpoint.graphs.network import Network
 from fedpoint.problems.base import Problem
 from fedpoint.store.disk import read_lines, read_npz
 from fedpoint.store.folder import export_model
-from fedpoint.store.statement import versions
 from fedpoint.timing.participation import Answering, Participation, as_participation
 from fedpoint.timing.schedule import Schedule, Synchronous
 from fedpoint.timing.trace import Recorded
 from fedpoint.timing.turns import Replay
+
+if TYPE_CHECKING:
+    from fedpoint.statistics.cox import CoxFit
+    from fedpoint.statistics.glm_fit import GLMFit
+    from fedpoint.statistics.table_one import TableOne
 
 
 @checked_methods
@@ -40,8 +46,10 @@ class StudyResult:
 
     rounds: (n,) those recorded. history: the models at them, (n, ...), on a network (n, sites, ...). events: what
     happened in each round. refused: how often "site reason". measured: what sites said of the model after so many
-    rounds, rounded by them. measures: what they said of the last model. chains: the last seal of each site's own
-    record, for `fedpoint federate audit`.
+    rounds, rounded by them. measures: what they said of the last model; tables: calibration and confusion of it. ended:
+    the sites that have heard of the end. sent: by site and kind how many messages came, their bytes and numbers.
+    releases: the fedpoint of each site. watched: the hub knew which rows to expect. chains: the last seal of each
+    site's own record, for `fedpoint federate audit`.
     """
 
     def __init__(self, folder: str | Path):
@@ -53,6 +61,9 @@ class StudyResult:
         self.round, self.setup = progress["round"], progress["setup"]
         self.measured = {int(after): said for after, said in progress["measured"].items()}
         self.measures = self.measured.get(self.study.rounds, {})
+        self.tables = progress["tables"].get(str(self.study.rounds), {})
+        self.ended, self.sent, self.releases = progress["ended"], progress["sent"], progress["releases"]
+        self.watched = bool(progress["watch"])
         self.refused, self.chains = Counter(progress["refused"]), progress["chains"]
 
     @cached_property
@@ -75,7 +86,27 @@ class StudyResult:
         files = [self.folder / "models" / f"{number}.npz" for number in self.rounds]
         models = [read_npz(path, "model-of-round")[0] for path in files]
         stacked = {name: np.stack([model[name] for model in models]) for name in models[0]}
-        return stacked["model"] if list(stacked) == ["model"] else tree_of(self.study.generated().start(), stacked)
+        return stacked["model"] if list(stacked) == ["model"] else tree_of(self._start(), stacked)
+
+    def _start(self) -> Model:
+        table = self.study.table
+        if table is None:
+            return self.study.start()
+        return table.start(features(self.setup["recipe"]), self.setup["classes"])
+
+    @property
+    def is_regression(self) -> bool:
+        return isinstance(self.study.table, SiteRegression)
+
+    @cached_property
+    def fit(self) -> GLMFit | CoxFit | TableOne:
+        """What a study of kind "glm", "cox" or "table_one" has found: as `fp.glm`, `fp.cox` and
+        `fp.statistics.table_one` return it, without what takes a site's rows."""
+        table = self.study.table
+        if not isinstance(table, SiteRegression):
+            raise FedpointError(f"{self.study.name} is no regression: see its model, measures and history")
+        counts = dict(zip(self.study.sites, self.setup["rows"] or [], strict=True))
+        return table.fit(self.model, self.setup, counts, list(self.setup["notes"]), self.round)
 
     @property
     def model(self) -> Model:
@@ -91,16 +122,36 @@ class StudyResult:
         losses = [self.measures.get(site, {}).get("loss") for site in self.study.sites]
         return None if None in losses else float(self.weights @ np.array(losses, float))
 
-    def problem(self, data: Mapping[str, str | Path]) -> Problem:
-        """The rows of all sites' files together, encoded and scaled as the study did: what `replay` is given."""
-        table = self.study.table
-        if table is None:
+    def problem(self, data: Mapping[str, str | Path], records: Mapping[str, str | Path] | None = None) -> Problem:
+        """The rows of all sites' files together, encoded and scaled as the study did: what `replay` is given.
+
+        records: each site's folder of records, which knows the rows that its own luck held out; only where the study
+        holds out a share.
+        """
+        table, model = self.study.table, self.study.installed
+        if not self.study.of_files:
             return self.study.generated()
         missing = [site for site in self.study.sites if site not in data]
         if missing:
             raise FedpointError(f"no file of {', '.join(missing)}: give one of each site")
-        columns = [table.read(data[site]) for site in self.study.sites]
+        if model is not None:
+            return model.problem([data[site] for site in self.study.sites])
+        assert table is not None  # the other kind of files
+        columns = [
+            divide(table, table.read(data[site]), self._luck(site, records or {})).trained for site in self.study.sites
+        ]
         return problem_of(table, columns, features(self.setup["recipe"]), self.setup["classes"])
+
+    def _luck(self, site: str, records: Mapping[str, str | Path]) -> bytes:
+        table = self.study.table
+        if table is None or not isinstance(table.held_out, float):
+            return b""
+        found = luck_in(Path(records[site])) if site in records else None
+        if found is None:
+            raise FedpointError(
+                f"the luck of {site} chose its held-out rows: give records= a folder of each site's records"
+            )
+        return found
 
     def replay(self, problem: Problem) -> Experiment:
         """What `fp.run` sees the same again with: who answered when. The agents are called as the sites are, and have
@@ -155,20 +206,7 @@ class StudyResult:
         table = self.study.table
         if table is None or self.study.network:
             raise FedpointError("only the model of a study of tables with one hub can be exported")
-        width = int(np.shape(self.model)[-1]) - table.intercept
-        about = {
-            "algorithm": describe_record(self.study.method()),
-            "problem": "LeastSquares" if table.model == "linear" else "Logistic",
-            "predicts": "number" if table.model == "linear" else "class",
-            "classes": self.setup["classes"],
-            "intercept": table.intercept,
-            "features": width,
-            "columns": [feature.plain() for feature in features(self.setup["recipe"])],
-            "rounds": self.round,
-            "seed": self.study.content["seed"],
-            "versions": versions(),
-            "repeat": 0,
-        }
+        about = about_model(self.study, table, self.setup, np.asarray(self.model), self.round)
         export_model(path, {"model": self.model}, about)
 
     def __repr__(self) -> str:

@@ -21,8 +21,8 @@
 
 A study is an experiment and its terms. What a file of experiments may say (participation, network, channel, gather,
 seed, exact, record_every) it may say too; the terms are name, sites, server, rounds, runs, measurements, deadline,
-quorum, patience, norm_cap, rows and asynchronous. A problem may be one that is generated: each site then makes its own
-part of it, for trials. Sites in alphabetical order are agents 0, 1, ...
+quorum, patience, norm_cap, rows, asynchronous, secure and privacy (`protection.py`). A problem may be one that is
+generated: each site then makes its own part of it, for trials. Sites in alphabetical order are agents 0, 1, ...
 """
 
 from __future__ import annotations
@@ -33,26 +33,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue
 
 from fedpoint import config
 from fedpoint.config.experiment import read_toml
-from fedpoint.config.kinds import Count, Kind, Positive, Table, Variance
-from fedpoint.config.lines import Path as Where
+from fedpoint.config.kinds import Count, Positive, Table
 from fedpoint.config.mistakes import FileMistake, Mistakes, validated
 from fedpoint.config.problems import build, read_problem
 from fedpoint.config.schedules import staleness_of
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import MOST_ROUNDS, FedpointError, nearest
 from fedpoint.core.numbers import counted, there_are
-from fedpoint.core.types import Data, Model, Plain
-from fedpoint.data.column import Column
-from fedpoint.data.tables import read_own
+from fedpoint.core.types import Model, Plain
 from fedpoint.experiment import Experiment
+from fedpoint.federation.installed import InstalledProblem
+from fedpoint.federation.measurement import BY_CLASS, Measure
 from fedpoint.federation.outline import Outline
+from fedpoint.federation.protection import PrivacyTerms, misfits
+from fedpoint.federation.regression import table_kind, with_method
+from fedpoint.federation.site_table import SiteTable, distinct
+from fedpoint.federation.texts import foreign_code, unprintable
 from fedpoint.problems.base import Problem
 from fedpoint.store.disk import canonical
 from fedpoint.timing.participation import Answering, Participation, Poisson, Uniform
@@ -65,7 +68,6 @@ NOT_HERE = {  # what experiments have and studies do not
     "metrics": "nobody sees the whole state of a study: leave it out",
     "start": "a study starts from the problem's own model: leave it out",
 }
-FOREIGN = "is not fedpoint's: sites run what is installed there, and no code of a study"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 RowCounts = int | Sequence[int] | np.ndarray | None  # one for all, or each its own
 ADDRESS = re.compile(r"([A-Za-z0-9.-]+):(\d{1,5})")
@@ -86,12 +88,6 @@ def _address(text: str) -> str:
     return text
 
 
-def _distinct(names: list[str]) -> list[str]:
-    if not names or len(set(names)) < len(names):
-        raise ValueError("must name at least one, and none twice")
-    return names
-
-
 def _low_to_high(bounds: list[int]) -> list[int]:
     if len(bounds) != 2 or bounds[0] > bounds[1]:
         raise ValueError("must be two numbers of rows, the lowest and the highest, such as [500, 5000]")
@@ -100,41 +96,6 @@ def _low_to_high(bounds: list[int]) -> list[int]:
 
 Name = Annotated[str, AfterValidator(_name)]
 RowBounds = Annotated[list[Count], AfterValidator(_low_to_high)]
-
-
-class SiteTable(Kind):
-    """Rows that stay where they are: every site's own file, of the same columns."""
-
-    kind: Literal["table"]
-    target: str
-    features: Annotated[list[str], AfterValidator(_distinct)]
-    model: Literal["linear", "logistic", "softmax"]
-    categorical: list[str] = []
-    missing: Literal["refuse", "mean", "drop"] = "refuse"
-    scale: bool = True
-    separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
-    ridge: Variance | None = None
-    intercept: bool = True
-    batch: Count | None = None
-    sampling: Literal["iid", "shuffle"] = "iid"
-    weights: list[Positive] | None = None
-
-    @model_validator(mode="after")
-    def _columns(self) -> Self:
-        if self.target in self.features:
-            raise ValueError(f"{self.target!r} is the target: leave it out of features")
-        if self.sampling == "shuffle" and self.batch is None:
-            raise ValueError('sampling = "shuffle" needs batch')
-        if self.sampling == "shuffle" and self.model == "linear" and self.ridge:
-            raise ValueError('least squares with a ridge samples by "iid" only')
-        return self
-
-    def build(self) -> tuple[Problem, Data]:
-        raise FedpointError("the rows of this problem are at the sites")
-
-    def read(self, path: str | Path) -> dict[str, Column]:
-        """The columns of one site's file, where it is."""
-        return read_own(path, self.target, self.features, self.categorical, self.missing, self.separator)
 
 
 def _staleness(text: Plain) -> Plain:
@@ -161,11 +122,14 @@ class Terms(Table):
     """What a study says beside its experiment: who takes part, where they meet, and how long is waited for whom."""
 
     name: Name
-    sites: Annotated[list[Name], AfterValidator(_distinct), Field(max_length=1000)]
+    sites: Annotated[list[Name], AfterValidator(distinct), Field(max_length=1000)]
     server: Annotated[str, AfterValidator(_address)]
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
+    purpose: Annotated[str, Field(max_length=2000)] | None = None  # what the model is for, in words
     runs: Count = 3  # times that the study may be begun from its start
     measurements: Annotated[int, Field(ge=0)] = 1  # of a run: evenly spaced, the last after the last round
+    measures: Annotated[list[Measure], AfterValidator(distinct)] = ["loss", "accuracy"]  # what each of them says
+    share_model: bool = False  # sites get the model at the end
     deadline: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     quorum: Count | None = None
     patience: Count = 3  # rounds in a row that may be abandoned
@@ -173,6 +137,8 @@ class Terms(Table):
     rows: dict[str, RowBounds] | None = None  # what a site may claim to have, lowest and highest
     on_alarm: Literal["tell", "stop"] = "tell"  # what an alarm about a site does
     asynchronous: Asynchronous | None = None
+    secure: bool = False  # the hub sees sums only
+    privacy: PrivacyTerms | None = None
 
 
 def _apart(content: Mapping[str, Plain]) -> tuple[dict[str, Plain], dict[str, Plain]]:
@@ -234,13 +200,40 @@ class Study:
     @cached_property
     def table(self) -> SiteTable | None:
         """The columns of the sites' files; None where the problem is generated."""
-        return SiteTable.model_validate(self.problem) if self.problem.get("kind") == "table" else None
+        kind = table_kind(self.problem)
+        return None if kind is None else kind.model_validate(self.problem)
+
+    @cached_property
+    def installed(self) -> InstalledProblem | None:
+        """The model that sites have installed; None where fedpoint has it."""
+        return InstalledProblem.model_validate(self.problem) if self.problem.get("kind") == "installed" else None
+
+    @property
+    def of_files(self) -> bool:
+        """Whether sites bring files; else every one of them makes its part of the problem."""
+        return self.table is not None or self.installed is not None
+
+    @property
+    def shares_by_rows(self) -> bool:
+        """Whether sites count by their rows, which each of them knows of itself alone."""
+        return self.of_files and self.problem.get("weights") is None
 
     def generated(self) -> Problem:
         return build(self.problem)
 
+    def start(self) -> Model:
+        """The model before the first round, where that does not depend on the columns of a table."""
+        return self.generated().start() if self.installed is None else self.installed.start()
+
+    @property
+    def placeholder(self) -> Model:
+        """A model, where columns are not known yet."""
+        if self.installed is not None:
+            return self.installed.start()
+        return np.zeros(1) if self.table is None else self.table.placeholder
+
     def method(self) -> Algorithm:
-        return self.experiment(self.outline(np.zeros(1), rows=1)).algorithm
+        return self.experiment(self.outline(self.placeholder, rows=1)).algorithm
 
     def outline(self, start: Model, weights: Sequence[float] | None = None, rows: RowCounts = None) -> Outline:
         """What is known of the sites' data."""
@@ -248,14 +241,22 @@ class Study:
         batch = self.problem.get("batch")
         return Outline(self.sites, start, weights, counts, batch if isinstance(batch, int) else None)
 
-    def experiment(self, problem: Problem) -> Experiment:
-        """What is run: on an outline at the hub, or on the problem itself by a simulation."""
-        return config.experiment_of(_apart(self.content)[1], problem)
+    def experiment(self, problem: Problem, heaviest: float | None = None) -> Experiment:
+        """What is run: on an outline at the hub, or on the problem itself by a simulation. heaviest: the largest share,
+        where the problem does not know it."""
+        made, privacy = config.experiment_of(_apart(self.content)[1], problem), self.terms.privacy
+        if privacy is None:
+            return made
+        largest = float(np.max(problem.weights)) if heaviest is None else heaviest
+        least = self.terms.quorum or made.timing.slots(len(self.sites))
+        return made.replace(channel=privacy.channel(self.rounds, largest, least))
 
     @cached_property
     def least(self) -> int:
         """Good answers that a round needs."""
-        return self.terms.quorum or self.experiment(self.outline(np.zeros(1), rows=1)).timing.slots(len(self.sites))
+        return self.terms.quorum or self.experiment(self.outline(self.placeholder, rows=1)).timing.slots(
+            len(self.sites)
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -281,11 +282,13 @@ def read(path: str | Path) -> Study:
 def parse(content: Mapping[str, Plain], source: str = "study", text: str = "", base: Path | None = None) -> Study:
     """The study of the content of a file; all its mistakes in one error."""
     given, own = _apart(content)
+    own = with_method(own)
     terms, wrong = validated(Terms, given)
     wrong += [FileMistake((key,), said, own[key]) for key, said in NOT_HERE.items() if own.get(key) is not None]
-    foreign = [*_foreign(own)]
+    foreign = [*foreign_code(own)]
     if foreign:  # not even looked up
         raise Mistakes(source, [*wrong, *foreign], text)
+    wrong += unprintable(content)
     outline, table, more = _outlined(content, base)
     wrong += [*more, *([] if terms is None else _foreign_rows(terms, own.get("problem")))]
     rest = {name: value for name, value in own.items() if name not in NOT_HERE}
@@ -303,16 +306,6 @@ def parse(content: Mapping[str, Plain], source: str = "study", text: str = "", b
     return Study(whole)
 
 
-def _foreign(text: Plain, path: Where = ()) -> Iterator[FileMistake]:
-    """Classes and functions that are not fedpoint's, anywhere."""
-    items = text.items() if isinstance(text, dict) else enumerate(text) if isinstance(text, list) else ()
-    for key, item in items:
-        named = key in ("name", "class", "python") and isinstance(item, str) and "." in item
-        if named and not str(item).startswith("fedpoint."):
-            yield FileMistake((*path, key), FOREIGN, item)
-        yield from _foreign(item, (*path, key))
-
-
 def _outlined(content: Mapping[str, Plain], base: Path | None) -> tuple[Outline, Plain, list[FileMistake]]:
     """What the hub will know of the problem, the table that makes it again, and what is wrong with that."""
     text, named = content.get("problem"), content.get("sites")
@@ -320,14 +313,18 @@ def _outlined(content: Mapping[str, Plain], base: Path | None) -> tuple[Outline,
     nobody = Outline(sites, np.zeros(1), rows=np.ones(len(sites), int))
     if text is None:
         return nobody, None, [FileMistake(("problem",), "is missing")]
-    if isinstance(text, dict) and text.get("kind") == "table":
-        table, wrong = validated(SiteTable, text, ("problem",))
+    kind = table_kind(text)
+    if kind is not None:
+        table, wrong = validated(kind, text, ("problem",))
         if table is None:
             return nobody, None, wrong
         if table.weights is not None and len(table.weights) != len(sites):
             said = f"{counted(len(table.weights), 'weight')} for {counted(len(sites), 'site')}"
             wrong.append(FileMistake(("problem", "weights"), said))
-        return nobody, table.content(), wrong
+        outline = Outline(sites, table.placeholder, rows=np.ones(len(sites), int))
+        return outline, table.content(), wrong
+    if isinstance(text, dict) and text.get("kind") == "installed":
+        return _installed_outline(text, sites, nobody)
     built, wrong = read_problem(text, ("problem",), base)
     if built is None:
         return nobody, None, wrong
@@ -339,6 +336,22 @@ def _outlined(content: Mapping[str, Plain], base: Path | None) -> tuple[Outline,
             [FileMistake(("problem",), f"has {counted(problem.agents, 'agent')}, but {there_are(len(sites), 'site')}")],
         )
     return Outline(sites, problem.start(), rows=problem.local_rows(), batch=problem.batch), built.table, []
+
+
+def _installed_outline(
+    text: Mapping[str, Plain], sites: list[str], nobody: Outline
+) -> tuple[Outline, Plain, list[FileMistake]]:
+    model, wrong = validated(InstalledProblem, text, ("problem",))
+    if model is None:
+        return nobody, None, wrong
+    if model.weights is not None and len(model.weights) != len(sites):
+        said = f"{counted(len(model.weights), 'weight')} for {counted(len(sites), 'site')}"
+        return nobody, None, [FileMistake(("problem", "weights"), said)]
+    try:
+        start = model.start()
+    except FedpointError as error:
+        return nobody, None, [FileMistake(("problem", "name"), str(error))]
+    return Outline(sites, start, rows=np.ones(len(sites), int), batch=model.batch), model.content(), []
 
 
 def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[FileMistake]:
@@ -353,6 +366,9 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
         wrong.append(FileMistake(("repeats",), "a study is run once: leave it out", e.repeats))
     if e.attack is not None:
         wrong.append(FileMistake(("attack",), "attacks are for simulation: leave it out", own["attack"]))
+    if e.regions is not None:
+        said = "sites answer to one hub, whose address they know: leave it out"
+        wrong.append(FileMistake(("regions",), said, own["regions"]))
     if e.timing.on_clock or not isinstance(e.timing, Participation | Synchronous):
         said = "sites answer when they do: give deadline and quorum, or asynchronous"
         wrong.append(FileMistake(("schedule",), said, own["schedule"]))
@@ -368,11 +384,15 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
     if e.channel.noises():
         said = "a study's luck follows from its seed, which all sites know: noise drawn from it would hide nobody"
         wrong.append(FileMistake(("channel",), said, own["channel"]))
+    if e.algorithm.survey() is not None:
+        said = f"{card.title} asks twice in a round, and sites answer once: use scaffold"
+        wrong.append(FileMistake(("algorithm",), said))
     if terms.quorum is not None and terms.quorum > slots:
         wrong.append(FileMistake(("quorum",), f"only {counted(slots, 'site')} asked in a round", terms.quorum))
     if terms.measurements > terms.rounds:
         said = f"only {counted(terms.rounds, 'round')} to measure after"
         wrong.append(FileMistake(("measurements",), said, terms.measurements))
+    wrong += [*_unmeasurable(terms, own.get("problem")), *misfits(terms, e, own)]
     reason = e.algorithm.invalid_under(Uniform(1))
     if reason and (late is not None or (terms.quorum or slots) < count):
         said = f"{card.title} needs everybody: {card.restriction or reason}"
@@ -380,9 +400,17 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
     return wrong + ([] if late is None else _late_misfits(terms, late, e))
 
 
+def _unmeasurable(terms: Terms, problem: Plain) -> Iterator[FileMistake]:
+    """Measures of a classifier, where there is none."""
+    classes = isinstance(problem, dict) and problem.get("kind") == "table" and problem.get("model") != "linear"
+    asked = [] if classes else [name for name in terms.measures if name in BY_CLASS]
+    if asked:
+        yield FileMistake(("measures",), f"{', '.join(asked)}: only for tables whose target is a class: leave it out")
+
+
 def _foreign_rows(terms: Terms, problem: Plain) -> Iterator[FileMistake]:
     """Bounds of nobody's rows."""
-    if terms.rows and isinstance(problem, dict) and problem.get("kind") != "table":
+    if terms.rows and isinstance(problem, dict) and table_kind(problem) is None and problem.get("kind") != "installed":
         yield FileMistake(
             ("rows",), "bounds the rows of the sites' own files, and these data are generated: leave it out"
         )

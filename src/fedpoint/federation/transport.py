@@ -68,7 +68,8 @@ class Status(TypedDict, total=False):
 
     study: str
     server: str
-    sites: list[str]  # that answer
+    sites: list[str]  # that answer, and have approved the study
+    approved: list[str]
     unheard: dict[str, float]  # sites that do not any more: seconds since they were heard of
     jobs: list[str]
     round: int

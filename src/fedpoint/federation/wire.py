@@ -51,6 +51,7 @@ class OwnSetup(Recipe):
 
     index: int
     share: float
+    heaviest: float  # the largest share of a site
 
 
 class ColumnSaid(TypedDict):
@@ -85,6 +86,7 @@ class Header(TypedDict, total=False):
     weight: float
     seconds: float
     measures: dict[str, float]
+    tables: dict[str, list[list[float]]]  # calibration, confusion
     chain: str  # the seal of all that the site has noted so far
 
 

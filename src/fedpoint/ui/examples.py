@@ -27,10 +27,17 @@ centers = np.random.default_rng(0).normal(size=({AGENTS}, 2))
 task = fp.problems.Quadratic(np.linspace(0.2, 2.0, {AGENTS}), centers, noise=0.01)
 """
 NETWORK = f"fp.Network.ring({AGENTS})"
+ONE_WAY = f"fp.Network.directed([(i, (i + 1) % {AGENTS}) for i in range({AGENTS})] + [(0, 3), (5, 1)])"
 CALLS = {
+    "diffusion": "fp.Diffusion(step=0.1)",
+    "exact_diffusion": "fp.ExactDiffusion(step=0.1)",
+    "extra": "fp.Extra(step=0.1)",
     "fedavg": "fp.FedAvg(step=0.05, local_steps=10)",
+    "feddyn": "fp.FedDyn(step=0.05, local_steps=10, pull=1.0)",
     "fedgd": "fp.FedGD(step=0.1, coupling=0.5)",
+    "fedlin": "fp.FedLin(step=0.05, local_steps=10)",
     "fedlsa": "fp.FedLSA(step=0.05, local_steps=10)",
+    "fednewton": "fp.FedNewton()",
     "fednova": "fp.FedNova(step=0.05, local_steps=[4, 8, 12, 16] * 2)",
     "fedopt": "fp.FedAvgM(step=0.05, local_steps=10, momentum=0.5)",
     "fedprox": "fp.FedProx(step=0.05, local_steps=10, pull=1.0)",
@@ -38,7 +45,10 @@ CALLS = {
     "fedsgd": "fp.FedSGD(step=0.1, coupling=0.5)",
     "general_rule": "fp.GeneralRule(step=0.05, local_steps=10, momentum=0.3)",
     "gradient_exchange": "fp.GradientExchange(step=0.5)",
+    "gradient_tracking": "fp.GradientTracking(step=0.1)",
+    "mime": "fp.Mime(step=0.05, local_steps=10, momentum=0.5)",
     "parameter_exchange": "fp.ParameterExchange(step=0.5)",
+    "push_sum": "fp.PushSum(step=0.1)",
     "qfedavg": "fp.QFedAvg(q=1.0, step=0.05, local_steps=10)",
     "scafflsa": "fp.ScaffLSA(step=0.05, local_steps=10)",
     "scaffnew": "fp.Scaffnew(step=0.05, local_steps=10)",
@@ -48,7 +58,9 @@ CALLS = {
 
 def code(name: str, network: bool) -> str:
     """What a reader would type: `run` and `f`, the run and its forecast."""
-    where = f", network={NETWORK}" if network else ""
+    weights = ".mixing()" if network and method(name).mixes else ""
+    edges = ONE_WAY if network and method(name).directed else NETWORK
+    where = f", network={edges}{weights}" if network else ""
     return (
         f"{TASK}method = {CALLS[name]}\n"
         f"run = fp.run(method, task, rounds={ROUNDS}, repeats={REPEATS}{where})\n"

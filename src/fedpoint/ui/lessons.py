@@ -8,6 +8,7 @@ from typing import NotRequired, TypedDict
 
 from fedpoint.algorithms import FedLSA, ScaffLSA
 from fedpoint.core.algorithm import CATALOGUE, Card
+from fedpoint.core.docstrings import parsed
 from fedpoint.ui import examples
 from fedpoint.ui.mathml import formula, text
 
@@ -75,7 +76,7 @@ def _example(name: str) -> Example | None:
 
 
 def _lesson(card: Card, doc: str) -> Lesson:
-    before = re.split(r"\n\s*(?:Args:|>>>|References:)", doc)[0]
+    told = parsed(doc)
     return {
         "name": card.name,
         "title": card.title,
@@ -85,9 +86,9 @@ def _lesson(card: Card, doc: str) -> Lesson:
         "network": card.network,
         "lecture": card.lecture,
         "restriction": card.restriction,
-        "formulas": [formula(part) for latex in DISPLAYED.findall(before) for part in lines(latex)],
-        "words": [text(part) for part in _words(before)],
-        "parameters": [{"name": name, "what": text(what)} for name, what in _parameters(doc)],
+        "formulas": [formula(part) for latex in DISPLAYED.findall(told.words) for part in lines(latex)],
+        "words": [text(part) for part in _words(told.words)],
+        "parameters": [{"name": name, "what": text(what)} for name, what in told.arguments.items()],
         "references": [reference.text() for reference in card.references],
         "first": card.name in FIRST,
     }
@@ -108,13 +109,3 @@ def _words(doc: str) -> list[str]:
     plain = re.sub(DISPLAYED, "\n\n", doc)
     paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", plain)]
     return [part for part in paragraphs if len(part) > 1]
-
-
-def _parameters(doc: str) -> list[tuple[str, str]]:
-    """Names and meanings under "Args:"; a line may hold several."""
-    found = re.search(r"\n\s*Args:\n(.*?)(?:\n\s*\n|\n\s*>>>|\Z)", doc, re.S)
-    if found is None:
-        return []
-    whole = " ".join(found.group(1).split())
-    parts = re.split(r"(?:^|(?<=[.;)\w$`]) )(?=[a-z_]+(?:, [a-z_]+)*: )", whole)
-    return [(name, what) for name, _, what in (part.partition(": ") for part in parts if part) if what]

@@ -5,55 +5,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import errno
 import json
 import logging
 import re
-import secrets
-import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from importlib import resources
 from pathlib import Path
-from types import FrameType
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
-import h11
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.files import as_text
 from fedpoint.show.facts import MOST_RUNS
 from fedpoint.show.page import policy
 from fedpoint.store.folder import RunFolder
 from fedpoint.ui.computations import WAITING, Busy, Computations, Superseded
-from fedpoint.ui.guard import Guard, is_loopback
+from fedpoint.ui.guard import Guard
 from fedpoint.ui.lessons import lessons, lines
 from fedpoint.ui.mathml import formula
 from fedpoint.ui.outlook import Outlook
 from fedpoint.ui.playground import Playground, playgrounds
 from fedpoint.ui.runs import Curves, Runs
-
-TYPES = {
-    ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-LOOK = 0.4  # seconds between looks at a folder that is followed
-LONGEST = 600.0  # seconds of one stream; the page then asks again
-STREAMS = 16  # open at a time
-HEAD = 10.0  # seconds in which a request has to arrive
-BEAT = 15.0  # seconds after which a silent stream says that it is there
+from fedpoint.ui.serving import Event, PageServer, Streams, application, as_json, serve_page
 
 Result = TypeVar("Result")
-Event: TypeAlias = tuple[str, Any]  # of a stream: its name, and what JSON can write; without a name: look again later
 
 
 class Page:
@@ -62,14 +40,11 @@ class Page:
     def __init__(self, runs: Path, host: str = "127.0.0.1", token: str | None = None, warm: bool = True):
         self.runs, self.computations = Runs(runs), Computations(playgrounds())
         self.outlook = Outlook(self.runs)
-        self.stop = asyncio.Event()  # set when the server is told to end
-        self._streams = 0
-        routes = [Route("/", self._static("index.html"))]
-        routes += [Route(f"/static/{name}", self._static(name)) for name in static_files()]
-        routes += [
+        self.streams = Streams()
+        routes = [
             Route("/api/state", self._state),
             Route("/api/compilation", self._compilation),
-            Route("/api/lessons", lambda request: _json(lessons())),
+            Route("/api/lessons", lambda request: as_json(lessons())),
             Route("/api/play/{name}", self._play),
             Route("/api/runs", self._list),
             Route("/api/run", self._run),
@@ -85,30 +60,16 @@ class Page:
             yield
             self.end()
 
-        inside = Starlette(routes=routes, lifespan=life)
-        inside.add_exception_handler(HTTPException, _refused)
-        inside.add_exception_handler(FedpointError, _mistake)
-        inside.add_exception_handler(Exception, _failed)
-        inside.router.redirect_slashes = False
-        self.app = Guard(inside, host, token)
+        self.app = Guard(application("index.html", routes, life), host, token)
 
     def end(self) -> None:
         """Streams and what is computed for runs end, within a moment."""
-        self.stop.set()  # read between looks, LOOK seconds apart at most
+        self.streams.stop.set()  # read between looks, LOOK seconds apart at most
         self.outlook.close()
-
-    @staticmethod
-    def _static(name: str) -> Callable[[Request], Awaitable[Response]]:
-        content, kind = static_files()[name], TYPES[Path(name).suffix]
-
-        async def give(request: Request) -> Response:
-            return Response(content, media_type=kind)
-
-        return give
 
     async def _state(self, request: Request) -> Response:
         """What the page begins with."""
-        return _json(
+        return as_json(
             {
                 "playgrounds": [_described(p) for p in self.computations.playgrounds.values()],
                 "compilation": self.computations.compilation,
@@ -131,7 +92,7 @@ class Page:
                     return
                 yield "", None
 
-        return self._stream(events())
+        return self.streams.answer(events())
 
     async def _play(self, request: Request) -> Response:
         """Two lines of JSON: the forecast at once, the simulation when it is there. A newer request ends an older."""
@@ -167,11 +128,11 @@ class Page:
         return StreamingResponse(answers(), media_type="application/x-ndjson")
 
     async def _list(self, request: Request) -> Response:
-        return _json(await asyncio.to_thread(self.runs.list))
+        return as_json(await asyncio.to_thread(self.runs.list))
 
     async def _run(self, request: Request) -> Response:
         name = self._named(request)
-        return _json(await asyncio.to_thread(self._curves, name))
+        return as_json(await asyncio.to_thread(self._curves, name))
 
     def _named(self, request: Request) -> str:
         name = request.query_params.get("name", "")
@@ -205,12 +166,12 @@ class Page:
                     return
                 yield "", None
 
-        return self._stream(events())
+        return self.streams.answer(events())
 
     async def _forecast(self, request: Request) -> Response:
         """What a run must do, and whether it did: when it has been computed."""
         name = self._named(request)
-        return _json(await self._computed(self.outlook.of(name)))
+        return as_json(await self._computed(self.outlook.of(name)))
 
     async def _report(self, request: Request) -> Response:
         """The report of one run or more, made now: no file of a folder is ever given out."""
@@ -228,44 +189,6 @@ class Page:
             raise HTTPException(404, str(error)) from None
         except Busy:
             raise HTTPException(503, "Several runs are being computed: try again in a minute.") from None
-
-    def _stream(self, events: AsyncIterator[Event]) -> Response:
-        """Server-sent events."""
-        if self._streams >= STREAMS:
-            raise HTTPException(503, f"More than {STREAMS} streams are open: close a page.")
-
-        async def text() -> AsyncIterator[str]:
-            self._streams += 1
-            begun = said = time.monotonic()
-            try:
-                yield "retry: 1000\n\n"
-                async for name, data in events:
-                    if name:
-                        yield f"event: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n"
-                        said = time.monotonic()
-                        continue
-                    if time.monotonic() - said > BEAT:
-                        yield ": still here\n\n"
-                        said = time.monotonic()
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self.stop.wait(), LOOK)
-                    if self.stop.is_set() or time.monotonic() - begun > LONGEST:
-                        return
-            except (HTTPException, FedpointError) as error:
-                message = error.detail if isinstance(error, HTTPException) else str(error)
-                yield f"event: problem\ndata: {json.dumps({'message': message})}\n\n"
-            finally:
-                self._streams -= 1
-
-        return StreamingResponse(text(), media_type="text/event-stream")
-
-
-def static_files() -> dict[str, bytes]:
-    """Everything that is given out as a file, by name: nothing else can be asked for."""
-    own = resources.files("fedpoint.ui") / "static"
-    found = {entry.name: entry.read_bytes() for entry in own.iterdir() if Path(entry.name).suffix in TYPES}
-    curves = resources.files("fedpoint.show") / "assets"  # the drawer of reports draws here too
-    return found | {name: (curves / name).read_bytes() for name in ("curves.js", "curves.css")}
 
 
 class Described(TypedDict):
@@ -290,10 +213,6 @@ def _described(playground: Playground) -> Described:
     }
 
 
-def _json(content: Any) -> Response:
-    return Response(json.dumps(content, allow_nan=False), media_type="application/json")
-
-
 def _line(content: Any) -> bytes:
     return json.dumps(content, allow_nan=False).encode() + b"\n"
 
@@ -310,113 +229,28 @@ def _failure(error: Exception, what: str) -> dict[str, str]:
     return {"kind": "error", "message": "The computation failed; see the terminal for details."}
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return PlainTextResponse(f"{as_text(error.detail)}\n", error.status_code)
-
-
-async def _mistake(request: Request, error: Exception) -> Response:
-    return PlainTextResponse(f"{as_text(str(error))}\n", 400)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    return PlainTextResponse("The request failed; see the terminal of `fedpoint ui` for details.\n", 500)
-
-
-class _TimedProtocol(H11Protocol):
-    """Closes a connection on which no whole request comes in time: uvicorn would wait for ever."""
-
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _watch(self) -> None:
-        """The time runs from the first byte of a request to the end of its head."""
-        if self.conn.their_state is not h11.IDLE:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = None
-        elif self._timer is None:
-            self._timer = self.loop.call_later(HEAD, self.transport.close)
-
-
-class _Server(uvicorn.Server):
-    """Tells open streams to end when it is told to, so that it does not wait for them."""
-
-    def __init__(self, config: uvicorn.Config, page: Page):
-        super().__init__(config)
-        self.page = page
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.page.end()
-        super().handle_exit(sig, frame)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket there, or one clear message."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind((host, port))
-        made.listen(64)
-    except OSError as error:
-        made.close()
-        if error.errno == errno.EADDRINUSE:
-            raise FedpointError(f"port {port} is in use: choose another with --port, or --port 0 for any") from None
-        raise FedpointError(f"cannot listen at {host}, port {port}: {error.strerror or error}") from None
-    return made
-
-
 def serve(
     runs: Path,
     host: str = "127.0.0.1",
     port: int = 8642,
     tell: Callable[[str], None] = print,
     warm: bool = True,
-    started: Callable[[_Server], None] = lambda server: None,
+    started: Callable[[PageServer], None] = lambda server: None,
 ) -> bool:
     """Serve the page until Ctrl-C. Whether all computations have ended by then: one that compiles does so later."""
     if runs.exists() and not runs.is_dir():
         raise FedpointError(f"--runs {runs} is not a folder")
-    token = None if is_loopback(host) else secrets.token_urlsafe(24)
-    door = listen(host, port)
-    page = Page(runs, host, token, warm)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{door.getsockname()[1]}/" + (f"?token={token}" if token else "")
-    config = uvicorn.Config(
-        page.app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        ws="none",
-        http=_TimedProtocol,
-        loop="asyncio",
-        h11_max_incomplete_event_size=8192,  # of a request's head
-        limit_concurrency=64,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=3,
-    )
-    server = _Server(config, page)
-    tell(f"fedpoint ui: {address}")
-    tell(f"Runs: {runs}. The playground compiles in the background. Ctrl-C ends it.")
-    started(server)
+    page: Page | None = None
+
+    def make(token: str | None) -> Page:
+        nonlocal page
+        page = Page(runs, host, token, warm)
+        return page
+
+    about = f"Runs: {runs}. The playground compiles in the background. Ctrl-C ends it."
     try:
-        with contextlib.suppress(KeyboardInterrupt):
-            server.run(sockets=[door])
+        serve_page(make, host, port, ("fedpoint ui", about), tell, started)
     finally:
-        door.close()
-        calm = page.computations.close()
+        calm = page is None or page.computations.close()
     tell("ended")
     return calm

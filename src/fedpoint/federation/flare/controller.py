@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
 import queue
 import shutil
 import sys
@@ -23,12 +24,16 @@ from nvflare.apis.signal import Signal
 
 from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.core.types import Plain
-from fedpoint.federation.flare.names import ANSWER, FETCH, ORDER, STATUS, STOP, TASK
+from fedpoint.federation.flare.kits import Kit
+from fedpoint.federation.flare.names import ANSWER, FETCH, KIT, ORDER, STATUS, STOP, TASK
 from fedpoint.federation.hub.alarm import Expected
 from fedpoint.federation.hub.hub import StudyHub
 from fedpoint.federation.hub.ledger import Ledger
+from fedpoint.federation.identity.board import Board
+from fedpoint.federation.identity.signed import name_and_number
 from fedpoint.federation.protocol import OWN, Release, check
-from fedpoint.federation.study import Study, parse
+from fedpoint.federation.secure.identity import server_trust
+from fedpoint.federation.study import Study
 from fedpoint.federation.transport import Arrival, Event, NoAnswerYet, Outcome, Status, Stopped
 from fedpoint.store.disk import Busy, write_bytes
 
@@ -49,11 +54,14 @@ class Aborted(Exception):
 class FlareEngine:
     """FLARE as a `Transport`."""
 
-    def __init__(self, controller: HubController, context: FLContext, signal: Signal):
-        self.controller, self.context, self.signal = controller, context, signal
+    def __init__(self, controller: HubController, context: FLContext, signal: Signal, board: Board):
+        self.controller, self.context, self.signal, self.board = controller, context, signal, board
         self.arrivals: queue.Queue[Arrival] = queue.Queue()
 
     def send(self, site: str, order: bytes, deadline: float) -> None:
+        if self.board.is_out(site):
+            self.arrivals.put(Arrival(site, None, "revoked"))
+            return
         data = Shareable()
         data[ORDER] = order
         seconds = max(1, math.ceil(deadline))  # 0 would be for ever
@@ -71,6 +79,9 @@ class FlareEngine:
                 self.arrivals.put(Arrival(name, None, "lost"))
 
     def arrived(self, site: str, result: Shareable | None) -> None:
+        if self.board.is_out(site):
+            self.arrivals.put(Arrival(site, None, "revoked"))
+            return
         good = result is not None and result.get_return_code(ReturnCode.OK) == ReturnCode.OK
         data = None if result is None or not good else result.get(ANSWER)
         self.arrivals.put(Arrival(site, data, "" if isinstance(data, bytes) else "lost"))
@@ -88,6 +99,8 @@ class FlareEngine:
 
     def reaches(self, site: str) -> bool:
         """Whether a site is in the job: one that comes later is not, until the next."""
+        if self.board.is_out(site):
+            return False
         return any(client.name == site for client in self.context.get_engine().get_clients())
 
     def now(self) -> float:
@@ -99,7 +112,7 @@ class FlareEngine:
 
 def expected_rows(study: Study, kit: Path) -> Expected:
     """What a hub that watches expects of its sites: files in the folder `expected` of the server's kit, by site."""
-    if study.table is None:
+    if not study.of_files:
         return True
     found = {site: path for site in study.sites for path in sorted((kit / EXPECTED).glob(f"{site}.*"))}
     if missing := [site for site in study.sites if site not in found]:
@@ -113,11 +126,9 @@ def expected_rows(study: Study, kit: Path) -> Expected:
 class HubController(Controller):
     """Runs a segment of a study: from where its ledger stands, to the end or until something stops it."""
 
-    def __init__(
-        self, study: dict[str, Plain], fresh: str = "", protocol: int = 0, fedpoint: str = "", watch: bool = False
-    ):
+    def __init__(self, study: str, fresh: str = "", protocol: int = 0, fedpoint: str = "", watch: bool = False):
         super().__init__()
-        self.study: Study = parse(study)
+        self.title, self.rounds = study, 0
         self.fresh, self.watch = fresh, watch
         self.leader = Release.named_in({"protocol": protocol, "fedpoint": fedpoint})
         self.engine: FlareEngine | None = None
@@ -129,6 +140,16 @@ class HubController(Controller):
         self.run = Path()  # where the engine keeps what the job leaves
         self.outcome = Outcome()  # once the segment is over: how it ended, and the files to fetch
         self.taken = threading.Event()
+
+    def _study(self, board: Board) -> Study:
+        """What the leader has signed under the title of the job; a job brings none of its own."""
+        name, number = name_and_number(self.title)
+        made, newest = board.study(self.title), board.newest(name)
+        if made is None:
+            raise FedpointError(f"the server has no signed study {self.title!r}")
+        if number < newest:
+            raise FedpointError(f"version {newest} of {name} was signed since: run that")
+        return made.study()
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         engine = fl_ctx.get_engine()
@@ -142,7 +163,7 @@ class HubController(Controller):
         events = [event for event in self.told if event["round"] >= since][-LATELY:]
         silent = [] if self.hub is None else sorted(self.hub.silent)
         notes = [] if self.hub is None or not self.hub.own else list(self.hub.setup["notes"])
-        found = Status(round=self.round, rounds=self.study.rounds, waiting=self.waiting, silent=silent, notes=notes)
+        found = Status(round=self.round, rounds=self.rounds, waiting=self.waiting, silent=silent, notes=notes)
         alarms = [] if self.hub is None else self.hub.watch.alarms
         return {**found, "shares": self.shares, "events": events, "outcome": self.outcome, "alarms": alarms}
 
@@ -173,18 +194,21 @@ class HubController(Controller):
         self.told = [*self.told[-LATELY:], event]
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        kit = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
         self.run = Path(fl_ctx.get_engine().get_workspace().get_run_dir(fl_ctx.get_job_id())) / "fedpoint"
-        folder = kit / "fedpoint" / self.study.name
-        self._begin_anew(folder)
-        self.engine = FlareEngine(self, fl_ctx, abort_signal)
+        kit = Kit(os.environ[KIT])
+        folder, board = kit.folder / "fedpoint" / self.title, Board(kit.folder / "board", kit.authority)
+        self.engine = FlareEngine(self, fl_ctx, abort_signal, board)
         state, said = "failed", ""
         try:
             check("the server", OWN, "the leader", self.leader)
-            ledger = self._ledger(folder)
+            study = self._study(board)
+            self.rounds = study.rounds
+            self._begin_anew(folder)
+            ledger = self._ledger(folder, study)
             try:
-                expected = self.watch and expected_rows(self.study, kit)
-                self.hub = StudyHub(self.study, self.engine, ledger, self._tell, self.stopping.is_set, expected)
+                expected = self.watch and expected_rows(study, kit.folder)
+                trust = server_trust(kit.folder) if study.terms.secure else None
+                self.hub = StudyHub(study, self.engine, ledger, self._tell, self.stopping.is_set, expected, trust)
                 self.round = self.hub.round
                 self.hub.run()
                 state = "done"
@@ -219,12 +243,12 @@ class HubController(Controller):
         folder.mkdir(parents=True)
         write_bytes(mark, self.fresh.encode())
 
-    def _ledger(self, folder: Path) -> Ledger:
+    def _ledger(self, folder: Path, study: Study) -> Ledger:
         """The study's folder. A hub whose server was killed may hold it still, for a moment."""
         end = time.monotonic() + HELD
         while True:
             try:
-                return Ledger(folder, self.study)
+                return Ledger(folder, study)
             except Busy as error:
                 if time.monotonic() > end:
                     raise NoAnswerYet(str(error)) from None

@@ -16,10 +16,10 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Plain
 from fedpoint.data.tables import read_table
-from fedpoint.federation.flare.kits import Kit, provision
 from fedpoint.federation.flare.lead import Lead
 from fedpoint.federation.flare.parties import consent
 from fedpoint.federation.flare.processes import needs_flare, running
+from fedpoint.federation.flare.trial import begin
 from fedpoint.federation.preparation import features
 from fedpoint.federation.result import StudyResult
 from fedpoint.federation.study import Study, parse
@@ -130,13 +130,13 @@ def play(rounds: int, port: int, keep: Path | None, show: Shown) -> tuple[Compar
         files = [root / f"{bank}.csv" for bank in BANKS]
         for bank, path in zip(BANKS, files, strict=True):
             write_csv(path, loans()[bank])
-        kits = {name: Kit(path) for name, path in provision(study, root / "kits").items()}
+        _, kits, signed, parts = begin(study, root / "project")
         with contextlib.ExitStack() as processes:
             processes.enter_context(running(kits["server"]))
             for bank, path in zip(BANKS, files, strict=True):
-                consent(kits[bank], path)
+                consent(kits[bank], parts[bank], path)
                 processes.enter_context(running(kits[bank]))
-            lead = processes.enter_context(Lead(kits["admin"], wait=120.0))
+            lead = processes.enter_context(Lead(kits["admin"], signed, wait=120.0))
             made = lead.run(root / "result", processes.enter_context(show(study)), wait=120.0)
         took = time.perf_counter() - begun
         beside = simulated(made, files)

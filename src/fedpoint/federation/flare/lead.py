@@ -7,32 +7,30 @@ ledger. A site that comes while a job runs cannot join it: the job is ended, and
 from __future__ import annotations
 
 import base64
-import contextlib
-import io
 import json
-import logging
 import secrets
 import shutil
-import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.core.numbers import counted
-from fedpoint.federation.flare.kits import ADMIN, Kit
+from fedpoint.federation.flare.connection import CONNECT, Connection
+from fedpoint.federation.flare.kits import Kit
 from fedpoint.federation.flare.names import FETCH, HUB, SITE, STATUS, STOP, TASK
 from fedpoint.federation.flare.presence import Presence, look
+from fedpoint.federation.identity import approvals, certificates, sealed
+from fedpoint.federation.identity.approvals import Approval
+from fedpoint.federation.identity.signed import SignedStudy
 from fedpoint.federation.protocol import OWN
 from fedpoint.federation.result import StudyResult
-from fedpoint.federation.study import Study
 from fedpoint.federation.transport import Event, NoAnswerYet, Outcome, Status, Stopped, Tell
+from fedpoint.store.disk import read_manifest, write_bytes
 
 POLL = 0.3
 REQUEST = 0.02  # seconds between a site's questions for work; the engine's own 2 would be 2 s a round
-CONNECT = 30.0  # seconds to reach the server
 BEGIN, GONE = 180.0, 30.0  # seconds without a word from a job: until its first, and then
 LOOK = 0.5  # seconds between looks at which sites are there
 REST, LONGEST_REST = 20.0, 600.0  # seconds before a site that a new job was begun for, in vain, gets another
@@ -41,30 +39,23 @@ COMING = ("SUBMITTED", "APPROVED", "DISPATCHED")  # states of a job that is not 
 SEGMENTS = 20  # jobs in a row without a round gained
 
 
-def job_folder(study: Study, fresh: str, where: Path, watch: bool = False) -> Path:
-    """A job: two configurations and nothing that runs. The classes are those of the installed fedpoint."""
-    folder = where / study.name
+def job_folder(title: str, sites: Sequence[str], fresh: str, where: Path, watch: bool = False) -> Path:
+    """A job: two configurations and nothing that runs. The classes are those of the installed fedpoint, the study is
+    what the server has and sites have approved under this title."""
+    folder = where / title
     config = folder / "app" / "config"
     config.mkdir(parents=True)
-    meta = {"name": study.name, "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}}
-    hub = {"id": "hub", "path": HUB, "args": {"study": study.content, "fresh": fresh, "watch": watch, **OWN.plain()}}
+    meta = {"name": title, "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["server", *sites]}}
+    hub = {"id": "hub", "path": HUB, "args": {"study": title, "fresh": fresh, "watch": watch, **OWN.plain()}}
     none: dict[str, object] = {"components": [], "task_data_filters": [], "task_result_filters": []}
     asks = {"task_request_interval": REQUEST, "heart_beat_timeout": 30}
     server = {"format_version": 2, "server": asks, "workflows": [hub], **none}
-    site = {"tasks": [TASK], "executor": {"path": SITE, "args": {}}}
+    site = {"tasks": [TASK], "executor": {"path": SITE, "args": {"study": title}}}
     client = {"format_version": 2, "executors": [site], **none}
     (folder / "meta.json").write_text(json.dumps(meta))
     (config / "config_fed_server.json").write_text(json.dumps(server))
     (config / "config_fed_client.json").write_text(json.dumps(client))
     return folder
-
-
-def _lost() -> tuple[type[Exception], ...]:
-    """What the engine raises where a session is of no use any more; all else is the server's word about a command."""
-    from nvflare.apis.fl_exception import FLCommunicationError
-    from nvflare.fuel.flare_api.api_spec import AuthenticationError, SessionClosed
-
-    return OSError, SessionClosed, AuthenticationError, FLCommunicationError
 
 
 class Outside:
@@ -95,71 +86,30 @@ class Outside:
         return bool(come)
 
 
-class Lead:
-    """A session with the server, by the administrator's kit."""
+class Lead(Connection):
+    """A session with the server about one study, by the administrator's kit."""
 
-    def __init__(self, kit: Kit, wait: float = CONNECT):
-        self.kit, self.study, self.wait = kit, kit.study, wait
-        self._session: Any = None
+    def __init__(self, kit: Kit, signed: SignedStudy, wait: float = CONNECT):
+        super().__init__(kit, wait)
+        self.signed, self.study = signed, signed.study()
+        self.approved: dict[str, Approval] = {}
         self.outside = Outside()
         self.noted: list[str] = []  # what was told of sites that were not there at the start
-        self.trouble = ""  # what the engine said last when it could not
-
-    @property
-    def session(self) -> Any:
-        if self._session is None:
-            self._session = self._connected()
-        return self._session
-
-    def _connected(self) -> Any:
-        from nvflare.fuel.flare_api.flare_api import new_secure_session
-        from nvflare.fuel.utils.config_service import ConfigService
-
-        logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-        ConfigService.initialize({}, [str(self.kit.folder / "startup")])  # or it searches all below this folder
-        end, said = time.monotonic() + self.wait, "no answer"
-        host, _, port = self.study.server.rpartition(":")
-        while time.monotonic() < end:
-            try:
-                socket.create_connection((host, int(port)), timeout=2.0).close()  # is anybody there yet?
-                with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                    return new_secure_session(ADMIN, str(self.kit.folder), timeout=5.0)
-            except Exception as error:  # the engine raises many kinds while its server is starting or away
-                said = str(error) or type(error).__name__
-                time.sleep(0.5)
-        raise NoAnswerYet(
-            f"no server answered at {self.study.server} for {counted(round(self.wait), 'second')} ({said})"
-        )
-
-    def close(self) -> None:
-        if self._session is not None:
-            with contextlib.suppress(Exception):
-                self._session.close()
-            self._session = None
-
-    def __enter__(self) -> Lead:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def ask(self, function: str, *arguments: Any) -> Any:
-        """What a function of the session says; None where it cannot, and a new session the next time."""
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                return getattr(self.session, function)(*arguments)
-        except NoAnswerYet:
-            raise
-        except Exception as error:  # the engine raises many kinds for a server that is away
-            self.trouble = f"{type(error).__name__}: {error}"
-            logging.getLogger(__name__).info("engine: %s", self.trouble)
-            if isinstance(error, _lost()):
-                self.close()
-            return None
 
     def present(self) -> dict[str, Presence]:
-        """The study's sites that the server knows."""
-        return {site: one for site, one in sorted(look(self.ask).items()) if site in self.study.sites}
+        """The study's sites that the server knows, and that have approved it."""
+        self._look_at_approvals()
+        return {site: one for site, one in sorted(look(self.ask).items()) if site in self.approved}
+
+    def _look_at_approvals(self) -> None:
+        """The receipts of sites, each held against the authority."""
+        if len(self.approved) < len(self.study.sites):
+            found = self.board({"approvals": self.signed.title}).get("approvals", {})
+            for site in (site for site in self.study.sites if site in found and site not in self.approved):
+                data = found[site].encode()
+                made = approvals.read(data, self.kit.authority, sealed.once_valid(data))
+                if (made.site, made.fingerprint) == (site, self.signed.fingerprint):
+                    self.approved[site] = made
 
     def sites(self) -> list[str]:
         """The sites that are there."""
@@ -167,7 +117,8 @@ class Lead:
 
     def jobs(self) -> list[str]:
         """The jobs of this study that have not ended. A server that was killed lists its jobs as running ever after."""
-        listed = {one["job_id"]: str(one.get("status", "")) for one in self.ask("list_jobs") or []}
+        every = self.ask("list_jobs") or []
+        listed = {one["job_id"]: str(one.get("status", "")) for one in every if one["job_name"] == self.signed.title}
         info = self.ask("get_system_info")
         at_work = set() if info is None else {one.job_id for one in info.job_info}
         return [job for job, status in listed.items() if job in at_work or status in COMING]
@@ -178,6 +129,7 @@ class Lead:
         sites = [site for site, one in present.items() if one.answers]
         unheard = {site: round(one.unheard, 1) for site, one in present.items() if not one.answers}
         found = Status(study=self.study.name, server=self.study.server, sites=sites, unheard=unheard, jobs=jobs)
+        found["approved"] = [site for site in self.study.sites if site in self.approved]
         for job in found["jobs"]:
             found |= self._told(job, since)
         return found
@@ -200,6 +152,7 @@ class Lead:
         self, folder: Path, tell: Tell, fresh: bool = False, wait: float = 300.0, watch: bool = False
     ) -> StudyResult:
         """From where the hub's ledger stands to the end, segment by segment; the hub's folder is copied to `folder`."""
+        self._check_folder(folder)
         vain, last = 0, -1
         anew = secrets.token_hex(8) if fresh else ""
         for job in self.jobs():  # one that is still at work is followed, or makes way
@@ -213,7 +166,7 @@ class Lead:
             self._gather(wait, soon, tell)
             soon = 0.0
             with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
-                made = job_folder(self.study, anew, Path(work), watch)
+                made = job_folder(self.signed.title, sorted(self.approved), anew, Path(work), watch)
                 job = self.ask("submit_job", str(made))
             if job is None:
                 vain += 1
@@ -235,6 +188,12 @@ class Lead:
                 )
             time.sleep(POLL)
 
+    def _check_folder(self, folder: Path) -> None:
+        """A result is not written over that of another study, or of another version of it."""
+        found = read_manifest(folder / "hub.npz", "hub") if (folder / "hub.npz").exists() else None
+        if found is not None and found.get("study") != self.study.fingerprint:
+            raise FedpointError(f"{folder} has the result of another study, or version: choose another one (--folder)")
+
     def _gather(self, wait: float, soon: float, tell: Tell) -> None:
         """Wait until enough sites are there: all of them at first (`soon`), then as many as the quorum asks for."""
         end, least = time.monotonic() + wait, self.study.least
@@ -249,7 +208,8 @@ class Lead:
                 raise NoAnswerYet(
                     f"waited {counted(round(wait), 'second')} for {', '.join(missing)}; start them and run again"
                 )
-            tell({"waiting": "sites", "for": missing})
+            asked = [site for site in missing if site not in self.approved]
+            tell({"waiting": "approval", "for": asked} if asked else {"waiting": "sites", "for": missing})
             time.sleep(POLL)
 
     def _follow(self, job: str, folder: Path, tell: Tell, first: float) -> tuple[int, Outcome]:
@@ -319,3 +279,8 @@ class Lead:
         if (made / "hub.npz").exists():
             shutil.rmtree(folder / "models", ignore_errors=True)  # those of an older run would stay among the new
             shutil.copytree(made, folder, dirs_exist_ok=True)
+            write_bytes(folder / "signed.json", self.signed.data)
+            write_bytes(folder / "authority.crt", certificates.pem(self.kit.authority))
+            (folder / "approvals").mkdir(exist_ok=True)
+            for site, one in self.approved.items():
+                write_bytes(folder / "approvals" / f"{site}.json", one.data)

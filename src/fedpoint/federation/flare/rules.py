@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpoint.federation.flare.names import HUB, SITE
+from fedpoint.federation.flare.names import COURIER, HUB, KEEPER, SITE
 from fedpoint.store.disk import write_bytes
 
 if TYPE_CHECKING:  # it loads JAX
@@ -25,14 +25,13 @@ RULES = {
     "permissions": {ROLE: dict.fromkeys(MAY, "any") | dict.fromkeys(MAY_NOT, "none")},
 }
 PARTS = "nvflare.app_common"
+STUDIES = 10  # at work side by side
 
 
 def lock_down(folder: Path, party: str) -> None:
     """The rules of a party, in its kit."""
     local = folder / "local"
-    for path in local.glob("*.default"):
-        if not path.name.startswith(("resources", "log_config")):
-            path.unlink()
+    local.mkdir(exist_ok=True)
     resources = _server_rules(folder) if party == "server" else _site_rules()
     write_bytes(local / "resources.json", json.dumps(resources, indent=1).encode())
     write_bytes(local / "authorization.json", json.dumps(RULES, indent=1).encode())
@@ -50,7 +49,7 @@ def _server_rules(kit: Path) -> dict[str, Plain]:
     storage = f"{PARTS}.storages.filesystem_storage.FilesystemStorage"
     keep: Plain = {"path": storage, "args": {"root_dir": str(kit / "engine" / "snapshots"), "uri_root": "/"}}
     server: dict[str, Plain] = {"admin_storage": "transfer", "max_num_clients": 1000, "heart_beat_timeout": 30}
-    jobs = 2  # one that ends, which takes the engine seconds, and the next
+    jobs = 2 * STUDIES  # of each study one that ends, which takes the engine seconds, and the next
     scheduler = f"{PARTS}.job_schedulers.job_scheduler.DefaultJobScheduler"
     manager = "nvflare.apis.impl.job_def_manager.SimpleJobDefManager"
     launcher = f"{PARTS}.job_launcher.server_process_launcher.ServerProcessJobLauncher"
@@ -65,6 +64,7 @@ def _server_rules(kit: Path) -> dict[str, Plain]:
             _component("job_manager", manager, uri_root=str(kit / "engine" / "jobs"), job_store_id="job_store"),
             _component("job_store", storage),
             _component("process_launcher", launcher),
+            _component("board", KEEPER),
         ],
     }
 
@@ -80,5 +80,6 @@ def _site_rules() -> dict[str, Plain]:
             _component("resource_manager", manager, num_of_gpus=0, mem_per_gpu_in_GiB=0, expiration_period=300),
             _component("resource_consumer", consumer),
             _component("process_launcher", launcher),
+            _component("courier", COURIER),
         ],
     }

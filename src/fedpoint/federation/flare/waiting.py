@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import open_file
 from fedpoint.federation.flare.processes import Party, environment, needs_flare, running
 from fedpoint.federation.site import stop
+from fedpoint.federation.site.engagement import Engagement, at_work, engagements
 from fedpoint.store.disk import read_object
 
 FRIENDLY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a SIGTERM or a closed terminal is a Ctrl-C
@@ -26,6 +28,7 @@ LOOK = 0.2  # seconds between two looks at what happens
 AGAIN = 2.0  # seconds before a process that ended is started again
 TRIES = 20  # times that it may end within a minute
 PIECE = 1 << 20  # bytes of refusals that are read at once
+NOTES, POLICY = "notes.jsonl", "policy.toml"  # in a site's kit: what has come, and what may be approved unasked
 
 
 class Own(NamedTuple):
@@ -66,9 +69,9 @@ def _printable(value: object) -> str:
 class Refusals:
     """The orders that a site refuses from now on; its worker writes them down, one a line."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, new: bool = False):
         self.path, self.rest = path, b""
-        self.at = path.stat().st_size if path.exists() else 0
+        self.at = path.stat().st_size if path.exists() and not new else 0
 
     def fresh(self) -> list[str]:
         """What each says, once its line is complete."""
@@ -92,12 +95,16 @@ def _text(line: bytes) -> str:
 
 
 class Waiting:
-    """A party's processes, until a friendly kill (`asked`) or until the site has stopped itself."""
+    """A party's processes, until a friendly kill (`asked`). A site tells of studies that come, of orders that it has
+    refused, and of a study in which it has stopped itself; where it has a policy, that is asked about new studies."""
 
     def __init__(self, party: Party, asked: threading.Event):
         self.party, self.asked = party, asked
-        self.records = party.folder / "records"
-        self.refusals = Refusals(self.records / stop.REFUSALS)
+        self.notes = Refusals(party.folder / NOTES)
+        self.refusals: dict[str, Refusals] = {}
+        self.told: set[str] = set()  # studies that have come or were stopped
+        for part in self._parts():
+            self.refusals[part.title] = Refusals(part.records / stop.REFUSALS)
 
     def wait(self) -> None:
         ends: list[float] = []
@@ -126,16 +133,46 @@ class Waiting:
                     return code
         return None
 
+    def _parts(self) -> list[Engagement]:
+        return [] if self.party.party in ("server", "admin") else engagements(self.party.folder)
+
     def _look(self) -> None:
-        for text in self.refusals.fresh():
-            say(f"{_clock()} refused: {text}")
-        why = stop.why_stopped(self.records)
-        if why is not None:
-            raise SiteStopped(
-                f"{self.party.party} has stopped itself: {_printable(why)}\n"
-                "It is disconnected, and nothing runs here any more. Read what was refused "
-                f"({self.refusals.path}) and talk to whoever leads the study; {stop.LIFT} starts the site again."
+        for text in self.notes.fresh():
+            say(f"{_clock()} {text}")
+        parts = self._parts()
+        for part in parts:
+            if part.title not in self.refusals:
+                self.refusals[part.title] = Refusals(part.records / stop.REFUSALS, new=True)
+            for text in self.refusals[part.title].fresh():
+                say(f"{_clock()} {part.title} refused: {text}")
+            why = stop.why_stopped(part.records)
+            if why is not None and at_work(self.party.folder, part.title):
+                raise SiteStopped(
+                    f"{self.party.party} has stopped itself in {part.title}: {_printable(why)}\n"
+                    "It is disconnected, and nothing runs here any more. Read what was refused "
+                    f"({part.records / stop.REFUSALS}) and talk to whoever leads the study; {stop.LIFT} starts the "
+                    "site again."
+                )
+        self._tell_of_new(parts)
+
+    def _tell_of_new(self, parts: list[Engagement]) -> None:
+        for part in {part.name: part for part in parts}.values():
+            if part.approved or part.title in self.told:
+                continue
+            self.told.add(part.title)
+            say(
+                f"{_clock()} {part.title} has come, signed by the leader. Read and decide: "
+                f"fedpoint federate approve {self.party.folder} {part.name}"
             )
+            if (self.party.folder / POLICY).exists():
+                self._ask_policy(part)
+
+    def _ask_policy(self, part: Engagement) -> None:
+        """In a process of its own: it loads JAX."""
+        command = [sys.executable, "-m", "fedpoint", "federate", "approve", str(self.party.folder), part.title]
+        told = subprocess.run([*command, "--by-policy"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        for line in (told.stdout + told.stderr).splitlines():
+            say(f"{_clock()} {_printable(line)}")
 
 
 def _ended(code: int) -> str:

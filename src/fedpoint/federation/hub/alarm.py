@@ -23,7 +23,7 @@ import numpy as np
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Message
 from fedpoint.data.column import Column
-from fedpoint.data.tables import read_own
+from fedpoint.federation.held_out import divide
 from fedpoint.federation.hub import reasons
 from fedpoint.federation.hub.center import Center
 from fedpoint.federation.hub.expectation import Expectation, Order, Simulated, as_vector, tolerance
@@ -198,6 +198,11 @@ def files_of(study: Study, expected: Expected) -> Files | None:
     """The files by site, none for generated rows; None where nothing is expected."""
     if expected is False:
         return None
+    if study.terms.secure or study.terms.privacy is not None:
+        hidden = "the hub sees no single answer" if study.terms.secure else "answers carry noise"
+        raise FedpointError(f"{study.name} cannot be watched: {hidden}")
+    if study.installed is not None:
+        raise FedpointError(f"{study.name} runs a model that sites have installed: a watch takes a table")
     if study.table is None:
         if expected is True:
             return {}
@@ -219,7 +224,12 @@ def _columns(study: Study, site: str, expected: Files) -> Mapping[str, Column] |
     table = study.table
     if table is None:
         return None
-    return read_own(expected[site], table.target, table.features, table.categorical, table.missing, table.separator)
+    if isinstance(table.held_out, float):
+        raise FedpointError(
+            f"held_out = {table.held_out:g}: only sites know which rows their luck holds out, so nobody knows what "
+            "they must answer; hold out by a column to watch them"
+        )
+    return divide(table, table.read(expected[site]), b"").trained
 
 
 def _alarm(site: str, why: Explanation, stake: float, round: int, since: int) -> Alarm:

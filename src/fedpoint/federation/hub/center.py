@@ -6,7 +6,7 @@ Answers that are missing count as in `fp.Answering`: those that came stand for a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 
 from fedpoint.channel import Channel
+from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key
 from fedpoint.core.types import Message, Model, State, Tree
@@ -78,9 +79,19 @@ def _merge(
 
 
 @partial(jax.jit, static_argnames="layout")
-def _read(layout: Layout, inputs: Inputs, state: RunState) -> Model:
-    """What nodes say is their model, where they have one of their own."""
-    said = state.mail.value if isinstance(state.mail, Mail) else ()
+def _listen(
+    layout: Layout, inputs: Inputs, state: RunState, inbox: Inbox, tick: Tick, keys: Keys, round: Array
+) -> RunState:
+    """After a hub has heard what others added up."""
+    at, everyone = Round(layout, inputs, keys, round), Tick(None, jnp.ones(layout.agents, bool))
+    return layout.topology.listen(at, state, inbox, tick, everyone)
+
+
+@partial(jax.jit, static_argnames="layout")
+def _read(layout: Layout, inputs: Inputs, state: RunState, newcomer: State) -> Model:
+    """What nodes say is their model, where they have one of their own; of one hub that of an agent who has not worked
+    yet, as parts that stay at sites are not known here."""
+    said = state.mail.value if isinstance(state.mail, Mail) else newcomer
     return layout.topology.per_hub(inputs.algorithm.read)(state.hub, said)
 
 
@@ -111,6 +122,7 @@ class Center:
         self.keys: Keys = (Key.of(seed, 0, AGENTS), Key.of(seed, 0, SCHEDULE), Key.of(seed, 0, HUB))
         begun = _begin(self.layout, self.inputs, wrap(jax.tree.map(jnp.asarray, bound.start)))
         self.state = RunState(begun.hub, (), begun.mail, ())
+        self.newcomer = () if self.topology.by_node else jax.tree.map(lambda a: a[0], begun.memory)
         self.found: State = begun.hub  # a node's hub as its last merged answer found it
         self.told: dict[int, Tree] = {}  # to each agent: a node's hub then, or what the one hub said
         self._said: tuple[int, State] = (-1, ())
@@ -153,13 +165,27 @@ class Center:
 
     def merge(self, round: int, tick: Tick, answers: Mapping[int, Message]) -> None:
         """What came of those who were asked stands for all."""
+        self._merge(round, self._came(tick, answers), answers)
+
+    @double
+    def merge_sum(self, round: int, tick: Tick, agents: Collection[int], total: Message) -> None:
+        """The same, where only the sum of p_k m_k over those who came is known, and weights are multiples of shares."""
+        came = self._came(tick, agents)
+        mass, weight = (jnp.asarray(w).sum() for w in (came.share, came.weight))
+        scale = weight / mass
+        mean = jax.tree.map(lambda a: (scale * a).astype(a.dtype), total)
+        inbox = Inbox(mean, jax.tree.map(jnp.asarray, total), mass, weight)
+        self.state = _listen(self.layout, self.inputs, self.state, inbox, came, self.keys, jnp.int32(round))
+
+    def _came(self, tick: Tick, agents: Collection[int]) -> Tick:
+        """A tick of which these agents have come."""
         places = self._places(tick)
-        came = tick.heard & np.isin(places, list(answers))
+        came = tick.heard & np.isin(places, list(agents))
         scale = tick.heard.sum() / max(int(came.sum()), 1)
         # On a network there are no weights but those of the edges: None, a tree without leaves.
         weight, share = jax.tree.map(lambda a: np.where(came, a, 0.0), (tick.weight, tick.share))
         weight = jax.tree.map(lambda a: a * scale, weight)
-        self._merge(round, tick._replace(heard=came, weight=weight, share=share), answers)
+        return tick._replace(heard=came, weight=weight, share=share)
 
     @double
     def merge_late(self, round: int, answers: Mapping[int, Message], weight: np.ndarray) -> None:
@@ -190,7 +216,7 @@ class Center:
     def model(self) -> Model:
         """The model; on a network one for each node."""
         if self._model is None or self._model[0] is not self.state:
-            self._model = self.state, _host(unwrap(_read(self.layout, self.inputs, self.state)))
+            self._model = self.state, _host(unwrap(_read(self.layout, self.inputs, self.state, self.newcomer)))
         return self._model[1]
 
     def snapshot(self) -> tuple[RunState, State]:

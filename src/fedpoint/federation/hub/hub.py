@@ -11,11 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import jax
+import numpy as np
 
-from fedpoint.core.errors import Diverged
+from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Message
 from fedpoint.engine.cpu import cache
@@ -27,20 +28,25 @@ from fedpoint.federation.hub.center import Center
 from fedpoint.federation.hub.examine import Answers, Examiner, Merge
 from fedpoint.federation.hub.late import Late
 from fedpoint.federation.hub.ledger import Ledger, StudyProgress
+from fedpoint.federation.hub.masked import MaskedRound
 from fedpoint.federation.hub.norms import Outliers, norm
 from fedpoint.federation.hub.preparing import Preparing
 from fedpoint.federation.hub.shares import shares_event
 from fedpoint.federation.preparation import Setup
+from fedpoint.federation.secure.identity import Trust
 from fedpoint.federation.study import Study
 from fedpoint.federation.transport import Arrival, Event, NoAnswerYet, Stopped, Tell, Transport
 from fedpoint.federation.wire import NEVER, Arrays
+from fedpoint.timing.base import Tick
 
 NO_MORE = wire.Header()
+Said = TypeVar("Said")
 SEGMENT = 0.5  # seconds between looks at whether to stop
 
 
 class StudyHub:
-    """A study at its hub. `tell` hears of every round; `stop` is asked whether to."""
+    """A study at its hub. `tell` hears of every round; `stop` is asked whether to; `trust` verifies what sites sign in
+    secure sums."""
 
     def __init__(
         self,
@@ -50,10 +56,13 @@ class StudyHub:
         tell: Tell = lambda event: None,
         stop: Callable[[], bool] = lambda: False,
         expected: Expected = False,
+        trust: Trust | None = None,
     ):
         cache.enable()
+        if study.terms.secure and trust is None:
+            raise FedpointError(f"{study.name} has secure sums, which need the authority's certificate")
         self.study, self.terms, self.engine, self.ledger = study, study.terms, engine, ledger
-        self.tell, self.stop, self.expected = tell, stop, files_of(study, expected)
+        self.tell, self.stop, self.expected, self.trust = tell, stop, files_of(study, expected), trust
         self.sites: list[str] = study.sites
         self.round = 0
         self.merged = dict.fromkeys(self.sites, NEVER)  # the last round merged from each site
@@ -63,6 +72,10 @@ class StudyHub:
         self.in_vain = 0  # rounds abandoned in a row
         self.own: list[wire.OwnSetup] = []  # what each site needs to know of all, once that is known
         self.measured: dict[str, dict[str, dict[str, float]]] = {}  # after so many rounds, by site
+        self.tables: dict[str, dict[str, dict[str, list[list[float]]]]] = {}
+        self.ended: list[str] = []  # sites that have heard of the end
+        self.sent: dict[str, dict[str, list[int]]] = {}  # by site and kind: messages, bytes, numbers
+        self.releases: dict[str, str] = {}  # of fedpoint, by site
         self.bytes = [0, 0]  # down, up, of this round
         self.watch = Unwatched()  # until it is known what to expect
         self._expected: dict[str, wire.Header] = {}  # of each site's order
@@ -75,7 +88,8 @@ class StudyHub:
             self.round, self.merged = about["round"], self.merged | about["merged"]
             self.refused.update(about["refused"])
             self.chains.update(about["chains"])
-            self.measured = about["measured"]
+            self.measured, self.tables, self.ended = about["measured"], about["tables"], about["ended"]
+            self.sent, self.releases = about["sent"], about["releases"]
             self._settle_in(about["setup"])
             self.state.restore(ledger.begun[0])
             self.preparing.go_on(about["setup"])
@@ -97,7 +111,7 @@ class StudyHub:
         """All that follows from the study and what sites said of their data."""
         self.setup, study, table = setup, self.study, self.study.table
         if table is None:
-            start = study.generated().start()
+            start = study.start()
         else:
             start = preparation.start_of(table, preparation.features(setup["recipe"]), setup["classes"])
         self.outline = study.outline(start, setup["weights"], setup["rows"])
@@ -110,8 +124,8 @@ class StudyHub:
 
     def _own(self, setup: Setup, k: int) -> wire.OwnSetup:
         """What a site needs to know besides the study."""
-        share = float(self.outline.weights[k])
-        return wire.OwnSetup(index=k, share=share, recipe=setup["recipe"], classes=setup["classes"])
+        share, heaviest = float(self.outline.weights[k]), float(np.max(self.outline.weights))
+        return wire.OwnSetup(index=k, share=share, heaviest=heaviest, recipe=setup["recipe"], classes=setup["classes"])
 
     # Asking.
 
@@ -120,7 +134,7 @@ class StudyHub:
     ) -> None:
         header = wire.Header(**protocol.OWN.plain(), study=self.study.fingerprint, run=self.ledger.run, kind=kind)
         header |= {"order": secrets.token_hex(8), "round": self.round, "merged": self.merged[site], **more}
-        if self.own and kind in ("ready", "work", "measure"):
+        if self.own and kind in ("ready", "work", "measure", "end"):
             header["setup"] = self.own[self.sites.index(site)]
         if kind == "work" and arrays is not None:
             self.watch.asked(self.sites.index(site), Order(header["round"], header["merged"], arrays))
@@ -138,8 +152,17 @@ class StudyHub:
         self.bytes[1] += len(arrival.data)
         packet = validate.opened(arrival.data, arrival.site, self._expected[arrival.site])
         self.chains[arrival.site] = packet.header["chain"]
+        self._count(arrival.site, packet, len(arrival.data))
         validate.willing(packet)
         return packet
+
+    def _count(self, site: str, packet: wire.Packet, size: int) -> None:
+        """What has come from a site so far."""
+        numbers = sum(array.size for array in packet.arrays.values())
+        kinds = self.sent.setdefault(site, {})
+        before = kinds.get(packet.header["kind"], [0, 0, 0])
+        kinds[packet.header["kind"]] = [a + b for a, b in zip(before, (1, size, numbers), strict=True)]
+        self.releases[site] = protocol.Release.named_in(packet.header).fedpoint
 
     def receive(self, until: float, preparing: bool = False) -> Arrival | None:
         """The next arrival before a moment; None after it. Sites that may not work yet are asked and heard meanwhile;
@@ -159,28 +182,39 @@ class StudyHub:
         self, kind: str, check: Callable[[wire.Packet], object], arrays: Mapping[str, Arrays]
     ) -> dict[str, wire.Packet]:
         """The answers of all who may work to one question, as far as they come in time."""
-        found: dict[str, wire.Packet] = {}
-        waiting = {site for site in self.sites if self.preparing.may_work(site)}
+
+        def checked(site: str, packet: wire.Packet) -> wire.Packet:
+            check(packet)
+            return packet
+
+        return self.ask(kind, checked, {site: arrays[site] for site in self.sites if self.preparing.may_work(site)})[0]
+
+    def ask(
+        self, kind: str, read: Callable[[str, wire.Packet], Said], arrays: Mapping[str, Arrays]
+    ) -> tuple[dict[str, Said], dict[str, str]]:
+        """What these sites answer to one question, as far as that comes in time; and why others are missing."""
+        found: dict[str, Said] = {}
+        missing: dict[str, str] = {}
+        waiting, until = set(arrays), self.engine.now() + self.terms.deadline
         for site in sorted(waiting):
             self.order(site, kind, arrays[site])
-        until = self.engine.now() + self.terms.deadline
         while waiting:
             self.tell({"waiting": kind, "for": sorted(waiting)})
             arrival = self.receive(until)
             if arrival is None:
                 break
             try:
-                packet = self.packet(arrival)
-                check(packet)
+                said = read(arrival.site, self.packet(arrival))
             except validate.Invalid as error:
                 self.note(arrival.site, error.reason)
                 if error.reason not in validate.STALE:
                     waiting.discard(arrival.site)
+                    missing[arrival.site] = error.reason
                 continue
             if arrival.site in waiting:
                 waiting.discard(arrival.site)
-                found[arrival.site] = packet
-        return found
+                found[arrival.site] = said
+        return found, missing | dict.fromkeys(sorted(waiting), "deadline")
 
     def note(self, site: str, reason: str) -> None:
         self.refused[f"{site} {reason}"] += 1
@@ -194,9 +228,14 @@ class StudyHub:
         if self.terms.asynchronous is not None:
             Late(self, self.terms.asynchronous).run()
         self.measure()  # where a hub ended between a round and its measurement
+        if self.terms.secure and self.ledger.begun is not None and self.round < self.study.rounds:
+            # Sites may have begun a sum that this hub knows nothing of, and begin no other in the same round.
+            nobody = Event(merged=False, answered=[], norms={}, refused={})
+            self.end(nobody, {}, time.perf_counter())
         while self.round < self.study.rounds:
             self._round()
             self.measure()
+        self.announce_end()
         self.save()  # the seals of answers that changed nothing, too
 
     def message(self, k: int, packet: wire.Packet) -> Message:
@@ -209,10 +248,12 @@ class StudyHub:
             validate.norm(message, cap)
         return message
 
-    def _collect(self, asked: set[str], absent: set[str]) -> tuple[dict[int, Message], dict[str, str], float]:
-        """The good answers by agent, why others were refused, and the seconds of the slowest site. Who is silent is not
-        waited for if there are enough others; nor is who is absent, and so was not even asked."""
-        good: dict[int, Message] = {}
+    def _collect(
+        self, asked: set[str], absent: set[str], read: Callable[[int, wire.Packet], Said]
+    ) -> tuple[dict[int, Said], dict[str, str], float]:
+        """What is read in the good answers, by agent, why others were refused, and the seconds of the slowest site. Who
+        is silent is not waited for if there are enough others; nor is who is absent, and so was not even asked."""
+        good: dict[int, Said] = {}
         bad: dict[str, str] = dict.fromkeys(sorted(absent), "absent")
         waiting, slowest, until = set(asked), 0.0, self.engine.now() + self.terms.deadline
         while waiting - self.silent or ((waiting or absent) and len(good) < self.study.least):
@@ -225,7 +266,7 @@ class StudyHub:
                 if site not in waiting:
                     raise validate.Invalid("twice")
                 k = self.sites.index(site)
-                good[k] = self.message(k, packet)
+                good[k] = read(k, packet)
                 slowest = max(slowest, _seconds(packet))
                 self.silent.discard(site)
                 waiting.discard(site)
@@ -251,16 +292,41 @@ class StudyHub:
         for k in there:
             self.order(self.sites[k], "work", self.state.tell(k, self.round))
         sent = time.perf_counter()
-        good, bad, slowest = self._collect({self.sites[k] for k in there}, absent)
+        if self.trust is not None and self.terms.secure:
+            event, bad, slowest = self._masked_round(self.trust, tick, asked, absent)
+        else:
+            event, bad, slowest = self._plain_round(tick, asked, absent)
         came = time.perf_counter()
+        if event["merged"]:
+            self.merged |= dict.fromkeys(event["answered"], self.round)
+        event["refused"] = bad
+        self.end(event, {"down": sent - begun, "wait": came - sent, "site": slowest}, begun)
+
+    def _plain_round(self, tick: Tick, asked: list[int], absent: set[str]) -> tuple[Event, dict[str, str], float]:
+        """Answers are looked at one by one, and merged."""
+        there = {self.sites[k] for k in asked} - absent
+        good, bad, slowest = self._collect(there, absent, self.message)
         good = dict(sorted(good.items()))
         enough = len(good) >= min(self.study.least, len(asked))
         event = self.merge(good, partial(self.state.merge, self.round, tick) if enough else None)
-        if event["merged"]:
-            for k in good:
-                self.merged[self.sites[k]] = self.round
-        event["refused"] = bad
-        self.end(event, {"down": sent - begun, "wait": came - sent, "site": slowest}, begun)
+        return event, bad, slowest
+
+    def _masked_round(
+        self, trust: Trust, tick: Tick, asked: list[int], absent: set[str]
+    ) -> tuple[Event, dict[str, str], float]:
+        """Of the answers only the sum is seen."""
+        masked = MaskedRound(self, trust)
+        there = {self.sites[k] for k in asked} - absent
+        keys, bad, slowest = self._collect(there, absent, masked.keys)
+        found = masked.sum({self.sites[k]: one for k, one in sorted(keys.items())}, self.state.tell(0, self.round))
+        bad |= masked.lost
+        if found is None:
+            return Event(merged=False, answered=[], norms={}), bad, slowest
+        total, agents = found
+        event = self.examiner.merge(
+            self.state, self.round, {}, {}, lambda _: self.state.merge_sum(self.round, tick, agents, total)
+        )
+        return event | Event(answered=[self.sites[k] for k in agents]), bad, slowest
 
     def merge(self, answers: Answers, how: Merge | None) -> Event:
         """Answers merged, if what comes of it may stand; None: they are not enough."""
@@ -327,10 +393,25 @@ class StudyHub:
         known = self.measured.get(str(self.round), {})
         if self.round not in self.study.measured_after or len(known) == len(self.sites):
             return
+        asked = self.terms.measures
+        found = self.ask_all("measure", lambda packet: statements.measures(packet, asked), self._models())
+        after = str(self.round)
+        self.measured[after] = known | {site: statements.measures(packet, asked) for site, packet in found.items()}
+        tables = {site: statements.tables(packet, asked) for site, packet in found.items()}
+        self.tables[after] = self.tables.get(after, {}) | {site: said for site, said in tables.items() if said}
+        self.save()
+
+    def _models(self) -> dict[str, dict[str, np.ndarray]]:
+        """The model as each site has it."""
         model, topology = self.state.model(), self.state.topology
-        arrays = {site: flatten(topology.at(k, model)) for k, site in enumerate(self.sites)}
-        found = self.ask_all("measure", statements.measures, arrays)
-        self.measured[str(self.round)] = known | {site: statements.measures(packet) for site, packet in found.items()}
+        return {site: flatten(topology.at(k, model)) for k, site in enumerate(self.sites)}
+
+    def announce_end(self) -> None:
+        """Sites hear that the study has ended, with the model where it shares that."""
+        if set(self.ended) == set(self.sites):
+            return
+        arrays = self._models() if self.terms.share_model else {site: {} for site in self.sites}
+        self.ended = sorted({*self.ended, *self.ask_all("end", validate.willing, arrays)})
         self.save()
 
     def save(self) -> None:
@@ -340,6 +421,10 @@ class StudyHub:
             refused=dict(self.refused),
             setup=self.setup,
             measured=self.measured,
+            tables=self.tables,
+            ended=self.ended,
+            sent=self.sent,
+            releases=self.releases,
             chains=self.chains,
             watch=self.watch.plain(),
         )

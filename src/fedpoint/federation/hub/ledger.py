@@ -43,6 +43,10 @@ class StudyProgress(TypedDict):
     refused: dict[str, int]  # "site reason": how often
     setup: Setup
     measured: dict[str, dict[str, dict[str, float]]]  # after so many rounds: what each site said of the model
+    tables: dict[str, dict[str, dict[str, list[list[float]]]]]  # the same of calibration and confusion
+    ended: list[str]  # sites that have heard of the end
+    sent: dict[str, dict[str, list[int]]]  # by site and kind of message: how many came, their bytes, their numbers
+    releases: dict[str, str]  # the fedpoint that each site runs
     chains: dict[str, str]  # the last seal of each site's record, which shows later whether that was changed
     watch: dict[str, Watched]  # what was seen of each site's answers, where it is known what to expect
 

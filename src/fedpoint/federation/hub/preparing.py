@@ -20,9 +20,10 @@ from fedpoint.core.numbers import counted
 from fedpoint.federation import preparation, wire
 from fedpoint.federation.hub import statements, validate
 from fedpoint.federation.hub.first_answers import FirstAnswers
-from fedpoint.federation.hub.shares import absent_note, joined_note, rows_of_all
+from fedpoint.federation.hub.shares import absent_note, joined_note, rows_of_all, too_late
+from fedpoint.federation.installed import InstalledProblem
 from fedpoint.federation.preparation import Setup
-from fedpoint.federation.study import SiteTable
+from fedpoint.federation.site_table import SiteTable
 from fedpoint.federation.transport import Arrival, Event, NoAnswerYet
 from fedpoint.problems.base import check_weights
 
@@ -114,13 +115,16 @@ class Preparing:
     def _look_at(self, site: str, kind: str, packet: wire.Packet) -> None:
         """What an answer says of the site's data must make sense, and fit what is fixed already."""
         table = self.study.table
-        if table is not None and kind == "columns":
-            statements.columns(packet, table)
+        if self.study.of_files and kind == "columns":
+            statements.rows(packet) if table is None else statements.columns(packet, table)
             claim = self.study.too_many_or_few(site, packet.header["rows"])
             if claim:
                 raise validate.Invalid("rows", claim)
+            late = too_late(self.study, site, self.hub.setup, packet.header["rows"]) if self.hub.own else ""
+            if late:
+                return self._exclude(site, late)
             self.rows[site] = packet.header["rows"]
-            if self.unscaled is not None:
+            if table is not None and self.unscaled is not None:
                 why = preparation.misfit(preparation.features(self.unscaled), self.classes, packet.header)
                 if why:
                     return self._exclude(site, f"{site} cannot take part (data): {why}")
@@ -216,7 +220,10 @@ class Preparing:
 
     def setup(self) -> Setup:
         """What all sites together say of their data, and what follows."""
-        made = self._generated() if self.study.table is None else self._tabulated(self.study.table)
+        if self.study.installed is not None:
+            made = self._counted(self.study.installed)
+        else:
+            made = self._generated() if self.study.table is None else self._tabulated(self.study.table)
         silent = [site for site, at in self.at.items() if at == "columns"]
         made["absent"] = [site for site in self.study.sites if self.at.get(site) != "ready"]
         made["notes"] += [absent_note(self.study, site, made["weights"]) for site in silent]
@@ -250,6 +257,13 @@ class Preparing:
         counts = None if rows is None else rows.tolist()
         weights = problem.weights.tolist()
         return Setup(weights=weights, rows=counts, notes=[], recipe=[], unscaled=[], classes=None, absent=[])
+
+    def _counted(self, model: InstalledProblem) -> Setup:
+        """Of a model that sites have installed: nothing but the number of their rows is asked."""
+        self._settled("columns")
+        rows = rows_of_all(self.study, self.rows)
+        weights = check_weights(model.weights, len(rows), default=np.array(rows, float)).tolist()
+        return Setup(weights=weights, rows=rows, notes=[], recipe=[], unscaled=[], classes=None, absent=[])
 
     def _tabulated(self, table: SiteTable) -> Setup:
         """In two questions to every site: rows and categories, then moments."""

@@ -27,10 +27,10 @@ def _percent(share: float) -> str:
 
 def absent_note(study: Study, site: str, weights: Sequence[float]) -> str:
     """Of a site that has said nothing when the study begins."""
-    share, table = _percent(weights[study.sites.index(site)]), study.table
-    if table is None:
+    share = _percent(weights[study.sites.index(site)])
+    if not study.of_files:
         by = ""
-    elif table.weights is not None:
+    elif not study.shares_by_rows:
         by = ", as the study says"
     elif site in (study.terms.rows or {}):
         by = ", by the middle of the rows that the study allows it"
@@ -39,11 +39,26 @@ def absent_note(study: Study, site: str, weights: Sequence[float]) -> str:
     return f"{site} was not there when the study was prepared: its share is {share}{by}"
 
 
+def too_late(study: Study, site: str, setup: Setup, rows: int) -> str:
+    """Why a late site cannot take part in secure sums; empty where it can. Its share was fixed without it, and masks of
+    sites whose shares do not follow from their rows do not cancel."""
+    if not (study.terms.secure and study.shares_by_rows and setup["rows"] is not None):
+        return ""
+    expected = setup["rows"][study.sites.index(site)]
+    if rows == expected:
+        return ""
+    fixed = counted(expected, "row")
+    return (
+        f"{site} cannot take part (rows): its share was fixed as if it had {fixed}, and it has {rows:,}"
+        "; with secure = true shares must follow from rows: begin the study again (--fresh), or say weights in it"
+    )
+
+
 def joined_note(study: Study, site: str, weights: Sequence[float], rounds: int, rows: Mapping[str, int]) -> str:
     """Of a late site that takes part from now on; `rows` of those who have said how many they have."""
     mine = weights[study.sites.index(site)]
     text = f"{site} came after {counted(rounds, 'round')} and takes part, with a share of {_percent(mine)}"
-    if study.table is None or study.table.weights is not None:
+    if not study.shares_by_rows:
         return text
     every = np.array(rows_of_all(study, rows), float)
     return f"{text}; by its {counted(rows[site], 'row')} it would have been {_percent(rows[site] / every.sum())}"

@@ -17,10 +17,11 @@ from fedpoint.data.recipe import Feature
 from fedpoint.federation import wire
 from fedpoint.federation.hub.validate import Invalid
 from fedpoint.federation.preparation import KINDS, PARTS
-from fedpoint.federation.study import SiteTable
+from fedpoint.federation.site_table import SiteTable
 
 LARGEST = 1e100  # of a measured number: sums of its squares over all sites stay finite
 FAR = 10.0  # standard deviations between a site's mean and that of the others
+MOST = 100  # classes, and bins, of a table of measures
 UNITS = 100.0  # times as wide: units that were mixed up
 EPS = float(np.finfo(float).eps)
 
@@ -57,8 +58,8 @@ def columns(packet: wire.Packet, table: SiteTable) -> None:
 
 
 def _classes(classes: object, table: SiteTable, rows: int) -> None:
-    if (classes is None) != (table.model == "linear"):
-        raise _impossible("classes of a target that has none" if table.model == "linear" else "no classes")
+    if (classes is None) == table.of_classes:
+        raise _impossible("classes of a target that has none" if not table.of_classes else "no classes")
     if classes is None:
         return
     if not isinstance(classes, list) or not classes or not all(type(one) in (int, str) for one in classes):
@@ -166,12 +167,42 @@ def _strange(site: str, recipe: Sequence[Feature], own: ColumnMoments, others: C
     return notes
 
 
-def measures(packet: wire.Packet) -> dict[str, float]:
-    """Loss and accuracy, as far as a site says them."""
+def rows(packet: wire.Packet) -> None:
+    """The number of rows, and nothing else: of a model that sites have installed."""
+    _count(packet.header.get("rows"), "rows")
+    if packet.arrays:
+        raise _impossible("it says more than was asked")
+
+
+def measures(packet: wire.Packet, asked: Sequence[str]) -> dict[str, float]:
+    """What a site says of a model, as far as it was asked for; of how many held-out rows, where it has any."""
     found = packet.header.get("measures")
     if not isinstance(found, Mapping) or not all(type(v) is float and np.isfinite(v) for v in found.values()):
         raise _impossible("measures that are no finite numbers")
-    said: dict[str, float] = {name: found[name] for name in ("loss", "accuracy") if name in found}
-    if not 0 <= said.get("accuracy", 0.0) <= 1:
-        raise _impossible(f"an accuracy of {said['accuracy']:.3g}")
+    known = [name for name in ("loss", "accuracy", "auc") if name in found and name in asked]
+    said: dict[str, float] = {name: found[name] for name in known}
+    for name in said.keys() - {"loss"}:
+        if not 0 <= said[name] <= 1:
+            raise _impossible(f"{name} = {said[name]:.3g}")
+    tables(packet, asked)
+    if "count" in packet.header:
+        said["rows"] = float(_count(packet.header["count"], "held-out rows"))
     return said
+
+
+def tables(packet: wire.Packet, asked: Sequence[str]) -> dict[str, list[list[float]]]:
+    """Calibration and confusion of a model, in shares; -1 where a class has too few rows."""
+    found = packet.header.get("tables", {})
+    if not isinstance(found, Mapping):
+        raise _impossible("tables that are none")
+    known = [name for name in ("calibration", "confusion") if name in found and name in asked]
+    said: dict[str, list[list[float]]] = {name: found[name] for name in known}
+    for name, table in said.items():
+        rows = table if isinstance(table, list) and len(table) <= MOST else [None]
+        if not all(isinstance(row, list) and len(row) <= MOST and all(map(_share, row)) for row in rows):
+            raise _impossible(f"a table of {name} that holds no shares")
+    return said
+
+
+def _share(value: object) -> bool:
+    return type(value) is float and (0 <= value <= 1 or value == -1)

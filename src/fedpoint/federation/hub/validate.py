@@ -20,6 +20,8 @@
 | `absent` | not asked: the site has not come yet, or cannot take part |
 | `order`, `data`, `memory`, `error` | the site itself could not: its own log says why |
 | `terms`, `stopped` | the study does not allow what was asked; after three of these a site stops itself |
+| `range`, `privacy` | a number that secure sums have no room for; the agreed epsilon of the site is used up |
+| `masks` | keys, shares, a masked vector or a signature of a secure sum that cannot be, or do not fit together |
 | `floor` | the site has too few rows, of a category or class say, to speak of them |
 """
 
@@ -37,6 +39,7 @@ from fedpoint.federation.shapes import misfit
 
 OWN = (  # reasons that a site may give itself
     "order", "data", "memory", "error", "version", "study", "terms", "stopped", "floor", "rows",
+    "range", "privacy",
 )  # fmt: skip
 SEAL = re.compile("[0-9a-f]{64}")
 STALE = ("late", "twice", "unasked", "run")  # not the answer that is waited for: it may still come

@@ -29,12 +29,13 @@ class Answered(TypedDict):
 class RunRecord(TypedDict):
     """What was answered in one run."""
 
-    answered: dict[str, Answered]  # columns, moments, work (the last one), "measure N"
+    answered: dict[str, Answered]  # columns, moments, work and its stages (the last one), "measure N", end
     recipe: list[Written] | None  # of moments, until a setup is made of it
     setup: str  # the hash of the setup of all later orders; "" before the first
     round: int  # the last that was worked on
     mergeable: list[int]  # the rounds that the hub can have merged last: as it said before, or the last answer's
     measured: int  # after how many rounds the last measurement was
+    worked: int  # rounds that were answered
 
 
 class Everything(TypedDict):
@@ -45,7 +46,7 @@ class Everything(TypedDict):
 
 
 def nothing_answered() -> RunRecord:
-    return RunRecord(answered={}, recipe=None, setup="", round=NEVER, mergeable=[NEVER], measured=0)
+    return RunRecord(answered={}, recipe=None, setup="", round=NEVER, mergeable=[NEVER], measured=0, worked=0)
 
 
 class Answers:
@@ -70,7 +71,13 @@ class Answers:
 
     @property
     def runs(self) -> dict[str, RunRecord]:
-        return self.all["studies"].get(self.study, {})
+        known = self.all["studies"].get(self.study, {})
+        return {run: cast(RunRecord, {**nothing_answered(), **record}) for run, record in known.items()}
+
+    @property
+    def worked(self) -> int:
+        """Rounds of this study that were answered, in all runs."""
+        return sum(record["worked"] for record in self.runs.values())
 
     def of(self, run: str) -> RunRecord:
         return self.runs.get(run) or nothing_answered()

@@ -12,14 +12,20 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import read_file
 from fedpoint.core.numbers import counted
 from fedpoint.federation.site.chain import HEAD, LOG, Broken, Entry, examine, origin
-from fedpoint.store.disk import os_errors, read_lines, read_manifest, read_object
+from fedpoint.federation.site.engagement import Engagement, find
+from fedpoint.store.disk import Table, os_errors, read_lines, read_manifest, read_toml
 
 ASKED = {  # what an order of a kind asks for
     "columns": "describe the columns",
     "moments": "give means and spreads of columns",
     "ready": "get ready",
     "work": "train on the rows for a round",
+    "share": "share secrets with other sites",
+    "mask": "send the change with masks on",
+    "agree": "sign who is left",
+    "reveal": "open the sum of those",
     "measure": "measure the model on the rows",
+    "end": "hear of the end of the study",
     "unknown": "(orders that no study has)",
     "none": "(bytes that were no order)",
 }
@@ -28,7 +34,13 @@ LEFT = {  # one message of a kind, and several
     "moments": ("list of means and spreads of the columns", "lists of means and spreads of the columns"),
     "ready": ('message "ready"', 'messages "ready"'),
     "work": ("change of the model", "changes of the model"),
+    "keys": ("set of fresh public keys", "sets of fresh public keys"),  # of "work", in secure sums
+    "share": ("list of encrypted shares for other sites", "lists of encrypted shares for other sites"),
+    "mask": ("masked change of the model", "masked changes of the model"),
+    "agree": ("signature of who is left", "signatures of who is left"),
+    "reveal": ("list of shares that open a sum", "lists of shares that open a sum"),
     "measure": ("measurement of the model", "measurements of the model"),
+    "end": ("receipt of the end", "receipts of the end"),
 }
 WHY = {  # an order was refused
     "order": "not a valid order",
@@ -37,6 +49,8 @@ WHY = {  # an order was refused
     "version": "an order from an incompatible version of fedpoint",
     "data": "the data did not permit an answer",
     "floor": "too few rows to speak of",
+    "range": "a number that secure sums have no room for",
+    "privacy": "the agreed epsilon is used up",
     "rows": "more or fewer rows than the study allows this site",
     "memory": "the site's memory of the study did not fit",
     "stopped": "the site had been stopped",
@@ -53,6 +67,7 @@ class Kept(TypedDict):
     study: str
     fingerprint: str
     folder: str
+    secure: bool  # its answers leave with masks on
 
 
 class Asked(TypedDict):
@@ -105,21 +120,19 @@ class Report(TypedDict):
     leader: str | None  # "agrees", "differs", "knows nothing"; None where it was not compared
     seals: int  # that the leader holds
     sealed: int | None  # the line of the last one
+    measured: dict[str, Entry]  # after so many rounds: what this site said of the model, in the last run
 
 
-def kit_of(folder: Path) -> Kept:
-    """Whose kit it is; nothing but its label is read."""
-    try:
-        about = read_object(read_file(folder / "kit.json"))
-        found = [about[key] for key in ("party", "study", "fingerprint")]
-    except (OSError, ValueError, KeyError):
-        found = [None]
-    if not all(isinstance(one, str) and one.isprintable() for one in found):
-        raise FedpointError(f"{folder} is not a kit: give the folder of a site's kit")
-    site, study, fingerprint = found
-    if site in ("server", "admin"):
-        raise FedpointError(f"{folder} is the kit of {site}, which keeps no record: give a site's")
-    return Kept(site=site, study=study, fingerprint=fingerprint, folder=str(folder))
+def kept_by(part: Engagement) -> Kept:
+    path = part.folder / "study.toml"
+    secure = path.exists() and read_toml(read_file(path).decode()).get("secure") is True
+    return Kept(site=part.party, study=part.name, fingerprint=part.fingerprint, folder=str(part.folder), secure=secure)
+
+
+def left_words(kind: str, secure: bool, several: bool) -> str:
+    """What leaves as the answer to an order of a kind."""
+    kind = "keys" if secure and kind == "work" else kind
+    return LEFT.get(kind, ("other answer", "other answers"))[several]
 
 
 @dataclass
@@ -135,6 +148,7 @@ class Reading:
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     bytes: int = 0
     seals: dict[str, int] = field(default_factory=dict)  # the lines by their hashes
+    measured: dict[str, Entry] = field(default_factory=dict)
 
     def hear(self, entry: Entry, sha256: str) -> None:
         """One line that follows the one before. Its words are somebody's: only those of the expected kind count."""
@@ -148,6 +162,9 @@ class Reading:
         kind = kind if kind in ASKED else "unknown"
         self._ask(kind, asked, "failure" in _table(left.get("says")))
         self._leave(kind, left, _word(asked.get("run")), _word(entry.get("detail")))
+        said = _table(left.get("says"))
+        if kind == "measure" and "measures" in said:
+            self.measured[_word(asked.get("round"))] = said
 
     def _ask(self, kind: str, asked: Entry, refused: bool) -> None:
         one = self.asked.setdefault(kind, Asked(kind=kind, times=0, refused=0, rounds=[], columns=[], models=0))
@@ -193,7 +210,11 @@ def _told(says: Entry) -> Iterable[str]:
     if isinstance(classes, list):
         yield f"the {counted(len(classes), 'class')} of the target"
     if "measures" in says:
-        yield " and ".join(sorted(map(_word, _table(says["measures"])), reverse=True))
+        said = [*_table(says["measures"]), *_table(says.get("tables"))]
+        yield " and ".join(sorted(map(_word, said), reverse=True))
+    count = says.get("count")
+    if "measures" in says and type(count) is int:
+        yield f"the number of rows held out ({count:,})"
 
 
 def _table(value: object) -> Entry:
@@ -208,10 +229,11 @@ def _word(value: object) -> str:
     return "".join(one if one.isprintable() else "?" for one in text[:300])
 
 
-def report(folder: Path, against: Path | None = None) -> Report:
-    """Verify and summarise the record of a kit; held against the seal in the leader's result folder, where given."""
-    kept, read = kit_of(folder), Reading()
-    records, broken = folder / "records", None
+def report(folder: Path, against: Path | None = None, study: str | None = None) -> Report:
+    """Verify and summarise the record of a study in a site's kit; held against the seal in the leader's result folder,
+    where given."""
+    part, read = find(folder, study, "" if against is None else str(_about(against).get("study"))), Reading()
+    kept, records, broken = kept_by(part), part.records, None
     first = origin(kept["fingerprint"], kept["site"])
     seals = [] if against is None else _seals(against, kept)
     with os_errors(f"read {records}"):
@@ -243,17 +265,23 @@ def report(folder: Path, against: Path | None = None) -> Report:
         leader=leader,
         seals=len(set(seals)),
         sealed=where[-1] if where and same else None,
+        measured=read.measured,
     )
 
 
 def _seals(against: Path, kept: Kept) -> list[str]:
     """The seals of a site's record that the hub has kept, of every round and the last one; the oldest first."""
-    with os_errors(f"read {against}"):
-        about = read_manifest(against / "hub.npz", "hub")
+    about = _about(against)
     if about.get("study") != kept["fingerprint"]:
         raise FedpointError(f"{against} is the result of another study than {kept['folder']}")
     rounds = [_table(event.get("seals")) for event in read_lines(against / "rounds.jsonl")[0]]
     return [_word(seals[kept["site"]]) for seals in (*rounds, _table(about.get("chains"))) if kept["site"] in seals]
+
+
+def _about(against: Path) -> Table:
+    """What the hub has kept of its result."""
+    with os_errors(f"read {against}"):
+        return read_manifest(against / "hub.npz", "hub")
 
 
 # For people.
@@ -263,13 +291,13 @@ def lines(found: Report) -> list[str]:
     """The page."""
     kept = found["kept"]
     text = [f"Record of site {kept['site']} in study {kept['study']} ({kept['fingerprint'][:12]})", ""]
-    text += [*_verdict(found), ""]
+    text += [*verdict_lines(found), ""]
     if found["since"] is None:
         return [*text, "Nothing was asked, and nothing left this site."]
     text.append(f"From {_when(found['since'])} to {_when(found['until'])} (UTC). {_runs(found['runs'])}")
-    width = max(len(ASKED[one["kind"]]) for one in found["asked"])
+    width = max((len(ASKED[one["kind"]]) for one in found["asked"]), default=0)
     text += ["", "What was asked", *(f"  {_asked(one, width)}" for one in found["asked"])]
-    text += ["", "What left this site", *(f"  {_left(one)}" for one in found["left"])]
+    text += ["", "What left this site", *(f"  {_left(one, kept['secure'])}" for one in found["left"])]
     text += [f"  in all {found['bytes']:,} bytes, refusals included" if found["left"] else "  nothing but refusals"]
     text += ["", "What was refused", *(f"  {_refused(one)}" for one in found["refused"])]
     others = found["refusals"] - sum(one["times"] for one in found["refused"])
@@ -278,7 +306,7 @@ def lines(found: Report) -> list[str]:
     return text if found["refused"] else [*text, "  nothing"]
 
 
-def _verdict(found: Report) -> list[str]:
+def verdict_lines(found: Report) -> list[str]:
     """Whether the record is as it was written, and who says so."""
     if found["broken"] is not None:
         before = f"What follows is from the {counted(found['lines'], 'line')} before that." if found["lines"] else ""
@@ -333,11 +361,11 @@ def _asked(one: Asked, width: int) -> str:
     return f"{ASKED[one['kind']]:{width}}  {_times(one['times']):10}  {rest}".rstrip()
 
 
-def _left(one: Left) -> str:
-    single, several = LEFT.get(one["kind"], ("other answer", "other answers"))
+def _left(one: Left, secure: bool) -> str:
+    words = left_words(one["kind"], secure, one["times"] > 1)
     few, many = one["bytes"]
     size = f"{few:,}" if few == many else f"{few:,} to {many:,}"
-    count = f"1 {single}, {size} bytes" if one["times"] == 1 else f"{one['times']:,} {several}, {size} bytes each"
+    count = f"1 {words}, {size} bytes" if one["times"] == 1 else f"{one['times']:,} {words}, {size} bytes each"
     told = one["told"] or ([] if one["arrays"] else ["no data"])
     return f"{count}: {'; '.join(told)}" if told else count
 

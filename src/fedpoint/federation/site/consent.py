@@ -49,8 +49,12 @@ class Consent:
                 self._check_setup(order, record)
             case "work":
                 self._check_work(order, record)
+            case "share" | "mask" | "agree" | "reveal":
+                self._check_stage(order, record)
             case "measure":
                 self._check_measurement(order, record)
+            case "end":
+                self._check_end(order, record)
         if order.setup is not None and not record["setup"]:  # by its first appearance, whatever comes of it
             self.answers.note(order.run, {**record, "setup": _hash(order), "recipe": None})
         return None
@@ -95,7 +99,7 @@ class Consent:
             if record["setup"] != _hash(order):
                 raise forbidden("recipe, classes, index or share are not those with which this run began")
             return self._check_merged(order, record)
-        derivation.check_share(self.study.sites, self.name, order.setup)
+        derivation.check_share(self.study, self.name, order.setup)
         if self.study.table is None:
             if order.setup["recipe"] or order.setup["classes"] is not None:
                 raise forbidden("a recipe or classes, but the data of this study are generated")
@@ -133,9 +137,31 @@ class Consent:
             raise forbidden(f"round {round} was asked for again, with other content: each is answered once")
         if round < record["round"]:
             raise forbidden(f"round {round} was asked for after round {record['round']}: rounds only go forward")
+        if "end" in record["answered"]:
+            raise forbidden(f"round {round} was asked for after the end of the run")
         if round < record["measured"]:
             raise forbidden(f"round {round} was asked for after the measurement that ends it")
         self._check_setup(order, record)
+        self._check_privacy()
+
+    def _check_privacy(self) -> None:
+        """One answer more, if the agreed epsilon has room for it."""
+        privacy, answered = self.study.terms.privacy, self.answers.worked
+        if privacy is not None and not privacy.allows(self.study.rounds, answered + 1):
+            raise Refused(
+                "privacy",
+                f"the agreed epsilon of {privacy.epsilon:g} is used up: this site has answered "
+                f"{counted(answered, 'round')} of this study, and takes part in no more",
+            )
+
+    def _check_stage(self, order: Order, record: RunRecord) -> None:
+        """What follows the work of a secure round: of the last round that was answered, and in a run that goes on."""
+        if not self.study.terms.secure:
+            raise forbidden(f"{order.kind} was asked for, but the study has no secure sums (secure = false)")
+        if order.round != record["round"]:
+            raise forbidden(
+                f"{order.kind} of round {order.round} was asked for, but the last round answered is {record['round']}"
+            )
 
     def _check_measurement(self, order: Order, record: RunRecord) -> None:
         after, count, allowed = order.round, self.study.terms.measurements, self.study.measured_after
@@ -150,6 +176,24 @@ class Consent:
         if after <= max(record["round"], record["measured"]):
             raise forbidden(f"the measurement after round {after} was asked for after later rounds")
         self._check_setup(order, record)
+
+    def _check_end(self, order: Order, record: RunRecord) -> None:
+        rounds = self.study.rounds
+        if order.round != rounds:
+            raise forbidden(
+                f"the run was ended after round {order.round}, but the study has {counted(rounds, 'round')}"
+            )
+        if "end" in record["answered"]:
+            raise forbidden("the run was ended again, with another model")
+        self._check_setup(order, record)
+
+    def check_shared(self, order: Order, like: Tree, arrays: Arrays) -> None:
+        """The model at the end: where the study shares it, and nowhere else."""
+        if self.study.terms.share_model:
+            return self.check_arrays(order, like, arrays)
+        if arrays:
+            raise forbidden("a model was sent, but the study does not give sites the model (share_model = false)")
+        return None
 
     def check_arrays(self, order: Order, like: Tree, arrays: Arrays) -> None:
         """What the hub says to a site: of the shapes that the method has, and finite."""
@@ -170,9 +214,12 @@ class Consent:
             record = {**record, "recipe": order.recipe}
         elif order.setup is not None:
             if order.kind == "work":
-                record = {**record, "round": order.round, "mergeable": [order.merged, order.round]}
+                possible = [order.merged, order.round]
+                record = {**record, "round": order.round, "mergeable": possible, "worked": record["worked"] + 1}
             else:
-                record = {**record, "measured": order.round, "mergeable": [order.merged]}
+                record = {**record, "mergeable": [order.merged]}
+            if order.kind == "measure":
+                record = {**record, "measured": order.round}
         self.answers.keep(order.run, record, answer)
 
 

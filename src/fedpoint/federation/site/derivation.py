@@ -8,12 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from fedpoint.core.numbers import counted
 from fedpoint.data.dates import FORMS
 from fedpoint.data.tables import CATEGORIES, CLASSES
 from fedpoint.federation.site.refusal import forbidden
-from fedpoint.federation.study import SiteTable
+from fedpoint.federation.site_table import SiteTable
+from fedpoint.federation.study import Study
 from fedpoint.federation.wire import Classes, ColumnSaid, Header, OwnSetup, Written
+from fedpoint.problems.base import check_weights
 
 
 def check_recipe(table: SiteTable, said: Header, recipe: Sequence[Written]) -> None:
@@ -107,9 +111,17 @@ def _check_classes(table: SiteTable, own: Classes, classes: Classes) -> None:
         )
 
 
-def check_share(sites: Sequence[str], name: str, setup: OwnSetup) -> None:
+def check_share(study: Study, name: str, setup: OwnSetup) -> None:
     """Whose setup it is, and how much its answers count."""
+    sites = study.sites
     if not 0 <= setup["index"] < len(sites) or sites[setup["index"]] != name:
         raise forbidden(f"the order is for site number {setup['index']}: {name} is number {sites.index(name)}")
     if not (math.isfinite(setup["share"]) and 0 < setup["share"] <= 1):
         raise forbidden(f"the share {setup['share']} is not above 0 and at most 1")
+    if not setup["share"] <= setup["heaviest"] <= 1:
+        raise forbidden(f"the largest share is said to be {setup['heaviest']}: this site's is {setup['share']}")
+    weights = study.problem.get("weights") if study.of_files else None
+    if weights is not None:
+        agreed = float(check_weights(np.asarray(weights, float), len(sites))[setup["index"]])
+        if setup["share"] != agreed:
+            raise forbidden(f"the share is said to be {setup['share']}: by the study's weights it is {agreed}")

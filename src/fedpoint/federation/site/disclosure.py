@@ -1,68 +1,57 @@
-"""Are there rows enough to speak of? Below a site's floor a mean, a category or a message says too much of a row.
-
-The floor is the site's own, and no study can lower it.
-"""
+"""Are there rows enough to speak of? Below a site's floor a mean, a category or a message says too much of a row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.steps import chances_of_steps
 from fedpoint.data.column import Column
 from fedpoint.data.dates import possible_forms
-from fedpoint.federation.preparation import labels_of
-from fedpoint.federation.study import SiteTable, Study
-
-LEAST = 2  # rows: the mean of one is the row
-
-
-@dataclass(frozen=True)
-class Floor:
-    """The fewest rows that anything which leaves a site is made of.
-
-    rows: of the file, of the values of a column, and behind a message. per_category, per_class: of each one that the
-    site has.
-    """
-
-    rows: int = 20
-    per_category: int = 5
-    per_class: int = 5
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            least = LEAST if name == "rows" else 1
-            if type(value) is not int or value < least:
-                raise FedpointError(f"the floor's {name} = {value!r} must be a whole number, at least {least}")
-
-    def plain(self) -> dict[str, int]:
-        return asdict(self)
+from fedpoint.data.floor import Floor
+from fedpoint.federation.site_table import SiteTable
+from fedpoint.federation.study import Study
 
 
-DEFAULT = Floor()
-
-
-def below(study: Study, site: str, columns: Mapping[str, Column], floor: Floor) -> list[str]:
-    """All that would be said of too few rows, each with what to do about it; empty where nothing would."""
+def below(
+    study: Study, site: str, columns: Mapping[str, Column], floor: Floor, held: Mapping[str, Column] | None = None
+) -> list[str]:
+    """All that would be said of too few rows, each with what to do about it; empty where nothing would. columns: of the
+    rows to train on; held: of those that are held out."""
     table = study.table
     if table is None:
         return []
     rows = len(columns[table.target].values)
+    few = below_rows(study, site, rows, floor)
     if rows < floor.rows:  # all else follows from it
-        return [f"the mean of {counted(rows, 'row')} would leave: the floor is {floor.rows}; take part with more rows"]
+        return few
     found = [*_few_values(table, columns, floor), *_few_of_a_category(table, columns, floor)]
     found += _few_of_a_class(table, columns, floor)
+    return found + few + ([] if held is None else _few_held_out(len(held[table.target].values), floor))
+
+
+def below_rows(study: Study, site: str, rows: int, floor: Floor) -> list[str]:
+    """The same where nothing but the number of rows is known."""
+    if rows < floor.rows:
+        return [f"the mean of {counted(rows, 'row')} would leave: the floor is {floor.rows}; take part with more rows"]
     behind = rows_behind_a_message(study, site, rows)
-    if behind < floor.rows:
-        found.append(
-            f"a message of {counted(behind, 'row')} would leave (batch and local steps): the floor is {floor.rows}; "
-            "ask for a study with a larger batch, or more local steps"
-        )
-    return found
+    if behind >= floor.rows:
+        return []
+    return [
+        f"a message of {counted(behind, 'row')} would leave (batch and local steps): the floor is {floor.rows}; "
+        "ask for a study with a larger batch, or more local steps"
+    ]
+
+
+def _few_held_out(rows: int, floor: Floor) -> list[str]:
+    if rows >= floor.rows:
+        return []
+    return [
+        f"measurements of {counted(rows, 'row')} that are held out would leave: the floor is {floor.rows}; "
+        "take part with more rows, or ask for a study that holds out more"
+    ]
 
 
 def _few_values(table: SiteTable, columns: Mapping[str, Column], floor: Floor) -> Iterator[str]:
@@ -90,9 +79,10 @@ def _few_of_a_category(table: SiteTable, columns: Mapping[str, Column], floor: F
 
 
 def _few_of_a_class(table: SiteTable, columns: Mapping[str, Column], floor: Floor) -> Iterator[str]:
-    if table.model == "linear":
+    found = table.count_of(columns)
+    if found is None:
         return
-    labels, counts = np.unique(labels_of(columns[table.target]), return_counts=True)
+    labels, counts = np.unique(found, return_counts=True)
     few = [f"{label} ({n})" for label, n in zip(labels.tolist(), counts.tolist(), strict=True) if n < floor.per_class]
     if few:
         yield (
@@ -103,7 +93,7 @@ def _few_of_a_class(table: SiteTable, columns: Mapping[str, Column], floor: Floo
 
 def rows_behind_a_message(study: Study, site: str, rows: int) -> int:
     """The fewest rows that one message of this site is made of: in the shortest round, or all."""
-    bound = study.experiment(study.outline(np.zeros(1), rows=rows)).bind()
+    bound = study.experiment(study.outline(study.placeholder, rows=rows)).bind()
     batch, algorithm = bound.problem.batch, bound.algorithm
     if batch is None or bound.exact or algorithm.proximal:
         return rows

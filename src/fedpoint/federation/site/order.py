@@ -11,11 +11,14 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from fedpoint.core.types import Plain
+from fedpoint.federation.secure.letters import STAGES
 from fedpoint.federation.site.refusal import malformed
 from fedpoint.federation.wire import Classes, OwnSetup, Packet, Written
 from fedpoint.store.disk import canonical
 
-KINDS = ("columns", "moments", "ready", "work", "measure", "excluded")
+KINDS = ("columns", "moments", "ready", "work", *STAGES, "measure", "end", "excluded")
+WITH_SETUP = ("ready", "work", "measure", "end")
+WITH_ARRAYS = ("work", *STAGES, "measure", "end")
 RUN = re.compile(r"[a-z0-9]{1,32}")
 FIELDS = frozenset(Written.__annotations__)
 SETUP = frozenset(OwnSetup.__annotations__)
@@ -32,7 +35,7 @@ class Order(NamedTuple):
     round: int
     merged: int
     recipe: list[Written]  # of "moments"
-    setup: OwnSetup | None  # of "ready", "work" and "measure"
+    setup: OwnSetup | None  # of "ready", "work", "measure" and "end"
     why: str  # of "excluded": what the hub says to the person here
     digest: str
 
@@ -50,8 +53,8 @@ def read_order(packet: Packet) -> Order:
         raise malformed("the word of an order is not a short text")
     round, merged = (_whole(header, name) for name in ("round", "merged"))
     recipe = [_written(one) for one in _list(header.get("recipe"), "recipe")] if kind == "moments" else []
-    setup = _setup(header.get("setup")) if kind in ("ready", "work", "measure") else None
-    if packet.arrays and kind not in ("work", "measure"):
+    setup = _setup(header.get("setup")) if kind in WITH_SETUP else None
+    if packet.arrays and kind not in WITH_ARRAYS:
         raise malformed(f"an order for {kind} has no arrays")
     digest = _digest(kind, round, merged, recipe, setup, packet)
     return Order(kind, run, round, merged, recipe, setup, str(header.get("why", ""))[:WHY], digest)
@@ -117,10 +120,11 @@ def _setup(value: Plain) -> OwnSetup:
     if not isinstance(value, Mapping) or set(value) != SETUP:
         raise malformed(f"a setup has the fields {', '.join(sorted(SETUP))}")
     index, share = value["index"], _number(value["share"], "the share")
+    heaviest = _number(value["heaviest"], "the largest share")
     if type(index) is not int:
         raise malformed("the index is not a whole number")
     recipe = [_written(one) for one in _list(value["recipe"], "recipe")]
-    return OwnSetup(index=index, share=share, recipe=recipe, classes=_classes(value["classes"]))
+    return OwnSetup(index=index, share=share, heaviest=heaviest, recipe=recipe, classes=_classes(value["classes"]))
 
 
 def _classes(value: Plain) -> Classes:

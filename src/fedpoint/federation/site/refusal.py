@@ -6,6 +6,8 @@
 | `stopped` | nobody's any more: the site answers nothing until the person there lifts the stop |
 | `version`, `study` | the hub's and the site's releases or studies differ |
 | `data`, `floor`, `memory` | the site's: its file, what it may disclose, its records |
+| `range` | nobody's: a number that secure sums have no room for |
+| `privacy` | nobody's: the agreed epsilon is used up |
 """
 
 from __future__ import annotations

@@ -12,24 +12,32 @@ import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.data.column import Column
+from fedpoint.data.floor import DEFAULT, Floor
 from fedpoint.engine.cpu import cache
 from fedpoint.federation import preparation, protocol, wire
+from fedpoint.federation.exported import about_model
+from fedpoint.federation.held_out import Divided, divide, draw_luck
 from fedpoint.federation.holding import Holding
-from fedpoint.federation.measurement import rounded
+from fedpoint.federation.measurement import rounded, rounded_tables
+from fedpoint.federation.secure.identity import Identity
+from fedpoint.federation.secure.letters import STAGES
 from fedpoint.federation.shapes import tree_of
 from fedpoint.federation.site import audit, disclosure, stop
 from fedpoint.federation.site.answers import Answers
 from fedpoint.federation.site.chain import Entry
 from fedpoint.federation.site.consent import Consent
-from fedpoint.federation.site.disclosure import Floor
+from fedpoint.federation.site.masked import MaskedSums
 from fedpoint.federation.site.memory import Memories
 from fedpoint.federation.site.order import Order, read_order
 from fedpoint.federation.site.refusal import COUNTED, Refused
 from fedpoint.federation.study import Study
 from fedpoint.federation.wire import NEVER
-from fedpoint.store.disk import canonical
+from fedpoint.problems.base import Problem
+from fedpoint.store.disk import canonical, write_npz
+from fedpoint.store.folder import export_model
 
 log = logging.getLogger(__name__)
+MODEL = "model.npz"  # in a site's records: what the study ended with
 STOPPED = f"this site has stopped itself: it takes part again when it is started with {stop.LIFT}"
 
 
@@ -53,9 +61,14 @@ def _why(error: Exception) -> tuple[str, str]:
     return "error", audit.UNSAID
 
 
+def _rows_of(problem: Problem) -> int:
+    rows = problem.local_rows()
+    return 0 if rows is None else int(rows[0])
+
+
 class Site:
     """Answers orders, bytes to bytes, if its study allows them. `folder` is where it keeps its records; `floor` is what
-    it discloses at least rows of."""
+    it discloses at least rows of, `identity` by what others know it in secure sums."""
 
     def __init__(
         self,
@@ -63,12 +76,13 @@ class Site:
         name: str,
         folder: str | Path,
         data: str | Path | None = None,
-        floor: Floor = disclosure.DEFAULT,
+        floor: Floor = DEFAULT,
+        identity: Identity | None = None,
     ):
         self.release = protocol.OWN
         if name not in study.sites:
             raise FedpointError(f"{name} is not a site of {study.name}: {', '.join(study.sites)}")
-        if study.table is not None and data is None:
+        if study.of_files and data is None:
             raise FedpointError(f"{name} has no data: pass --data FILE")
         self.study, self.name, self.folder, self.data, self.floor = study, name, Path(folder), data, floor
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -76,6 +90,7 @@ class Site:
         self.consent = Consent(study, name, self.answers, lambda: self.statement)
         self.audit = audit.Audit(self.folder, study.fingerprint, name)
         self.memories = Memories(self.folder, study.fingerprint)
+        self.sums = MaskedSums(study, identity) if study.terms.secure else None
         self._held: tuple[bytes, Holding] | None = None
         cache.enable()
 
@@ -126,8 +141,14 @@ class Site:
         if order.kind == "moments":
             count, moments = preparation.moments_of(self.columns, preparation.features(order.recipe))
             return {"count": count}, moments
+        if self.sums is not None and order.kind in STAGES:
+            return {}, self.sums.answer(order, arrays)
         assert order.setup is not None  # of all other kinds
         held = self._holding(order.setup)
+        if order.kind == "end":
+            self.consent.check_shared(order, held.problem.start(), arrays)
+            self._save_model(order.setup, arrays)
+            return {}, {}
         kept = self.memories.settled(held, order.run, order.merged)
         if order.kind == "ready":
             held.work(held.silence(), kept, 0)  # compiles; not kept
@@ -138,31 +159,72 @@ class Site:
             message, pending = held.work(arrays, kept, order.round)
             took = round(time.perf_counter() - begun, 6)
             self.memories.remember(held, order.run, kept, pending)  # before the answer leaves
+            if self.sums is not None:
+                rows = self.statement.header["rows"]
+                return {"seconds": took}, self.sums.begin(order, arrays, message, order.setup, held.encoding, rows)
             return {"weight": held.own.share, "seconds": took}, message
         start = held.problem.start()
         self.consent.check_arrays(order, start, arrays)
         # A loss that is not finite is left out. A failure would be another answer, as often as the server likes.
-        found = held.measure(tree_of(start, arrays))
+        found = held.measure(tree_of(start, arrays), self.study.terms.measures, self.floor.rows, self.floor.per_class)
         self.memories.remember(held, order.run, kept, None)
-        return {"measures": rounded(found)}, {}
+        said = wire.Header(measures=rounded(found.numbers))
+        if found.tables:
+            said["tables"] = rounded_tables(found.tables)
+        if held.rows_held_out:
+            said["count"] = held.rows_held_out
+        return said, {}
+
+    def _save_model(self, setup: wire.OwnSetup, arrays: wire.Arrays) -> None:
+        """The model that the study ends with, for `fedpoint predict` where its rows are those of a table."""
+        if not arrays:
+            return
+        if self.study.table is None:
+            write_npz(self.folder / MODEL, "model-of-round", dict(arrays), {"round": self.study.rounds})
+        else:
+            about = about_model(self.study, self.study.table, setup, arrays["model"], self.study.rounds)
+            export_model(self.folder / MODEL, arrays, about)
 
     @cached_property
     def statement(self) -> wire.Packet:
-        """What this site says of its columns."""
+        """What this site says of its columns; of an installed model's data the number of rows."""
         table = self.study.table
+        if self.own_problem is not None:
+            return wire.Packet({"rows": _rows_of(self.own_problem)}, {})
         return wire.Packet(*(({"rows": 0}, {}) if table is None else preparation.columns_of(table, self.columns)))
 
-    @cached_property
+    @property
     def columns(self) -> dict[str, Column]:
-        """What the file holds, if that is enough to speak of; read once."""
+        """What the file holds to train on."""
+        return self.divided.trained
+
+    @cached_property
+    def divided(self) -> Divided:
+        """The rows to train on and those that are held out, if both are enough to speak of; read once."""
         table = self.study.table
         if table is None or self.data is None:
             raise Refused("order", "this site has no file")
-        found = table.read(self.data)
-        below = disclosure.below(self.study, self.name, found, self.floor)
+        found = divide(table, table.read(self.data), draw_luck(self.folder))
+        below = disclosure.below(self.study, self.name, found.trained, self.floor, found.held)
         if below:
             raise Refused("floor", "; ".join(below))
-        claim = self.study.too_many_or_few(self.name, len(found[table.target].values))
+        claim = self.study.too_many_or_few(self.name, len(found.trained[table.target].values))
+        if claim:
+            raise Refused("rows", claim)
+        return found
+
+    @cached_property
+    def own_problem(self) -> Problem | None:
+        """What a model that is installed here makes of the file, if its rows are enough; None in other studies."""
+        model = self.study.installed
+        if model is None or self.data is None:
+            return None
+        found = model.problem([self.data])
+        rows = _rows_of(found)
+        below = disclosure.below_rows(self.study, self.name, rows, self.floor)
+        if below:
+            raise Refused("floor", "; ".join(below))
+        claim = self.study.too_many_or_few(self.name, rows)
         if claim:
             raise Refused("rows", claim)
         return found
@@ -170,6 +232,7 @@ class Site:
     def _holding(self, setup: wire.OwnSetup) -> Holding:
         key = canonical(setup)
         if self._held is None or self._held[0] != key:
-            columns = None if self.study.table is None else self.columns
-            self._held = key, Holding(self.study, setup, columns)
+            columns, held = (None, None) if self.study.table is None else self.divided
+            more = [] if self.own_problem is None else [self.own_problem]
+            self._held = key, Holding(self.study, setup, columns, held, *more)
         return self._held[1]

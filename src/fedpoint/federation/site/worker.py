@@ -26,7 +26,7 @@ START = 300.0  # seconds for a worker to be there
 
 
 class Worker:
-    """The parent's end. `folder` is a site's kit."""
+    """The parent's end. `folder` is that of a study in a site's kit."""
 
     def __init__(self, folder: Path, deadline: float):
         self.folder, self.deadline = folder, deadline
@@ -122,18 +122,20 @@ def _alone(folder: Path) -> Lock:
 def main(folder: str, down: str, up: str) -> None:
     """The worker's end: orders until the pipe is closed."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    kit = Path(folder)
-    consent = json.loads((kit / "consent.json").read_text())
-    from fedpoint.federation.site.disclosure import Floor  # once there is something to do: they load JAX
+    part = Path(folder)
+    consent = json.loads((part / "consent.json").read_text())
+    from fedpoint.data.floor import Floor  # once there is something to do: they load JAX
+    from fedpoint.federation.secure.identity import kit_identity
     from fedpoint.federation.site.site import Site
     from fedpoint.federation.study import read
 
-    study = read(kit / "study.toml")
+    study = read(part / "study.toml")
     if consent["study"] != study.fingerprint:
         raise SystemExit("consent was given to another study")
-    (kit / "records").mkdir(exist_ok=True)
-    lock = _alone(kit / "records")  # two workers would write one memory, and what the other wrote last is read first
-    site = Site(study, consent["site"], kit / "records", consent["data"], Floor(**consent["floor"]))
+    (part / "records").mkdir(exist_ok=True)
+    lock = _alone(part / "records")  # two workers would write one memory, and what the other wrote last is read first
+    identity = kit_identity(part.parents[1], consent["site"]) if study.terms.secure else None
+    site = Site(study, consent["site"], part / "records", consent["data"], Floor(**consent["floor"]), identity)
     write_frame(int(up), b"ready")
     while True:
         try:

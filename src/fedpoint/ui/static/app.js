@@ -3,20 +3,13 @@ import { ask, make } from "./dom.js";
 import { Lessons } from "./lessons.js";
 import { Playground } from "./playground.js";
 import { RunList, RunPage } from "./runs.js";
+import { themeButton } from "./theme_button.js";
 
 const main = document.getElementById("main"), pages = document.getElementById("pages");
-const badge = document.getElementById("compilation"), root = document.documentElement;
+const badge = document.getElementById("compilation");
 let screen = null;
 
-document.getElementById("theme").addEventListener("click", () => {
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-  try {
-    localStorage.setItem("fedpoint-theme", root.dataset.theme);
-  } catch {
-    // It holds until the page is closed.
-  }
-});
+themeButton();
 
 function showCompilation(compilation) {
   const states = Object.values(compilation), ready = states.filter((s) => s === "ready").length;
