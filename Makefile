@@ -14,7 +14,7 @@ READY_DOCS := $(VENV)/.stamp-docs
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-all check bench bench-peers docs clean
+.PHONY: help run setup test test-all check bench bench-peers docs docs-check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -44,6 +44,9 @@ bench-peers: $(READY) ## install other frameworks below build/peers, measure fed
 
 docs: $(READY_DOCS) ## install the docs extra, then build the documentation site into build/site (strict)
 	$(BIN)/mkdocs build --strict
+
+docs-check: docs ## build the site, then look at every page of it with Chromium (pictures in build/look)
+	$(BIN)/python docs/look_at_pages.py $(ARGS)
 
 clean: ## remove caches and build products (keeps .venv and runs)
 	rm -rf build dist src/*.egg-info benchmarks/.build .hypothesis .mypy_cache .pytest_cache .ruff_cache

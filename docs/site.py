@@ -1,4 +1,4 @@
-"""What the documentation site makes by itself: the tutorial, a page for every algorithm, the API, the front page.
+"""What the documentation site makes by itself: front page, tutorial, a page for every algorithm, the references.
 
 A hook of mkdocs (`make docs`). Formulas become MathML here, so that pages fetch nothing.
 """
@@ -7,31 +7,22 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib
 import inspect
 import io
 import json
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parent))  # where its parts lie, for whoever loads it by its path
+import site_api
+from site_reference import commands_page, files_page
+
 ROOT = Path(__file__).resolve().parent.parent
-SUBMODULES = (
-    "problems",
-    "theory",
-    "metrics",
-    "gtv",
-    "data",
-    "channel",
-    "steps",
-    "staleness",
-    "participation",
-    "privacy",
-)
 
 
 def cards() -> list[Any]:
@@ -41,25 +32,39 @@ def cards() -> list[Any]:
     return sorted(own, key=lambda c: c.title.lower())
 
 
+def pictured() -> list[Any]:
+    """Those that have a forecast to be drawn beside a run."""
+    from fedpoint.ui.examples import CALLS
+
+    return [card for card in cards() if card.name in CALLS]
+
+
 def algorithm_page(card: Any) -> str:
     """Formula, theory, when it fails, how it is called, references: all from the code."""
+    from fedpoint.core.docstrings import parsed
     from fedpoint.ui.examples import method
 
-    told = inspect.cleandoc(card.cls.__doc__ or "").split("References:")[0].rstrip()
-    text, _, example = told.partition(">>>")
-    parts = [f"# {card.title}", f"{card.summary[0].upper()}{card.summary[1:]}.", _lists(text)]
+    told = parsed(card.cls.__doc__)
+    parts = [f"# {card.title}", f"{card.summary[0].upper()}{card.summary[1:]}.", told.words]
+    parts.append("\n".join(f"- **`{name}`**: {meaning}" for name, meaning in told.arguments.items()))
     facts = [("Where it ends", card.limit), ("Not for", card.fails), ("Lecture", card.lecture)]
     facts.append(("Runs", "on a network" if card.network else "with a fusion center"))
     if card.participation:
         facts.append(("Participation", f"{', '.join(card.participation)}: {card.restriction}"))
     parts.append("\n".join(["| | |", "|---|---|", *(f"| **{a}** | {b} |" for a, b in facts if b)]))
-    if example:
-        parts.append(f"```pycon\n>>>{example.rstrip()}\n```")
-    theory = [(name, form.__doc__) for name, form in method(card.name).closed_forms().items() if form.__doc__]
+    if told.example:
+        parts.append(f"```pycon\n{told.example}\n```")
+    forms = method(card.name).closed_forms() if card in pictured() else {}
+    theory = [(name, form.__doc__) for name, form in forms.items() if form.__doc__]
     if theory:
         parts.append("## What theory says, in closed form")
         parts += [f"**`{name}`** {inspect.cleandoc(doc)}" for name, doc in theory]
-    parts += ["## A picture", f"![A run beside its forecast]({card.name}.svg)", f"```python\n{picture_code(card)}```"]
+    if card in pictured():
+        parts += [
+            "## A picture",
+            f"![A run beside its forecast]({card.name}.svg)",
+            f"```python\n{picture_code(card)}```",
+        ]
     parts.append("## References")
     parts += [f"- {reference.text()}" for reference in card.references] or ["- The lectures."]
     return "\n\n".join(parts) + "\n"
@@ -72,20 +77,22 @@ def picture_code(card: Any) -> str:
     return f'{code(card.name, card.network)}f.plot("{card.name}.svg", run=run)\n'
 
 
-def draw(card: Any, folder: Path) -> Path:
-    """Do what the page shows."""
-    exec(picture_code(card).replace(f'"{card.name}.svg"', repr(str(folder / f"{card.name}.svg"))), {})
-    return folder / f"{card.name}.svg"
+def draw(card: Any) -> bytes:
+    """What the page's code draws, from the curves that are kept with the package and computed again by its tests."""
+    from matplotlib.figure import Figure
 
+    from fedpoint.ui.examples import kept
 
-def _lists(text: str) -> str:
-    """`Args:` of a docstring as a list."""
-    head, _, arguments = text.partition("Args:")
-    if not arguments:
-        return head.strip()
-    items = re.sub(r"\n(?=\S)", "\n", inspect.cleandoc(arguments))
-    items = re.sub(r"^(\w[\w, ]*):", r"- **\1**:", items, flags=re.M)
-    return f"{head.strip()}\n\n{items}"
+    curves, figure = kept()[card.name], Figure((6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.semilogy(curves["run"], label="mean of 20 runs")
+    axes.semilogy(curves["forecast"], "--", label="forecast")
+    axes.axhline(curves["floor"][0], color="grey", linewidth=0.8, label="forecast floor")
+    axes.set(xlabel="rounds", ylabel="squared distance to the solution")
+    axes.legend()
+    written = io.BytesIO()
+    figure.savefig(written, format="svg", metadata={"Date": None})
+    return written.getvalue()
 
 
 def algorithm_index() -> str:
@@ -97,42 +104,11 @@ def algorithm_index() -> str:
     return f"# Algorithms\n\n{table}\n"
 
 
-def api_page() -> str:
-    """Every public name with its signature and what it says of itself."""
-    fp = importlib.import_module("fedpoint")
-    parts = ["# API", "`import fedpoint as fp`. Names load when they are first used."]
-    for prefix, names in [("fp", fp._HOME), *((f"fp.{m}", None) for m in SUBMODULES)]:
-        module = fp if names is not None else getattr(fp, prefix.removeprefix("fp."))
-        parts.append(f"## `{prefix}`")
-        public = names if names is not None else getattr(module, "__all__", _own(module))
-        parts += [_entry(prefix, name, getattr(module, name)) for name in sorted(public, key=str.lower)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _own(module: Any) -> list[str]:
-    """Functions, and classes that are made there."""
-
-    def own(value: Any) -> bool:
-        return inspect.isfunction(value) or (inspect.isclass(value) and value.__module__ == module.__name__)
-
-    return [name for name, value in vars(module).items() if not name.startswith("_") and own(value)]
-
-
-def _entry(prefix: str, name: str, value: Any) -> str:
-    try:
-        call = str(inspect.signature(value)) if callable(value) else ""
-    except (TypeError, ValueError):
-        call = ""
-    call = re.sub(r" at 0x[0-9a-f]+|<[^>]*>", "...", call)
-    first = (inspect.getdoc(value) or "").split("\n\n")[0]
-    return f"### `{prefix}.{name}`\n\n`{name}{call}`\n\n{first}"
-
-
 def front_page() -> str:
     """The README, its links turned for this folder."""
     text = (ROOT / "README.md").read_text()
     text = re.sub(r"\]\(docs/", "](", text)
-    return re.sub(r"\[([^\]]*)\]\((CHANGELOG\.md|LICENSE)\)", r"\1", text)
+    return re.sub(r"\[([^\]]*)\]\([A-Z]+(?:\.md|\.cff)?\)", r"\1", text)
 
 
 # The tutorial, which is a notebook
@@ -185,23 +161,42 @@ def tutorial_page() -> str:
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
-    made = {"index.md": front_page(), "api.md": api_page(), "algorithms/index.md": algorithm_index()}
+    made = {"index.md": front_page(), "algorithms/index.md": algorithm_index(), **site_api.pages()}
+    made |= {"reference/commands.md": commands_page(), "reference/files.md": files_page()}
     print("tutorial", file=sys.stderr)
     made["tutorial.md"] = tutorial_page()
     made |= {f"algorithms/{card.name}.md": algorithm_page(card) for card in cards()}
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
-    folder = Path(tempfile.mkdtemp())
-    for card in cards():
-        print(f"picture of {card.title}", file=sys.stderr)
-        files.append(File.generated(config, f"algorithms/{card.name}.svg", content=draw(card, folder).read_bytes()))
-    shutil.rmtree(folder)
+    for card in pictured():
+        files.append(File.generated(config, f"algorithms/{card.name}.svg", content=draw(card)))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    markdown = re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"`\1`", markdown)  # files of the project, not of the site
-    return with_mathml(markdown)
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    markdown = re.sub(
+        r"\[([^\]]*)\]\(\.\./(?!experiment)[^)]*\)", r"`\1`", markdown
+    )  # files of the project, not of the site
+    return with_mathml(linked(markdown, page.file.src_uri))
+
+
+def linked(text: str, here: str) -> str:
+    """Public names in code lead to where they are explained, from the page at this path."""
+    up = "../" * here.count("/")
+
+    def link(found: re.Match) -> str:
+        target = names().get(found[2])
+        return f"[{found[1]}]({up}{target})" if target else found[0]
+
+    pieces = re.split(r"(^```.*?^```|^#.*?$|\[[^\]]*\]\([^)]*\))", text, flags=re.M | re.S)
+    for i in range(0, len(pieces), 2):
+        pieces[i] = re.sub(r"(`(fp(?:\.\w+)+)(?:\([^`\n]*\))?`)", link, pieces[i])
+    return "".join(pieces)
+
+
+@cache
+def names() -> dict[str, str]:
+    return site_api.links()
 
 
 def with_mathml(text: str) -> str:
@@ -209,7 +204,7 @@ def with_mathml(text: str) -> str:
     from fedpoint.ui.mathml import formula
 
     def displayed(found: re.Match) -> str:
-        return "\n\n" + formula(found.group(1).replace("\n", " ")) + "\n\n"
+        return '\n\n<div class="formula">' + formula(found.group(1).replace("\n", " ")) + "</div>\n\n"
 
     def inline(found: re.Match) -> str:
         # In a span, because Markdown takes <math> at the beginning of a line for a paragraph of its own.
@@ -222,4 +217,4 @@ def with_mathml(text: str) -> str:
     return "".join(pieces)
 
 
-__all__ = ["algorithm_page", "api_page", "front_page", "on_files", "on_page_markdown", "played", "with_mathml"]
+__all__ = ["algorithm_page", "front_page", "on_files", "on_page_markdown", "played", "with_mathml"]

@@ -7,9 +7,12 @@ import signal
 import threading
 from pathlib import Path
 
-# A shell starts what it puts into the background without Ctrl-C, which some tests send to themselves.
-if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts what it puts into the background without Ctrl-C, nohup without SIGHUP: some tests send them to
+# processes of their own, which would inherit that.
+if threading.current_thread() is threading.main_thread():
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 # Before jax and matplotlib are imported; subprocesses of the tests inherit these.
 # One cache folder, so that compilations are reused between test processes.

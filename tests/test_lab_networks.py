@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import fedpoint as fp
 from fedpoint.cli.lab import lab as command
-from fedpoint.lab import names, studies
+from fedpoint.lab import find, names, perform, studies
 from fedpoint.show.figures import new_figure, save
 
 
@@ -112,3 +112,22 @@ def test_command_for_people(tmp_path, monkeypatch, clusters):
 def test_mistakes(arguments, message, tmp_path):
     with pytest.raises(fp.FedpointError, match=message):
         call(*arguments, "--out", tmp_path)
+
+
+def test_the_lab_of_diffusion_asks_for_twenty_agents_over_networks():
+    lab = find("diffusion")
+    assert {s.experiment.problem.agents for s in lab.settings} == {20}
+    assert {s.cells["network"] for s in lab.settings} == {"ring", "random", "complete"}
+    assert all(s.experiment.network.connected and s.experiment.network.spectral_gap > 0 for s in lab.settings)
+    assert {"diffusion-step", "diffusion-connectivity", "diffusion-sparse", "diffusion-dense"} <= set(names())
+
+
+@pytest.mark.slow
+def test_a_correction_pays_on_a_ring_and_not_with_everybody():
+    """Measured within 4 standard errors of the exact steady state, and the ordering that the panels claim."""
+    for name, better in (("diffusion-sparse", True), ("diffusion-dense", False)):
+        lab = find(name, quick=True)
+        found = {outcome.setting: outcome for outcome in perform(lab)}
+        plain, exact = (found[lab.panels[0].curves[i][1]] for i in (0, 1))
+        assert all(abs(o.apart) < 4 and o.settled for o in found.values())
+        assert (exact.predicted < plain.predicted) is better and (exact.steady < plain.steady) is better

@@ -33,11 +33,11 @@ def test_every_algorithm_has_a_page_with_what_its_card_says(site):
             assert text in page if text else card.name == "fedopt", (card.name, text)
         assert "$$" in page, f"{card.name}: no formula"
         assert all(reference.title in page for reference in card.references)
-        assert f"algorithms/{card.name}.md" in nav and "f.plot(" in page
+        assert f"algorithms/{card.name}.md" in nav and ("f.plot(" in page or card.name == "fedexp")  # has no forecast
 
 
 def test_the_api_page_names_everything_public(site):
-    page = site.api_page()
+    page = "".join(site.site_api.pages().values())
     assert all(f"`fp.{name}`" in page for name in fp._HOME)
     assert "0x" not in page  # no addresses of objects
 
@@ -75,6 +75,19 @@ def test_formulas_become_mathml_outside_code(site):
     assert made.count("<math") == 2 and "$HOME $PATH" in made and "`$5`" in made
     for card in site.cards():
         assert "$$" not in site.with_mathml(site.algorithm_page(card))
+
+
+def test_dead_links_are_found(tmp_path):
+    sys.path.insert(0, str(ROOT / "docs"))
+    pages = importlib.import_module("look_at_pages")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<a href="a/#here">x</a> <a href="a/#gone">x</a> <a href="b/">x</a> <a id=top>'
+    )
+    (tmp_path / "a" / "index.html").write_text(
+        '<h1 id="here"></h1> <a href="..#top">x</a> <a href="https://b.org">x</a>'
+    )
+    assert pages.dead_links(tmp_path) == ["index.html: a/#gone", "index.html: b/"]
 
 
 @pytest.mark.slow

@@ -17,26 +17,41 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint import metrics as metrics
     from fedpoint import privacy as privacy
     from fedpoint import problems as problems
+    from fedpoint import statistics as statistics
     from fedpoint import theory as theory
     from fedpoint import trackers as trackers
     from fedpoint.algorithms import (
+        APFL,
         Averaged,
+        Diffusion,
+        Ditto,
+        ExactDiffusion,
+        Extra,
         Extrapolated,
         FedAdagrad,
         FedAdam,
         FedAvg,
         FedAvgM,
+        FedDyn,
+        FedExP,
         FedGD,
+        FedLin,
         FedLSA,
+        FedNewton,
         FedNova,
         FedOpt,
         FedProx,
         FedRelax,
         FedSGD,
         FedYogi,
+        FineTuned,
         GeneralRule,
         GradientExchange,
+        GradientTracking,
+        Mime,
         ParameterExchange,
+        PFedMe,
+        PushSum,
         QFedAvg,
         ScaffLSA,
         Scaffnew,
@@ -51,12 +66,14 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.core.errors import Diverged, FedpointError
     from fedpoint.core.inbox import Inbox
     from fedpoint.core.random import Key
+    from fedpoint.core.selection import all_but, only
     from fedpoint.core.wrapped import Wrapped
     from fedpoint.experiment.experiment import Experiment
     from fedpoint.federation.federate import federate
     from fedpoint.gather.base import Gather
     from fedpoint.graphs import gtv as gtv
     from fedpoint.graphs.network import Network
+    from fedpoint.graphs.regions import Regions
     from fedpoint.privacy.target import Privacy
     from fedpoint.problems.estimate import Estimates, estimate_constants
     from fedpoint.results.baselines import Baselines
@@ -66,9 +83,12 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.results.plan import Choice, Plan
     from fedpoint.results.predictor import export
     from fedpoint.results.price import Offer, Price
+    from fedpoint.results.proof import Claim, Proof
     from fedpoint.results.run import Run
     from fedpoint.results.sweep import Sweep
     from fedpoint.results.verdict import Verdict
+    from fedpoint.statistics.cox import cox
+    from fedpoint.statistics.glm import glm
     from fedpoint.theory.planning_cost import Prices
     from fedpoint.timing import participation as participation
     from fedpoint.timing import staleness as staleness
@@ -99,18 +119,22 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.verbs.check import check
     from fedpoint.verbs.compare import compare
     from fedpoint.verbs.complexity import complexity
+    from fedpoint.verbs.correlation import correlated
     from fedpoint.verbs.forecast import forecast
     from fedpoint.verbs.plan import plan
     from fedpoint.verbs.price import price
     from fedpoint.verbs.processes.supervisor import Processes
+    from fedpoint.verbs.prove import prove
     from fedpoint.verbs.run import run
     from fedpoint.verbs.sweep import sweep
 
 __version__ = "0.1.0"
 
 _NAMES = {
-    "fedpoint.algorithms": "Averaged Extrapolated FedAdagrad FedAdam FedAvg FedAvgM FedGD FedLSA FedNova FedOpt "
-    "FedProx FedRelax FedSGD FedYogi GeneralRule GradientExchange ParameterExchange QFedAvg ScaffLSA Scaffnew Scaffold",
+    "fedpoint.algorithms": "APFL Averaged Diffusion Ditto ExactDiffusion Extra Extrapolated FedAdagrad FedAdam FedAvg "
+    "FedAvgM FedDyn FedExP FedGD FedLSA FedLin FedNewton FedNova FedOpt FedProx FedRelax FedSGD FedYogi FineTuned "
+    "GeneralRule GradientExchange GradientTracking Mime PFedMe ParameterExchange PushSum QFedAvg ScaffLSA Scaffnew "
+    "Scaffold",
     "fedpoint.channel.base": "Channel",
     "fedpoint.gather.base": "Gather",
     "fedpoint.core.agent": "Agent descend",
@@ -123,8 +147,10 @@ _NAMES = {
     "fedpoint.core.wrapped": "Wrapped",
     "fedpoint.experiment.experiment": "Experiment",
     "fedpoint.graphs.network": "Network",
+    "fedpoint.graphs.regions": "Regions",
     "fedpoint.timing.participation": "Answering ByWeight Everyone Importance Participation Uniform read_trace",
     "fedpoint.core.random": "Key",
+    "fedpoint.core.selection": "all_but only",
     "fedpoint.timing.schedule": "PartiallyAsynchronous RandomActivation Schedule Synchronous TotallyAsynchronous "
     "WorstCase",
     "fedpoint.timing.trace": "Recorded",
@@ -151,9 +177,14 @@ _NAMES = {
     "fedpoint.verbs.forecast": "forecast",
     "fedpoint.results.plan": "Choice Plan",
     "fedpoint.results.price": "Offer Price",
+    "fedpoint.results.proof": "Claim Proof",
+    "fedpoint.verbs.correlation": "correlated",
     "fedpoint.verbs.price": "price",
+    "fedpoint.statistics.cox": "cox",
+    "fedpoint.statistics.glm": "glm",
     "fedpoint.theory.planning_cost": "Prices",
     "fedpoint.verbs.plan": "plan",
+    "fedpoint.verbs.prove": "prove",
     "fedpoint.verbs.run": "run",
     "fedpoint.verbs.sweep": "sweep",
 }
@@ -170,6 +201,7 @@ _SUBMODULES = {
     "privacy": "fedpoint.privacy",
     "problems": "fedpoint.problems",
     "staleness": "fedpoint.timing.staleness",
+    "statistics": "fedpoint.statistics",
     "steps": "fedpoint.core.steps",
     "theory": "fedpoint.theory",
     "trackers": "fedpoint.trackers",
