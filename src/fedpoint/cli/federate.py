@@ -16,6 +16,7 @@ from fedpoint.cli.federate_project import PROJECT, add, chosen, init, renew, rev
 from fedpoint.cli.federate_project import study as study_command
 from fedpoint.cli.federate_service import service
 from fedpoint.cli.federate_site import approve, join, request, site
+from fedpoint.core.system import need_posix
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -50,6 +51,7 @@ def federate() -> None:
     fedpoint federate run study.toml                     the leader; then status, stop
     fedpoint federate audit SITE                         what was asked of a site, and what left it
     """
+    need_posix("a study over real sites", "fp.federate rehearses one in this process, on any system")
 
 
 @federate.command()

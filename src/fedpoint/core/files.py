@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.memory_limits import in_bytes
+from fedpoint.core.system import NO_LINK, READING
 
 LONGEST = 1 << 28  # bytes of a file that is read as a whole
 KINDS = {
@@ -37,8 +38,7 @@ def open_file(path: Path | str, links: bool = True) -> BufferedReader:
     if "\0" in os.fspath(path):
         raise NotAFile(f"{os.fspath(path)!r} holds a null character: no file has such a name")
     check_regular(path, os.stat(path, follow_symlinks=links))  # some devices act when they are opened
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if links else os.O_NOFOLLOW)
-    file = os.fdopen(os.open(path, flags), "rb")
+    file = os.fdopen(os.open(path, READING | (0 if links else NO_LINK)), "rb")
     try:
         status = os.fstat(file.fileno())
         check_regular(path, status)  # something else may have taken its name since

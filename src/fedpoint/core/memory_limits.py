@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.system import physical_memory
 
 COPIES = 3  # of the numbers of a problem, while it is made
 LIMIT: int | None = None  # bytes; None: what the machine has
@@ -15,7 +15,7 @@ def memory() -> int:
     """Bytes of memory that this process may use: the machine's, or what its container is given."""
     if LIMIT is not None:
         return LIMIT
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = physical_memory()
     try:
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     except (OSError, ValueError):  # no container, or one without a limit

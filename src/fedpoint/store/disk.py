@@ -24,6 +24,8 @@ from numpy.typing import ArrayLike
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import NotAFile, as_text, check_regular, open_file, read_file
 from fedpoint.core.memory_limits import in_bytes, memory
+from fedpoint.core.system import FOLDERS
+from fedpoint.store.place import WorkFolder, held
 
 if TYPE_CHECKING:  # it loads JAX
     from fedpoint.core.types import Plain
@@ -75,22 +77,9 @@ def sync(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-@contextlib.contextmanager
-def held(folder: Path, links: bool = True) -> Iterator[int]:
-    """The descriptor of a folder: what is done in it is done there, whatever its name leads to by then.
-
-    links: the name may be one, as where a user gives it. Inside a run folder, which may come from anybody, none is.
-    """
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 def sync_folder(path: Path) -> None:
-    with held(path) as fd:
-        os.fsync(fd)
+    with held(path) as folder:
+        folder.sync()
 
 
 def temporary(path: Path) -> Path:
@@ -106,29 +95,24 @@ def atomic(path: Path, links: bool = True, mode: int = 0o666) -> Iterator[Binary
     links: its folder may be one. mode: who may read and write it, from its first byte on.
     """
     temp, name = temporary(path).name, path.name
-    with os_errors(f"write {path} (what was there before is untouched)"), held(path.parent, links) as fd:
+    with os_errors(f"write {path} (what was there before is untouched)"), held(path.parent, links) as folder:
         with contextlib.suppress(FileNotFoundError):
-            check_regular(path, os.stat(name, dir_fd=fd))
+            check_regular(path, folder.stat(name))
         try:
-            with open(temp, "xb", opener=partial(_open_in, fd, mode=mode)) as file:
+            with open(temp, "xb", opener=partial(folder.open, mode=mode)) as file:
                 yield file
                 sync(file)
-            os.replace(temp, name, src_dir_fd=fd, dst_dir_fd=fd)
-            os.fsync(fd)
+            folder.replace(temp, name)
+            folder.sync()
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(temp, dir_fd=fd)
+                folder.unlink(temp)
             raise
 
 
-def _open_in(fd: int, name: str, flags: int, mode: int = 0o666) -> int:
-    """A file of a folder, not through a link."""
-    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=fd)
-
-
-def _open_own(fd: int, path: Path, flags: int) -> int:
+def _open_own(folder: WorkFolder, path: Path, flags: int) -> int:
     """A file that is written to in place, in its folder. It must have no other name: what is written is ours alone."""
-    own = _open_in(fd, path.name, flags)
+    own = folder.open(path.name, flags)
     try:
         check_own(path, os.fstat(own))
     except BaseException:
@@ -168,10 +152,10 @@ def write_aside(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    with os_errors(f"write {path}"), held(path.parent) as fd:
-        size = os.stat(path.name, dir_fd=fd, follow_symlinks=False).st_size
+    with os_errors(f"write {path}"), held(path.parent) as folder:
+        size = folder.stat(path.name, links=False).st_size
         try:
-            with open(path.name, "ab", opener=lambda _, flags: _open_own(fd, path, flags & ~os.O_CREAT)) as file:
+            with open(path.name, "ab", opener=lambda _, flags: _open_own(folder, path, flags & ~os.O_CREAT)) as file:
                 file.write(line + b"\n")
                 sync(file)
         except BaseException:  # a second Ctrl-C too
@@ -182,8 +166,8 @@ def append_line(path: Path, line: bytes) -> None:
 
 def cut(path: Path, size: int) -> None:
     """Leave the first bytes of a file, in place."""
-    with held(path.parent) as fd:
-        own = _open_own(fd, path, os.O_WRONLY)
+    with held(path.parent) as folder:
+        own = _open_own(folder, path, os.O_WRONLY)
         try:
             os.ftruncate(own, size)
         finally:
@@ -192,9 +176,9 @@ def cut(path: Path, size: int) -> None:
 
 def remove(folder: Path, unwanted: Callable[[str], bool], links: bool = False) -> None:
     """Remove the files of a folder with such names. links: the folder may be one."""
-    with held(folder, links) as fd:
-        for name in filter(unwanted, os.listdir(fd)):
-            os.unlink(name, dir_fd=fd)
+    with held(folder, links) as place:
+        for name in filter(unwanted, place.names()):
+            place.unlink(name)
 
 
 def check_contents(folder: Path, *inside: str) -> None:
@@ -291,8 +275,8 @@ class Lock:
             raise
 
     def _sign(self, note: Path) -> None:
-        with held(note.parent) as fd:
-            own = _open_own(fd, note, os.O_WRONLY | os.O_CREAT)
+        with held(note.parent) as folder:
+            own = _open_own(folder, note, os.O_WRONLY | os.O_CREAT)
             try:
                 os.ftruncate(own, 0)
                 os.write(own, str(os.getpid()).encode())
@@ -307,6 +291,18 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def claim(aside: Path, path: Path, lock: Lock) -> Lock:
+    """Give a folder its name, and go on holding its lock. An empty folder may have the name."""
+    if FOLDERS:
+        os.rename(aside, path)
+        return lock
+    lock.close()  # Windows renames no folder with an open file in it, and none over another
+    with contextlib.suppress(FileNotFoundError):
+        path.rmdir()
+    os.rename(aside, path)
+    return take_lock(path)
 
 
 def holder(folder: Path) -> int | None:

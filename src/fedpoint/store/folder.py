@@ -76,9 +76,9 @@ class _Head:
     sha256: str = ""  # of the checkpoint
 
 
-def _claim(aside: Path, path: Path) -> None:
+def _claim(aside: Path, path: Path, lock: disk.Lock) -> disk.Lock:
     try:
-        os.rename(aside, path)
+        return disk.claim(aside, path, lock)
     except OSError as err:
         if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise FedpointError(f"another process has begun a run in {path}; choose another name") from err
@@ -166,7 +166,7 @@ class RunFolder:
                 lock = disk.take_lock(aside)
                 content = json.dumps(about, indent=2).encode()
                 disk.write_aside(aside, {"events.jsonl": b"", "config.toml": toml, "run.json": content})
-                _claim(aside, path)
+                lock = _claim(aside, path, lock)
                 disk.sync_folder(path.parent)
             except BaseException as err:
                 if lock:

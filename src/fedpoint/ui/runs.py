@@ -18,6 +18,7 @@ import numpy as np
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import as_text
 from fedpoint.core.numbers import evenly, rounded
+from fedpoint.core.system import is_running
 from fedpoint.show.lines import Numbers
 from fedpoint.store import disk
 from fedpoint.store.checks import check_run, wrong_body
@@ -264,11 +265,4 @@ def _damaged(folder: RunFolder, reached: int | None, wrong: str) -> Standing:
 def _alive(path: Path) -> bool:
     """Whether the process that last wrote into a folder is there. Asking for the lock would keep a writer out."""
     process = disk.holder(path)
-    try:
-        if process is not None:
-            os.kill(process, 0)
-    except PermissionError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return process is not None
+    return process is not None and is_running(process)

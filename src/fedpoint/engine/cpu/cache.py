@@ -12,6 +12,8 @@ from pathlib import Path
 
 import jax
 
+from fedpoint.core.system import FOLDERS
+
 LOOK = 16  # uses of the engine from one look at the memory maps to the next: each takes some 50 to 700
 _uses = itertools.count(1)
 
@@ -43,7 +45,7 @@ def folder() -> Path | None:
 
 def _not_ours(folder: Path) -> str | None:
     """How somebody else could put a program there for us to run; None where nobody could."""
-    if not hasattr(os, "getuid"):  # Windows: a profile is its user's own
+    if not FOLDERS:  # Windows: a profile is its user's own
         return None
     for path in (folder, *folder.parents):
         status = path.stat()

@@ -25,7 +25,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import DupFd
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias
 
 import numpy as np
@@ -100,6 +99,8 @@ class UnnamedFile:
         weakref.finalize(self, os.close, number)
 
     def __reduce__(self) -> tuple[Callable[[Descriptor], UnnamedFile], tuple[Descriptor]]:
+        from multiprocessing.reduction import DupFd  # of POSIX only
+
         return _reopened, (DupFd(self.number),)
 
     def bytes(self) -> np.ndarray:

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.system import need_posix
 from fedpoint.engine.base import Progress
 from fedpoint.engine.cluster.session import Known
 from fedpoint.experiment.describe import facts_of
@@ -32,6 +33,7 @@ def run_on(
     callbacks: Callbacks,
 ) -> Run:
     """The run, or None where the driver is on another host."""
+    need_posix("a run on several processes", "run it without processes=")
     given, problem = as_processes(processes), experiment.problem
     check_processes(given, problem.agents)
     asked_for = as_callbacks(callbacks)
