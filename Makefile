@@ -14,7 +14,7 @@ READY_DOCS := $(VENV)/.stamp-docs
 INPUTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-all check bench bench-peers docs docs-check clean
+.PHONY: help run setup test test-all check bench bench-peers docs docs-check clean compiled
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -24,11 +24,17 @@ run: $(READY) ## set up, then run the main job (fedpoint lab; options in ARGS)
 
 setup: $(READY_DEV) ## install the package with its development tools into .venv
 
-test: check ## check, then run the tests and doctests (options in ARGS)
+test: $(READY_DEV) ## check, then run the tests and doctests (options in ARGS)
+	@$(MAKE) --no-print-directory -j2 check compiled
 	$(BIN)/python -m pytest $(ARGS)
 
 test-all: check ## the same, slow tests included
 	XLA_FLAGS= $(BIN)/python -m pytest -m "" $(ARGS)
+
+# Types are checked on one core; on the other one all modules and tests are compiled, which the two processes of the
+# tests would otherwise both do.
+compiled: $(READY_DEV)
+	-@$(BIN)/python -m pytest --collect-only -q -n 0 >/dev/null
 
 check: $(READY_DEV) ## format, lint, imports and types
 	$(BIN)/ruff format --check .

@@ -48,6 +48,32 @@ def pytest_addoption(parser) -> None:
     parser.addoption("--soak", type=float, default=3600.0, help="Seconds of the long soak (a slow test).")
 
 
+EXHAUSTIVE = Path(__file__).with_name("exhaustive.txt")
+
+
+def exhaustive() -> dict[str, set[str]]:
+    """Tests of which `make test` runs some cases only, or none, and those cases."""
+    lines = (line for line in EXHAUSTIVE.read_text().splitlines() if line and not line.startswith("#"))
+    parts = (line.partition(" keeps ") for line in lines)
+    return {name: set(filter(None, kept.split(" | "))) for name, _, kept in parts}
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(config, items) -> None:
+    kept, cases = exhaustive(), {}
+    for item in items:
+        name, _, case = item.nodeid.removesuffix("]").partition("[")
+        if name in kept:
+            cases.setdefault(name, set()).add(case)
+            if case not in kept[name]:
+                item.add_marker(pytest.mark.slow)
+    if not config.option.file_or_dir:  # all tests were collected
+        missing = [name for name in kept if name not in cases]
+        missing += [f"{name}[{case}]" for name in cases for case in kept[name] - cases[name]]
+        if missing:
+            raise pytest.UsageError(f"{EXHAUSTIVE.name} names what is no test: {', '.join(sorted(missing))}")
+
+
 def pytest_report_header() -> str:
     cache = os.environ["FEDPOINT_CACHE"]
     return f"fedpoint: jax {jax.__version__} on cpu, x64 flag off (the library scopes it), cache {cache}"
