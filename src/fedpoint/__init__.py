@@ -106,6 +106,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.timing.schedule import (
         PartiallyAsynchronous,
         RandomActivation,
+        RandomLinks,
         Schedule,
         Synchronous,
         TotallyAsynchronous,
@@ -151,8 +152,8 @@ _NAMES = {
     "fedpoint.timing.participation": "Answering ByWeight Everyone Importance Participation Uniform read_trace",
     "fedpoint.core.random": "Key",
     "fedpoint.core.selection": "all_but only",
-    "fedpoint.timing.schedule": "PartiallyAsynchronous RandomActivation Schedule Synchronous TotallyAsynchronous "
-    "WorstCase",
+    "fedpoint.timing.schedule": "PartiallyAsynchronous RandomActivation RandomLinks Schedule Synchronous "
+    "TotallyAsynchronous WorstCase",
     "fedpoint.timing.trace": "Recorded",
     "fedpoint.core.errors": "Diverged FedpointError",
     "fedpoint.privacy.target": "Privacy",

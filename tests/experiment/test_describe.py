@@ -97,6 +97,11 @@ def test_every_schedule_on_a_network(schedule):
     check(fp.Experiment(fp.FedGD(step=0.05), QUADRATIC, network=network, schedule=schedule))
 
 
+def test_failing_links():
+    network = fp.Network.from_edges([(0, 1), (1, 2), (2, 3)]).mixing()
+    check(fp.Experiment(fp.Diffusion(step=0.05), QUADRATIC, network=network, schedule=fp.RandomLinks(0.2)))
+
+
 def problems():
     rng = np.random.default_rng(0)
     X, y, groups = rng.normal(size=(12, 2)), rng.integers(0, 2, 12), np.repeat(["a", "b", "c"], 4)

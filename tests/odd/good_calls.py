@@ -110,6 +110,7 @@ def methods() -> Table:
         "PartiallyAsynchronous": {"bounded": 3},
         "TotallyAsynchronous": {},
         "RandomActivation": {},
+        "RandomLinks": {"loss": 0.2},
         "WorstCase": {"bounded": 3},
         "Clock": {},
         "Arrivals": {"clock": fp.Clock()},

@@ -2,6 +2,7 @@
 
     schedule = "synchronous"                                  the default on a network
     schedule = {kind = "random_activation", count = 3}
+    schedule = {kind = "random_links", loss = 0.2}            all work in every tick, links fail
     schedule = {kind = "partially_asynchronous", bounded = 5, activity = 0.5, loss = 0.1}
     schedule = {kind = "totally_asynchronous", growth = 0.5}
     schedule = {kind = "worst_case", bounded = 5}
@@ -35,6 +36,7 @@ from fedpoint.timing.turns import Replay
 CLASSES: tuple[type[Timing], ...] = (
     schedule.Synchronous,
     schedule.RandomActivation,
+    schedule.RandomLinks,
     schedule.PartiallyAsynchronous,
     schedule.TotallyAsynchronous,
     schedule.WorstCase,

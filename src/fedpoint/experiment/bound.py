@@ -69,13 +69,13 @@ class Bound:
             return replace(self, timing=timing, topology=topology, rounds=rounds)
         if self.topology.by_node:  # wired already: only the room for messages may have to grow
             return replace(self, timing=timing, topology=self.topology.deepened(power_of_two(depth)), rounds=rounds)
-        wiring, wires = wire(e.network, power_of_two(depth))
+        wiring, wires = wire(e.network, power_of_two(depth), timing.links_fail)
         return replace(self, timing=timing, topology=Graph(wiring), wires=wires, rounds=rounds)
 
     def in_step(self) -> Bound:
         """With nothing that is late: on a network all nodes work in every round, and hear what is fresh; with a fusion
         center everyone answers in every round."""
-        late = self.topology.by_node or self.timing.on_clock
+        late = (self.topology.by_node and not self.timing.in_step) or self.timing.on_clock
         return self.experiment.replace(schedule=None).bind() if late else self
 
     @property

@@ -99,6 +99,28 @@ def check_valid(algorithm: Algorithm, timing: Timing) -> None:
         raise FedpointError(reason)
 
 
+def check_links(e: Experiment) -> None:
+    """Refuse what does not go together with links that fail."""
+    if not e.timing.links_fail:
+        return
+    said, title = type(e.timing).__name__, e.algorithm.card.title
+    if e.algorithm.coupled:
+        raise FedpointError(
+            f"{title} cannot run with {said}: a link that fails takes its pull with it, so that the models would "
+            "settle at GTVMin's solution for (1 - loss) times the coupling. Take that coupling, and no schedule="
+        )
+    if not e.channel.lossless:
+        raise FedpointError(
+            f"{said}: on a network {type(e.channel).__name__} sends differences to what neighbours know, and each of "
+            "them would know something else. Leave out channel= or schedule="
+        )
+    if not e.gather.conserves:
+        raise FedpointError(
+            f"{said}: a node takes its own message for one that did not come, which {type(e.gather).__name__} would "
+            "count like a neighbour's. Leave out gather= or schedule="
+        )
+
+
 def check_survey(algorithm: Algorithm, channel: Channel, timing: Timing) -> None:
     """Refuse what knows of one exchange a round only, around a method that has two."""
     if algorithm.survey() is None:

@@ -26,6 +26,7 @@ from fedpoint.experiment.channel_checks import check_channel
 from fedpoint.experiment.checks import (
     check_attack,
     check_heard,
+    check_links,
     check_network,
     check_place,
     check_regions,
@@ -146,6 +147,7 @@ class Experiment:
         self._set(channel=as_channel(self.channel))
         self._set(gather=WeightedSums() if self.gather is None else self.gather)
         self._set(timing=check_timing(self.participation, self.schedule, self.network is not None))
+        check_links(self)
         if isinstance(self.problem, AnyModel):
             self._check_any_model()
             return

@@ -31,6 +31,12 @@ class DirectedNetwork(Network):
         return Arcs(hears[order].astype(np.int32), says[order].astype(np.int32), self.weights[order], first)
 
     @cached_property
+    def links(self) -> np.ndarray:
+        """The number of each arc's edge."""
+        says, hears = self.edges.T
+        return np.lexsort((says, hears)).astype(np.int32)
+
+    @cached_property
     def degrees(self) -> np.ndarray:
         """(K,): sum_i A_ij, what a node gives away."""
         return np.bincount(self.arcs.says, self.arcs.weight, minlength=self.nodes).astype(float)

@@ -306,6 +306,12 @@ class Network:
         return Arcs(hears[order].astype(np.int32), says[order].astype(np.int32), weight, first.astype(np.int32))
 
     @cached_property
+    def links(self) -> np.ndarray:
+        """The number of each arc's edge."""
+        pairs = np.sort(np.stack([self.arcs.hears, self.arcs.says], axis=1), axis=1)
+        return np.unique(pairs, axis=0, return_inverse=True)[1].ravel().astype(np.int32)
+
+    @cached_property
     def degrees(self) -> np.ndarray:
         """(K,): sum_j A_ij."""
         return np.bincount(self.arcs.hears, self.arcs.weight, minlength=self.nodes).astype(float)

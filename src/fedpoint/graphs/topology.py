@@ -19,7 +19,7 @@ from fedpoint.core.random import NO_LUCK
 from fedpoint.core.types import Function, Message, Model, Number, State, Tree
 from fedpoint.core.vector import take, where
 from fedpoint.gather.distances import minus
-from fedpoint.graphs.wiring import Wires, Wiring, hear, hear_each, inbox_of, newest, rebased
+from fedpoint.graphs.wiring import Wires, Wiring, hear, hear_each, hear_over, inbox_of, newest, rebased
 from fedpoint.timing.base import Tick
 from fedpoint.timing.mail import Mail, look, open_mail, post
 
@@ -345,7 +345,11 @@ class Graph(Topology):
             inbox = self._one_by_one(at, state, after, age, version)
             new = jax.vmap(algorithm.combine)(_picked(state.hub, after.agents), inbox)
             return state._replace(hub=at.commit(state.hub, after.agents, after.heard, new, at.inputs.timing.all_heard))
-        total = hear(self.wiring, wires, state.mail, after.agents, age, version)
+        if at.inputs.timing.links_fail:
+            up = at.inputs.timing.up(at.keys[1], version, wires.link)
+            total = hear_over(self.wiring, wires, state.mail, up, version)
+        else:
+            total = hear(self.wiring, wires, state.mail, after.agents, age, version)
         hub, mass = at.fenced(lambda: (_picked(state.hub, after.agents), _picked(wires.mass, after.agents)))
         if algorithm.at_agents:
             inbox = at.fenced(inbox_of, total, mass)

@@ -43,6 +43,7 @@ class Wires(NamedTuple):
     mass: Array  # (K,) sum_j A_ij
     groups: tuple[Group, ...]
     order: Array  # (K,) the place of a node in the groups, one behind the other
+    link: Tree = ()  # (A,) the number of each arc's edge, where links may fail
     # Of one process of several: (A,) where the speaker's mail lies, and the number of the first arc.
     place: Tree = ()
     offset: Tree = ()
@@ -60,7 +61,8 @@ class Wiring:
     depth: int  # messages kept of each node
 
 
-def wire(network: Network, depth: int) -> tuple[Wiring, Wires]:
+def wire(network: Network, depth: int, links: bool = False) -> tuple[Wiring, Wires]:
+    """links: they may fail."""
     arcs = network.arcs
     counts = np.diff(arcs.first)
     most = max(int(counts.max(initial=0)), 1)
@@ -78,7 +80,8 @@ def wire(network: Network, depth: int) -> tuple[Wiring, Wires]:
         there = arc < arcs.first[nodes + 1][:, None]
         arc = np.where(there, arc, 0).astype(np.int32)
         groups.append(Group(arcs.says[arc], np.where(there, arcs.weight[arc], 0.0), arc))  # type: ignore[arg-type]
-    wires = Wires(arcs.says, arcs.weight, arcs.first, network.degrees, tuple(groups), order)  # type: ignore[arg-type]
+    link: Tree = () if not links else network.links if len(network.links) else np.zeros(1, np.int32)
+    wires = Wires(arcs.says, arcs.weight, arcs.first, network.degrees, tuple(groups), order, link)  # type: ignore[arg-type]
     return Wiring(int(counts.sum()), most, depth), wires
 
 
@@ -123,6 +126,7 @@ def share_out(network: Network, bounds: np.ndarray, process: int) -> Halo:
         pad(network.degrees[begin:end], room),
         (),
         np.zeros(0, np.int32),
+        (),
         pad(lies[says], most),
         np.int32(arcs.first[begin]),
     )
@@ -156,6 +160,19 @@ def hear(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array | None, age: Fun
     there = arc < wires.first[nodes + 1][:, None]
     arc = jnp.where(there, arc, 0)
     return some(Group(wires.says[arc], jnp.where(there, wires.weight[arc], 0.0), arc))
+
+
+def hear_over(wiring: Wiring, wires: Wires, mail: Mail, up: Array, version: Number) -> Message:
+    """The same for all nodes over links of which a part `up` (A,) is there, with what nodes keep as it did not go out:
+    sum_j A_ij up_ij m_j + sum_j A_ji (1 - up_ji) m_i."""
+    groups = tuple(group._replace(weight=group.weight * up[group.arc]) for group in wires.groups)
+    heard = hear(wiring, wires._replace(groups=groups), mail, None, lambda arc, says: jnp.zeros_like(arc), version)
+    kept = jnp.zeros_like(wires.mass).at[wires.says].add(wires.weight * (1 - up))
+
+    def whole(total: Array, own: Array) -> Array:
+        return total + kept.astype(total.dtype).reshape(-1, *(1,) * (own.ndim - 1)) * own
+
+    return jax.tree.map(whole, heard, newest(mail, version))
 
 
 def _hear_some(wiring: Wiring, wires: Wires, mail: Mail, nodes: Array, age: Function, version: Number) -> Message:

@@ -358,7 +358,7 @@ class Forecast:
         """Nothing is random, but perhaps the turns of a network's nodes."""
         s = self.setting
         no_luck = (self.by_node or (self.in_step and not s.timing.drawn)) and not any(s.numbers.drawn)
-        return bool(s.silent and no_luck and not s.lucky and not s.lossy)
+        return bool(s.silent and no_luck and not s.lucky and not s.lossy and not s.timing.links_fail)
 
     @cached_property
     def noise_by(self) -> str:

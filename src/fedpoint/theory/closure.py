@@ -27,14 +27,12 @@ from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.moments import (
     Linear,
     Moving,
-    Nodes,
     Spread,
     linearise,
-    linearise_nodes,
     move_agents,
-    move_nodes,
     spread_of,
 )
+from fedpoint.theory.network_moments import Nodes, linearise_nodes, move_nodes
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Accuracy, Gauge, Law, Outlook, Path
 from fedpoint.theory.shift import Bending, nodes_shift, round_shift

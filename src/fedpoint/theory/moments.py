@@ -21,17 +21,15 @@ import numpy as np
 from jax import Array, lax
 
 from fedpoint.channel.base import Hub
-from fedpoint.core.agent import Agent
 from fedpoint.core.compiling import fairly_quickly, quickly
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK
-from fedpoint.core.record import PerAgent, split_per_agent, with_leaves
-from fedpoint.core.types import Message, Number, State, Tree
+from fedpoint.core.record import split_per_agent
+from fedpoint.core.types import Message, Number, Tree
 from fedpoint.core.vector import zeros
-from fedpoint.core.wrapped import Wrapped
 from fedpoint.problems.base import per_agent
-from fedpoint.theory.expected_round import Cases, Numbers, decided, expected, hub_at, start_at, template
+from fedpoint.theory.expected_round import Cases, Numbers, decided, hub_at, template
 from fedpoint.theory.noise import (
     LocalNoise,
     Luck,
@@ -436,108 +434,3 @@ def _along(
         return (x, sigma), (models_at(space, numbers, x), jnp.trace(R @ sigma @ R.T))
 
     return lax.scan(go, state, first + jnp.arange(ALONG))
-
-
-# Nodes of a network, all in step: noise is all that is random.
-
-
-class Nudged(Wrapped):
-    """A method whose agents send something more."""
-
-    nudge: Tree  # per agent
-
-    def local(self, heard: State, memory: State, agent: Agent) -> tuple[Message, State]:
-        message, memory = self.inner.local(heard, memory, agent)
-        return fill(message, flat(message) + self.nudge), memory
-
-
-class Nodes(NamedTuple):
-    """A linearised round of all nodes: the mean one, how the state moves with what each sends and remembers, and its
-    work."""
-
-    M: Array  # (1 + n, 1 + n)
-    reach: Array  # (n, K, message and memory)
-    locals: LocalNoise
-
-
-class OverNetwork:
-    """The second-moment operator of a network's nodes: M S M' for the mean round, and every node's own noise, which
-    goes into its memory and with its message to its neighbours."""
-
-    @double
-    def __init__(self, setting: Setting, x: np.ndarray):
-        self.setting = setting
-        nodes = _nodes(setting.space, setting.numbers, jnp.asarray(x))
-        self.nodes = nodes._replace(locals=tabulated(nodes.locals))
-
-    @double
-    def __call__(self, S: np.ndarray) -> np.ndarray:
-        return np.asarray(_moved_nodes(self.setting.space, self.setting.numbers, self.nodes, (S + S.T) / 2)[0])
-
-
-def move_nodes(space: Space, numbers: Numbers, nodes: Nodes, S: Array) -> tuple[Array, list[SourceNoise]]:
-    """S -> E[J S J'] of all nodes, and the noise of every node's sources."""
-    noise, sources = _node_noise(space, numbers, nodes.locals, S)
-    spread = jnp.einsum("xko,kop->xkp", nodes.reach, noise).reshape(len(nodes.reach), -1)
-    moved = (nodes.M @ S @ nodes.M.T).at[1:, 1:].add(spread @ nodes.reach.reshape(len(nodes.reach), -1).T)
-    return moved, sources
-
-
-def linearise_nodes(space: Space, numbers: Numbers, x: Array) -> Nodes:
-    """Around the state x: how the state moves on average and with what nodes send and remember, and their work."""
-
-    def whole(x: Array) -> Array:
-        hub, m = expected(space, numbers, *start_at(numbers, x, 0), 0)
-        return jnp.concatenate([flat(hub), m.ravel()])
-
-    step, matrix = whole(x) - x, jax.jacfwd(whole)(x)
-    M = jnp.eye(1 + x.size).at[1:, 1:].set(matrix).at[1:, 0].set(step)
-    hub, m = start_at(numbers, x, 0)
-    K, sent = numbers.p.shape[0], size_of(template(space, numbers)[0])
-
-    def nudged(nudge: Array) -> Array:
-        method = with_leaves(Nudged(numbers.algorithm, nudge=0.0), {"nudge": PerAgent(nudge)})
-        hub, m = expected(space, numbers.using(method), *start_at(numbers, x, 0), 0)
-        return jnp.concatenate([flat(hub), m.ravel()])
-
-    by_message = jax.jacfwd(nudged)(jnp.zeros((K, sent)))  # (n, K, sent)
-    by_memory = jnp.eye(x.size)[:, x.size - m.size :].reshape(x.size, K, -1)
-    tuned, put = split_per_agent(numbers.algorithm)
-
-    def node(k: Tree) -> LocalNoise:
-        own, tuned, hub, m, share = k
-        return linearised(space, numbers, put(tuned), ProbePlace(own, share, hub, flat(hub), m), 0)
-
-    locals_ = per_agent(node, (numbers.inputs.own, tuned, hub, m, numbers.p), space.ragged)
-    return Nodes(M, jnp.concatenate([by_message, by_memory], axis=2), locals_)
-
-
-_nodes = quickly(linearise_nodes, static_argnums=0)
-_moved_nodes = quickly(move_nodes, static_argnums=0)
-
-
-def _node_noise(space: Space, numbers: Numbers, locals_: LocalNoise, S: Array) -> tuple[Array, list[SourceNoise]]:
-    """(K, out, out): the covariance of what each node sends and remembers; and of its sources."""
-
-    def node(local: LocalNoise, k: Tree) -> tuple[Array, list[SourceNoise]]:
-        own, at = k
-        sources = source_noises(space, numbers, own, local, S[at][:, at])
-        noise = through_probes(local, sources, at.size - 1)
-        out = without_mass(space, numbers, noise.shape[0])
-        return noise[out][:, out], sources
-
-    each = (numbers.inputs.own, places_of_nodes(numbers, S.shape[0] - 1))
-    return over_agents(node, locals_, each, space.ragged)
-
-
-def places_of_nodes(numbers: Numbers, size: int) -> Array:
-    """(K, 1 + n_z): where 1, what each node hears and what it remembers stand in (1, state)."""
-    hub, m = start_at(numbers, jnp.arange(1.0, 1 + size), 0)
-    K = numbers.p.shape[0]
-    heard = jax.vmap(flat)(hub)
-    return jnp.concatenate([jnp.zeros((K, 1)), heard, m.reshape(K, -1)], axis=1).astype(int)
-
-
-def without_mass(space: Space, numbers: Numbers, size: int) -> np.ndarray:
-    """Where message and memory stand in what an agent puts out, without the 1 between them."""
-    return np.delete(np.arange(size), size_of(template(space, numbers)[0]))

@@ -99,7 +99,7 @@ class Setting:
         m = self.moments
         inputs = Inputs(
             one,
-            Everyone(),
+            bound.timing.on_average() or Everyone(),
             cast(self.problem.own_for(self.algorithm), float),
             cast(self.problem.common, float),
             jnp.asarray(self.problem.weights),
@@ -152,6 +152,11 @@ class Setting:
             raise FedpointError(f"{bound.loses_a_sum}: there is no limit to forecast")
         if self.settles and not timing.everyone:
             raise FedpointError(f"{title} completes memories with the merged model: a forecast needs everyone")
+        if timing.links_fail and self.algorithm.divides():
+            raise FedpointError(
+                f"{title} divides one sum by another, and with {type(timing).__name__} both are random: their ratio is "
+                "not affine, and its mean is not known beforehand. Run it, with repeats="
+            )
         if bound.network is not None and not bound.channel.lossless:
             raise FedpointError(
                 f"channel={type(bound.channel).__name__} loses a part of what nodes tell each other: with a lossy "

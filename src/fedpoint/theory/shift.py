@@ -32,13 +32,11 @@ from fedpoint.theory.moments import (
     Linear,
     Merge,
     Moving,
-    Nodes,
     Spread,
     around_agent,
-    places_of_nodes,
     released,
-    without_mass,
 )
+from fedpoint.theory.network_moments import Nodes, places_of_nodes, without_mass
 from fedpoint.theory.noise import LocalNoise, Loop, Probe, ProbePlace, SourceNoise, round_over_channel
 from fedpoint.theory.space import Space, fill, flat, over, row_of, size_of, steps_until
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.theory.krylov import Krylov, solve
-from fedpoint.theory.moments import OverNetwork, Second
+from fedpoint.theory.moments import Second
+from fedpoint.theory.network_moments import OverNetwork
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Law
 from fedpoint.theory.strides import Lost, trail_of

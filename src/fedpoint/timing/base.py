@@ -107,7 +107,8 @@ class Timing(Record):
     everyone = False  # everyone is heard in every round that is merged
     per_repeat = False  # its arrays lead with the repeats: a timetable for each
     on_network = False  # for the nodes of a network
-    in_step = False  # on a network: all nodes work in every tick, and hear what the others said in the last one
+    in_step = False  # on a network: all nodes work in every tick, and what they hear was said in the last one
+    links_fail = False  # on a network: what does not come is taken back by who sent it (`up`)
     on_clock = False  # worked out event by event, on a clock: it has no expected round
     late = False  # answers may come from older models
     rebase = False  # a late answer is merged as a model, not as a change
@@ -139,6 +140,14 @@ class Timing(Record):
     def age(self, key: Key, round: Array, arc: Array, says: Array) -> Array:
         """How many rounds old is what is heard over each arc of a network, from the node `says`."""
         return jnp.zeros_like(arc)
+
+    def up(self, key: Key, round: Array, link: Array) -> Array:
+        """The part of each of these links of a network that is there in a round: 0, 1, or between on average."""
+        return jnp.ones(link.shape)
+
+    def on_average(self) -> Timing | None:
+        """On a network in step: with links as they are on average, for expected rounds; None: they do not fail."""
+        return None
 
     def weight_scale(self, p: np.ndarray) -> float | None:
         """v_k / p_k, where it is one number for all who are heard, in every round; None: weights vary. Noise that is to

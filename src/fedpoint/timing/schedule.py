@@ -18,7 +18,7 @@ from fedpoint.core.types import Number
 from fedpoint.timing.base import Tick, Timing
 from fedpoint.timing.tick_law import Laws, TickLaw, subset_law
 
-WORKS, LOST, LATE, AWAY, PHASE = 1, 2, 3, 4, 5  # purposes of a schedule's random numbers
+WORKS, LOST, LATE, AWAY, PHASE, LINK = 1, 2, 3, 4, 5, 6  # purposes of a schedule's random numbers
 PLACES = 0x91ACE  # of a forecast's sample of them
 
 
@@ -48,8 +48,8 @@ def _luck(key: Key, purpose: int, tick: Number, index: Array) -> Array:
     return key.fold(tick, purpose).row().uniform_at(index)
 
 
-class Synchronous(Schedule):
-    """All nodes work in every tick and hear what the others said in the last one."""
+class Together(Schedule):
+    """All nodes work in every tick, and what they hear was said in the last one."""
 
     drawn = False
     all_heard = True
@@ -58,11 +58,69 @@ class Synchronous(Schedule):
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
         return Tick(None, jnp.ones(len(p), bool))
 
+
+class Synchronous(Together):
+    """All nodes work in every tick and hear what the others said in the last one."""
+
     def known_laws(self, agents: int, most: int) -> Laws:
         return Laws((TickLaw(np.ones((1, agents)), np.zeros(0)),))
 
     def bound(self) -> int | None:
         return 1
+
+
+class Links(Together):
+    """All nodes work in every tick, over links of which a part is there: what links are on average.
+
+    Args:
+        share: that part.
+    """
+
+    links_fail = True
+
+    share: float
+
+    def up(self, key: Key, round: Array, link: Array) -> Array:
+        return jnp.full(link.shape, self.share)
+
+    def known_laws(self, agents: int, most: int) -> str:
+        return "links fail"
+
+
+class RandomLinks(Together):
+    """All nodes work in every tick, and each link between two of them fails with probability `loss`, independently.
+
+    Both ends know of it: a node takes its own message in the place of one that did not come, so that no weight is lost
+    and mixing matrices stay doubly stochastic. On a directed network who speaks keeps what could not be handed on.
+
+    Args:
+        loss: the probability that a link fails in a tick, both ways.
+
+    >>> import fedpoint as fp
+    >>> quad = fp.problems.Quadratic(1.0, [[0.0], [2.0]])
+    >>> net = fp.Network.complete(2, weight=0.25)
+    >>> f = fp.forecast(fp.Diffusion(step=0.5), quad, network=net, schedule=fp.RandomLinks(0.5), exact=True)
+    >>> f.limit.ravel().round(6), round(f.floor, 6)       # the mean is that of a network of half the weights: 1 -+ 3/5
+    (array([0.4, 1.6]), 0.0)
+    """
+
+    links_fail = True
+
+    loss: float
+
+    def check(self) -> None:
+        check_chance("RandomLinks: loss", self.loss)
+        if self.loss >= 1:
+            raise FedpointError("RandomLinks: with loss = 1 no message ever comes: take one below")
+
+    def up(self, key: Key, round: Array, link: Array) -> Array:
+        return (_luck(key, LINK, round, link) >= self.loss) * 1.0
+
+    def on_average(self) -> Links:
+        return Links(1.0 - self.loss)
+
+    def known_laws(self, agents: int, most: int) -> str:
+        return "links fail"
 
 
 class RandomActivation(Schedule):

@@ -45,6 +45,9 @@ def run_on(
         raise FedpointError(f"{named} needs all messages of a round in one place: run it without processes=")
     if experiment.regions is not None:
         raise FedpointError("regions= run in one process: run it without processes=")
+    if experiment.timing.links_fail:
+        named = type(experiment.timing).__name__
+        raise FedpointError(f"{named}: which links fail is worked out in one place: run it without processes=")
     bound = experiment.bind()
     bound.oracle  # noqa: B018 - what a user got wrong is said here, before processes are started
     own_folder = folder is None
