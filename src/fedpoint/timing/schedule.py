@@ -100,8 +100,8 @@ class RandomLinks(Together):
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [2.0]])
     >>> net = fp.Network.complete(2, weight=0.25)
     >>> f = fp.forecast(fp.Diffusion(step=0.5), quad, network=net, schedule=fp.RandomLinks(0.5), exact=True)
-    >>> f.limit.ravel().round(6), round(f.floor, 6)       # the mean is that of a network of half the weights: 1 -+ 3/5
-    (array([0.4, 1.6]), 0.0)
+    >>> f.limit.ravel().round(6), round(f.variance, 6)       # 1 -+ 3/5, as with half the weight; (1/25) (32/27)
+    (array([0.4, 1.6]), 0.047407)
     """
 
     links_fail = True
