@@ -15,12 +15,6 @@ if threading.current_thread() is threading.main_thread():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
 
-# Folders of runs are made durable file by file, as they should: a third of the tests' time on a disk, none in memory.
-MEMORY = Path("/dev/shm")
-if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-    os.environ.setdefault("TMPDIR", str(MEMORY))
-
 # Before jax and matplotlib are imported; subprocesses of the tests inherit these.
 # One cache folder, so that compilations are reused between test processes.
 os.environ["FEDPOINT_CACHE"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "jax")
@@ -79,6 +73,15 @@ def pytest_collection_modifyitems(config, items) -> None:
         missing += [f"{name}[{case}]" for name in cases for case in kept[name] - cases[name]]
         if missing:
             raise pytest.UsageError(f"{EXHAUSTIVE.name} names what is no test: {', '.join(sorted(missing))}")
+
+
+def pytest_configure() -> None:
+    """Folders of runs are made durable file by file, as they should: a third of the tests' time on a disk, none in
+    memory."""
+    memory = Path("/dev/shm")
+    if memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 << 30:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+        os.environ.setdefault("TMPDIR", str(memory))
 
 
 def pytest_report_header() -> str:
