@@ -35,6 +35,7 @@ OBJECTS = {
     "Mime": lambda: fp.Mime(0.1, 3, momentum=0.6),
     "FedNewton": lambda: fp.FedNewton(),
     "FedNewton, not damped": lambda: fp.FedNewton(halvings=0),
+    "FedNewton, products": lambda: fp.FedNewton(products=20),
     "FedOpt": lambda: fp.FedOpt(0.1, 3),
     "FedAvgM": lambda: fp.FedAvgM(0.1, 3),
     "FedAdam": lambda: fp.FedAdam(0.1, 3),

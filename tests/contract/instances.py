@@ -218,6 +218,9 @@ INSTANCES = {
     ),
     "FedNova": Instance("fednova", lambda s, k, p: fp.FedNova(s, STEPS[k], momentum=0.6, effective=2.5), "fednova"),
     "FedNewton": Instance("fednewton", lambda s, k, p: fp.FedNewton(halvings=3), "newton", number=""),
+    "FedNewton, products": Instance(
+        "fednewton", lambda s, k, p: fp.FedNewton(halvings=3, products=8), "newton", number="", engine=False
+    ),
     "SCAFFOLD": Instance("scaffold", lambda s, k, p: fp.Scaffold(s, 3, server_step=0.8), "scaffold"),
     "SCAFFOLD, option 1": Instance(
         "scaffold", lambda s, k, p: fp.Scaffold(s, 3, server_step=0.8, option=1), "scaffold", engine=False

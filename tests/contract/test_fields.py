@@ -43,9 +43,7 @@ def program(method):
 
     def round(method):
         one = one_agent(method, 0)
-        for played in (one.survey(), one):
-            if played is None:
-                continue
+        for played, _ in one.exchanges():
             agent = Agent(bound.oracle, Mine(take(TASK.own, 0), TASK.common), at, None, None, True, 0.25)
             hub, memory = played.init(model)
             if played.at_agents:

@@ -83,6 +83,9 @@ class Agent:
     def hessian(self, w):
         return jnp.asarray(WORLD.H[self.k])
 
+    def hessian_times(self, w, v):
+        return jnp.asarray(WORLD.H[self.k] @ np.asarray(v))
+
     def prox(self, center, weight):
         H, c = WORLD.H[self.k], WORLD.c[self.k]
         return np.linalg.solve(H + 2 * weight * np.eye(3), H @ c + 2 * weight * center)
@@ -112,7 +115,7 @@ def by_hand(algorithm, who="all"):
         row = fp.Key.of(5).row()  # laws by hand draw nothing
         hub, one = algorithm.init(START)
         memories, history, counts, asked = [one] * 5, [START], [], []
-        exchanges = [one for one in (algorithm.survey(), algorithm) if one is not None]
+        exchanges = [one for one, times in algorithm.exchanges() for _ in range(times)]
         for r, (v, heard) in enumerate(ticks(who)):
             spent = 0
             for method in exchanges:

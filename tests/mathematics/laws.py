@@ -163,6 +163,11 @@ def fednewton(make, run):
     follows(run(make()), np.array([START] + [WORLD.star()] * ROUNDS))
 
 
+def fednewton_products(make, run):
+    """Three products span three parameters; the second's direction is conjugate to the first."""
+    follows(run(make(products=3)), np.array([START] + [WORLD.star()] * ROUNDS))
+
+
 def fednewton_damped(make, run=None):
     rng = np.random.default_rng(2)
     X, groups, p = (
@@ -183,8 +188,9 @@ def fednewton_damped(make, run=None):
     expected = plain.newton(np.zeros(3), 12, derivatives, loss, 6)
     assert np.linalg.norm(expected[1]) > 5  # the first step is too long
     problem = fp.problems.GLM(X, y, groups, "poisson", weights=p)
-    found = fp.run(make(halvings=6), problem, rounds=12)
-    np.testing.assert_allclose(found.history[0], expected, rtol=0, atol=1e-9)  # overshooting amplifies roundings
+    for products in (0, 3):
+        found = fp.run(make(halvings=6, products=products), problem, rounds=12)
+        np.testing.assert_allclose(found.history[0], expected, rtol=0, atol=1e-8)  # overshooting amplifies roundings
 
 
 # FedDyn (Acar et al.) with weights: w takes v, h takes p over those heard, the others keep their h_k.
@@ -443,7 +449,7 @@ LAWS = {
         "drawn, option 1": _on(scaffold, "drawn", 1),
         "fresh": _fresh(),
     },
-    "fednewton": {"all": fednewton, "damped": fednewton_damped},
+    "fednewton": {"all": fednewton, "products": fednewton_products, "damped": fednewton_damped},
     "feddyn": {
         "all": _on(feddyn, "all"),
         "few": _on(feddyn, "few"),

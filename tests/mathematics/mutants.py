@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import fedpoint as fp
 from fedpoint.algorithms.fedavg import local_descent
 from fedpoint.algorithms.feddyn import Dynamic
+from fedpoint.algorithms.fednewton import ProductSurvey, SlopeSurvey
 from fedpoint.algorithms.general_rule import Normalised, accumulate
 from fedpoint.algorithms.qfedavg import Fair
 from fedpoint.algorithms.scaffnew import Corrected
@@ -317,6 +318,33 @@ class HalfTheTriangle(fp.FedNewton):
         said, memory = fp.FedNewton.local(self, heard, memory, agent)
         off = [0, 3, 5]  # of a 3 by 3 triangle, where the diagonal is
         return said._replace(hessian=said.hessian.at[jnp.array(off)].multiply(0.5)), memory
+
+
+@mutant("fednewton", "products")
+class EqualWeightsOfProducts(fp.FedNewton):
+    def local(self, heard, memory, agent):
+        product, memory = fp.FedNewton.local(self, heard, memory, agent)
+        return product / (5 * agent.share), memory
+
+
+@mutant("fednewton", "products")
+class OneDirection(fp.FedNewton):
+    def survey(self):
+        return SlopeSurvey(self)
+
+
+@mutant("fednewton", "products")
+class SteepestDescent(fp.FedNewton):
+    """Residuals themselves for directions: nothing is conjugate."""
+
+    def survey(self):
+        return ResidualSurvey(self)
+
+
+class ResidualSurvey(ProductSurvey):
+    def combine(self, hub, inbox):
+        hub = ProductSurvey.combine(self, hub, inbox)
+        return hub._replace(direction=hub.residual)
 
 
 @mutant("fednewton", "damped")

@@ -129,8 +129,8 @@ CLIPPED = {"channel": fp.channel.Clip(1.0)}
     [
         (lambda: fp.forecast(fp.FedExP(S), B.problem()), "no derivative there"),
         (lambda: fp.run(fp.FedLin(S), B.problem(), rounds=1, participation=2), "FedLin cannot run with participation"),
-        (lambda: fp.Averaged(fp.FedLin(S)), "asks agents twice in a round"),
-        (lambda: fp.Extrapolated(fp.Mime(S)), "asks agents twice in a round"),
+        (lambda: fp.Averaged(fp.FedLin(S)), "asks agents more than once in a round"),
+        (lambda: fp.Extrapolated(fp.Mime(S)), "asks agents more than once in a round"),
         (lambda: fp.run(fp.Mime(S), B.problem(), rounds=1, **CLIPPED), "a lossy channel is for one message"),
         (lambda: fp.run(fp.Mime(S), B.problem(), 1, schedule=fp.Arrivals(fp.Clock())), "answers come later"),
         (lambda: fp.run(fp.FedLin(S), B.problem(), 1, network=fp.Network.ring(5).mixing()), "needs a fusion center"),

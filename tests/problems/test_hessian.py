@@ -27,6 +27,9 @@ def test_the_hessian_is_the_derivative_of_the_field(name):
     w = problem.start() + 0.3 * np.cos(np.arange(np.size(problem.start()))).reshape(problem.start().shape)
     mine = Mine(jax.tree.map(lambda a: np.asarray(a)[0], problem.own), problem.common)
     found = np.asarray(problem.oracle.hessian(mine, w))
+    v = np.sin(1.0 + np.arange(w.size))
+    product = np.asarray(problem.oracle.hessian_times(mine, w, v.reshape(w.shape))).ravel()
+    np.testing.assert_allclose(product, found @ v, rtol=1e-12, atol=1e-12 * np.abs(found).max())
     step = 1e-5
     for i in range(w.size):  # central differences: off by h^2 and by rounding over h, both below 1e-9 here
         e = step * np.eye(w.size)[i].reshape(w.shape)

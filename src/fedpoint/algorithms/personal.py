@@ -250,6 +250,9 @@ class Section:
     def hessian(self, w: Model) -> NoReturn:
         raise FedpointError("share=: methods of the second order cannot keep parts of a model at their agents")
 
+    def hessian_times(self, w: Model, v: Model) -> NoReturn:
+        self.hessian(w)
+
     def prox(self, center: Model, weight: Number) -> NoReturn:
         raise FedpointError(
             "share=: methods that solve a proximal problem cannot keep parts of a model at their agents"

@@ -56,8 +56,8 @@ class Agent:
         raise UnknownName("agent", name, self.OFFERS, {"grad": "field", "gradient": "field", "data": "field"})
 
     OFFERS = (
-        *("field", "hessian", "key", "loss", "losses_along", "normal", "prox", "round", "share", "side_by_side"),
-        *("steps", "uniform"),
+        *("field", "hessian", "hessian_times", "key", "loss", "losses_along", "normal", "prox", "round", "share"),
+        *("side_by_side", "steps", "uniform"),
     )
 
     @property
@@ -90,6 +90,10 @@ class Agent:
         """(d, d): the derivative of this agent's exact field at w, in the order of `ravel_pytree`; for gradients it is
         symmetric."""
         return self._oracle.hessian(self._mine, unwrap(w))
+
+    def hessian_times(self, w: Model, v: Model) -> Model:
+        """The derivative of this agent's exact field at w along v, without a matrix: about the work of two fields."""
+        return wrap(self._oracle.hessian_times(self._mine, unwrap(w), unwrap(v)))
 
     def prox(self, center: Model, weight: Number) -> Model:
         """argmin_v loss(v) + weight |v - center|^2, solved exactly (closed form, or Newton's method to rounding)."""

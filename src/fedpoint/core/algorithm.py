@@ -214,6 +214,7 @@ class Algorithm(Record):
     # What a method without such a hyper-parameter has in its place; not fields, which have an annotation.
     step = cast(Step | None, None)
     local_steps = cast(LocalSteps | None, 1)
+    times = 1  # of what agents are asked for first: how often in a round
 
     def __init_subclass__(cls, **options: Setting) -> None:
         own_doc = vars(cls).get("__doc__")  # a dataclass makes one where there is none
@@ -278,9 +279,18 @@ class Algorithm(Record):
         raise FedpointError(f"{type(self).__name__} has at_agents = True and lacks the method 'hello'")
 
     def survey(self) -> Algorithm | None:
-        """What agents are asked for at the beginning of a round, as a method on the same hub and memories; None:
-        nothing, and a round is one exchange."""
+        """What agents are asked for at the beginning of a round, `times` times, as a method on the same hub and
+        memories, which may have a survey itself; None: nothing, and a round is one exchange."""
         return None
+
+    def exchanges(self) -> list[tuple[Algorithm, int]]:
+        """Of a round, in their order: as whom agents are asked, and how often. The last is the method itself."""
+        asked = self.survey()
+        return [*([] if asked is None else asked.exchanges()), (self, self.times)]
+
+    def suited(self, problem: Problem) -> Self:
+        """With what it leaves open until the problem is known."""
+        return self
 
     def acknowledge(self, memory: State, sent: Message, credited: Message) -> State:
         """A new memory, once it is known what arrived of a message over a lossy channel."""
@@ -355,7 +365,8 @@ class Algorithm(Record):
         return self
 
     def adaptive(self) -> bool:
-        """Changes are rescaled by their own history, as Adam does: a forecast then has no noise floor."""
+        """Changes depend on ratios of their own history, as Adam's and those of conjugate gradients: near the limit a
+        round has no slope, and with noise a forecast has no floor."""
         return False
 
     def why_no_forecast(self) -> str:
@@ -452,7 +463,12 @@ def bind_algorithm(algorithm: Bindable, problem: Problem) -> Bindable:
     traced = {name: value for name, value in changes.items() if isinstance(value, PerAgent | Algorithm)}
     plain = {name: value for name, value in changes.items() if name not in traced}
     bound = algorithm.replace(**plain) if plain else algorithm
-    return with_leaves(bound, traced) if traced else bound
+    bound = with_leaves(bound, traced) if traced else bound
+    if not isinstance(bound, Algorithm):
+        return bound
+    if any(isinstance(value, Algorithm) for value in traced.values()):
+        bound.check()  # what is inside may have more exchanges only now
+    return bound.suited(problem)
 
 
 def _epochs(steps: Epochs, problem: Problem) -> int | np.ndarray:

@@ -82,12 +82,17 @@ class Wrapped(Algorithm):
         asked = self.inner.survey()
         return None if asked is None else with_leaves(self, {"inner": asked})
 
+    @property
+    def times(self) -> int:  # type: ignore[override]
+        return self.inner.times
+
     def check_one_exchange(self) -> None:
-        """Refuse an inner method that asks agents twice in a round, of wrappers that count exchanges."""
+        """Refuse an inner method that asks agents more than once in a round, of wrappers that count exchanges."""
         if self.inner.survey() is not None:
             title = self.inner.card.title
             raise FedpointError(
-                f"{self.card.title}: {title} asks agents twice in a round, which it does not follow: use Scaffold"
+                f"{self.card.title}: {title} asks agents more than once in a round, which it does not follow: "
+                "use Scaffold"
             )
 
     def acknowledge(self, memory: State, sent: Message, credited: Message) -> State:

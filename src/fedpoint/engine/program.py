@@ -144,7 +144,11 @@ def go_on(
 
 def message_of(model: Model, layout: Layout, inputs: Inputs) -> Traffic:
     """From shapes alone: nothing is computed. `model` is one, inputs those of one lane."""
-    exchanges = [_messages.eval_shape(layout, model, one) for one in exchanges_of(inputs)]
+    each_kind = [
+        (_messages.eval_shape(layout, model, inputs._replace(algorithm=one)), times)
+        for one, times in inputs.algorithm.exchanges()
+    ]
+    exchanges = [exchange for exchange, times in each_kind for _ in range(times)]
     down, up = (
         sum(int(np.prod(a.shape)) for exchange in exchanges for a in jax.tree.leaves(exchange[i])) / len(exchanges)
         for i in (0, 1)
@@ -159,12 +163,6 @@ def message_of(model: Model, layout: Layout, inputs: Inputs) -> Traffic:
     hub = jax.eval_shape(lambda w: inputs.algorithm.init(w)[0], model)
     held = sum(int(np.prod(a.shape)) for a in jax.tree.leaves(hub) if jnp.issubdtype(a.dtype, jnp.floating))
     return Traffic(down, up, width, up_bytes, used, told.samples, held)
-
-
-def exchanges_of(inputs: Inputs) -> list[Inputs]:
-    """The inputs of each exchange of a round."""
-    asked = inputs.algorithm.survey()
-    return [inputs] if asked is None else [inputs._replace(algorithm=asked), inputs]
 
 
 @jax.tree_util.register_static

@@ -41,11 +41,13 @@ def one_round(
     round: Array,
 ) -> RunState:
     """The operator that everything else is about. ticks: of this round, and of the one after it."""
-    asked = inputs.algorithm.survey()
-    if asked is not None:  # the same agents are asked twice
-        first = Round(layout, inputs._replace(algorithm=asked), keys, round)
-        state = _exchange(first, state, ticks, ahead)
-    return _exchange(Round(layout, inputs, keys, round), state, ticks, ahead)
+    for algorithm, times in inputs.algorithm.exchanges():  # the same agents are asked in all of them
+        at = Round(layout, inputs._replace(algorithm=algorithm), keys, round)
+        if times == 1:
+            state = _exchange(at, state, ticks, ahead)
+        else:
+            state = lax.fori_loop(0, times, lambda i, s, at=at: _exchange(at, s, ticks, ahead), state)
+    return state
 
 
 def _exchange(at: Round, state: RunState, ticks: tuple[Tick, Tick], ahead: Precomputed) -> RunState:

@@ -122,14 +122,20 @@ def check_links(e: Experiment) -> None:
 
 
 def check_survey(algorithm: Algorithm, channel: Channel, timing: Timing) -> None:
-    """Refuse what knows of one exchange a round only, around a method that has two."""
+    """Refuse what knows of one exchange a round only, around a method that has more."""
     if algorithm.survey() is None:
         return
-    said = f"{algorithm.innermost().card.title} asks agents twice in a round"
+    said = f"{algorithm.innermost().card.title} asks agents {times_asked(algorithm)} in a round"
     if timing.late:
         raise FedpointError(f"{said}, and with {', '.join(timing.names())} answers come later: use Scaffold")
     if not channel.lossless or channel.noises():
         raise FedpointError(f"{said}, and a lossy channel is for one message of each: use Scaffold")
+
+
+def times_asked(algorithm: Algorithm) -> str:
+    """How often agents are asked in a round, in words."""
+    count = sum(times for _, times in algorithm.exchanges())
+    return "twice" if count == 2 else f"{count} times"
 
 
 def check_regions(regions: Regions, e: Experiment) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from fedpoint.attack import Attack
 from fedpoint.channel import Channel
 from fedpoint.channel.chain import as_channel
-from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.core.arguments import check_kind, checked_methods, option_kinds
 from fedpoint.core.errors import FedpointError, check_count
 from fedpoint.core.kinds import Count, Whole, shown
@@ -153,7 +153,7 @@ class Experiment:
             return
         check_place(self.algorithm, self.network)
         check_valid(self.algorithm, self.timing)
-        check_survey(self.algorithm, self.channel, self.timing)
+        check_survey(bind_algorithm(self.algorithm, self.problem), self.channel, self.timing)
         self._check_gather()
         check_attack(self.attack, self.problem)
         if self.regions is not None:

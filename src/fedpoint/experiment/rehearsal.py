@@ -88,7 +88,7 @@ def _round(
     mine = Mine(take(own, 0), common)
     for method in nested(cast.algorithm, Algorithm):
         agent = Rehearsing(oracle, mine, at, None, None, True, p[0])
-        if (asked := method.survey()) is not None:
+        for asked, _ in method.exchanges()[:-1]:
             _method(one_agent(asked, 0), model, Rehearsing(oracle, mine, at, None, None, True, p[0]), at.row())
         said = _method(one_agent(method, 0), model, agent, at.row())
     if not cast.timing.per_repeat:

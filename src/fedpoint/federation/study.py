@@ -44,7 +44,7 @@ from fedpoint.config.kinds import Count, Positive, Table
 from fedpoint.config.mistakes import FileMistake, Mistakes, validated
 from fedpoint.config.problems import build, read_problem
 from fedpoint.config.schedules import staleness_of
-from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.core.errors import MOST_ROUNDS, FedpointError, nearest
 from fedpoint.core.numbers import counted, there_are
 from fedpoint.core.types import Model, Plain
@@ -384,8 +384,8 @@ def _misfits(terms: Terms, made: config.File, own: Mapping[str, Plain]) -> list[
     if e.channel.noises():
         said = "a study's luck follows from its seed, which all sites know: noise drawn from it would hide nobody"
         wrong.append(FileMistake(("channel",), said, own["channel"]))
-    if e.algorithm.survey() is not None:
-        said = f"{card.title} asks twice in a round, and sites answer once: use scaffold"
+    if bind_algorithm(e.algorithm, e.problem).survey() is not None:
+        said = f"{card.title} asks more than once in a round, and sites answer once: use scaffold"
         wrong.append(FileMistake(("algorithm",), said))
     if terms.quorum is not None and terms.quorum > slots:
         wrong.append(FileMistake(("quorum",), f"only {counted(slots, 'site')} asked in a round", terms.quorum))

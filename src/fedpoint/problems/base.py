@@ -116,6 +116,10 @@ class Oracle:
         flat, unravel = ravel_pytree(w)
         return jax.jacfwd(lambda v: ravel_pytree(self.mean_field(mine, unravel(v)))[0])(flat)
 
+    def hessian_times(self, mine: Mine, w: Model, v: Model) -> Model:
+        """The derivative of g_k at w along v, built as a model."""
+        return jax.jvp(lambda u: self.mean_field(mine, u), (w,), (v,))[1]
+
     def prox(self, mine: Mine, center: Model, weight: Number) -> Model:
         """argmin_v loss(v) + weight |v - center|^2."""
         return newton(lambda v: self.mean_field(mine, v), center, weight)

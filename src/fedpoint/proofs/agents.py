@@ -71,6 +71,9 @@ class AnyOracle(Oracle):
     def hessian(self, mine: Mine, w: Model) -> Array:
         raise Misused(f"{KNOWN}: there is no agent.hessian")
 
+    def hessian_times(self, mine: Mine, w: Model, v: Model) -> Model:
+        raise Misused(f"{KNOWN}: there is no agent.hessian_times")
+
 
 class AnyAgents(Problem):
     """So many agents of equal weight, to trace a method with."""

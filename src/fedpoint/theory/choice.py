@@ -26,7 +26,7 @@ LARGEST_MODEL = 200  # of one model
 LARGEST_MODELS = 600  # of the models of all nodes together
 LARGEST_NOISE = 1 << 21  # numbers of the covariances of all agents' fields, beyond which columns take much less time
 
-ASKED_TWICE = "agents are asked twice in a round: how its noise adds up is known from drawn rounds only"
+ASKED_TWICE = "agents are asked more than once in a round: how its noise adds up is known from drawn rounds only"
 NESTED = "agents meet at the hubs of regions: how noise adds up is known from drawn rounds only"
 UNTOLD = "what the channel does is known from drawn rounds only"
 
@@ -64,7 +64,7 @@ def kind_of(setting: Setting, wanted: str) -> str:
     if s.scheduled:
         return "decaying steps and running means have no steady state: only the curve is forecast"
     if s.adaptive:
-        return "adaptive optimisers rescale changes by their history: only limit and rate are forecast"
+        return "changes depend on ratios of their own history: only limit and rate are forecast"
     if not in_step(s):
         late = why_not(s) if s.topology.by_node else late_answers.why_not(s, s.bound.experiment.timing)
         return late or "jumps"

@@ -329,7 +329,7 @@ class Setting:
 
     @cached_property
     def surveys(self) -> bool:
-        """Agents are asked twice in a round: what they first say enters what they then do."""
+        """Agents are asked more than once in a round: what they first say enters what they then do."""
         return self.algorithm.survey() is not None
 
     @property

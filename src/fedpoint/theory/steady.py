@@ -166,7 +166,7 @@ class Iterated:
 
 def iterate(setting: Setting, most: int = 1 << 16) -> Iterated:
     """The limit by going there, for methods without a linear map near it, and the rate of the last stretch."""
-    x, done, chunk = setting.origin, 0, 256
+    x, done, chunk = setting.origin, 0, 32
     most = min(most, WORK // setting.work(exact=True))
     while done < most:
         new = setting.travel(x, chunk, done)
@@ -181,16 +181,18 @@ def iterate(setting: Setting, most: int = 1 << 16) -> Iterated:
         chunk = min(2 * chunk, 8192)
     else:
         return Iterated(None, None)
-    return Iterated(x, _tail_rate(setting))
+    return Iterated(x, _tail_rate(setting, min(done, 4096)))
 
 
-def _tail_rate(setting: Setting) -> float | None:
-    """From the changes of the model while they are above rounding."""
-    path = setting.path(setting.origin, 4096)
+def _tail_rate(setting: Setting, rounds: int) -> float | None:
+    """From the changes of the model while they are above rounding; 0 where their ratios fall like squares."""
+    path = setting.path(setting.origin, rounds)
     change = np.linalg.norm(np.diff(path, axis=0), axis=1)
     good = np.flatnonzero(change > 1e-11 * (1 + np.abs(path[-1]).max()))
     if len(good) < 8:
-        return 0.0
+        ratios = change[good[1:]] / change[good[:-1]]
+        squared = len(ratios) > 1 and ratios[-1] <= min(0.1, ratios[-2] ** 1.5)
+        return 0.0 if squared or not len(ratios) else float(ratios[-1])
     last = good[-1]
     first = last - max(4, min(64, last // 4))
     return float((change[last] / change[first]) ** (1.0 / (last - first)))
