@@ -11,10 +11,14 @@ READY := $(VENV)/.stamp-run
 READY_DEV := $(VENV)/.stamp-dev
 READY_BENCH := $(VENV)/.stamp-bench
 READY_DOCS := $(VENV)/.stamp-docs
+READY_RELEASE := $(VENV)/.stamp-release
 INPUTS := pyproject.toml constraints.txt
+# One file of every room: they touch each dependency.
+LOWEST := tests/cli/test_cli_commands.py tests/cli/test_cli_run.py tests/cli/test_new.py tests/data tests/estimators/test_estimators_sklearn.py \
+  tests/networks/test_graphs.py tests/privacy/test_accounting.py tests/report/test_plots.py tests/statistics/test_glm_fits.py tests/test_run.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-all check bench bench-peers docs docs-check clean compiled
+.PHONY: help run setup test test-all test-lowest check release bench bench-peers docs docs-check clean compiled
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -36,11 +40,28 @@ test-all: check ## the same, slow tests included
 compiled: $(READY_DEV)
 	-@$(BIN)/python -m pytest --collect-only -q -n 0 >/dev/null
 
-check: $(READY_DEV) ## format, lint, imports and types
+test-lowest: ## run some tests with the lowest versions that pyproject.toml allows (below build/lowest)
+	$(PYTHON) -m venv --clear build/lowest
+	$(PYTHON) release/lowest.py > build/lowest/requirements.txt
+	build/lowest/bin/python -m pip install -q --disable-pip-version-check -r build/lowest/requirements.txt
+	PYTHONPATH=src build/lowest/bin/python -m pytest -n 0 -q -o addopts= -o filterwarnings=default -m "not slow" $(LOWEST) $(ARGS)
+
+check: $(READY_DEV) ## format, lint, spelling, imports and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
+
+release: $(READY_RELEASE) ## build, inspect, install the wheel in a clean environment and use it there (below build)
+	rm -rf build/dist build/clean
+	$(BIN)/python -m build -q --outdir build/dist
+	$(BIN)/twine check --strict build/dist/*
+	$(BIN)/check-wheel-contents build/dist/*.whl
+	$(PYTHON) release/contents.py build/dist
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt build/dist/*.whl
+	release/use.sh build/clean/bin
 
 bench: $(READY_BENCH) ## install the bench extra, then time the engine (JOB=alarm, cluster, federation, forecast, lsa, networks, tables: those)
 	$(BIN)/python benchmarks/$(JOB).py $(ARGS)
@@ -82,4 +103,8 @@ $(READY_BENCH): $(VENV)/.stamp-venv $(INPUTS)
 
 $(READY_DOCS): $(VENV)/.stamp-venv $(INPUTS)
 	$(INSTALL) -e '.[docs]'
+	@touch $@ $(READY)
+
+$(READY_RELEASE): $(VENV)/.stamp-venv $(INPUTS)
+	$(INSTALL) -e '.[release]'
 	@touch $@ $(READY)

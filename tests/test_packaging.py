@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import fedpoint
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -103,3 +105,18 @@ def test_only_one_torch_is_named() -> None:
     named = {version for text in tracked_texts().values() for version in TORCH_PIN.findall(text)}
     assert named == {"2.13.0"}
     assert "torch==2.13.0" in PROJECT["optional-dependencies"]["bench"]
+
+
+def test_every_dependency_has_a_lowest_version() -> None:
+    assert all(re.match(r"[\w.-]+>=\d", requirement) for requirement in PROJECT["dependencies"])
+
+
+def test_the_version_is_said_in_one_place() -> None:
+    assert PROJECT["dynamic"] == ["version"]
+    assert f"\nversion: {fedpoint.__version__}\n" in (ROOT / "CITATION.cff").read_text()  # which cannot ask
+    assert f"## {fedpoint.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_makefile_names_tests_that_are_there() -> None:
+    (named,) = re.findall(r"^LOWEST := (.*?[^\\])$", (ROOT / "Makefile").read_text(), re.M | re.S)
+    assert [name for name in named.replace("\\", "").split() if not (ROOT / name).exists()] == []

@@ -22,6 +22,8 @@ from fedpoint.interrupts import loading
 
 # What `fedpoint --help` says of each: the files themselves are not loaded for it.
 COMMANDS = {
+    "new": "Write a commented TOML file to begin with.",
+    "examples": "List the examples, or copy them to run and change.",
     "run": "Run the experiments of a TOML file: one, or a comparison.",
     "resume": "Continue a run that was interrupted, or make it longer.",
     "forecast": "Predict where the runs of a TOML file converge, how fast and how noisily, without running them.",
@@ -41,7 +43,13 @@ COMMANDS = {
 }
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-WITHOUT_JAX = ("predict", "ui", "federate")  # these begin without it; of the last, most commands need it
+WITHOUT_JAX = (
+    "new",
+    "examples",
+    "predict",
+    "ui",
+    "federate",
+)  # these begin without it; of the last, most commands need it
 
 
 def with_jax(work: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
