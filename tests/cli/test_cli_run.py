@@ -8,6 +8,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.cli import progress
+from fedpoint.core.numbers import with_error
 from fedpoint.engine import base, session
 
 ONE = """
@@ -41,7 +42,7 @@ def test_a_run_is_that_of_the_library(cli, toml):
     assert loaded.history.tobytes() == expected.history.tobytes()
     row = next(line for line in result.stdout.splitlines() if "FedAvg" in line)
     final = expected.error[:, -1]
-    assert f"{final.mean():.3g} ± {final.std(ddof=1) / np.sqrt(3):.1g}" in row
+    assert with_error(final.mean(), final.std(ddof=1) / np.sqrt(3)) in row
     assert "40" in row and f"{expected.cost.evaluations:,.0f}" in row
     assert "Folder:  runs/file-1" in result.stdout and "Picture" not in result.stdout
     assert loaded.config["experiment"]["problem"]["curvature"] == [1.0, 10.0]  # defaults too: the whole content

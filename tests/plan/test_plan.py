@@ -471,7 +471,7 @@ def test_a_choice_that_misses_gives_way():
     assert made.best.promise == "verified" and len(made.missed) == 1
     assert made.best.cost > made.missed[0].choice.cost
     text = str(made)
-    assert "Run, and above the target" in text and made.missed[0].choice.label in text and "0.2 ± 0.0001" in text
+    assert "Run, and above the target" in text and made.missed[0].choice.label in text and "0.2000 ± 0.0001" in text
     assert made.to_dict()["missed"][0]["met"] is False
 
 

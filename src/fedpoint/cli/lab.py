@@ -14,7 +14,7 @@ import click
 
 from fedpoint.cli import options
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.numbers import counted
+from fedpoint.core.numbers import counted, with_error
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -207,21 +207,13 @@ def _table(console: Console, lab: Lab, outcomes: dict[LabSetting, LabOutcome]) -
                 panel.name if i == 0 else "",
                 *map(shown, setting.cells.values()),
                 f"{setting.experiment.repeats:,}",
-                _measured(outcome),
+                with_error(outcome.steady, outcome.uncertainty, digits=3),
                 f"{outcome.predicted:.2e}",
                 f"{outcome.ratio:.2f}",
                 "-" if outcome.apart is None else f"{outcome.apart:+.1f}",
                 end_section=i == len(panel.curves) - 1,
             )
     console.print(table)
-
-
-def _measured(outcome: LabOutcome) -> str:
-    """2.57e-05 ± 0.03: the error in units of the last place's power."""
-    digits, exponent = f"{outcome.steady:.2e}".split("e")
-    if outcome.uncertainty is None:
-        return f"{digits}e{exponent}"
-    return f"({digits} ± {outcome.uncertainty / 10 ** int(exponent):.2f})e{exponent}"
 
 
 def _sentences(console: Console, lab: Lab, outcomes: dict[LabSetting, LabOutcome]) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 from fedpoint.config import File
 from fedpoint.config.runner import RunOutcome
 from fedpoint.core.errors import Diverged
-from fedpoint.core.numbers import finite
+from fedpoint.core.numbers import finite, with_error
 from fedpoint.core.types import Plain
-from fedpoint.metrics.means import mean_and_error, mean_text
+from fedpoint.metrics.means import mean_and_error
 from fedpoint.results.run import Run
 from fedpoint.show.markup import size
 
@@ -99,7 +99,7 @@ def _table(outcomes: list[RunOutcome]) -> None:
             table.add_row(outcome.label, f"diverged by {outcome.diverged.round:,}")
             continue
         cost, final = run.cost, _final(run)
-        cells = [mean_text(*mean_and_error(final.get(name))) for name in measured]
+        cells = [with_error(*mean_and_error(final.get(name))) for name in measured]
         sent = size(cost.bytes_down + cost.bytes_up)
         table.add_row(outcome.label, f"{cost.rounds:,}", *cells, sent, f"{cost.evaluations:,.0f}")
     console = Console(highlight=False)

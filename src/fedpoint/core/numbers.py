@@ -27,6 +27,42 @@ def rounded(values: ArrayLike, digits: int = 5) -> list[float | None]:
     return [finite(float(f"{v:.{digits}g}")) for v in np.asarray(values, float).ravel().tolist()]
 
 
+def with_error(mean: float | None, spread: float | None, digits: int = 4) -> str:
+    """A mean and its standard error, to the digit that the error allows; a mean without one to so many digits.
+
+    >>> with_error(0.0069213, 0.00062), with_error(1234.5, 30.0), with_error(6.9e-6, 6e-7), with_error(8.25, 1e-9)
+    ('0.0069 ± 0.0006', '1,230 ± 30', '(6.9 ± 0.6)e-06', '8.2500 ± 0.0001')
+    >>> with_error(0.123456, None), with_error(None, None)
+    ('0.1235', '-')
+    """
+    if mean is None:
+        return "-"
+    if spread is None or not has_error(mean, spread):
+        return f"{mean:.{digits}g}"
+    text, power = to_its_error(mean, spread)
+    return f"({text})e{power:+03d}" if power else text
+
+
+def has_error(mean: float, spread: float) -> bool:
+    """Whether a standard error says anything."""
+    return math.isfinite(mean + spread) and spread > 0
+
+
+def to_its_error(mean: float, spread: float) -> tuple[str, int]:
+    """Both numbers to the same digit, and the power of ten that they are to be multiplied with.
+
+    >>> to_its_error(6.9e-6, 6e-7)
+    ('6.9 ± 0.6', -6)
+    """
+    power = 0 if 1e-3 <= abs(mean) < 1e6 else math.floor(math.log10(max(abs(mean), spread)))
+    mean, spread = mean / 10.0**power, spread / 10.0**power
+    # Five digits of the mean are enough: a smaller error is rounded up to the last of them.
+    least = math.floor(math.log10(max(abs(mean), spread))) - 4
+    digits = -max(math.floor(math.log10(spread)), least)
+    spread, places = max(round(spread, digits), 10.0**-digits), max(digits, 0)
+    return f"{round(mean, digits):,.{places}f} ± {spread:,.{places}f}", power
+
+
 def evenly(count: int, most: int) -> np.ndarray:
     """At most `most` of the numbers 0 .. count - 1, evenly spaced, both ends among them.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpoint.algorithms import FedGD, FedRelax
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.numbers import counted
+from fedpoint.core.numbers import counted, with_error
 from fedpoint.core.types import Model
 from fedpoint.graphs import gtv
 from fedpoint.graphs.network import Network
@@ -208,8 +208,7 @@ def _slope(error: np.ndarray) -> float:
 
 
 def _measured(values: np.ndarray) -> str:
-    mean, spread = mean_and_error(values)
-    return f"{mean:.3f}" + ("" if spread is None else f" ± {spread:.3f}")
+    return with_error(*mean_and_error(values))
 
 
 STUDY = GTVMin

@@ -16,14 +16,3 @@ def mean_and_error(values: np.ndarray | None) -> tuple[float | None, float | Non
     if values is None:
         return None, None
     return float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else None
-
-
-def mean_text(mean: float | None, spread: float | None) -> str:
-    """The mean with as many digits as its standard error allows, at most four; a dash where there is none.
-
-    >>> mean_text(0.123456, None), mean_text(0.123456, 0.0123), mean_text(None, None)
-    ('0.1235', '0.123 ± 0.01', '-')
-    """
-    if mean is None:
-        return "-"
-    return f"{mean:.4g}" if spread is None else f"{mean:.3g} ± {spread:.1g}"

@@ -10,10 +10,10 @@ import numpy as np
 
 from fedpoint.core.arguments import checked_methods
 from fedpoint.core.errors import FedpointError, nearest
-from fedpoint.core.numbers import counted, finite
+from fedpoint.core.numbers import counted, finite, with_error
 from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Plain
-from fedpoint.metrics.means import mean_and_error, mean_text
+from fedpoint.metrics.means import mean_and_error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -148,5 +148,5 @@ def _cell(row: Row, key: str) -> str:
         return value
     if key in ("error", "loss"):
         spread = row[f"{key}_se"]
-        return mean_text(value, spread if isinstance(spread, float) else None)
+        return with_error(value, spread if isinstance(spread, float) else None)
     return f"{value:,.0f}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedpoint.core.numbers import counted
+from fedpoint.core.numbers import counted, with_error
 from fedpoint.core.record import values_of
 from fedpoint.core.text_table import aligned
 from fedpoint.results.labels import short
@@ -53,7 +53,7 @@ def table(plan: Plan) -> str:
             [
                 m.choice.title,
                 f"{m.choice.error:.3g}",
-                f"{m.mean:.3g} ± {m.standard_error:.1g}",
+                with_error(m.mean, m.standard_error),
                 f"{m.z:+.1f}",
                 "met" if m.met else "missed",
             ]
@@ -69,7 +69,7 @@ def _missed(m: Measured) -> str:
         return f"{m.choice.label}: promised in {m.confidence:.3g} of runs, {m.share:.3g} of {m.repeats} were below it"
     return (
         f"{m.choice.label}: promised {m.choice.error:.3g}, mean of {m.repeats} runs "
-        f"{m.mean:.3g} ± {m.standard_error:.1g}"
+        f"{with_error(m.mean, m.standard_error)}"
     )
 
 

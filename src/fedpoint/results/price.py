@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fedpoint.channel import Channel
 from fedpoint.core.arguments import checked_methods
 from fedpoint.core.describe import describe_record
-from fedpoint.core.numbers import counted, finite
+from fedpoint.core.numbers import counted, finite, with_error
 from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Plain
 from fedpoint.experiment import Experiment
@@ -83,7 +83,7 @@ class Price:
         for o in self.offers:
             epsilon = [] if not private else ["-" if o.epsilon is None else f"{o.epsilon:.3g}"]
             forecast = "-" if o.forecast is None else f"{o.forecast:.3g}"
-            measured = [] if not ran else ["-" if o.error is None else f"{o.error:.3g} ± {o.standard_error:.1g}"]
+            measured = [] if not ran else [with_error(o.error, o.standard_error)]
             found.append([o.label, f"{o.bytes:,.0f}", *epsilon, forecast, *measured])
         return found
 

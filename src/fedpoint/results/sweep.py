@@ -13,10 +13,10 @@ import numpy as np
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.arguments import checked_methods
 from fedpoint.core.errors import FedpointError, nearest
-from fedpoint.core.numbers import counted
+from fedpoint.core.numbers import counted, with_error
 from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Model, Tree
-from fedpoint.metrics.means import mean_and_error, mean_text
+from fedpoint.metrics.means import mean_and_error
 from fedpoint.results.labels import short
 from fedpoint.results.run import Run
 
@@ -141,7 +141,7 @@ class Sweep:
     def __str__(self) -> str:
         swept, rows = list(self.points[0]), []
         for row in self.table():
-            final = [mean_text(row[name], row[f"{name}_se"]) for name in self.measures]
+            final = [with_error(row[name], row[f"{name}_se"]) for name in self.measures]
             rows.append([*(short(row[name]) for name in swept), *final])
         return "\n".join(aligned([[*swept, *(f"final {name}" for name in self.measures)], *rows], left=0))
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+from fedpoint.core.numbers import has_error, to_its_error
+
 VOID = {"meta", "link", "br", "hr", "col", "input"}
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MARKS = {True: "✓", False: "✗", None: "–"}  # of a comparison: it holds, it does not, it was not made
@@ -92,16 +94,11 @@ def with_error(mean: float | None, spread: float | None) -> str:
     >>> with_error(0.0069213, 0.00062), with_error(1234.5, 30.0), with_error(6.9e-6, 6e-7), with_error(8.25, 1e-9)
     ('0.0069 ± 0.0006', '1,230 ± 30', '(6.9 ± 0.6)×10⁻⁶', '8.2500 ± 0.0001')
     """
-    if mean is None or spread is None or not math.isfinite(mean + spread) or spread <= 0:
+    if mean is None or spread is None or not has_error(mean, spread):
         return number(mean)
-    scale = 0 if 1e-3 <= abs(mean) < 1e6 else math.floor(math.log10(max(abs(mean), spread)))
-    mean, spread = mean / 10.0**scale, spread / 10.0**scale
-    # Five digits of the mean are enough: a smaller error is rounded up to the last of them.
-    least = math.floor(math.log10(max(abs(mean), spread))) - 4
-    digits = -max(math.floor(math.log10(spread)), least)
-    spread, places = max(round(spread, digits), 10.0**-digits), max(digits, 0)
-    text = f"{round(mean, digits):,.{places}f} ± {spread:,.{places}f}".replace("-", "−")
-    return f"({text})×10{str(scale).translate(RAISED)}" if scale else text
+    text, power = to_its_error(mean, spread)
+    text = text.replace("-", "−")
+    return f"({text})×10{str(power).translate(RAISED)}" if power else text
 
 
 def size(count: float) -> str:
