@@ -69,6 +69,12 @@ join_project() { # SITE: its own key, a request, the leader's signature
   on lead add "$1/$1.csr" --project project --yes --offline
   on "$1" join "$1" "project/certificates/$1.crt"
 }
+issue() { # VERSION SITES ROUNDS WHO...: signed by the leader, then fetched and approved at the sites named
+  local version=$1 who; write_study "$2" "$3"; shift 3
+  on lead study study.toml --project project
+  for who in "$@"; do until_file "$who/studies/mortality.$version/signed.json"; done
+  for who in "$@"; do on "$who" approve "$who" --data "$who.csv" --yes; done
+}
 run_study() { on lead run study.toml --project project --quiet --folder "result-$1" ${2:-}; }
 
 say "From zero to a first study"
@@ -76,11 +82,7 @@ on lead init project --server 10.77.0.1:8102
 start hub server project/server
 join_project north; join_project south
 start north site north; start south site south
-write_study '["north", "south"]' 3
-on lead study study.toml --project project
-until_file north/studies/mortality.1/signed.json; until_file south/studies/mortality.1/signed.json
-on north approve north --data north.csv --yes
-on south approve south --data south.csv --yes
+issue 1 '["north", "south"]' 3 north south
 run_study 1
 
 say "A second version: a policy approves it in the north, a person in the south"
@@ -93,31 +95,20 @@ methods = ["fedavg"]
 rounds = 200
 runs = 5
 TOML
-write_study '["north", "south"]' 5
-on lead study study.toml --project project
+issue 2 '["north", "south"]' 5 south
 until_file north/studies/mortality.2/approval.json
-until_file south/studies/mortality.2/signed.json
-on south approve south --yes
 run_study 2
 
 say "A new site"
 join_project west; start west site west
-write_study '["north", "south", "west"]' 5
-on lead study study.toml --project project
-until_file west/studies/mortality.3/signed.json; until_file south/studies/mortality.3/signed.json
-on west approve west --data west.csv --yes
-on south approve south --yes
+issue 3 '["north", "south", "west"]' 5 south west
 run_study 3
 
 say "A lost disk: the south has lost its key"
 halt south; rm -rf south
 on lead revoke south --project project
 join_project south; start south site south
-write_study '["north", "south", "west"]' 6
-on lead study study.toml --project project
-until_file south/studies/mortality.4/signed.json; until_file west/studies/mortality.4/signed.json
-on south approve south --data south.csv --yes
-on west approve west --yes
+issue 4 '["north", "south", "west"]' 6 south west
 run_study 4
 
 say "An expired certificate in the west"
@@ -131,11 +122,7 @@ on west join west project/certificates/west.crt
 start west site west
 
 say "The north is revoked while a study runs"
-write_study '["north", "south", "west"]' 120
-on lead study study.toml --project project
-until_file south/studies/mortality.5/signed.json; until_file west/studies/mortality.5/signed.json
-on south approve south --yes
-on west approve west --yes
+issue 5 '["north", "south", "west"]' 120 south west
 until_file north/studies/mortality.5/approval.json
 (run_study 5 > run.log 2>&1) & running[run]=$!
 until_file north/studies/mortality.5/records/audit.jsonl
