@@ -33,8 +33,8 @@ test: $(READY_DEV) ## check, then run the tests and doctests (options in ARGS)
 	@$(MAKE) --no-print-directory -j2 check compiled
 	$(BIN)/python -m pytest $(ARGS)
 
-test-all: check ## the same, slow tests included
-	XLA_FLAGS= $(BIN)/python -m pytest -m "" $(ARGS)
+test-all: check ## every test, slow ones included, file by file; goes on where it was interrupted (benchmarks/SLOW.md)
+	$(BIN)/python tests/every_test.py $(ARGS)
 
 # Types are checked on one core; on the other one all modules and tests are compiled, which the two processes of the
 # tests would otherwise both do.
