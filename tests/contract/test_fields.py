@@ -43,7 +43,7 @@ def program(method):
 
     def round(method):
         one = one_agent(method, 0)
-        for played, _ in one.exchanges():
+        for played in (asked for asked, times in one.exchanges() for _ in range(times)):
             agent = Agent(bound.oracle, Mine(take(TASK.own, 0), TASK.common), at, None, None, True, 0.25)
             hub, memory = played.init(model)
             if played.at_agents:

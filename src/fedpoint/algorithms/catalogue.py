@@ -37,6 +37,7 @@ class Hyperparameters(TypedDict, total=False):
     order: str
     option: int
     probability: float | None
+    products: int | None
     pull: float
     q: float
     second: float

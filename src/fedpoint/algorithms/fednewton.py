@@ -88,7 +88,7 @@ class FedNewton(Algorithm):
     array([0.66666667])
     >>> run = fp.run(fp.FedNewton(products=1), quad, rounds=1)
     >>> run.model[0].round(12), run.cost.messages_up     # gradients, and one product, of each agent
-    (array([0.66666667]), 4)
+    (array([0.66666667]), 4.0)
 
     References: Nocedal and Wright (2006).
     """

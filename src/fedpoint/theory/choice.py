@@ -64,7 +64,7 @@ def kind_of(setting: Setting, wanted: str) -> str:
     if s.scheduled:
         return "decaying steps and running means have no steady state: only the curve is forecast"
     if s.adaptive:
-        return "changes depend on ratios of their own history: only limit and rate are forecast"
+        return "changes are adaptive (they depend on ratios of their own history): only limit and rate are forecast"
     if not in_step(s):
         late = why_not(s) if s.topology.by_node else late_answers.why_not(s, s.bound.experiment.timing)
         return late or "jumps"

@@ -42,7 +42,7 @@ def why_not(setting: Setting) -> str:
     if s.scheduled:
         return "decaying steps and running means have no steady state"
     if s.adaptive:
-        return "changes depend on ratios of their own history"
+        return "changes are adaptive: they depend on ratios of their own history"
     if s.bound.merged_by:
         return f"{s.bound.merged_by} does not merge linearly"
     if s.own_kind and not s.exact:
