@@ -19,7 +19,7 @@ LOWEST := tests/cli/test_cli_commands.py tests/cli/test_cli_run.py tests/cli/tes
   tests/report/test_plots.py tests/statistics/test_sums.py tests/statistics/test_table_one.py tests/test_run.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-all test-lowest check release bench bench-peers docs docs-check clean compiled
+.PHONY: help run setup test test-all mutants test-lowest check release bench bench-peers docs docs-check clean compiled
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,9 @@ test: $(READY_DEV) ## check, then run the tests and doctests (options in ARGS)
 
 test-all: check ## every test, slow ones included, file by file; goes on where it was interrupted (benchmarks/SLOW.md)
 	$(BIN)/python tests/every_test.py $(ARGS)
+
+mutants: $(READY_DEV) ## make 300 small mistakes in the package and see which of them the tests notice (benchmarks/MUTANTS.md)
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 # Types are checked on one core; on the other one all modules and tests are compiled, which the two processes of the
 # tests would otherwise both do.

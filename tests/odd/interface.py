@@ -21,7 +21,18 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     HANDED: (
         *(
             f"Agent.{name}"
-            for name in ("field", "hessian", "hessian_times", "key", "loop", "loss", "normal", "prox", "steps", "uniform")
+            for name in (
+                "field",
+                "hessian",
+                "hessian_times",
+                "key",
+                "loop",
+                "loss",
+                "normal",
+                "prox",
+                "steps",
+                "uniform",
+            )
         ),
         "Agent.losses_along",
         "Agent.side_by_side",
