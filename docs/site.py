@@ -47,7 +47,11 @@ def algorithm_page(card: Any) -> str:
     told = parsed(card.cls.__doc__)
     parts = [f"# {card.title}", f"{card.summary[0].upper()}{card.summary[1:]}.", told.words]
     parts.append("\n".join(f"- **`{name}`**: {meaning}" for name, meaning in told.arguments.items()))
-    facts = [("Where it ends", card.limit), ("Not for", card.fails), ("Lecture", card.lecture)]
+    facts = [
+        ("Where it ends", card.limit),
+        ("Not for", card.fails),
+        ("Lecture", card.taught and f"{card.taught} ([map](../lectures.md))"),
+    ]
     facts.append(("Runs", "on a network" if card.network else "with a fusion center"))
     if card.participation:
         facts.append(("Participation", f"{', '.join(card.participation)}: {card.restriction}"))

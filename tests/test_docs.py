@@ -25,6 +25,25 @@ def test_table_of_algorithms():
     assert table.group(1).strip() == algorithms_markdown(), "run: fedpoint algorithms --markdown"
 
 
+def test_peers_are_those_that_were_measured():
+    """Every figure of the README's table stands in the row of the same framework in benchmarks/RESULTS.md."""
+    table = re.search(r"<!-- peers:.*?-->\n(.*?)<!-- /peers -->", (ROOT / "README.md").read_text(), re.S)[1]
+    measured = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    softmax, new, own = (
+        measured.split(heading)[1].split("\n## ")[0]
+        for heading in ("## Softmax on digits\n", "## Softmax on digits from a new", "## What the peers' own")
+    )
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    assert len(rows) == 6
+    for name, speed, ratio, seconds, prox, scaffold in rows:
+        found = [cell.strip() for cell in re.search(rf"^\| {re.escape(name)} \|.*", softmax, re.M)[0].split("|")]
+        assert found[2:4] == [speed, ratio]
+        assert re.search(rf"^\| {re.escape(name)} \| {seconds} \|", new, re.M)
+        for method, verdict in (("fedprox", prox), ("scaffold", scaffold)):
+            row = re.search(rf"^\| {re.escape(name)} [\d.]+ \| {method} \|.*", own, re.M)
+            assert verdict in row[0] if row else verdict == ("-" if "*" not in name else "as claimed")
+
+
 # Pages of forecasts beside hundreds of runs each, which tests/forecast compares in the same way; their names are held
 # against the library below.
 LONG = ("asynchrony.md", "choose.md")

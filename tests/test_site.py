@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedpoint as fp
+from fedpoint.core.lectures import LECTURES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,11 +30,17 @@ def test_every_algorithm_has_a_page_with_what_its_card_says(site):
     nav = (ROOT / "mkdocs.yml").read_text()
     for card in cards:
         page = site.algorithm_page(card)
-        for text in (card.title, card.limit, card.fails, card.lecture):
+        for text in (card.title, card.limit, card.fails):
             assert text in page if text else card.name == "fedopt", (card.name, text)
+        assert (card.taught in page) if card.lecture else "| **Lecture** |" not in page
         assert "$$" in page, f"{card.name}: no formula"
         assert all(reference.title in page for reference in card.references)
         assert f"algorithms/{card.name}.md" in nav and ("f.plot(" in page or card.name == "fedexp")  # has no forecast
+
+
+def test_every_page_is_in_the_navigation():
+    nav = (ROOT / "mkdocs.yml").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f" {page.name}\n" not in nav] == []
 
 
 def test_the_api_page_names_everything_public(site):
@@ -57,7 +64,9 @@ def equations(text: str) -> set[int]:
 
 
 def test_the_lectures_map_has_every_equation_that_the_code_names():
-    sections = dict(re.findall(r"^## (00\d)(.*?)(?=^## |\Z)", (ROOT / "docs" / "lectures.md").read_text(), re.M | re.S))
+    text = (ROOT / "docs" / "lectures.md").read_text()
+    sections = dict(re.findall(r"^## [^\n]*\n\nLecture (00\d)(.*?)(?=^## |\Z)", text, re.M | re.S))
+    assert [f"## {LECTURES[number]}" for number in sections] == re.findall(r"^## .*", text, re.M)
     mapped = {lecture: equations(text) for lecture, text in sections.items()}
     named = {lecture: set() for lecture in mapped}
     sources = [path.read_text() for path in (ROOT / "src" / "fedpoint").rglob("*.py")]

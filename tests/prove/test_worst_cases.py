@@ -170,7 +170,7 @@ def test_no_bound_of_a_lecture_that_is_strict_is_below_the_worst_case():
     proof = fp.prove(fp.FedAvg(0.15), L, MU, claims=["contraction"])
     strict = [p for c in proof.claims.values() for p in c.promises if p.strict]
     assert strict and all(p.looseness >= 1 - 1e-6 for p in strict)
-    assert "000 (20)" in proof.text()
+    assert "Vlaski and Sayed (20)" in proof.text()
 
 
 # What is refused, with its line.

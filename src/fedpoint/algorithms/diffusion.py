@@ -42,7 +42,7 @@ class Diffusion(Consensus):
         name="diffusion",
         title="Diffusion",
         summary="local steps at every node of a network, then a mean over the neighbours",
-        lecture="-",
+        lecture="",
         references=(SAYED,),
         limit="biased by O(step) when nodes differ, the more the sparser the network",
         fails="where nodes differ much on a sparse network: ExactDiffusion and GradientTracking end at w*",

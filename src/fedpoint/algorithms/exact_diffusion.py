@@ -47,7 +47,7 @@ class ExactDiffusion(Corrected):
         name="exact_diffusion",
         title="Exact diffusion",
         summary="diffusion over a network, with a correction that removes its bias",
-        lecture="-",
+        lecture="",
         references=(YUAN,),
         limit="w* with one local step; with more, FedAvg's point",
         fails="with much noise on a dense network, where plain diffusion settles lower; out of step",

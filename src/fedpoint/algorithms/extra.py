@@ -44,7 +44,7 @@ class Extra(Corrected):
         name="extra",
         title="EXTRA",
         summary="gradient steps over a network, with the difference of two ticks in the place of each",
-        lecture="-",
+        lecture="",
         references=(SHI,),
         limit="w*",
         fails="with noise, where ExactDiffusion takes longer steps; out of step",

@@ -59,7 +59,7 @@ class FedDyn(Algorithm):
         name="feddyn",
         title="FedDyn",
         summary="a linear term at every agent, learnt from its own changes, removes the drift of local work",
-        lecture="-",
+        lecture="",
         references=(ACAR,),
         limit="w*, however the local problems are solved",
         fails="noisy fields, or few that answer, with a small pull: the hub's correction is divided by it",

@@ -54,7 +54,7 @@ class FedExP(Algorithm):
         name="fedexp",
         title="FedExP",
         summary="FedAvg with a server step that adapts to how far agents' changes disagree",
-        lecture="-",
+        lecture="",
         references=(JHUNJHUNWALA,),
         limit="FedAvg's where one model suits all agents; else it does not settle",
         fails="agents that differ: near FedAvg's point its server step grows without bound, and it never settles",

@@ -46,7 +46,7 @@ class FedLin(Algorithm):
         name="fedlin",
         title="FedLin",
         summary="local steps along everybody's gradient, which is asked for in every round: no drift, no memories",
-        lecture="-",
+        lecture="",
         references=(MITRA,),
         limit="w*",
         fails="where messages are dear: two of them in a round; where few answer",

@@ -97,7 +97,7 @@ class FedNewton(Algorithm):
         name="fednewton",
         title="FedNewton",
         summary="agents send gradient and Hessian, or products with it, the hub takes a damped Newton step",
-        lecture="-",
+        lecture="",
         references=(NOCEDAL,),
         limit="w*",
         fails="many parameters of very different scales: products are then many; agents that do not always answer",

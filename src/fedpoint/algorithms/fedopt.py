@@ -65,7 +65,7 @@ class FedOpt(Algorithm):
         name="fedopt",
         title="FedOpt",
         summary="any optax optimiser at the hub, fed with the mean change: FedAvgM, FedAdam, FedYogi, FedAdagrad",
-        lecture="-",
+        lecture="",
         references=(REDDI, HSU),
         limit="FedAvg's, when it converges",
         fails="near the optimum: adaptive steps keep dancing, and no floor is forecast; FedAvg's bias stays",

@@ -55,7 +55,7 @@ class GradientTracking(Corrected):
         name="gradient_tracking",
         title="Gradient tracking",
         summary="nodes of a network average their models and their estimates of the mean gradient",
-        lecture="-",
+        lecture="",
         references=(NEDIC,),
         limit="w*",
         fails="where messages are dear: they are twice as long as diffusion's; out of step",

@@ -49,7 +49,7 @@ class Mime(Algorithm):
         name="mime",
         title="Mime",
         summary="local steps with the hub's momentum and variance-reduced fields: as if all data were in one place",
-        lecture="-",
+        lecture="",
         references=(MIME,),
         limit="w*",
         fails="where messages are dear: two of them in a round; few that answer: c is then the gradient of these few",

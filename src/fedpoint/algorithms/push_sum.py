@@ -55,7 +55,7 @@ class PushSum(Consensus):
         name="push_sum",
         title="Push-sum",
         summary="one model over a directed network: shares of sums are handed on, and divided by each other",
-        lecture="-",
+        lecture="",
         references=(NEDIC_PUSH,),
         limit="biased by O(step) when nodes differ",
         fails="where edges go both ways: ExactDiffusion and GradientTracking end at w*; out of step",

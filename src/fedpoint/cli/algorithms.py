@@ -51,7 +51,7 @@ def _row(card: Card) -> dict[str, Plain]:
         "summary": card.summary,
         "limit": card.limit,
         "fails": card.fails,
-        "lecture": card.lecture,
+        "lecture": card.taught,
         "parameters": _parameters(card),
         "participation": [*card.participation] if card.participation else "any",
         "references": [reference.text() for reference in card.references],
@@ -88,8 +88,8 @@ def _one(card: Card) -> None:
     if card.participation:
         reason = f" ({card.restriction})" if card.restriction else ""
         click.echo(f"Participation: {', '.join(card.participation)}{reason}")
-    if card.lecture:
-        click.echo(f"Lecture: {card.lecture}")
+    if card.taught:
+        click.echo(f"Lecture: {card.taught}")
     click.echo("\nIn a TOML file:\n\n  [algorithm]")
     click.echo(f'  name = "{card.name}"')
     for key, default in _parameters(card).items():

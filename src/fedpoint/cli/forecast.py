@@ -123,13 +123,15 @@ def after_text(after: dict[str, Plain]) -> str:
 
 def bounds_text(f: Forecast) -> str:
     """Each bound beside what the forecast says of the same quantity; a void one with its reason."""
+    from fedpoint.core.lectures import by_authors
     from fedpoint.theory.bounds.bound import DEVIATION, FACTOR, FLOOR
 
     exact = {FACTOR: f.rate_ms, FLOOR: f.floor, DEVIATION: f.variance}
-    width = max((len(b.lecture) for b in f.bounds), default=0)
+    sources = [by_authors(b.lecture) for b in f.bounds]
+    width = max(map(len, sources), default=0)
     lines = []
-    for b in f.bounds:
-        what = f"  {b.lecture:<{width}}  {b.quantity}"
+    for b, source in zip(f.bounds, sources, strict=True):
+        what = f"  {source:<{width}}  {b.quantity}"
         if b.void:
             lines.append(f"{what}: void, {b.void}")
             continue

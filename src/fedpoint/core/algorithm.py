@@ -15,6 +15,7 @@ from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import floats
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.lectures import named
 from fedpoint.core.numbers import counted, there_are
 from fedpoint.core.random import Row
 from fedpoint.core.record import PerAgent, Record, owner_of, untouched, values_of, with_leaves
@@ -70,7 +71,7 @@ class Card:
         name: how files and the command line call the method, in lower case.
         title: how people call it.
         summary: what it does, in one line without a full stop.
-        lecture: where the lectures define it; "-" where they do not.
+        lecture: which lectures define it, by number, and where; empty where none does.
         references: the publications that introduced it.
         limit: where it converges with exact fields and every agent in every round.
         fails: when not to use it.
@@ -87,6 +88,11 @@ class Card:
     fails: str = ""  # when not to use it
     restriction: str = ""  # why everyone must answer in every round; empty: any participation is valid
     cls: type[Algorithm] | None = field(default=None, compare=False)
+
+    @property
+    def taught(self) -> str:
+        """The lectures that define it, by authors and titles; empty where none does."""
+        return named(self.lecture)
 
     @property
     def network(self) -> bool:

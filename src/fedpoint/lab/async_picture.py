@@ -56,7 +56,7 @@ def _worst(ax: Axes, study: Asynchrony, worst: Worst) -> None:
     lines = [
         Line(k, worst.measured, "worst\nschedule", COLOURS[0]),
         Line(k, worst.bounds.safe, "safe bound", INK, DASHED),
-        Line(k, worst.bounds.printed, "lecture 003's\nexponent", COLOURS[1], DOTTED),
+        Line(k, worst.bounds.printed, "the lecture's\nexponent", COLOURS[1], DOTTED),
     ]
     draw(ax, lines)
     style(ax, "ticks", "largest distance of a node", f"6. The worst schedule, B = {study.bounded}")

@@ -166,7 +166,7 @@ class Asynchrony(LabStudy):
             ),
             (
                 "worst case",
-                f"with bound B = {self.bounded} the safe bound is attained to {gap:.0e}; lecture 003's exponent is "
+                f"with bound B = {self.bounded} the safe bound is attained to {gap:.0e}; the lecture's exponent is "
                 f"violated at {violated} of {counted(len(worst.measured), 'tick')}, the last of them {above[-1]}."
                 if len(above)
                 else f"with bound B = {self.bounded} the safe bound is attained to {gap:.0e}.",

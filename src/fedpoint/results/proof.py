@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fedpoint.core.arguments import checked_methods
+from fedpoint.core.lectures import by_authors
 from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Plain
 from fedpoint.experiment.experiment import Experiment
@@ -132,6 +133,6 @@ def _attained(claim: Claim) -> list[str]:
 
 
 def _promise(claim: Claim, promise: Promise) -> list[str]:
-    name = f"{promise.lecture} {promise.name}{'' if promise.strict else ' *'}"
+    name = f"{by_authors(promise.lecture)}, {promise.name}{'' if promise.strict else ' *'}"
     ratio = f"{promise.looseness:.3g}" if math.isfinite(promise.looseness) else "-"
     return [name, claim.name, f"{promise.promised:.4g}", f"{promise.worst:.4g}", ratio]

@@ -8,7 +8,7 @@ def algorithms_markdown() -> str:
     import fedpoint.algorithms  # noqa: F401 - importing the methods fills the catalogue
 
     rows = [
-        f"| `{card.name}` | {card.title} | {card.summary} | {card.limit} | {card.lecture} |"
+        f"| `{card.name}` | {card.title} | {card.summary} | {card.limit} | {card.taught or '-'} |"
         for _, card in sorted(CATALOGUE.items())
     ]
     return "\n".join(["| name | method | what it does | where it ends | lecture |", "|---|---|---|---|---|", *rows])

@@ -84,7 +84,7 @@ def _lesson(card: Card, doc: str) -> Lesson:
         "limit": card.limit,
         "where": "a network" if card.network else "a fusion center",
         "network": card.network,
-        "lecture": card.lecture,
+        "lecture": card.taught,
         "restriction": card.restriction,
         "formulas": [formula(part) for latex in DISPLAYED.findall(told.words) for part in lines(latex)],
         "words": [text(part) for part in _words(told.words)],
