@@ -1,6 +1,7 @@
 """What answers at once, what is mistyped, and the catalogue."""
 
 import ast
+import inspect
 import json
 import os
 import re
@@ -8,11 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
 import fedpoint
-from fedpoint.cli import COMMANDS
+from fedpoint.cli import COMMANDS, main
 from fedpoint.cli.status import URGENCY, Status
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
@@ -54,13 +56,32 @@ def test_names_load_when_used_and_tools_see_the_same():
         fedpoint.runn  # noqa: B018
 
 
+def every_command(group=main, path=("fedpoint",)):
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from every_command(command, (*path, name))
+
+
+def test_help_begins_with_the_summary_in_the_imperative():
+    """One short sentence that lists of commands show whole, and for commands the one that `fedpoint --help` shows."""
+    for path, command in every_command():
+        summary = inspect.cleandoc(command.help).split("\n\n")[0]
+        listed = COMMANDS[path[1]] if len(path) == 2 else command.get_short_help_str(65)
+        assert summary.rstrip(".") == listed.rstrip("."), path
+        assert summary.endswith(".") and not summary.split()[0].endswith("s"), path
+        assert all(option.help for option in command.params if isinstance(option, click.Option)), path
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(cli, command):
     assert "Usage: fedpoint " + command in cli(command, "--help").stdout
 
 
 def test_exit_statuses_are_one_table(cli):
-    table = "0 fine, 1 contradicted or convicted, 2 bad input, 3 undecided, 4 diverges, 130 interrupted"
+    table = "0 success, 1 contradicted or convicted, 2 bad input, 3 undecided, 4 diverged, 130 interrupted"
     assert f"Exit status: {table}." in " ".join(cli("--help").stdout.split())
     page = (Path(__file__).resolve().parents[2] / "docs/safety.md").read_text(encoding="utf-8")
     assert all(f"| {int(status)} | {status.meaning} |" in page for status in Status)

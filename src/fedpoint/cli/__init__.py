@@ -20,26 +20,26 @@ from fedpoint.core.errors import Diverged, FedpointError, Recovered, nearest
 from fedpoint.core.garbage import paused_collection
 from fedpoint.interrupts import loading
 
-# What `fedpoint --help` says of each: the files themselves are not loaded for it.
+# The first sentence of each command's help, so that `fedpoint --help` loads none of them.
 COMMANDS = {
-    "new": "Write a commented TOML file to begin with.",
-    "examples": "List the examples, or copy them to run and change.",
-    "run": "Run the experiments of a TOML file: one, or a comparison.",
-    "resume": "Continue a run that was interrupted, or make it longer.",
+    "new": "Write a commented TOML file to start from.",
+    "examples": "List the examples, or copy them.",
+    "run": "Run the experiments of a TOML file.",
+    "resume": "Continue an interrupted run, or extend a finished one.",
     "forecast": "Predict where the runs of a TOML file converge, how fast and how noisily, without running them.",
     "check": "Compare a run with its forecast.",
     "certify": "Find out which method a Python file implements, and which mistake it makes.",
-    "prove": "Compute the worst that a method can do among all agents of a class.",
+    "prove": "Compute the worst case of a method over all agents of a class.",
     "plan": "Choose the method and settings that reach a target at the least cost.",
-    "glm": "Fit a generalised linear model over sites: coefficients, standard errors, tests.",
-    "cox": "Fit a Cox model, stratified by site.",
+    "glm": "Fit a generalised linear model over sites.",
+    "cox": "Fit a Cox model over sites, stratified by site.",
     "federate": "Run a study over real sites that keep their data.",
     "report": "Write an HTML report of one or more runs.",
-    "lab": "Run the lectures' experiments beside their exact predictions.",
-    "ui": "Open a page in the browser: live runs, and a playground with sliders.",
-    "algorithms": "List the algorithms, or describe one in full.",
-    "predict": "Apply an exported model to a CSV file.",
-    "cite": "Print BibTeX of the methods of a file or a run.",
+    "lab": "Run the experiments of five lectures beside their exact predictions.",
+    "ui": "Serve a page with live runs and a playground.",
+    "algorithms": "List the algorithms, or describe one.",
+    "predict": "Apply a trained model to a table.",
+    "cite": "Print BibTeX entries for algorithms, files or runs.",
 }
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -144,7 +144,8 @@ def main() -> None:
     """fedpoint: federated optimisation that knows where it will end.
 
     \b
-    fedpoint lab                      see federated learning happen
-    fedpoint run examples/lab.toml    run what a file describes
-    fedpoint algorithms               what there is
+    fedpoint lab             watch federated averaging end where it must
+    fedpoint new mine        write mine.toml, a file to start from
+    fedpoint run mine.toml   run the experiment that it describes
+    fedpoint algorithms      list the algorithms
     """

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", required=False)
 @options.as_json
-@click.option("--markdown", is_flag=True, help="Print the table of the README.")
+@click.option("--markdown", is_flag=True, help="Print the README's table.")
 def algorithms(name: str | None, as_json: bool, markdown: bool) -> None:
-    """List the algorithms, or describe one by NAME: what it does, its parameters, where it converges."""
+    """List the algorithms, or describe one.
+
+    With NAME: what it does, its parameters, where it converges, and what to cite.
+    """
     from fedpoint.algorithms.catalogue import card_of
     from fedpoint.core.algorithm import CATALOGUE
 

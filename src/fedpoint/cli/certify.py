@@ -32,18 +32,20 @@ STATUS = {"passed": Status.FINE, "convicted": Status.CONTRADICTED, "unknown": St
 
 @click.command()
 @click.argument("subject", metavar="FILE.py:NAME")
-@click.option("--claims", metavar="NAME", help="Method that it should be; default: the class it derives from.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that it uses, as step=0.05.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the problems and the noise.")
+@click.option("--claims", metavar="NAME", help="Method that it claims to be; default: the method it derives from.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting, such as step=0.05; repeatable."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the test problems and their noise.")
 @options.as_json
 @click.pass_context
 def certify(
     ctx: click.Context, subject: str, claims: str | None, settings: tuple[str, ...], seed: int, as_json: bool
 ) -> None:
-    """Examine an algorithm in a Python file.
+    """Find out which method a Python file implements, and which mistake it makes.
 
-    NAME is a function round(w, agents) -> w, an algorithm's class, or an object of one. The file is executed. The exit
-    status is 0 if it passed, 1 if it was convicted of a mistake, and 3 if the verdict is unknown.
+    NAME is a function round(w, agents) -> w, an algorithm's class, or an object of one. The file is executed. Exit
+    status: 0 if it passed, 1 if it was convicted of a mistake, 3 if the verdict is unknown.
     """
     from fedpoint.verbs.certify import certify as examine
 

@@ -15,15 +15,17 @@ STATUSES = {"as forecast": Status.FINE, "contradicted": Status.CONTRADICTED, "un
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--claims", metavar="NAME", help="Method that the algorithm claims to be; default: what its class says.")
+@click.option(
+    "--claims", metavar="NAME", help="Method that the algorithm claims to be; default: the method it derives from."
+)
 @options.figure("Draw run and forecast; the suffix chooses png, svg or pdf.")
 @options.as_json
 @click.pass_context
 def check(ctx: click.Context, folder: Path, claims: str | None, figure: Path | None, as_json: bool) -> None:
-    """Compare the run in FOLDER with its forecast.
+    """Compare a run with its forecast.
 
-    The exit status is 0 when the run is as forecast, 1 when it contradicts its forecast, and 3 when nothing could be
-    compared or the run is not finished. The folder of a comparison is checked run by run.
+    FOLDER is the folder of a run, or of a comparison, which is checked run by run. Exit status: 0 if the run is as
+    forecast, 1 if it contradicts its forecast, 3 if nothing could be compared or the run is not finished.
     """
     from fedpoint.config.load import load_run
     from fedpoint.store.comparison import run_folders

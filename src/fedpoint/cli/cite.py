@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("names", nargs=-1, required=True)
 def cite(names: tuple[str, ...]) -> None:
-    """Print BibTeX of NAMES: algorithms, TOML files or run folders. fedpoint itself is always included."""
+    """Print BibTeX entries for algorithms, files or runs.
+
+    NAMES are names of algorithms, TOML files or run folders. fedpoint itself is always included.
+    """
     from fedpoint.results.citations import bibtex
 
     click.echo(bibtex(reference for name in names for reference in _references(name)))

@@ -15,7 +15,9 @@ from fedpoint.cli import options, regression
 @regression.html
 @options.as_json
 def cox(file: Path, figure: Path | None, html: Path | None, as_json: bool) -> None:
-    """Fit the Cox model of FILE.toml, stratified by the sites of its table.
+    """Fit a Cox model over sites, stratified by site.
+
+    FILE names the model and the table:
 
     \b
     formula = "age + C(sex)"

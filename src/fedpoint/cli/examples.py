@@ -12,10 +12,14 @@ from fedpoint.core.errors import FedpointError, nearest
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Copy all of them.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("examples"), show_default=True, help="Folder.")
+@click.option("--all", "everything", is_flag=True, help="Copy all examples.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("examples"), show_default=True, help="Folder to copy to."
+)
 def examples(names: tuple[str, ...], everything: bool, out: Path) -> None:
-    """List the examples, or copy those of NAMES with the data that they read.
+    """List the examples, or copy them.
+
+    Examples are copied with the data that they read.
 
     \b
     fedpoint examples              list them

@@ -36,20 +36,25 @@ class Federate(click.Group):
 
 @click.group(cls=Federate)
 def federate() -> None:
-    """Run a study over real sites that keep their data (extra `federation`).
+    """Run a study over real sites that keep their data.
 
     \b
-    fedpoint federate demo                               try it: a server and three sites on this machine
-    fedpoint federate init NAME --server HOST:PORT       the leader, once: an authority, and the server's kit
-    fedpoint federate server KIT                         on the server's machine
-    fedpoint federate request invitation.json SITE       each site, once: its own key, and a request
-    fedpoint federate add SITE.csr                       the leader signs the request
-    fedpoint federate join SITE SITE.crt                 the site has its certificate, and
-    fedpoint federate site SITE                          connects
-    fedpoint federate study study.toml                   the leader signs a study; sites fetch it, and
-    fedpoint federate approve SITE --data local.csv      decide
-    fedpoint federate run study.toml                     the leader; then status, stop
-    fedpoint federate audit SITE                         what was asked of a site, and what left it
+    On one machine, to try it:
+      fedpoint federate demo                           a server and three sites
+    Once for a project:
+      fedpoint federate init NAME --server HOST:PORT   leader: an authority, and the server's kit
+      fedpoint federate server KIT                     on the server's machine: start it
+      fedpoint federate request invitation.json SITE   site: a key of its own, and a request
+      fedpoint federate add SITE.csr                   leader: sign the request
+      fedpoint federate join SITE SITE.crt             site: put the certificate into its kit
+      fedpoint federate site SITE                      site: connect
+    For each study:
+      fedpoint federate study study.toml               leader: sign it; sites fetch it
+      fedpoint federate approve SITE --data local.csv  site: decide
+      fedpoint federate run study.toml                 leader: run it; also status, stop
+      fedpoint federate audit SITE                     site: what was asked, and what left
+
+    Needs the extra `federation`.
     """
     need_posix("a study over real sites", "fp.federate rehearses one in this process, on any system")
 
@@ -57,7 +62,10 @@ def federate() -> None:
 @federate.command()
 @click.argument("kit", type=FOLDER, default=".")
 def server(kit: Path) -> None:
-    """Start the server of KIT (default: this folder). Ctrl-C stops it; after a crash, start it again."""
+    """Start a project's server.
+
+    KIT is the server's kit (default: this folder). Ctrl-C stops it; after a crash, start it again.
+    """
     from fedpoint.federation.flare.kits import Kit
     from fedpoint.federation.flare.parties import check_port
     from fedpoint.federation.flare.waiting import hand_over
@@ -74,11 +82,11 @@ def server(kit: Path) -> None:
 @federate.command()
 @STUDY
 @PROJECT
-@click.option("--folder", type=FOLDER, help="Folder for the result; default runs/NAME.N, of each version.")
+@click.option("--folder", type=FOLDER, help="Folder for the result; default: runs/NAME.N for version N.")
 @click.option("--export", type=FILE, help="Also write the model, for `fedpoint predict`.")
-@click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for sites.")
+@click.option("--wait", default=300.0, show_default=True, help="Seconds to wait for enough sites.")
 @click.option("--fresh", is_flag=True, help="Start over instead of continuing.")
-@click.option("--watch", is_flag=True, help="Raise an alarm about a site that does not answer as its rows must.")
+@click.option("--watch", is_flag=True, help="Raise an alarm about a site whose answers do not fit its expected rows.")
 @options.as_json
 @options.quiet
 def run(
@@ -92,14 +100,14 @@ def run(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run STUDY, a signed study's name or file, continuing where it stopped.
+    """Run a study, continuing where it stopped.
 
-    Waits until enough sites have approved it and are connected.
+    STUDY is a signed study's name or file. The run waits until enough sites have approved it and are connected.
 
     --watch needs to know which rows to expect: those of a generated problem, or files that you put into the folder
     `expected` of the server's kit (expected/SITE.csv).
 
-    Ctrl-C leaves it running: `status` shows it, `stop` ends it, `run` follows it again.
+    Ctrl-C leaves the study running: `status` shows it, `stop` ends it, `run` follows it again.
     """
     from fedpoint.cli.federate_show import Show, show_result
     from fedpoint.federation.flare.lead import Lead
@@ -120,9 +128,10 @@ def run(
 @PROJECT
 @options.as_json
 def status(study: str, project: Path | None, as_json: bool) -> None:
-    """Show how far STUDY (a signed study's name or file) is, who has approved it, and which sites are connected.
+    """Show how far a study is, and which sites are connected.
 
-    Every site is asked whether it is there: one whose process was killed is known at once.
+    STUDY is a signed study's name or file. Every site is asked whether it is there, so that one whose process was
+    killed is known at once. Also shown: who has approved the study.
     """
     from fedpoint.cli.federate_show import status_lines
     from fedpoint.federation.flare.lead import Lead
@@ -143,7 +152,10 @@ def status(study: str, project: Path | None, as_json: bool) -> None:
 @STUDY
 @PROJECT
 def stop(study: str, project: Path | None) -> None:
-    """Stop STUDY (a signed study's name or file) after the current round. `run` continues from there."""
+    """Stop a study after the current round.
+
+    STUDY is a signed study's name or file. `fedpoint federate run` continues from there.
+    """
     from fedpoint.federation.flare.lead import Lead
 
     own, signed = chosen(project, study)
@@ -159,9 +171,10 @@ def stop(study: str, project: Path | None) -> None:
 @options.as_json
 @options.quiet
 def demo(rounds: int, port: int, keep: Path | None, as_json: bool, quiet: bool) -> None:
-    """Train a credit score over three banks: a server and three sites on this machine, with mutual TLS.
+    """Try it: a server and three banks on this machine.
 
-    Prints the result beside a simulation on the pooled rows, and removes everything it created.
+    Trains a credit score with mutual TLS, prints the result beside a simulation on the pooled rows, and removes
+    everything that it created.
     """
     from fedpoint.cli.federate_show import Show
     from fedpoint.federation.flare.demo import play

@@ -15,16 +15,18 @@ FOLDER = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("kit", type=FOLDER, default=".")
-@click.option("--study", help="Its name, or name and number; needed where the kit has several.")
-@click.option("--against", type=FOLDER, help="The leader's result folder: does it hold a seal of this very record?")
+@click.option("--study", help="Name of the study, or name and number; needed if the kit has several.")
+@click.option(
+    "--against", type=FOLDER, help="The leader's result folder, to check that it holds a seal of this record."
+)
 @options.as_json
 @click.pass_context
 def audit(context: click.Context, kit: Path, study: str | None, against: Path | None, as_json: bool) -> None:
     """Verify and summarise what was asked of a site, and what left it.
 
     KIT is the site's kit (default: this folder), or the folder of one study in it. Every line of the study's
-    records/audit.jsonl holds the hash of the one before, so that a later change shows. Exit status: 0 verified,
-    1 broken, 2 not a kit, or no record.
+    records/audit.jsonl holds the hash of the one before, so that a later change shows. Exit status: 0 if verified,
+    1 if broken, 2 if KIT is not a kit or has no record.
     """
     from fedpoint.federation.site.audit_report import lines, report
 

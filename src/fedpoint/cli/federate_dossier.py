@@ -11,17 +11,21 @@ FOLDER = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("folder", type=FOLDER)
-@click.option("--kit", "kits", multiple=True, type=FOLDER, help="A site's kit, whose record is verified; repeatable.")
+@click.option("--kit", "kits", multiple=True, type=FOLDER, help="A site's kit, to verify its record; repeatable.")
 @click.option(
-    "--expected", multiple=True, metavar="SITE=FILE", help="Expected rows of a site, for the forecast; repeatable."
+    "--expected",
+    multiple=True,
+    metavar="SITE=FILE",
+    help="Rows that a site is expected to have, for the forecast; repeatable.",
 )
-@click.option("--output", type=click.Path(path_type=Path), help="The HTML file; default FOLDER/dossier.html.")
+@click.option("--output", type=click.Path(path_type=Path), help="HTML file to write; default: FOLDER/dossier.html.")
 def dossier(folder: Path, kits: tuple[Path, ...], expected: tuple[str, ...], output: Path | None) -> None:
-    """Write an offline HTML page about the study in FOLDER, the leader's result folder.
+    """Write a page that documents a study for a review.
 
-    It says who took part and why, which columns were read, what left each site in numbers and bytes, which controls
-    applied with which parameters, how well the model serves each site, and how to verify and repeat all of it. The
-    headings are those of a data-protection impact assessment.
+    FOLDER is the leader's result folder. The page needs no network. It says who took part and why, which columns were
+    read, what left each site in numbers and bytes, which controls applied with which parameters, how well the model
+    serves each site, and how to verify and repeat all of it. The headings are those of a data-protection impact
+    assessment.
     """
     from fedpoint.core.errors import FedpointError
     from fedpoint.federation.dossier import write

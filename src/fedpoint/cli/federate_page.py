@@ -15,8 +15,8 @@ FOLDER = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("kit", type=FOLDER, default=".")
-@click.option("--study", help="Its name, or name and number; needed where there are several.")
-@click.option("--folder", type=FOLDER, help="The leader's result folder; default runs/NAME.N.")
+@click.option("--study", help="Name of the study, or name and number; needed if there are several.")
+@click.option("--folder", type=FOLDER, help="The leader's result folder; default: runs/NAME.N.")
 @click.option(
     "--port", default=8643, show_default=True, type=click.IntRange(0, 65535), help="Port to bind; 0 takes any free one."
 )
@@ -27,12 +27,13 @@ FOLDER = click.Path(path_type=Path)
     help="Address to bind; anything but loopback requires an access token.",
 )
 def page(kit: Path, study: str | None, folder: Path | None, port: int, host: str) -> None:
-    """Serve a live page about a study of KIT (default: this folder).
+    """Serve a live page about a study.
 
-    With the project's folder: who has approved and is connected, the last rounds, refusals, alarms and measurements.
-    With a site's kit: how far the study is, what left this site and what it refused, from its own record, and the model
-    where it got one. The page changes nothing. It is for this machine alone unless --host says otherwise; its address
-    then carries a random token. Ctrl-C stops it. Needs the extra `ui`.
+    KIT is the project's folder or a site's kit (default: this folder). With the project's folder: who has approved and
+    is connected, the last rounds, refusals, alarms and measurements. With a site's kit: how far the study is, what left
+    this site and what it refused, from its own record, and the model where it got one. The page changes nothing. It is
+    for this machine alone unless --host says otherwise; its address then carries a random token. Ctrl-C stops it. Needs
+    the extra `ui`.
     """
     from fedpoint.core.errors import FedpointError
 

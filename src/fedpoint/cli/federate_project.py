@@ -25,9 +25,9 @@ DAYS = click.option(
     default=365.0,
     show_default=True,
     type=click.FloatRange(0, 366, min_open=True),
-    help="Days it is good for.",
+    help="Number of days for which it is valid.",
 )
-OFFLINE = click.option("--offline", is_flag=True, help="Do not tell the server now; the next command does.")
+OFFLINE = click.option("--offline", is_flag=True, help="Do not notify the server now; the next command will.")
 
 
 def project_at(folder: Path | None, study: Path | None = None) -> Project:
@@ -98,14 +98,19 @@ def warn(project: Project) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option("--server", required=True, metavar="HOST:PORT", help="Where sites will reach the server.")
-@click.option("--folder", type=FOLDER, help="The project's folder; default NAME.")
-@click.option("--passphrase", is_flag=True, help=f"Encrypt the authority's key; asked for, or ${PASSPHRASE}.")
+@click.option("--server", required=True, metavar="HOST:PORT", help="Address at which sites will reach the server.")
+@click.option("--folder", type=FOLDER, help="The project's folder; default: NAME.")
+@click.option(
+    "--passphrase",
+    is_flag=True,
+    help=f"Encrypt the authority's key with a passphrase, prompted for or from ${PASSPHRASE}.",
+)
 def init(name: str, server: str, folder: Path | None, passphrase: bool) -> None:
-    """Begin a project: an authority, the leader's kit and the server's. Once, for all its studies.
+    """Create a project: an authority and two kits.
 
-    Keep the folder safe: whoever has authority.key decides who takes part. Give invitation.json, which is not secret,
-    to every site; read the authority's fingerprint to them over the telephone.
+    The kits are the leader's and the server's; one project serves all its studies. Keep the folder safe: whoever has
+    authority.key decides who takes part. Give invitation.json, which is not secret, to every site, and read the
+    authority's fingerprint to them over the telephone.
     """
     from fedpoint.federation.flare.project import Project
     from fedpoint.federation.identity.certificates import fingerprint
@@ -128,12 +133,12 @@ def init(name: str, server: str, folder: Path | None, passphrase: bool) -> None:
 @PROJECT
 @DAYS
 @OFFLINE
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Sign without a prompt.")
 def add(request: Path, project: Path | None, days: float, offline: bool, yes: bool) -> None:
-    """Sign the certificate REQUEST of a site (or of the server), and write its certificate.
+    """Sign the certificate request of a site or the server.
 
-    Let the site read the fingerprint of its key to you: it tells that the request is theirs. A name that has a
-    certificate for another key is refused until that is revoked.
+    REQUEST is the file that the site has sent. Let the site read the fingerprint of its key to you, which proves that
+    the request is theirs. A name that has a certificate for another key is refused until that is revoked.
     """
     from fedpoint.core.files import read_file
     from fedpoint.federation.identity.certificates import LONGEST, key_fingerprint
@@ -157,10 +162,11 @@ def add(request: Path, project: Path | None, days: float, offline: bool, yes: bo
 @DAYS
 @OFFLINE
 def renew(parties: tuple[str, ...], project: Path | None, days: float, offline: bool) -> None:
-    """Renew the certificates of PARTIES, or all that end within 30 days.
+    """Renew certificates.
 
-    Keys stay as they are. A site that is connected fetches its certificate by itself; one whose certificate has ended
-    already gets certificates/SITE.crt as a file, for `fedpoint federate join`.
+    PARTIES are names of sites or `server`; default: all whose certificates end within 30 days. Keys stay as they are. A
+    connected site fetches its certificate by itself; one whose certificate has already ended gets
+    certificates/SITE.crt as a file, for `fedpoint federate join`.
     """
     from fedpoint.federation.identity.certificates import ending
 
@@ -184,9 +190,10 @@ def renew(parties: tuple[str, ...], project: Path | None, days: float, offline: 
 @PROJECT
 @OFFLINE
 def revoke(party: str, project: Path | None, offline: bool) -> None:
-    """Revoke the certificate of PARTY, for good: the server refuses it from now on, within a round of a running study.
+    """Revoke a party's certificate, for good.
 
-    A site that has lost its key makes a new request afterwards, under the same name.
+    The server refuses PARTY from now on; a running study drops it within a round. A site that has lost its key makes a
+    new request afterwards, under the same name.
     """
     own = project_at(project)
     own.revoke(party)
@@ -199,9 +206,10 @@ def revoke(party: str, project: Path | None, offline: bool) -> None:
 @PROJECT
 @OFFLINE
 def study(file: Path, project: Path | None, offline: bool) -> None:
-    """Sign the experiment in FILE with its terms, as the next version of that study.
+    """Sign an experiment with its terms, as a study.
 
-    Sites fetch it from the server, see what changed, and decide. Nothing else travels: no new keys, no courier.
+    FILE becomes the next version of that study. Sites fetch it from the server, see what changed, and decide. Nothing
+    else travels: no new keys, no courier.
     """
     from fedpoint.federation.identity.difference import differences
 

@@ -14,10 +14,11 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--folder", type=FOLDER, default=".", show_default=True, help="Folder to write the files to.")
 @click.option("--user", default="fedpoint", show_default=True, help="Account that the systemd unit runs as.")
 def service(kit: Path, folder: Path, user: str) -> None:
-    """Write a systemd unit and a container file for the server or the site of KIT (default: this folder).
+    """Write a systemd unit and a container file.
 
-    Nothing is installed or started. A site's unit connects it; what runs there is still what a person or
-    KIT/policy.toml has approved. It is not started again after the site has stopped itself.
+    They start the server or the site of KIT (default: this folder). Nothing is installed or started now. A site's unit
+    connects it; what runs there is still what a person or KIT/policy.toml has approved. It is not restarted after the
+    site has stopped itself.
     """
     from fedpoint.core.errors import FedpointError
     from fedpoint.federation.flare.kits import Kit

@@ -23,12 +23,12 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.command()
 @click.argument("invitation", type=FILE)
 @click.argument("name")
-@click.option("--folder", type=FOLDER, help="Folder for the kit; default NAME.")
+@click.option("--folder", type=FOLDER, help="Folder for the kit; default: NAME.")
 def request(invitation: Path, name: str, folder: Path | None) -> None:
-    """Make a kit for the party NAME of a project, with a key of its own, and a certificate request for the leader.
+    """Make a site's kit, and a certificate request.
 
-    INVITATION is the leader's invitation.json. The key never leaves the kit: the request is what is sent, and holds no
-    secret. The server may make its own kit too: NAME is then `server`.
+    INVITATION is the leader's invitation.json, NAME the party's name. The key never leaves the kit: only the request is
+    sent, which holds no secret. The server may make its own kit too: NAME is then `server`.
     """
     from fedpoint.federation.flare.kits import Invitation, make_kit
     from fedpoint.federation.identity.certificates import fingerprint, key_fingerprint
@@ -50,7 +50,10 @@ def request(invitation: Path, name: str, folder: Path | None) -> None:
 @click.argument("kit", type=FOLDER)
 @click.argument("certificate", type=FILE)
 def join(kit: Path, certificate: Path) -> None:
-    """Put the CERTIFICATE that the leader has signed into KIT: the first one, or a renewed one."""
+    """Put the signed certificate into a kit.
+
+    CERTIFICATE is what the leader has signed: the first one, or a renewed one.
+    """
     from fedpoint.federation.flare.kits import Kit
     from fedpoint.federation.identity.certificates import read_certificate
 
@@ -63,12 +66,13 @@ def join(kit: Path, certificate: Path) -> None:
 
 @click.command()
 @click.argument("kit", type=FOLDER, default=".")
-@click.option("--lift-stop", is_flag=True, help="Take part again after this site stopped itself.")
+@click.option("--lift-stop", is_flag=True, help="Take part again after this site has stopped itself.")
 def site(kit: Path, lift_stop: bool) -> None:
-    """Connect the site of KIT (default: this folder) to its project, and stay connected.
+    """Connect a site to its project, and stay connected.
 
-    Studies that the leader signs are fetched and named; `fedpoint federate approve` decides about them, or
-    KIT/policy.toml by itself. Nothing runs on the data before that. Ctrl-C ends it; start it again to rejoin.
+    KIT is the site's kit (default: this folder). Studies that the leader signs are fetched and named; `fedpoint
+    federate approve` decides about them, or KIT/policy.toml by itself. Nothing runs on the data before that. Ctrl-C
+    ends it; start it again to rejoin.
 
     Orders that an approved study does not allow are refused and listed. Three in a row stop the site: it takes part
     again when it is started with --lift-stop.
@@ -102,13 +106,13 @@ def site(kit: Path, lift_stop: bool) -> None:
 @click.argument("kit", type=FOLDER, default=".")
 @click.argument("study", default="")
 @click.option("--data", type=FILE, help="This site's own CSV or Parquet file; it never leaves this machine.")
-@click.option("--floor-rows", default=20, show_default=True, help="Fewest rows behind anything that leaves.")
-@click.option("--floor-per-category", default=5, show_default=True, help="Fewest rows of each category here.")
-@click.option("--floor-per-class", default=5, show_default=True, help="Fewest rows of each class here.")
+@click.option("--floor-rows", default=20, show_default=True, help="Refuse to send anything computed from fewer rows.")
+@click.option("--floor-per-category", default=5, show_default=True, help="Refuse if a category has fewer rows here.")
+@click.option("--floor-per-class", default=5, show_default=True, help="Refuse if a class has fewer rows here.")
 @click.option("--dry-run", is_flag=True, help="Print what would run and what would leave, then exit.")
 @click.option("--yes", is_flag=True, help="Approve without a prompt.")
-@click.option("--by-policy", is_flag=True, help="Approve if KIT/policy.toml allows it, and not otherwise.")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
+@click.option("--by-policy", is_flag=True, help="Approve only if KIT/policy.toml allows it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (with --dry-run).")
 def approve(
     kit: Path,
     study: str,
@@ -121,10 +125,11 @@ def approve(
     by_policy: bool,
     as_json: bool,
 ) -> None:
-    """Decide about STUDY (default: the one that waits) with KIT (default: this folder).
+    """Approve a study at a site, or decline it.
 
-    Prints what will run on the data and what will leave, what changed since the version that was approved last, and
-    asks. The file and the floors are those of that version where they are not given.
+    KIT is the site's kit (default: this folder), STUDY a name (default: the study that waits). Prints what will run on
+    the data and what will leave, what changed since the version that was approved last, and asks. The file and the
+    floors are those of that version unless they are given.
     """
     from fedpoint.data.floor import Floor
     from fedpoint.federation.flare.kits import Kit

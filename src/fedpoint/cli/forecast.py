@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--rounds",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Also print the expected error after N rounds and where 80 % of single runs lie; draw N rounds.",
+    help="Also print the expected error after N rounds and the range of 80 % of single runs; draw N rounds.",
 )
 @click.option("--bounds", "with_bounds", is_flag=True, help="Also print the lectures' bounds.")
 @options.figure("Draw the curve; the suffix chooses png, svg or pdf.")
@@ -42,9 +42,9 @@ def forecast(
     figure: Path | None,
     as_json: bool,
 ) -> None:
-    """Predict where the runs of FILE.toml converge, how far from the optimum, how fast and how noisily; run nothing.
+    """Predict where the runs of a TOML file converge, how fast and how noisily, without running them.
 
-    The exit status is 4 when one of them diverges, 3 when no limit was found for one.
+    Exit status: 0 if every run converges, 3 if no limit was found for one, 4 if one diverges.
     """
     from fedpoint.config import read
     from fedpoint.verbs.forecast import forecast as make

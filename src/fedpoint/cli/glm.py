@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     type=click.Choice(["model", "sandwich", "cluster"]),
     default="model",
     show_default=True,
-    help="Which standard errors the text shows.",
+    help="Kind of standard errors to print.",
 )
 @regression.figure
 @regression.html
 @options.as_json
 def glm(file: Path, errors: str, figure: Path | None, html: Path | None, as_json: bool) -> None:
-    """Fit the generalised linear model of FILE.toml over the sites of its table.
+    """Fit a generalised linear model over sites.
+
+    The result is that of the pooled rows, which never meet. FILE names the model and the table:
 
     \b
     formula = "died ~ age80 + los + C(type)"

@@ -33,23 +33,36 @@ apart     how many standard errors measured is above (+) or below (-) exact: by 
 @click.command()
 @click.argument("name", required=False)
 @click.option(
-    "--out", default="runs/lab", show_default=True, metavar="DIR", help="Folder for the picture; made if missing."
+    "--out", default="runs/lab", show_default=True, metavar="DIR", help="Folder for the picture; created if missing."
 )
 @options.as_json
-@click.option("--quick", is_flag=True, help="Fewer repeats: a rougher picture, sooner.")
-@click.option("--rounds", type=int, metavar="N", help="Rounds of every curve.")
-@click.option("--repeats", type=int, metavar="N", help="Independent runs that are averaged.")
-@click.option("--format", "ending", default="png", show_default=True, type=click.Choice(["png", "svg", "pdf"]))
+@click.option("--quick", is_flag=True, help="Use fewer repeats: faster and rougher.")
+@click.option("--rounds", type=int, metavar="N", help="Number of rounds.")
+@click.option("--repeats", type=int, metavar="N", help="Number of independent runs to average.")
+@click.option(
+    "--format",
+    "ending",
+    default="png",
+    show_default=True,
+    type=click.Choice(["png", "svg", "pdf"]),
+    help="Format of the picture.",
+)
 def lab(
     name: str | None, out: str, as_json: bool, quick: bool, rounds: int | None, repeats: int | None, ending: str
 ) -> None:
-    """Run a lecture's experiments, or one panel of them by NAME, beside the exact prediction.
+    """Run the experiments of five lectures beside their exact predictions.
 
-    lecture000 (default; observation-1 to observation-4, linear-gain): what heterogeneity, partial participation and
-    local steps do to the accuracy. scafflsa: FedLSA's bias and SCAFFLSA without it, on random MDPs. td: the same on
-    frozen lakes (extra `rl`). gtvmin: models over a network of clusters, over couplings. states: the same on output of
-    US states (extra `data`). diffusion: one model over a network of 20 agents, over steps and networks. async: waiting
-    for slow agents or not, and the worst that asynchrony does.
+    NAME is a lab, or one panel of it:
+
+    \b
+    lecture000   heterogeneity, participation and local steps (the default);
+                 observation-1 to observation-4 and linear-gain are its panels
+    scafflsa     FedLSA's bias, and SCAFFLSA without it, on random MDPs
+    td           the same on frozen lakes (extra `rl`)
+    gtvmin       models over a network of clusters, by coupling
+    states       the same for the output of US states (extra `data`)
+    diffusion    one model over a network of 20 agents, by step and network
+    async        waiting for slow agents or not, and the worst of asynchrony
     """
     from fedpoint.lab import find, perform, studies
     from fedpoint.lab.picture import picture

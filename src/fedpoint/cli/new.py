@@ -13,7 +13,9 @@ from fedpoint.core.errors import FedpointError
 @click.command()
 @click.argument("name")
 def new(name: str) -> None:
-    """Write NAME.toml: a small experiment that runs as it is, with a comment on every key.
+    """Write a commented TOML file to start from.
+
+    NAME.toml holds a small experiment that runs as it is, with a comment on every key.
 
     \b
     fedpoint new mine

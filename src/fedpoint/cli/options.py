@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-quiet = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+quiet = click.option("--quiet", "-q", is_flag=True, help="Do not show progress.")
 no_figure = click.option("--no-figure", is_flag=True, help="Do not draw a picture.")
 
 

@@ -24,15 +24,15 @@ SECONDS = 3.0  # between two lines of progress
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--target", type=float, metavar="X", help="Instead of the file's: of the expected error (or loss).")
-@click.option("--budget", type=float, metavar="X", help="Upper limit of what is minimised.")
-@click.option("--minimise", type=click.Choice(MINIMISE), help="Instead of the file's.")
-@click.option("--measure", type=click.Choice(["error", "loss"]), help="Instead of the file's.")
+@click.option("--target", type=float, metavar="X", help="Expected error (or loss) to reach, instead of the file's.")
+@click.option("--budget", type=float, metavar="X", help="Upper limit of the cost that is minimised.")
+@click.option("--minimise", type=click.Choice(MINIMISE), help="Cost to minimise, instead of the file's.")
+@click.option("--measure", type=click.Choice(["error", "loss"]), help="What the target is of, instead of the file's.")
 @click.option(
     "--confidence",
     type=click.FloatRange(0.5, 1, max_open=True),
     metavar="P",
-    help="Share of single runs that must reach the target, such as 0.95; default: their mean must.",
+    help="Share of single runs that must reach the target, such as 0.95; default: the mean of runs.",
 )
 @click.option(
     "--seconds",
@@ -41,10 +41,14 @@ SECONDS = 3.0  # between two lines of progress
     help="Stop the search after S seconds and return the best so far.",
 )
 @click.option("--verify", is_flag=True, help="Run the best choices and compare them with their forecasts.")
-@click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="Choices that --verify runs.")
-@click.option("--repeats", type=click.IntRange(min=2), default=50, show_default=True, help="Repeats of each of them.")
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the file's.")
-@options.figure("Write the picture here; default NAME-plan.png.")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=3, show_default=True, help="Number of choices that --verify runs."
+)
+@click.option(
+    "--repeats", type=click.IntRange(min=2), default=50, show_default=True, help="Repeats of each run of --verify."
+)
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed, instead of the file's.")
+@options.figure("Write the picture here; default: NAME-plan.png.")
 @options.no_figure
 @options.as_json
 @options.quiet
@@ -59,10 +63,10 @@ def plan(
     quiet: bool,
     **instead: Unpack[Overrides],
 ) -> None:
-    """Choose method, step, local steps, participation and rounds for the [problem] of FILE.toml and the target in
-    its [plan], at the least cost, from forecasts alone.
+    """Choose the method and settings that reach a target at the least cost.
 
-    The picture shows cost against accuracy, one line for each method.
+    FILE has a [problem], and a [plan] with the target. Method, step, local steps, participation and rounds are chosen
+    from forecasts alone. The picture shows cost against accuracy, one line for each method.
     """
     from fedpoint.config.plans import read_plan
     from fedpoint.verbs.plan import plan as make

@@ -26,15 +26,18 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("data", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path), help="CSV file for the predictions; default: print them.")
-@click.option("--target", metavar="COLUMN", help="Column with the true values; the predictions are then scored.")
-@click.option("--agent", metavar="COLUMN", help="Column that says whose row it is, if agents have their own models.")
+@click.option("--output", type=click.Path(path_type=Path), help="CSV file to write; default: print the predictions.")
+@click.option("--target", metavar="COLUMN", help="Column with the true values, to score the predictions.")
+@click.option(
+    "--agent", metavar="COLUMN", help="Column that names each row's agent, if agents have models of their own."
+)
 @options.as_json
 def predict(model: Path, data: Path, output: Path | None, target: str | None, agent: str | None, as_json: bool) -> None:
-    """Predict with MODEL for every row of DATA, CSV or Parquet. MODEL is a finished run's folder, or from fp.export.
+    """Apply a trained model to a table.
 
-    The table has a header. A model that was learnt from a table finds its columns by their names, and encodes and
-    scales them as it learnt; else the columns are the model's features, in their order, and the target's where named.
+    MODEL is a file of fp.export, or the folder of a finished run. DATA is a CSV or Parquet file with a header. A model
+    that was trained on a table finds its columns by name, and encodes and scales them as in training; for any other,
+    the columns are the model's features, in their order.
     """
     predictor = Predictor.read(model)
     groups = _agents(predictor, data, agent)

@@ -18,22 +18,22 @@ OPTIONS = (
         "--fast-reduce", is_flag=True, help="Sum by all-reduce; the last bits then depend on the number of processes."
     ),
     click.option("--coordinator", metavar="HOST:PORT", help="On several hosts: address of process 0."),
-    click.option("--process", type=click.IntRange(min=0), metavar="I", help="On several hosts: this process."),
+    click.option("--process", type=click.IntRange(min=0), metavar="I", help="On several hosts: this process's index."),
     click.option("--of", type=click.IntRange(min=1), metavar="N", help="On several hosts: number of processes."),
     click.option(
         "--bind",
         default="127.0.0.1",
         show_default=True,
         metavar="ADDRESS",
-        help="Address the coordinator binds to. It has no authentication: use trusted networks only.",
+        help="Address to bind the coordinator to. It has no authentication: use trusted networks only.",
     ),
     click.option(
         "--watchdog", type=click.FloatRange(min=1), default=600, show_default=True, metavar="SECONDS",
-        help="End the processes after this long without progress.",
+        help="Time without progress after which the processes are ended.",
     ),
     click.option(
         "--patience", type=click.FloatRange(min=1), default=120, show_default=True, metavar="SECONDS",
-        help="How long to wait for the processes of other hosts.",
+        help="Time to wait for the processes of other hosts.",
     ),
 )  # fmt: skip
 

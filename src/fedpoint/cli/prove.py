@@ -19,17 +19,34 @@ CLAIMS = ("contraction", "bias", "distance", "step")
 
 @click.command()
 @click.argument("method")
-@click.option("--smooth", type=float, required=True, metavar="L", help="Smoothness of the agents' losses.")
-@click.option("--strong", type=float, default=0.0, metavar="MU", help="Their strong convexity; default: convex.")
-@click.option("--step", type=float, help="The local step.")
-@click.option("--local-steps", type=int, help="Local steps in a round.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Another setting, as pull=0.5.")
-@click.option("--heterogeneity", type=float, default=1.0, metavar="G", help="mean |g_k(w*)|^2 <= G^2; default: 1.")
-@click.option("--agents", type=int, default=2, show_default=True, help="Number of agents; averaging needs no more.")
-@click.option("--rounds", type=int, default=1, show_default=True, help="Rounds of the worst distance.")
-@click.option("--quadratic", is_flag=True, help="Quadratic losses only.")
-@click.option("--only", "claims", multiple=True, type=click.Choice(CLAIMS), help="Only this worst case; repeatable.")
-@click.option("--attain", is_flag=True, help="Run the worst agents too.")
+@click.option(
+    "--smooth", type=float, required=True, metavar="L", help="Smoothness of the agents' losses (largest curvature)."
+)
+@click.option(
+    "--strong", type=float, default=0.0, metavar="MU", help="Strong convexity of the losses; default: 0 (convex)."
+)
+@click.option("--step", type=float, help="Length of a local step.")
+@click.option("--local-steps", type=int, help="Number of local steps in a round.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Another setting, such as pull=0.5; repeatable."
+)
+@click.option(
+    "--heterogeneity",
+    type=float,
+    default=1.0,
+    metavar="G",
+    show_default=True,
+    help="How different agents are: mean |g_k(w*)|^2 <= G^2.",
+)
+@click.option(
+    "--agents", type=int, default=2, show_default=True, help="Number of agents; for averaging, two are as bad as many."
+)
+@click.option("--rounds", type=int, default=1, show_default=True, help="Rounds after which the distance is bounded.")
+@click.option("--quadratic", is_flag=True, help="Allow quadratic losses only.")
+@click.option(
+    "--only", "claims", multiple=True, type=click.Choice(CLAIMS), help="Compute only this worst case; repeatable."
+)
+@click.option("--attain", is_flag=True, help="Also run the worst agents.")
 @options.as_json
 def prove(
     method: str,
@@ -46,10 +63,11 @@ def prove(
     attain: bool,
     as_json: bool,
 ) -> None:
-    """Compute the worst that METHOD can do: contraction, bias, distance, largest step.
+    """Compute the worst case of a method over all agents of a class.
 
-    METHOD is a name in the catalogue, or a class in a Python file (my_method.py:Mine), which is executed. On a network
-    all agents are joined and each keeps half of the weight.
+    METHOD is a name in the catalogue, or a class in a Python file (my_method.py:Mine), which is executed. Computed are
+    the contraction, the bias, the distance after --rounds and the largest step. On a network all agents are joined and
+    each keeps half of the weight.
     """
     from fedpoint.verbs.prove import prove as worst_of
 

@@ -9,21 +9,24 @@ import click
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="The file; default report.html in the folder of the run.")
-@click.option("--title", metavar="TEXT", help="The heading; default: the method, or the folder's name.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="File to write; default: report.html in the folder of the run."
+)
+@click.option("--title", metavar="TEXT", help="Heading; default: the method, or the folder's name.")
 @click.option(
     "--patience",
     type=click.FloatRange(min=0),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time limit for the forecast of a run; without one the report is still written.",
+    help="Time limit for the forecast of each run; the report is written without one that takes longer.",
 )
 def report(runs: tuple[Path, ...], out: Path | None, title: str | None, patience: float) -> None:
-    """Write an HTML report of RUNS: folders of runs or of comparisons.
+    """Write an HTML report of one or more runs.
 
-    Curves with forecast, bias and floor; losses per agent and fairness; cost; the network; configuration, versions,
-    seed and what to cite. The file needs no network and no other file: read it, print it, send it.
+    RUNS are folders of runs or comparisons. The report shows curves with forecast, bias and floor, the loss of every
+    agent and fairness, cost, the network, the configuration, versions, seed, and what to cite. It is one file that
+    needs no network.
     """
     from fedpoint.show.page import write
 

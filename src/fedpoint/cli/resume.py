@@ -31,10 +31,10 @@ def resume(
     quiet: bool,
     processes: Processes | None = None,
 ) -> None:
-    """Continue the run (or comparison) in the folder RUN, to the bits of one that was never interrupted.
+    """Continue an interrupted run, or extend a finished one.
 
-    --rounds extends a finished run. A run that was split over processes continues with any number of them, to the
-    same bits.
+    RUN is the folder of a run or a comparison. The results are the same bit for bit as those of a run that was never
+    interrupted, also with another number of processes. --rounds extends a finished run.
     """
     from fedpoint.cli.progress import watch
     from fedpoint.cli.show import picture, report

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--folder", type=click.Path(path_type=Path), help="Folder of the run; default runs/NAME-N.")
-@click.option("--rounds", type=click.IntRange(min=0), metavar="N", help="Instead of the file's.")
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Instead of the file's.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder of the run; default: runs/NAME-N.")
+@click.option("--rounds", type=click.IntRange(min=0), metavar="N", help="Number of rounds, instead of the file's.")
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed, instead of the file's.")
 @options.figure()
 @options.no_figure
 @options.as_json
@@ -35,10 +35,10 @@ def run(
     quiet: bool,
     processes: Processes | None = None,
 ) -> None:
-    """Run the experiments of FILE.toml and print the results.
+    """Run the experiments of a TOML file.
 
-    Every run is a folder: interrupt it at any moment (Ctrl-C, or worse) and continue with `fedpoint resume FOLDER`,
-    to the same numbers, bit for bit. A list of algorithms or of values makes a comparison.
+    Every run is a folder: interrupt it at any moment (with Ctrl-C, or by a power cut) and continue it with `fedpoint
+    resume FOLDER`; the results are the same bit for bit. A list of algorithms or of values in FILE makes a comparison.
 
     With --processes the agents are split over processes, and a lost process is replaced. On several hosts, start the
     same command on each, with --coordinator, --process and --of; process 0 keeps the folder and prints the result.

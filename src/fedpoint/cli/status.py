@@ -27,11 +27,11 @@ class Status(enum.IntEnum):
 
 
 MEANINGS = {
-    Status.FINE: "fine",
+    Status.FINE: "success",
     Status.CONTRADICTED: "contradicted or convicted",
     Status.BAD_INPUT: "bad input",
     Status.UNDECIDED: "undecided",
-    Status.DIVERGES: "diverges",
+    Status.DIVERGES: "diverged",
     Status.INTERRUPTED: "interrupted",
 }
 URGENCY = [

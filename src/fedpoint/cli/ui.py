@@ -14,7 +14,7 @@ import click
     default="runs",
     show_default=True,
     type=click.Path(path_type=Path),
-    help="Folder whose runs are shown; it need not exist yet.",
+    help="Folder of the runs to show; it may not exist yet.",
 )
 @click.option(
     "--port", default=8642, show_default=True, type=click.IntRange(0, 65535), help="Port to bind; 0 takes any free one."
@@ -26,10 +26,10 @@ import click
     help="Address to bind; anything but loopback requires an access token.",
 )
 def ui(runs: Path, port: int, host: str) -> None:
-    """Serve a page with runs, live while they are in progress, and a playground whose sliders rerun the lectures' labs.
+    """Serve a page with live runs and a playground.
 
-    The page is for this machine alone unless --host says otherwise; its address then carries a random token. Ctrl-C
-    stops the server. Needs the extra `ui`.
+    The sliders of the playground run the lectures' labs. The page is for this machine alone unless --host says
+    otherwise; its address then carries a random token. Ctrl-C stops the server. Needs the extra `ui`.
     """
     from fedpoint.core.errors import FedpointError
 

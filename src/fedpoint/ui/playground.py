@@ -194,7 +194,8 @@ class Averaging(Playground):
     name = "averaging"
     title = "Federated averaging"
     about = (
-        "After Vlaski and Sayed, Learning with a Fusion Center. K = 20 agents see data of linear models in 10 dimensions, each its own. Every round L of them "
+        "After Vlaski and Sayed, Learning with a Fusion Center. K = 20 agents see data of linear models in 10 "
+        "dimensions, each its own. In every round L of them "
         "take E steps on fresh samples, and the hub averages. The forecast is exact: it is the expected error."
     )
     formula = (
@@ -261,7 +262,8 @@ class Coupling(Playground):
     name = "coupling"
     title = "Coupling over a network"
     about = (
-        "After Jung, FL Algorithms. 15 nodes in three clusters each have a noisy measurement c_i of their cluster's value. GTVMin "
+        "After Jung, FL Algorithms. 15 nodes in three clusters each have a noisy measurement c_i of their "
+        "cluster's value. GTVMin "
         "ties neighbours together; FedRelax solves it by messages between neighbours. Too little coupling keeps the "
         "noise, too much mixes the clusters."
     )
@@ -376,9 +378,9 @@ class LocalSteps(Playground):
     name = "local-steps"
     title = "Local steps and drift"
     about = (
-        "After Mangold, Taming Heterogeneity in Federated Linear Stochastic Approximation. 10 agents evaluate a policy by TD(0), each in its own random MDP of 6 states (Garnet), with 2 "
-        "features. FedLSA takes H steps and averages: its bias grows with H where agents differ. SCAFFLSA corrects "
-        "each agent's drift. The forecasts are the exact expected errors."
+        "After Mangold, Taming Heterogeneity. 10 agents evaluate a policy by TD(0), each in its own random "
+        "MDP of 6 states (Garnet), with 2 features. FedLSA takes H steps and averages: its bias grows with H where agents "
+        "differ. SCAFFLSA corrects each agent's drift. The forecasts are the exact expected errors."
     )
     formula = (
         r"\theta_c \leftarrow \theta_c - \eta (A(Z) \theta_c - b(Z) - \xi_c) \quad (H \text{ times}), \qquad "
