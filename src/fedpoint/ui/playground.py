@@ -379,8 +379,8 @@ class LocalSteps(Playground):
     title = "Local steps and drift"
     about = (
         "After Mangold, Taming Heterogeneity. 10 agents evaluate a policy by TD(0), each in its own random "
-        "MDP of 6 states (Garnet), with 2 features. FedLSA takes H steps and averages: its bias grows with H where agents "
-        "differ. SCAFFLSA corrects each agent's drift. The forecasts are the exact expected errors."
+        "MDP of 6 states (Garnet), with 2 features. FedLSA takes H steps and averages: its bias grows with H where "
+        "agents differ. SCAFFLSA corrects each agent's drift. The forecasts are the exact expected errors."
     )
     formula = (
         r"\theta_c \leftarrow \theta_c - \eta (A(Z) \theta_c - b(Z) - \xi_c) \quad (H \text{ times}), \qquad "
