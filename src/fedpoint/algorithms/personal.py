@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
+import jax
 import numpy as np
-from jax import Array
 
-from fedpoint.core.agent import Advance, Agent, descend
+from fedpoint.algorithms.running_statistics import running
+from fedpoint.algorithms.section import Motion, Section
+from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.record import with_leaves
-from fedpoint.core.selection import Only, Split, selection
+from fedpoint.core.selection import Only, Split, selection, which_of
 from fedpoint.core.steps import Step, StepSchedule, at
-from fedpoint.core.types import Message, Model, Number, State, Tree
-from fedpoint.core.vector import wrap, zeros
+from fedpoint.core.types import Message, Model, Number, State
 from fedpoint.core.wrapped import Wrapped
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Personal(Wrapped):
     own_steps: int | None = None
     own_step: Step | None = None
     still: bool = False  # nothing moves: what a survey asks
+    statistics: tuple[bool, ...] = ()  # which leaves of the own parts are running statistics, which step by 1
 
     personal = True
     exact_moments = True
@@ -62,7 +64,8 @@ class Personal(Wrapped):
                 f"share=: {title} solves for a whole model, and cannot keep parts of it at its agents: use a method "
                 "with local steps, such as FedAvg, FedProx or Scaffold"
             )
-        if self.own_step is None and not self.still and (inner.step is None or np.any(inner.work_of_a_step() != 1.0)):
+        stepping = not self.statistics or not all(self.statistics)
+        if stepping and self.own_step is None and not self.still and (inner.step is None or np.any(inner.work_of_a_step() != 1.0)):
             raise FedpointError(
                 f"share=: {title} has no step for what stays at the agents: give one, fp.only(..., own_step=0.1)"
             )
@@ -106,22 +109,37 @@ class Personal(Wrapped):
         if first and not self.still:
             parts = self._alone(self.inner.begun_from(heard, memory.memory), parts, agent)
         moves = not self.still and not first
-        section = Section(agent, self.split, parts, first, self._rate(agent) if moves else None)
+        section = Section(agent, self.split, parts, first, self._motion(agent) if moves else None)
         message, inner = self.inner.local(heard, memory.memory, section)  # type: ignore[arg-type]
         return message, Own(inner, section.finished())
 
     def _alone(self, shared: Model, parts: Model, agent: Agent) -> Model:
         """The agent's own parts after their own steps, where the hub's model is held."""
         assert self.own_steps is not None
-        rate = self._rate(agent)
+        moved = self._motion(agent)
 
         def advance(o: Model, e: Number) -> Model:
-            return o - rate(e) * self.split.halves(agent.field(self.split.whole(shared, o), e))[1]
+            return moved(o, self.split.halves(agent.field(self.split.whole(shared, o), e))[1], e)
 
         return descend(agent, parts, self.own_steps, advance)
 
+    def _motion(self, agent: Agent) -> Motion:
+        """An own step, by its number: along the field, and of running statistics to what was seen."""
+        rate, statistics = self._rate(agent), self.statistics
+
+        def moved(parts: Model, slope: Model, e: Number) -> Model:
+            if not statistics:
+                return parts - rate(e) * slope
+            leaves, built = jax.tree.flatten(parts)
+            pairs = zip(leaves, jax.tree.leaves(slope), statistics, strict=True)
+            return jax.tree.unflatten(built, [o - (g if seen else rate(e) * g) for o, g, seen in pairs])
+
+        return moved
+
     def _rate(self, agent: Agent) -> Callable[[Number], Number]:
         """The length of an own step, by its number."""
+        if self.statistics and all(self.statistics):
+            return lambda e: 1.0
         own = self.inner.step if self.own_step is None else self.own_step
         assert own is not None  # checked
         count: Number = 1 if self.own_steps is None else self.own_steps
@@ -182,94 +200,22 @@ def least(problem: Problem, split: Split, A: np.ndarray, b: np.ndarray) -> Model
     return found.reshape(K, *np.shape(problem.start()))
 
 
-class Section:
-    """An agent as the inner method sees it: its fields are those of the shared parts, where its own are now.
-
-    rate: the length of own steps, by number, where own parts move along; None: they rest. They move by the field that
-    is asked for first in a local step; where there are no local steps, first in the round.
-    """
-
-    def __init__(
-        self, agent: Agent, split: Split, parts: Model, first: int, rate: Callable[[Number], Number] | None
-    ) -> None:
-        self._agent, self._split, self._parts = agent, split, parts
-        self._first, self._rate = first, rate
-        self._slope: Model | None = None  # of the own parts
-        self._stepped = False
-        self.round, self.share = agent.round, agent.share
-        self.steps, self.normal, self.uniform, self.key = agent.steps, agent.normal, agent.uniform, agent.key
-
-    @property
-    def evaluations(self) -> Number:
-        return self._agent.evaluations
-
-    @evaluations.setter
-    def evaluations(self, count: Number) -> None:
-        self._agent.evaluations = count
-
-    def _whole(self, shared: Model) -> Model:
-        return self._split.whole(shared, self._parts)
-
-    def field(self, w: Model, e: Number = 0) -> Model:
-        shared, own = self._split.halves(wrap(self._agent.field(self._whole(w), e + self._first)))
-        if self._slope is None:
-            self._slope = own
-        return shared
-
-    def loss(self, w: Model) -> Number:
-        return self._agent.loss(self._whole(w))
-
-    def losses_along(self, w: Model, move: Model, fractions: Array) -> Array:
-        return self._agent.losses_along(self._whole(w), self._split.whole(move, zeros(self._parts)), fractions)
-
-    def _moved(self, e: Number) -> Model:
-        """The own parts after a step."""
-        if self._rate is None or self._slope is None:
-            return self._parts
-        return self._parts - self._rate(e) * self._slope
-
-    def loop(self, start: Tree, steps: Number, advance: Advance) -> Tree:
-        """The inner method's local steps; own parts move along."""
-        if self._rate is None:
-            return self._agent.loop(start, steps, advance)
-        before, self._stepped = self._slope, True
-
-        def step(state: tuple[Tree, Model], e: Number) -> tuple[Tree, Model]:
-            y, self._parts = state
-            self._slope = None
-            return advance(y, e), self._moved(e)
-
-        y, self._parts = self._agent.loop((start, self._parts), steps, step)
-        self._slope = before
-        return y
-
-    def finished(self) -> Model:
-        """The own parts at the end of the round."""
-        return self._parts if self._stepped else self._moved(0)
-
-    def hessian(self, w: Model) -> NoReturn:
-        raise FedpointError("share=: methods of the second order cannot keep parts of a model at their agents")
-
-    def hessian_times(self, w: Model, v: Model) -> NoReturn:
-        self.hessian(w)
-
-    def prox(self, center: Model, weight: Number) -> NoReturn:
-        raise FedpointError(
-            "share=: methods that solve a proximal problem cannot keep parts of a model at their agents"
-        )
-
-
-def sharing(algorithm: Algorithm, share: Only | str | Sequence[str] | None, model: Model) -> Algorithm:
-    """The method that shares only these parts of a model; None: all."""
+def sharing(
+    algorithm: Algorithm, share: Only | str | Sequence[str] | None, model: Model, statistics: Sequence[str] = ()
+) -> Algorithm:
+    """The method that shares only these parts of a model; None: all. statistics: names of running statistics."""
     if share is None:
-        return algorithm
+        return running(algorithm, statistics, model)
     which = selection(share)
     split = which.split("share=:", model)
     if not split.count:
         raise FedpointError("share=: nothing of the model is shared: agents would learn alone; name what they share")
     if split.count == split.size:
-        return algorithm
-    return Personal(algorithm, split=split, own_steps=which.own_steps, own_step=which.own_step)
+        return running(algorithm, statistics, model)
+    shared, own = split.halves(model)
+    inner = running(algorithm, statistics, shared)
+    seen = which_of(statistics, own)
+    return Personal(
+        inner, split=split, own_steps=which.own_steps, own_step=which.own_step, statistics=seen if any(seen) else ()
+    )
 
-
-__all__ = ["Personal"]

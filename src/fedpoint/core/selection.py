@@ -51,9 +51,7 @@ class Only(Record):
 
     def split(self, where: str, model: Model) -> Split:
         """The model's numbers, those that are meant apart from the others; where: who asks, for messages."""
-        found, _ = jax.tree_util.tree_flatten_with_path(unwrap(model))
-        paths = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in found]
-        leaves = [leaf for _, leaf in found]
+        paths, leaves = paths_of(model), jax.tree.leaves(model)
         if self.mask is not None:
             meant = self._by_mask(where, unwrap(model))
         elif self.predicate is not None:
@@ -145,6 +143,17 @@ def _made(which: tuple[object, ...], others: bool, own_steps: int | None, own_st
     if callable(which[0]) and jax.tree_util.all_leaves([which[0]]):  # a module can be called too
         return Only(predicate=which[0], **rest)
     return Only(mask=which[0], **rest)
+
+
+def paths_of(model: Model) -> list[str]:
+    """The names of a model's arrays, in the order of its leaves."""
+    found, _ = jax.tree_util.tree_flatten_with_path(unwrap(model))
+    return [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in found]
+
+
+def which_of(names: Sequence[str], model: Model) -> tuple[bool, ...]:
+    """Which leaves of a model have one of these names."""
+    return tuple(path in names for path in paths_of(model))
 
 
 def _matches(pattern: str, path: str) -> bool:

@@ -111,8 +111,7 @@ def missing_parts(table: Table) -> Iterator[str]:
 def facts_of(problem: Problem) -> dict[str, Plain]:
     """What identifies a problem without its data. This reads all of them."""
     oracle = problem.oracle
-    parts = {"own": problem.own, "common": problem.common, "weights": problem.weights}
-    arrays = {name: array for part, tree in parts.items() for name, array in named(part, tree).items()}
+    arrays = {name: array for part, tree in problem.content().items() for name, array in named(part, tree).items()}
     fields: list[str] = [f.name for f in dataclasses.fields(oracle)] if dataclasses.is_dataclass(oracle) else []
     return {
         "class": type(problem).__name__,

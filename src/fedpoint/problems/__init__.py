@@ -12,6 +12,7 @@ from fedpoint.problems.loss import Loss
 from fedpoint.problems.mdp import MDP
 from fedpoint.problems.quadratic import Quadratic
 from fedpoint.problems.td import TD, garnet
+from fedpoint.problems.torch_module import Torch
 from fedpoint.problems.toy_text import cliff_walking, frozen_lake, taxi
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Problem",
     "Quadratic",
     "Stability",
+    "Torch",
     "cliff_walking",
     "frozen_lake",
     "garnet",

@@ -75,6 +75,7 @@ class Oracle:
         """The e-th sample of a round."""
         return ()
 
+    derivatives = ""  # why a round of it cannot be differentiated; empty: it can
     noisy = True  # False: fields are exact, whatever is drawn
     buckets: tuple[int, ...] = ()  # sizes by which rows are ordered
     gram = False  # full fields cost the same for every agent, however many rows it has
@@ -263,6 +264,7 @@ class Problem(Made):
     intercept: bool = False  # the last column is one of ones
     columns: list[dict[str, Plain]] | None = None  # how a table's columns became features
     notes: Sequence[str] = ()  # what was done to the data
+    statistics: tuple[str, ...] = ()  # parts of a model, by name, that are running statistics: their field is s - s'
     fits = False  # it was found to answer what a run will ask
     source: Mapping[str, Plain] | None = None  # the table of a file that makes it again
 
@@ -309,6 +311,10 @@ class Problem(Made):
         raise FedpointError(
             f"{type(self).__name__} has no metrics of its own for held-out data: give evaluate= a function of the model"
         )
+
+    def content(self) -> Data:
+        """The arrays by which the data are known again."""
+        return {"own": self.own, "common": self.common, "weights": self.weights}
 
     def prepare(self, algorithm: Algorithm) -> Oracle:
         """The oracle for an algorithm whose local steps are known."""

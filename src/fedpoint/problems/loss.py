@@ -48,8 +48,8 @@ class LossOracle(RowsOracle):
 
 
 NO_TORCH = (
-    "JAX cannot differentiate it. Write loss(params, batch) with jax.numpy, and give its parameters as a tree of "
-    "arrays, for instance {name: p.detach().numpy() for name, p in module.named_parameters()}"
+    "JAX cannot differentiate it. fp.problems.Torch(module, loss, (X, y), groups=...) runs it as it is, with gradients "
+    "computed by PyTorch"
 )
 
 

@@ -84,6 +84,11 @@ def _check(experiment: Experiment, around: Model | None, floor: str, measure: st
     problem = experiment.problem
     if not isinstance(problem, Problem):
         raise FedpointError("models that only fit and predict have no round to differentiate: there is no forecast")
+    if problem.oracle.derivatives:
+        raise FedpointError(
+            f"{type(problem).__name__} has no forecast: {problem.oracle.derivatives}. fp.probe(experiment) measures a "
+            "few rounds, and says which local steps still pay"
+        )
     adapting = [type(stage).__name__ for stage in experiment.channel.stages() if stage.adapts]
     if adapting:
         raise FedpointError(
