@@ -19,7 +19,7 @@ LOWEST := tests/cli/test_cli_commands.py tests/cli/test_cli_run.py tests/cli/tes
   tests/report/test_plots.py tests/statistics/test_sums.py tests/statistics/test_table_one.py tests/test_run.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-all mutants test-lowest check release bench bench-peers docs docs-check clean compiled
+.PHONY: help run setup test test-all mutants test-lowest test-torch check release bench bench-peers docs docs-check clean compiled
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -49,6 +49,12 @@ test-lowest: ## run some tests with the lowest versions that pyproject.toml allo
 	$(PYTHON) release/lowest.py > build/lowest/requirements.txt
 	build/lowest/bin/python -m pip install -q --disable-pip-version-check -r build/lowest/requirements.txt
 	PYTHONPATH=src build/lowest/bin/python -m pytest -n 0 -q -o addopts= -o filterwarnings=default -m "not slow" $(LOWEST) $(ARGS)
+
+test-torch: ## install PyTorch below build/torch, and run its tests (options in ARGS)
+	test -e build/torch/.stamp || $(PYTHON) -m venv --clear build/torch
+	build/torch/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[torch]' pytest pytest-xdist hypothesis
+	@touch build/torch/.stamp
+	build/torch/bin/python -m pytest -n 0 -q -p no:cacheprovider tests/pytorch $(ARGS)
 
 check: $(READY_DEV) ## format, lint, spelling, imports and types
 	$(BIN)/ruff format --check .

@@ -104,7 +104,7 @@ def test_patterns_find_what_they_are_for() -> None:
 def test_only_one_torch_is_named() -> None:
     named = {version for text in tracked_texts().values() for version in TORCH_PIN.findall(text)}
     assert named == {"2.13.0"}
-    assert "torch==2.13.0" in PROJECT["optional-dependencies"]["bench"]
+    assert all("torch==2.13.0" in PROJECT["optional-dependencies"][extra] for extra in ("bench", "torch"))
 
 
 def test_every_dependency_has_a_lowest_version() -> None:

@@ -195,9 +195,7 @@ def torch_module(name):
     ],
 )
 def test_a_module_of_torch_is_told_what_to_write(loss, params, name):
-    with refuses(
-        f"^{name}, a module of PyTorch: JAX cannot differentiate it. Write loss.params, batch. with jax.numpy"
-    ):
+    with refuses(f"^{name}, a module of PyTorch: JAX cannot differentiate it. fp.problems.Torch"):
         fp.problems.Loss(loss, params, np.zeros((4, 2)))
 
 

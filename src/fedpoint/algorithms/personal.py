@@ -6,16 +6,15 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import jax
 import numpy as np
 
-from fedpoint.algorithms.running_statistics import running
-from fedpoint.algorithms.section import Motion, Section
+from fedpoint.algorithms.carried import Carried
+from fedpoint.algorithms.section import Advanced, Section
 from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.record import with_leaves
-from fedpoint.core.selection import Only, Split, selection, which_of
+from fedpoint.core.selection import Only, Split, selection
 from fedpoint.core.steps import Step, StepSchedule, at
 from fedpoint.core.types import Message, Model, Number, State
 from fedpoint.core.wrapped import Wrapped
@@ -44,8 +43,8 @@ class Personal(Wrapped):
     split: Split
     own_steps: int | None = None
     own_step: Step | None = None
+    carried: Split | None = None  # of the own parts: what is learnt, apart from a state that moves by itself
     still: bool = False  # nothing moves: what a survey asks
-    statistics: tuple[bool, ...] = ()  # which leaves of the own parts are running statistics, which step by 1
 
     personal = True
     exact_moments = True
@@ -64,8 +63,7 @@ class Personal(Wrapped):
                 f"share=: {title} solves for a whole model, and cannot keep parts of it at its agents: use a method "
                 "with local steps, such as FedAvg, FedProx or Scaffold"
             )
-        stepping = not self.statistics or not all(self.statistics)
-        if stepping and self.own_step is None and not self.still and (inner.step is None or np.any(inner.work_of_a_step() != 1.0)):
+        if self.own_step is None and not self.still and (inner.step is None or np.any(inner.work_of_a_step() != 1.0)):
             raise FedpointError(
                 f"share=: {title} has no step for what stays at the agents: give one, fp.only(..., own_step=0.1)"
             )
@@ -109,37 +107,34 @@ class Personal(Wrapped):
         if first and not self.still:
             parts = self._alone(self.inner.begun_from(heard, memory.memory), parts, agent)
         moves = not self.still and not first
-        section = Section(agent, self.split, parts, first, self._motion(agent) if moves else None)
+        section = Section(agent, self.split, parts, first, self._advance(agent) if moves else None)
         message, inner = self.inner.local(heard, memory.memory, section)  # type: ignore[arg-type]
         return message, Own(inner, section.finished())
 
     def _alone(self, shared: Model, parts: Model, agent: Agent) -> Model:
         """The agent's own parts after their own steps, where the hub's model is held."""
         assert self.own_steps is not None
-        moved = self._motion(agent)
+        moved = self._advance(agent)
 
         def advance(o: Model, e: Number) -> Model:
             return moved(o, self.split.halves(agent.field(self.split.whole(shared, o), e))[1], e)
 
         return descend(agent, parts, self.own_steps, advance)
 
-    def _motion(self, agent: Agent) -> Motion:
-        """An own step, by its number: along the field, and of running statistics to what was seen."""
-        rate, statistics = self._rate(agent), self.statistics
+    def _advance(self, agent: Agent) -> Advanced:
+        """The own parts after a step along their field."""
+        rate = self._rate(agent)
 
         def moved(parts: Model, slope: Model, e: Number) -> Model:
-            if not statistics:
+            if self.carried is None:
                 return parts - rate(e) * slope
-            leaves, built = jax.tree.flatten(parts)
-            pairs = zip(leaves, jax.tree.leaves(slope), statistics, strict=True)
-            return jax.tree.unflatten(built, [o - (g if seen else rate(e) * g) for o, g, seen in pairs])
+            learnt, state = self.carried.halves(slope)
+            return parts - self.carried.whole(rate(e) * learnt, state)
 
         return moved
 
     def _rate(self, agent: Agent) -> Callable[[Number], Number]:
         """The length of an own step, by its number."""
-        if self.statistics and all(self.statistics):
-            return lambda e: 1.0
         own = self.inner.step if self.own_step is None else self.own_step
         assert own is not None  # checked
         count: Number = 1 if self.own_steps is None else self.own_steps
@@ -201,21 +196,25 @@ def least(problem: Problem, split: Split, A: np.ndarray, b: np.ndarray) -> Model
 
 
 def sharing(
-    algorithm: Algorithm, share: Only | str | Sequence[str] | None, model: Model, statistics: Sequence[str] = ()
+    algorithm: Algorithm, share: Only | str | Sequence[str] | None, model: Model, carried: Split | None = None
 ) -> Algorithm:
-    """The method that shares only these parts of a model; None: all. statistics: names of running statistics."""
+    """The method that shares only these parts of a model; None: all. carried: what of the model is learnt, where there
+    is a state besides: it is averaged where it is shared, and else stays with the agent's own parts."""
     if share is None:
-        return running(algorithm, statistics, model)
+        return algorithm if carried is None else Carried(algorithm, split=carried)
     which = selection(share)
     split = which.split("share=:", model)
     if not split.count:
         raise FedpointError("share=: nothing of the model is shared: agents would learn alone; name what they share")
     if split.count == split.size:
-        return running(algorithm, statistics, model)
-    shared, own = split.halves(model)
-    inner = running(algorithm, statistics, shared)
-    seen = which_of(statistics, own)
-    return Personal(
-        inner, split=split, own_steps=which.own_steps, own_step=which.own_step, statistics=seen if any(seen) else ()
-    )
+        return sharing(algorithm, None, model, carried)
+    own_step, moved = which.own_step, None
+    if carried is not None:
+        shared, own = carried.within(split, model)
+        algorithm = algorithm if shared.count == shared.size else Carried(algorithm, split=shared)
+        moved = None if own.count == own.size else own
+        own_step = 1.0 if not own.count and own_step is None else own_step
+    return Personal(algorithm, split=split, own_steps=which.own_steps, own_step=own_step, carried=moved)
 
+
+__all__ = ["Personal"]

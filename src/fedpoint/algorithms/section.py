@@ -1,4 +1,4 @@
-"""What does a method see of an agent when it knows a part of the model only? The rest moves along, beside it."""
+"""What does a method see of an agent whose model has parts that it does not know? An agent of the other parts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,19 @@ from fedpoint.core.selection import Split
 from fedpoint.core.types import Model, Number, Tree
 from fedpoint.core.vector import wrap, zeros
 
-Motion: TypeAlias = Callable[[Model, Model, Number], Model]  # own parts, their field, the number of the step
+Advanced: TypeAlias = Callable[[Model, Model, Number], Model]
 
 
 class Section:
     """An agent as the inner method sees it: its fields are those of the shared parts, where its own are now.
 
-    motion: how own parts move along, (parts, their field, number of the step) -> parts; None: they rest. They move by
-    the field that is asked for first in a local step; where there are no local steps, first in the round. first: how
-    many steps the own parts have taken before. title: what keeps them, for messages.
+    moved: (own parts, their field, number of the step) -> own parts after it, where they move along; None: they rest.
+    They move by the field that is asked for first in a local step; where there are no local steps, first in the round.
     """
 
-    def __init__(
-        self, agent: Agent, split: Split, parts: Model, first: int, motion: Motion | None, title: str = "share="
-    ) -> None:
-        self._title = title
+    def __init__(self, agent: Agent, split: Split, parts: Model, first: int, moved: Advanced | None) -> None:
         self._agent, self._split, self._parts = agent, split, parts
-        self._first, self._motion = first, motion
+        self._first, self._advance = first, moved
         self._slope: Model | None = None  # of the own parts
         self._stepped = False
         self.round, self.share = agent.round, agent.share
@@ -60,13 +56,13 @@ class Section:
 
     def _moved(self, e: Number) -> Model:
         """The own parts after a step."""
-        if self._motion is None or self._slope is None:
+        if self._advance is None or self._slope is None:
             return self._parts
-        return self._motion(self._parts, self._slope, e)
+        return self._advance(self._parts, self._slope, e)
 
     def loop(self, start: Tree, steps: Number, advance: Advance) -> Tree:
         """The inner method's local steps; own parts move along."""
-        if self._motion is None:
+        if self._advance is None:
             return self._agent.loop(start, steps, advance)
         before, self._stepped = self._slope, True
 
@@ -84,10 +80,10 @@ class Section:
         return self._parts if self._stepped else self._moved(0)
 
     def hessian(self, w: Model) -> NoReturn:
-        raise FedpointError(f"{self._title}: methods of the second order know whole models only")
+        raise FedpointError("methods of the second order cannot keep parts of a model, or its state, apart")
 
     def hessian_times(self, w: Model, v: Model) -> NoReturn:
         self.hessian(w)
 
     def prox(self, center: Model, weight: Number) -> NoReturn:
-        raise FedpointError(f"{self._title}: methods that solve a proximal problem know whole models only")
+        raise FedpointError("methods that solve a proximal problem cannot keep parts of a model, or its state, apart")

@@ -57,6 +57,18 @@ def calling(where: str) -> Iterator[None]:
         raise FedpointError(f"{where} raised {type(error).__name__}: {said}{line_of(error)}") from error
 
 
+@contextmanager
+def called_back() -> Iterator[None]:
+    """A `FedpointError` of what a compiled program called back, out of the report that XLA makes of it."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        said = str(error).partition(f"{FedpointError.__name__}: ")[2]
+        if not said:
+            raise
+        raise FedpointError(said.splitlines()[0]) from None
+
+
 def line_of(error: BaseException) -> str:
     """The user's line that raised it, in brackets, where there is one."""
     for frame, number in reversed(list(traceback.walk_tb(error.__traceback__))):

@@ -51,7 +51,9 @@ class Only(Record):
 
     def split(self, where: str, model: Model) -> Split:
         """The model's numbers, those that are meant apart from the others; where: who asks, for messages."""
-        paths, leaves = paths_of(model), jax.tree.leaves(model)
+        found, _ = jax.tree_util.tree_flatten_with_path(unwrap(model))
+        paths = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in found]
+        leaves = [leaf for _, leaf in found]
         if self.mask is not None:
             meant = self._by_mask(where, unwrap(model))
         elif self.predicate is not None:
@@ -59,6 +61,10 @@ class Only(Record):
         else:
             meant = self._by_name(where, paths, leaves)
         return Split(tuple(_Leaf.of(m != self.others) for m in meant), tuple(paths))
+
+    def names_this(self, path: str) -> bool:
+        """Whether it names the part of this path."""
+        return any(_matches(name, path) for name in self.names)
 
     def _by_name(self, where: str, paths: list[str], leaves: list[Array]) -> list[np.ndarray]:
         if paths == [""]:
@@ -143,17 +149,6 @@ def _made(which: tuple[object, ...], others: bool, own_steps: int | None, own_st
     if callable(which[0]) and jax.tree_util.all_leaves([which[0]]):  # a module can be called too
         return Only(predicate=which[0], **rest)
     return Only(mask=which[0], **rest)
-
-
-def paths_of(model: Model) -> list[str]:
-    """The names of a model's arrays, in the order of its leaves."""
-    found, _ = jax.tree_util.tree_flatten_with_path(unwrap(model))
-    return [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in found]
-
-
-def which_of(names: Sequence[str], model: Model) -> tuple[bool, ...]:
-    """Which leaves of a model have one of these names."""
-    return tuple(path in names for path in paths_of(model))
 
 
 def _matches(pattern: str, path: str) -> bool:
@@ -246,6 +241,18 @@ class Split:
         model = jax.tree.unflatten(built, joined)
         return Vector(model) if isinstance(meant, Vector) else model
 
+    def within(self, other: Split, model: Model) -> tuple[Split, Split]:
+        """The same of both halves that another split makes of the model."""
+        leaves, built = jax.tree.flatten(unwrap(model))
+        meant = [
+            leaf.mask() if leaf.bits else np.full(leaf.size, leaf.count > 0)
+            for leaf, _ in zip(self.leaves, leaves, strict=True)
+        ]
+        whole = [m.reshape(leaf.shape) for m, leaf in zip(meant, self.leaves, strict=True)]
+        halves = other.halves(jax.tree.unflatten(built, whole))
+        one, two = (Split(tuple(_Leaf.of(np.asarray(m)) for m in jax.tree.leaves(half)), ()) for half in halves)
+        return one, two
+
     def __repr__(self) -> str:
         whole = [path or "the only array" for path, leaf in zip(self.paths, self.leaves, strict=True) if leaf.count]
         part = [bool(leaf.bits) for leaf in self.leaves if leaf.count]
@@ -253,13 +260,11 @@ class Split:
         return f"<Split: {self.count:,} of {counted(self.size, 'number')}: {', '.join(said)}>"
 
 
-def selection(given: Only | str | Sequence[str]) -> Only:
+def selection(given: Only | str | Sequence[str], argument: str = "share") -> Only:
     """What a user may write for one: names, or a selection."""
     if isinstance(given, Only):
         return given
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) and name for name in names):
-        raise FedpointError(
-            f"share must be the names of the parts of a model that are shared, or fp.only(...); got {given!r}"
-        )
+        raise FedpointError(f"{argument} must be the names of parts of a model, or fp.only(...); got {given!r}")
     return Only(names=tuple(names))

@@ -14,6 +14,7 @@ import numpy as np
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.core.garbage import paused_collection
+from fedpoint.core.own_code import called_back
 from fedpoint.core.precision import double
 from fedpoint.core.types import Data, Model, State, Tree
 from fedpoint.core.vector import unwrap, unwrap_all, wrap
@@ -172,7 +173,7 @@ class Session(Engine):
     def _call(self, rounds: int) -> Records:
         """Go on by so many rounds; the records that fall into them, on the host."""
         first, last = self.round, self.round + rounds
-        with paused_collection(), exhausted():  # the first call traces
+        with paused_collection(), called_back(), exhausted():  # the first call traces
             self.state, records = go_on(
                 self.layout, self.swept, self.inputs, self.state, self.seeds, first, rounds, self.every
             )

@@ -47,7 +47,7 @@ class Bound:
     def of(cls, experiment: Experiment) -> Bound:
         start, on_network = experiment.start_model, experiment.network is not None
         one = jax.tree.map(lambda a: a[0], start) if on_network else start
-        method = sharing(experiment.algorithm, experiment.share, wrap(one), experiment.problem.statistics)
+        method = sharing(experiment.algorithm, experiment.share, wrap(one), experiment.problem.carried)
         algorithm = bind_algorithm(experiment.channel.around(method), experiment.problem)
         bound = cls(experiment, algorithm, experiment.timing, Star(personal=algorithm.personal), NOT_WIRED, start)
         return bound.for_rounds(1)

@@ -18,6 +18,7 @@ from jax import Array
 from fedpoint.channel import Channel
 from fedpoint.core.agent import Agent
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key, Stream
 from fedpoint.core.record import one_agent
@@ -153,6 +154,11 @@ class Holding:
     ):
         index, table = int(setup["index"]), study.table
         if problem is not None:
+            if problem.carried is not None:
+                raise FedpointError(
+                    "the model carries a state along, such as statistics of batch normalisation, which a study does "
+                    "not average: use layers without one, such as group normalisation"
+                )
             self.problem, at = problem, 0
         elif table is None:
             self.problem, at = study.generated(), index

@@ -23,6 +23,7 @@ from fedpoint.core.numbers import counted, there_are
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.record import owner_of
+from fedpoint.core.selection import Split
 from fedpoint.core.steps import most_steps
 from fedpoint.core.types import Data, Model, Number, Plain, Tree
 from fedpoint.problems.models import at_model, at_models, check_each
@@ -261,10 +262,10 @@ class Problem(Made):
     linear = False  # every field is affine in w
     classes: np.ndarray | None = None  # of what is predicted, where it is one of several
     predicts: str | None = None  # what x'w says of a row x: a "number", or by softmax its "class"; None: nothing
+    carried: Split | None = None  # of a model: what is learnt, apart from the state that it carries along
     intercept: bool = False  # the last column is one of ones
     columns: list[dict[str, Plain]] | None = None  # how a table's columns became features
     notes: Sequence[str] = ()  # what was done to the data
-    statistics: tuple[str, ...] = ()  # parts of a model, by name, that are running statistics: their field is s - s'
     fits = False  # it was found to answer what a run will ask
     source: Mapping[str, Plain] | None = None  # the table of a file that makes it again
 

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from numpy.typing import ArrayLike
 
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import Row
+from fedpoint.core.selection import Only
 from fedpoint.core.types import Data, Function, Model, Number, Tree
-from fedpoint.problems.base import Mine, by_agent, check_agents, check_weights
+from fedpoint.problems.base import Mine, Oracle, by_agent, check_agents, check_weights
 from fedpoint.problems.models import at_model
 from fedpoint.problems.rows import Batch, RowOptions, RowsOracle, RowsProblem, row_options
 
@@ -40,7 +41,7 @@ class TorchOracle(RowsOracle):
     work: Work | None = None
 
     known_noise = False
-    fetches = False  # type: ignore[assignment]
+    fetches = False
     derivatives = "gradients are computed by PyTorch, outside of the compiled round, which cannot be differentiated"
 
     def draw(self, mine: Mine, plan: Data, row: Row, e: Number) -> LuckyBatch:
@@ -61,7 +62,7 @@ class TorchOracle(RowsOracle):
     def _over_all(self, mine: Mine, w: Model, luck: Array) -> Model:
         """All rows of an agent in one batch."""
         place = jnp.arange(self.largest)
-        rows = jax.lax.dynamic_slice_in_dim(mine.common.rows, mine.own.offset, self.largest)
+        rows = lax.dynamic_slice_in_dim(mine.common.rows, mine.own.offset, self.largest)
         weight = jnp.where(place < mine.own.count, 1.0 / mine.own.count, 0.0)
         return self._called(self._work.gradient, w, rows, weight, luck)
 
@@ -79,13 +80,16 @@ class TorchOracle(RowsOracle):
     def hessian_times(self, mine: Mine, w: Model, v: Model) -> Model:
         return self._over_agent(mine, partial(self._called, self._work.hessian_times, w, v))
 
+    def hessian(self, mine: Mine, w: Model) -> Array:
+        return Oracle.hessian(self, mine, w)  # column by column
+
     def loss(self, mine: Mine, w: Model) -> Array:
         kind = jax.ShapeDtypeStruct((), jnp.result_type(*jax.tree.leaves(w)))
         return self._over_agent(mine, partial(_call, self._work.exact_loss, kind, w))
 
     def _over_agent(self, mine: Mine, function: Function) -> Tree:
         """function(all rows of an agent, weights): PyTorch takes them apart into blocks itself."""
-        rows = jax.lax.dynamic_slice_in_dim(mine.common.rows, mine.own.offset, self.largest)
+        rows = lax.dynamic_slice_in_dim(mine.common.rows, mine.own.offset, self.largest)
         return function(rows, jnp.where(jnp.arange(self.largest) < mine.own.count, 1.0 / mine.own.count, 0.0))
 
     @property
@@ -99,7 +103,34 @@ class TorchOracle(RowsOracle):
 
 
 def _call(function: Function, like: Tree, *arguments: Tree) -> Tree:
-    return jax.pure_callback(function, like, *arguments, vmap_method="sequential")
+    """function(*arguments), when the program gets there. A thread of XLA's knows nothing of the scope of double
+    precision: such numbers go to and fro as pairs of words."""
+
+    def on_words(*words: Tree) -> Tree:
+        return jax.tree.map(_words, function(*jax.tree.map(_numbers, words, kinds)))
+
+    kinds = jax.tree.map(lambda a: jnp.result_type(a).name, arguments)
+    said = jax.tree.map(lambda a: jax.ShapeDtypeStruct(*_as_words(a.shape, a.dtype)), like)
+    packed = jax.tree.map(lambda a: lax.bitcast_convert_type(a, jnp.uint32) if _long(a.dtype) else a, arguments)
+    found = jax.pure_callback(on_words, said, *packed, vmap_method="sequential")
+    return jax.tree.map(lambda a, b: lax.bitcast_convert_type(a, b.dtype) if _long(b.dtype) else a, found, like)
+
+
+def _long(kind: np.dtype) -> bool:
+    return np.dtype(kind).itemsize == 8
+
+
+def _as_words(shape: tuple[int, ...], kind: np.dtype) -> tuple[tuple[int, ...], np.dtype]:
+    return ((*shape, 2), np.dtype(np.uint32)) if _long(kind) else (shape, kind)
+
+
+def _numbers(words: Array, kind: str) -> Data:
+    return np.array(np.asarray(words).view(kind)[..., 0]) if _long(np.dtype(kind)) else words
+
+
+def _words(numbers: Data) -> np.ndarray:
+    numbers = np.asarray(numbers)
+    return np.ascontiguousarray(numbers[..., None]).view(np.uint32) if _long(numbers.dtype) else numbers
 
 
 @checked
@@ -153,7 +184,9 @@ class Torch(RowsProblem):
         self._work = work.Work(work.checked_module(module), loss, rows)
         order, counts, self.names = by_agent(np.zeros(rows.count, int) if groups is None else groups, rows.count)
         self.weights = check_weights(weights, len(counts), default=counts.astype(float))
-        self.batch, self.statistics = batch, self._work.buffers
+        self.batch, buffers = batch, self._work.buffers
+        if buffers:
+            self.carried = Only(predicate=lambda name, _: name not in buffers).split("buffers:", self.start())
         self.set_rows(order.astype(np.int32), counts, (), TorchOracle(batch, sampling, work=self._work))
 
     def start(self) -> Model:

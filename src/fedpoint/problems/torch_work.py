@@ -38,12 +38,10 @@ class Rows:
             data = data.tensors
         if isinstance(data, Dataset):
             self.dataset, self.tensors = data, None
-            self.count = len(data)  # type: ignore[arg-type]
+            self.count = len(data)
             return
         if not isinstance(data, list | tuple):
-            raise FedpointError(
-                f"data must be a torch Dataset or arrays (inputs, targets), got {type(data).__name__}"
-            )
+            raise FedpointError(f"data must be a torch Dataset or arrays (inputs, targets), got {type(data).__name__}")
         self.dataset, self.tensors = None, [_tensor(i, part) for i, part in enumerate(data)]
         lengths = {len(part) for part in self.tensors}
         if len(self.tensors) < 2 or len(lengths) > 1:
@@ -54,7 +52,7 @@ class Rows:
     def take(self, index: Tensor) -> Sequence[Tensor]:
         if self.tensors is not None:
             return [part[index] for part in self.tensors]
-        return default_collate([self.dataset[i] for i in index.tolist()])  # type: ignore[index]
+        return default_collate([self.dataset[i] for i in index.tolist()])
 
     def fingerprint(self) -> str:
         """SHA-256 of the arrays; of a Dataset of its kind, its length and its first and last rows."""
@@ -123,9 +121,8 @@ class Work:
                 )
 
     def __getstate__(self) -> dict[str, Data]:
-        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_modes")} | {
-            "modes": [mode for _, mode in self._modes]
-        }
+        kept = {name: value for name, value in vars(self).items() if name not in ("_lock", "_modes")}
+        return {**kept, "modes": [mode for _, mode in self._modes]}
 
     def __setstate__(self, state: dict[str, Data]) -> None:
         modes = state.pop("modes")
@@ -146,7 +143,21 @@ class Work:
             raise FedpointError(
                 f"loss(outputs, targets) must return a number, the mean over the rows of a batch; got {shape}"
             )
+        self._check_mean()
         return {n: b for n, b in before.items() if not torch.equal(b, own[n])}
+
+    def _check_mean(self) -> None:
+        """Refuse a loss that is a sum over the rows of a batch: of m copies of the same rows it is m S + r, S not 0."""
+        two = torch.tensor([0, self.rows.count - 1])
+        with self._working(False), torch.no_grad():
+            once, twice, thrice = (float(self._mean_loss(dict(self.learnt), two.repeat(m))) for m in (1, 2, 3))
+        grown, size = twice - once, max(abs(once), abs(thrice))
+        if abs(grown) > 1e-3 * size and abs(thrice - twice - grown) <= 1e-3 * size:
+            raise FedpointError(
+                f"loss(outputs, targets) is a sum over the rows of the batch: the same rows twice give {twice:.6g} "
+                f"instead of {once:.6g}. It must be a mean, because agents have different numbers of rows: take "
+                'reduction="mean"'
+            )
 
     # Models: arrays by name here, a state_dict to the user.
 
@@ -172,8 +183,10 @@ class Work:
         if lost:
             raise FedpointError(f"the state_dict lacks {', '.join(lost[:3])}")
         like = self.start()
-        return {n: np.asarray(state[n].detach().cpu() if isinstance(state[n], Tensor) else state[n], like[n].dtype)
-                for n in names}
+        return {
+            n: np.asarray(state[n].detach().cpu() if isinstance(state[n], Tensor) else state[n], like[n].dtype)
+            for n in names
+        }
 
     # Answers: each is called back by a compiled program, with arrays of JAX.
 
@@ -205,11 +218,13 @@ class Work:
             names = list(self.learnt)
             for index, part in self._blocks(at, weight):
                 first = torch.autograd.grad(
-                    part * self._mean_loss(model, index), [model[n] for n in names], create_graph=True,
+                    part * self._mean_loss(model, index),
+                    [model[n] for n in names],
+                    create_graph=True,
                     materialize_grads=True,
                 )
                 slope = sum((g * along[n]).sum() for n, g in zip(names, first, strict=True))
-                grads = self._gradients(slope, model) if slope.requires_grad else {}  # type: ignore[union-attr]
+                grads = self._gradients(slope, model) if slope.requires_grad else {}
                 for name, grad in grads.items():
                     sums[name] += grad
         return _numpy({**sums, **{n: torch.zeros_like(_tensor_of(w[n])) for n in self.buffers}})
@@ -240,7 +255,7 @@ class Work:
                 high, low = (int(word) for word in luck)
                 generator.manual_seed((high << 31) ^ low)
             try:
-                with torch.enable_grad():
+                with torch.enable_grad(), calling("the module or its loss"):
                     yield
             finally:
                 generator.set_state(before)
@@ -249,7 +264,7 @@ class Work:
         return {n: _tensor_of(w[n]) for n in self.learnt}
 
     def _model(self, w: Arrays, differentiated: bool) -> dict[str, Tensor]:
-        """What `functional_call` takes: parameters share the arrays' memory, statistics, which a step writes, do not."""
+        """What `functional_call` takes. Parameters share the arrays' memory; buffers, which a step writes, do not."""
         own = dict(self.module.named_buffers())
         found = {n: p.detach().requires_grad_(differentiated) for n, p in self._learnt(w).items()}
         for name in self.buffers:
@@ -263,7 +278,9 @@ class Work:
 
     def _gradients(self, loss: Tensor, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
         names = list(self.learnt)
-        return dict(zip(names, torch.autograd.grad(loss, [model[n] for n in names], materialize_grads=True), strict=True))
+        return dict(
+            zip(names, torch.autograd.grad(loss, [model[n] for n in names], materialize_grads=True), strict=True)
+        )
 
     def _inside(self, at: Data, weight: Data) -> tuple[Tensor, float]:
         """Which rows count, and how much all of them: each counts the same."""

@@ -276,6 +276,8 @@ def _fixed(problem: Problem | Experiment, options: FixedOptions) -> Experiment:
 def _check_solvable(experiment: Experiment) -> None:
     """Refuse what no forecast has a floor for."""
     problem = experiment.problem
+    if problem.oracle.derivatives:
+        raise FedpointError(f"a plan needs forecasts: {problem.oracle.derivatives}. fp.probe(experiment) does not")
     if problem.convex is None:
         raise FedpointError(
             "a plan needs forecasts, and this loss may have many minima: promise convexity (Loss(..., convex=True))"
