@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
@@ -108,7 +108,8 @@ def entry(name: str, thing: Any) -> str:
     own = {n: explained[n] for n in explained if n not in arguments and n not in doc.arguments}
     parts.append(_list("Options", {n: explained[n] for n in doc.arguments if n not in arguments}))
     parts.append(_list("Attributes", own))
-    parts.append(_list("Methods", dict(_methods(thing))) if inspect.isclass(thing) else "")
+    parts.append(_list("Arguments of methods", doc.of_methods))
+    parts.append(_methods(thing) if inspect.isclass(thing) else "")
     parts.append(f"```pycon\n{doc.example}\n```" if doc.example else "")
     parts.append(f"References: {escaped(doc.references)}" if doc.references else "")
     return "\n\n".join(part for part in parts if part)
@@ -162,16 +163,22 @@ def _list(title: str, items: dict[str, str]) -> str:
     return f"**{title}**\n\n" + "\n".join(lines) if lines else ""
 
 
-def _methods(cls: type) -> Iterator[tuple[str, str]]:
-    """The public methods and properties that the class explains itself."""
+def _methods(cls: type) -> str:
+    """The public methods and properties that the class explains itself, with the arguments that each explains."""
+    lines = []
     for name, value in vars(cls).items():
         inner = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         inner = getattr(inner, "func", getattr(inner, "fget", inner))  # of a cached or plain property
         if name.startswith("_") or not inspect.isfunction(inner) or not inner.__doc__:
             continue
-        known = [p for p in _parameters(inner).values() if p.name not in ("self", "cls")]
+        known = {p.name: p for p in _parameters(inner).values() if p.name not in ("self", "cls")}
         called = inner is value or isinstance(value, classmethod | staticmethod)
-        yield f"{name}({', '.join(map(_argument, known))})" if called else name, parsed(inner.__doc__).summary
+        call = f"{name}({', '.join(map(_argument, known.values()))})" if called else name
+        said = parsed(inner.__doc__)
+        lines.append(f"- `{call}`: {escaped(said.summary)}")
+        told = {n: meaning for n, meaning in said.arguments.items() if n in known}
+        lines += [f"    - `{n}`: {escaped(_said(known[n], meaning))}" for n, meaning in told.items()]
+    return "**Methods**\n\n" + "\n".join(lines) if lines else ""
 
 
 def escaped(text: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.config.plans import PlanTable
-from fedpoint.core.docstrings import meanings, parsed
+from fedpoint.core.docstrings import meanings, method_meanings, methods, parameters, parsed
 
 ROOMS = sorted(name for name in fp._SUBMODULES if name != "trackers")
 
@@ -48,6 +48,45 @@ def test_every_public_argument_is_explained():
     missing = {name: found for name, thing in things if (found := undocumented(thing))}
     assert not missing, "\n".join(f"{name}: {', '.join(found)}" for name, found in missing.items())
     assert len(things) > 200
+
+
+def unexplained_of_methods(cls):
+    """Arguments of its methods that neither the method nor the class explains, nor those it is made of."""
+    for name, method in methods(cls).items():
+        explained = method_meanings(cls, name)
+        for argument in parameters(method):
+            if not explained.get(argument):
+                yield f"{method.__module__}: {method.__qualname__}({argument})"
+
+
+def test_every_argument_of_a_public_method_is_explained():
+    missing = {told for _, thing in public() if inspect.isclass(thing) for told in unexplained_of_methods(thing)}
+    assert not missing, "\n".join(sorted(missing))
+
+
+def test_methods_inherit_explanations_by_name_and_by_place():
+    class Base:
+        """A base.
+
+        Arguments of methods:
+            w: a model.
+        """
+
+        def read(self, hub, w):
+            """Read.
+
+            Args:
+                hub: the state.
+            """
+
+        def rest(self, more): ...
+
+    class Child(Base):
+        def read(self, h, w): ...
+
+    Base.__module__ = Child.__module__ = "fedpoint.a_test"
+    assert method_meanings(Child, "read") == {"h": "the state.", "w": "a model."}
+    assert [told.split(".")[-1] for told in unexplained_of_methods(Child)] == ["rest(more)"]
 
 
 def test_an_undocumented_argument_is_noticed():

@@ -137,7 +137,11 @@ class FedNewton(Algorithm):
         return SecondOrder(agent.field(heard.trial), upper, self.losses(heard, agent, upper)), memory
 
     def losses(self, heard: Tried, agent: Agent, like: Array) -> Array:
-        """An agent's, on the way from w to the trial; none without damping."""
+        """An agent's, on the way from w to the trial; none without damping.
+
+        Args:
+            like: an array of the kind in which losses are told.
+        """
         return agent.losses_along(heard.w, heard.trial - heard.w, self._way(like)) if self.halvings else like[..., :0]
 
     def _way(self, like: Array) -> Array:
@@ -153,7 +157,12 @@ class FedNewton(Algorithm):
         return self.judged(hub, Tried(hub.trial, hub.trial - unravel(newton_step(g, heard.hessian))), heard.losses)
 
     def judged(self, hub: Hub, ahead: Hub, losses: Array) -> Hub:
-        """The hub's next state, if the trial is good; else with the best point on the way to it as the trial."""
+        """The hub's next state, if the trial is good; else with the best point on the way to it as the trial.
+
+        Args:
+            ahead: the hub's state after the whole step.
+            losses: at w, and after the whole step, half of it, a quarter, ...
+        """
         if not self.halvings:
             return ahead
         xp = namespace(losses)

@@ -30,7 +30,11 @@ class Heard(NamedTuple):
     honest: Array  # (L,) bool
 
     def mean(self, messages: Message) -> Message:
-        """The plain mean of the honest messages; zero where there are none."""
+        """The plain mean of the honest messages; zero where there are none.
+
+        Args:
+            messages: of the L agents that answer, each array led by L.
+        """
         return weighted_sum(self.honest / jnp.maximum(self.honest.sum(), 1), messages)
 
 
@@ -42,6 +46,10 @@ class Attack(Record):
 
     Args:
         agents: the attackers, by number from 0 on.
+
+    Arguments of methods:
+        messages: of the L agents that answer, each array led by L.
+        luck: the attackers' own randomness of this round.
     """
 
     repeats_itself = False  # True: the same messages are answered by the same lies; a forecast can follow it
@@ -60,23 +68,44 @@ class Attack(Record):
         return type(self).sent is Attack.sent
 
     def sent(self, messages: Message, heard: Heard, luck: Row) -> Message:
-        """What the liars send in the place of their messages; all lead with the L that answer."""
+        """What the liars send in the place of their messages; all lead with the L that answer.
+
+        Args:
+            heard: who lies, and who is heard and does not.
+        """
         return messages
 
     def claimed(self, weights: np.ndarray) -> np.ndarray:
-        """The agents' weights p as the hub is told them."""
+        """The agents' weights p as the hub is told them.
+
+        Args:
+            weights: (K,) the true ones.
+        """
         return weights
 
     def data(self, problem: Problem) -> Problem:
-        """The problem as the agents' data are."""
+        """The problem as the agents' data are.
+
+        Args:
+            problem: with the true data.
+        """
         return problem
 
     def nothing_to_do(self, message: Message) -> str | None:
-        """Why such messages cannot be attacked so; None: they can."""
+        """Why such messages cannot be attacked so; None: they can.
+
+        Args:
+            message: one agent's.
+        """
         return None
 
     def on(self, messages: Message, agents: Array, heard: Array, luck: Row) -> Message:
-        """What arrives of the messages of these agents."""
+        """What arrives of the messages of these agents.
+
+        Args:
+            agents: (L,) their numbers.
+            heard: (L,) whether each is heard.
+        """
         lies = jnp.isin(agents, jnp.asarray(self.agents, agents.dtype)) & heard
         told = self.sent(messages, Heard(lies, heard & ~lies), luck)
 

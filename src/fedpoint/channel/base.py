@@ -42,7 +42,11 @@ class Hub(NamedTuple):
     key: Key = NO_LUCK  # of the hub's randomness of all rounds
 
     def earlier(self, ago: int) -> Row:
-        """The hub's own randomness of a round so long ago, for the same channel: nothing has to be kept of it."""
+        """The hub's own randomness of a round so long ago, for the same channel: nothing has to be kept of it.
+
+        Args:
+            ago: how many rounds.
+        """
         return release_row(self.key, self.round - ago)._replace(at=self.luck.at)
 
 
@@ -71,6 +75,12 @@ class Channel(Record):
 
     It acts on all that an agent sends, control variates included, whatever the method; on a network on what a node
     tells its neighbours.
+
+    Arguments of methods:
+        message: one agent's message, or its shapes where only these matter.
+        memory: what the channel keeps at this agent.
+        agent: the agent that sends.
+        like: a message in whose shapes arrays are built again.
     """
 
     lossless = True  # False: what arrives differs from what was sent by more than rounding
@@ -82,11 +92,19 @@ class Channel(Record):
     adapts = False  # True: what it does to a message depends on messages of earlier rounds, through the hub
 
     def bind(self, context: ChannelContext) -> Channel:
-        """The same with what it needs of the experiment."""
+        """The same with what it needs of the experiment.
+
+        Args:
+            context: weights, who is heard at least, and what else stands in the chain.
+        """
         return self
 
     def around(self, algorithm: Algorithm) -> Algorithm:
-        """The method with what the channel needs of its hub, which has nothing of the channel's to keep."""
+        """The method with what the channel needs of its hub, which has nothing of the channel's to keep.
+
+        Args:
+            algorithm: the method whose messages go through this channel.
+        """
         return algorithm
 
     def stages(self) -> tuple[Channel, ...]:
@@ -102,7 +120,11 @@ class Channel(Record):
         return message, memory
 
     def decode(self, code: Tree, like: Message) -> Message:
-        """What arrives, built as `like`."""
+        """What arrives, built as `like`.
+
+        Args:
+            code: what was sent.
+        """
         return code
 
     def transfer(self, message: Message, memory: State, agent: Agent) -> tuple[Message, State]:
@@ -120,7 +142,11 @@ class Channel(Record):
 
     def longest_after(self, length: Number, message: Message) -> Number | None:
         """How long what arrives of a message of these shapes may be, whatever it holds, if it is at most `length` long
-        itself; None: there is no bound. Noise behind a clip is scaled by it."""
+        itself; None: there is no bound. Noise behind a clip is scaled by it.
+
+        Args:
+            length: of the message, at most.
+        """
         return length if self.is_identity() else None
 
     def largest_number(self) -> float:
@@ -136,7 +162,12 @@ class Channel(Record):
         return 1.0
 
     def release(self, inbox: Inbox, hub: Hub) -> Inbox:
-        """What the hub uses of what was gathered."""
+        """What the hub uses of what was gathered.
+
+        Args:
+            inbox: what was gathered.
+            hub: the hub's own randomness, and what the channel keeps there.
+        """
         return inbox
 
     def bits(self, message: Message) -> float:
@@ -153,12 +184,21 @@ class Channel(Record):
 
     def scatter(self, second: Array, like: Message, share: Number) -> Array | None:
         """(d, d): the covariance of what arrives from an agent of this share around `expected(message)`: linear in
-        `second`, and `expected` is affine where this is told. None: not known."""
+        `second`, and `expected` is affine where this is told. None: not known.
+
+        Args:
+            second: (d, d) E m m' of the message m.
+            share: p_k, the agent's weight.
+        """
         return jnp.zeros((len(second) - 1,) * 2) if self.lossless else None
 
     def scatter_hub(self, like: Message, largest: Array) -> Array | None:
         """(2 d, 2 d): the covariance of what `release` adds to (mean, total) where the largest weight is this: affine
-        in its square. None: not known."""
+        in its square. None: not known.
+
+        Args:
+            largest: the largest weight of an agent in the round.
+        """
         return jnp.zeros((2 * numbers_of(like),) * 2) if type(self).release is Channel.release else None
 
     def noise_coefficients(self) -> np.ndarray:
@@ -179,7 +219,11 @@ class Clips(Channel):
     """A channel that bounds the length of a message, whatever it holds: what noise behind it is scaled by."""
 
     def longest(self, message: Message) -> Number:
-        """The norm that a message of these shapes has at most."""
+        """The norm that a message of these shapes has at most.
+
+        Args:
+            message: its shapes.
+        """
         raise NotImplementedError
 
 

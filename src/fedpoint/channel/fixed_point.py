@@ -30,6 +30,9 @@ class FixedPoint(Channel):
         range: the largest absolute value that a number may have, for instance the norm of the clip before.
         agents: $n$; default: all agents of the experiment.
 
+    Arguments of methods:
+        whole: sums of the integers that agents sent.
+
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
     >>> channel = [fp.channel.Clip(1.0), fp.channel.FixedPoint(width=32, range=1.0)]

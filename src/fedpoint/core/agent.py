@@ -38,6 +38,10 @@ class Agent:
         samples: samples drawn ahead of the round, one per step; None: drawn on the spot.
         exact: answer with exact fields, without sampling noise.
         share: $p_k$, the agent's weight in the objective.
+
+    Arguments of methods:
+        w: a model.
+        like: arrays in whose shapes numbers are drawn.
     """
 
     def __init__(
@@ -66,7 +70,11 @@ class Agent:
         return self.evaluations - self._repeated
 
     def field(self, w: Model, e: Number = 0) -> Model:
-        """This agent's field at w: of its e-th sample in this round, or exact when the run says so."""
+        """This agent's field at w: of its e-th sample in this round, or exact when the run says so.
+
+        Args:
+            e: which of the round's samples; exact fields do not depend on it.
+        """
         self.evaluations = self.evaluations + 1
         model = unwrap(w)
         if self._exact:
@@ -83,7 +91,12 @@ class Agent:
         return self._oracle.loss(self._mine, model).astype(jnp.result_type(*jax.tree.leaves(model)))
 
     def losses_along(self, w: Model, move: Model, fractions: Array) -> Array:
-        """(n,): this agent's exact losses at w + s move, for each of n numbers s."""
+        """(n,): this agent's exact losses at w + s move, for each of n numbers s.
+
+        Args:
+            move: a direction, built as a model.
+            fractions: (n,) how far along it.
+        """
         return jax.vmap(lambda s: self.loss(w + s * move))(fractions)
 
     def hessian(self, w: Model) -> Array:
@@ -92,15 +105,28 @@ class Agent:
         return self._oracle.hessian(self._mine, unwrap(w))
 
     def hessian_times(self, w: Model, v: Model) -> Model:
-        """The derivative of this agent's exact field at w along v, without a matrix: about the work of two fields."""
+        """The derivative of this agent's exact field at w along v, without a matrix: about the work of two fields.
+
+        Args:
+            v: a direction, built as a model.
+        """
         return wrap(self._oracle.hessian_times(self._mine, unwrap(w), unwrap(v)))
 
     def prox(self, center: Model, weight: Number) -> Model:
-        """argmin_v loss(v) + weight |v - center|^2, solved exactly (closed form, or Newton's method to rounding)."""
+        """argmin_v loss(v) + weight |v - center|^2, solved exactly (closed form, or Newton's method to rounding).
+
+        Args:
+            center: the model that the answer is drawn to.
+            weight: how strongly.
+        """
         return wrap(self._oracle.prox(self._mine, unwrap(center), weight))
 
     def steps(self, local_steps: LocalSteps) -> Number:
-        """How many local steps this agent takes in this round."""
+        """How many local steps this agent takes in this round.
+
+        Args:
+            local_steps: a number, or what decides it: `Epochs`, `Stragglers`.
+        """
         if isinstance(local_steps, Stragglers):
             return local_steps.draw(self._stream.row(STRAGGLER_ROW))
         if isinstance(local_steps, Epochs):
@@ -128,7 +154,11 @@ class Agent:
         return self._row().jax()
 
     def side_by_side(self, *chains: Callable[[Self], Answer]) -> list[Answer]:
-        """What several chains answer that share this agent's samples and luck; the evaluations of all are counted."""
+        """What several chains answer that share this agent's samples and luck; the evaluations of all are counted.
+
+        Args:
+            chains: functions of an agent, each called with one.
+        """
         forks = [self._fork(i, len(chains)) for i in range(len(chains))]
         answers = [chain(fork) for chain, fork in zip(chains, forks, strict=True)]
         self._join(forks)
@@ -146,7 +176,13 @@ class Agent:
         self.evaluations = self.evaluations + spent
 
     def loop(self, start: Tree, steps: Number, advance: Advance) -> Tree:
-        """How `descend` goes through its steps."""
+        """How `descend` goes through its steps.
+
+        Args:
+            start: what the first step starts from.
+            steps: how many.
+            advance: one step: from y and the number of the step to the next y.
+        """
 
         def step(y: Tree, e: Number) -> Tree:
             before, self._step = self._step, e

@@ -184,6 +184,16 @@ class Algorithm(Record):
     local(heard, memory, agent) -> (message, memory): what an agent does; the only method that sees data.
     combine(hub, inbox) -> hub: what the hub makes of the weighted sums of the messages. All else has a default.
 
+    Arguments of methods:
+        w: a model.
+        hub: the hub's state.
+        memory: what an agent remembers from its last round.
+        heard: what an agent hears: what `say` sent down; on a network, the hub of its node.
+        agent: the agent that works: its data, its share of the objective and its luck.
+        inbox: what the hub hears.
+        problem: what agents hold.
+        network: who hears whom; None with a fusion center.
+
     >>> import fedpoint as fp
     >>> import jax.numpy as jnp
     >>> class SignDescent(fp.Algorithm):
@@ -257,7 +267,11 @@ class Algorithm(Record):
         raise FedpointError(f"{type(self).__name__} lacks the method 'init'")
 
     def say(self, hub: State, row: Row) -> State:
-        """What the hub sends down; `row` is the hub's own randomness of this round."""
+        """What the hub sends down.
+
+        Args:
+            row: the hub's own randomness of this round.
+        """
         return hub
 
     def local(self, heard: State, memory: State, agent: Agent) -> tuple[Message, State]:
@@ -299,12 +313,21 @@ class Algorithm(Record):
         return self
 
     def acknowledge(self, memory: State, sent: Message, credited: Message) -> State:
-        """A new memory, once it is known what arrived of a message over a lossy channel."""
+        """A new memory, once it is known what arrived of a message over a lossy channel.
+
+        Args:
+            sent: the message as the agent sent it.
+            credited: what arrived of it.
+        """
         return memory
 
     def remembered(self, heard: State, memory: State, arrived: Message) -> State | None:
         """An agent's memory after a round as others know it, from what it heard and what arrived of its message; None
-        where only the agent can know. A federated study whose sites are watched needs it."""
+        where only the agent can know. A federated study whose sites are watched needs it.
+
+        Args:
+            arrived: what arrived of the agent's message.
+        """
         return None if jax.tree.leaves(memory) else memory
 
     def base(self, heard: State) -> Model:
@@ -318,7 +341,11 @@ class Algorithm(Record):
     # What it may tell.
 
     def samples(self, steps: int) -> int:
-        """How many samples a round of so many steps draws."""
+        """How many samples a round of so many steps draws.
+
+        Args:
+            steps: local steps of the round.
+        """
         return steps
 
     def counts_samples(self) -> bool:
@@ -327,14 +354,22 @@ class Algorithm(Record):
         return "local_steps" in own or owner_of(type(self), "samples") is not Algorithm
 
     def invalid_under(self, timing: Timing) -> str:
-        """Why it must not run with this participation; empty where it may."""
+        """Why it must not run with this participation; empty where it may.
+
+        Args:
+            timing: who works when.
+        """
         if not self.card.restriction or timing.everyone or timing.on_network:
             return ""
         name = next(name for name in timing.names() if name != "Everyone")
         return f"{self.card.title} cannot run with participation {name}: {self.card.restriction}. Use Everyone."
 
     def advice(self, problem: Problem, network: Network | None, exact: bool) -> str:
-        """What to say of a run that diverged: which step would not have."""
+        """What to say of a run that diverged: which step would not have.
+
+        Args:
+            exact: whether fields are exact, without sampling noise.
+        """
         limits = problem.step_limits()
         if limits is None:
             return ". Take a smaller step."
@@ -354,7 +389,11 @@ class Algorithm(Record):
         return 1.0
 
     def longer(self, factor: float) -> Self | None:
-        """The method with a local step so many times as long; None where it has none."""
+        """The method with a local step so many times as long; None where it has none.
+
+        Args:
+            factor: how many times as long.
+        """
         step = values_of(self).get("step")
         return None if step is None else with_leaves(self, {"step": scaled(step, factor)})
 
@@ -367,7 +406,11 @@ class Algorithm(Record):
         return self.outcomes()
 
     def given(self, value: Number) -> Self:
-        """The method with what `say` draws decided."""
+        """The method with what `say` draws decided.
+
+        Args:
+            value: what is drawn, decided.
+        """
         return self
 
     def adaptive(self) -> bool:
@@ -413,7 +456,11 @@ class Algorithm(Record):
         return problem.why_no_solution()
 
     def invariants(self, hub: State, memory: State, p: np.ndarray) -> dict[str, State]:
-        """What a run conserves, by name: arrays that stay zero. Hub and memories lead with the repeats."""
+        """What a run conserves, by name: arrays that stay zero. Hub and memories lead with the repeats.
+
+        Args:
+            p: (K,) the agents' weights.
+        """
         return {}
 
     def conserves_a_sum(self) -> bool:

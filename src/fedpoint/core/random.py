@@ -231,18 +231,32 @@ class Key(NamedTuple):
 
     @classmethod
     def of(cls, seed: int, repeat: int | np.ndarray = 0, purpose: int = 0) -> Key:
-        """Computed by NumPy: a run begins with it, and a program for it would take longer to compile."""
+        """The key of a run. Computed by NumPy: a run begins with it, and a program for it would take longer to compile.
+
+        Args:
+            seed: of the experiment.
+            repeat: which of its repeats; an array of them gives an array of keys.
+            purpose: what is drawn, as a number.
+        """
         root = [np.full(np.shape(repeat), word & 0xFFFFFFFF, np.uint32) for word in (seed, seed >> 32)]
         words: list[Word] = [*root, np.asarray(repeat).astype(np.uint32), np.uint32(purpose)]
         with np.errstate(over="ignore"):  # words wrap around
             return cls(*_hash(words, operator.add, operator.xor, operator.lshift, operator.rshift))
 
     def fold(self, first: Number, second: Number = 0) -> Key:
-        """The stream named by two more coordinates, for instance round and agent."""
+        """The stream named by two more coordinates, for instance round and agent.
+
+        Args:
+            first, second: the coordinates.
+        """
         return Key(*threefry((self.low, self.high), (_word(first), _word(second))))
 
     def row(self, at: Number = 0) -> Row:
-        """The `at`-th row of this stream, for instance that of a local step."""
+        """The `at`-th row of this stream, for instance that of a local step.
+
+        Args:
+            at: the number of the row.
+        """
         return Row(self.low, self.high, _word(at))
 
 

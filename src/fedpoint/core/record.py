@@ -115,7 +115,11 @@ class Record:
 
     @check_names
     def replace(self, **changes: Setting) -> Self:
-        """The same with other values in these fields, checked as a new one is."""
+        """The same with other values in these fields, checked as a new one is.
+
+        Args:
+            changes: the fields that change, by name.
+        """
         return type(self)(**{**values_of(self), **changes})
 
 

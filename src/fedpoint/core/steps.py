@@ -18,7 +18,11 @@ from fedpoint.core.types import Number
 
 
 class StepSchedule(Record):
-    """A step that changes. Subclass it and write `value` for one of your own."""
+    """A step that changes. Subclass it and write `value` for one of your own.
+
+    Arguments of methods:
+        t: which gradient step, from 0 on, counted over all rounds; an array gives an array.
+    """
 
     def value(self, t: Number) -> Number:
         """The length of gradient step t, counted over all rounds."""
@@ -52,7 +56,13 @@ class InverseTime(StepSchedule):
     @classmethod
     @checked
     def lecture004(cls, strong: Positive, smooth: Positive, local_steps: Count) -> InverseTime:
-        """s_t = 2 / (alpha (gamma + t)), gamma = max(8 beta / alpha, E): theorem 1 of lecture 004 (Li et al., 2020)."""
+        """s_t = 2 / (alpha (gamma + t)), gamma = max(8 beta / alpha, E): theorem 1 of lecture 004 (Li et al., 2020).
+
+        Args:
+            strong: alpha, the modulus of strong convexity.
+            smooth: beta, the Lipschitz constant of gradients.
+            local_steps: E.
+        """
         return cls(scale=2.0 / strong, offset=max(8.0 * smooth / strong, float(local_steps)))
 
     def value(self, t: Number) -> Number:
@@ -165,6 +175,11 @@ class Stragglers(Record):
             )
 
     def draw(self, row: Row) -> Array:
+        """The local steps of one agent in one round.
+
+        Args:
+            row: its randomness.
+        """
         late = row.uniform() < self.fraction
         return jnp.where(late, 1 + row.integers(self.steps, first=1), self.steps)
 

@@ -62,7 +62,11 @@ class Dataset:
         return len(self.X)
 
     def rows(self, chosen: ArrayLike) -> Dataset:
-        """The chosen rows: a mask, or their numbers."""
+        """Some of the rows.
+
+        Args:
+            chosen: a mask, or the numbers of the rows.
+        """
         chosen, n = array_of("chosen", chosen), len(self)
         if chosen.dtype == bool and chosen.shape != (n,):
             raise FedpointError(f"a mask of shape {chosen.shape} for {counted(n, 'row')}")

@@ -87,6 +87,9 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     mean_, var_, scale_, n_samples_seen_: as in `StandardScaler`, of the rows of all agents.
 
+    Arguments of methods:
+        X: (n, features) rows: an array or a data frame.
+
     >>> scaler = FederatedScaler().fit([[1.0], [2.0], [6.0]], groups=["a", "a", "b"])
     >>> scaler.mean_, scaler.transform([[3.0]])
     (array([3.]), array([[0.]]))
@@ -101,7 +104,12 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def fit(
         self, X: ArrayLike | DataFrame, y: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> FederatedScaler:
-        """groups: whose row it is. Without it there is one agent."""
+        """Learn means and deviations from the agents' sums.
+
+        Args:
+            y: not used; there for scikit-learn.
+            groups: whose row it is; without it there is one agent.
+        """
         check_parameters(self)
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite=False)
         check_cells(X, vars(self).get("feature_names_in_"))
@@ -113,6 +121,7 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: ArrayLike | DataFrame) -> np.ndarray:
+        """The rows with each column scaled."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64, copy=True, ensure_all_finite=False)
         check_cells(X, vars(self).get("feature_names_in_"))
@@ -123,6 +132,7 @@ class FederatedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return X
 
     def inverse_transform(self, X: ArrayLike | DataFrame) -> np.ndarray:
+        """Undo `transform`."""
         check_is_fitted(self)
         X = check_array(X, dtype=np.float64, copy=True, ensure_all_finite=False)
         if X.shape[1] != self.n_features_in_:
@@ -145,6 +155,9 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
 
     categories_: an array for each column, sorted.
 
+    Arguments of methods:
+        X: (n, features) rows: an array or a data frame.
+
     >>> encoder = FederatedEncoder().fit([["red"], ["blue"], ["red"]], groups=[0, 0, 1])
     >>> encoder.categories_, encoder.transform([["red"]])
     ([array(['blue', 'red'], dtype=object)], array([[0., 1.]]))
@@ -157,7 +170,12 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
     def fit(
         self, X: ArrayLike | DataFrame, y: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> FederatedEncoder:
-        """groups: whose row it is. Without it there is one agent."""
+        """Learn the categories of each column from the agents' sets of them.
+
+        Args:
+            y: not used; there for scikit-learn.
+            groups: whose row it is; without it there is one agent.
+        """
         check_parameters(self)
         if self.handle_unknown not in ("error", "ignore"):
             raise FedpointError(f'handle_unknown must be "error" or "ignore", got {self.handle_unknown!r}')
@@ -174,6 +192,7 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: ArrayLike | DataFrame) -> np.ndarray:
+        """A column of zeros and ones for every category."""
         check_is_fitted(self)
         X = _table(X)
         validate_data(self, X, reset=False, skip_check_array=True)
@@ -192,7 +211,11 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
         return np.concatenate(parts, axis=1)
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> np.ndarray:
-        """column_category, as scikit-learn names them."""
+        """column_category, as scikit-learn names them.
+
+        Args:
+            input_features: the names of the columns; default: those seen in `fit`.
+        """
         check_is_fitted(self)
         names = self._names() if input_features is None else array_of("input_features", input_features).astype(str)
         if np.shape(names) != (len(self.categories_),):

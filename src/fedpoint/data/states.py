@@ -47,7 +47,11 @@ class Panel:
     source: str
 
     def years(self, years: Iterable[int]) -> Panel:
-        """The rows of these years."""
+        """The rows of these years.
+
+        Args:
+            years: those that are kept.
+        """
         wanted = list(years)
         unknown = sorted(set(wanted) - set(self.year.tolist()))
         if unknown or not wanted:
@@ -59,6 +63,9 @@ class Panel:
         """Columns with mean 0 and variance 1 and the target with mean 0, by the rows of `like`; a column of ones first.
 
         So that one coupling means the same for all parameters.
+
+        Args:
+            like: whose means and deviations are used; default: its own.
         """
         by = self if like is None else like
         X = (self.X - by.X.mean(0)) / by.X.std(0)

@@ -79,8 +79,14 @@ class Table:
     ) -> Logistic | LeastSquares:
         """A linear model of a number (least squares), or a logistic one of classes (softmax for more than two).
 
-        ridge: ridge/2 |w|^2 in every agent's loss, by default 0.01 for classes (with the intercept) and 0 for numbers
-        (without it). weights: p_k, default n_k/n.
+        Args:
+            model: "linear" or "logistic"; default: by the target.
+            ridge: adds ridge/2 |w|^2 to every agent's loss; default: 0.01 for classes (with the intercept) and 0 for
+                numbers (without it).
+            batch: rows of a sample; default: all of an agent's rows, so that fields are exact.
+            sampling: how rows are drawn, as in `fp.problems.Logistic`.
+            weights: (K,) p_k; default: n_k/n.
+            intercept: whether there is one.
         """
         from fedpoint.problems import Logistic  # only here: reading a table needs no JAX
 
@@ -109,7 +115,11 @@ class Table:
         return RidgeTask(A, self.y, penalty, options["weights"], self.groups, batch=options["batch"])
 
     def evaluation(self, problem: Problem) -> Rows | None:
-        """The held-out rows as `fp.run(..., evaluate=)` takes them for a problem of this table."""
+        """The held-out rows as `fp.run(..., evaluate=)` takes them for a problem of this table.
+
+        Args:
+            problem: what `problem` returned.
+        """
         if self.held_out is None:
             return None
         ones = self.classes is None and problem.intercept

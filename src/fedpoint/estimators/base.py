@@ -70,7 +70,14 @@ def _rows_of(name: str, values: Cells | ArrayLike) -> int:
 
 @check_names
 class TableEstimator(BaseEstimator):
-    """An estimator of rows that belong to agents."""
+    """An estimator of rows that belong to agents.
+
+    Arguments of methods:
+        X: (n, features) rows: an array or a data frame.
+        y: (n,) their targets.
+        groups: whose row it is: n names or numbers.
+        sample_weight: (n,) what each row counts; default: 1.
+    """
 
     fit_intercept: bool
     scale: bool
@@ -129,7 +136,11 @@ class TableEstimator(BaseEstimator):
 
     @checked
     def export(self, path: str | Path) -> None:
-        """Write the model as npz with a manifest, for `fedpoint predict` and `fp.load`: no rows, nothing pickled."""
+        """Write the model as npz with a manifest, for `fedpoint predict` and `fp.load`: no rows, nothing pickled.
+
+        Args:
+            path: of the file.
+        """
         from fedpoint.store.folder import export_model  # loads pydantic
 
         predictor = self.predictor()

@@ -114,8 +114,12 @@ class FederatedRegressor(RegressorMixin, Federated):
     def fit(
         self, X: Cells, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> FederatedRegressor:
-        """groups: whose row it is; without it there is one agent, and a `OneAgentWarning`. sample_weight: what each row
-        counts, as if it were there so many times."""
+        """Fit the model.
+
+        Args:
+            groups: whose row it is; without it there is one agent, and a `OneAgentWarning`.
+            sample_weight: what each row counts, as if it were there so many times.
+        """
         check_parameters(self)
         ridge = check_penalty("alpha", self.alpha)
         rows = self._read(X, y, groups, sample_weight, labels=False)
@@ -222,8 +226,12 @@ class FederatedClassifier(TableClassifier, Federated):
     def fit(
         self, X: Cells, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> FederatedClassifier:
-        """groups: whose row it is; without it there is one agent, and a `OneAgentWarning`. sample_weight: what each row
-        counts, as if it were there so many times."""
+        """Fit the model.
+
+        Args:
+            groups: whose row it is; without it there is one agent, and a `OneAgentWarning`.
+            sample_weight: what each row counts, as if it were there so many times.
+        """
         check_parameters(self)
         ridge = inverse_penalty(self.C)
         rows = self._read(X, y, groups, sample_weight, labels=True)
@@ -267,6 +275,7 @@ class FederatedClassifier(TableClassifier, Federated):
         return probabilities(self._output(X))
 
     def predict_log_proba(self, X: Cells) -> np.ndarray:
+        """(n, C): the logarithms of the probabilities."""
         return np.log(self.predict_proba(X))
 
     def predict(self, X: Cells) -> np.ndarray:

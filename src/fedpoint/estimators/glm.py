@@ -50,6 +50,9 @@ class FederatedGLM(RegressorMixin, TableEstimator):
     returns: summary, tests, covariances, sites; not kept by pickle, as it holds the rows), agents_, agent_losses_ (the
     agents' mean deviances of a row, by name), fairness_ (over them), n_iter_ (rounds of sums).
 
+    Arguments of methods:
+        offset: (n,) added to x'w + b.
+
     >>> X, y = np.array([[0.0], [1.0], [0.0], [1.0]]), [1.0, 3.0, 2.0, 6.0]
     >>> model = FederatedGLM("poisson", alpha=0.0).fit(X, y, groups=["a", "a", "b", "b"])
     >>> model.predict([[0.0], [1.0]]).round(4), model.coef_.round(4)  # means 1.5 and 4.5
@@ -86,8 +89,12 @@ class FederatedGLM(RegressorMixin, TableEstimator):
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,
     ) -> FederatedGLM:
-        """groups: whose row it is; without it there is one agent, and a `OneAgentWarning`. sample_weight: what each row
-        counts, as if it were there so many times. offset: (n,), added to x'w + b."""
+        """Fit the regression.
+
+        Args:
+            groups: whose row it is; without it there is one agent, and a `OneAgentWarning`.
+            sample_weight: what each row counts, as if it were there so many times.
+        """
         check_parameters(self)
         kind, ridge = response(self.family, self.link), check_penalty("alpha", self.alpha)
         rows = self._read(X, y, groups, sample_weight, labels=False)

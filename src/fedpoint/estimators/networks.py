@@ -200,8 +200,12 @@ class NetworkRegressor(RegressorMixin, Networked):
     def fit(
         self, X: Cells, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> NetworkRegressor:
-        """groups: whose row it is; without it there is one agent, and a `OneAgentWarning`. sample_weight: what each row
-        counts."""
+        """Fit the models of all nodes.
+
+        Args:
+            groups: whose row it is; without it there is one agent, and a `OneAgentWarning`.
+            sample_weight: what each row counts.
+        """
         check_parameters(self)
         alpha, intercept = check_penalty("alpha", self.alpha), bool(self.fit_intercept)
         rows = self._read(X, y, groups, sample_weight, labels=False)
@@ -277,8 +281,12 @@ class NetworkClassifier(TableClassifier, Networked):
     def fit(
         self, X: Cells, y: ArrayLike, groups: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> NetworkClassifier:
-        """groups: whose row it is; without it there is one agent, and a `OneAgentWarning`. sample_weight: what each row
-        counts."""
+        """Fit the models of all nodes.
+
+        Args:
+            groups: whose row it is; without it there is one agent, and a `OneAgentWarning`.
+            sample_weight: what each row counts.
+        """
         check_parameters(self)
         penalty, intercept = inverse_penalty(self.C), bool(self.fit_intercept)
         rows = self._read(X, y, groups, sample_weight, labels=True)

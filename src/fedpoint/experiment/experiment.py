@@ -210,7 +210,12 @@ class Experiment:
             raise FedpointError("AnyModel needs a network of neighbours: give network=, such as fp.Network.ring(K)")
 
     def every(self, rounds: Whole, lanes: Count | None = None) -> int:
-        """Rounds between records: as asked for, or so many that all of them fit into memory."""
+        """Rounds between records: as asked for, or so many that all of them fit into memory.
+
+        Args:
+            rounds: of the run.
+            lanes: runs that are kept at once; default: the repeats.
+        """
         if self.record_every is not None:
             return int(self.record_every)
         copies = self.problem.agents if self.bind().topology.personal else 1
@@ -233,7 +238,11 @@ class Experiment:
         return {f.name: vars(self)[f.name] for f in dataclasses.fields(self) if f.init}
 
     def replace(self, **changes: Unpack[Parts]) -> Self:
-        """The same experiment but for these arguments."""
+        """The same experiment but for these arguments.
+
+        Args:
+            changes: arguments of `Experiment` that change.
+        """
         return type(self)(**{**self.arguments(), **changes})
 
     def describe(self) -> dict[str, Plain]:
@@ -250,9 +259,12 @@ class Experiment:
     def from_dict(cls, description: Mapping[str, Plain], allow: Sequence[str] = (), **given: Unpack[Parts]) -> Self:
         """The experiment that was described.
 
-        allow: modules of your own whose classes and functions it may name. Importing a module runs its code, so no
-            other is imported; classes of modules that are imported already are found without.
-        given: parts in the place of the described ones, for instance the problem where its data were not written down.
+        Args:
+            description: what `describe` returned.
+            allow: modules of your own whose classes and functions it may name. Importing a module runs its code, so no
+                other is imported; classes of modules that are imported already are found without.
+            given: parts in the place of the described ones, for instance the problem where its data were not written
+                down.
 
         >>> import fedpoint as fp
         >>> e = fp.Experiment(fp.FedAvg(step=0.1), fp.problems.Quadratic(1.0, [[0.0], [2.0]]), participation=1)

@@ -16,6 +16,10 @@ class Gather(Record):
     """Subclass it for a robust mean of your own: it is granted the messages themselves.
 
     Write `location` for one that goes coordinate by coordinate, `middle` for one that looks at whole messages.
+
+    Arguments of methods:
+        messages: of the L agents that answer, each array led by L.
+        weights: (L,) the weight of each; 0: not heard.
     """
 
     conserves = False  # True: `total` is the sum over those heard, which conserved quantities need
@@ -29,13 +33,20 @@ class Gather(Record):
         return jax.tree.map(lambda m: self.location(m, weights), messages)
 
     def too_few(self, heard: int) -> str | None:
-        """Why so many messages are not enough; None: they are."""
+        """Why so many messages are not enough; None: they are.
+
+        Args:
+            heard: how many messages arrive.
+        """
         return None
 
     def inbox(self, messages: Message, weights: Array, shares: Array) -> Inbox:
         """What the hub hears: the middle, with the weight and the mass of all who answered.
 
         A message that is not finite does not count, unless none is.
+
+        Args:
+            shares: (L,) p_k of each.
         """
         dtype = jnp.result_type(*jax.tree.leaves(messages))
         weight, mass = weights.sum().astype(dtype), shares.sum().astype(dtype)

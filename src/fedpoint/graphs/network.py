@@ -63,6 +63,16 @@ class Network:
     Attributes:
         positions: (K, 2) where nodes lie in a picture; None: they have no place.
 
+    Arguments of methods:
+        nodes: how many there are.
+        edges: pairs of nodes.
+        weight: of every edge.
+        weights: one for each edge; default: 1.
+        names: of the nodes; default: their numbers.
+        seed: of what is drawn.
+        problem: what agents hold.
+        coupling: what the total variation counts in the objective.
+
     >>> net = Network([(0, 1), (1, 2)], weights=[1.0, 2.0])
     >>> net.nodes, net.connected, net.degrees
     (3, True, array([1., 3., 2.]))
@@ -126,8 +136,12 @@ class Network:
     def from_edges(
         cls, edges: Edges, weights: ArrayLike | None = None, nodes: Whole | None = None, names: Names | None = None
     ) -> Network:
-        """From pairs of nodes: numbers, or names. `weights` default to 1; `nodes` is how many there are, where the last
-        ones may have no edge. An edge may be given in both directions, with the same weight."""
+        """From pairs of nodes. An edge may be given in both directions, with the same weight.
+
+        Args:
+            edges: pairs of numbers or names.
+            nodes: how many there are, where the last ones have no edge.
+        """
         ends, names = numbered(edges, nodes, names)
         weights = numbers("network: weights", 1.0 if weights is None else weights)
         if weights.shape not in ((), (len(ends),)):
@@ -142,7 +156,11 @@ class Network:
     def directed(
         cls, edges: Edges, weights: ArrayLike | None = None, nodes: Whole | None = None, names: Names | None = None
     ) -> Network:
-        """From pairs (i, j): j hears i, and i need not hear j. For `PushSum`, with `mixing()`."""
+        """From pairs (i, j): j hears i, and i need not hear j. For `PushSum`, with `mixing()`.
+
+        Args:
+            edges: pairs (i, j): j hears i.
+        """
         from fedpoint.graphs.directed import DirectedNetwork  # which is one of these
 
         ends, names = numbered(edges, nodes, names)
@@ -153,7 +171,11 @@ class Network:
 
     @classmethod
     def from_matrix(cls, A: ArrayLike | sparse.spmatrix, names: Names | None = None) -> Network:
-        """From a symmetric matrix of weights (dense or sparse), zero where there is no edge."""
+        """From a symmetric matrix of weights (dense or sparse), zero where there is no edge.
+
+        Args:
+            A: (K, K).
+        """
         given = A if sparse.issparse(A) else numbers("network: the matrix of weights", A)
         if len(np.shape(given)) != 2 or np.shape(given)[0] != np.shape(given)[1]:
             raise FedpointError(f"network: the matrix of weights has shape {np.shape(given)}: it must be square")
@@ -175,7 +197,12 @@ class Network:
 
     @classmethod
     def from_networkx(cls, graph: Graph, weight: str = "weight") -> Network:
-        """From a networkx graph; edges without the attribute `weight` weigh 1. Nodes keep their order and names."""
+        """From a networkx graph; edges without the attribute `weight` weigh 1. Nodes keep their order and names.
+
+        Args:
+            graph: the graph.
+            weight: the attribute that is an edge's weight.
+        """
         if not is_graph(graph):
             raise FedpointError(f"network: graph must be a graph of networkx; got {shown(graph)}")
         return cls(*of_graph(graph, weight))
@@ -200,7 +227,12 @@ class Network:
 
     @classmethod
     def grid(cls, rows: Count, columns: Count, weight: Positive = 1.0) -> Network:
-        """A rectangle: neighbours above, below, left and right. Nodes are numbered row after row."""
+        """A rectangle: neighbours above, below, left and right. Nodes are numbered row after row.
+
+        Args:
+            rows: how many.
+            columns: how many.
+        """
         number = np.arange(rows * columns).reshape(rows, columns)
         across = np.stack([number[:, :-1].ravel(), number[:, 1:].ravel()], axis=1)
         down = np.stack([number[:-1].ravel(), number[1:].ravel()], axis=1)
@@ -214,6 +246,9 @@ class Network:
         """Everyone has about `degree` neighbours, at random; connected from degree 2 on.
 
         Random circles through all nodes, laid over each other: two of them may share an edge.
+
+        Args:
+            degree: how many neighbours each node has, about.
         """
         ends = graphs.ring_like(np.arange(nodes), degree, np.random.default_rng(seed))
         return cls(ends, np.full(len(ends), weight), range(nodes))
@@ -254,6 +289,7 @@ class Network:
         Args:
             points: (K, n): coordinates, or local statistics of the agents' data (scale them yourself).
             weight: "equal" (1), or "gaussian": exp(-d^2 / (2 s^2)), s the median distance of neighbours.
+            k: how many neighbours.
         """
         points = points_of(points)
         names = range(len(points)) if names is None else names
@@ -278,6 +314,8 @@ class Network:
             by: what is compared: "gradients" at a common model, "statistics" (means of x, y and x y' over an agent's
                 rows, each scaled to the same noise), or "models" (each agent's own solution).
             at: the common model of "gradients"; default: the pooled solution, or where a run starts if that is unknown.
+            k: how many neighbours.
+            weight: "equal" or "gaussian", as in `knn`.
         """
         net = cls.knn(graphs.features_of(problem, by, at), k, problem.names, weight)
         net.positions = None  # features are no places
@@ -343,7 +381,11 @@ class Network:
         return sorted(found, key=len, reverse=True)
 
     def eigenvalues(self, count: Count = 6) -> np.ndarray:
-        """The smallest eigenvalues of the Laplacian, ascending: one 0 for every component, then the slow modes."""
+        """The smallest eigenvalues of the Laplacian, ascending: one 0 for every component, then the slow modes.
+
+        Args:
+            count: how many.
+        """
         found = []
         for label in range(int(self.components.max(initial=-1)) + 1):
             inside = np.flatnonzero(self.components == label)
@@ -397,7 +439,11 @@ class Network:
         return f"the network is not connected, and its parts learn apart: {self._pieces()}"
 
     def total_variation(self, models: Model) -> float:
-        """sum over edges of A_ij |w_i - w_j|^2, models (K, ...)."""
+        """sum over edges of A_ij |w_i - w_j|^2, models (K, ...).
+
+        Args:
+            models: of all nodes: arrays (K, ...).
+        """
         flat = numbers("models", models)
         if flat.shape[:1] != (self.nodes,):
             raise FedpointError(
@@ -408,7 +454,11 @@ class Network:
         return float(self.weights @ (gaps**2).sum(1))
 
     def variations(self, leaves: Iterable[np.ndarray]) -> np.ndarray:
-        """(repeats, n): the same of recorded models, whose arrays lead with (repeats, n, K)."""
+        """(repeats, n): the same of recorded models, whose arrays lead with (repeats, n, K).
+
+        Args:
+            leaves: the arrays of the models.
+        """
         i, j = self.edges.T
         gaps = [((a[:, :, i] - a[:, :, j]) ** 2).sum(axis=tuple(range(3, a.ndim))) for a in leaves]
         return np.asarray(sum(gap @ self.weights for gap in gaps))
@@ -417,6 +467,9 @@ class Network:
         """The same graph with its nodes in the order of `names`, which are the agents' names in a problem.
 
         A network whose names are only numbers 0 to K-1 goes by position.
+
+        Args:
+            names: of the agents, in the problem's order.
         """
         agents = [str(name) for name in names]
         if agents == self.names:
@@ -495,13 +548,14 @@ class Network:
         positions: ArrayLike | None = None,
         title: str | None = None,
     ) -> Figure:
-        """A picture: nodes coloured by `color`, (K,) numbers (a parameter, an error) or words (clusters); edges as
-        thick as their weights. Returns the matplotlib figure.
+        """A picture: coloured nodes, and edges as thick as their weights. Returns the matplotlib figure.
 
         Args:
             path: where to save it; png, svg or pdf by the ending.
+            color: (K,) numbers (a parameter, an error) or words (clusters).
             label: what the colours are, beside the colour bar.
             positions: (K, 2); default: the network's own, or a spring layout, the same every time.
+            title: above it.
         """
         from fedpoint.show.network import picture
 

@@ -40,6 +40,9 @@ class Regions(Record):
         of: how many regions, of agents that follow each other, or the region of each agent (numbers or names).
         rounds: R, the regional rounds in a round.
 
+    Arguments of methods:
+        agents: how many there are.
+
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 2.0, 3.0, 4.0], [[0.0], [1.0], [2.0], [3.0]])
     >>> run = fp.run(fp.GradientExchange(step=0.1), quad, regions=fp.Regions(2, rounds=5), rounds=200)
@@ -71,6 +74,7 @@ class Regions(Record):
         return np.unique([str(name) for name in self.of], return_inverse=True)[1].astype(np.int32)
 
     def count(self, agents: int) -> int:
+        """How many regions there are."""
         return int(self.labels(agents).max()) + 1
 
     def text(self, agents: int) -> str:
@@ -78,7 +82,11 @@ class Regions(Record):
         return f"{counted(self.count(agents), 'region')} with {counted(self.rounds, 'round')} each"
 
     def branches(self, p: np.ndarray) -> Branches:
-        """Where agents answer, and what regions weigh."""
+        """Where agents answer, and what regions weigh.
+
+        Args:
+            p: (K,) the agents' weights.
+        """
         region = self.labels(len(p))
         return Branches(region, np.bincount(region, weights=p))  # type: ignore[arg-type]
 

@@ -34,8 +34,13 @@ class Cost:
 
     @classmethod
     def of(cls, rounds: int, used: np.ndarray, message: tuple[float, float, float, float]) -> Cost:
-        """From (models sent, answers, evaluations), and the numbers in one message down and up, bytes of a number down
-        and of a message up."""
+        """What a run used.
+
+        Args:
+            rounds: how many.
+            used: models sent, answers, evaluations.
+            message: numbers in a message down and up, then bytes of a number down and of a message up.
+        """
         asked, heard, evaluations = (float(u) for u in used)
         floats_down, floats_up, width, up_bytes = message
         down, up = asked * floats_down, heard * floats_up

@@ -92,7 +92,11 @@ class Spent:
         return self.epsilon if rounds == self.rounds else self.account.epsilon(rounds, self.delta)[0]
 
     def at(self, delta: float) -> Spent:
-        """The same at another delta."""
+        """The same at another delta.
+
+        Args:
+            delta: the other one.
+        """
         return Spent(self.account, self.rounds, check_delta(delta, self.account.agents))
 
     def rows(self) -> list[tuple[str, str]]:

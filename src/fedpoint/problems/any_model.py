@@ -78,6 +78,12 @@ class AnyModel:
 
     Nearest neighbours are not repeated, since that would leave fewer different rows among the k: the neighbourhood is
     made of the nearest rows that weigh as much as k own ones.
+
+    Arguments of methods:
+        k: the number of a node.
+        model: a fitted model.
+        X: (n, features) rows to predict.
+        said: what a model predicts: (n,) numbers, or (n, classes) probabilities.
     """
 
     def __init__(
@@ -148,7 +154,11 @@ class AnyModel:
         return ready
 
     def node(self, name: Node) -> int:
-        """The number of a node that is given by name or by number; where a number is a name too, it is the name."""
+        """The number of a node that is given by name or by number; where a number is a name too, it is the name.
+
+        Args:
+            name: a name or a number.
+        """
         if str(name) in self.names:
             return self.names.index(str(name))
         if isinstance(name, int | np.integer) and not isinstance(name, bool) and 0 <= name < self.agents:
@@ -202,7 +212,9 @@ class AnyModel:
     def fit(self, k: int, state: int, heard: Heard | None = None) -> Predictor:
         """The model of node k, fitted to its own rows (weight 1 each) and to what it heard.
 
-        `state` is the random state, where the model has none.
+        Args:
+            state: the random state, where the model has none.
+            heard: points of its neighbours with what these predict there, and weights; None: nothing.
         """
         X, y, w = self.X[k], self.y[k], np.ones(len(self.y[k]))
         if heard is not None:
@@ -259,7 +271,11 @@ class AnyModel:
         return said if self.classes is None else self.classes[said.argmax(1)]
 
     def measure(self, said: np.ndarray, y: ArrayLike) -> dict[str, float]:
-        """Metrics of predictions on held-out rows: mse, or accuracy and Brier's score."""
+        """Metrics of predictions on held-out rows: mse, or accuracy and Brier's score.
+
+        Args:
+            y: (n,) the true targets.
+        """
         y = np.asarray(y)
         if y.shape != (len(said),):
             raise FedpointError(f"held-out targets have shape {y.shape}, but {there_are(len(said), 'row')}")

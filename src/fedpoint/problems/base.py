@@ -57,6 +57,14 @@ class Oracle:
     """How one agent answers. Pure functions; a frozen dataclass whose fields are structure, not numbers.
 
     Drawing is apart from using, so that samples can be drawn ahead for many rounds: `draw` never sees a model.
+
+    Arguments of methods:
+        mine: what the agent holds: its own slice of the data, and what all share.
+        w, v: models.
+        z: a sample.
+        P: (d, d) a matrix, for instance the covariance of a deviation.
+        key: the agent's random stream in this round.
+        plan: what was drawn once for the round.
     """
 
     predraw = True  # samples are worth drawing ahead; False: they are only looked up in the plan
@@ -73,7 +81,12 @@ class Oracle:
         return _plan.eval_shape(self, mine, key)
 
     def draw(self, mine: Mine, plan: Data, row: Row, e: Number) -> Data:
-        """The e-th sample of a round."""
+        """The e-th sample of a round.
+
+        Args:
+            row: the randomness of this sample.
+            e: its number in the round.
+        """
         return ()
 
     derivatives = ""  # why a round of it cannot be differentiated; empty: it can
@@ -87,11 +100,19 @@ class Oracle:
         return ()
 
     def walk(self, mine: Mine, key: Key | Stream, world: Data) -> Data:
-        """What `plan` is to a world that goes on: what may be seen in a round that begins here."""
+        """What `plan` is to a world that goes on: what may be seen in a round that begins here.
+
+        Args:
+            world: where the agent's world is.
+        """
         return self.plan(mine, key)
 
     def moved(self, plan: Data, samples: Data) -> Data:
-        """Where the world is after so many samples of a plan."""
+        """Where the world is after so many samples of a plan.
+
+        Args:
+            samples: those that the round used.
+        """
         return ()
 
     def jumps(self, mine: Mine) -> Jumps | None:
@@ -99,7 +120,11 @@ class Oracle:
         return None
 
     def fetch(self, common: Data, z: Data) -> Data:
-        """What a sample names, where `fetches` says that it names something in the shared arrays."""
+        """What a sample names, where `fetches` says that it names something in the shared arrays.
+
+        Args:
+            common: the arrays that all agents share.
+        """
         return z
 
     def field(self, mine: Mine, w: Model, z: Data) -> Model:
@@ -123,7 +148,12 @@ class Oracle:
         return jax.jvp(lambda u: self.mean_field(mine, u), (w,), (v,))[1]
 
     def prox(self, mine: Mine, center: Model, weight: Number) -> Model:
-        """argmin_v loss(v) + weight |v - center|^2."""
+        """argmin_v loss(v) + weight |v - center|^2.
+
+        Args:
+            center: the model that the answer is drawn to.
+            weight: how strongly.
+        """
         return newton(lambda v: self.mean_field(mine, v), center, weight)
 
     def covariance(self, mine: Mine, w: Model) -> Array:
@@ -251,6 +281,14 @@ class Problem(Made):
     Args:
         values: the subclass's own positional arguments.
         named: the subclass's own named arguments.
+
+    Arguments of methods:
+        w: a model.
+        X: (n, features) held-out rows, as the problem takes them.
+        y: (n,) their targets.
+        models: models, each array led by their number n.
+        algorithm: the method that is to be run.
+        liars: (K,) whether each agent's labels are turned round.
     """
 
     oracle: Oracle
@@ -327,7 +365,13 @@ class Problem(Made):
 
     def part(self, own: Data, bounds: np.ndarray, process: int) -> tuple[Data, Data]:
         """What the agents bounds[process] to bounds[process + 1] hold of `own`, and what all share without what is
-        only of use to the others; what is shared has the same shapes on all processes."""
+        only of use to the others; what is shared has the same shapes on all processes.
+
+        Args:
+            own: arrays led by the agents.
+            bounds: (processes + 1,) where the agents of each process begin.
+            process: which of them.
+        """
         begin, end = bounds[process : process + 2]
         return jax.tree.map(lambda a: a[begin:end], own), self.common
 
@@ -340,11 +384,19 @@ class Problem(Made):
         raise FedpointError(f"{type(self).__name__} has no start(): write it, it returns the model a run starts from")
 
     def learnt(self, model: Tree) -> Model:
-        """What is learnt of a model as its user wrote it: all of it, unless a problem says otherwise."""
+        """What is learnt of a model as its user wrote it: all of it, unless a problem says otherwise.
+
+        Args:
+            model: as its user wrote it.
+        """
         return model
 
     def whole(self, learnt: Model) -> Tree:
-        """The model as its user wrote it."""
+        """The model as its user wrote it.
+
+        Args:
+            learnt: what is learnt of it.
+        """
         return learnt
 
     def solution(self) -> Model | None:
@@ -392,7 +444,11 @@ class Problem(Made):
         return None
 
     def sampling_probabilities(self, algorithm: Algorithm, exact: bool = False) -> np.ndarray:
-        """The variance-optimal q_k, proportional to p_k sqrt(noise_k / E_k + |g_k(w*)|^2); no noise in exact fields."""
+        """The variance-optimal q_k, proportional to p_k sqrt(noise_k / E_k + |g_k(w*)|^2); no noise in exact fields.
+
+        Args:
+            exact: whether fields are exact, without sampling noise.
+        """
         w = self.solution()
         if w is None:
             raise FedpointError(

@@ -274,7 +274,11 @@ class GLM(RowsProblem):
     @at_model
     @double
     def row_gradients(self, w: Model) -> np.ndarray:
-        """(n, d): the gradient of every row's loss times its mass, without the ridge: minus its score."""
+        """(n, d): the gradient of every row's loss times its mass, without the ridge: minus its score.
+
+        Args:
+            w: a model.
+        """
         X, y, _, mass = self.all_rows()
         return (mass * np.asarray(self.response.slope(self._eta(w), y, self.dispersion)))[:, None] * X
 

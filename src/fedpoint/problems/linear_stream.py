@@ -142,7 +142,16 @@ class LinearStream(Problem):
         seed: Seed = 0,
         variance: ArrayLike = 1.0,
     ) -> LinearStream:
-        """Lecture 000, lab 1: w_k ~ N(1, spread I), h ~ N(0, variance I), v ~ N(0, noise); all three are variances."""
+        """Lecture 000, lab 1: w_k ~ N(1, spread I), h ~ N(0, variance I), v ~ N(0, noise); all three are variances.
+
+        Args:
+            agents: K.
+            dim: the number of parameters.
+            spread: the variance of the agents' true parameters around 1.
+            noise: the variance of the noise in the targets.
+            seed: of the true parameters.
+            variance: of the features; one number, or one for each agent.
+        """
         models = 1.0 + np.sqrt(float(spread)) * np.random.default_rng(seed).standard_normal((agents, dim))
         return cls(models, noise=noise, covariance=variance)
 

@@ -147,6 +147,9 @@ class Stability:
             where no step is short enough.
         norm: (K,) |A_k|, the largest singular value.
         aggregate: the limit of I - eta sum_k p_k A_k.
+
+    Arguments of methods:
+        step: of the local steps, one for all or one for each agent; None: whether there is a step at all.
     """
 
     names: list[str]

@@ -319,7 +319,12 @@ class RowsOracle(Oracle):
 
 @checked
 class RowsProblem(Problem):
-    """A problem whose agents store rows."""
+    """A problem whose agents store rows.
+
+    Arguments of methods:
+        chosen: for each agent the numbers of its rows, from 0 on.
+        rows: the rows of all agents, one agent after the other.
+    """
 
     oracle: RowsOracle
     counts: np.ndarray
@@ -328,7 +333,13 @@ class RowsProblem(Problem):
         return self.counts
 
     def set_rows(self, rows: Data, counts: np.ndarray, extra: Data, oracle: RowsOracle) -> None:
-        """Lay the rows (ordered by agent, as the loss wants them) into the table, with padding for the last block."""
+        """Lay the rows (ordered by agent, as the loss wants them) into the table, with padding for the last block.
+
+        Args:
+            counts: (K,) how many rows each agent has.
+            extra: arrays that fields need beside the rows.
+            oracle: how an agent answers from its rows.
+        """
         width = sum(int(np.prod(a.shape[1:])) for a in jax.tree.leaves(rows))
         narrow = oracle.batch is not None and oracle.batch * width <= NARROW
         self._set_counts(counts, replace(oracle, width=width, narrow=narrow))
@@ -344,7 +355,11 @@ class RowsProblem(Problem):
         self.own = Span(offsets.astype(np.int32), counts.astype(np.int32), np.arange(len(counts), dtype=np.int32))
 
     def set_chances(self, norms: np.ndarray) -> None:
-        """Probabilities of rows within their agents, proportional to `norms`, at least a thousandth of the mean."""
+        """Probabilities of rows within their agents, proportional to `norms`, at least a thousandth of the mean.
+
+        Args:
+            norms: one for each row.
+        """
         own = np.repeat(np.arange(len(self.counts)), self.counts)
         floor = 1e-3 * np.bincount(own, norms) / self.counts
         norms = np.maximum(norms, np.maximum(floor, 1e-300)[own])
@@ -391,7 +406,11 @@ class RowsProblem(Problem):
         return part
 
     def relabelled(self, liars: np.ndarray, flip: Callable[[np.ndarray], np.ndarray]) -> RowsProblem:
-        """The same with other labels, the second part of a row, at these agents."""
+        """The same with other labels, the second part of a row, at these agents.
+
+        Args:
+            flip: from true labels to false ones.
+        """
         rows, labels, *more = self.common.rows
         there = np.zeros(len(labels), bool)
         there[: self.counts.sum()] = np.repeat(liars, self.counts)

@@ -188,6 +188,9 @@ class TD(LinearFields):
         weights: p_k, default 1/K.
         names: of the agents; default: their numbers.
 
+    Arguments of methods:
+        w: a model (d,), or one for each agent (K, d).
+
     >>> walk = MDP([[[0.5, 0.5]], [[0.5, 0.5]]], [0.0, 1.0])
     >>> td = TD([walk], np.eye(2), gamma=0.5)
     >>> td.solution(), td.true_values()[0]

@@ -73,6 +73,9 @@ class Baselines:
         kind: "regression" or "classification".
         weighed: by "agents" or by their "rows".
         how: how rows were held out, in words.
+
+    Arguments of methods:
+        method: one of `methods`.
     """
 
     errors: dict[str, np.ndarray]
@@ -122,7 +125,11 @@ class Baselines:
         return np.array([interval(row, self.weights)[0] for row in self.errors[method]])
 
     def difference(self, method: str, against: str) -> Difference:
-        """Is one better than the other? Paired by agent and split."""
+        """Is one better than the other? Paired by agent and split.
+
+        Args:
+            against: the other method.
+        """
         self._means(method), self._means(against)
         gaps = mean_of(self.errors[method] - self.errors[against])
         some = np.isfinite(gaps)
@@ -206,7 +213,12 @@ class Baselines:
         return f"<Baselines of {counted(len(self.names), 'agent')}, {self.measure}: {errors}>"
 
     def plot(self, path: str | Path | None = None, title: str | None = None) -> Figure:
-        """Left: every agent's error, their mean and its interval. Right: differences, paired by agent."""
+        """Left: every agent's error, their mean and its interval. Right: differences, paired by agent.
+
+        Args:
+            path: where to save it; png, svg or pdf by the ending.
+            title: above it.
+        """
         from fedpoint.show.figures import check_path, new_figure, save
 
         if path is not None:

@@ -75,7 +75,14 @@ class Comparison:
         x: str = "rounds",
         title: str | None = None,
     ) -> Figure:
-        """One line a method, see `fedpoint.show.plots.curves`; what: the error where it is known, else the loss."""
+        """One line for each method.
+
+        Args:
+            path: where to save it; png, svg or pdf by the ending.
+            what: "error", "loss" or a metric of `evaluate=`; default: the error where it is known, else the loss.
+            x: "rounds", "messages", "floats", "bytes", "evaluations" or "time", as in `fedpoint.show.plots.curves`.
+            title: above it.
+        """
         from fedpoint.show.plots import curves
 
         return curves(self.runs, path, what=what, labels=self.labels, title=title, x=x)

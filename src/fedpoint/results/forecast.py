@@ -88,6 +88,9 @@ class Forecast:
         step_limit: on a network, the step below which it settles; None with a fusion center.
         burn_in: rounds after which models are averaged; None: the last one is read.
         notes: what is exact, what is approximate, what is left out, and why.
+
+    Arguments of methods:
+        rounds: how many.
     """
 
     burn_in: int | None = None  # rounds after which models are averaged; None: the last one is read
@@ -219,7 +222,11 @@ class Forecast:
         return Gauge(self._centre, self._root, self.setting.models, self._weight)
 
     def measured(self, difference: np.ndarray) -> np.ndarray:
-        """The part of a difference of models whose square is measured; rows where there are several."""
+        """The part of a difference of models whose square is measured; rows where there are several.
+
+        Args:
+            difference: of models, as vectors.
+        """
         return Gauge(np.zeros(0), self._root, self.setting.models)(numbers("difference", difference))
 
     @cached_property
@@ -523,11 +530,20 @@ class Forecast:
         Models are taken as normal around their mean: good where many small changes add up (small steps, some rounds
         after the start), and less so where a few samples decide: after one or two rounds of few participants, or
         where large steps multiply the noise of single samples, whose errors are mostly small and rarely huge.
+
+        Args:
+            probability: between 0 and 1.
+            rounds: after how many; None: once settled.
         """
         return quantile(self._law(rounds), probability)
 
     def probability(self, error: NonNegative, rounds: Whole | None = None) -> float:
-        """That a single run's error is at most this after so many rounds; None: once settled. See `quantile`."""
+        """That a single run's error is at most this after so many rounds; None: once settled. See `quantile`.
+
+        Args:
+            error: a squared distance.
+            rounds: after how many; None: once settled.
+        """
         return distribution(self._law(rounds), error)
 
     def _law(self, rounds: int | None) -> Law:
@@ -595,7 +611,11 @@ class Forecast:
         return not self.proviso and bool(self.certain or known)
 
     def rounds_to(self, target: float) -> Rounds:
-        """The first round at which the expected error is at most `target`; or never, and why."""
+        """The first round at which the expected error is at most `target`; or never, and why.
+
+        Args:
+            target: a squared distance.
+        """
         target = check_number("target", target, strict=True)
         never = "" if self.setting.scheduled else self._never(target)
         if never:  # unless the mean passes close to w* on its way to where it stays
@@ -670,7 +690,11 @@ class Forecast:
         return self.network.step_limit(self.problem, coupling_of(a.innermost()))
 
     def bound(self, ticks: int) -> Bounds:
-        """How far max_i |w_i - w_i*| has fallen at worst, under the schedule's bound B."""
+        """How far max_i |w_i - w_i*| has fallen at worst, under the schedule's bound B.
+
+        Args:
+            ticks: how many.
+        """
         B, name = self.timing.bound(), type(self.timing).__name__
         if self.contraction is None:
             raise FedpointError(f"bound(ticks) is about the nodes of a network; with a fusion center see {name}'s rate")
@@ -695,6 +719,7 @@ class Forecast:
         return self.bounds_after(1000)
 
     def bounds_after(self, rounds: int) -> Sequence[Bound]:
+        """What is proved of a federated round after so many rounds."""
         s = self.setting
         if self.own_models or s.topology.nested or not self.in_step:
             return []
@@ -730,7 +755,14 @@ class Forecast:
         title: str | None = None,
     ) -> Figure:
         """The expected error, the band that holds 80 % of single runs, bias and floor, before anything has run; a run
-        fills it in, each repeat thin and their mean thick. Saved when `path` is given."""
+        fills it in, each repeat thin and their mean thick. Saved when `path` is given.
+
+        Args:
+            path: where to save it; png, svg or pdf by the ending.
+            rounds: how many are drawn; default: those of the run, else until it has settled.
+            run: a run of the same experiment.
+            title: above it.
+        """
         from fedpoint.results.run import Run  # which knows forecasts
         from fedpoint.show.plots import forecast_curve
 

@@ -370,7 +370,14 @@ class Plan:
     def verify(
         self, top: int = 3, repeats: int = REPEATS, seed: int | None = None, callbacks: Iterable[Callback] = ()
     ) -> list[Measured]:
-        """Run the first choices, and show the mean over repeats beside the forecast. Also kept as `measured`."""
+        """Run the first choices, and show the mean over repeats beside the forecast. Also kept as `measured`.
+
+        Args:
+            top: how many of the first choices.
+            repeats: of each.
+            seed: of the runs; default: that of the plan.
+            callbacks: called with a `Progress` after every segment of rounds.
+        """
         check_count("top", top, 1)
         check_count("repeats", repeats, 2)
         seed = self.experiment.seed if seed is None else seed
@@ -383,7 +390,11 @@ class Plan:
     def confirm(self, late: Callable[[], bool] = lambda: False) -> None:
         """Where its forecast is not exact, run the first choice before it is called the best; one that misses the
         target gives way to its method's next setting, or to the next method. So does one that is not run, because that
-        would take too long or it is late, if its forecast is known not to be accurate."""
+        would take too long or it is late, if its forecast is known not to be accurate.
+
+        Args:
+            late: whether time is up.
+        """
         most, fewest = REPEATS, FEWEST
         if self.confidence is not None:  # runs that miss must be seen: ten of them, two at least
             most, fewest = (int(min(max(n / (1 - self.confidence), REPEATS), MOST)) for n in (10, 2))
@@ -442,7 +453,12 @@ class Plan:
         }
 
     def plot(self, path: str | Path | None = None, title: str | None = None) -> Figure:
-        """Cost against accuracy, one line a method: the least cost at which a setting that was tried gets there."""
+        """Cost against accuracy, one line a method: the least cost at which a setting that was tried gets there.
+
+        Args:
+            path: where to save it; png, svg or pdf by the ending.
+            title: above it.
+        """
         from fedpoint.show.plots import plan_picture
 
         return plan_picture(self, path=path, title=title)

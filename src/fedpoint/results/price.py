@@ -108,7 +108,13 @@ class Price:
         }
 
     def plot(self, path: str | Path | None = None, against: str | None = None, title: str | None = None) -> Figure:
-        """Error against "epsilon" or "bytes": forecasts as a line or crosses, runs as dots with two standard errors."""
+        """Error against "epsilon" or "bytes": forecasts as a line or crosses, runs as dots with two standard errors.
+
+        Args:
+            path: where to save it; png, svg or pdf by the ending.
+            against: "epsilon" or "bytes"; default: epsilon where some offer has one.
+            title: above it.
+        """
         from fedpoint.show.price import price_picture
 
         return price_picture(self, path=path, against=against, title=title)

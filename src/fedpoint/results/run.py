@@ -98,6 +98,13 @@ class Run:
         evaluated_rounds: (m,) the rounds at which held-out data were evaluated.
         held_out: the agents' own held-out metrics of the final model by name, (repeats, K); nan where an agent has no
             such row.
+
+    Arguments of methods:
+        X: rows: a table as the problem was read from (a data frame, a dictionary of columns, a file), or (n, features)
+            where it was made of arrays.
+        groups: whose row it is: the names of the agents.
+        repeat: which repeat's model.
+        encoded: whether the rows are as the model takes them, instead of as in the table.
     """
 
     def __init__(
@@ -340,7 +347,14 @@ class Run:
         callbacks: Callbacks = (),
         evaluate: Data = None,
     ) -> Run:
-        """The same run, gone on to `rounds` rounds in all: the bits of a run that was that long from the start."""
+        """The same run, continued to `rounds` rounds in total: the bits of a run that was that long from the start.
+
+        Args:
+            rounds: in total.
+            stop: when to stop earlier.
+            callbacks: called with a `Progress` after every segment of rounds.
+            evaluate: held-out rows, as in `fp.run`.
+        """
         reached = self.session.round
         if rounds <= reached:
             raise FedpointError(f"the run has {counted(reached, 'round')} already: extend it to more")
@@ -360,7 +374,11 @@ class Run:
         return self.info.fitted[repeat] if self.info.fitted else self._whole(take_repeat(self.last, repeat))
 
     def evaluate(self, X: Data, y: Data, groups: Data = None, repeat: int = 0) -> dict[str, float]:
-        """Metrics of the final model on held-out rows; groups: the names of the agents whose they are."""
+        """Metrics of the final model on held-out rows.
+
+        Args:
+            y: their targets.
+        """
         return self.session.measure((X, y) if groups is None else (X, y, groups))(self.final(repeat))
 
     def predictor(self, repeat: int = 0) -> Predictor:
@@ -373,10 +391,8 @@ class Run:
     def predict(self, X: Data, groups: Data = None, repeat: int = 0, encoded: bool = False) -> np.ndarray:
         """(n,): what the final model of a repeat says of rows: numbers, or the likeliest classes.
 
-        X: a table as the problem was read from (a data frame, a dictionary of columns, a file), or rows (n, features)
-        where it was made of arrays; see `fedpoint.results.predictor.Predictor.predict`. groups: whose row it is. On a
-        network every row is predicted by its node's own model; without groups by the nodes' mean model (the mean of
-        what they say, where models are no arrays), and a warning says so. With a fusion center all have one model.
+        On a network every row is predicted by its node's own model; without groups, by the nodes' mean model (the mean
+        of what they say, where models are no arrays), and a warning says so. With a fusion center all have one model.
         """
         if self.info.fitted:
             said = self.session.predict(self.final(repeat), X, groups)
@@ -424,9 +440,14 @@ class Run:
     def plot(
         self, path: str | Path | None = None, what: str | None = None, x: str = "rounds", title: str | None = None
     ) -> Figure:
-        """Draw the curves, into `path` where given: see `fedpoint.show.plots.curves`.
+        """Draw the curves: see `fedpoint.show.plots.curves`.
 
-        what: default the error where the solution is known, else the loss.
+        Args:
+            path: where to save the picture; png, svg or pdf by the ending.
+            what: "error", "loss" or a metric of `evaluate=`; default: the error where the solution is known, else the
+                loss.
+            x: "rounds", "messages", "floats", "bytes", "evaluations" or "time".
+            title: above it.
         """
         from fedpoint.show.plots import curves
 
@@ -438,7 +459,11 @@ class Run:
         return run_html(self)
 
     def held_out_at_records(self, data: Data) -> None:
-        """Held-out metrics at (at most 200 of) the recorded rounds, into `evaluation`."""
+        """Held-out metrics at (at most 200 of) the recorded rounds, into `evaluation`.
+
+        Args:
+            data: the rows, as `fp.run(..., evaluate=)` takes them.
+        """
         measure = self.session.measure(data)
         if self.info.fitted:
             at = np.array([round for round in self.rounds if round in self.session.watched], int)
@@ -474,7 +499,11 @@ class Run:
         return {"algorithm": algorithm, **use, **about}
 
     def export(self, path: str | Path, repeat: int = 0) -> None:
-        """Write one repeat's model as npz with a manifest, for `fedpoint predict` and other programs."""
+        """Write one repeat's model as npz with a manifest, for `fedpoint predict` and other programs.
+
+        Args:
+            path: of the file.
+        """
         self._check_repeat(repeat)
         from fedpoint.store.folder import export_model  # loads pydantic
 

@@ -100,7 +100,11 @@ class Sweep:
         return ["error"] * self.has_error + ["loss"] * self.run.has_loss
 
     def measured(self, name: str) -> np.ndarray:
-        """(points, repeats, n): "error" or "loss"."""
+        """(points, repeats, n): "error" or "loss".
+
+        Args:
+            name: "error" or "loss".
+        """
         if name not in ("error", "loss"):
             raise FedpointError(f"the points of a sweep have no {name!r}: {nearest(str(name), ('error', 'loss'))}")
         return self.error if name == "error" else self.loss
@@ -130,7 +134,14 @@ class Sweep:
     def plot(
         self, path: str | Path | None = None, what: str | None = None, x: str = "rounds", title: str | None = None
     ) -> Figure:
-        """One line a point; what: "error" or "loss", default the error where the solution is known."""
+        """One line for each point.
+
+        Args:
+            path: where to save it; png, svg or pdf by the ending.
+            what: "error" or "loss"; default: the error where the solution is known.
+            x: "rounds", "messages", "floats", "bytes", "evaluations" or "time".
+            title: above it.
+        """
         from fedpoint.show.plots import point_curves
 
         return point_curves(self, path=path, what=what, x=x, title=title)

@@ -86,7 +86,11 @@ class Verdict:
         return None if self.outcome == "undecided" else self.passed
 
     def so_far(self, unfinished: str) -> Verdict:
-        """The same of a run that is not finished, as these words say: contradicted perhaps, but not yet as forecast."""
+        """The same of a run that is not finished, as these words say: contradicted perhaps, but not yet as forecast.
+
+        Args:
+            unfinished: how far the run is, in words.
+        """
         if not unfinished or self.outcome != "as forecast":
             return self
         return dataclasses.replace(self, outcome="undecided", words=f"{self.words}, but {unfinished}")

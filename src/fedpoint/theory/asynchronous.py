@@ -53,6 +53,10 @@ class Bounds:
         ticks: (n,) at which the bounds are told.
         safe: (n,) kappa^(1 + floor((k - B)/(2B))) for k >= B, 1 before: never violated, and attained.
         printed: (n,) lecture 003's kappa^(k/(2B + 1)), which fails for small k where B >= 2.
+
+    Arguments of methods:
+        path: where to save the picture; png, svg or pdf by the ending.
+        title: above it.
     """
 
     kappa: float
@@ -72,7 +76,11 @@ class Bounds:
         return float(self.kappa ** (1 / (2 * self.B)))
 
     def ticks_to(self, factor: float) -> int:
-        """The first tick from which V_k <= factor V_0 is certain."""
+        """The first tick from which V_k <= factor V_0 is certain.
+
+        Args:
+            factor: how far the error is to fall.
+        """
         if not factor > 0:
             raise FedpointError(f"factor must be above 0, got {factor}")
         if factor >= 1:
@@ -91,7 +99,11 @@ class Bounds:
         )
 
     def plot(self, path: str | Path | None = None, errors: ArrayLike | None = None, title: str | None = None) -> Figure:
-        """Both bounds over ticks, and measured V_k/V_0 (one per tick of `ticks`) where given."""
+        """Both bounds over ticks, and measured V_k/V_0 (one per tick of `ticks`) where given.
+
+        Args:
+            errors: measured V_k/V_0, one for each tick of `ticks`.
+        """
         from fedpoint.show.figures import COLOURS, DASHED, Line, check_path, draw, one_axes, save, style
 
         if path is not None:

@@ -45,7 +45,11 @@ class Prices:
             raise FedpointError("Prices: at least one of per_float, per_message and per_gradient must be above 0")
 
     def of(self, use: Use) -> float:
-        """Seconds of one round."""
+        """Seconds of one round.
+
+        Args:
+            use: what a round uses.
+        """
         busy = max(use.asked, use.heard, 1.0) if self.parallel else 1.0
         return (
             self.per_float * (use.floats_down + use.floats_up)

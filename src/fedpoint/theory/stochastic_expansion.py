@@ -157,7 +157,12 @@ class Expansion:
         return f"<expansion after {self.rounds[-1]} rounds: mean squares {parts}; error {last['error']:.3g}>"
 
     def plot(self, path: str | Path | None = None, title: str | None = None) -> Figure:
-        """Above, the mean squares of error and parts over rounds; below, the parts' shares as stacked areas."""
+        """Above, the mean squares of error and parts over rounds; below, the parts' shares as stacked areas.
+
+        Args:
+            path: where to save it; png, svg or pdf by the ending.
+            title: above it.
+        """
         from fedpoint.show.expansion import expansion_figure
 
         return expansion_figure(self, path, title)

@@ -44,7 +44,13 @@ class Tick(NamedTuple):
 
     @classmethod
     def of(cls, agents: Array, weight: Array, heard: Array | None = None) -> Tick:
-        """A round in which these agents, all different, are asked: their weights v, and who of them is heard."""
+        """A round in which these agents, all different, are asked: their weights v, and who of them is heard.
+
+        Args:
+            agents: (L,) their numbers.
+            weight: (L,) their weights v.
+            heard: (L,) whether each is heard; None: all are.
+        """
         agents = jnp.asarray(agents, jnp.int32)
         return cls(agents, jnp.ones(agents.shape, bool) if heard is None else heard, jnp.asarray(weight))
 
@@ -99,7 +105,15 @@ class Moments(NamedTuple):
 
 
 class Timing(Record):
-    """When agents work. `Participation` and `Schedule` say it for a fusion center and for networks."""
+    """When agents work. `Participation` and `Schedule` say it for a fusion center and for networks.
+
+    Arguments of methods:
+        key: the key of all rounds.
+        p: (K,) the agents' weights.
+        round: its number.
+        agents: how many there are.
+        most: how many possibilities may be listed.
+    """
 
     drawn = True  # False: every round is the same, so there is nothing to draw ahead
     abandons = False  # a round may end without a merge
@@ -118,7 +132,11 @@ class Timing(Record):
         raise FedpointError(f"{type(self).__name__} does not say how many work in a round: write slots(self, agents)")
 
     def bind(self, context: Context) -> Timing:
-        """The same with what it needs of the experiment."""
+        """The same with what it needs of the experiment.
+
+        Args:
+            context: what a timing may know of the experiment.
+        """
         return self
 
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
@@ -138,11 +156,20 @@ class Timing(Record):
         return self.completed(self.key_of(key, round), p, round)
 
     def age(self, key: Key, round: Array, arc: Array, says: Array) -> Array:
-        """How many rounds old is what is heard over each arc of a network, from the node `says`."""
+        """How many rounds old is what is heard over each arc of a network, from the node `says`.
+
+        Args:
+            arc: the number of each arc.
+            says: the node at its beginning.
+        """
         return jnp.zeros_like(arc)
 
     def up(self, key: Key, round: Array, link: Array) -> Array:
-        """The part of each of these links of a network that is there in a round: 0, 1, or between on average."""
+        """The part of each of these links of a network that is there in a round: 0, 1, or between on average.
+
+        Args:
+            link: the number of each link.
+        """
         return jnp.ones(link.shape)
 
     def on_average(self) -> Timing | None:
@@ -164,7 +191,11 @@ class Timing(Record):
         return None
 
     def depth(self, rounds: int) -> int:
-        """How many of a sender's last messages are needed in a run of so many rounds."""
+        """How many of a sender's last messages are needed in a run of so many rounds.
+
+        Args:
+            rounds: of the run.
+        """
         return 1
 
     def moments(self, p: np.ndarray) -> Moments:
@@ -208,7 +239,11 @@ class Timing(Record):
         return (type(self).__name__,)
 
     def tiled(self, times: int) -> Self:
-        """The same for so many copies of its repeats."""
+        """The same for so many copies of its repeats.
+
+        Args:
+            times: how many copies.
+        """
         if not self.per_repeat:
             return self
         return jax.tree.map(lambda a: np.tile(a, (times, *(1,) * (a.ndim - 1))), self)

@@ -65,17 +65,33 @@ class Clock(Record):
     @classmethod
     @checked
     def sample(cls, agents: Count, spread: NonNegative = 1.0, seed: Seed = 0, **rest: Unpack[Times]) -> Clock:
-        """Agents of different speed: mean times are lognormal around 1, `spread` their logarithm's deviation."""
+        """Agents of different speed: mean times are lognormal around 1, `spread` their logarithm's deviation.
+
+        Args:
+            agents: how many.
+            spread: the standard deviation of the logarithm of their mean times.
+            seed: of the mean times.
+            rest: other fields of the clock.
+        """
         with np.errstate(over="ignore"):  # what is infinite is refused
             times = np.exp(spread * np.random.default_rng([STREAM, seed]).standard_normal(agents))
         return cls(work=times, **rest)
 
     def fits(self, agents: int) -> None:
+        """Refuse times of another number of agents.
+
+        Args:
+            agents: how many there are.
+        """
         if np.ndim(self.work) and np.size(self.work) != agents:
             raise FedpointError(f"Clock: {np.size(self.work)} times for {counted(agents, 'agent')}")
 
     def within(self, seconds: float) -> float:
-        """The chance that an agent has done its work by then, where all are alike."""
+        """The chance that an agent has done its work by then, where all are alike.
+
+        Args:
+            seconds: since it began.
+        """
         mean = float(np.mean(np.asarray(self.work, dtype=float)))
         if seconds <= 0 or math.isinf(seconds):
             return float(seconds > 0)
@@ -87,7 +103,12 @@ class Clock(Record):
         return 0.5 * math.erfc(-z / math.sqrt(2))
 
     def draw(self, luck: np.random.Generator, agents: int | np.ndarray) -> np.ndarray:
-        """Seconds of work of these agents."""
+        """Seconds of work of these agents.
+
+        Args:
+            luck: NumPy's generator.
+            agents: their numbers.
+        """
         mean = np.asarray(self.work, dtype=float)
         mean = mean[agents] if mean.ndim else np.full(np.shape(agents), float(mean))
         if self.law == "constant":

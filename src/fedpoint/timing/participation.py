@@ -191,6 +191,9 @@ class Poisson(Participation):
         places: for how many agents a round has room; None: for all, or for so many that one round in 1e16 has more.
             Agents beyond it are left out, which `overflow` tells and accounts of privacy include.
 
+    Arguments of methods:
+        agents: how many there are.
+
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [1.0], [2.0], [3.0]])
     >>> run = fp.run(fp.FedAvg(step=0.5), quad, rounds=40, participation=fp.participation.Poisson(0.5))

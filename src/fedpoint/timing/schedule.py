@@ -187,6 +187,13 @@ class PartiallyAsynchronous(Schedule):
                 )
 
     def works(self, key: Key, tick: Number, node: Array) -> Array:
+        """Whether these nodes work in a tick.
+
+        Args:
+            key: the key of all rounds.
+            tick: its number.
+            node: the numbers of the nodes.
+        """
         here = _luck(key, AWAY, tick // self.stretch, node) >= self.away
         luck = here & (_luck(key, WORKS, tick, node) < self.activity)
         place = jnp.floor(_luck(key, PHASE, 0, node) * self.bounded).astype(jnp.int32)

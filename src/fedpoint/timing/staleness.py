@@ -12,7 +12,11 @@ class Staleness(Record):
     """Subclass it and write `weight` for one of your own."""
 
     def weight(self, age: np.ndarray) -> np.ndarray:
-        """s(tau) for answers to a model so many versions old."""
+        """s(tau) for answers to a model so many versions old.
+
+        Args:
+            age: how many versions old each answer is.
+        """
         raise FedpointError(
             f"{type(self).__name__} does not say how much an old answer counts: write weight(self, age)"
         )

@@ -80,6 +80,13 @@ class Timed(Participation):
     on_clock = True
 
     def rounds(self, luck: np.random.Generator, p: np.ndarray, count: int) -> list[TimedRound]:
+        """The rounds of a run, worked out event by event.
+
+        Args:
+            luck: NumPy's generator.
+            p: (K,) the agents' weights.
+            count: how many rounds.
+        """
         raise FedpointError(f"{type(self).__name__} has no timetable")
 
     def bind(self, context: Context) -> Timetable:

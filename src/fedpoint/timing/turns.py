@@ -215,7 +215,11 @@ class Replay(Schedule):
     @classmethod
     @checked
     def read(cls, path: str | Path) -> Replay:
-        """From a CSV file with columns tick, node and, where something was old, neighbour and age; without one, 0."""
+        """From a CSV file with columns tick, node and, where something was old, neighbour and age; without one, 0.
+
+        Args:
+            path: of the file.
+        """
         try:
             rows = list(csv.DictReader(io.StringIO(read_file(path).decode("utf-8-sig"), newline="")))
         except OSError as error:

@@ -61,7 +61,13 @@ class Path:
     def plot(
         self, path: str | FilePath | None = None, parameter: int | None = None, title: str | None = None
     ) -> Figure:
-        """Losses and total variation against the coupling; with `parameter`, that number of every node's model."""
+        """Losses and total variation against the coupling.
+
+        Args:
+            path: where to save it; png, svg or pdf by the ending.
+            parameter: draw this number of every node's model instead.
+            title: above it.
+        """
         from fedpoint.show.coupling_plots import path_picture
 
         return path_picture(self, path, parameter, title)
@@ -143,7 +149,12 @@ class Choice:
         return "\n".join(aligned(rows, left=0, ruled=False))
 
     def plot(self, path: str | FilePath | None = None, title: str | None = None) -> Figure:
-        """Held-out error against the coupling, with a band of one standard error; a dot at the choice."""
+        """Held-out error against the coupling, with a band of one standard error; a dot at the choice.
+
+        Args:
+            path: where to save it; png, svg or pdf by the ending.
+            title: above it.
+        """
         from fedpoint.show.coupling_plots import choice_picture
 
         return choice_picture(self, path, title)

@@ -71,7 +71,11 @@ class Processes(Record):
             raise FedpointError("watchdog and patience are seconds above 0")
 
     def summing(self, fast: bool) -> Processes:
-        """The same with sums as a run was begun with."""
+        """The same with sums as a run was begun with.
+
+        Args:
+            fast: as `Processes` says.
+        """
         return self.replace(fast_reduce=fast)
 
     @property
